@@ -1,0 +1,57 @@
+# Two commands matter: `make demo` and `make test`. Both set up .venv first. `make help` lists the rest.
+
+VENV  := .venv
+READY := $(VENV)/.installed
+RUN   := $(VENV)/bin/python tests/run.py
+
+export PYTHON ?= python3
+# An extra package index that offers torch's CPU build, for machines without an NVIDIA driver.
+export TORCH_INDEX ?=
+
+# How many seeds `make soak` tries, and the first of them.
+SEEDS ?= 2000
+FIRST ?= 0
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint unit simulation live wheel-test soak bench clean
+
+help: ## List the targets.
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
+	    || sed -n 's/^\([a-z-]*\):.*## /  make \1   /p' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Make .venv and install the pinned requirements.
+
+$(READY): requirements-dev.txt pyproject.toml .ci/venv
+	@.ci/venv $(VENV)
+	@touch $@
+
+demo: $(READY) ## Real DDP jobs share a device, one is preempted and resumes; writes demo-out/.
+	@$(VENV)/bin/cotenant demo --out demo-out
+
+test: $(READY) ## Every check: format, lint, types, unit, simulation, live, wheel.
+	@$(RUN)
+
+lint: $(READY) ## Format, lint and types only.
+	@$(RUN) format lint types
+
+unit: $(READY) ## Unit tests and properties, with coverage.
+	@$(RUN) unit
+
+simulation: $(READY) ## Whole-cluster simulation over 200 seeds.
+	@$(RUN) simulation
+
+live: $(READY) ## Real controller, agents, supervisors and jobs.
+	@$(RUN) live
+
+wheel-test: $(READY) ## Build the wheel, install it in a fresh environment, unit tests and one submission there.
+	@$(RUN) wheel
+
+soak: $(READY) ## Cluster simulation over many seeds: make soak SEEDS=5000 FIRST=1000
+	@$(RUN) soak --seeds $(SEEDS) --first-seed $(FIRST)
+
+bench: $(READY) ## Measure; each script in bench/ prints its machine and writes its result beside itself.
+	@set -e; for script in bench/*.py; do echo "== $$script"; $(VENV)/bin/python $$script; done
+
+clean: ## Remove what was built or measured; .venv stays.
+	rm -rf build dist demo-out *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

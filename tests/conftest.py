@@ -1,0 +1,128 @@
+"""What every test gets: a printed seed, no process left behind, and a clear skip where data is absent.
+
+Rule: nothing that belongs to one package goes here; a package's own fixtures live beside its tests.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+import uuid
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parents[1]
+MARK = "COTENANT_TEST_RUN"
+"""Set in our environment: every process a test starts inherits it, unless it is given a clean one."""
+GRACE_S = 5.0
+"""How long a process that is on its way out may take."""
+
+# `make test` must give the same verdict twice, so the default profile draws the same examples each time;
+# `make soak` explores. No deadlines: tests here are not timed.
+settings.register_profile("default", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile(
+    "soak", deadline=None, max_examples=2000, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("default")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("cotenant")
+    group.addoption("--first-seed", type=int, default=0, help="the first seed of tests that take one")
+    group.addoption("--seeds", type=int, default=200, help="how many seeds the cluster simulation tries")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"first seed: {config.getoption('--first-seed')} (change it with --first-seed)"
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """A seed of this test's own, the same in every run; a failing test shows it."""
+    first: int = request.config.getoption("--first-seed")
+    value = first + zlib.crc32(request.node.nodeid.encode())
+    print(f"seed: {value}")
+    return value
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Traces and measurements that are too big for the repository."""
+    folder = Path(os.environ.get("COTENANT_SHARED_DATA") or ROOT.parent / "shared")
+    if not folder.is_dir():
+        pytest.skip(
+            "no shared data folder; set COTENANT_SHARED_DATA to one that has traces/ and interference/"
+        )
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_process_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail where a test module leaves a process, and end it so that the next module starts clean."""
+    mark = os.environ.setdefault(MARK, uuid.uuid4().hex)
+    signs = (f"{MARK}={mark}".encode(), f"{tmp_path_factory.getbasetemp()}/".encode())
+    before = leftovers(signs)
+    yield
+    after = outlasting(leftovers(signs) - before)
+    lines = [f"{pid}: {command(pid)}" for pid in sorted(after)]
+    for pid in after:
+        end(pid)
+    if lines:
+        pytest.fail("processes left behind (now killed):\n  " + "\n  ".join(lines), pytrace=False)
+
+
+def leftovers(signs: tuple[bytes, ...]) -> set[int]:
+    """Processes that carry one of the signs: our mark, or a path in this run's temporary folder.
+
+    Parentage says nothing here: supervisors are meant to outlive whoever started them.
+    """
+    pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+    return {pid for pid in pids - {os.getpid(), os.getppid()} if carries(pid, signs)}
+
+
+def carries(pid: int, signs: tuple[bytes, ...]) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        text = Path(f"/proc/{pid}/environ").read_bytes() + Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # Gone meanwhile, or another user's.
+        return False
+    return state != "Z" and any(sign in text for sign in signs)
+
+
+def outlasting(pids: set[int]) -> set[int]:
+    """Those of the processes that do not end within the grace period."""
+    deadline_s = time.monotonic() + GRACE_S
+    return {pid for pid in pids if not ends_by(pid, deadline_s)}
+
+
+def ends_by(pid: int, deadline_s: float) -> bool:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        left_s = max(0.0, deadline_s - time.monotonic())
+        return bool(select.select([descriptor], [], [], left_s)[0])
+    finally:
+        os.close(descriptor)
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return "(gone)"
+
+
+def end(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    ends_by(pid, time.monotonic() + GRACE_S)
