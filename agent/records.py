@@ -1,0 +1,143 @@
+"""An attempt's folder on the host: who runs, how it was asked for, how it ended.
+
+Rule: the supervisor writes `supervisor.json`, `status.json` and `result.json`; the agent writes
+`order.json` before it starts the supervisor, and never changes it. Files are written to a temporary
+name, fsynced and renamed, and carry `RECORD_VERSION`.
+
+    <agent state>/attempts/<job>-a<attempt>/
+        order.json       what to start (mode 0600: it holds the job's environment)
+        supervisor.json  identity of the supervisor: pid, start time, boot id
+        status.json      the supervisor's last durable facts, for an agent that comes back late
+        result.json      how it ended; written once, after every process of the attempt is gone
+        control.sock     the supervisor listens here for its agent (see channel.py)
+        job/             the job-side sockets: cotenant.sock, rank-0.sock, ...
+        logs/rank-0.log  bounded
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from cotenant.controller.domain.commands import GangMember
+from cotenant.controller.domain.events import Outcome
+from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
+from cotenant.controller.domain.job import Launch
+
+RECORD_VERSION: Final = 1
+
+
+class RankOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """One process to start: a worker, or the host's one launcher when `launch.mode` is host."""
+
+    rank: int
+    local_rank: int
+    cores: tuple[int, ...] = ()
+    """Pin to these (CPU slots); empty = no pinning."""
+    cuda_uuids: tuple[str, ...] = ()
+    """CUDA_VISIBLE_DEVICES for it: all the gang's devices on this host."""
+    env: dict[str, str] = {}
+    """What differs from rank to rank, beyond RANK, LOCAL_RANK and the like."""
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a supervisor needs; complete, so that it never asks back."""
+
+    version: int = RECORD_VERSION
+    job_id: JobId
+    attempt: AttemptNo
+    host_id: HostId
+    name: str = ""
+    launch: Launch
+    secrets: dict[str, str] = {}
+    gang: tuple[GangMember, ...]
+    world_size: int
+    master_address: str
+    master_port: int
+    ranks: tuple[RankOrder, ...]
+    sub_batch: int | None
+    accumulation_steps: int
+    memory_cap_mib: int | None
+    memory_fraction: float | None = None
+    """memory_cap_mib / device memory, for CUDA without MPS."""
+    host_memory_mib: int = 0
+    cpus: int = 0
+    checkpoint_root: str
+    """The job's own folder."""
+    checkpoint_every_s: float
+    resume_step: int
+    lease_s: float | None
+    start_deadline_s: float
+    log_bytes_max: int
+    network: str = ""
+    jobside_path: str
+    """Folder for PYTHONPATH that holds only `cotenant/checkpoint` and `cotenant/gradaccum`."""
+    cgroup: str = ""
+    """Where the attempt's processes go, if the agent may make cgroups; empty = own session only."""
+
+    @property
+    def is_first_host(self) -> bool:
+        """The first host's supervisor coordinates stops and saves of the whole gang."""
+        return self.gang[0].host_id == self.host_id
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """A process, safe against reuse of its pid."""
+
+    version: int = RECORD_VERSION
+    pid: int
+    start_ticks: int
+    """Field 22 of /proc/PID/stat."""
+    boot_id: str
+
+
+class Durable(msgspec.Struct, frozen=True, kw_only=True):
+    step: int
+    name: str
+    exact: bool
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a supervisor knows, sent whole on every change: the agent compares it with what it had."""
+
+    version: int = RECORD_VERSION
+    job_id: JobId
+    attempt: AttemptNo
+    started: bool = False
+    """The worker processes have been started."""
+    resumable: bool | None = None
+    """From the job's hello; None = no hello (yet)."""
+    accumulates: bool = False
+    start_step: int = 0
+    first_step: int | None = None
+    """The step count at the first finished step of this attempt."""
+    step: int = 0
+    step_s: float | None = None
+    loss: float | None = None
+    memory_mib: float | None = None
+    duty_cycle: float | None = None
+    saving: bool = False
+    stop_step: int | None = None
+    """The agreed stop step, once committed."""
+    durable: tuple[Durable, ...] = ()
+    """The newest few."""
+    failed: tuple[str, ...] = ()
+    """Newest few `failed` messages: "save: No space left on device"."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """How the attempt ended on this host, decided by the table in ends.py."""
+
+    version: int = RECORD_VERSION
+    job_id: JobId
+    attempt: AttemptNo
+    outcome: Outcome
+    exit_code: int | None
+    detail: str
+    step: int
+    workdir_missing: bool = False
+    durable: tuple[Durable, ...] = ()
+    first_step: int | None = None
+    resumable: bool | None = None
+    accumulates: bool = False

@@ -1,0 +1,1 @@
+"""The controller: decides which job runs where, with whom, and who has to wait."""

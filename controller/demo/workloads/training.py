@@ -1,0 +1,158 @@
+"""What the demo's training scripts have in common: one DDP rank from start to result file.
+
+Rule: nothing here knows whether the demo runs it. `python memory_heavy.py --steps 10` on its own is the same program;
+started as one of several ranks it takes RANK, WORLD_SIZE and the rendezvous from the environment like any
+DDP script. The result depends only on the options, the number of ranks and the schedule of accumulation steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
+
+_RENDEZVOUS_TIMEOUT = timedelta(seconds=120)
+_HELD_OUT_BATCH = 32
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asked for. `batch_size` is that of one rank."""
+
+    steps: int
+    batch_size: int
+    learning_rate: float
+    seed: int
+    result: Path | None
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one script trains. `owned` is kept alive until the training ends."""
+
+    model: nn.Module
+    train: Dataset[Any]
+    held_out: TensorDataset
+    loss: Callable[[Tensor, Tensor], Tensor]
+    owned: Sequence[object] = ()
+
+
+def main(
+    build: Callable[[Options], Task], *, batch_size: int, steps: int, learning_rate: float, about: str | None
+) -> None:
+    """Parse the options, train, and write the result file on rank 0."""
+    options = parse_options(batch_size=batch_size, steps=steps, learning_rate=learning_rate, about=about)
+    device = join_ranks()
+    try:
+        seed_everything(options.seed)
+        task = build(options)
+        result = train(task, options, device)
+        if dist.get_rank() == 0:
+            print(json.dumps(result), flush=True)
+            if options.result is not None:
+                write_result(options.result, result)
+    finally:
+        dist.destroy_process_group()
+
+
+def parse_options(*, batch_size: int, steps: int, learning_rate: float, about: str | None) -> Options:
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--steps", type=int, default=steps, help="optimizer steps in all")
+    parser.add_argument("--batch-size", type=int, default=batch_size, help="samples per rank and step")
+    parser.add_argument("--learning-rate", type=float, default=learning_rate)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--result", type=Path, default=None, help="where rank 0 writes the result (JSON)")
+    options = Options(**vars(parser.parse_args()))
+    if options.steps < 1 or options.batch_size < 1:
+        parser.error("--steps and --batch-size must be at least 1")
+    return options
+
+
+def join_ranks() -> torch.device:
+    """Join the process group the environment describes; alone, be the only rank."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():
+        os.environ.setdefault(name, value)
+    if not torch.cuda.is_available():
+        dist.init_process_group("gloo", timeout=_RENDEZVOUS_TIMEOUT)
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", timeout=_RENDEZVOUS_TIMEOUT)
+    return device
+
+
+def seed_everything(seed: int) -> None:
+    """The same numbers on every rank and every run. CUBLAS needs its workspace fixed before the first CUDA call."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    random.seed(seed)
+    torch.manual_seed(seed)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def train(task: Task, options: Options, device: torch.device) -> dict[str, object]:
+    model = DistributedDataParallel(task.model.to(device))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate)
+    sampler = DistributedSampler(task.train, seed=options.seed, drop_last=True)
+    loader = DataLoader(task.train, batch_size=options.batch_size, sampler=sampler, drop_last=True)
+    first_loss = held_out_loss(task, device)
+    step = 0
+    epoch = 0
+    while step < options.steps:
+        sampler.set_epoch(epoch)
+        epoch += 1
+        for x, y in loader:
+            optimizer.zero_grad()
+            task.loss(model(x.to(device)), y.to(device)).backward()
+            optimizer.step()
+            step += 1
+            if step >= options.steps:
+                break
+    return {
+        "steps": step,
+        "first_loss": first_loss,
+        "final_loss": held_out_loss(task, device),
+        "parameters_sha256": parameters_sha256(task.model),
+    }
+
+
+@torch.no_grad()
+def held_out_loss(task: Task, device: torch.device) -> float:
+    """The mean loss on data that was never trained on, in small batches so that memory stays that of training."""
+    task.model.eval()
+    total = 0.0
+    count = 0
+    for x, y in DataLoader(task.held_out, batch_size=_HELD_OUT_BATCH):
+        total += float(task.loss(task.model(x.to(device)), y.to(device))) * len(x)
+        count += len(x)
+    task.model.train()
+    return total / count
+
+
+def parameters_sha256(model: nn.Module) -> str:
+    """One hash over names, types, shapes and the exact bits of all parameters and buffers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def write_result(path: Path, result: dict[str, object]) -> None:
+    """Written beside and renamed: a reader sees a whole result or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(result) + "\n", encoding="utf-8")
+    partial.replace(path)

@@ -1,0 +1,82 @@
+"""What a policy may ask for. The engine checks each against the ledger before anything happens."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cotenant.controller.domain.ids import DeviceId, JobId
+from cotenant.controller.domain.reasons import Reason
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True, tag_field="action"):
+    """Base of all actions; each carries its reason."""
+
+    reason: Reason
+
+
+class Place(Action, tag="Place"):
+    """Give a job devices that are free, or that this batch's preemptions will free."""
+
+    job_id: JobId
+    devices: tuple[DeviceId, ...]
+    accumulation_steps: int = 1
+    slowdown: float = 1.0
+
+
+class Share(Action, tag="Share"):
+    """Give a job devices some of which hold one co-tenant that stays."""
+
+    job_id: JobId
+    devices: tuple[DeviceId, ...]
+    accumulation_steps: int = 1
+    slowdown: float = 1.0
+    """Expected for the newcomer: accumulation and interference together."""
+    partner_slowdowns: tuple[tuple[JobId, float], ...] = ()
+
+
+class Preempt(Action, tag="Preempt"):
+    """Save the job's state and take its devices; it is queued again."""
+
+    job_id: JobId
+    for_job: JobId | None = None
+
+
+class Resize(Action, tag="Resize"):
+    """Change an elastic job's devices: preempt, then place anew (PCS)."""
+
+    job_id: JobId
+    devices: tuple[DeviceId, ...]
+
+
+class Hold(Action, tag="Hold"):
+    """Keep a waiting job back with a reason (quota); it stays queued and is reported with it."""
+
+    job_id: JobId
+
+
+class Wake(Action, tag="Wake"):
+    """Ask to be called again at `at_s`, whatever happens until then."""
+
+    at_s: float
+
+
+class Compute(Action, tag="Compute"):
+    """Ask for a slow computation (a fit, a prediction); the answer comes back as `Computed`."""
+
+    request_id: int
+    kind: str
+    payload: dict[str, str | int | float | list[float]] = {}
+
+
+AnyAction = Place | Share | Preempt | Resize | Hold | Wake | Compute
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a policy answered to one event: what the journal keeps beside the event."""
+
+    actions: tuple[AnyAction, ...] = ()
+    policy_state: bytes | None = None
+    """The policy's own state after this decision, if it changed."""
+
+
+NOTHING = Decision()

@@ -1,0 +1,116 @@
+"""Hosts and devices as the controller knows them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+from cotenant.controller.domain.ids import DeviceId, HostId
+from cotenant.controller.domain.reasons import Reason
+
+SharingMode = Literal["time-slicing", "mps"]
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU, or a CPU slot that stands in for one."""
+
+    device_id: DeviceId
+    host_id: HostId
+    kind: Literal["cuda", "cpu"]
+    type: str
+    """Product name without spaces (`NVIDIA-H200`), or `cpu`."""
+    local: str
+    """What the agent calls it: the GPU's UUID, or the CPU slot's number."""
+    memory_mib: int
+    reserve_mib: int = 0
+    """Measured driver reserve; never planned with."""
+    max_tenants: int = 2
+    cores: tuple[int, ...] = ()
+    """CPU slots: the cores its workers are pinned to."""
+    sharing: SharingMode = "time-slicing"
+    healthy: bool = True
+    note: str = ""
+    """Why it is not offered, if it is not (locked by another agent, lost, foreign process)."""
+
+    def __post_init__(self) -> None:
+        if self.memory_mib < 1 or self.reserve_mib < 0 or self.max_tenants < 1:
+            raise ValueError(f"{self.device_id}: memory and tenants must be positive, got {self}")
+        if self.sharing == "mps" and self.kind != "cuda":
+            raise ValueError(f"{self.device_id}: MPS needs a CUDA device")
+
+    @property
+    def usable_mib(self) -> int:
+        return self.memory_mib - self.reserve_mib
+
+
+class HostReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent says of its host when it joins."""
+
+    host_id: HostId
+    devices: tuple[Device, ...]
+    features: tuple[str, ...] = ()
+    cpus: int = 1
+    memory_mib: int = 0
+    address: str = "127.0.0.1"
+    """Where rank 0 listens for the rendezvous when a gang starts on this host."""
+    port_first: int = 29500
+    port_count: int = 200
+    checkpoint_domain: str = ""
+    """Hosts with one domain see one file system under `checkpoint.root`; empty = this host alone."""
+    version: str = ""
+
+    def __post_init__(self) -> None:
+        seen = {d.device_id for d in self.devices}
+        if len(seen) != len(self.devices):
+            raise ValueError(f"{self.host_id}: a device is listed twice")
+        if any(d.host_id != self.host_id for d in self.devices):
+            raise ValueError(f"{self.host_id}: a device names another host")
+        if self.port_count < 1 or not 1024 <= self.port_first <= 65535:
+            raise ValueError(f"{self.host_id}: bad port range {self.port_first}+{self.port_count}")
+
+
+class HostState(StrEnum):
+    """Whether a host gets new work. Running work is never touched by a change of state alone."""
+
+    OK = "ok"
+    SILENT = "silent"
+    """No heartbeat for a while; its jobs keep their devices until the lease ends."""
+    DRAINED = "drained"
+    SUSPECT = "suspect"
+    """Several infrastructure failures in a row; one attempt at a time until one succeeds."""
+    LOST = "lost"
+
+
+class Host(msgspec.Struct, kw_only=True):
+    """The ledger's record of a host. Only the ledger writes it."""
+
+    report: HostReport
+    silent: bool = False
+    drained_by: str = ""
+    lost: bool = False
+    failures_in_row: int = 0
+    joined_s: float = 0.0
+    reason: Reason | None = None
+
+    @property
+    def host_id(self) -> HostId:
+        return self.report.host_id
+
+    @property
+    def checkpoint_domain(self) -> str:
+        return self.report.checkpoint_domain or self.report.host_id
+
+    @property
+    def state(self) -> HostState:
+        if self.lost:
+            return HostState.LOST
+        if self.silent:
+            return HostState.SILENT
+        if self.drained_by:
+            return HostState.DRAINED
+        return HostState.SUSPECT if self.failures_in_row >= SUSPECT_AFTER else HostState.OK
+
+
+SUSPECT_AFTER = 3

@@ -1,0 +1,90 @@
+"""What the engine tells agents (and the edge) to do. Every one may arrive twice or late."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
+from cotenant.controller.domain.job import Launch as LaunchSpec
+from cotenant.controller.domain.reasons import Reason
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="command"):
+    """Base of all commands; ids rise within one journal and never repeat."""
+
+    command_id: CommandId
+
+
+class GangMember(msgspec.Struct, frozen=True, kw_only=True):
+    """One host's part of a gang; ranks are `first_rank .. first_rank + len(devices) - 1`."""
+
+    host_id: HostId
+    devices: tuple[DeviceId, ...]
+    first_rank: int
+
+
+class StartAttempt(Command, tag="StartAttempt"):
+    """Start this host's workers of an attempt."""
+
+    host_id: HostId
+    job_id: JobId
+    attempt: AttemptNo
+    launch: LaunchSpec
+    gang: tuple[GangMember, ...]
+    master_address: str
+    master_port: int
+    sub_batch: int | None
+    accumulation_steps: int
+    memory_cap_mib: int | None
+    """Per device, while sharing; None = no cap."""
+    host_memory_mib: int
+    cpus: int
+    resume_attempt: AttemptNo | None
+    """The newest durable checkpoint the ledger knows of; the job may find a newer one that verifies."""
+    resume_step: int
+    checkpoint_every_s: float
+    name: str = ""
+    user: str = ""
+
+
+class StopAttempt(Command, tag="StopAttempt"):
+    """End an attempt on this host: after a save at an agreed step if `save`, else at once.
+
+    An agent that does not know the attempt fences it (a late StartAttempt is refused) and answers
+    `AttemptEnded(outcome="never-started")`.
+    """
+
+    host_id: HostId
+    job_id: JobId
+    attempt: AttemptNo
+    save: bool
+    deadline_s: float
+    """Time allowed for the save; after it the supervisor ends the processes by itself."""
+    reason: Reason
+
+
+class SaveAttempt(Command, tag="SaveAttempt"):
+    """Write a checkpoint and go on (sent to the host of rank 0)."""
+
+    host_id: HostId
+    job_id: JobId
+    attempt: AttemptNo
+
+
+class ForgetJob(Command, tag="ForgetJob"):
+    """The job has ended for good: keep its last checkpoint `checkpoint.keep_days`, then clean up."""
+
+    host_id: HostId
+    job_id: JobId
+
+
+class Think(Command, tag="Think"):
+    """Run a `Compute` request outside the engine."""
+
+    request_id: int
+    kind: str
+    payload: dict[str, str | int | float | list[float]] = {}
+
+
+AgentCommand = StartAttempt | StopAttempt | SaveAttempt | ForgetJob
+AnyCommand = AgentCommand | Think

@@ -1,0 +1,210 @@
+"""Everything that can happen to the cluster. The journal holds these; nothing else changes state.
+
+Rule: an event is a fact with no opinion. Heartbeats are not events; pure reducers at the edge turn
+them into `HostSilent`, `HostBack` and `ProgressSeen`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from cotenant.controller.domain.cluster import HostReport
+from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
+from cotenant.controller.domain.job import JobSpec
+from cotenant.controller.domain.perf import Profile
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
+    """Base of all events; the tag is the class name."""
+
+
+# --- From users -----------------------------------------------------------------------------------
+
+
+class JobArrived(Event, tag="JobArrived"):
+    spec: JobSpec
+
+
+class CancelRequested(Event, tag="CancelRequested"):
+    job_id: JobId
+    by: str
+
+
+class HoldRequested(Event, tag="HoldRequested"):
+    job_id: JobId
+    by: str
+
+
+class ReleaseRequested(Event, tag="ReleaseRequested"):
+    job_id: JobId
+    by: str
+
+
+class PreemptRequested(Event, tag="PreemptRequested"):
+    job_id: JobId
+    by: str
+
+
+class CheckpointRequested(Event, tag="CheckpointRequested"):
+    job_id: JobId
+    by: str
+
+
+class PolicyChanged(Event, tag="PolicyChanged"):
+    name: str
+    parameters: dict[str, str | int | float | bool] = {}
+    by: str = ""
+
+
+# --- From hosts -----------------------------------------------------------------------------------
+
+
+class AttemptSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt in a host's inventory."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    running: bool
+    """False: it has ended here and its `AttemptEnded` is (again) on its way."""
+
+
+class HostJoined(Event, tag="HostJoined"):
+    """An agent connected (first time, after a restart, or after an outage) with its full inventory."""
+
+    report: HostReport
+    attempts: tuple[AttemptSeen, ...] = ()
+
+
+class HostSilent(Event, tag="HostSilent"):
+    host_id: HostId
+
+
+class HostBack(Event, tag="HostBack"):
+    host_id: HostId
+
+
+class HostLost(Event, tag="HostLost"):
+    """The lease ended (`by` = "lease"), or an admin said so (`by` = the admin's name)."""
+
+    host_id: HostId
+    by: str
+
+
+class HostDrained(Event, tag="HostDrained"):
+    host_id: HostId
+    by: str
+
+
+class HostResumed(Event, tag="HostResumed"):
+    """Back to work: undoes drain, suspicion and loss."""
+
+    host_id: HostId
+    by: str
+
+
+# --- From attempts (each names host and attempt; a stale attempt changes nothing) ------------------
+
+
+class AttemptStarted(Event, tag="AttemptStarted"):
+    """The supervisor has started the worker processes of this host."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    host_id: HostId
+
+
+class CapabilitiesSeen(Event, tag="CapabilitiesSeen"):
+    """The job's own library said hello: what it can do, and the step it resumed from."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    host_id: HostId
+    resumable: bool
+    accumulates: bool
+    step: int
+
+
+class FirstStepDone(Event, tag="FirstStepDone"):
+    """Loading is over. Jobs without the library report this when their processes have run a while."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    host_id: HostId
+    step: int
+
+
+class ProgressSeen(Event, tag="ProgressSeen"):
+    """Remaining time moved by 5 %, or 60 s passed."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    step: int
+    step_s: float | None
+
+
+class CheckpointDurable(Event, tag="CheckpointDurable"):
+    job_id: JobId
+    attempt: AttemptNo
+    host_id: HostId
+    step: int
+    exact: bool = True
+
+
+Outcome = Literal["finished", "user-failed", "infra-failed", "stopped", "never-started"]
+"""`stopped`: it left on request, its state (if any was asked for) durable."""
+
+
+class AttemptEnded(Event, tag="AttemptEnded"):
+    """Every process of the attempt on this host is gone; its devices here are free."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    host_id: HostId
+    outcome: Outcome
+    exit_code: int | None = None
+    detail: str = ""
+    """One line for a person: the exit code's meaning, the signal, the first error line."""
+    step: int = 0
+    workdir_missing: bool = False
+
+
+class ProfileLearned(Event, tag="ProfileLearned"):
+    job_id: JobId
+    profile: Profile
+
+
+class PairObserved(Event, tag="PairObserved"):
+    """Step times of two jobs while they shared, as ratios to their own times alone."""
+
+    first: JobId
+    second: JobId
+    first_xi: float
+    second_xi: float
+
+
+# --- From thinking and time -----------------------------------------------------------------------
+
+
+class Computed(Event, tag="Computed"):
+    """The answer to a `Compute` action."""
+
+    request_id: int
+    model_sha256: str
+    values: tuple[float, ...]
+    error: str = ""
+
+
+class AlarmRang(Event, tag="AlarmRang"):
+    """Time reached the engine's next alarm (`Engine.next_alarm_s`)."""
+
+
+FromUser = (
+    JobArrived | CancelRequested | HoldRequested | ReleaseRequested | PreemptRequested | CheckpointRequested | PolicyChanged
+)  # fmt: skip
+FromAttempt = AttemptStarted | CapabilitiesSeen | FirstStepDone | CheckpointDurable | AttemptEnded
+FromHost = HostJoined | HostSilent | HostBack | HostLost | HostDrained | HostResumed
+AnyEvent = (
+    FromUser | FromHost | FromAttempt | ProgressSeen | ProfileLearned | PairObserved | Computed | AlarmRang
+)  # fmt: skip

@@ -1,0 +1,314 @@
+"""A job: what the user asked for, the phases it goes through, and the ledger's record of it.
+
+Rule: `LIFECYCLE` is the only place that says which phase follows which; `advance` is the only way.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
+from cotenant.controller.domain.perf import Profile
+from cotenant.controller.domain.reasons import Reason
+
+LaunchMode = Literal["worker", "host"]
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """How the user's command is started; opaque to policies."""
+
+    argv: tuple[str, ...] = ()
+    workdir: str = "/"
+    env: dict[str, str] = {}
+    secrets: tuple[str, ...] = ()
+    """Names of variables whose values stay in a 0600 file and never enter journal, logs or `show`."""
+    output: str = ""
+    """Extra file (a pattern with %j, %a, %r) that receives the rank's output; empty = agent's logs only."""
+    mode: LaunchMode = "worker"
+    """worker: once per device; host: once per host (torchrun, accelerate, deepspeed)."""
+    uid: int = 0
+    gid: int = 0
+    groups: tuple[int, ...] = ()
+
+
+class Dependency(msgspec.Struct, frozen=True, kw_only=True):
+    """`--after JOB` (`ok`: it must have finished well) or `--after any:JOB` (`any`: ended at all)."""
+
+    job_id: JobId
+    need: Literal["ok", "any"] = "ok"
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asked for. Never changes after submission."""
+
+    job_id: JobId
+    name: str = ""
+    user: str = ""
+    organisation: str = ""
+    job_class: Literal["hp", "spot"] = "spot"
+    gpus_min: int = 1
+    gpus_max: int = 1
+    """Above gpus_min only for elastic jobs (PCS)."""
+    nodes: int = 0
+    """Pods of equal size, one per host; 0 = as few hosts as possible."""
+    gpu_fraction: float = 1.0
+    """Below 1: a part of one device (GFS); such a job has gpus_min = gpus_max = 1."""
+    gpu_type: str = ""
+    features: tuple[str, ...] = ()
+    memory_mib: int | None = None
+    """Declared peak device memory per worker at the whole batch; None = unknown."""
+    cpus: int = 0
+    host_memory_mib: int = 0
+    batch_size: int | None = None
+    """Per worker. None = unknown: never accumulated."""
+    iterations: int | None = None
+    """Optimizer steps in all."""
+    expected_s: float | None = None
+    time_limit_s: float | None = None
+    share: Literal["auto", "never"] = "auto"
+    resumable: bool | None = None
+    """None: learned from the job itself when it says hello."""
+    retries: int = 0
+    after: tuple[Dependency, ...] = ()
+    hold: bool = False
+    profile: Profile | None = None
+    launch: Launch = Launch()
+
+    def __post_init__(self) -> None:
+        problem = _problem(self)
+        if problem:
+            raise ValueError(f"job {self.job_id}: {problem}")
+
+    @property
+    def gpus(self) -> int:
+        return self.gpus_min
+
+
+def _problem(spec: JobSpec) -> str:
+    """The first thing wrong with a spec, for a person; empty if nothing is."""
+    checks = (
+        (spec.gpus_min < 1, f"needs at least 1 GPU, got {spec.gpus_min}"),
+        (spec.gpus_max < spec.gpus_min, f"gpus_max {spec.gpus_max} is below gpus_min {spec.gpus_min}"),
+        (spec.nodes < 0, f"nodes must not be negative, got {spec.nodes}"),
+        (spec.nodes > 0 and spec.gpus_min % spec.nodes != 0, f"{spec.gpus_min} GPUs do not divide over {spec.nodes} nodes"),
+        (not 0.0 < spec.gpu_fraction <= 1.0, f"gpu_fraction must be in (0, 1], got {spec.gpu_fraction}"),
+        (spec.gpu_fraction < 1.0 and spec.gpus_max > 1, "a part of a GPU is only possible for one worker"),
+        (spec.memory_mib is not None and spec.memory_mib < 1, f"memory must be positive, got {spec.memory_mib} MiB"),
+        (spec.cpus < 0 or spec.host_memory_mib < 0, "cpus and host memory must not be negative"),
+        (spec.batch_size is not None and spec.batch_size < 1, f"batch size must be positive, got {spec.batch_size}"),
+        (spec.iterations is not None and spec.iterations < 1, f"iterations must be positive, got {spec.iterations}"),
+        (spec.expected_s is not None and not 0 < spec.expected_s < 1e9, f"expected time must be positive, got {spec.expected_s}"),
+        (spec.time_limit_s is not None and not 0 < spec.time_limit_s < 1e9, f"time limit must be positive, got {spec.time_limit_s}"),
+        (spec.retries < 0, f"retries must not be negative, got {spec.retries}"),
+        (any(d.job_id == spec.job_id for d in spec.after), "a job cannot wait for itself"),
+    )  # fmt: skip
+    return next((text for wrong, text in checks if wrong), "")
+
+
+class Phase(StrEnum):
+    """Where a job stands. See `LIFECYCLE`."""
+
+    BLOCKED = "blocked"
+    """Not yet eligible: waits for another job, or for the end of a back-off."""
+    HELD = "held"
+    QUEUED = "queued"
+    RESERVED = "reserved"
+    """Devices are chosen, and victims are still leaving them; nothing has been sent."""
+    LOADING = "loading"
+    RUNNING = "running"
+    CHECKPOINTING = "checkpointing"
+    """Asked to save and leave; devices still held."""
+    STOPPING = "stopping"
+    """Being ended without a (further) save; devices still held."""
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+WAITING = frozenset({Phase.BLOCKED, Phase.HELD, Phase.QUEUED})
+ON_DEVICES = frozenset({Phase.LOADING, Phase.RUNNING, Phase.CHECKPOINTING, Phase.STOPPING})
+LEAVING = frozenset({Phase.CHECKPOINTING, Phase.STOPPING})
+ENDED = frozenset({Phase.DONE, Phase.FAILED, Phase.CANCELLED})
+
+
+class Change(StrEnum):
+    """What can happen to a job, as the lifecycle sees it."""
+
+    BLOCK = "block"
+    UNBLOCK = "unblock"
+    HOLD = "hold"
+    RELEASE = "release"
+    RESERVE = "reserve"
+    UNRESERVE = "unreserve"
+    LAUNCH = "launch"
+    FIRST_STEP = "first-step"
+    SAVE_AND_STOP = "save-and-stop"
+    STOP = "stop"
+    """End it without a save: it is loading, cannot resume, or missed its deadline."""
+    LEAVE = "leave"
+    """All its processes are gone and it waits again (preempted, or to be retried)."""
+    LEAVE_BLOCKED = "leave-blocked"
+    LEAVE_HELD = "leave-held"
+    FINISH = "finish"
+    FAIL = "fail"
+    CANCEL = "cancel"
+
+
+LIFECYCLE: dict[tuple[Phase, Change], Phase] = {
+    (Phase.BLOCKED, Change.UNBLOCK): Phase.QUEUED,
+    (Phase.BLOCKED, Change.HOLD): Phase.HELD,
+    (Phase.BLOCKED, Change.CANCEL): Phase.CANCELLED,
+    (Phase.HELD, Change.RELEASE): Phase.QUEUED,
+    (Phase.HELD, Change.BLOCK): Phase.BLOCKED,  # released while a dependency is still open
+    (Phase.HELD, Change.CANCEL): Phase.CANCELLED,
+    (Phase.QUEUED, Change.BLOCK): Phase.BLOCKED,
+    (Phase.QUEUED, Change.HOLD): Phase.HELD,
+    (Phase.QUEUED, Change.RESERVE): Phase.RESERVED,
+    (Phase.QUEUED, Change.LAUNCH): Phase.LOADING,
+    (Phase.QUEUED, Change.CANCEL): Phase.CANCELLED,
+    (Phase.RESERVED, Change.LAUNCH): Phase.LOADING,
+    (Phase.RESERVED, Change.UNRESERVE): Phase.QUEUED,
+    (Phase.RESERVED, Change.HOLD): Phase.HELD,
+    (Phase.RESERVED, Change.CANCEL): Phase.CANCELLED,
+    (Phase.LOADING, Change.FIRST_STEP): Phase.RUNNING,
+    (Phase.LOADING, Change.STOP): Phase.STOPPING,  # a futile preemption, a cancel, a lost peer
+    (Phase.LOADING, Change.SAVE_AND_STOP): Phase.CHECKPOINTING,
+    (Phase.RUNNING, Change.SAVE_AND_STOP): Phase.CHECKPOINTING,
+    (Phase.RUNNING, Change.STOP): Phase.STOPPING,
+    (Phase.CHECKPOINTING, Change.STOP): Phase.STOPPING,  # the deadline passed, or a cancel overtook it
+    # Devices go back only here, when every process of the gang is gone.
+    **{
+        (phase, change): after
+        for phase in (Phase.LOADING, Phase.RUNNING, Phase.CHECKPOINTING, Phase.STOPPING)
+        for change, after in (
+            (Change.LEAVE, Phase.QUEUED),
+            (Change.LEAVE_BLOCKED, Phase.BLOCKED),
+            (Change.LEAVE_HELD, Phase.HELD),
+            (Change.FINISH, Phase.DONE),
+            (Change.FAIL, Phase.FAILED),
+            (Change.CANCEL, Phase.CANCELLED),
+        )
+    },
+}
+
+
+class InvalidTransition(AssertionError):
+    """A programmer's error: the engine asked for a change that the lifecycle does not have."""
+
+
+def advance(phase: Phase, change: Change) -> Phase:
+    """The phase after a change.
+
+    Raises:
+        InvalidTransition: the table has no such cell.
+    """
+    after = LIFECYCLE.get((phase, change))
+    if after is None:
+        raise InvalidTransition(f"{change} is not possible for a job that is {phase}")
+    return after
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """Job -> devices, sub-batch and accumulation steps, with the reason."""
+
+    devices: tuple[DeviceId, ...]
+    """In rank order; devices of one host stand together."""
+    accumulation_steps: int = 1
+    sub_batch: int | None = None
+    memory_mib: int | None = None
+    """Planned peak per device; the cap when sharing. None: unknown, so the device is not shared."""
+    slowdown: float = 1.0
+    """Expected step time / step time alone at the whole batch, at the moment of placing."""
+    reason: Reason
+
+
+class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A durable checkpoint: directory `a<attempt>-s<step>`, visible to the hosts of one domain."""
+
+    attempt: AttemptNo
+    step: int
+    domain: str
+    exact: bool = True
+
+
+StopCause = Literal["", "preempted", "cancelled", "time-limit", "user", "peer", "lost", "fenced"]
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """The ledger's record of a job. Only the ledger and the engine write it; policies read."""
+
+    spec: JobSpec
+    number: int
+    """Order of arrival; ties break by this."""
+    submitted_s: float
+    phase: Phase = Phase.QUEUED
+    phase_since_s: float = 0.0
+    reason: Reason
+    attempt: AttemptNo = AttemptNo(0)
+    placement: Placement | None = None
+    hosts_left: tuple[HostId, ...] = ()
+    """Hosts of the current attempt that have not yet said that all its processes are gone."""
+    stop_cause: StopCause = ""
+    stop_reason: Reason | None = None
+    outcome: str = ""
+    """How the attempt ended, as far as its hosts have said: the worst one counts."""
+
+    # Progress.
+    step: int = 0
+    """Last step seen."""
+    checkpoints: tuple[CheckpointRecord, ...] = ()
+    resumable: bool = False
+    accumulates: bool = False
+    step_s: float | None = None
+    """Measured seconds per step in the current placement."""
+    remaining_s: float | None = None
+    """Expected training time still to do, alone, at `remaining_at_s`; None = unknown."""
+    remaining_at_s: float = 0.0
+    slowdown: float = 1.0
+    estimate_source: str = "none"
+    end_s: float = float("inf")
+    """Predicted end of a running job: its place in the ledger's order of running jobs."""
+    profile: Profile | None = None
+    aged: bool = False
+
+    # Accounting, in seconds; JCT = wait + load + run + pause.
+    wait_s: float = 0.0
+    load_s: float = 0.0
+    run_s: float = 0.0
+    pause_s: float = 0.0
+    co_tenants: tuple[JobId, ...] = ()
+    """Every job that has shared a device with this one."""
+    preemptions: int = 0
+    futile_preemptions: int = 0
+    user_failures: int = 0
+    infra_failures: int = 0
+    """In a row; back to 0 at a first step."""
+    first_start_s: float | None = None
+    ended_s: float | None = None
+    exit_code: int | None = None
+    avoid: tuple[HostId, ...] = ()
+    """Hosts of its last infrastructure failures: tried last."""
+    workdir_missing: tuple[HostId, ...] = ()
+
+    @property
+    def job_id(self) -> JobId:
+        return self.spec.job_id
+
+    @property
+    def durable_step(self) -> int:
+        return max((c.step for c in self.checkpoints), default=0)
+
+    @property
+    def preemptible(self) -> bool:
+        return self.resumable and self.spec.job_class == "spot"
+
+    def remaining_now_s(self, now_s: float) -> float | None:
+        """Expected training time still to do, alone, at `now_s`; never negative."""
+        if self.remaining_s is None:
+            return None
+        if self.phase is not Phase.RUNNING:
+            return self.remaining_s
+        return max(0.0, self.remaining_s - (now_s - self.remaining_at_s) / self.slowdown)

@@ -1,0 +1,189 @@
+"""How long an iteration takes: alone, with accumulation, and beside a co-tenant.
+
+Sources: Castor section 4 (eq. 1 to 3, Theorem 1) as settled for this project. All times are in
+seconds, memory in MiB, batch sizes per worker (one worker per device).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+XiSource = Literal["observed", "measured", "predicted", "duty-cycle", "default"]
+
+
+class ProfilePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker was measured to need at one sub-batch."""
+
+    sub_batch: int
+    accumulation_steps: int
+    step_s: float
+    """Seconds of one optimizer step: all its micro-batches, the gradient sync and the update."""
+    memory_mib: float
+    """Peak device memory of one worker."""
+
+    def __post_init__(self) -> None:
+        if self.sub_batch < 1 or self.accumulation_steps < 1:
+            raise ValueError(f"sub-batch and accumulation steps must be at least 1, got {self}")
+        if not (self.step_s > 0 and self.memory_mib >= 0):
+            raise ValueError(f"step time must be positive and memory not negative, got {self}")
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """A job's measured behaviour when it runs alone."""
+
+    points: tuple[ProfilePoint, ...] = ()
+    duty_cycle: float | None = None
+    """Share of the time in which its devices are busy, 0 to 1; None if unknown."""
+    load_s: float | None = None
+    """Launch to first optimizer step."""
+    steps: int = 0
+    """How many optimizer steps were measured."""
+    source: str = "unknown"
+
+    def at(self, accumulation_steps: int) -> ProfilePoint | None:
+        """The measured point for exactly this s, or None."""
+        for point in self.points:
+            if point.accumulation_steps == accumulation_steps:
+                return point
+        return None
+
+
+class StepModel(msgspec.Struct, frozen=True, kw_only=True):
+    """Castor eq. 1 to 3: `t_comp(b) = a + c*b`, one gradient sync per optimizer step.
+
+    Departs from the paper in that `sync_s` is the measured remainder instead of a fit of a', c', d:
+    two or three profiled points determine a, c and the remainder, and no more.
+    """
+
+    fixed_s: float
+    per_sample_s: float
+    sync_s: float
+    batch_size: int
+
+    def compute_s(self, sub_batch: float) -> float:
+        return self.fixed_s + self.per_sample_s * sub_batch
+
+    def step_s(self, accumulation_steps: int) -> float:
+        """Eq. 3 with delta -> 1 (no overlap of the last micro-batch with the sync)."""
+        s = accumulation_steps
+        return s * self.compute_s(self.batch_size / s) + self.sync_s
+
+
+def fit_step_model(profile: Profile, batch_size: int) -> StepModel | None:
+    """The step model through the profiled points, or None without any.
+
+    `s*(a + c*B/s) + sync = (c*B + sync) + s*a`: two values of s give `a`; the split of the rest
+    between c and sync does not change any prediction for this batch size, so sync is 0 here.
+    """
+    points = sorted(profile.points, key=lambda p: p.accumulation_steps)
+    if not points:
+        return None
+    first, last = points[0], points[-1]
+    if last.accumulation_steps > first.accumulation_steps:
+        span = last.accumulation_steps - first.accumulation_steps
+        fixed_s = min(max(0.0, (last.step_s - first.step_s) / span), first.step_s)
+    else:
+        fixed_s = 0.0
+    rest_s = first.step_s - first.accumulation_steps * fixed_s
+    return StepModel(
+        fixed_s=fixed_s, per_sample_s=max(0.0, rest_s) / batch_size, sync_s=0.0, batch_size=batch_size
+    )
+
+
+def step_s(profile: Profile, batch_size: int, accumulation_steps: int) -> float | None:
+    """Seconds per optimizer step at s: measured if this s was profiled, else by the model."""
+    point = profile.at(accumulation_steps)
+    if point is not None:
+        return point.step_s
+    model = fit_step_model(profile, batch_size)
+    return None if model is None else model.step_s(accumulation_steps)
+
+
+def memory_mib(profile: Profile, accumulation_steps: int) -> float | None:
+    """Peak memory per device at s: measured, else interpolated over the sub-batch, else None.
+
+    Outside the measured range the nearest measured *larger* sub-batch counts: a bound, not a guess.
+    """
+    point = profile.at(accumulation_steps)
+    if point is not None:
+        return point.memory_mib
+    points = sorted(profile.points, key=lambda p: p.accumulation_steps)
+    below = [p for p in points if p.accumulation_steps < accumulation_steps]
+    above = [p for p in points if p.accumulation_steps > accumulation_steps]
+    if below and above:
+        lo, hi = above[0], below[-1]
+        batch = hi.sub_batch * hi.accumulation_steps
+        share = (batch / accumulation_steps - lo.sub_batch) / max(1, hi.sub_batch - lo.sub_batch)
+        return lo.memory_mib + min(1.0, max(0.0, share)) * (hi.memory_mib - lo.memory_mib)
+    return max((p.memory_mib for p in below), default=None)
+
+
+class Interference(msgspec.Struct, frozen=True, kw_only=True):
+    """The interference ratios of a pair: iteration time when sharing / alone, one per job, >= 1."""
+
+    first: float
+    second: float
+    source: XiSource
+    count: int = 0
+    """How many observations stand behind it (0 for rules and defaults)."""
+
+    def swapped(self) -> Interference:
+        return Interference(first=self.second, second=self.first, source=self.source, count=self.count)
+
+
+DEFAULT_XI = 1.5
+"""Used for a pair of which nothing is known: between a perfect (1.0) and a time-sliced (2.0) pair."""
+
+
+def duty_cycle_rule(first: Profile | None, second: Profile | None) -> Interference:
+    """`max(1, uA + uB)` from the solo duty cycles (time-slicing), or the default without them."""
+    u_first = first.duty_cycle if first is not None else None
+    u_second = second.duty_cycle if second is not None else None
+    if u_first is None or u_second is None:
+        return Interference(first=DEFAULT_XI, second=DEFAULT_XI, source="default")
+    xi = max(1.0, u_first + u_second)
+    return Interference(first=xi, second=xi, source="duty-cycle")
+
+
+class PairTiming(msgspec.Struct, frozen=True, kw_only=True):
+    """Theorem 1: average completion time of a pair, now shared or one after the other."""
+
+    shared_s: float
+    sequential_s: float
+
+    @property
+    def pays(self) -> bool:
+        return self.shared_s < self.sequential_s
+
+
+def pair_timing(
+    newcomer_remaining_s: float,
+    partner_remaining_s: float,
+    newcomer_xi: float,
+    partner_xi: float,
+    newcomer_stretch: float = 1.0,
+) -> PairTiming:
+    """Compare *start now, shared* with *start when the partner ends* (Castor Theorem 1).
+
+    Only the two ends matter (the average is linear in the insertion time). Both times are REMAINING
+    seconds alone at full batch. `newcomer_stretch` >= 1 is what accumulation alone costs it, and it
+    keeps its sub-batch after the partner has left. Departs from the paper's sign rule, which picks
+    the worse end in its case 1 for about half of random pairs: both ends are computed instead.
+    """
+    assert newcomer_xi >= 1.0 and partner_xi >= 1.0 and newcomer_stretch > 0.0
+    alone_s = newcomer_remaining_s * newcomer_stretch
+    newcomer_end_s, partner_end_s = shared_ends(alone_s, partner_remaining_s, newcomer_xi, partner_xi)
+    sequential_s = (partner_remaining_s + partner_remaining_s + newcomer_remaining_s) / 2
+    return PairTiming(shared_s=(newcomer_end_s + partner_end_s) / 2, sequential_s=sequential_s)
+
+
+def shared_ends(first_s: float, second_s: float, first_xi: float, second_xi: float) -> tuple[float, float]:
+    """When two jobs end that share from now on, the survivor going on alone at its own speed."""
+    first_shared, second_shared = first_s * first_xi, second_s * second_xi
+    if first_shared <= second_shared:
+        left_s = second_s - first_shared / second_xi
+        return first_shared, first_shared + left_s
+    left_s = first_s - second_shared / first_xi
+    return second_shared + left_s, second_shared

@@ -1,0 +1,105 @@
+"""Why something was decided: a code with operands, rendered only when a person asks.
+
+Rule: every template states a fact that can be checked, names the jobs, hosts or numbers it is about,
+and stays true after the moment has passed ("behind 41 in sjf order", not "waiting").
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+Operand = str | int | float
+
+
+class Reason(msgspec.Struct, frozen=True, array_like=True):
+    """A code from `TEMPLATES` and the operands of its template, in order."""
+
+    code: str
+    operands: tuple[Operand, ...] = ()
+
+    def __str__(self) -> str:
+        return render(self)
+
+
+def because(code: str, *operands: Operand) -> Reason:
+    """A reason; the code must be one of `TEMPLATES` (checked: a reason nobody can read is a bug)."""
+    assert code in TEMPLATES, f"unknown reason code {code!r}"
+    return Reason(code, operands)
+
+
+def render(reason: Reason) -> str:
+    """The sentence for a person. Seconds and ratios are printed to two digits."""
+    template = TEMPLATES.get(reason.code)
+    if template is None:  # written by a newer version: still show what is there
+        return " ".join([reason.code, *map(str, reason.operands)])
+    shown = [f"{x:.2f}" if isinstance(x, float) else str(x) for x in reason.operands]
+    needed = template.count("{")
+    return template.format(*shown, *["?"] * max(0, needed - len(shown)))
+
+
+TEMPLATES: Final[dict[str, str]] = {
+    # Arrival and eligibility.
+    "submitted": "submitted by {0}",
+    "no-hosts": "no host has joined yet",
+    "no-usable-host": "no host can take work now: {0}",
+    "never-fits": "needs {0} devices{1}; the largest possible placement here has {2}",
+    "no-such-type": "no device of type {0}; this cluster has {1}",
+    "no-such-feature": "no host has the feature {0}",
+    "needs-memory": "needs {0} MiB per device; the largest device offers {1} MiB",
+    "after-job": "waits for job {0} to finish{1}",
+    "after-failed": "job {0}, which it depends on, ended as {1}",
+    "back-off": "retries in {0} s after {1}",
+    "held-by": "held by {0}",
+    "held-infra": "held after {0} infrastructure failures in a row; the last: {1}",
+    "held-crash": "held: {0}",
+    "pinned": "its checkpoint is on {0}, which is {1}",
+    "workdir-missing": "working directory {0} does not exist on {1}",
+    # Waiting.
+    "behind": "behind job {0} in {1} order",
+    "first-no-devices": "first in {0} order; {1} of the {2} devices it needs are free",
+    "no-devices": "{0} of the {1} devices it needs are free",
+    "not-looked-at": "not yet considered by {0}",
+    "outlives": "every running job that could be preempted has less remaining time ({0} s) than this one",
+    "not-preemptible": "the devices it needs are held by jobs that cannot be preempted: {0}",
+    # Placement.
+    "free-devices": "{0} free devices are enough",
+    "free-devices-in-order": "next in {0} order and {1} free devices are enough",
+    "aged": "waited over {0} s and goes first",
+    "preempts": "remaining {0} s is less than {1} s of {2}, which makes room",
+    "sharing-pays": "sharing with {0} pays: average completion {1} s shared against {2} s one after the other "
+    "(sub-batch {3}, {4} accumulation steps, own slowdown {5}, partner's {6}, source: {7})",
+    "sharing-loses": "sharing with {0} does not pay: average completion {1} s shared against {2} s one after the other",
+    "sharing-no-memory": "even a sub-batch of {1} does not fit beside {0}: {2} MiB needed, {3} MiB left",
+    "sharing-unknown": "cannot share with {0}: {1}",
+    "sharing-too-few": "{0} free and {1} shareable devices; {2} are needed",
+    "sharing-off": "this job was submitted with --share never",
+    "smaller-batch": "the whole batch of {0} needs {1} MiB and {2} MiB are left beside {3}: sub-batch {4} with {5} accumulation steps",
+    # Preemption and ends.
+    "preempted-for": "preempted for {0}, which has {1} s left against {2} s",
+    "preempted-by-user": "preempted by {0}",
+    "preempted-loading": "preempted before its first step (a futile preemption)",
+    "waits-for-victims": "its devices are held; {0} still has to save and leave",
+    "cancelled-by": "cancelled by {0}",
+    "time-limit": "reached its time limit of {0} s",
+    "checkpoint-deadline": "no checkpoint within {0} s after the stop request; goes back to step {1}",
+    "finished": "finished",
+    "user-failed": "failed: {0}",
+    "infra-failed": "infrastructure failure: {0}",
+    "host-lost": "host {0} is lost ({1})",
+    "host-silent": "host {0} is silent; the job keeps its devices until the host answers or `cotenant nodes lost {0}`",
+    "gang-peer-ended": "another part of the gang ended on {0}",
+    "not-started": "the attempt never started on {0}",
+    "drained": "host {0} is drained",
+    "suspect": "host {0} had {1} infrastructure failures in a row",
+    # The engine's refusals of a policy's action.
+    "refused-phase": "refused {0}: the job is {1}",
+    "refused-devices": "refused {0}: device {1} is not available ({2})",
+    "refused-gang": "refused {0}: {1} devices given, {2} to {3} needed",
+    "refused-memory": "refused {0}: {1} MiB planned on {2}, {3} MiB left",
+    "refused-tenants": "refused {0}: {1} already has {2} tenants",
+    "refused-uid": "refused {0}: tenants of {1} must have one uid under MPS",
+    "refused-resumable": "refused to preempt {0}: it cannot resume",
+    "refused-class": "refused to preempt {0}: it has class hp",
+}

@@ -1,0 +1,112 @@
+"""Every setting, its default and what it means. Reading them from files is `controller/settings.py`.
+
+Rule: one struct per TOML section, one line per key; `cotenant config` prints these docstrings.
+Environment: COTENANT_<SECTION>__<KEY>. Precedence: flag > environment > file > default.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[controller]`"""
+
+    endpoint: str = ""
+    """`ipc:///path` (socket 0600, this user only) or `tcp://HOST:PORT` (CURVE); empty = the user's socket."""
+    state_dir: str = ""
+    """Journal, snapshots, secrets. Empty = the platform's state folder."""
+    keys_dir: str = ""
+    """Where `cotenant init` put keys and users; needed for tcp."""
+    lease_s: float = 300.0
+    """How long a host may be out of reach before its resumable jobs start elsewhere."""
+    silent_after_s: float = 15.0
+    """No heartbeat for this long: no new work for that host."""
+    idle_exit_s: float = 0.0
+    """End after this long without jobs and clients; 0 = never (`run` sets 600)."""
+    commit_every_ms: float = 5.0
+    """Longest wait for company in a group commit."""
+    snapshot_every: int = 20_000
+    """Journal entries between snapshots."""
+    keep_ended: int = 10_000
+    """Ended jobs that stay listed; older ones live in the journal only."""
+
+
+class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[policy]`"""
+
+    name: str = "fifo"
+    """The policy at the first start; afterwards `cotenant policy set` and the journal decide."""
+    ageing_s: float = 86_400.0
+    """A job that waited longer goes first under size-based policies; 0 = off (as in the papers)."""
+    stop_deadline_s: float = 120.0
+    """Time for a save after a stop request; after it the job is ended and resumes from its last checkpoint."""
+    infra_retries: int = 3
+    """Infrastructure failures in a row before a job is held."""
+    back_off_s: float = 10.0
+    """Wait before the first retry; doubles each time."""
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[agent]`"""
+
+    controller: str = ""
+    """Endpoint of the controller; empty = the user's socket."""
+    host: str = ""
+    """This host's name in the cluster; empty = the host name."""
+    state_dir: str = ""
+    """Attempts, logs, unacknowledged reports. Empty = the platform's state folder."""
+    keys_dir: str = ""
+    devices: str = "auto"
+    """`auto`, `cpu:N`, `cuda`, or `cuda:0,2`."""
+    oversubscribe: bool = False
+    """Allow more CPU slots than cores."""
+    slot_memory_mib: int = 0
+    """Memory of a CPU slot; 0 = the host's memory divided by the slots."""
+    features: tuple[str, ...] = ()
+    """What `--constraint` can ask for."""
+    network: str = ""
+    """Interface for gangs over several hosts (GLOO_/NCCL_SOCKET_IFNAME); empty = the library's choice."""
+    address: str = ""
+    """Where other hosts reach rank 0; empty = 127.0.0.1, which keeps gangs on one host."""
+    port_first: int = 29500
+    port_count: int = 200
+    heartbeat_s: float = 1.0
+    log_bytes_max: int = 64 * 1024 * 1024
+    """Per rank and attempt; beyond it the middle is cut, with a marker."""
+    start_deadline_s: float = 1800.0
+    """From launch to first step; a job that hangs at start is ended with a clear reason."""
+    shared_account: bool = False
+    """Unprivileged agent: also run other users' jobs under its own uid. Unsafe; `doctor` says so."""
+    prune_after_days: float = 14.0
+    """Logs and records of ended attempts are removed after this."""
+
+
+class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[checkpoint]`"""
+
+    root: str = ""
+    """Where jobs' checkpoints go, a folder per job. Empty = in the agent's state folder."""
+    every_s: float = 600.0
+    """Period of asynchronous saves; 0 = only when asked."""
+    keep_days: float = 7.0
+    """How long the last checkpoint stays after the job's end."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All sections."""
+
+    controller: ControllerSettings = ControllerSettings()
+    policy: PolicySettings = PolicySettings()
+    agent: AgentSettings = AgentSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+
+
+SECTION_NAMES: tuple[Literal["controller", "policy", "agent", "checkpoint"], ...] = (
+    "controller",
+    "policy",
+    "agent",
+    "checkpoint",
+)

@@ -1,0 +1,5 @@
+"""Scheduling policies, one module or folder per published system.
+
+Rule: a policy is pure. It sees a read-only view, returns actions with reasons, and imports only the
+domain, its own kind, numpy and the standard library.
+"""

@@ -1,0 +1,140 @@
+"""Messages between the controller and its agents.
+
+Delivery: ZeroMQ may lose, repeat and (over reconnects) reorder. Commands are sent again until
+`CommandSeen`; reports are sent again until `ReportSeen`; both sides are idempotent. An agent keeps
+unacknowledged reports on disk, so that an end that nobody heard survives its restart.
+
+Lease: an agent counts its lease from the moment it *sent* the heartbeat that a `Renew` answers; the
+controller from the moment it sent that `Renew`, which is later. So the agent's always ends first.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from cotenant.controller.domain.commands import AgentCommand
+from cotenant.controller.domain.events import AttemptSeen, FromAttempt
+from cotenant.controller.domain.cluster import HostReport
+from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
+
+
+class AgentMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="m"):
+    """Base of what agents and controller say to each other."""
+
+
+# --- Agent -> controller ---------------------------------------------------------------------------
+
+
+class Hello(AgentMessage, tag="hello"):
+    """First message of every connection; repeated until `Welcome` with the same session arrives."""
+
+    session: str
+    """Random per agent start: the controller refuses a second agent that claims a live host."""
+    report: HostReport
+    attempts: tuple[AttemptSeen, ...]
+
+
+class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """One running attempt in a heartbeat. Not an event: see `HostSilent`, `ProgressSeen`."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    step: int
+    step_s: float | None = None
+    """Median seconds per step over the last reports."""
+    loss: float | None = None
+    memory_mib: float | None = None
+    """Peak per device so far."""
+    duty_cycle: float | None = None
+
+
+class Heartbeat(AgentMessage, tag="beat"):
+    beat: int
+    session: str
+    progress: tuple[AttemptProgress, ...] = ()
+    cpu_percent: float | None = None
+
+
+class Report(AgentMessage, tag="report"):
+    """A fact about an attempt, numbered per host over all restarts of the agent."""
+
+    sequence: int
+    event: FromAttempt
+
+
+class CommandSeen(AgentMessage, tag="command-seen"):
+    """The command is on the agent's disk (or was there already)."""
+
+    command_id: CommandId
+
+
+class LogReply(AgentMessage, tag="log"):
+    request: int
+    data: bytes
+    next_offset: int
+    at_end: bool
+    """Nothing more now."""
+    closed: bool
+    """Nothing more ever: the attempt has ended and `next_offset` is the end."""
+    missing: str = ""
+    """Why there is nothing, if there is nothing."""
+
+
+class GangWord(AgentMessage, tag="gang"):
+    """Between the supervisors of one gang, relayed by the controller, which does not look inside."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    to_host: HostId
+    from_host: HostId
+    payload: bytes
+
+
+FromAgent = Hello | Heartbeat | Report | CommandSeen | LogReply | GangWord
+
+
+# --- Controller -> agent ---------------------------------------------------------------------------
+
+
+class Welcome(AgentMessage, tag="welcome"):
+    session: str
+    lease_s: float | None
+    """None: this controller and agent share one machine, and jobs have no lease."""
+    reports_seen: int
+    """The highest report number that is durable here."""
+
+
+class Renew(AgentMessage, tag="renew"):
+    beat: int
+
+
+class ReportSeen(AgentMessage, tag="report-seen"):
+    """All reports up to this number are durable."""
+
+    sequence: int
+
+
+class Obey(AgentMessage, tag="obey"):
+    command: AgentCommand
+    secrets: dict[str, str] = {}
+    """Only with StartAttempt: values of `launch.secrets`, never journalled."""
+
+
+class ReadLog(AgentMessage, tag="read-log"):
+    request: int
+    job_id: JobId
+    attempt: AttemptNo
+    rank: int
+    offset: int
+    limit: int
+    wait_s: float = 0.0
+    """Hold the answer back at most this long when there is nothing new (follow)."""
+
+
+class Refused(AgentMessage, tag="refused"):
+    """This agent may not work here (wrong key, wrong version, host name taken); it stops trying."""
+
+    why: str
+
+
+ToAgent = Welcome | Renew | ReportSeen | Obey | ReadLog | GangWord | Refused

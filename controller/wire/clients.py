@@ -1,0 +1,301 @@
+"""Messages between the controller and command lines: one request, one reply.
+
+Every request may be sent again with the same `request_id` after a time-out; the controller answers a
+repeated submission with the ids it gave the first time.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from cotenant.controller.domain.cluster import HostReport, HostState
+from cotenant.controller.domain.ids import HostId, JobId
+from cotenant.controller.domain.job import JobSpec, Phase
+
+Parameters = dict[str, str | int | float | bool]
+
+
+class ClientMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="m"):
+    """Base of what clients and controller say to each other."""
+
+
+# --- Requests --------------------------------------------------------------------------------------
+
+
+class Submit(ClientMessage, tag="submit"):
+    """`specs` carry placeholder ids (`new-0`, ...); dependencies inside the batch name those.
+
+    With `array` the specs become tasks `N_0 .. N_k` of one number. `idempotency_key` makes a repeat
+    of the same submission return the first one's ids.
+    """
+
+    specs: tuple[JobSpec, ...]
+    array_indices: tuple[int, ...] = ()
+    secrets: dict[str, str] = {}
+    idempotency_key: str = ""
+    dry_run: bool = False
+
+
+class ListJobs(ClientMessage, tag="jobs"):
+    job_ids: tuple[JobId, ...] = ()
+    """Empty: all. An array's number stands for all its tasks."""
+    include_ended: bool = False
+    user: str = ""
+    limit: int = 10_000
+
+
+class ShowJob(ClientMessage, tag="show"):
+    job_id: JobId
+
+
+class Explain(ClientMessage, tag="explain"):
+    job_id: JobId
+
+
+class ChangeJobs(ClientMessage, tag="change"):
+    verb: Literal["cancel", "hold", "release", "preempt", "checkpoint"]
+    job_ids: tuple[JobId, ...]
+
+
+class WaitJobs(ClientMessage, tag="wait"):
+    """Answered when all have ended, or after `timeout_s` with what is known then."""
+
+    job_ids: tuple[JobId, ...]
+    timeout_s: float = 30.0
+
+
+class ReadJobLog(ClientMessage, tag="read-log"):
+    job_id: JobId
+    attempt: int | None = None
+    """None: the newest."""
+    rank: int = 0
+    offset: int = 0
+    limit: int = 65_536
+    wait_s: float = 0.0
+
+
+class ListNodes(ClientMessage, tag="nodes"):
+    pass
+
+
+class ChangeNode(ClientMessage, tag="change-node"):
+    verb: Literal["drain", "resume", "lost"]
+    host_id: HostId
+
+
+class GetPolicy(ClientMessage, tag="policy"):
+    pass
+
+
+class SetPolicy(ClientMessage, tag="set-policy"):
+    name: str
+    parameters: Parameters = {}
+
+
+class GetStatus(ClientMessage, tag="status"):
+    """Version, uptime, counters: for `doctor`, `top` and `version`."""
+
+
+class GetDecisions(ClientMessage, tag="decisions"):
+    """The newest decisions about one job (for `explain`) or all jobs (for `top`)."""
+
+    job_id: JobId | None = None
+    limit: int = 20
+
+
+class Stop(ClientMessage, tag="stop"):
+    """Ask the controller to end (only its own user or an admin). Jobs go on."""
+
+
+AnyRequest = (
+    Submit | ListJobs | ShowJob | Explain | ChangeJobs | WaitJobs | ReadJobLog | ListNodes
+    | ChangeNode | GetPolicy | SetPolicy | GetStatus | GetDecisions | Stop
+)  # fmt: skip
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    request_id: int
+    body: AnyRequest
+
+
+# --- Replies ---------------------------------------------------------------------------------------
+
+
+class JobView(msgspec.Struct, frozen=True, kw_only=True):
+    """One job as users see it. Times are seconds of the journal; `at_wall_s` of the reply maps them."""
+
+    job_id: JobId
+    name: str
+    user: str
+    phase: Phase
+    reason: str
+    reason_code: str
+    attempt: int
+    gpus: int
+    devices: tuple[str, ...]
+    co_tenants: tuple[JobId, ...]
+    """Sharing a device right now."""
+    co_tenants_ever: tuple[JobId, ...]
+    sub_batch: int | None
+    accumulation_steps: int
+    accumulation_steps_ever: tuple[int, ...]
+    step: int
+    iterations: int | None
+    step_s: float | None
+    loss: float | None
+    resumable: bool
+    remaining_s: float | None
+    estimate_source: str
+    durable_step: int
+    submitted_s: float
+    started_s: float | None
+    ended_s: float | None
+    wait_s: float
+    load_s: float
+    run_s: float
+    pause_s: float
+    preemptions: int
+    exit_code: int | None
+    job_class: str
+    share: str
+
+
+class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
+    """One stretch of a job on its devices, for timelines and `show`."""
+
+    attempt: int
+    devices: tuple[str, ...]
+    co_tenants: tuple[JobId, ...]
+    accumulation_steps: int
+    launched_s: float
+    first_step_s: float | None
+    first_step: int | None
+    stop_requested_s: float | None
+    ended_s: float | None
+    outcome: str
+    reason: str
+    end_step: int = 0
+    start_step: int = 0
+    exact: bool | None = None
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    report: HostReport
+    state: HostState
+    reason: str
+    tenants: dict[str, tuple[JobId, ...]]
+    planned_mib: dict[str, int]
+    """Per device: the sum of its tenants' planned memory."""
+    heartbeat_age_s: float | None
+
+
+class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
+    at_s: float
+    event: str
+    job_id: JobId | None
+    what: str
+    reason: str
+
+
+class Reply(ClientMessage, tag="ok"):
+    request_id: int
+
+
+class Submitted(Reply, tag="submitted"):
+    job_ids: tuple[JobId, ...]
+    notes: tuple[str, ...] = ()
+    """What the user should know at once, e.g. why it cannot start yet."""
+
+
+class Jobs(Reply, tag="job-list"):
+    jobs: tuple[JobView, ...]
+    now_s: float
+    wall_s: float
+    """Wall-clock seconds since the epoch at `now_s`."""
+    more: int = 0
+    """How many matched beyond `limit`."""
+
+
+class Shown(Reply, tag="shown"):
+    job: JobView
+    spec: JobSpec
+    attempts: tuple[AttemptView, ...]
+    now_s: float
+    wall_s: float
+
+
+class Explained(Reply, tag="explained"):
+    job: JobView
+    lines: tuple[str, ...]
+    """First the present answer, then the history of decisions, newest first."""
+    now_s: float
+    wall_s: float
+
+
+class LogPart(Reply, tag="log-part"):
+    job_id: JobId
+    attempt: int
+    rank: int
+    data: bytes
+    next_offset: int
+    at_end: bool
+    closed: bool
+    attempts: tuple[int, ...]
+    """All attempts that have logs, so that a reader can join them in order."""
+    ranks: int
+    missing: str = ""
+
+
+class Nodes(Reply, tag="node-list"):
+    nodes: tuple[NodeView, ...]
+    now_s: float
+    wall_s: float
+
+
+class PolicyView(Reply, tag="policy-view"):
+    name: str
+    parameters: Parameters
+    available: dict[str, str]
+    """Name -> one line about it."""
+    defaults: dict[str, Parameters]
+
+
+class Status(Reply, tag="status-view"):
+    version: str
+    pid: int
+    now_s: float
+    wall_s: float
+    uptime_s: float
+    policy: str
+    jobs_by_phase: dict[str, int]
+    hosts: int
+    devices: int
+    counters: dict[str, int]
+    """messages, bad_messages, events, commands, resent, ..."""
+    journal: str
+    endpoint: str
+
+
+class Decisions(Reply, tag="decision-list"):
+    decisions: tuple[DecisionView, ...]
+    now_s: float
+    wall_s: float
+
+
+class Done(Reply, tag="done"):
+    lines: tuple[str, ...] = ()
+
+
+class Failure(Reply, tag="failure"):
+    """A refusal. `code` maps to the exit code in design 7."""
+
+    code: Literal["refused", "usage", "not-found", "not-allowed", "never-fits", "version", "internal"]
+    message: str
+    hint: str = ""
+
+
+AnyReply = (
+    Submitted | Jobs | Shown | Explained | LogPart | Nodes | PolicyView | Status | Decisions | Done | Failure
+)  # fmt: skip

@@ -1,0 +1,96 @@
+"""The job-side protocol, version 1: how a training process and its supervisor talk.
+
+Rule: this file is the one definition. `checkpoint/` and `gradaccum/` run inside the user's own
+environment, where cotenant may not be installed, so they repeat these constants; a test compares
+them. `docs/job-protocol.md` is the prose.
+
+Transport: Unix datagrams, one JSON object each, at most `DATAGRAM_BYTES_MAX` bytes. The supervisor
+binds the path in `COTENANT_SOCKET`; rank R binds `rank-R.sock` beside it. A receiver ignores unknown
+names and unknown fields, and drops what it cannot parse. No socket means a plain script.
+
+Stopping and saving at a step that all ranks reach together is a two-phase agreement, so that a rank
+only ever compares two integers per step:
+
+1. the supervisor sends `stop_at {proposal, step, phase: "propose"}` to every rank;
+2. a listener thread in the rank answers `confirm {rank, proposal, step, ok}` at once, `ok` being
+   true iff the rank has not yet reached that step. A rank that said ok and reaches the step before
+   it hears more waits there, for at most `DECISION_TIMEOUT_S`, then carries on;
+3. all ok: `phase: "commit"`; any refusal: `phase: "withdraw"` and a new proposal with a later step.
+
+`step` counts completed optimizer steps since the job began, over all attempts. "Stop at N" means:
+after N completed steps, before the next forward pass.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PROTOCOL_VERSION: Final = 1
+
+ENV_PROTOCOL: Final = "COTENANT_PROTOCOL"
+ENV_JOB: Final = "COTENANT_JOB"
+ENV_ATTEMPT: Final = "COTENANT_ATTEMPT"
+ENV_CHECKPOINT_ROOT: Final = "COTENANT_CHECKPOINT_ROOT"
+"""The job's own folder: checkpoints are `a<attempt>-s<step>` inside it."""
+ENV_ACCUMULATION_STEPS: Final = "COTENANT_ACCUMULATION_STEPS"
+ENV_SUB_BATCH: Final = "COTENANT_SUB_BATCH"
+ENV_ACCUMULATION_SCHEDULE: Final = "COTENANT_ACCUMULATION_SCHEDULE"
+"""Optional, e.g. `0:2,120:1`: s = 2 from step 0, s = 1 from step 120. Wins over ACCUMULATION_STEPS."""
+ENV_SOCKET: Final = "COTENANT_SOCKET"
+ENV_RESUME: Final = "COTENANT_RESUME"
+"""Optional: `none` starts afresh; else the name of the one checkpoint directory to try first."""
+ENV_MEMORY_FRACTION: Final = "COTENANT_MEMORY_FRACTION"
+"""Optional: this process's share of the CUDA device's memory (torch's per-process fraction)."""
+
+ENVIRONMENT: Final = (
+    ENV_PROTOCOL,
+    ENV_JOB,
+    ENV_ATTEMPT,
+    ENV_CHECKPOINT_ROOT,
+    ENV_ACCUMULATION_STEPS,
+    ENV_SUB_BATCH,
+    ENV_ACCUMULATION_SCHEDULE,
+    ENV_SOCKET,
+    ENV_RESUME,
+    ENV_MEMORY_FRACTION,
+)
+
+DATAGRAM_BYTES_MAX: Final = 4096
+DECISION_TIMEOUT_S: Final = 30.0
+STEP_REPORT_PERIOD_S: Final = 0.1
+"""A rank sends `step` at most this often (and always for its first step)."""
+
+# Names, rank -> supervisor. Every message has "v" (PROTOCOL_VERSION), "m" (its name) and "rank".
+HELLO: Final = "hello"
+"""{world_size, resumable: bool, accumulates: bool, step}: the library is in use; `step` was resumed from."""
+FIRST_STEP: Final = "first_step"
+"""{step}: the first optimizer step of this attempt is done."""
+STEP: Final = "step"
+"""{step, count, elapsed_s, s, loss: float | null}: `count` steps took `elapsed_s` since the last report, at s."""
+SAVING: Final = "saving"
+"""{step}: training goes on (asynchronous) or has stopped here to save."""
+DURABLE: Final = "durable"
+"""{step, name, exact: bool, note}: the checkpoint directory `name` is verified and renamed. Rank 0 only."""
+CONFIRM: Final = "confirm"
+"""{proposal, step, ok}: the answer to a proposal; `step` is the rank's own."""
+STOPPED: Final = "stopped"
+"""{step}: this rank reached the agreed stop step, its state is durable, and it exits next."""
+FAILED: Final = "failed"
+"""{what: "save" | "load" | "accumulate", error}: the named thing failed; the process may go on."""
+
+# Names, supervisor -> rank.
+STOP_AT: Final = "stop_at"
+"""{proposal, step, phase}: stop at that step, state saved."""
+SAVE_AT: Final = "save_at"
+"""{proposal, step, phase}: save at that step and go on."""
+
+PHASE_PROPOSE: Final = "propose"
+PHASE_COMMIT: Final = "commit"
+PHASE_WITHDRAW: Final = "withdraw"
+
+FROM_RANK: Final = (HELLO, FIRST_STEP, STEP, SAVING, DURABLE, CONFIRM, STOPPED, FAILED)
+TO_RANK: Final = (STOP_AT, SAVE_AT)
+
+MANIFEST_VERSION: Final = 1
+MANIFEST_NAME: Final = "manifest.json"
+CHECKPOINT_NAME_PATTERN: Final = r"a(\d+)-s(\d+)"
