@@ -1,0 +1,224 @@
+"""Where each setting comes from: flag > environment > file > default.
+
+Rule: the origin of every value is kept, so that `cotenant config` can answer "why is it that?". A key
+or a type that is not known is an error that names file and line and the nearest key that exists: a
+setting with a typing mistake must not be ignored.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+
+import msgspec
+
+from cotenant.controller.domain.settings import SECTION_NAMES, Settings
+
+SYSTEM_DIR: Final = Path("/etc/cotenant")
+ENV_FILE: Final = "COTENANT_CONFIG"
+"""One file that is read instead of all others."""
+ENV_PATTERN: Final = re.compile(r"COTENANT_([A-Z]+)__([A-Z0-9_]+)")
+FILE_BYTES_MAX: Final = 1024 * 1024
+
+ABOVE_ZERO: Final = frozenset(
+    (
+        "controller.lease_s",
+        "controller.silent_after_s",
+        "controller.snapshot_every",
+        "policy.stop_deadline_s",
+        "agent.port_count",
+        "agent.heartbeat_s",
+        "agent.log_bytes_max",
+        "agent.start_deadline_s",
+    )
+)
+
+IN_WORDS: Final[dict[Any, str]] = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    tuple[str, ...]: "a list of text",
+}
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be used; the text says where it is and what is wrong, in one line."""
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings, and where each one came from."""
+
+    settings: Settings
+    origins: dict[str, str]
+    """`section.key` -> `default`, `flag`, `environment NAME` or `file PATH:LINE`."""
+    files: tuple[Path, ...] = ()
+    """The files that were read, weakest first."""
+
+    def value(self, key: str) -> Any:
+        section, _, name = key.partition(".")
+        return getattr(getattr(self.settings, section), name)
+
+
+def load(
+    flags: Mapping[str, object] | None = None,
+    files: Sequence[Path] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Loaded:
+    """The settings in force. `flags` are keyed `section.key`; a value of None was not given.
+
+    Raises:
+        SettingsError: an unknown key, a wrong type, a number out of range, a file that cannot be read.
+    """
+    environ = os.environ if environ is None else environ
+    read = tuple(default_files(environ) if files is None else files)
+    values: dict[str, object] = {}
+    origins = dict.fromkeys(keys(), "default")
+    layers = [from_file(path) for path in read]
+    layers += [from_environment(environ), from_flags(flags or {})]
+    for layer in layers:
+        for key, value, origin in layer:
+            values[key] = checked(key, value, origin)
+            origins[key] = origin
+    sections = {
+        section: {key.partition(".")[2]: v for key, v in values.items() if key.startswith(f"{section}.")}
+        for section in SECTION_NAMES
+    }
+    return Loaded(settings=msgspec.convert(sections, Settings), origins=origins, files=read)
+
+
+def default_files(environ: Mapping[str, str]) -> Iterator[Path]:
+    """`/etc/cotenant/*.toml` in name order, then the user's own file; or only the one in COTENANT_CONFIG."""
+    if only := environ.get(ENV_FILE):
+        yield Path(only)
+        return
+    if SYSTEM_DIR.is_dir():
+        yield from (path for path in sorted(SYSTEM_DIR.glob("*.toml")) if os.access(path, os.R_OK))
+    user = user_file(environ)
+    if user.is_file():
+        yield user
+
+
+def user_file(environ: Mapping[str, str]) -> Path:
+    home = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or "~").expanduser() / ".config")
+    return Path(home) / "cotenant" / "cotenant.toml"
+
+
+# --- What exists ------------------------------------------------------------------------------------
+
+
+def types() -> dict[str, Any]:
+    """`section.key` -> its type."""
+    found: dict[str, Any] = {}
+    for section, struct in get_type_hints(Settings).items():
+        found.update({f"{section}.{key}": kind for key, kind in get_type_hints(struct).items()})
+    return found
+
+
+_TYPES: Final = types()
+
+
+def keys() -> tuple[str, ...]:
+    return tuple(_TYPES)
+
+
+def nearest(key: str) -> str:
+    """A hint that ends an error message."""
+    # First the right key in the wrong section, then a typing mistake.
+    near = [known for known in _TYPES if known.partition(".")[2] == key.partition(".")[2]]
+    near = near or difflib.get_close_matches(key, _TYPES, n=1, cutoff=0.6)
+    return f"did you mean `{near[0]}`?" if near else "`cotenant config` lists all keys"
+
+
+# --- Layers: (key, value, origin) -------------------------------------------------------------------
+
+Layer = Iterable[tuple[str, object, str]]
+
+
+def from_file(path: Path) -> Layer:
+    tables, lines = read_toml(path)
+    for section, table in tables.items():
+        where = f"{path}:{line_of(lines, section, '')}"
+        if section not in SECTION_NAMES:
+            raise SettingsError(f"{where}: unknown section [{section}]; there are {', '.join(SECTION_NAMES)}")
+        if not isinstance(table, dict):
+            raise SettingsError(f"{where}: `{section}` must be a section, written [{section}]")
+        for name, value in table.items():
+            key = f"{section}.{name}"
+            where = f"{path}:{line_of(lines, section, name)}"
+            if key not in _TYPES:
+                raise SettingsError(f"{where}: unknown setting `{key}`; {nearest(key)}")
+            yield key, value, f"file {where}"
+
+
+def read_toml(path: Path) -> tuple[dict[str, Any], list[str]]:
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise SettingsError(f"{path}: larger than {FILE_BYTES_MAX} bytes; is it a settings file?")
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text), text.splitlines()
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not valid TOML: {error}") from None
+
+
+def line_of(lines: Sequence[str], section: str, name: str) -> int:
+    """The line of a key (or of its section's header), 1 if it is written in a way we do not look for."""
+    inside, header = "", 1
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if text.startswith("["):
+            inside = text.strip("[] \t").split("]")[0].strip(" \"'")
+            header = number if inside == section else header
+        elif name and inside == section and re.match(rf"[\"']?{re.escape(name)}[\"']?\s*=", text):
+            return number
+    return header
+
+
+def from_environment(environ: Mapping[str, str]) -> Layer:
+    for variable in sorted(environ):
+        if match := ENV_PATTERN.fullmatch(variable):
+            key = f"{match[1]}.{match[2]}".lower()
+            if key not in _TYPES:
+                raise SettingsError(f"environment {variable}: unknown setting `{key}`; {nearest(key)}")
+            yield key, as_typed(key, environ[variable]), f"environment {variable}"
+
+
+def from_flags(flags: Mapping[str, object]) -> Layer:
+    for key, value in flags.items():
+        if key not in _TYPES:
+            raise SettingsError(f"unknown setting `{key}`; {nearest(key)}")
+        if value is not None:
+            yield key, as_typed(key, value) if isinstance(value, str) else value, "flag"
+
+
+def as_typed(key: str, text: str) -> object:
+    """Text as the key's type; left as it is where it does not fit (`checked` says so)."""
+    if _TYPES[key] == tuple[str, ...]:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    try:
+        value: object = msgspec.convert(text.strip(), _TYPES[key], strict=False)
+    except msgspec.ValidationError:
+        return text
+    return value
+
+
+def checked(key: str, value: object, origin: str) -> object:
+    kind = _TYPES[key]
+    place = origin.removeprefix("file ")
+    try:
+        value = msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        raise SettingsError(f"{place}: `{key}` must be {IN_WORDS[kind]}, got {value!r}") from None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        low = "above 0" if key in ABOVE_ZERO else "0 or more"
+        if not math.isfinite(value) or value < 0 or (value == 0 and key in ABOVE_ZERO):
+            raise SettingsError(f"{place}: `{key}` must be {low}, got {value}")
+    return value
