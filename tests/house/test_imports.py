@@ -132,7 +132,7 @@ RULES = (
         name="checkpoint runs inside the user's process",
         why="cotenant may not be installed there: standard library and torch only",
         where=modules("cotenant.checkpoint"),
-        allowed=only("cotenant.checkpoint", "torch", "numpy"),
+        allowed=only("cotenant.checkpoint", "torch"),
     ),
     Rule(
         name="gradaccum runs inside the user's process",

@@ -1,0 +1,155 @@
+"""Whether jobs can share a device through MPS on this host, and if not, why.
+
+Rule: `look` gathers facts and never talks to a live daemon; `verdict` decides from facts alone. A no always
+carries the one reason to fix first, in words for `doctor` and `nodes`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from cotenant.mps.paths import pipe_directory
+from cotenant.mps.replies import control_version
+
+CONTROL = "nvidia-cuda-mps-control"
+CAPABILITY_MIN = (7, 0)
+"""Volta: before it, clients shared one address space and had no limits of their own."""
+MACHINES = ("x86_64", "aarch64")
+VERSION_TIMEOUT_S = 5.0
+STATIC_PARTITIONING_SINCE = (13, 1)
+
+COMPUTE_MODE_PROHIBITED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What `look` found, and whether the operator wants MPS at all."""
+
+    system: str
+    machine: str
+    control_path: str | None
+    version: tuple[int, int] | None
+    """CUDA version of the control binary; None where it is too old to say."""
+    runtime: PurePosixPath
+    runtime_writable: bool
+    uid: int
+    allowed: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What NVML says about a device. None is unknown, and unknown is never taken for good."""
+
+    uuid: str
+    compute_capability: tuple[int, int] | None
+    compute_mode: int | None = None
+    mig_enabled: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """`reason` is a sentence fragment that fits behind "MPS: yes, " or "MPS: no, "."""
+
+    usable: bool
+    reason: str
+
+
+def verdict(host: Host, device: Device | None = None) -> Verdict:
+    """Of the host alone, or of one device on it: the first obstacle found."""
+    obstacle = _host_obstacle(host)
+    if obstacle is None and device is not None:
+        obstacle = _device_obstacle(host, device)
+    if obstacle is not None:
+        return Verdict(usable=False, reason=obstacle)
+    version = "version unknown" if host.version is None else "CUDA {}.{}".format(*host.version)
+    return Verdict(usable=True, reason=f"{CONTROL} at {host.control_path} ({version})")
+
+
+def has_static_partitioning(host: Host) -> bool:
+    """Whether the binary is known to offer `sm_partition`. The daemon's own answer still decides."""
+    return host.version is not None and host.version >= STATIC_PARTITIONING_SINCE
+
+
+def _host_obstacle(host: Host) -> str | None:
+    if not host.allowed:
+        return "switched off by agent.mps = false"
+    if host.system != "Linux" or host.machine not in MACHINES:
+        return f"MPS needs 64-bit Linux, this is {host.system} on {host.machine}"
+    if host.control_path is None:
+        return f"{CONTROL} is not on PATH; it comes with the NVIDIA driver (Debian: package nvidia-cuda-mps)"
+    if not host.runtime_writable:
+        return f"{host.runtime} is not writable for user {host.uid}, so no daemon can live there"
+    return None
+
+
+def _device_obstacle(host: Host, device: Device) -> str | None:
+    if device.compute_capability is None:
+        return f"the compute capability of {device.uuid} is unknown"
+    if device.compute_capability < CAPABILITY_MIN:
+        return "{} has compute capability {}.{}, and client limits need {}.{} (Volta)".format(
+            device.uuid, *device.compute_capability, *CAPABILITY_MIN
+        )
+    if device.mig_enabled:
+        return f"{device.uuid} is split by MIG; its instances are devices of their own"
+    if device.compute_mode == COMPUTE_MODE_PROHIBITED:
+        return f"{device.uuid} is in compute mode PROHIBITED (an admin can change it: nvidia-smi -c DEFAULT)"
+    try:
+        pipe_directory(host.runtime, device.uuid)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def look(runtime: PurePosixPath, *, allowed: bool = True, search_path: str | None = None) -> Host:
+    """Facts about this host. Starts the control program once, with `-v`, away from any daemon."""
+    control_path = shutil.which(CONTROL, path=search_path)
+    return Host(
+        system=platform.system(),
+        machine=platform.machine(),
+        control_path=control_path,
+        version=None if control_path is None else ask_version(control_path),
+        runtime=runtime,
+        runtime_writable=_writable(runtime),
+        uid=os.getuid(),
+        allowed=allowed,
+    )
+
+
+def ask_version(control_path: str) -> tuple[int, int] | None:
+    """None where the program is too old for `-v`, does not run, or does not answer in time.
+
+    An old program takes `-v` for a query to a daemon, which may be wedged or another's: an empty pipe
+    directory makes sure there is none to find.
+    """
+    with tempfile.TemporaryDirectory(prefix="mps-") as nowhere:
+        try:
+            done = subprocess.run(
+                (control_path, "-v"),
+                env=_quiet_environment(os.environ, nowhere),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=VERSION_TIMEOUT_S,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+    return control_version(done.stdout + done.stderr)
+
+
+def _quiet_environment(environment: Mapping[str, str], directory: str) -> dict[str, str]:
+    return {**environment, "CUDA_MPS_PIPE_DIRECTORY": directory, "CUDA_MPS_LOG_DIRECTORY": directory}
+
+
+def _writable(directory: PurePosixPath) -> bool:
+    """Whether we can make folders below it; where it is missing, whether we can make it."""
+    existing = next((path for path in (directory, *directory.parents) if os.path.exists(path)), None)
+    return existing is not None and os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)

@@ -1,0 +1,106 @@
+"""What a job needs in its environment to be a client of one MPS daemon, within limits.
+
+Rule: these variables come from the placement alone. Whatever the submitter's shell had of them is removed
+first, also for jobs that do not use MPS: a stale pipe directory would attach a job to a foreign daemon, or
+silently to none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from cotenant.mps.paths import checked
+
+PREFIX = "CUDA_MPS_"
+PIPE_DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
+ACTIVE_THREAD_PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+PINNED_DEVICE_MEM_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+CLIENT_PRIORITY = "CUDA_MPS_CLIENT_PRIORITY"
+
+PRIORITY_NORMAL = 0
+PRIORITY_BELOW_NORMAL = 1
+
+_UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_SHOWN_LIMIT = re.compile(r"(\d+)([GM])")
+_MIB_PER_GIB = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLimit:
+    """Device memory one client may hold. By UUID: ordinals are renumbered by the daemon and by the job."""
+
+    device_uuid: str
+    limit_mib: int
+
+    def __post_init__(self) -> None:
+        if not _UUID.fullmatch(self.device_uuid):
+            raise ValueError(
+                f"{self.device_uuid!r} is no device UUID; a limit by number may hit another device"
+            )
+        if self.limit_mib < 1:
+            raise ValueError(
+                f"{self.device_uuid}: a memory limit must be at least 1 MiB, got {self.limit_mib}"
+            )
+
+    def text(self) -> str:
+        """Whole MiB only: the daemon takes `<int>M` or `<int>G` and drops anything else without a word."""
+        return f"{self.device_uuid}={self.limit_mib}M"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLimits:
+    """What bounds one client. All of it is read when the CUDA context is created and fixed from then on."""
+
+    memory: tuple[MemoryLimit, ...] = ()
+    active_thread_percentage: float | None = None
+    """A cap on the share of multiprocessors, not a reservation; can only lower what the server gives."""
+    priority: int = PRIORITY_NORMAL
+
+    def __post_init__(self) -> None:
+        percentage = self.active_thread_percentage
+        if percentage is not None and not 0 < percentage <= 100:
+            raise ValueError(
+                f"active_thread_percentage must be in (0, 100], got {percentage}; MPS ignores others"
+            )
+        if self.priority not in (PRIORITY_NORMAL, PRIORITY_BELOW_NORMAL):
+            raise ValueError(f"priority must be 0 (normal) or 1 (below normal), got {self.priority}")
+        uuids = [limit.device_uuid for limit in self.memory]
+        if len(set(uuids)) < len(uuids):
+            raise ValueError(f"two memory limits for one device: {', '.join(sorted(uuids))}")
+
+
+def client_environment(pipe_directory: PurePosixPath, limits: ClientLimits) -> dict[str, str]:
+    """The variables of a client. They do not prove that it attached: ask the daemon for its clients."""
+    environment = {PIPE_DIRECTORY: str(checked(pipe_directory))}
+    if limits.active_thread_percentage is not None:
+        environment[ACTIVE_THREAD_PERCENTAGE] = percentage_text(limits.active_thread_percentage)
+    if limits.memory:
+        environment[PINNED_DEVICE_MEM_LIMIT] = ",".join(limit.text() for limit in limits.memory)
+    if limits.priority != PRIORITY_NORMAL:
+        environment[CLIENT_PRIORITY] = str(limits.priority)
+    return environment
+
+
+def without_mps(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment with every MPS variable removed: the start for each job, sharing or not."""
+    return {name: value for name, value in environment.items() if not name.startswith(PREFIX)}
+
+
+def percentage_text(percentage: float) -> str:
+    """Plain decimals. A value that rounds to 0 would be ignored and leave the client without a cap."""
+    return f"{max(percentage, 0.001):.3f}".rstrip("0").rstrip(".")
+
+
+def read_back_agrees(shown: str, limit_mib: int) -> bool:
+    """Whether `get_default_device_pinned_mem_limit` can be showing this limit.
+
+    It truncates: 1500M is shown as `1G`. Agreement is therefore no proof, but disagreement is one.
+    """
+    match = _SHOWN_LIMIT.fullmatch(shown.strip())
+    if match is None:
+        return False
+    shown_units = int(match[1])
+    return shown_units == (limit_mib // _MIB_PER_GIB if match[2] == "G" else limit_mib)

@@ -1,0 +1,176 @@
+"""What the MPS control daemon's answers mean.
+
+Rule: an answer counts only if its sentinel came back. The front end exits 0 on every error, errors are text
+on standard output, and under concurrent queries an answer can be empty with exit status 0; an empty answer
+is also how "none" is said. So each query is sent with a word the daemon cannot know, and its complaint about
+that word proves that everything before it was answered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+_ERROR = re.compile(
+    r"^(Server -?\d+ not found|Server not found|Unknown command|Insufficient privileges|Not enough privilege"
+    r"|A server PID is required|Invalid |Cannot |An instance of this daemon is already running|Failed )",
+    re.IGNORECASE,
+)
+_SENTINEL = re.compile(r"[a-z][a-z0-9-]{7,63}")
+_VERSION = re.compile(r"CUDA MPS Control binary version:\s*(\d+)")
+_NUMBER = re.compile(r"[0-9]{1,10}")
+_LINES_MAX = 10_000
+PS_COMMAND = "COMMAND"
+
+
+class Rejected(Exception):
+    """The daemon answered, and said no. The text is its own."""
+
+
+class Incomplete(Exception):
+    """The answer was cut or lost: ask again. It says nothing about the daemon's state."""
+
+
+class ServerState(Enum):
+    """INITIALIZING and FAULT refuse new clients (CUDA error 807); in FAULT every client must exit first."""
+
+    INITIALIZING = "INITIALIZING"
+    ACTIVE = "ACTIVE"
+    FAULT = "FAULT"
+    UNKNOWN = "UNKNOWN"
+    """A word this version of ours does not know. Treat as not ready."""
+
+
+class Termination(Enum):
+    DONE = "done"
+    REFUSED = "refused"
+    UNCLEAR = "unclear"
+    """Neither a known success nor a known error: look at the client list before any signal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientProcess:
+    """One row of `ps`. Fields the daemon did not show are None."""
+
+    pid: int
+    server_pid: int | None
+    device_uuid_prefix: str | None
+    pid_namespace: str | None
+    status: str | None
+    command: str | None
+
+
+def query(command: str, sentinel: str) -> str:
+    """Standard input for the front end. One command a query: answers carry no mark of what they answer."""
+    if not _SENTINEL.fullmatch(sentinel):
+        raise ValueError(f"{sentinel!r} cannot be a sentinel: 8 to 64 of a-z, 0-9 and -, a letter first")
+    if not command.isprintable() or not command.strip():
+        raise ValueError(f"{command!r} is no single-line command")
+    return f"{command}\n{sentinel}\n"
+
+
+def answered(output: str, sentinel: str) -> str:
+    """The answer before the sentinel's complaint, or `Incomplete`."""
+    lines = output.splitlines()
+    for number, line in enumerate(lines):
+        if sentinel in line and line.lstrip().lower().startswith("unknown command"):
+            return "\n".join(lines[:number])
+    raise Incomplete(f"no end of answer in {len(lines)} lines: {output[:200]!r}")
+
+
+def pids(answer: str) -> tuple[int, ...]:
+    """`get_server_list`, `get_client_list` and `get_device_client_list`: one per line, none if empty."""
+    return tuple(_number(line) for line in _content(answer))
+
+
+def server_state(answer: str) -> ServerState:
+    """`get_server_status PID`."""
+    lines = _content(answer)
+    words = {word.strip(".,:;\"'").upper() for line in lines for word in line.split()}
+    named = [state for state in ServerState if state.value in words]
+    return named[0] if len(named) == 1 else ServerState.UNKNOWN
+
+
+def percentage(answer: str) -> float:
+    """`get_` or `set_default_active_thread_percentage`: the value in force, perhaps not the one asked for."""
+    lines = _content(answer)
+    if len(lines) != 1 or not re.fullmatch(r"\d{1,3}(\.\d+)?", lines[0]):
+        raise Rejected(f"expected a percentage, got {' / '.join(lines)[:200]!r}")
+    value = float(lines[0])
+    if not 0 < value <= 100:
+        raise Rejected(f"expected a percentage in (0, 100], got {value}")
+    return value
+
+
+def termination(answer: str) -> Termination:
+    """`terminate_client SERVER CLIENT`. Success is taken to be a last line of 0 or with CUDA_SUCCESS."""
+    lines = [line.strip() for line in answer.splitlines() if line.strip()]
+    if any(_ERROR.match(line) for line in lines):
+        return Termination.REFUSED
+    last = lines[-1] if lines else ""
+    if last == "0" or "CUDA_SUCCESS" in last:
+        return Termination.DONE
+    return Termination.REFUSED if last.isdigit() else Termination.UNCLEAR
+
+
+def processes(answer: str) -> tuple[ClientProcess, ...]:
+    """`ps`: rows by the header's names, since column sets differ between drivers."""
+    lines = _content(answer)
+    if not lines:
+        return ()
+    names = lines[0].split()
+    if "PID" not in names or len(set(names)) < len(names):
+        raise Rejected(f"expected a header with PID, got {lines[0][:200]!r}")
+    return tuple(_process(dict(zip(names, _cells(line, names), strict=True))) for line in lines[1:])
+
+
+def control_version(output: str) -> tuple[int, int] | None:
+    """`-v` prints 13030 for 13.3; older front ends do not know the option: None."""
+    match = _VERSION.search(output)
+    if match is None:
+        return None
+    number = int(match[1])
+    return number // 1000, number % 1000 // 10
+
+
+def _content(answer: str) -> list[str]:
+    """Lines without blanks; the daemon's errors become `Rejected`."""
+    lines = [line.strip() for line in answer.splitlines() if line.strip()]
+    if len(lines) > _LINES_MAX:
+        raise Rejected(f"an answer of {len(lines)} lines")
+    for line in lines:
+        if _ERROR.match(line):
+            raise Rejected(line[:200])
+    return lines
+
+
+def _cells(line: str, names: Sequence[str]) -> list[str]:
+    """Cells of one row. A command may be empty or hold spaces: it is what the other columns leave."""
+    words = line.split()
+    has_command = PS_COMMAND in names
+    if len(words) < len(names) - has_command or (len(words) > len(names) and not has_command):
+        raise Rejected(f"expected {len(names)} columns, got {line[:200]!r}")
+    if not has_command:
+        return words
+    before = names.index(PS_COMMAND)
+    after = len(words) - (len(names) - before - 1)
+    return [*words[:before], " ".join(words[before:after]), *words[after:]]
+
+
+def _process(cells: dict[str, str]) -> ClientProcess:
+    return ClientProcess(
+        pid=_number(cells["PID"]),
+        server_pid=_number(cells["SERVER"]) if "SERVER" in cells else None,
+        device_uuid_prefix=cells.get("DEVICE"),
+        pid_namespace=cells.get("NAMESPACE"),
+        status=cells.get("STATUS"),
+        command=cells.get(PS_COMMAND) or None,
+    )
+
+
+def _number(text: str) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise Rejected(f"expected a number, got {text[:200]!r}")
+    return int(text)

@@ -1,0 +1,113 @@
+"""A client's environment says exactly what was planned, in the only format the daemon honours."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cotenant.mps.environment import (
+    ClientLimits,
+    MemoryLimit,
+    client_environment,
+    percentage_text,
+    read_back_agrees,
+    without_mps,
+)
+from cotenant.mps.paths import PathTooLong
+
+PIPE = PurePosixPath("/run/cotenant/mps/0a1b2c3d")
+UUID = "GPU-11111111-2222-3333-4444-555555555555"
+OTHER = "GPU-66666666-2222-3333-4444-555555555555"
+
+
+def test_without_limits_only_the_pipe_directory_is_set() -> None:
+    assert client_environment(PIPE, ClientLimits()) == {"CUDA_MPS_PIPE_DIRECTORY": str(PIPE)}
+
+
+def test_all_limits() -> None:
+    limits = ClientLimits(
+        memory=(
+            MemoryLimit(device_uuid=UUID, limit_mib=12288),
+            MemoryLimit(device_uuid=OTHER, limit_mib=1500),
+        ),
+        active_thread_percentage=50,
+        priority=1,
+    )
+    assert client_environment(PIPE, limits) == {
+        "CUDA_MPS_PIPE_DIRECTORY": str(PIPE),
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{UUID}=12288M,{OTHER}=1500M",
+        "CUDA_MPS_CLIENT_PRIORITY": "1",
+    }
+
+
+def test_a_pipe_directory_that_cannot_work_is_refused() -> None:
+    with pytest.raises(PathTooLong):
+        client_environment(PurePosixPath("/" + "x" * 87), ClientLimits())
+
+
+@pytest.mark.parametrize("percentage", [0, -1, 100.1, float("nan")])
+def test_percentages_the_daemon_would_ignore_are_refused(percentage: float) -> None:
+    with pytest.raises(ValueError, match="active_thread_percentage"):
+        ClientLimits(active_thread_percentage=percentage)
+
+
+def test_other_priorities_are_refused() -> None:
+    with pytest.raises(ValueError, match="priority must be 0"):
+        ClientLimits(priority=2)
+
+
+@pytest.mark.parametrize("device", ["0", "GPU-1", "gpu-" + UUID[4:], UUID + "=", ""])
+def test_a_memory_limit_names_a_device_by_uuid(device: str) -> None:
+    with pytest.raises(ValueError, match="no device UUID"):
+        MemoryLimit(device_uuid=device, limit_mib=1)
+
+
+def test_a_memory_limit_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1 MiB"):
+        MemoryLimit(device_uuid=UUID, limit_mib=0)
+
+
+def test_two_limits_for_one_device_are_refused() -> None:
+    twice = (MemoryLimit(device_uuid=UUID, limit_mib=1), MemoryLimit(device_uuid=UUID, limit_mib=2))
+    with pytest.raises(ValueError, match="two memory limits"):
+        ClientLimits(memory=twice)
+
+
+def test_the_submitters_mps_variables_are_dropped() -> None:
+    shell = {"PATH": "/bin", "CUDA_MPS_PIPE_DIRECTORY": "/tmp/stale", "CUDA_VISIBLE_DEVICES": "0"}
+    assert without_mps(shell) == {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "0"}
+
+
+@given(st.floats(min_value=1e-12, max_value=100, exclude_min=False))
+def test_a_percentage_is_written_in_plain_decimals_and_never_as_none(percentage: float) -> None:
+    text = percentage_text(percentage)
+    assert re.fullmatch(r"\d{1,3}(\.\d{1,3})?", text)
+    assert 0 < float(text) <= 100
+    assert abs(float(text) - percentage) <= 1e-3
+
+
+@pytest.mark.parametrize(
+    ("shown", "limit_mib", "agrees"),
+    [
+        ("1G", 1500, True),  # The daemon truncates what it shows.
+        ("1G", 1024, True),
+        ("1G", 2048, False),
+        ("2G", 1500, False),
+        ("512M", 512, True),
+        ("512M", 513, False),
+        ("", 512, False),  # Not set.
+        ("Server 1 not found", 512, False),
+    ],
+)
+def test_reading_a_limit_back(shown: str, limit_mib: int, agrees: bool) -> None:
+    assert read_back_agrees(shown, limit_mib) is agrees
+
+
+@given(st.integers(min_value=1, max_value=2**24))
+def test_a_limit_shown_in_whole_gibibytes_always_agrees(limit_mib: int) -> None:
+    assert read_back_agrees(f"{limit_mib // 1024}G\n", limit_mib)

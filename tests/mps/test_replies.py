@@ -1,0 +1,219 @@
+"""Answers of the control daemon, as observed without a GPU on 550.163.01, and everything close to them."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cotenant.mps.replies import (
+    ClientProcess,
+    Incomplete,
+    Rejected,
+    ServerState,
+    Termination,
+    answered,
+    control_version,
+    percentage,
+    pids,
+    processes,
+    query,
+    server_state,
+    termination,
+)
+
+SENTINEL = "end-of-answer-7f3a"
+COMPLAINT = f'Unknown command "{SENTINEL}"'
+HEADER = "PID       ID        SERVER         DEVICE         NAMESPACE      COMMAND"
+LINES = st.lists(st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=30), max_size=5)
+PIDS = st.integers(min_value=0, max_value=2**22)
+
+
+class TestSentinel:
+    def test_a_query_ends_with_it(self) -> None:
+        assert query("get_server_list", SENTINEL) == f"get_server_list\n{SENTINEL}\n"
+
+    @pytest.mark.parametrize("command", ["", " ", "quit\nquit", "quit\0"])
+    def test_only_one_command_goes_into_a_query(self, command: str) -> None:
+        with pytest.raises(ValueError, match="single-line"):
+            query(command, SENTINEL)
+
+    @pytest.mark.parametrize("word", ["quit", "ps", "a b c d e f", "x" * 65, "8-starts-with-a-digit"])
+    def test_it_can_be_no_real_command(self, word: str) -> None:
+        with pytest.raises(ValueError, match="sentinel"):
+            query("ps", word)
+
+    def test_none_is_an_answer_once_it_came_back(self) -> None:
+        assert pids(answered(f"{COMPLAINT}\n", SENTINEL)) == ()
+
+    @pytest.mark.parametrize("output", ["", "\n", "123\n", 'Unknown command "other"\n', f"{SENTINEL}\n"])
+    def test_without_it_nothing_is_believed(self, output: str) -> None:
+        with pytest.raises(Incomplete):
+            answered(output, SENTINEL)
+
+    @given(LINES)
+    def test_what_stands_before_it_is_the_answer(self, lines: list[str]) -> None:
+        text = "".join(f"{line}\n" for line in lines)
+        assert f"{answered(f'{text}{COMPLAINT}', SENTINEL)}\n" == (text or "\n")
+
+    @given(LINES, st.integers(min_value=1, max_value=200))
+    def test_a_cut_answer_is_never_taken_for_a_whole_one(self, lines: list[str], cut: int) -> None:
+        whole = "".join(f"{line}\n" for line in lines) + COMPLAINT
+        with pytest.raises(Incomplete):
+            answered(whole[: max(0, len(whole) - len('7f3a"') - cut)], SENTINEL)
+
+
+ERRORS = [
+    "Server 999 not found",
+    "Server not found",
+    'Unknown command "lspart"',
+    "Insufficient privileges for UID 1000",
+    "Not enough privilege to execute quit command",
+    "A server PID is required",
+    "Cannot find MPS control daemon process",
+    "Cannot send command to MPS control daemon process",
+    "Cannot access CUDA_MPS_PIPE_DIRECTORY=/run/x",
+    "Invalid priority value - must be 0 or 1!",
+    "An instance of this daemon is already running",
+]
+
+
+@pytest.mark.parametrize("text", ERRORS)
+def test_an_error_is_never_taken_for_a_value(text: str) -> None:
+    """All of these come with exit status 0 or 1 alike, on standard output."""
+    for parse in (pids, percentage, processes, server_state):
+        with pytest.raises(Rejected, match=text.split("(")[0][:20]):
+            parse(text + "\n")
+    assert termination(f"{text}\n") is Termination.REFUSED
+
+
+@given(st.lists(PIDS, max_size=20))
+def test_lists_hold_one_pid_a_line(expected: list[int]) -> None:
+    assert pids("".join(f"{pid}\n" for pid in expected)) == tuple(expected)
+
+
+@pytest.mark.parametrize("text", ["12x", "-1", "1 2", "٣", "9" * 5000])
+def test_anything_else_in_a_list_is_rejected(text: str) -> None:
+    with pytest.raises(Rejected):
+        pids(f"12\n{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("INITIALIZING", ServerState.INITIALIZING),
+        ("ACTIVE\n", ServerState.ACTIVE),
+        ("Server 12 is in state FAULT.", ServerState.FAULT),
+        ("INACTIVE", ServerState.UNKNOWN),
+        ("ACTIVE then FAULT", ServerState.UNKNOWN),
+        ("", ServerState.UNKNOWN),
+    ],
+)
+def test_server_states(text: str, state: ServerState) -> None:
+    assert server_state(text) is state
+
+
+def test_the_percentage_is_the_value_in_force() -> None:
+    assert percentage("100.0\n") == 100.0
+    for text in ("", "0.0", "120", "50\n60", "nan", "1e1"):
+        with pytest.raises(Rejected):
+            percentage(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        ("0", Termination.DONE),
+        ("CUDA_SUCCESS\n", Termination.DONE),
+        ("Server 7 not found\nServer 7 not found\n1\n", Termination.REFUSED),
+        ("1", Termination.REFUSED),
+        ("", Termination.UNCLEAR),
+        ("client is leaving", Termination.UNCLEAR),
+    ],
+)
+def test_termination(text: str, outcome: Termination) -> None:
+    assert termination(text) is outcome
+
+
+class TestPs:
+    def test_rows_are_read_by_the_headers_names(self) -> None:
+        row = "4242      1         4100           GPU-1a2b3c4d   4026531836     python train.py"
+        assert processes(f"{HEADER}\n{row}\n") == (
+            ClientProcess(
+                pid=4242,
+                server_pid=4100,
+                device_uuid_prefix="GPU-1a2b3c4d",
+                pid_namespace="4026531836",
+                status=None,
+                command="python train.py",
+            ),
+        )
+
+    def test_columns_may_come_in_another_order(self) -> None:
+        text = "STATUS PID COMMAND SERVER EXTRA\nACTIVE 7 python a b 8 x\n"
+        (process,) = processes(text)
+        assert (process.pid, process.server_pid, process.status) == (7, 8, "ACTIVE")
+        assert process.command == "python a b"
+        assert process.device_uuid_prefix is None
+
+    def test_nobody_there(self) -> None:
+        assert processes("") == ()
+        assert processes(f"{HEADER}\n") == ()
+
+    def test_a_command_may_be_empty(self) -> None:
+        (process,) = processes(f"{HEADER}\n1 1 2 GPU-1 3\n")
+        assert process.command is None
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "no header here",
+            "PID PID\n1 1",
+            f"{HEADER}\n1 2",
+            f"{HEADER}\nx 1 2 GPU-1 3 sh",
+            "PID ID\n1 2 3",
+        ],
+    )
+    def test_a_table_that_does_not_add_up_is_rejected(self, text: str) -> None:
+        with pytest.raises(Rejected):
+            processes(text)
+
+    @given(
+        st.permutations(["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "STATUS", "COMMAND"]),
+        st.lists(st.tuples(PIDS, PIDS, st.lists(st.text("abc./-", min_size=1), min_size=1)), max_size=6),
+    )
+    def test_any_column_order_gives_the_same_processes(
+        self, names: list[str], rows: list[tuple[int, int, list[str]]]
+    ) -> None:
+        lines = ["  ".join(names)]
+        for pid, server_pid, words in rows:
+            cells = {"PID": str(pid), "ID": "1", "SERVER": str(server_pid), "DEVICE": "GPU-0"}
+            cells |= {"NAMESPACE": "4026531836", "STATUS": "ACTIVE", "COMMAND": " ".join(words)}
+            lines.append("  ".join(cells[name] for name in names))
+        found = [(each.pid, each.server_pid, each.command) for each in processes("\n".join(lines))]
+        assert found == [(pid, server_pid, " ".join(words)) for pid, server_pid, words in rows]
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("CUDA MPS Control binary version: 13030\n", (13, 3)),
+        ("CUDA MPS Control binary version: 12090", (12, 9)),
+        ("Cannot find MPS control daemon process\n", None),
+        ("", None),
+    ],
+)
+def test_the_version(text: str, version: tuple[int, int] | None) -> None:
+    assert control_version(text) == version
+
+
+@given(st.text(max_size=300))
+def test_no_text_whatsoever_breaks_a_parser(text: str) -> None:
+    """A daemon of another version may answer anything; it is rejected, never believed and never a crash."""
+    for parse in (pids, percentage, processes, server_state):
+        with contextlib.suppress(Rejected):
+            parse(text)
+    assert termination(text) in Termination
+    assert control_version(text) is None or "version" in text
