@@ -1,0 +1,251 @@
+"""Ask the controller: one blocking question, one typed answer.
+
+Rule: small and quick to import (pyzmq, msgpack, msgspec), since every command line starts with it. A
+question is sent again when the connection comes back and every few seconds; the controller answers a
+repeated one as it did the first time, so a repeat is safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket as sockets
+import struct
+import time
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import Final, overload
+
+import msgspec
+import zmq
+
+from cotenant.controller.endpoint import BadEndpoint, check_owner, socket_path, user_endpoint
+from cotenant.controller.keys import KeyFile, KeyProblem, find_key
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire.codec import BadMessage, decode, encode
+
+CLIENT_MARK: Final = b"client"
+"""First of a client's two frames; an agent sends its one frame alone."""
+REPEAT_S: Final = 5.0
+CONNECT_S: Final = 3.0
+
+
+class Unreachable(Exception):
+    """Nobody answered; `hint` says what to try."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class Refusal(Exception):
+    """The controller said no; `failure.code` maps to an exit code."""
+
+    def __init__(self, failure: wire.Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Client:
+    """A connection to one controller. Not for several threads at once."""
+
+    def __init__(
+        self, endpoint: str = "", keys: Path | KeyFile | None = None, *, timeout_s: float = 10.0
+    ) -> None:
+        """`keys` (a key file, its folder, or the key) is needed for tcp and ignored for ipc.
+
+        Raises:
+            BadEndpoint: see `cotenant.controller.endpoint`.
+            KeyProblem: a tcp endpoint without a usable key.
+        """
+        self.endpoint = endpoint or user_endpoint()
+        self.timeout_s = timeout_s
+        self._path = socket_path(self.endpoint)
+        self._key = None if self._path is not None else _usable_key(self.endpoint, keys)
+        self._ids = itertools.count(1)
+        self._connected = False
+        self._socket: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._socket is not None and self._monitor is not None and self._context is not None:
+            self._socket.disable_monitor()
+            self._monitor.close(0)
+            self._socket.close(0)
+            self._context.term()
+        self._socket = self._monitor = self._context = None
+
+    # fmt: off
+    @overload
+    def ask(self, body: wire.Submit, timeout_s: float | None = None) -> wire.Submitted: ...
+    @overload
+    def ask(self, body: wire.ListJobs | wire.WaitJobs, timeout_s: float | None = None) -> wire.Jobs: ...
+    @overload
+    def ask(self, body: wire.ShowJob, timeout_s: float | None = None) -> wire.Shown: ...
+    @overload
+    def ask(self, body: wire.Explain, timeout_s: float | None = None) -> wire.Explained: ...
+    @overload
+    def ask(self, body: wire.ReadJobLog, timeout_s: float | None = None) -> wire.LogPart: ...
+    @overload
+    def ask(self, body: wire.ListNodes, timeout_s: float | None = None) -> wire.Nodes: ...
+    @overload
+    def ask(self, body: wire.GetPolicy, timeout_s: float | None = None) -> wire.PolicyView: ...
+    @overload
+    def ask(self, body: wire.GetStatus, timeout_s: float | None = None) -> wire.Status: ...
+    @overload
+    def ask(self, body: wire.GetDecisions, timeout_s: float | None = None) -> wire.Decisions: ...
+    @overload
+    def ask(
+        self,
+        body: wire.ChangeJobs | wire.ChangeNode | wire.SetPolicy | wire.Stop,
+        timeout_s: float | None = None,
+    ) -> wire.Done: ...
+    # fmt: on
+    def ask(self, body: wire.AnyRequest, timeout_s: float | None = None) -> wire.AnyReply:
+        """The answer.
+
+        Raises:
+            Unreachable: none within the time (default: the client's, plus what the request waits for).
+            Refusal: the controller refused.
+        """
+        if isinstance(body, wire.Submit) and not body.idempotency_key:
+            body = msgspec.structs.replace(body, idempotency_key=uuid.uuid4().hex)
+        if timeout_s is None:
+            timeout_s = self.timeout_s + _own_wait_s(body)
+        deadline_s = time.monotonic() + timeout_s
+        if self._socket is None:
+            self._connect(min(CONNECT_S, timeout_s))
+        request_id = next(self._ids)
+        frame = encode(wire.Request(request_id=request_id, body=body))
+        reply = self._exchange(request_id, frame, deadline_s)
+        if reply is None:
+            raise Unreachable(
+                f"no answer from the controller at {self.endpoint} within {timeout_s:g} s",
+                self._silence_hint(),
+            )
+        if isinstance(reply, wire.Failure):
+            raise Refusal(reply)
+        return reply
+
+    def _silence_hint(self) -> str:
+        if self._key is not None and not self._connected:
+            return "the connection was never accepted: is this key of this controller? try `cotenant doctor`"
+        return "it may be busy or gone: try `cotenant doctor`"
+
+    def _exchange(self, request_id: int, frame: bytes, deadline_s: float) -> wire.AnyReply | None:
+        assert self._socket is not None and self._monitor is not None
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._monitor, zmq.POLLIN)
+        send_at_s = time.monotonic()
+        while (now_s := time.monotonic()) < deadline_s:
+            if now_s >= send_at_s:
+                # A full queue (nobody there) drops the repeat; the one that is queued will do.
+                self._try_send(frame)
+                send_at_s = now_s + REPEAT_S
+            ready = dict(poller.poll(_ms_until(min(send_at_s, deadline_s))))
+            if self._monitor in ready and self._reconnected():
+                send_at_s = time.monotonic()
+            if self._socket in ready:
+                reply = _read_reply(self._socket.recv_multipart())
+                if reply.request_id == request_id:
+                    return reply
+        return None
+
+    def _try_send(self, frame: bytes) -> None:
+        assert self._socket is not None
+        with contextlib.suppress(zmq.Again):
+            self._socket.send_multipart([CLIENT_MARK, frame], zmq.DONTWAIT)
+
+    def _reconnected(self) -> bool:
+        """Whether the connection was made anew; a refusal of our key ends the wait."""
+        assert self._monitor is not None
+        again = False
+        while self._monitor.poll(0):
+            event, value = struct.unpack("=hi", self._monitor.recv_multipart()[0])
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                again, self._connected = self._connected, True
+            elif event in (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL):
+                raise Unreachable(
+                    f"the controller at {self.endpoint} does not accept this key (status {value})",
+                    "ask an admin for a key made by `cotenant init` for this controller",
+                )
+        return again
+
+    def _connect(self, timeout_s: float) -> None:
+        """Raises Unreachable at once where nobody listens, instead of after the whole time-out."""
+        _knock(self.endpoint, self._path, timeout_s)
+        self._context = zmq.Context(io_threads=1)
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.SNDHWM, 16)
+        socket.setsockopt(zmq.RECONNECT_IVL, 100)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
+        if self._key is not None:
+            socket.curve_publickey = self._key.public.encode()
+            socket.curve_secretkey = self._key.secret.encode()
+            socket.curve_serverkey = self._key.server.encode()
+        self._connected = False
+        monitored = (
+            zmq.EVENT_HANDSHAKE_SUCCEEDED
+            | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        )
+        self._monitor = socket.get_monitor_socket(monitored)
+        socket.connect(self.endpoint)
+        self._socket = socket
+
+
+def _usable_key(endpoint: str, keys: Path | KeyFile | None) -> KeyFile:
+    if keys is None:
+        raise KeyProblem(f"{endpoint} needs a key: set controller.keys_dir to your key file")
+    return keys if isinstance(keys, KeyFile) else find_key(keys)
+
+
+def _own_wait_s(body: wire.AnyRequest) -> float:
+    if isinstance(body, wire.WaitJobs):
+        return body.timeout_s
+    return body.wait_s if isinstance(body, wire.ReadJobLog) else 0.0
+
+
+def _ms_until(moment_s: float) -> int:
+    return 1 + int(1000 * max(0.0, moment_s - time.monotonic()))
+
+
+def _read_reply(frames: list[bytes]) -> wire.AnyReply:
+    try:
+        reply: wire.AnyReply = decode(frames[-1], wire.AnyReply)
+    except BadMessage as error:
+        raise Unreachable(
+            f"cannot read the controller's answer: {error}", "compare `cotenant version`"
+        ) from None
+    return reply
+
+
+def _knock(endpoint: str, path: Path | None, timeout_s: float) -> None:
+    start = "start one with `cotenant up`, or set controller.endpoint"
+    try:
+        if path is not None:
+            check_owner(path)
+            with sockets.socket(sockets.AF_UNIX) as probe:
+                probe.settimeout(timeout_s)
+                probe.connect(os.fspath(path))
+        else:
+            host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+            sockets.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+    except BadEndpoint as error:
+        raise Unreachable(str(error)) from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise Unreachable(f"no controller at {endpoint} ({why})", start) from None

@@ -1,0 +1,78 @@
+"""Where the controller listens: one Unix socket per user, or TCP with CURVE keys.
+
+Rule: an `ipc` socket is 0600 in a folder that only its owner may write to, so whoever can connect is
+its owner (or root). A `tcp` endpoint is never open without keys. Nothing else is spoken.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+from typing import Final
+
+SOCKET_NAME: Final = "controller.sock"
+SOCKET_PATH_MAX: Final = 107
+"""`sun_path` has 108 bytes with its end mark."""
+
+
+class BadEndpoint(ValueError):
+    """An endpoint that cannot or must not be used; the text says why and what to do."""
+
+
+def user_endpoint() -> str:
+    """The one socket of this user: under XDG_RUNTIME_DIR, or a private folder in the temporary one."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime and Path(runtime).is_dir():
+        folder = Path(runtime) / "cotenant"
+    else:
+        folder = Path(tempfile.gettempdir()) / f"cotenant-{os.getuid()}"
+    return f"ipc://{folder / SOCKET_NAME}"
+
+
+def socket_path(endpoint: str) -> Path | None:
+    """The path of an `ipc` endpoint, None for `tcp`.
+
+    Raises:
+        BadEndpoint: neither of the two, or a path that no socket can have.
+    """
+    scheme, _, rest = endpoint.partition("://")
+    if scheme == "tcp" and ":" in rest:
+        return None
+    if scheme != "ipc" or not rest.startswith("/"):
+        raise BadEndpoint(f"endpoint {endpoint!r} is neither ipc:///PATH nor tcp://HOST:PORT")
+    if len(os.fsencode(rest)) > SOCKET_PATH_MAX:
+        raise BadEndpoint(
+            f"socket path {rest} is longer than {SOCKET_PATH_MAX} bytes: choose a shorter folder"
+        )
+    return Path(rest)
+
+
+def prepare_folder(path: Path) -> None:
+    """Make the socket's folder, 0700; one that others can write to is refused.
+
+    Raises:
+        BadEndpoint: the folder belongs to someone else, or others may write to it.
+    """
+    folder = path.parent
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.getuid():
+        raise BadEndpoint(f"{folder} belongs to uid {status.st_uid}, not to you: choose another endpoint")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise BadEndpoint(
+            f"others may write to {folder}: run `chmod go-w {folder}` or choose another endpoint"
+        )
+
+
+def check_owner(path: Path) -> None:
+    """A client's side of the rule: never talk to someone else's socket.
+
+    Raises:
+        FileNotFoundError: there is no socket.
+        BadEndpoint: it is not ours.
+    """
+    owner = path.stat().st_uid
+    if owner != os.getuid() and os.getuid() != 0:
+        raise BadEndpoint(f"{path} belongs to uid {owner}, not to you: set another endpoint")
