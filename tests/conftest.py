@@ -78,21 +78,34 @@ def no_process_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def leftovers(signs: tuple[bytes, ...]) -> set[int]:
-    """Processes that carry one of the signs: our mark, or a path in this run's temporary folder.
+    """Processes that carry one of the signs (our mark, or a path in this run's temporary folder) or share a
+    session with one that does.
 
     Parentage says nothing here: supervisors are meant to outlive whoever started them.
     """
     pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
-    return {pid for pid in pids - {os.getpid(), os.getppid()} if carries(pid, signs)}
+    sessions = {pid: session for pid in pids - {os.getpid(), os.getppid()} if (session := session_of(pid))}
+    marked = {sessions[pid] for pid in sessions if carries(pid, signs)} - {os.getsid(0)}
+    return {pid for pid, session in sessions.items() if session in marked or carries(pid, signs)}
+
+
+def session_of(pid: int) -> int | None:
+    """None for a process that is gone or a zombie."""
+    try:
+        state, _, _, session, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state == "Z" else int(session)
 
 
 def carries(pid: int, signs: tuple[bytes, ...]) -> bool:
+    folder = Path(f"/proc/{pid}")
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        text = Path(f"/proc/{pid}/environ").read_bytes() + Path(f"/proc/{pid}/cmdline").read_bytes()
+        here = bytes(folder.joinpath("cwd").readlink()) + b"/"
+        text = b"\0".join(((folder / "environ").read_bytes(), (folder / "cmdline").read_bytes(), here))
     except OSError:  # Gone meanwhile, or another user's.
         return False
-    return state != "Z" and any(sign in text for sign in signs)
+    return any(sign in text for sign in signs)
 
 
 def outlasting(pids: set[int]) -> set[int]:
