@@ -1,0 +1,4 @@
+"""Measures what a job needs: step time, memory, duty cycle, and the indicators of its device.
+
+Rule: this module imports nothing, so that one source can be used without the others' dependencies.
+"""

@@ -1,0 +1,168 @@
+"""The CPU source: what a set of process trees uses of the cores it was given.
+
+Rule: every value is measured from the processes themselves and labelled `cpu`; what a CPU has no counter
+for is missing. Resident sizes are summed over a tree, so pages shared between its processes count more
+than once: the sum is an upper bound, which is the safe side for a memory limit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import psutil
+
+from cotenant.profiler.sources import Indicator, Reading, Sample, SourceName, missing
+
+_RESCAN_PERIOD_S = 0.5
+_KIB_PER_MIB = 1024
+_NO_COUNTER = "a CPU slot has no such counter"
+
+
+class Usage:
+    """Processor seconds and resident memory of process trees, cheap enough to read fifty times a second.
+
+    Children are looked up twice a second, not at every reading, because that walks all of /proc.
+    """
+
+    def __init__(self, roots: Iterable[int], clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._roots = [process for pid in roots if (process := _open(pid)) is not None]
+        self._tree: list[psutil.Process] = list(self._roots)
+        self._scanned_s = -_RESCAN_PERIOD_S
+        self._cpu_s_max = 0.0
+
+    def processes(self, rescan: bool = False) -> tuple[psutil.Process, ...]:
+        """The live processes of the trees, roots first."""
+        now_s = self._clock()
+        if rescan or now_s - self._scanned_s >= _RESCAN_PERIOD_S:
+            self._scanned_s = now_s
+            found = {process.pid: process for root in self._roots for process in _with_children(root)}
+            # A process whose parent has gone is no descendant any more, and still one of the job's.
+            left = {process.pid: process for process in self._tree if process.is_running()}
+            self._tree = list({**found, **left}.values())
+        return tuple(self._tree)
+
+    def cpu_s(self) -> float:
+        """User and system seconds so far, waited-for children included. Never falls."""
+        total_s = sum(_cpu_times(process) for process in self.processes())
+        self._cpu_s_max = max(self._cpu_s_max, total_s)
+        return self._cpu_s_max
+
+    def waited_s(self) -> float:
+        """Seconds in which the roots' main threads could have run and something else had the core."""
+        return sum(_run_queue_wait_s(process.pid) for process in self._roots)
+
+    def memory_mib(self) -> float:
+        """Resident now."""
+        return sum(_status_kib(process.pid, "VmRSS:") for process in self.processes()) / _KIB_PER_MIB
+
+    def memory_peak_mib(self) -> float:
+        """The sum of what each live process held at its own peak, as the kernel recorded it."""
+        return sum(_status_kib(process.pid, "VmHWM:") for process in self.processes()) / _KIB_PER_MIB
+
+    def runnable_threads(self) -> int:
+        return sum(_runnable_threads(process.pid) for process in self.processes())
+
+
+def duty_cycle(cpu_s: float, wall_s: float, core_count: int) -> float:
+    """Share of the cores' time that was used, 0 to 1."""
+    if wall_s <= 0 or core_count < 1:
+        raise ValueError(f"a duty cycle needs time and cores, got {wall_s} s and {core_count} cores")
+    return min(1.0, cpu_s / (wall_s * core_count))
+
+
+class CpuSource:
+    """Castor's indicators for a job on CPU slots, over the time since the sample before."""
+
+    name: SourceName = "cpu"
+
+    def __init__(
+        self, roots: Sequence[int], core_count: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._usage = Usage(roots, clock)
+        self._core_count = core_count
+        self._clock = clock
+        self._before: tuple[float, float, int, int] | None = None
+
+    def sample(self) -> Sample:
+        cpu_s = self._usage.cpu_s()
+        network = psutil.net_io_counters(nowrap=True)
+        now = (self._clock(), cpu_s, network.bytes_sent, network.bytes_recv)
+        before, self._before = self._before, now
+        readings = {name: missing("cpu", _NO_COUNTER) for name in Indicator}
+        readings[Indicator.SMOCC] = _measured(self._usage.runnable_threads() / self._core_count)
+        rates = (Indicator.GRACT, Indicator.SMACT, Indicator.CPU, Indicator.NETTX, Indicator.NETRX)
+        if before is None or now[0] <= before[0]:
+            return readings | {
+                name: missing("cpu", "the first sample has nothing to compare with") for name in rates
+            }
+        wall_s = now[0] - before[0]
+        used_cores = (now[1] - before[1]) / wall_s
+        values = (
+            min(1.0, used_cores),
+            min(1.0, used_cores / self._core_count),
+            used_cores,
+            (now[2] - before[2]) / wall_s,
+            (now[3] - before[3]) / wall_s,
+        )
+        return readings | {name: _measured(value) for name, value in zip(rates, values, strict=True)}
+
+
+def _measured(value: float) -> Reading:
+    return Reading(value=value, source="cpu")
+
+
+def _open(pid: int) -> psutil.Process | None:
+    try:
+        return psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _with_children(root: psutil.Process) -> list[psutil.Process]:
+    try:
+        return [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _cpu_times(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system + times.children_user + times.children_system)
+
+
+def _status_kib(pid: int, field: str) -> int:
+    """One field of /proc/PID/status; 0 for a process that has gone, since it holds nothing any more."""
+    try:
+        with Path(f"/proc/{pid}/status").open(encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith(field):
+                    return int(line.split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return 0  # A zombie has no such line.
+
+
+def _run_queue_wait_s(pid: int) -> float:
+    """From /proc/PID/schedstat: nanoseconds on a core, nanoseconds ready and waiting for one, slices."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0  # Gone, or a kernel without the counter.
+
+
+def _runnable_threads(pid: int) -> int:
+    """How many threads of a process run or could run now (state R)."""
+    count = 0
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            # The state follows the command, which may itself hold spaces and brackets.
+            count += (task / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "R"
+    except (FileNotFoundError, ProcessLookupError):
+        return count
+    return count

@@ -1,0 +1,153 @@
+"""Step times from the job's own reports, kept apart by accumulation steps.
+
+Rule: a report counts only if all the steps in it ran at one s and none of them was the first of its
+phase, which still pays for memory that is being allocated or given back. What was dropped is not
+corrected for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from cotenant.controller.wire import job
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """Which s applies from which step on."""
+
+    starts: tuple[int, ...]
+    accumulation_steps: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        rising = all(a < b for a, b in pairwise(self.starts))
+        if (
+            not self.starts
+            or self.starts[0] != 0
+            or not rising
+            or len(self.starts) != len(self.accumulation_steps)
+        ):
+            raise ValueError(f"a schedule starts at step 0 and rises, got {self}")
+
+    def phase(self, step_index: int) -> int:
+        """The phase in which the step with this index (from 0) ran."""
+        return bisect_right(self.starts, step_index) - 1
+
+    def __str__(self) -> str:
+        """As `COTENANT_ACCUMULATION_SCHEDULE` wants it."""
+        return ",".join(f"{start}:{s}" for start, s in zip(self.starts, self.accumulation_steps, strict=True))
+
+
+def alternating(accumulation_steps: Sequence[int], first_steps: int, phases: int) -> Schedule:
+    """Visits each s in turn in phases that double: slow jobs show all of them soon, fast ones long enough."""
+    starts = [0]
+    for phase in range(phases - 1):
+        starts.append(starts[-1] + first_steps * 2 ** (phase // len(accumulation_steps)))
+    turns = tuple(accumulation_steps[phase % len(accumulation_steps)] for phase in range(phases))
+    return Schedule(starts=tuple(starts), accumulation_steps=turns)
+
+
+class StepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """`count` optimizer steps, the last of them number `step`, took `elapsed_s` at s."""
+
+    rank: int
+    step: int
+    count: int
+    elapsed_s: float
+    accumulation_steps: int
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """The library is in use."""
+
+    rank: int
+    accumulates: bool
+
+
+class FirstStep(msgspec.Struct, frozen=True, kw_only=True):
+    """The first optimizer step is done: the load has ended."""
+
+    rank: int
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """Something failed in the job, in its own words."""
+
+    rank: int
+    error: str
+
+
+Said = Hello | FirstStep | StepReport | Refused
+
+
+def parse(datagram: bytes) -> Said | None:
+    """What a rank said, or None for anything else: unknown names are ignored and bad bytes are dropped."""
+    if len(datagram) > job.DATAGRAM_BYTES_MAX:
+        return None
+    try:
+        message = json.loads(datagram)
+        if message["v"] != job.PROTOCOL_VERSION:
+            return None
+        return _typed(message["m"], message)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _typed(name: str, message: dict[str, object]) -> Said | None:
+    rank = msgspec.convert(message["rank"], int)
+    if name == job.HELLO:
+        return Hello(rank=rank, accumulates=message["accumulates"] is True)
+    if name == job.FIRST_STEP:
+        return FirstStep(rank=rank)
+    if name == job.FAILED:
+        return Refused(rank=rank, error=str(message.get("error", ""))[:500])
+    if name != job.STEP:
+        return None
+    fields = {key: message[key] for key in ("rank", "step", "count", "elapsed_s")}
+    report = msgspec.convert(fields | {"accumulation_steps": message["s"]}, StepReport, strict=True)
+    sound = report.step >= report.count >= 1 and report.accumulation_steps >= 1
+    return report if sound and 0 < report.elapsed_s < math.inf else None
+
+
+class StepTimes:
+    """Collects reports of one rank and says what each s costs."""
+
+    def __init__(self, schedule: Schedule, warm_up_steps: int) -> None:
+        self._schedule = schedule
+        self._warm_up_steps = warm_up_steps
+        self._kept: dict[int, list[StepReport]] = {}
+
+    def add(self, report: StepReport) -> bool:
+        """Whether the report counts."""
+        first = report.step - report.count
+        phase = self._schedule.phase(first)
+        counts = (
+            first >= self._warm_up_steps
+            and phase == self._schedule.phase(report.step - 1)
+            and first > self._schedule.starts[phase]
+        )
+        if counts:
+            self._kept.setdefault(report.accumulation_steps, []).append(report)
+        return counts
+
+    def seen(self) -> Iterator[int]:
+        return iter(sorted(self._kept))
+
+    def steps(self, accumulation_steps: int) -> int:
+        return sum(report.count for report in self._kept.get(accumulation_steps, ()))
+
+    def elapsed_s(self, accumulation_steps: int) -> float:
+        return sum(report.elapsed_s for report in self._kept.get(accumulation_steps, ()))
+
+    def step_s(self, accumulation_steps: int) -> float:
+        """The median over the reports; NaN before there is one."""
+        reports = self._kept.get(accumulation_steps)
+        if not reports:
+            return math.nan
+        return statistics.median(report.elapsed_s / report.count for report in reports)

@@ -1,0 +1,103 @@
+"""The CPU source, against processes whose use is known."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from cotenant.profiler.cpu import CpuSource, Usage, duty_cycle
+from cotenant.profiler.sources import Indicator
+
+BURN = """
+import sys, time
+while time.process_time() < float(sys.argv[1]): pass
+print("burnt", flush=True)
+sys.stdin.read()
+"""
+HOLD = """
+import sys
+block = bytearray(96 * 1024 * 1024)
+del block
+print("held", flush=True)
+sys.stdin.read()
+"""
+PARENT = """
+import subprocess, sys
+subprocess.run([sys.executable, "-c", "import time\\nwhile time.process_time() < 0.3: pass"])
+print("waited", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def process(code: str, *arguments: str) -> Iterator[int]:
+    """A process that has said its one line and now waits."""
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline()
+        yield child.pid
+
+
+def test_processor_seconds_are_those_of_the_process() -> None:
+    with process(BURN, "0.4") as pid:
+        usage = Usage((pid,))
+        assert 0.35 < usage.cpu_s() < 0.8, "counted in ticks of 10 ms"
+        assert usage.cpu_s() == usage.cpu_s(), "it sleeps now"
+
+
+def test_children_that_were_waited_for_still_count() -> None:
+    with process(PARENT) as pid:
+        assert Usage((pid,)).cpu_s() > 0.25
+
+
+def test_a_peak_between_two_readings_is_not_missed() -> None:
+    with process(HOLD) as pid:
+        usage = Usage((pid,))
+        assert usage.memory_peak_mib() - usage.memory_mib() > 90
+
+
+def test_a_process_that_has_gone_holds_nothing_and_its_time_stays() -> None:
+    with process(BURN, "0.1") as pid:
+        usage = Usage((pid,))
+        before_s = usage.cpu_s()
+    assert usage.memory_mib() == 0.0
+    assert usage.memory_peak_mib() == 0.0
+    assert usage.cpu_s() == before_s
+    assert CpuSource((pid,), core_count=1).sample()[Indicator.TENSO].missing
+
+
+def test_indicators_come_from_the_processes_or_are_missing() -> None:
+    clock = iter((0.0, 0.0, 10.0, 10.0, 20.0, 20.0))
+    with process(BURN, "0.5") as pid:
+        # The clock moves 10 s between readings, and the process burnt its time before the first.
+        source = CpuSource((pid,), core_count=2, clock=lambda: next(clock))
+        first = source.sample()
+        assert first[Indicator.SMACT].missing
+        assert "first sample" in first[Indicator.SMACT].reason
+        second = source.sample()
+    assert second[Indicator.CPU].value == pytest.approx(0.0, abs=0.02)
+    assert second[Indicator.SMOCC].value == 0.0, "measured, and really zero: it sleeps"
+    for name in (Indicator.TENSO, Indicator.DRAMA, Indicator.FP32A, Indicator.PCITX, Indicator.NVLRX):
+        assert math.isnan(second[name].value)
+        assert second[name].reason
+    assert set(second) == set(Indicator)
+    assert {reading.source for reading in second.values()} == {"cpu"}
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "wall_s", "cores", "wanted"), [(1, 2, 1, 0.5), (1, 2, 2, 0.25), (3, 2, 1, 1.0), (0, 1, 1, 0.0)]
+)
+def test_a_duty_cycle_is_a_share_of_all_cores(cpu_s: float, wall_s: float, cores: int, wanted: float) -> None:
+    assert duty_cycle(cpu_s, wall_s, cores) == wanted
+
+
+def test_a_duty_cycle_of_no_time_is_refused() -> None:
+    with pytest.raises(ValueError, match="time and cores"):
+        duty_cycle(1.0, 0.0, 1)
