@@ -79,7 +79,7 @@ def has_static_partitioning(host: Host) -> bool:
 
 def _host_obstacle(host: Host) -> str | None:
     if not host.allowed:
-        return "switched off by agent.mps = false"
+        return "switched off in the agent's settings"
     if host.system != "Linux" or host.machine not in MACHINES:
         return f"MPS needs 64-bit Linux, this is {host.system} on {host.machine}"
     if host.control_path is None:

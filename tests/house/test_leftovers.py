@@ -32,12 +32,12 @@ def sign(tmp_path: Path) -> tuple[bytes]:
 @pytest.fixture
 def process(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The same sleeper, bound to this test's folder by one thread only."""
-    by: dict[str, Any] = {
+    threads: dict[str, dict[str, Any]] = {
         "environment": {"env": {"STATE": f"{tmp_path}/state"}},
         "folder": {"env": {}, "cwd": tmp_path},
         "nothing": {"env": {}, "cwd": "/"},
-    }[request.param]
-    with subprocess.Popen(SLEEP, start_new_session=True, **by) as started:
+    }
+    with subprocess.Popen(SLEEP, start_new_session=True, **threads[request.param]) as started:
         yield started
         started.kill()
 
