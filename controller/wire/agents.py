@@ -101,7 +101,10 @@ class Welcome(AgentMessage, tag="welcome"):
     lease_s: float | None
     """None: this controller and agent share one machine, and jobs have no lease."""
     reports_seen: int
-    """The highest report number that is durable here."""
+    """The highest report number of this host that is durable here."""
+    journal: str = ""
+    """Random name of the controller's journal, made with it. Job and command numbers mean something only
+    within one journal: an agent never mixes two (a new job 1 must not find the old job 1's checkpoints)."""
 
 
 class Renew(AgentMessage, tag="renew"):
