@@ -8,35 +8,25 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 from cotenant.controller.domain.settings import Settings
-
-SOCKET_BYTES_MAX: Final = 107
-"""The kernel's limit on the path of a Unix socket."""
-SOCKET_NAME: Final = "controller.sock"
+from cotenant.controller.endpoint import socket_path, user_endpoint
 
 
 class PlaceError(OSError):
     """A folder or a socket path that cannot be used; the text says which and what to do."""
 
 
-def runtime_dir(environ: Mapping[str, str] | None = None) -> Path:
+def runtime_dir() -> Path:
     """The user's folder for sockets and locks; made if it is not there.
 
-    XDG_RUNTIME_DIR/cotenant, or a folder by uid in the temporary folder where there is no session.
-
     Raises:
-        PlaceError: it belongs to someone else, or others can enter it and we cannot change that.
+        PlaceError: it belongs to someone else, or it cannot be made.
     """
-    environ = os.environ if environ is None else environ
-    base = environ.get("XDG_RUNTIME_DIR")
-    if base and Path(base).is_dir() and os.access(base, os.W_OK):
-        return private_dir(Path(base) / "cotenant")
-    return private_dir(Path(environ.get("TMPDIR") or tempfile.gettempdir()) / f"cotenant-{os.getuid()}")
+    path = socket_path(user_endpoint())
+    assert path is not None  # the user's endpoint is a Unix socket
+    return private_dir(path.parent)
 
 
 def private_dir(path: Path) -> Path:
@@ -57,20 +47,6 @@ def private_dir(path: Path) -> Path:
     if found.st_mode & 0o077:
         path.chmod(0o700)
     return path
-
-
-def user_endpoint(environ: Mapping[str, str] | None = None) -> str:
-    """`ipc://` and the path of the user's one socket.
-
-    Raises:
-        PlaceError: the path is longer than a socket's path can be.
-    """
-    path = runtime_dir(environ) / SOCKET_NAME
-    if len(os.fsencode(path)) > SOCKET_BYTES_MAX:
-        raise PlaceError(
-            f"{path}: longer than {SOCKET_BYTES_MAX} bytes, too long for a socket; shorten XDG_RUNTIME_DIR"
-        )
-    return f"ipc://{path}"
 
 
 def controller_endpoint(settings: Settings) -> str:
@@ -105,6 +81,15 @@ def agent_state_dir(settings: Settings) -> Path:
 def checkpoint_root(settings: Settings) -> Path:
     """Where jobs' checkpoints go (not made here)."""
     return Path(settings.checkpoint.root or agent_state_dir(settings) / "checkpoints").expanduser()
+
+
+def keys_dir(settings: Settings) -> Path:
+    """Where `cotenant init` writes keys, and where command lines look for theirs (not made here)."""
+    if settings.controller.keys_dir:
+        return Path(settings.controller.keys_dir).expanduser()
+    from platformdirs import user_config_path
+
+    return user_config_path("cotenant", appauthor=False) / "keys"
 
 
 def _state_dir() -> Path:
