@@ -1,0 +1,150 @@
+"""What a user gets from `pip install cotenant`: build the wheel, test it where the sources cannot be seen.
+
+Rule: the source tree must not help. The wheel is built from the sdist, installed into an environment of its
+own, and its tests run isolated from the current folder. Only the dependencies are borrowed from the
+development environment: downloading torch a second time would prove nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[1]
+INSTALLED = ("agent", "checkpoint", "controller", "gradaccum", "mps", "profiler")
+PR_SET_CHILD_SUBREAPER = 36
+GREETING = "hello from the wheel"
+SUBMISSION_TIMEOUT_S = 90.0
+
+
+def run(
+    command: Sequence[str | Path], env: dict[str, str] | None = None, timeout_s: float = 300.0
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd="/", env=env, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+def must(done: subprocess.CompletedProcess[str], what: str) -> str:
+    if done.returncode != 0:
+        sys.exit(f"{what} failed with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    print(f"{what}: done", flush=True)
+    return done.stdout
+
+
+def build(folder: Path) -> Path:
+    """`python -m build` makes the sdist first and the wheel from that: a gap in either shows."""
+    must(
+        run([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT]),
+        "building sdist and wheel",
+    )
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def check_contents(wheel: Path) -> None:
+    """Each file of the installed folders, and nothing from tests/ or bench/."""
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    wanted = {
+        f"cotenant/{path.relative_to(ROOT)}"
+        for folder in INSTALLED
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".")
+    }
+    if packed != wanted:
+        sys.exit(f"missing in the wheel: {sorted(wanted - packed)}; not ours: {sorted(packed - wanted)}")
+    print(f"contents: {len(packed)} files, as in the source tree", flush=True)
+
+
+def environment(folder: Path, wheel: Path) -> Path:
+    """A fresh environment with the wheel; returns its folder of programs."""
+    must(run([sys.executable, "-m", "venv", "--without-pip", folder]), "making an environment")
+    programs = folder / "bin"
+    pip: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        programs / "python",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+    ]
+    must(run([*pip, wheel]), "installing the wheel")
+    # Last on sys.path, and .pth files in there are not read: the editable installation stays invisible.
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    where = "import cotenant.controller as c; print(c.__path__[0])"
+    found = must(run([programs / "python", "-P", "-c", where]), "importing the package").strip()
+    if not Path(found).is_relative_to(folder):
+        sys.exit(f"cotenant was imported from {found}, not from the wheel")
+    return programs
+
+
+def unit_tests(programs: Path) -> None:
+    chosen: list[str | Path] = [
+        ROOT / "tests",
+        *(f"--ignore={ROOT}/tests/{folder}" for folder in ("simulation", "live")),
+    ]
+    options: list[str | Path] = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        ROOT / "pyproject.toml",
+        "--rootdir",
+        ROOT,
+    ]
+    command: list[str | Path] = [programs / "python", "-P", "-m", "pytest", *options, *chosen]
+    print("unit tests against the wheel:", flush=True)
+    if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
+        sys.exit("unit tests failed against the wheel")
+
+
+def submission(programs: Path, home: Path) -> None:
+    """One job from submission to exit code, with a private controller and agent."""
+    home.mkdir(mode=0o700)
+    # Nothing of ours but the programs' folder: what the wheel needs beyond it would fail here.
+    env = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(home), "XDG_RUNTIME_DIR": str(home)}
+    command: list[str | Path] = [programs / "cotenant", "run", "--", "python", "-c", f"print({GREETING!r})"]
+    done = run(command, env=env, timeout_s=SUBMISSION_TIMEOUT_S)
+    if GREETING not in must(done, "one submission"):
+        sys.exit(f"the job's output did not arrive:\n{done.stdout}\n{done.stderr}")
+
+
+def end_descendants() -> None:
+    """`run` leaves its controller for the next `run`. We are their reaper, so all of them are below us."""
+    left = psutil.Process().children(recursive=True)
+    for process in left:
+        process.kill()
+    psutil.wait_procs(left, timeout=10)
+
+
+def main() -> int:
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.environ.pop("PYTHONPATH", None)
+    with tempfile.TemporaryDirectory(prefix="wheel-") as name:
+        folder = Path(name)
+        try:
+            wheel = build(folder / "dist")
+            check_contents(wheel)
+            programs = environment(folder / "env", wheel)
+            submission(programs, folder / "home")
+            unit_tests(programs)
+        finally:
+            end_descendants()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
