@@ -121,6 +121,10 @@ class Obey(AgentMessage, tag="obey"):
     command: AgentCommand
     secrets: dict[str, str] = {}
     """Only with StartAttempt: values of `launch.secrets`, never journalled."""
+    session: str = ""
+    beat: int = 0
+    """The newest `Heartbeat` (of that session) that the controller had when it sent this. A StartAttempt that
+    was delayed until that beat's lease is nearly over is not obeyed: the job may run elsewhere by now."""
 
 
 class ReadLog(AgentMessage, tag="read-log"):
