@@ -1,0 +1,114 @@
+"""Ending what is left of an attempt whose supervisor is gone.
+
+Rule: kill only what is proven to be the attempt's. The proof is, in this order, membership of its
+cgroup; its own socket path in the process's environment (unique on the machine, unlike the job's
+number); or membership of the supervisor's session. Each is checked again after a pidfd is open, so a
+pid that changed hands in between is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from cotenant.agent.cgroups import RANKS, SUPERVISOR, AttemptCgroup
+from cotenant.agent.folder import JOB, job_socket
+from cotenant.agent.identity import boot_id, identity_of, stat_of
+from cotenant.agent.records import Identity, Order
+from cotenant.controller.wire.job import ENV_SOCKET
+
+_ROUNDS_MAX = 50
+
+
+def end_leftovers(
+    folder: Path, order: Order, supervisor: Identity | None, timeout_s: float = 10.0
+) -> list[int]:
+    """SIGKILL every process of an attempt and wait until they are gone; returns those that would not go.
+
+    To be called when the supervisor does not run (any more). Blocks for up to `timeout_s`.
+    """
+    attempt = _Attempt(folder, order, supervisor)
+    deadline_s = time.monotonic() + timeout_s
+    for _ in range(_ROUNDS_MAX):  # More than one: a process may fork while we look.
+        attempt.cgroup.kill(RANKS)
+        attempt.cgroup.kill(SUPERVISOR)
+        found = attempt.find()
+        if not found:
+            break
+        for pid in found:
+            attempt.end(pid, deadline_s)
+        if time.monotonic() > deadline_s:
+            break
+    left = attempt.find()
+    if not left:
+        attempt.cgroup.remove()
+        _remove_short_folder(folder)
+    return left
+
+
+class _Attempt:
+    def __init__(self, folder: Path, order: Order, supervisor: Identity | None) -> None:
+        self.cgroup = AttemptCgroup(order.cgroup)
+        self._sign = f"{ENV_SOCKET}={job_socket(folder)}".encode()
+        self._supervisor = supervisor
+        self._uids = {os.geteuid(), order.launch.uid}
+
+    def find(self) -> list[int]:
+        members = set(self.cgroup.pids(RANKS)) | set(self.cgroup.pids(SUPERVISOR))
+        return [pid for pid in sorted(set(_pids()) | members) if self._owns(pid)]
+
+    def end(self, pid: int, deadline_s: float) -> None:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        try:
+            if not self._owns(pid):
+                return
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            select.select([descriptor], [], [], max(0.0, deadline_s - time.monotonic()))
+        except ProcessLookupError:
+            return
+        finally:
+            os.close(descriptor)
+
+    def _owns(self, pid: int) -> bool:
+        stat = stat_of(pid)
+        if stat is None or stat.state in "ZX" or pid == os.getpid():
+            return False
+        if pid in self.cgroup.pids(RANKS) or pid in self.cgroup.pids(SUPERVISOR):
+            return True
+        try:
+            if self._sign in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                return True
+            return self._in_session(stat.session, stat.start_ticks) and (
+                os.stat(f"/proc/{pid}").st_uid in self._uids
+            )
+        except OSError:  # Gone meanwhile, or another user's.
+            return False
+
+    def _in_session(self, session: int, start_ticks: int) -> bool:
+        """In the session that the supervisor led. The kernel keeps its number while it has members, so only
+        when the number runs again as another process does it mean another session."""
+        led = self._supervisor
+        if led is None or led.boot_id != boot_id() or session != led.pid or start_ticks < led.start_ticks:
+            return False
+        now = identity_of(led.pid)
+        return now is None or now == led
+
+
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _remove_short_folder(folder: Path) -> None:
+    """The sockets' folder, where it had to be outside the attempt's own."""
+    link = folder / JOB
+    if link.is_symlink():
+        shutil.rmtree(link.resolve(), ignore_errors=True)
+        link.unlink(missing_ok=True)
