@@ -1,0 +1,175 @@
+"""From options and a command to the `Submit` that goes to the controller.
+
+Rule: pure but for a look at the files the command names. Ids are placeholders (`new-0`); the
+controller gives the real ones.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import JobSpec, Launch
+from cotenant.controller.submission import commands, directives, recording, yaml_file
+from cotenant.controller.submission.options import Options, merged
+from cotenant.controller.submission.problems import BadSubmission
+from cotenant.controller.wire.clients import Submit
+
+ARRAY_VARIABLE = "COTENANT_ARRAY_INDEX"
+SLURM_ARRAY_VARIABLE = "SLURM_ARRAY_TASK_ID"
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """Ready to send, and what its author should know."""
+
+    request: Submit
+    notes: tuple[str, ...] = ()
+
+
+class Where(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the user stands."""
+
+    folder: Path
+    environ: Mapping[str, str]
+    same_machine: bool = True
+    """The controller is this user's own: a command that cannot start here can start nowhere."""
+
+
+class _Source(msgspec.Struct, frozen=True, kw_only=True):
+    """A command, whatever it was written in."""
+
+    argv: tuple[str, ...]
+    options: Options
+    notes: tuple[str, ...] = ()
+    slurm: bool = False
+    host: bool = False
+
+
+def submission(
+    words: Sequence[str], flags: Options, where: Where, *, command_only: bool = False
+) -> Submission:
+    """What `submit WORDS` means: a YAML file, a script with directives, or a command.
+
+    Flags win over what a file says. `command_only` (after `--`, and for `run`) takes words as a command.
+
+    Raises:
+        BadSubmission: something in it is wrong.
+    """
+    if not words:
+        raise BadSubmission("no command was given", "cotenant submit -g 1 -- python train.py")
+    source = _command(words) if command_only else _source(words)
+    options = merged(source.options, flags)
+    values = {key: given.value for key, given in options.items()}
+    workdir = where.folder / Path(values.get("workdir", ".")).expanduser()
+    environment = recording.record(where.environ, values.get("export", ()), values.get("env", ()))
+    notes = list(source.notes)
+    commands.refuse_container(source.argv)
+    doubt = commands.doubts(source.argv, workdir, {**environment.open}.get("PATH", os.defpath))
+    if doubt is not None and where.same_machine:
+        raise doubt
+    if doubt is not None:
+        notes.append(f"on this machine {doubt.message}")
+    launch = Launch(
+        argv=source.argv,
+        workdir=os.path.abspath(workdir),
+        env=environment.open,
+        secrets=tuple(environment.secrets),
+        output=_output(values.get("output"), workdir),
+        mode=values.get("launch") or ("host" if source.host else commands.launch_mode(source.argv)),
+        uid=os.getuid(),
+        gid=os.getgid(),
+        groups=tuple(sorted(os.getgroups())),
+    )
+    spec = _spec(values, launch)
+    indices: tuple[int, ...] = values.get("array", ())
+    request = Submit(
+        specs=tuple(_task(spec, at, index, source.slurm) for at, index in enumerate(indices)) or (spec,),
+        array_indices=indices,
+        secrets=environment.secrets,
+        idempotency_key=uuid.uuid4().hex,
+    )
+    return Submission(request=request, notes=tuple(notes))
+
+
+def _source(words: Sequence[str]) -> _Source:
+    path = Path(words[0])
+    if path.suffix in yaml_file.SUFFIXES:
+        if len(words) > 1:
+            raise BadSubmission(
+                f"{words[1]!r} stands behind the job file", f"flags go before it: cotenant submit ... {path}"
+            )
+        if not path.is_file():
+            raise BadSubmission(f"{path} does not exist", commands.near_file(str(path), Path()))
+        file = yaml_file.read_job_file(path)
+        return _Source(argv=file.command, options=file.options)
+    if directives.is_script(path):
+        script = directives.read_script(path)
+        return _Source(
+            argv=(*script.interpreter, os.path.abspath(path), *words[1:]),
+            options=script.options,
+            notes=script.notes,
+            slurm=script.slurm,
+            host=script.launches_ranks,
+        )
+    return _command(words)
+
+
+def _command(words: Sequence[str]) -> _Source:
+    return _Source(argv=tuple(words), options={})
+
+
+def _spec(values: dict[str, Any], launch: Launch) -> JobSpec:
+    gpus = values.get("gpus") or values.get("nodes") or 1
+    try:
+        return JobSpec(
+            job_id=JobId("new-0"),
+            name=values.get("name") or _name(launch.argv),
+            user=recording.user_name(),
+            job_class=values.get("class", "spot"),
+            gpus_min=gpus,
+            gpus_max=gpus,
+            nodes=values.get("nodes", 0),
+            gpu_type=values.get("gpu_type", ""),
+            features=values.get("constraint", ()),
+            memory_mib=values.get("mem"),
+            cpus=values.get("cpus", 0),
+            host_memory_mib=values.get("host_mem", 0),
+            batch_size=values.get("batch_size"),
+            iterations=values.get("iterations"),
+            expected_s=values.get("expect"),
+            time_limit_s=values.get("time"),
+            share=values.get("share", "auto"),
+            resumable=values.get("resumable"),
+            retries=values.get("retries", 0),
+            after=tuple(each for group in values.get("after", ()) for each in group),
+            hold=values.get("hold", False),
+            profile=values.get("profile"),
+            launch=launch,
+        )
+    except ValueError as error:
+        raise BadSubmission(str(error).removeprefix("job new-0: ")) from None
+
+
+def _name(argv: Sequence[str]) -> str:
+    """The script's name, or the program's: what one would call the job."""
+    scripts = [word for word in argv if word.endswith((".py", ".sh", ".slurm", ".sbatch"))]
+    named = os.path.basename(scripts[0] if scripts else argv[0])
+    return os.path.splitext(named)[0][:64] or "job"
+
+
+def _task(spec: JobSpec, at: int, index: int, slurm: bool) -> JobSpec:
+    env = {**spec.launch.env, ARRAY_VARIABLE: str(index)}
+    if slurm:
+        env[SLURM_ARRAY_VARIABLE] = str(index)
+    launch = msgspec.structs.replace(spec.launch, env=env)
+    return msgspec.structs.replace(spec, job_id=JobId(f"new-{at}"), launch=launch)
+
+
+def _output(pattern: str | None, workdir: Path) -> str:
+    return os.path.abspath(workdir / Path(pattern).expanduser()) if pattern else ""

@@ -1,0 +1,114 @@
+"""Durations, sizes, counts and lists as people write them.
+
+Rule: a bare number means what Slurm takes it for (minutes, MiB); each function raises ValueError with
+the whole sentence a person needs, the name of the option aside.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+COUNT_MAX: Final = 1_000_000_000
+DURATION_MAX_S: Final = 366 * 86_400.0
+ARRAY_TASKS_MAX: Final = 1_000
+ARRAY_INDEX_MAX: Final = 1_000_000
+
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_WITH_UNITS: Final = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
+_SLURM: Final = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?", re.IGNORECASE)
+_IN_MIB: Final = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024.0}
+_ARRAY_PART: Final = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+
+DURATION_FORMS: Final = "90s, 10m, 2h, 1h30m, MINUTES, MM:SS, HH:MM:SS or D-HH[:MM[:SS]]"
+
+
+def duration_s(text: str) -> float:
+    """Seconds of `90s`, `10m`, `1h30m`, or one of Slurm's forms (a bare number: minutes)."""
+    seconds = _duration_s(text.strip().lower())
+    if seconds is None:
+        raise ValueError(f"must be a duration ({DURATION_FORMS}), got {text!r}")
+    if not 0 < seconds <= DURATION_MAX_S:
+        raise ValueError(f"must be above 0 and at most {DURATION_MAX_S / 86_400:.0f} days, got {text!r}")
+    return seconds
+
+
+def _duration_s(text: str) -> float | None:
+    if _WITH_UNITS.fullmatch(text):
+        return sum(float(part[:-1]) * _UNITS_S[part[-1]] for part in re.findall(r"[\d.]+[smhd]", text))
+    match = _SLURM.fullmatch(text)
+    if match is None:
+        return None
+    days, first, second, third = (int(part) if part is not None else None for part in match.groups())
+    assert first is not None  # the pattern requires it
+    if days is not None:  # D-HH, D-HH:MM, D-HH:MM:SS
+        return ((days * 24 + first) * 60 + (second or 0)) * 60.0 + (third or 0)
+    if third is not None:  # HH:MM:SS
+        return (first * 60 + (second or 0)) * 60.0 + third
+    return first * 60.0 + (second or 0)  # MINUTES, MM:SS
+
+
+def time_limit_s(text: str) -> float | None:
+    """As `duration_s`; `unlimited` (or Slurm's `infinite`) is no limit."""
+    return None if text.strip().lower() in ("unlimited", "infinite") else duration_s(text)
+
+
+def size_mib(text: str) -> int:
+    """MiB of `8G`, `512M`, `1.5GiB` or a bare number of MiB, rounded up."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"must be a size such as 8G or 512M, got {text!r}")
+    mib = float(match[1]) * _IN_MIB[match[2].upper()]
+    if not 0 < mib <= COUNT_MAX:
+        raise ValueError(f"must be above 0, got {text!r}")
+    return -int(-mib // 1)
+
+
+def count(text: str, at_least: int = 1) -> int:
+    """A whole number."""
+    if not re.fullmatch(r"[+-]?\d{1,18}", text.strip()):
+        raise ValueError(f"must be a whole number, got {text!r}")
+    value = int(text)
+    if not at_least <= value <= COUNT_MAX:
+        raise ValueError(f"must be at least {at_least} and at most {COUNT_MAX}, got {value}")
+    return value
+
+
+def from_zero(text: str) -> int:
+    return count(text, at_least=0)
+
+
+def yes_or_no(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in ("true", "yes", "1", "false", "no", "0"):
+        raise ValueError(f"must be yes or no, got {text!r}")
+    return word in ("true", "yes", "1")
+
+
+def word_list(text: str) -> tuple[str, ...]:
+    """Words between commas (or Slurm's `&`)."""
+    words = tuple(word.strip() for word in re.split(r"[,&]", text))
+    if not all(re.fullmatch(r"[\w.:+-]+", word) for word in words):
+        raise ValueError(f"must be words separated by commas, got {text!r}")
+    return words
+
+
+def array_indices(text: str) -> tuple[int, ...]:
+    """Indices of `0-9`, `1,3,7`, `0-20:5`, in rising order, each once."""
+    if "%" in text:
+        raise ValueError(f"cannot limit how many tasks run at once ({text!r}): leave out the % part")
+    found: set[int] = set()
+    for part in text.split(","):
+        match = _ARRAY_PART.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(f"must be indices such as 0-9, 1,3,7 or 0-20:5, got {text!r}")
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if last < first or step < 1:
+            raise ValueError(f"has an empty range: {part!r}")
+        if last > ARRAY_INDEX_MAX or (last - first) // step >= ARRAY_TASKS_MAX:
+            raise ValueError(f"may have {ARRAY_TASKS_MAX} tasks, with indices up to {ARRAY_INDEX_MAX}")
+        found.update(range(first, last + 1, step))
+    if len(found) > ARRAY_TASKS_MAX:
+        raise ValueError(f"may have {ARRAY_TASKS_MAX} tasks, got {len(found)}")
+    return tuple(sorted(found))
