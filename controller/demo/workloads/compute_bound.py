@@ -26,7 +26,9 @@ class Residual(nn.Module):
 def build(options: training.Options) -> training.Task:
     channels = 32
     images, labels = digits.load_digits()
-    train, held_out = digits.split_held_out(functional.interpolate(images, size=(16, 16), mode="bilinear"), labels)
+    train, held_out = digits.split_held_out(
+        functional.interpolate(images, size=(16, 16), mode="bilinear"), labels
+    )
     model = nn.Sequential(
         nn.Conv2d(1, channels, 3, padding=1),
         *(Residual(channels) for _ in range(3)),

@@ -24,7 +24,9 @@ def load_digits() -> tuple[Tensor, Tensor]:
     """All images as (count, 1, 8, 8) in 0..1, and their labels."""
     spec = importlib.util.find_spec("sklearn")
     if spec is None or spec.origin is None:
-        raise SystemExit("the digits come with scikit-learn, which is not installed here: pip install scikit-learn")
+        raise SystemExit(
+            "the digits come with scikit-learn, which is not installed here: pip install scikit-learn"
+        )
     path = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
     if not path.is_file():
         raise SystemExit(f"{path}: the digits are missing from this scikit-learn: reinstall scikit-learn")
@@ -37,4 +39,6 @@ def load_digits() -> tuple[Tensor, Tensor]:
 def split_held_out(images: Tensor, labels: Tensor) -> tuple[TensorDataset, TensorDataset]:
     """Every sixth sample is kept for measuring the loss; the rest trains."""
     held_out = torch.arange(len(labels)) % _HOLD_OUT_EVERY == 0
-    return TensorDataset(images[~held_out], labels[~held_out]), TensorDataset(images[held_out], labels[held_out])
+    return TensorDataset(images[~held_out], labels[~held_out]), TensorDataset(
+        images[held_out], labels[held_out]
+    )

@@ -1,4 +1,4 @@
-"""The language model: predicts the next character of Shakespeare's sonnets with a small causal transformer."""
+"""The language model: a small causal transformer predicts the next character of Shakespeare's sonnets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, chars, width = x.shape
-        parts = self.attention_in(self.attention_norm(x)).view(batch, chars, 3, self.heads, width // self.heads)
+        parts = self.attention_in(self.attention_norm(x)).view(
+            batch, chars, 3, self.heads, width // self.heads
+        )
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.attention_out(mixed.transpose(1, 2).reshape(batch, chars, width))

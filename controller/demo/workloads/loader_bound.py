@@ -1,9 +1,10 @@
 """The loader-bound job: every sample is one small image file, read through a link of limited speed.
 
-The digits are written once per worker as PGM files into a temporary folder. Reading one opens the file, decodes
-it, shifts it by a random pixel, and then *waits* as long as a slow network file system would: `LATENCY_S` per
-file plus its bytes at `LINK_KIB_PER_S`. The wait is a sleep, announced at start-up; it burns no processor
-time, as a real wait for storage would not. The device idles meanwhile, which is what a co-tenant can use.
+The digits are written once per worker as PGM files into a temporary folder. Reading one opens the file,
+decodes it, shifts it by a random pixel, and then *waits* as long as a slow network file system would:
+`LATENCY_S` per file plus its bytes at `LINK_KIB_PER_S`. The wait is a sleep, announced at start-up; it
+burns no processor time, as a real wait for storage would not. The device idles meanwhile, which is what a
+co-tenant can use.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ LINK_KIB_PER_S = 256.0
 
 
 class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
-    """One PGM file per image in `folder`; the random shift depends on seed, sample and visit, never on the clock."""
+    """One PGM file per image in `folder`; the random shift depends on seed, sample and visit, never on the
+    clock.
+    """
 
     def __init__(self, folder: Path, images: TensorDataset, seed: int) -> None:
         self._folder = folder
@@ -52,7 +55,7 @@ def build(options: training.Options) -> training.Task:
     train, held_out = digits.split_held_out(*digits.load_digits())
     folder = tempfile.TemporaryDirectory(prefix="demo-digits-")
     print(
-        f"reading one file per sample, {LATENCY_S * 1000:g} ms and {LINK_KIB_PER_S:g} KiB/s as over a slow network",
+        f"one file per sample, {LATENCY_S * 1000:g} ms and {LINK_KIB_PER_S:g} KiB/s each: a slow disk",
         flush=True,
     )
     model = nn.Sequential(

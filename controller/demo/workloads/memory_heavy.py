@@ -15,7 +15,9 @@ SIDE_PIXELS = 32
 
 
 class Stage(nn.Module):
-    """One cheap convolution between element-wise layers, each of which keeps its input for the backward pass."""
+    """One cheap convolution between element-wise layers, each of which keeps its input for the backward
+    pass.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__()

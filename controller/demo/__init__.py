@@ -1,0 +1,1 @@
+"""The demo: real jobs on a private cluster, and what it shows of them at the end."""
