@@ -20,7 +20,7 @@ class ChannelMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="m"):
 # --- Agent -> supervisor ---------------------------------------------------------------------------
 
 
-class StopNow(ChannelMessage, tag="stop"):
+class StopNow(ChannelMessage, frozen=True, kw_only=True, tag="stop"):
     """End: after a save at an agreed step if `save`, at the latest after `deadline_s`. May be repeated;
     a later one without `save` overrides."""
 
@@ -29,11 +29,11 @@ class StopNow(ChannelMessage, tag="stop"):
     reason: str
 
 
-class SaveNow(ChannelMessage, tag="save"):
+class SaveNow(ChannelMessage, frozen=True, kw_only=True, tag="save"):
     """Agree on a step, save there, go on."""
 
 
-class LeaseNow(ChannelMessage, tag="lease"):
+class LeaseNow(ChannelMessage, frozen=True, kw_only=True, tag="lease"):
     """The lease has this long to go; None = no lease. Without another one the supervisor saves at 60 %
     and stops its ranks at 80 % of the full lease."""
 
@@ -41,7 +41,7 @@ class LeaseNow(ChannelMessage, tag="lease"):
     full_s: float | None
 
 
-class GangIn(ChannelMessage, tag="gang-in"):
+class GangIn(ChannelMessage, frozen=True, kw_only=True, tag="gang-in"):
     from_host: HostId
     payload: bytes
 
@@ -49,17 +49,17 @@ class GangIn(ChannelMessage, tag="gang-in"):
 # --- Supervisor -> agent ---------------------------------------------------------------------------
 
 
-class StatusNow(ChannelMessage, tag="status"):
+class StatusNow(ChannelMessage, frozen=True, kw_only=True, tag="status"):
     status: Status
 
 
-class EndedNow(ChannelMessage, tag="ended"):
+class EndedNow(ChannelMessage, frozen=True, kw_only=True, tag="ended"):
     """`result.json` is on disk."""
 
     result: Result
 
 
-class GangOut(ChannelMessage, tag="gang-out"):
+class GangOut(ChannelMessage, frozen=True, kw_only=True, tag="gang-out"):
     to_host: HostId
     payload: bytes
 

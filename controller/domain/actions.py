@@ -14,53 +14,49 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, tag_field="action"):
     reason: Reason
 
 
-class Place(Action, tag="Place"):
+class Place(Action, frozen=True, kw_only=True, tag="Place"):
     """Give a job devices that are free, or that this batch's preemptions will free."""
 
     job_id: JobId
     devices: tuple[DeviceId, ...]
     accumulation_steps: int = 1
-    slowdown: float = 1.0
 
 
-class Share(Action, tag="Share"):
+class Share(Action, frozen=True, kw_only=True, tag="Share"):
     """Give a job devices some of which hold one co-tenant that stays."""
 
     job_id: JobId
     devices: tuple[DeviceId, ...]
     accumulation_steps: int = 1
-    slowdown: float = 1.0
-    """Expected for the newcomer: accumulation and interference together."""
-    partner_slowdowns: tuple[tuple[JobId, float], ...] = ()
 
 
-class Preempt(Action, tag="Preempt"):
+class Preempt(Action, frozen=True, kw_only=True, tag="Preempt"):
     """Save the job's state and take its devices; it is queued again."""
 
     job_id: JobId
     for_job: JobId | None = None
 
 
-class Resize(Action, tag="Resize"):
+class Resize(Action, frozen=True, kw_only=True, tag="Resize"):
     """Change an elastic job's devices: preempt, then place anew (PCS)."""
 
     job_id: JobId
     devices: tuple[DeviceId, ...]
 
 
-class Hold(Action, tag="Hold"):
+class Hold(Action, frozen=True, kw_only=True, tag="Hold"):
     """Keep a waiting job back with a reason (quota); it stays queued and is reported with it."""
 
     job_id: JobId
 
 
-class Wake(Action, tag="Wake"):
+class Wake(Action, frozen=True, kw_only=True, tag="Wake"):
     """Ask to be called again at `at_s`, whatever happens until then."""
 
     at_s: float
 
 
-class Compute(Action, tag="Compute"):
+class Compute(Action, frozen=True, kw_only=True, tag="Compute"):
     """Ask for a slow computation (a fit, a prediction); the answer comes back as `Computed`."""
 
     request_id: int

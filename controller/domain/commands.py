@@ -23,7 +23,7 @@ class GangMember(msgspec.Struct, frozen=True, kw_only=True):
     first_rank: int
 
 
-class StartAttempt(Command, tag="StartAttempt"):
+class StartAttempt(Command, frozen=True, kw_only=True, tag="StartAttempt"):
     """Start this host's workers of an attempt."""
 
     host_id: HostId
@@ -47,7 +47,7 @@ class StartAttempt(Command, tag="StartAttempt"):
     user: str = ""
 
 
-class StopAttempt(Command, tag="StopAttempt"):
+class StopAttempt(Command, frozen=True, kw_only=True, tag="StopAttempt"):
     """End an attempt on this host: after a save at an agreed step if `save`, else at once.
 
     An agent that does not know the attempt fences it (a late StartAttempt is refused) and answers
@@ -63,7 +63,7 @@ class StopAttempt(Command, tag="StopAttempt"):
     reason: Reason
 
 
-class SaveAttempt(Command, tag="SaveAttempt"):
+class SaveAttempt(Command, frozen=True, kw_only=True, tag="SaveAttempt"):
     """Write a checkpoint and go on (sent to the host of rank 0)."""
 
     host_id: HostId
@@ -71,14 +71,14 @@ class SaveAttempt(Command, tag="SaveAttempt"):
     attempt: AttemptNo
 
 
-class ForgetJob(Command, tag="ForgetJob"):
+class ForgetJob(Command, frozen=True, kw_only=True, tag="ForgetJob"):
     """The job has ended for good: keep its last checkpoint `checkpoint.keep_days`, then clean up."""
 
     host_id: HostId
     job_id: JobId
 
 
-class Think(Command, tag="Think"):
+class Think(Command, frozen=True, kw_only=True, tag="Think"):
     """Run a `Compute` request outside the engine."""
 
     request_id: int

@@ -23,36 +23,36 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 # --- From users -----------------------------------------------------------------------------------
 
 
-class JobArrived(Event, tag="JobArrived"):
+class JobArrived(Event, frozen=True, kw_only=True, tag="JobArrived"):
     spec: JobSpec
 
 
-class CancelRequested(Event, tag="CancelRequested"):
+class CancelRequested(Event, frozen=True, kw_only=True, tag="CancelRequested"):
     job_id: JobId
     by: str
 
 
-class HoldRequested(Event, tag="HoldRequested"):
+class HoldRequested(Event, frozen=True, kw_only=True, tag="HoldRequested"):
     job_id: JobId
     by: str
 
 
-class ReleaseRequested(Event, tag="ReleaseRequested"):
+class ReleaseRequested(Event, frozen=True, kw_only=True, tag="ReleaseRequested"):
     job_id: JobId
     by: str
 
 
-class PreemptRequested(Event, tag="PreemptRequested"):
+class PreemptRequested(Event, frozen=True, kw_only=True, tag="PreemptRequested"):
     job_id: JobId
     by: str
 
 
-class CheckpointRequested(Event, tag="CheckpointRequested"):
+class CheckpointRequested(Event, frozen=True, kw_only=True, tag="CheckpointRequested"):
     job_id: JobId
     by: str
 
 
-class PolicyChanged(Event, tag="PolicyChanged"):
+class PolicyChanged(Event, frozen=True, kw_only=True, tag="PolicyChanged"):
     name: str
     parameters: dict[str, str | int | float | bool] = {}
     by: str = ""
@@ -70,34 +70,34 @@ class AttemptSeen(msgspec.Struct, frozen=True, kw_only=True):
     """False: it has ended here and its `AttemptEnded` is (again) on its way."""
 
 
-class HostJoined(Event, tag="HostJoined"):
+class HostJoined(Event, frozen=True, kw_only=True, tag="HostJoined"):
     """An agent connected (first time, after a restart, or after an outage) with its full inventory."""
 
     report: HostReport
     attempts: tuple[AttemptSeen, ...] = ()
 
 
-class HostSilent(Event, tag="HostSilent"):
+class HostSilent(Event, frozen=True, kw_only=True, tag="HostSilent"):
     host_id: HostId
 
 
-class HostBack(Event, tag="HostBack"):
+class HostBack(Event, frozen=True, kw_only=True, tag="HostBack"):
     host_id: HostId
 
 
-class HostLost(Event, tag="HostLost"):
+class HostLost(Event, frozen=True, kw_only=True, tag="HostLost"):
     """The lease ended (`by` = "lease"), or an admin said so (`by` = the admin's name)."""
 
     host_id: HostId
     by: str
 
 
-class HostDrained(Event, tag="HostDrained"):
+class HostDrained(Event, frozen=True, kw_only=True, tag="HostDrained"):
     host_id: HostId
     by: str
 
 
-class HostResumed(Event, tag="HostResumed"):
+class HostResumed(Event, frozen=True, kw_only=True, tag="HostResumed"):
     """Back to work: undoes drain, suspicion and loss."""
 
     host_id: HostId
@@ -107,7 +107,7 @@ class HostResumed(Event, tag="HostResumed"):
 # --- From attempts (each names host and attempt; a stale attempt changes nothing) ------------------
 
 
-class AttemptStarted(Event, tag="AttemptStarted"):
+class AttemptStarted(Event, frozen=True, kw_only=True, tag="AttemptStarted"):
     """The supervisor has started the worker processes of this host."""
 
     job_id: JobId
@@ -115,7 +115,7 @@ class AttemptStarted(Event, tag="AttemptStarted"):
     host_id: HostId
 
 
-class CapabilitiesSeen(Event, tag="CapabilitiesSeen"):
+class CapabilitiesSeen(Event, frozen=True, kw_only=True, tag="CapabilitiesSeen"):
     """The job's own library said hello: what it can do, and the step it resumed from."""
 
     job_id: JobId
@@ -126,7 +126,7 @@ class CapabilitiesSeen(Event, tag="CapabilitiesSeen"):
     step: int
 
 
-class FirstStepDone(Event, tag="FirstStepDone"):
+class FirstStepDone(Event, frozen=True, kw_only=True, tag="FirstStepDone"):
     """Loading is over. Jobs without the library report this when their processes have run a while."""
 
     job_id: JobId
@@ -135,7 +135,7 @@ class FirstStepDone(Event, tag="FirstStepDone"):
     step: int
 
 
-class ProgressSeen(Event, tag="ProgressSeen"):
+class ProgressSeen(Event, frozen=True, kw_only=True, tag="ProgressSeen"):
     """Remaining time moved by 5 %, or 60 s passed."""
 
     job_id: JobId
@@ -144,7 +144,7 @@ class ProgressSeen(Event, tag="ProgressSeen"):
     step_s: float | None
 
 
-class CheckpointDurable(Event, tag="CheckpointDurable"):
+class CheckpointDurable(Event, frozen=True, kw_only=True, tag="CheckpointDurable"):
     job_id: JobId
     attempt: AttemptNo
     host_id: HostId
@@ -156,7 +156,7 @@ Outcome = Literal["finished", "user-failed", "infra-failed", "stopped", "never-s
 """`stopped`: it left on request, its state (if any was asked for) durable."""
 
 
-class AttemptEnded(Event, tag="AttemptEnded"):
+class AttemptEnded(Event, frozen=True, kw_only=True, tag="AttemptEnded"):
     """Every process of the attempt on this host is gone; its devices here are free."""
 
     job_id: JobId
@@ -170,12 +170,12 @@ class AttemptEnded(Event, tag="AttemptEnded"):
     workdir_missing: bool = False
 
 
-class ProfileLearned(Event, tag="ProfileLearned"):
+class ProfileLearned(Event, frozen=True, kw_only=True, tag="ProfileLearned"):
     job_id: JobId
     profile: Profile
 
 
-class PairObserved(Event, tag="PairObserved"):
+class PairObserved(Event, frozen=True, kw_only=True, tag="PairObserved"):
     """Step times of two jobs while they shared, as ratios to their own times alone."""
 
     first: JobId
@@ -187,7 +187,7 @@ class PairObserved(Event, tag="PairObserved"):
 # --- From thinking and time -----------------------------------------------------------------------
 
 
-class Computed(Event, tag="Computed"):
+class Computed(Event, frozen=True, kw_only=True, tag="Computed"):
     """The answer to a `Compute` action."""
 
     request_id: int
@@ -196,15 +196,21 @@ class Computed(Event, tag="Computed"):
     error: str = ""
 
 
-class AlarmRang(Event, tag="AlarmRang"):
+class AlarmRang(Event, frozen=True, kw_only=True, tag="AlarmRang"):
     """Time reached the engine's next alarm (`Engine.next_alarm_s`)."""
 
 
 FromUser = (
-    JobArrived | CancelRequested | HoldRequested | ReleaseRequested | PreemptRequested | CheckpointRequested | PolicyChanged
-)  # fmt: skip
+    JobArrived
+    | CancelRequested
+    | HoldRequested
+    | ReleaseRequested
+    | PreemptRequested
+    | CheckpointRequested
+    | PolicyChanged
+)
 FromAttempt = AttemptStarted | CapabilitiesSeen | FirstStepDone | CheckpointDurable | AttemptEnded
 FromHost = HostJoined | HostSilent | HostBack | HostLost | HostDrained | HostResumed
 AnyEvent = (
     FromUser | FromHost | FromAttempt | ProgressSeen | ProfileLearned | PairObserved | Computed | AlarmRang
-)  # fmt: skip
+)

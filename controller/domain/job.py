@@ -93,18 +93,36 @@ def _problem(spec: JobSpec) -> str:
         (spec.gpus_min < 1, f"needs at least 1 GPU, got {spec.gpus_min}"),
         (spec.gpus_max < spec.gpus_min, f"gpus_max {spec.gpus_max} is below gpus_min {spec.gpus_min}"),
         (spec.nodes < 0, f"nodes must not be negative, got {spec.nodes}"),
-        (spec.nodes > 0 and spec.gpus_min % spec.nodes != 0, f"{spec.gpus_min} GPUs do not divide over {spec.nodes} nodes"),
+        (
+            spec.nodes > 0 and spec.gpus_min % spec.nodes != 0,
+            f"{spec.gpus_min} GPUs do not divide over {spec.nodes} nodes",
+        ),
         (not 0.0 < spec.gpu_fraction <= 1.0, f"gpu_fraction must be in (0, 1], got {spec.gpu_fraction}"),
         (spec.gpu_fraction < 1.0 and spec.gpus_max > 1, "a part of a GPU is only possible for one worker"),
-        (spec.memory_mib is not None and spec.memory_mib < 1, f"memory must be positive, got {spec.memory_mib} MiB"),
+        (
+            spec.memory_mib is not None and spec.memory_mib < 1,
+            f"memory must be positive, got {spec.memory_mib} MiB",
+        ),
         (spec.cpus < 0 or spec.host_memory_mib < 0, "cpus and host memory must not be negative"),
-        (spec.batch_size is not None and spec.batch_size < 1, f"batch size must be positive, got {spec.batch_size}"),
-        (spec.iterations is not None and spec.iterations < 1, f"iterations must be positive, got {spec.iterations}"),
-        (spec.expected_s is not None and not 0 < spec.expected_s < 1e9, f"expected time must be positive, got {spec.expected_s}"),
-        (spec.time_limit_s is not None and not 0 < spec.time_limit_s < 1e9, f"time limit must be positive, got {spec.time_limit_s}"),
+        (
+            spec.batch_size is not None and spec.batch_size < 1,
+            f"batch size must be positive, got {spec.batch_size}",
+        ),
+        (
+            spec.iterations is not None and spec.iterations < 1,
+            f"iterations must be positive, got {spec.iterations}",
+        ),
+        (
+            spec.expected_s is not None and not 0 < spec.expected_s < 1e9,
+            f"expected time must be positive, got {spec.expected_s}",
+        ),
+        (
+            spec.time_limit_s is not None and not 0 < spec.time_limit_s < 1e9,
+            f"time limit must be positive, got {spec.time_limit_s}",
+        ),
         (spec.retries < 0, f"retries must not be negative, got {spec.retries}"),
         (any(d.job_id == spec.job_id for d in spec.after), "a job cannot wait for itself"),
-    )  # fmt: skip
+    )
     return next((text for wrong, text in checks if wrong), "")
 
 
@@ -251,6 +269,10 @@ class Job(msgspec.Struct, kw_only=True):
     placement: Placement | None = None
     hosts_left: tuple[HostId, ...] = ()
     """Hosts of the current attempt that have not yet said that all its processes are gone."""
+    started_hosts: tuple[HostId, ...] = ()
+    """Hosts of the current attempt whose processes have been started."""
+    waits_for: tuple[JobId, ...] = ()
+    """Reserved: the victims that still have to leave its devices."""
     stop_cause: StopCause = ""
     stop_reason: Reason | None = None
     outcome: str = ""
@@ -264,6 +286,10 @@ class Job(msgspec.Struct, kw_only=True):
     accumulates: bool = False
     step_s: float | None = None
     """Measured seconds per step in the current placement."""
+    solo_step_s: float | None = None
+    """Measured seconds per step alone at the whole batch."""
+    start_step: int = 0
+    """The step the current attempt began with."""
     remaining_s: float | None = None
     """Expected training time still to do, alone, at `remaining_at_s`; None = unknown."""
     remaining_at_s: float = 0.0

@@ -68,14 +68,14 @@ TEMPLATES: Final[dict[str, str]] = {
     "free-devices-in-order": "next in {0} order and {1} free devices are enough",
     "aged": "waited over {0} s and goes first",
     "preempts": "remaining {0} s is less than {1} s of {2}, which makes room",
-    "sharing-pays": "sharing with {0} pays: average completion {1} s shared against {2} s one after the other "
-    "(sub-batch {3}, {4} accumulation steps, own slowdown {5}, partner's {6}, source: {7})",
-    "sharing-loses": "sharing with {0} does not pay: average completion {1} s shared against {2} s one after the other",
+    "sharing-pays": "sharing with {0} pays: average completion {1} s shared against {2} s one after "
+    "the other (sub-batch {3}, {4} accumulation steps, own slowdown {5}, partner's {6}, source: {7})",
+    "sharing-loses": "sharing with {0} does not pay: average completion {1} s shared "
+    "against {2} s one after the other",
     "sharing-no-memory": "even a sub-batch of {1} does not fit beside {0}: {2} MiB needed, {3} MiB left",
     "sharing-unknown": "cannot share with {0}: {1}",
     "sharing-too-few": "{0} free and {1} shareable devices; {2} are needed",
     "sharing-off": "this job was submitted with --share never",
-    "smaller-batch": "the whole batch of {0} needs {1} MiB and {2} MiB are left beside {3}: sub-batch {4} with {5} accumulation steps",
     # Preemption and ends.
     "preempted-for": "preempted for {0}, which has {1} s left against {2} s",
     "preempted-by-user": "preempted by {0}",
@@ -88,7 +88,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "user-failed": "failed: {0}",
     "infra-failed": "infrastructure failure: {0}",
     "host-lost": "host {0} is lost ({1})",
-    "host-silent": "host {0} is silent; the job keeps its devices until the host answers or `cotenant nodes lost {0}`",
+    "host-silent": "host {0} is silent; the job keeps its devices until it answers "
+    "or `cotenant nodes lost {0}`",
     "gang-peer-ended": "another part of the gang ended on {0}",
     "not-started": "the attempt never started on {0}",
     "drained": "host {0} is drained",

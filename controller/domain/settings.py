@@ -42,7 +42,7 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ageing_s: float = 86_400.0
     """A job that waited longer goes first under size-based policies; 0 = off (as in the papers)."""
     stop_deadline_s: float = 120.0
-    """Time for a save after a stop request; after it the job is ended and resumes from its last checkpoint."""
+    """Time for a save after a stop request; then the job is ended and resumes from its last checkpoint."""
     infra_retries: int = 3
     """Infrastructure failures in a row before a job is held."""
     back_off_s: float = 10.0

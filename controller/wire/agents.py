@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import msgspec
 
+from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.commands import AgentCommand
 from cotenant.controller.domain.events import AttemptSeen, FromAttempt
-from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 
 
@@ -25,7 +25,7 @@ class AgentMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="m"):
 # --- Agent -> controller ---------------------------------------------------------------------------
 
 
-class Hello(AgentMessage, tag="hello"):
+class Hello(AgentMessage, frozen=True, kw_only=True, tag="hello"):
     """First message of every connection; repeated until `Welcome` with the same session arrives."""
 
     session: str
@@ -48,27 +48,27 @@ class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
     duty_cycle: float | None = None
 
 
-class Heartbeat(AgentMessage, tag="beat"):
+class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="beat"):
     beat: int
     session: str
     progress: tuple[AttemptProgress, ...] = ()
     cpu_percent: float | None = None
 
 
-class Report(AgentMessage, tag="report"):
+class Report(AgentMessage, frozen=True, kw_only=True, tag="report"):
     """A fact about an attempt, numbered per host over all restarts of the agent."""
 
     sequence: int
     event: FromAttempt
 
 
-class CommandSeen(AgentMessage, tag="command-seen"):
+class CommandSeen(AgentMessage, frozen=True, kw_only=True, tag="command-seen"):
     """The command is on the agent's disk (or was there already)."""
 
     command_id: CommandId
 
 
-class LogReply(AgentMessage, tag="log"):
+class LogReply(AgentMessage, frozen=True, kw_only=True, tag="log"):
     request: int
     data: bytes
     next_offset: int
@@ -80,7 +80,7 @@ class LogReply(AgentMessage, tag="log"):
     """Why there is nothing, if there is nothing."""
 
 
-class GangWord(AgentMessage, tag="gang"):
+class GangWord(AgentMessage, frozen=True, kw_only=True, tag="gang"):
     """Between the supervisors of one gang, relayed by the controller, which does not look inside."""
 
     job_id: JobId
@@ -96,7 +96,7 @@ FromAgent = Hello | Heartbeat | Report | CommandSeen | LogReply | GangWord
 # --- Controller -> agent ---------------------------------------------------------------------------
 
 
-class Welcome(AgentMessage, tag="welcome"):
+class Welcome(AgentMessage, frozen=True, kw_only=True, tag="welcome"):
     session: str
     lease_s: float | None
     """None: this controller and agent share one machine, and jobs have no lease."""
@@ -107,17 +107,17 @@ class Welcome(AgentMessage, tag="welcome"):
     within one journal: an agent never mixes two (a new job 1 must not find the old job 1's checkpoints)."""
 
 
-class Renew(AgentMessage, tag="renew"):
+class Renew(AgentMessage, frozen=True, kw_only=True, tag="renew"):
     beat: int
 
 
-class ReportSeen(AgentMessage, tag="report-seen"):
+class ReportSeen(AgentMessage, frozen=True, kw_only=True, tag="report-seen"):
     """All reports up to this number are durable."""
 
     sequence: int
 
 
-class Obey(AgentMessage, tag="obey"):
+class Obey(AgentMessage, frozen=True, kw_only=True, tag="obey"):
     command: AgentCommand
     secrets: dict[str, str] = {}
     """Only with StartAttempt: values of `launch.secrets`, never journalled."""
@@ -127,7 +127,7 @@ class Obey(AgentMessage, tag="obey"):
     was delayed until that beat's lease is nearly over is not obeyed: the job may run elsewhere by now."""
 
 
-class ReadLog(AgentMessage, tag="read-log"):
+class ReadLog(AgentMessage, frozen=True, kw_only=True, tag="read-log"):
     request: int
     job_id: JobId
     attempt: AttemptNo
@@ -138,7 +138,7 @@ class ReadLog(AgentMessage, tag="read-log"):
     """Hold the answer back at most this long when there is nothing new (follow)."""
 
 
-class Refused(AgentMessage, tag="refused"):
+class Refused(AgentMessage, frozen=True, kw_only=True, tag="refused"):
     """This agent may not work here (wrong key, wrong version, host name taken); it stops trying."""
 
     why: str

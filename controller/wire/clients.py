@@ -24,7 +24,7 @@ class ClientMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="m"):
 # --- Requests --------------------------------------------------------------------------------------
 
 
-class Submit(ClientMessage, tag="submit"):
+class Submit(ClientMessage, frozen=True, kw_only=True, tag="submit"):
     """`specs` carry placeholder ids (`new-0`, ...); dependencies inside the batch name those.
 
     With `array` the specs become tasks `N_0 .. N_k` of one number. `idempotency_key` makes a repeat
@@ -38,7 +38,7 @@ class Submit(ClientMessage, tag="submit"):
     dry_run: bool = False
 
 
-class ListJobs(ClientMessage, tag="jobs"):
+class ListJobs(ClientMessage, frozen=True, kw_only=True, tag="jobs"):
     job_ids: tuple[JobId, ...] = ()
     """Empty: all. An array's number stands for all its tasks."""
     include_ended: bool = False
@@ -46,27 +46,27 @@ class ListJobs(ClientMessage, tag="jobs"):
     limit: int = 10_000
 
 
-class ShowJob(ClientMessage, tag="show"):
+class ShowJob(ClientMessage, frozen=True, kw_only=True, tag="show"):
     job_id: JobId
 
 
-class Explain(ClientMessage, tag="explain"):
+class Explain(ClientMessage, frozen=True, kw_only=True, tag="explain"):
     job_id: JobId
 
 
-class ChangeJobs(ClientMessage, tag="change"):
+class ChangeJobs(ClientMessage, frozen=True, kw_only=True, tag="change"):
     verb: Literal["cancel", "hold", "release", "preempt", "checkpoint"]
     job_ids: tuple[JobId, ...]
 
 
-class WaitJobs(ClientMessage, tag="wait"):
+class WaitJobs(ClientMessage, frozen=True, kw_only=True, tag="wait"):
     """Answered when all have ended, or after `timeout_s` with what is known then."""
 
     job_ids: tuple[JobId, ...]
     timeout_s: float = 30.0
 
 
-class ReadJobLog(ClientMessage, tag="read-log"):
+class ReadJobLog(ClientMessage, frozen=True, kw_only=True, tag="read-log"):
     job_id: JobId
     attempt: int | None = None
     """None: the newest."""
@@ -76,36 +76,36 @@ class ReadJobLog(ClientMessage, tag="read-log"):
     wait_s: float = 0.0
 
 
-class ListNodes(ClientMessage, tag="nodes"):
+class ListNodes(ClientMessage, frozen=True, kw_only=True, tag="nodes"):
     pass
 
 
-class ChangeNode(ClientMessage, tag="change-node"):
+class ChangeNode(ClientMessage, frozen=True, kw_only=True, tag="change-node"):
     verb: Literal["drain", "resume", "lost"]
     host_id: HostId
 
 
-class GetPolicy(ClientMessage, tag="policy"):
+class GetPolicy(ClientMessage, frozen=True, kw_only=True, tag="policy"):
     pass
 
 
-class SetPolicy(ClientMessage, tag="set-policy"):
+class SetPolicy(ClientMessage, frozen=True, kw_only=True, tag="set-policy"):
     name: str
     parameters: Parameters = {}
 
 
-class GetStatus(ClientMessage, tag="status"):
+class GetStatus(ClientMessage, frozen=True, kw_only=True, tag="status"):
     """Version, uptime, counters: for `doctor`, `top` and `version`."""
 
 
-class GetDecisions(ClientMessage, tag="decisions"):
+class GetDecisions(ClientMessage, frozen=True, kw_only=True, tag="decisions"):
     """The newest decisions about one job (for `explain`) or all jobs (for `top`)."""
 
     job_id: JobId | None = None
     limit: int = 20
 
 
-class Stop(ClientMessage, tag="stop"):
+class Stop(ClientMessage, frozen=True, kw_only=True, tag="stop"):
     """Ask the controller to end (only its own user or an admin). Jobs go on."""
 
 
@@ -199,17 +199,17 @@ class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Reply(ClientMessage, tag="ok"):
+class Reply(ClientMessage, frozen=True, kw_only=True, tag="ok"):
     request_id: int
 
 
-class Submitted(Reply, tag="submitted"):
+class Submitted(Reply, frozen=True, kw_only=True, tag="submitted"):
     job_ids: tuple[JobId, ...]
     notes: tuple[str, ...] = ()
     """What the user should know at once, e.g. why it cannot start yet."""
 
 
-class Jobs(Reply, tag="job-list"):
+class Jobs(Reply, frozen=True, kw_only=True, tag="job-list"):
     jobs: tuple[JobView, ...]
     now_s: float
     wall_s: float
@@ -218,7 +218,7 @@ class Jobs(Reply, tag="job-list"):
     """How many matched beyond `limit`."""
 
 
-class Shown(Reply, tag="shown"):
+class Shown(Reply, frozen=True, kw_only=True, tag="shown"):
     job: JobView
     spec: JobSpec
     attempts: tuple[AttemptView, ...]
@@ -226,7 +226,7 @@ class Shown(Reply, tag="shown"):
     wall_s: float
 
 
-class Explained(Reply, tag="explained"):
+class Explained(Reply, frozen=True, kw_only=True, tag="explained"):
     job: JobView
     lines: tuple[str, ...]
     """First the present answer, then the history of decisions, newest first."""
@@ -234,7 +234,7 @@ class Explained(Reply, tag="explained"):
     wall_s: float
 
 
-class LogPart(Reply, tag="log-part"):
+class LogPart(Reply, frozen=True, kw_only=True, tag="log-part"):
     job_id: JobId
     attempt: int
     rank: int
@@ -248,13 +248,13 @@ class LogPart(Reply, tag="log-part"):
     missing: str = ""
 
 
-class Nodes(Reply, tag="node-list"):
+class Nodes(Reply, frozen=True, kw_only=True, tag="node-list"):
     nodes: tuple[NodeView, ...]
     now_s: float
     wall_s: float
 
 
-class PolicyView(Reply, tag="policy-view"):
+class PolicyView(Reply, frozen=True, kw_only=True, tag="policy-view"):
     name: str
     parameters: Parameters
     available: dict[str, str]
@@ -262,7 +262,7 @@ class PolicyView(Reply, tag="policy-view"):
     defaults: dict[str, Parameters]
 
 
-class Status(Reply, tag="status-view"):
+class Status(Reply, frozen=True, kw_only=True, tag="status-view"):
     version: str
     pid: int
     now_s: float
@@ -278,17 +278,17 @@ class Status(Reply, tag="status-view"):
     endpoint: str
 
 
-class Decisions(Reply, tag="decision-list"):
+class Decisions(Reply, frozen=True, kw_only=True, tag="decision-list"):
     decisions: tuple[DecisionView, ...]
     now_s: float
     wall_s: float
 
 
-class Done(Reply, tag="done"):
+class Done(Reply, frozen=True, kw_only=True, tag="done"):
     lines: tuple[str, ...] = ()
 
 
-class Failure(Reply, tag="failure"):
+class Failure(Reply, frozen=True, kw_only=True, tag="failure"):
     """A refusal. `code` maps to the exit code in design 7."""
 
     code: Literal["refused", "usage", "not-found", "not-allowed", "never-fits", "version", "internal"]

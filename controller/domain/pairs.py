@@ -1,0 +1,62 @@
+"""What has been measured about pairs of jobs, and the best known interference ratio of a pair.
+
+Sources in falling trust: this kind of pair observed live > the duty-cycle rule > the default
+(a trained predictor will stand between the first two).
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from cotenant.controller.domain.job import Job, JobSpec
+from cotenant.controller.domain.perf import Interference, duty_cycle_rule
+
+
+def signature(spec: JobSpec) -> str:
+    """What makes two jobs "the same kind" for measurements: command, batch, workers, device type."""
+    parts = (*spec.launch.argv, "", str(spec.batch_size), str(spec.gpus_min), spec.gpu_type)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+class Observed(msgspec.Struct, kw_only=True):
+    """Mean interference ratio of one kind of job beside another, and how often it was seen."""
+
+    xi: float
+    count: int
+
+
+COUNT_MAX = 20
+"""Older observations fade: the mean moves by at least 1/COUNT_MAX with each new one."""
+
+
+class PairTable:
+    """Observed ratios, one way each: (this kind, beside that kind) -> xi."""
+
+    def __init__(self, entries: dict[str, Observed] | None = None) -> None:
+        self.entries: dict[str, Observed] = entries if entries is not None else {}
+
+    def observe(self, job: Job, partner: Job, xi: float) -> None:
+        """Take in one measurement; below 1 is noise and counts as 1."""
+        key = _key(job, partner)
+        seen = self.entries.setdefault(key, Observed(xi=max(1.0, xi), count=0))
+        seen.count = min(COUNT_MAX, seen.count + 1)
+        seen.xi += (max(1.0, xi) - seen.xi) / seen.count
+
+    def interference(self, first: Job, second: Job) -> Interference:
+        """The ratios of (first, second); each side from the best source there is for it."""
+        rule = duty_cycle_rule(first.profile, second.profile)
+        one, two = self.entries.get(_key(first, second)), self.entries.get(_key(second, first))
+        if one is None and two is None:
+            return rule
+        return Interference(
+            first=one.xi if one else rule.first,
+            second=two.xi if two else rule.second,
+            source="observed",
+            count=min((seen.count for seen in (one, two) if seen), default=0),
+        )
+
+
+def _key(job: Job, partner: Job) -> str:
+    return f"{signature(job.spec)}:{signature(partner.spec)}"

@@ -1,0 +1,222 @@
+"""A what-if over a view: the decisions of one round, each seen by the next.
+
+Rule: nothing of the view is copied until it is touched, so a round costs what it decides, not what
+the cluster holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cotenant.controller.domain.actions import AnyAction, Place, Preempt, Share
+from cotenant.controller.domain.cluster import HostState
+from cotenant.controller.domain.ids import DeviceId, HostId, JobId
+from cotenant.controller.domain.job import LEAVING, Job
+from cotenant.controller.domain.reasons import Reason
+from cotenant.controller.domain.view import Shape, View, shape_of, suits
+
+
+class Plan:
+    """Actions of one decision, and the cluster as it would be after them."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.actions: list[AnyAction] = []
+        self._free: dict[tuple[HostId, str], list[DeviceId]] = {}  # Touched hosts only.
+        self._added: dict[DeviceId, list[JobId]] = {}
+        self._placed: set[JobId] = set()
+        self._preempted: set[JobId] = set()
+
+    def fork(self) -> Plan:
+        """A plan of its own that starts where this one stands: for trying something out."""
+        trial = Plan(self.view)
+        trial._free = {key: list(devices) for key, devices in self._free.items()}
+        trial._added = {device_id: list(jobs) for device_id, jobs in self._added.items()}
+        trial._placed = set(self._placed)
+        trial._preempted = set(self._preempted)
+        return trial
+
+    def suppose_left(self, job: Job) -> None:
+        """As if the job had left its devices: those that nobody else holds count as free."""
+        self._preempted.add(job.job_id)
+        for device_id in job.placement.devices if job.placement else ():
+            device = self.view.devices[device_id]
+            if self.view.hosts[device.host_id].state is not HostState.OK or not device.healthy:
+                continue
+            free = self._touch(device.host_id, device.type)
+            if not self.staying(device_id) and device_id not in free:
+                free.append(device_id)
+                free.sort()
+
+    # --- What is free ------------------------------------------------------------------------------
+
+    def free_devices(self, host_id: HostId, type: str) -> Sequence[DeviceId]:
+        touched = self._free.get((host_id, type))
+        return self.view.free.devices(host_id, type) if touched is None else touched
+
+    def _hosts_with(self, type: str, count: int) -> Iterator[HostId]:
+        for host_id in self.view.free.with_free(type, count):
+            if (host_id, type) not in self._free:
+                yield host_id
+        for (host_id, host_type), devices in self._free.items():
+            if host_type == type and len(devices) == count:
+                yield host_id
+
+    def _most(self, type: str) -> int:
+        touched = (len(devices) for (_, t), devices in self._free.items() if t == type)
+        return max(self.view.free.most(type), max(touched, default=0))
+
+    def free_count(self, shape: Shape) -> int:
+        """Free devices a job of this shape could use, at most `shape.gpus` of them counted per type."""
+        best = 0
+        for type in self._types(shape):
+            total = 0
+            for count in range(self._most(type), 0, -1):
+                total += count * sum(
+                    1 for host_id in self._hosts_with(type, count) if self._suits(host_id, shape)
+                )
+            best = max(best, total)
+        return best
+
+    def _types(self, shape: Shape) -> Sequence[str]:
+        return (shape.gpu_type,) if shape.gpu_type else self.view.free.types()
+
+    def _suits(self, host_id: HostId, shape: Shape) -> bool:
+        return suits(self.view.hosts[host_id], shape)
+
+    # --- Finding a place ---------------------------------------------------------------------------
+
+    def find_free(self, job: Job) -> tuple[DeviceId, ...] | None:
+        """Free devices for the whole gang, consolidated, or None.
+
+        On one host if any host could ever hold it: the one with the fewest devices left over, hosts
+        of its last failures only when no other will do. Over several hosts otherwise, or as `nodes`
+        asks, the fullest free ones first.
+        """
+        shape = shape_of(job)
+        for avoid in (job.avoid, ()) if job.avoid else ((),):
+            for type in self._types(shape):
+                found = self._find_on_type(shape, type, avoid)
+                if found:
+                    return found
+        return None
+
+    def _find_on_type(self, shape: Shape, type: str, avoid: Sequence[HostId]) -> tuple[DeviceId, ...] | None:
+        if shape.nodes > 1:
+            return self._find_pods(shape, type, shape.nodes, shape.gpus // shape.nodes, avoid)
+        for count in range(shape.gpus, self._most(type) + 1):
+            for host_id in self._hosts_with(type, count):
+                if host_id in avoid or not self._suits(host_id, shape):
+                    continue
+                devices = self._fitting(host_id, type, shape)
+                if len(devices) >= shape.gpus:
+                    return tuple(devices[: shape.gpus])
+        if shape.nodes == 0 and shape.gpus > largest_host(self.view, shape, type):
+            return self._spread(shape, type, avoid)
+        return None
+
+    def _find_pods(
+        self, shape: Shape, type: str, nodes: int, per_node: int, avoid: Sequence[HostId]
+    ) -> tuple[DeviceId, ...] | None:
+        chosen: list[DeviceId] = []
+        pods = 0
+        for count in range(per_node, self._most(type) + 1):
+            for host_id in self._hosts_with(type, count):
+                if host_id in avoid or not self._suits(host_id, shape) or not self._reachable(host_id):
+                    continue
+                devices = self._fitting(host_id, type, shape)
+                if len(devices) >= per_node:
+                    chosen.extend(devices[:per_node])
+                    pods += 1
+                    if pods == nodes:
+                        return tuple(chosen)
+        return None
+
+    def _spread(self, shape: Shape, type: str, avoid: Sequence[HostId]) -> tuple[DeviceId, ...] | None:
+        chosen: list[DeviceId] = []
+        for count in range(self._most(type), 0, -1):
+            for host_id in self._hosts_with(type, count):
+                if host_id in avoid or not self._suits(host_id, shape) or not self._reachable(host_id):
+                    continue
+                chosen.extend(self._fitting(host_id, type, shape)[: shape.gpus - len(chosen)])
+                if len(chosen) == shape.gpus:
+                    return tuple(chosen)
+        return None
+
+    def _reachable(self, host_id: HostId) -> bool:
+        """A gang over several hosts needs addresses that other hosts can reach."""
+        return not self.view.hosts[host_id].report.address.startswith("127.")
+
+    def _fitting(self, host_id: HostId, type: str, shape: Shape) -> Sequence[DeviceId]:
+        devices = self.free_devices(host_id, type)
+        if shape.memory_mib == 0:
+            return devices
+        return [d for d in devices if self.view.devices[d].usable_mib >= shape.memory_mib]
+
+    # --- Who is where, after the plan --------------------------------------------------------------
+
+    def staying(self, device_id: DeviceId) -> list[JobId]:
+        """Jobs that hold or get the device and are not on their way out."""
+        here = [j for j in self.view.tenants(device_id) if not self.is_leaving(j)]
+        claim = self.view.claimed_by(device_id)
+        if claim is not None and claim not in self._preempted:
+            here.append(claim)
+        return here + self._added.get(device_id, [])
+
+    def is_leaving(self, job_id: JobId) -> bool:
+        return job_id in self._preempted or self.view.jobs[job_id].phase in LEAVING
+
+    def is_placed(self, job_id: JobId) -> bool:
+        return job_id in self._placed
+
+    # --- Deciding ----------------------------------------------------------------------------------
+
+    def place(
+        self, job: Job, devices: tuple[DeviceId, ...], reason: Reason, accumulation_steps: int = 1
+    ) -> None:
+        """The job gets devices that are free, or that this plan's victims leave."""
+        self.actions.append(
+            Place(job_id=job.job_id, devices=devices, accumulation_steps=accumulation_steps, reason=reason)
+        )
+        self._take(job, devices)
+
+    def share(self, job: Job, devices: tuple[DeviceId, ...], reason: Reason, accumulation_steps: int) -> None:
+        """The job gets devices some of which hold one co-tenant that stays."""
+        self.actions.append(
+            Share(job_id=job.job_id, devices=devices, accumulation_steps=accumulation_steps, reason=reason)
+        )
+        self._take(job, devices)
+
+    def preempt(self, victim: Job, newcomer: Job, reason: Reason) -> None:
+        """The victim saves and leaves; its devices are not free before it has."""
+        self.actions.append(Preempt(job_id=victim.job_id, for_job=newcomer.job_id, reason=reason))
+        self._preempted.add(victim.job_id)
+
+    def _take(self, job: Job, devices: tuple[DeviceId, ...]) -> None:
+        self._placed.add(job.job_id)
+        for device_id in devices:
+            device = self.view.devices[device_id]
+            free = self._touch(device.host_id, device.type)
+            if device_id in free:
+                free.remove(device_id)
+            self._added.setdefault(device_id, []).append(job.job_id)
+
+    def _touch(self, host_id: HostId, type: str) -> list[DeviceId]:
+        key = (host_id, type)
+        if key not in self._free:
+            self._free[key] = list(self.view.free.devices(host_id, type))
+        return self._free[key]
+
+
+def largest_host(view: View, shape: Shape, type: str) -> int:
+    """Most devices of a type on one suitable host, busy or not: decides if a gang must be spread."""
+    if not (shape.features or shape.domain or shape.not_hosts):
+        return view.free.capacity(type)
+    return max(
+        (
+            sum(1 for device in host.report.devices if device.type == type and device.healthy)
+            for host in view.hosts.values()
+            if suits(host, shape)
+        ),
+        default=0,
+    )

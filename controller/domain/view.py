@@ -1,0 +1,130 @@
+"""What a policy sees: the cluster, read-only, at no cost.
+
+Rule: a view is the ledger's own indexes behind a narrow door. Nothing is copied; a policy that wants
+to try something out does so on a `Plan`, which overlays the view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from cotenant.controller.domain.cluster import Device, Host
+from cotenant.controller.domain.ids import DeviceId, HostId, JobId
+from cotenant.controller.domain.job import Job, JobSpec
+from cotenant.controller.domain.perf import Interference
+
+
+class Shape(NamedTuple):
+    """What a placement must satisfy. Waiting jobs of one shape can stand in for each other, so the
+    ledger keeps one ordered queue per shape, and a policy that fails for one job of a shape need not
+    try the others."""
+
+    gpus: int
+    nodes: int
+    gpu_type: str
+    features: tuple[str, ...]
+    memory_mib: int
+    domain: str
+    """Where its checkpoint can be read; empty = anywhere."""
+    not_hosts: tuple[HostId, ...]
+    """Hosts that lack its working directory."""
+    fraction: float
+
+
+def shape_of(job: Job) -> Shape:
+    """The shape of a job as it waits now."""
+    newest = max(job.checkpoints, key=lambda c: (c.attempt, c.step), default=None)
+    return shape_of_spec(job.spec, newest.domain if newest else "", job.workdir_missing)
+
+
+def shape_of_spec(spec: JobSpec, domain: str = "", not_hosts: tuple[HostId, ...] = ()) -> Shape:
+    """The shape of a job as submitted."""
+    return Shape(
+        spec.gpus_min,
+        spec.nodes,
+        spec.gpu_type,
+        spec.features,
+        spec.memory_mib or 0,
+        domain,
+        not_hosts,
+        spec.gpu_fraction,
+    )
+
+
+def suits(host: Host, shape: Shape) -> bool:
+    """Whether a host may run a job of this shape at all, leaving its devices aside."""
+    if shape.domain and host.checkpoint_domain != shape.domain:
+        return False
+    if host.host_id in shape.not_hosts:
+        return False
+    return not shape.features or set(shape.features) <= set(host.report.features)
+
+
+class FreeHosts(Protocol):
+    """Hosts that can take work, by how many of their devices of one type are free."""
+
+    def types(self) -> Sequence[str]: ...
+
+    def most(self, type: str) -> int:
+        """The greatest number of free devices on one host."""
+
+    def capacity(self, type: str) -> int:
+        """The greatest number of devices on one host, busy or not."""
+
+    def with_free(self, type: str, count: int) -> Iterable[HostId]:
+        """Hosts with exactly `count` free devices, in host order."""
+
+    def devices(self, host_id: HostId, type: str) -> Sequence[DeviceId]:
+        """A host's free devices, in device order."""
+
+
+class View(Protocol):
+    """The cluster at one moment."""
+
+    @property
+    def now_s(self) -> float: ...
+
+    @property
+    def jobs(self) -> Mapping[JobId, Job]: ...
+
+    @property
+    def hosts(self) -> Mapping[HostId, Host]: ...
+
+    @property
+    def devices(self) -> Mapping[DeviceId, Device]: ...
+
+    @property
+    def free(self) -> FreeHosts: ...
+
+    def shapes(self) -> Iterable[Shape]:
+        """Shapes of the queued jobs."""
+
+    def queue(self, shape: Shape) -> Sequence[Job]:
+        """Queued jobs of one shape, in the policy's order."""
+
+    def queued(self) -> Iterator[Job]:
+        """All queued jobs in the policy's order, merged lazily."""
+
+    def order_key(self, job: Job) -> tuple[Any, ...]:
+        """Where a waiting job stands: aged jobs first, then the policy's key, then arrival."""
+
+    def queued_count(self) -> int: ...
+
+    def on_devices(self) -> Sequence[Job]:
+        """Jobs that hold devices, by predicted end (unknown ends last)."""
+
+    def tenants(self, device_id: DeviceId) -> Sequence[JobId]:
+        """Jobs that hold the device now, leaving ones included."""
+
+    def claimed_by(self, device_id: DeviceId) -> JobId | None:
+        """The reserved job that gets the device next, if any."""
+
+    def planned_mib(self, job: Job) -> int | None:
+        """A placed job's planned memory per device; None = unknown."""
+
+    def interference(self, first: Job, second: Job) -> Interference:
+        """The best known ratios for a pair, with their source."""
+
+    def largest_placement(self, shape: Shape) -> int:
+        """Most devices a job of this shape could ever get on the hosts known, drained ones included."""

@@ -1,0 +1,100 @@
+"""How long a job will still take: what the user said, what was measured, what others took.
+
+Sources in the order of trust at arrival: the user's `--expect` > iterations x profiled step time >
+median of the user's jobs with the same command > the cluster's median > unknown. Once the job runs and
+says how many iterations it has, its measured step time takes over.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from cotenant.controller.domain.events import ProgressSeen
+from cotenant.controller.domain.job import Job, JobSpec, Phase
+from cotenant.controller.domain.pairs import signature
+from cotenant.controller.domain.perf import step_s
+from cotenant.controller.ledger import Estimates, Ledger
+
+KEPT_PER_COMMAND = 20
+KEPT_RECENT = 200
+COMMANDS_KEPT = 2_000
+OVERRUN_RATIO = 0.1
+"""A job past its estimate is expected to need this share of what it has had."""
+
+
+def estimate_arrival(estimates: Estimates, spec: JobSpec) -> tuple[float | None, str]:
+    """Expected training seconds of a new job, and where the number comes from."""
+    if spec.expected_s is not None:
+        return spec.expected_s, "user"
+    if spec.iterations is not None and spec.profile is not None and spec.batch_size is not None:
+        one = step_s(spec.profile, spec.batch_size, 1)
+        if one is not None:
+            return spec.iterations * one, "profile"
+    same = estimates.by_command.get(_key(spec))
+    if same:
+        return median(same), "same command"
+    if estimates.recent:
+        return median(estimates.recent), "cluster median"
+    return None, "none"
+
+
+def learn_duration(estimates: Estimates, job: Job, now_s: float) -> None:
+    """Keep a finished job's run time for those that come after it."""
+    run_s = job.run_s + (now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0)
+    if run_s <= 0:
+        return
+    same = estimates.by_command.setdefault(_key(job.spec), [])
+    same.append(run_s)
+    del same[:-KEPT_PER_COMMAND]
+    if len(estimates.by_command) > COMMANDS_KEPT:
+        del estimates.by_command[next(iter(estimates.by_command))]
+    estimates.recent.append(run_s)
+    del estimates.recent[:-KEPT_RECENT]
+
+
+def _key(spec: JobSpec) -> str:
+    return f"{spec.user}:{signature(spec)}"
+
+
+def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen, now_s: float) -> None:
+    """Update what is expected of a job on devices from a step count and step time. In place."""
+    job.remaining_s = job.remaining_now_s(now_s)
+    job.remaining_at_s = now_s
+    job.step = event.step
+    if event.step_s is None or job.placement is None:
+        return
+    job.step_s = event.step_s
+    steps = job.placement.accumulation_steps
+    if not ledger.partners(job):
+        alone_s = event.step_s / ledger.stretch(job, steps)
+        job.solo_step_s = alone_s
+    solo_s = job.solo_step_s if job.solo_step_s is not None else event.step_s
+    job.slowdown = max(event.step_s / solo_s, 1e-6)
+    if job.spec.iterations is not None:
+        job.remaining_s = max(0, job.spec.iterations - event.step) * solo_s
+        job.estimate_source = "measured"
+    elif job.remaining_s == 0.0:
+        job.remaining_s = OVERRUN_RATIO * (job.run_s + now_s - job.phase_since_s)
+        job.estimate_source = f"{job.estimate_source.removesuffix(', overrun')}, overrun"
+
+
+def observe_sharing(ledger: Ledger, job: Job) -> None:
+    """A measured step time beside exactly one co-tenant is an observation of that pair, one way."""
+    partners = ledger.partners(job)
+    if len(partners) != 1 or job.step_s is None or job.solo_step_s is None or job.placement is None:
+        return
+    partner = ledger.jobs[partners[0]]
+    if job.phase is Phase.RUNNING and partner.phase is Phase.RUNNING:
+        alone_s = job.solo_step_s * ledger.stretch(job, job.placement.accumulation_steps)
+        ledger.pairs.observe(job, partner, job.step_s / alone_s)
+
+
+def remaining_from(job: Job, step: int) -> float | None:
+    """Expected training seconds when the job goes on from an earlier step (work since then is lost)."""
+    if job.remaining_s is None:
+        return None
+    lost_steps = max(0, job.step - step)
+    if job.spec.iterations is not None and job.solo_step_s is not None:
+        return max(0, job.spec.iterations - step) * job.solo_step_s
+    pace_s = job.solo_step_s or job.step_s or 0.0
+    return job.remaining_s + lost_steps * pace_s

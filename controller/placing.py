@@ -1,0 +1,121 @@
+"""Whether a policy's placement is allowed, and what it means in memory.
+
+Rule: pure checks against the ledger. A policy may be wrong, old or hostile; what passes here keeps
+promise 1 (tenants, memory, whole gangs), whatever it asked for.
+"""
+
+from __future__ import annotations
+
+from cotenant.controller.domain.actions import Place, Share
+from cotenant.controller.domain.cluster import HostState
+from cotenant.controller.domain.ids import DeviceId
+from cotenant.controller.domain.job import LEAVING, Job, Phase, Placement
+from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain.view import shape_of, suits
+from cotenant.controller.ledger import Ledger
+
+
+def check(ledger: Ledger, action: Place | Share) -> Reason | None:
+    """Why the placement is refused, or None if it is allowed."""
+    what = f"job {action.job_id}"
+    job = ledger.jobs.get(action.job_id)
+    if job is None or job.phase is not Phase.QUEUED:
+        return because("refused-phase", what, job.phase if job else "gone")
+    spec = job.spec
+    count = len(set(action.devices))
+    if count != len(action.devices) or not spec.gpus_min <= count <= spec.gpus_max:
+        return because("refused-gang", what, count, spec.gpus_min, spec.gpus_max)
+    refusal = _check_gang(ledger, job, action.devices)
+    if refusal is not None:
+        return refusal
+    for device_id in action.devices:
+        refusal = _check_device(ledger, job, action, device_id)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def _check_gang(ledger: Ledger, job: Job, devices: tuple[DeviceId, ...]) -> Reason | None:
+    what = f"job {job.job_id}"
+    by_host: dict[str, int] = {}
+    for device_id in devices:
+        device = ledger.devices.get(device_id)
+        if device is None:
+            return because("refused-devices", what, device_id, "unknown")
+        by_host[device.host_id] = by_host.get(device.host_id, 0) + 1
+    if job.spec.nodes and (len(by_host) != job.spec.nodes or len(set(by_host.values())) != 1):
+        return because(
+            "refused-gang", what, f"{len(by_host)} hosts for {len(devices)}", job.spec.nodes, job.spec.nodes
+        )
+    if len(by_host) > 1:
+        for device_id in devices:
+            host = ledger.hosts[ledger.devices[device_id].host_id]
+            if host.report.address.startswith("127."):
+                return because(
+                    "refused-devices", what, device_id, "its host has no address for gangs over hosts"
+                )
+    return None
+
+
+def _check_device(ledger: Ledger, job: Job, action: Place | Share, device_id: DeviceId) -> Reason | None:
+    what = f"job {job.job_id}"
+    device = ledger.devices[device_id]
+    host = ledger.hosts[device.host_id]
+    shape = shape_of(job)
+    if host.state is not HostState.OK or not device.healthy:
+        return because("refused-devices", what, device_id, host.state if device.healthy else device.note)
+    if shape.gpu_type not in ("", device.type) or not suits(host, shape):
+        return because("refused-devices", what, device_id, "not what the job asked for")
+    claim = ledger.claimed_by(device_id)
+    if claim is not None:
+        return because("refused-devices", what, device_id, f"reserved for job {claim}")
+    staying = [ledger.jobs[t] for t in ledger.tenants(device_id) if ledger.jobs[t].phase not in LEAVING]
+    if isinstance(action, Place) and staying:
+        return because("refused-tenants", what, device_id, len(staying))
+    if len(staying) >= device.max_tenants:
+        return because("refused-tenants", what, device_id, len(staying))
+    needed = ledger.needed_mib(job, action.accumulation_steps)
+    if not staying:
+        if needed is not None and needed > device.usable_mib:
+            return because("refused-memory", what, needed, device_id, device.usable_mib)
+        return None
+    return _check_sharing(ledger, job, device_id, staying, needed)
+
+
+def _check_sharing(
+    ledger: Ledger, job: Job, device_id: DeviceId, staying: list[Job], needed: int | None
+) -> Reason | None:
+    what = f"job {job.job_id}"
+    device = ledger.devices[device_id]
+    if job.spec.share == "never":
+        return because("sharing-off")
+    for other in staying:
+        if other.spec.share == "never":
+            return because("sharing-unknown", other.job_id, "it was submitted with --share never")
+        if device.sharing == "mps" and other.spec.launch.uid != job.spec.launch.uid:
+            return because("refused-uid", what, device_id)
+    planned = [ledger.planned_mib(other) for other in staying]
+    if needed is None or any(p is None for p in planned):
+        unknown = job.job_id if needed is None else staying[0].job_id
+        return because(
+            "sharing-unknown", staying[0].job_id, f"the memory that job {unknown} needs is not known"
+        )
+    left = device.usable_mib - sum(p or 0 for p in planned)
+    if needed > left:
+        return because("refused-memory", what, needed, device_id, left)
+    return None
+
+
+def placement(ledger: Ledger, job: Job, action: Place | Share) -> Placement:
+    """The placement an allowed action stands for; devices in rank order, one host's together."""
+    devices = tuple(sorted(action.devices, key=lambda d: (ledger.devices[d].host_id, d)))
+    steps = action.accumulation_steps
+    batch = job.spec.batch_size
+    return Placement(
+        devices=devices,
+        accumulation_steps=steps,
+        sub_batch=None if batch is None else -(-batch // steps),
+        memory_mib=ledger.needed_mib(job, steps),
+        slowdown=ledger.stretch(job, steps),
+        reason=action.reason,
+    )

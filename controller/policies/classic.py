@@ -1,0 +1,176 @@
+"""The classic orders: fifo, sjf, srtf.
+
+Each decision costs what it starts, plus one look at the head of each queue (one queue per shape):
+it does not grow with the backlog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cotenant.controller.domain.actions import NOTHING, Decision
+from cotenant.controller.domain.events import AnyEvent, ProgressSeen
+from cotenant.controller.domain.ids import DeviceId
+from cotenant.controller.domain.job import Job, Phase
+from cotenant.controller.domain.plan import Plan
+from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain.view import View, shape_of
+from cotenant.controller.policies.base import Stateless, next_candidates, why_waiting
+
+UNKNOWN_S = 1e12
+"""Jobs that say nothing about their length go last under size-based orders."""
+
+
+def by_remaining(job: Job) -> tuple[float, ...]:
+    """Shortest expected remaining time first."""
+    return (UNKNOWN_S if job.remaining_s is None else job.remaining_s,)
+
+
+class Classic(Stateless):
+    """Place queued jobs in order on free devices; never share, never preempt.
+
+    `strict`: the first job that does not fit keeps those behind it waiting. Otherwise a job that does
+    not fit is passed over.
+    """
+
+    def __init__(self, name: str, key: Callable[[Job], tuple[float, ...]], strict: bool) -> None:
+        self.name = name
+        self._key = key
+        self._strict = strict
+
+    def queue_key(self, job: Job) -> tuple[float, ...]:
+        return self._key(job)
+
+    def decide(self, view: View, event: AnyEvent) -> Decision:
+        if isinstance(event, ProgressSeen) or not view.queued_count():
+            return NOTHING
+        plan = Plan(view)
+        place_in_order(plan, self.name, self._strict)
+        return Decision(actions=tuple(plan.actions))
+
+    def explain(self, view: View, job: Job) -> Reason:
+        return why_waiting(view, job, self.name)
+
+
+def place_in_order(plan: Plan, order: str, strict: bool) -> Job | None:
+    """Give free devices to queued jobs in order. Returns the first that had to wait, or None."""
+    view = plan.view
+    blocked: set[object] = set()
+    first_waiting: Job | None = None
+    while (job := next_candidates(view, plan, blocked)) is not None:
+        devices = plan.find_free(job)
+        if devices is not None:
+            plan.place(job, devices, because("free-devices-in-order", order, len(devices)))
+            continue
+        first_waiting = first_waiting or job
+        shape = shape_of(job)
+        blocked.add(shape)
+        if strict and view.largest_placement(shape) >= shape.gpus:
+            break
+    return first_waiting
+
+
+def fifo() -> Classic:
+    """First come, first served; the head of the queue keeps its place until it fits."""
+    return Classic("fifo", lambda job: (), strict=True)
+
+
+def sjf() -> Classic:
+    """Shortest expected remaining time first among those that fit."""
+    return Classic("sjf", by_remaining, strict=False)
+
+
+class Srtf(Stateless):
+    """Shortest remaining time first; a newcomer may preempt jobs with more remaining time.
+
+    The orchestrator of Lazer section 4.1 with the deferral always 0: free devices first, then running
+    jobs by remaining time, longest first, until the newcomer fits. Only newcomers (jobs that have just
+    become eligible) preempt; freed devices go to the queue in order (variant `srtf` of the notes on
+    Lazer; the variant that re-evaluates the whole queue is `srtf-full`).
+    """
+
+    name = "srtf"
+
+    def queue_key(self, job: Job) -> tuple[float, ...]:
+        return by_remaining(job)
+
+    def decide(self, view: View, event: AnyEvent) -> Decision:
+        if isinstance(event, ProgressSeen) or not view.queued_count():
+            return NOTHING
+        plan = Plan(view)
+        waiting = place_in_order(plan, self.name, strict=False)
+        if waiting is not None and waiting.phase_since_s >= view.now_s:
+            preempt_longest(plan, waiting)
+        return Decision(actions=tuple(plan.actions))
+
+    def explain(self, view: View, job: Job) -> Reason:
+        reason = why_waiting(view, job, self.name)
+        if reason.code != "first-no-devices":
+            return reason
+        return why_no_victims(view, job) or reason
+
+
+def preempt_longest(plan: Plan, newcomer: Job) -> bool:
+    """Make room for the newcomer by preempting the jobs with the most remaining time, or do nothing."""
+    found = victims_for(plan, newcomer)
+    if found is None:
+        return False
+    victims, devices = found
+    view = plan.view
+    mine_s = newcomer.remaining_s or 0.0
+    for victim in victims:
+        left_s = victim.remaining_now_s(view.now_s) or 0.0
+        plan.preempt(victim, newcomer, because("preempted-for", newcomer.job_id, mine_s, left_s))
+    least_s = min(victim.remaining_now_s(view.now_s) or 0.0 for victim in victims)
+    names = ", ".join(victim.job_id for victim in victims)
+    plan.place(newcomer, devices, because("preempts", mine_s, least_s, names))
+    return True
+
+
+def victims_for(plan: Plan, newcomer: Job) -> tuple[list[Job], tuple[DeviceId, ...]] | None:
+    """Running jobs, most remaining first, until the newcomer fits on what is free and what they leave.
+
+    Victims that turn out not to be needed are spared. None if no set of victims makes room.
+    """
+    if newcomer.remaining_s is None:
+        return None
+    trial = plan.fork()
+    tried: list[Job] = []
+    for job in sorted(
+        worth_preempting(plan, newcomer),
+        key=lambda j: (-(j.remaining_now_s(plan.view.now_s) or 0.0), j.number),
+    ):
+        tried.append(job)
+        trial.suppose_left(job)
+        devices = trial.find_free(newcomer)
+        if devices is not None:
+            chosen = set(devices)
+            return [v for v in tried if v.placement and chosen.intersection(v.placement.devices)], devices
+    return None
+
+
+def worth_preempting(plan: Plan, newcomer: Job) -> list[Job]:
+    """Jobs on devices that may be preempted and have more remaining time than the newcomer."""
+    view = plan.view
+    mine_s = newcomer.remaining_s or 0.0
+    return [
+        job
+        for job in view.on_devices()
+        if job.phase in (Phase.RUNNING, Phase.LOADING)
+        and job.preemptible
+        and not plan.is_leaving(job.job_id)
+        and (job.remaining_now_s(view.now_s) or 0.0) > mine_s
+    ]
+
+
+def why_no_victims(view: View, job: Job) -> Reason | None:
+    """Why the first in the queue preempts nobody."""
+    if job.remaining_s is None:
+        return None
+    on_devices = [j for j in view.on_devices() if j.phase in (Phase.RUNNING, Phase.LOADING)]
+    firm = [j.job_id for j in on_devices if not j.preemptible]
+    if on_devices and len(firm) == len(on_devices):
+        return because("not-preemptible", ", ".join(firm[:5]))
+    if on_devices and not worth_preempting(Plan(view), job):
+        return because("outlives", job.remaining_s)
+    return None

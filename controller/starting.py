@@ -1,0 +1,59 @@
+"""From a placement to the commands that start it, one per host. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from cotenant.controller.domain.commands import GangMember, StartAttempt
+from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId
+from cotenant.controller.domain.job import Job
+from cotenant.controller.ledger import Ledger
+
+
+def gang_of(ledger: Ledger, job: Job) -> tuple[GangMember, ...]:
+    """The hosts of a placement in rank order."""
+    assert job.placement is not None
+    by_host: dict[HostId, list[DeviceId]] = {}
+    for device_id in job.placement.devices:
+        by_host.setdefault(ledger.devices[device_id].host_id, []).append(device_id)
+    members: list[GangMember] = []
+    first_rank = 0
+    for host_id, devices in by_host.items():
+        members.append(GangMember(host_id=host_id, devices=tuple(devices), first_rank=first_rank))
+        first_rank += len(devices)
+    return tuple(members)
+
+
+def start_commands(
+    ledger: Ledger, job: Job, checkpoint_every_s: float, command_id: Callable[[], CommandId]
+) -> Iterator[StartAttempt]:
+    """The commands that start the job's current attempt."""
+    placement = job.placement
+    assert placement is not None
+    gang = gang_of(ledger, job)
+    first = ledger.hosts[gang[0].host_id].report
+    # Derived from the attempt, so that a repeated command names the same port.
+    port = first.port_first + (job.number * 31 + job.attempt) % first.port_count
+    newest = max(job.checkpoints, key=lambda c: (c.attempt, c.step), default=None)
+    shared = bool(ledger.partners(job))
+    for member in gang:
+        yield StartAttempt(
+            command_id=command_id(),
+            host_id=member.host_id,
+            job_id=job.job_id,
+            attempt=job.attempt,
+            launch=job.spec.launch,
+            gang=gang,
+            master_address=first.address if len(gang) > 1 else "127.0.0.1",
+            master_port=port,
+            sub_batch=placement.sub_batch,
+            accumulation_steps=placement.accumulation_steps,
+            memory_cap_mib=placement.memory_mib if shared else None,
+            host_memory_mib=job.spec.host_memory_mib,
+            cpus=job.spec.cpus,
+            resume_attempt=AttemptNo(newest.attempt) if newest else None,
+            resume_step=newest.step if newest else 0,
+            checkpoint_every_s=checkpoint_every_s,
+            name=job.spec.name,
+            user=job.spec.user,
+        )
