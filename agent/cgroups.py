@@ -6,8 +6,8 @@ so that the job's memory limit never picks the supervisor, and `ranks`. Three wo
 v2 (one tree), v1 controllers with or without an empty v2 tree beside them, and none at all; in the last
 one the kernel's list of our children, the session and the environment say what belongs to an attempt.
 
-An attempt's groups travel in `Order.cgroup` as text, `use=folder;use=folder`, with the uses `track`
-(membership and killing), `memory` and `cpu`. In a v2 tree all three name one folder.
+`Order.cgroup` is a place below the root that the agent found; a tag of the attempt's folder is added to
+it, since two agents on one machine may both have an attempt 7-a1 and must never end each other's.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+
+from cotenant.agent.records import Order
 
 _NAME: Final = "cotenant"
 AGENT_LEAF: Final = "agent"
@@ -34,46 +36,36 @@ class Cgroups(msgspec.Struct, frozen=True, kw_only=True):
     """Where this host lets us make groups; empty = not for that use."""
 
     track: str = ""
-    memory: str = ""
-    cpu: str = ""
+    """The root for `Order.cgroup`."""
+    memory: bool = False
+    cpu: bool = False
     why_not: str = ""
     """For `doctor`: why something is missing."""
 
 
 def find_cgroups() -> Cgroups:
-    """Look at the mounts and make the base folders. Called once by the agent, at its start."""
-    mounts = _mounts(Path("/proc/self/mountinfo").read_text())
-    own = _own_groups(Path("/proc/self/cgroup").read_text())
-    v2 = _v2_base(mounts["v2"], own.get("", "/")) if "v2" in mounts else ""
-    enabled = _enable(v2) if v2 else frozenset()
-    memory = v2 if "memory" in enabled else _v1_base(mounts, own, "memory")
-    cpu = v2 if "cpu" in enabled else _v1_base(mounts, own, "cpu")
-    track = v2 or _v1_base(mounts, own, "pids") or _v1_base(mounts, own, "freezer") or memory
-    missing = [
-        name
-        for name, base in (("tracking", track), ("memory limits", memory), ("cpu limits", cpu))
-        if not base
-    ]
-    why_not = f"no writable cgroup for {', '.join(missing)}" if missing else ""
-    return Cgroups(track=track, memory=memory, cpu=cpu, why_not=why_not)
-
-
-def place(found: Cgroups, attempt_folder: Path, *, memory: bool, cpu: bool) -> str:
-    """The value of `Order.cgroup`. Limits are named only where asked for; nothing is made yet."""
-    if not found.track:
-        return ""
-    # The folder's hash: two agents on one machine may both have an attempt 7-a1.
-    tag = hashlib.sha256(str(attempt_folder.absolute()).encode()).hexdigest()[:8]
-    name = f"{attempt_folder.name}-{tag}"
-    uses = [("track", found.track)]
-    uses += [("memory", found.memory)] if memory and found.memory else []
-    uses += [("cpu", found.cpu)] if cpu and found.cpu else []
-    return ";".join(f"{use}={base}/{name}" for use, base in uses)
+    """Look at the mounts and make the base folder. Called once by the agent, at its start."""
+    v2 = _v2_base()
+    if v2:
+        _pass_down(Path(v2).parent)
+        _pass_down(Path(v2))
+    passed = _passed_down(Path(v2)) if v2 else frozenset[str]()
+    memory = v2 if "memory" in passed else _v1_base("memory")
+    cpu = v2 if "cpu" in passed else _v1_base("cpu")
+    track = v2 or _v1_base("pids") or _v1_base("freezer") or memory
+    uses = (("tracking", track), ("memory limits", memory), ("cpu limits", cpu))
+    missing = ", ".join(name for name, base in uses if not base)
+    return Cgroups(
+        track=track,
+        memory=bool(memory),
+        cpu=bool(cpu),
+        why_not=f"no writable cgroup for {missing}" if missing else "",
+    )
 
 
 def sweep(found: Cgroups) -> None:
     """Remove the empty groups of attempts that nobody cleans up any more; those in use stay."""
-    for base in {found.track, found.memory, found.cpu} - {""}:
+    for base in {found.track, _v1_base("memory"), _v1_base("cpu")} - {""}:
         for folder in [*Path(base).glob("*/*/"), *Path(base).glob("*/")]:
             _removed(folder)
 
@@ -81,10 +73,23 @@ def sweep(found: Cgroups) -> None:
 class AttemptCgroup:
     """The groups of one attempt, on the supervisor's side and for an agent that cleans up."""
 
-    def __init__(self, text: str) -> None:
-        self._folders = {
-            use: Path(folder) for use, _, folder in (part.partition("=") for part in text.split(";") if part)
-        }
+    def __init__(self, order: Order, attempt_folder: Path) -> None:
+        """Looks only; with an empty `Order.cgroup` every method does nothing."""
+        self._memory_mib, self._cpus = order.host_memory_mib, order.cpus
+        self._folders: dict[str, Path] = {}
+        """By use: `track` (membership and killing) always, `memory` and `cpu` where a limit is asked for."""
+        if not order.cgroup:
+            return
+        tag = hashlib.sha256(str(attempt_folder.resolve()).encode()).hexdigest()[:8]
+        track = Path(f"{order.cgroup}-{tag}")
+        self._folders["track"] = track
+        for use, asked in (("memory", self._memory_mib), ("cpu", self._cpus)):
+            if not asked:
+                continue
+            if use in _passed_down(track.parent):
+                self._folders[use] = track
+            elif base := _v1_base(use):
+                self._folders[use] = Path(base) / track.name
 
     def __bool__(self) -> bool:
         return bool(self._folders)
@@ -93,7 +98,7 @@ class AttemptCgroup:
     def limits_memory(self) -> bool:
         return "memory" in self._folders
 
-    def make(self, *, memory_mib: int, cpus: int) -> None:
+    def make(self) -> None:
         """Create both leaves and set the limits on `ranks`.
 
         Raises:
@@ -102,16 +107,16 @@ class AttemptCgroup:
         for folder in self._distinct():
             for leaf in (SUPERVISOR, RANKS):
                 (folder / leaf).mkdir(parents=True, exist_ok=True)
-            if (folder / "cgroup.controllers").exists():
-                _give_controllers(folder)
-        if memory_mib > 0 and self.limits_memory:
-            _limit_memory(self._folders["memory"] / RANKS, memory_mib * 1024 * 1024)
-        if cpus > 0 and "cpu" in self._folders:
-            _limit_cpu(self._folders["cpu"] / RANKS, cpus)
+            _pass_down(folder)
+        if "memory" in self._folders:
+            _limit_memory(self._folders["memory"] / RANKS, self._memory_mib * 1024 * 1024)
+        if "cpu" in self._folders:
+            _limit_cpu(self._folders["cpu"] / RANKS, self._cpus)
 
     def enter(self, leaf: str) -> None:
         """Move the calling process. Ranks do so themselves between fork and exec, so that none escapes."""
-        for folder in self._distinct():
+        folders = self._distinct() if leaf == RANKS else self._distinct()[:1]
+        for folder in folders:
             (folder / leaf / "cgroup.procs").write_text("0")
 
     def pids(self, leaf: str = RANKS) -> list[int]:
@@ -122,7 +127,7 @@ class AttemptCgroup:
             return [
                 int(line) for line in (self._folders["track"] / leaf / "cgroup.procs").read_text().split()
             ]
-        except (FileNotFoundError, OSError):
+        except OSError:
             return []
 
     def kill(self, leaf: str = RANKS) -> bool:
@@ -201,41 +206,46 @@ class _Mount(msgspec.Struct, frozen=True):
     point: str
 
 
-def _mounts(mountinfo: str) -> dict[str, _Mount]:
+def _mounts() -> dict[str, _Mount]:
     """cgroup mounts by controller; `v2` for the unified tree."""
+    return mounts_in(Path("/proc/self/mountinfo").read_text())
+
+
+def mounts_in(mountinfo: str) -> dict[str, _Mount]:
     found: dict[str, _Mount] = {}
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
         if not kind or kind[0] not in ("cgroup", "cgroup2"):
             continue
-        mount = _Mount(fields[3], fields[4])
         names = ["v2"] if kind[0] == "cgroup2" else kind[2].split(",")
         for name in names:
-            found.setdefault(name, mount)
+            found.setdefault(name, _Mount(fields[3], fields[4]))
     return found
 
 
-def _own_groups(text: str) -> dict[str, str]:
-    """Our own group by controller; "" for the unified tree."""
-    own = {}
-    for line in text.splitlines():
-        _, controllers, path = line.split(":", 2)
-        for name in controllers.split(","):
-            own[name] = path
-    return own
+def _own_group(controller: str, mount: _Mount) -> Path:
+    """The folder of our own group; in a container the mount may show only a part of the tree."""
+    return own_group_in(Path("/proc/self/cgroup").read_text(), controller, mount)
 
 
-def _inside(mount: _Mount, path: str) -> Path:
-    """The folder of a group; in a container the mount may show only a part of the tree."""
+def own_group_in(groups: str, controller: str, mount: _Mount) -> Path:
+    path = "/"
+    for line in groups.splitlines():
+        _, controllers, where = line.split(":", 2)
+        if controller in controllers.split(",") or (controller == "v2" and not controllers):
+            path = where
     if mount.root != "/" and path.startswith(mount.root):
         path = path[len(mount.root) :]
     folder = Path(mount.point + "/" + path.strip("/"))
     return folder if folder.is_dir() else Path(mount.point)
 
 
-def _v2_base(mount: _Mount, own_path: str) -> str:
-    own = _inside(mount, own_path)
+def _v2_base() -> str:
+    mount = _mounts().get("v2")
+    if mount is None:
+        return ""
+    own = _own_group("v2", mount)
     if own.name == AGENT_LEAF and os.access(own.parent, os.W_OK):
         base = own.parent / "attempts"  # Delegated by systemd, with the agent in a leaf of its own.
     elif os.geteuid() == 0:
@@ -244,39 +254,38 @@ def _v2_base(mount: _Mount, own_path: str) -> str:
         base = own / "attempts"
     else:
         return ""
-    return _made(base)
+    return str(base) if _can_make_groups(base) else ""
 
 
-def _v1_base(mounts: dict[str, _Mount], own: dict[str, str], controller: str) -> str:
+def _v1_base(controller: str) -> str:
     """Below our own v1 group: a container's limits go on holding. In v1 nothing kills downwards."""
-    if controller not in mounts:
+    mount = _mounts().get(controller)
+    if mount is None:
         return ""
-    folder = _inside(mounts[controller], own.get(controller, "/"))
+    folder = _own_group(controller, mount)
     return str(folder / _NAME) if os.access(folder, os.W_OK) else ""
 
 
-def _made(base: Path) -> str:
+def _can_make_groups(base: Path) -> bool:
+    probe = base / f".probe-{os.getpid()}"
     try:
         base.mkdir(exist_ok=True)
-        probe = base / f".probe-{os.getpid()}"
         probe.mkdir()
         probe.rmdir()
     except OSError:
-        return ""
-    return str(base)
+        return False
+    return True
 
 
-def _enable(base: str) -> frozenset[str]:
-    """Pass memory and cpu down to the base; what is there afterwards counts, not what we asked for."""
-    for folder in (Path(base).parent, Path(base)):
-        _give_controllers(folder)
+def _pass_down(folder: Path) -> None:
+    """Give the controllers to a folder's children; what is there afterwards counts, not what was asked."""
+    for controller in ("memory", "cpu", "pids"):
+        with suppress(OSError):  # v1, not there, not delegated, or a process sits in the folder itself.
+            (folder / "cgroup.subtree_control").write_text(f"+{controller}")
+
+
+def _passed_down(folder: Path) -> frozenset[str]:
     try:
-        return frozenset((Path(base) / "cgroup.subtree_control").read_text().split())
+        return frozenset((folder / "cgroup.subtree_control").read_text().split())
     except OSError:
         return frozenset()
-
-
-def _give_controllers(folder: Path) -> None:
-    for controller in ("memory", "cpu", "pids"):
-        with suppress(OSError):  # Not there, not delegated, or a process sits in the folder itself.
-            (folder / "cgroup.subtree_control").write_text(f"+{controller}")

@@ -53,14 +53,13 @@ def end_leftovers(
 
 class _Attempt:
     def __init__(self, folder: Path, order: Order, supervisor: Identity | None) -> None:
-        self.cgroup = AttemptCgroup(order.cgroup)
+        self.cgroup = AttemptCgroup(order, folder)
         self._sign = f"{ENV_SOCKET}={job_socket(folder)}".encode()
         self._supervisor = supervisor
         self._uids = {os.geteuid(), order.launch.uid}
 
     def find(self) -> list[int]:
-        members = set(self.cgroup.pids(RANKS)) | set(self.cgroup.pids(SUPERVISOR))
-        return [pid for pid in sorted(set(_pids()) | members) if self._owns(pid)]
+        return [pid for pid in sorted({*_pids(), *self._members()}) if self._owns(pid)]
 
     def end(self, pid: int, deadline_s: float) -> None:
         try:
@@ -81,7 +80,7 @@ class _Attempt:
         stat = stat_of(pid)
         if stat is None or stat.state in "ZX" or pid == os.getpid():
             return False
-        if pid in self.cgroup.pids(RANKS) or pid in self.cgroup.pids(SUPERVISOR):
+        if pid in self._members():
             return True
         try:
             if self._sign in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
@@ -91,6 +90,9 @@ class _Attempt:
             )
         except OSError:  # Gone meanwhile, or another user's.
             return False
+
+    def _members(self) -> list[int]:
+        return [*self.cgroup.pids(RANKS), *self.cgroup.pids(SUPERVISOR)]
 
     def _in_session(self, session: int, start_ticks: int) -> bool:
         """In the session that the supervisor led. The kernel keeps its number while it has members, so only
