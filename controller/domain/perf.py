@@ -117,7 +117,7 @@ def memory_mib(profile: Profile, accumulation_steps: int) -> float | None:
         batch = hi.sub_batch * hi.accumulation_steps
         share = (batch / accumulation_steps - lo.sub_batch) / max(1, hi.sub_batch - lo.sub_batch)
         return lo.memory_mib + min(1.0, max(0.0, share)) * (hi.memory_mib - lo.memory_mib)
-    return max((p.memory_mib for p in below), default=None)
+    return below[-1].memory_mib if below else None
 
 
 class Interference(msgspec.Struct, frozen=True, kw_only=True):
