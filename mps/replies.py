@@ -86,7 +86,7 @@ def pids(answer: str) -> tuple[int, ...]:
 
 
 def server_state(answer: str) -> ServerState:
-    """`get_server_status PID`."""
+    """`get_server_status PID`. Drivers up to 535 do not know the command: `Rejected`."""
     lines = _content(answer)
     words = {word.strip(".,:;\"'").upper() for line in lines for word in line.split()}
     named = [state for state in ServerState if state.value in words]
