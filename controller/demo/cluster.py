@@ -1,0 +1,101 @@
+"""A private controller and agent for one run of the demo, as two processes on a Unix socket.
+
+Rule: what is started here is ended here, by pid, whatever happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+READY_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+
+
+class StartFailed(Exception):
+    """A process did not come up; the text has its last words and where its log is."""
+
+
+class PrivateCluster:
+    """A controller and an agent in a folder of their own."""
+
+    def __init__(self, folder: Path, slots: int, slot_memory_mib: int, stop_deadline_s: float = 30.0) -> None:
+        self.folder = folder
+        self.endpoint = f"ipc://{folder / 'c.sock'}"
+        self.checkpoints = folder / "checkpoints"
+        self._slots, self._slot_memory_mib = slots, slot_memory_mib
+        self._stop_deadline_s = stop_deadline_s
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> PrivateCluster:
+        try:
+            self._start("controller", f"policy.stop_deadline_s={self._stop_deadline_s}")
+            self._start(
+                "agent",
+                f"agent.devices=cpu:{self._slots}",
+                f"agent.slot_memory_mib={self._slot_memory_mib}",
+                "agent.heartbeat_s=0.5",
+                f"checkpoint.root={self.checkpoints}",
+            )
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self, part: str, *settings: str) -> None:
+        flag = "--endpoint" if part == "controller" else "--controller"
+        command = [sys.executable, "-m", f"cotenant.{part}", flag, self.endpoint]
+        command += ["--state-dir", str(self.folder / part)]
+        for setting in settings:
+            command += ["--set", setting]
+        log_path = self.folder / f"{part}.log"
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            )
+        self._processes.append(process)
+        _await_ready(process, part, log_path)
+
+    def close(self) -> None:
+        """Agent first, controller last; what does not leave in time is killed."""
+        for process in reversed(self._processes):
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(STOP_TIMEOUT_S)
+            if process.stdout is not None:
+                process.stdout.close()
+        self._processes.clear()
+
+
+def _await_ready(process: subprocess.Popen[bytes], part: str, log_path: Path) -> None:
+    """Wait for the ready line, the end of the process, or the deadline."""
+    assert process.stdout is not None
+    deadline_s = time.monotonic() + READY_TIMEOUT_S
+    heard = b""
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(process.stdout, selectors.EVENT_READ)
+        while b"ready" not in heard:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or not waiting.select(left_s):
+                raise StartFailed(f"the {part} was not ready after {READY_TIMEOUT_S:.0f} s; see {log_path}")
+            chunk = os.read(process.stdout.fileno(), 4096)
+            if not chunk:
+                tail = log_path.read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+                raise StartFailed(f"the {part} ended at once: {tail[0]}; see {log_path}")
+            heard += chunk
