@@ -1,0 +1,171 @@
+"""How processes end by themselves: the table behind `ends.decide`.
+
+Rule: rows are tried from top to bottom, so the more telling one stands higher: a text in the log before
+an exit status, a status before "anything else". A new way to end is a new row here, with its line in the
+test's table. Words of libraries are matched as they print them; where a program of the user's might
+print the same for reasons of its own (a refused connection), the context is asked for as well.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from cotenant.controller.domain.events import Outcome
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to end. All conditions that are given must hold; the first row that matches counts."""
+
+    name: str
+    outcome: Outcome
+    text: str
+    """Filled with {error}, {signal}, {code} and the words of `ends.decide`."""
+    pattern: str = ""
+    """Searched in the last error of the rank's log."""
+    codes: tuple[int, ...] = ()
+    signals: tuple[int, ...] = ()
+    need: Literal["", "own-oom", "host-oom"] = ""
+    is_symptom: bool = False
+
+
+SIGNALS_OF_SHELLS: Final = (1, 2, 6, 9, 11, 15)
+"""A shell turns these into the exit code 128 + n often enough to read it that way."""
+
+_DISTRIBUTED: Final = r"(?s)(?=.*(gloo|c10d|ProcessGroup|torch[./]distributed|torch[./]nn[./]parallel)).*"
+
+ROWS: Final[tuple[Row, ...]] = (
+    Row(
+        name="own memory limit",
+        outcome="user-failed",
+        signals=(9,),
+        need="own-oom",
+        text="killed for using more host memory than the {host_memory_mib} MiB it asked for (--host-mem)",
+    ),
+    Row(
+        name="host out of memory",
+        outcome="infra-failed",
+        signals=(9,),
+        need="host-oom",
+        text="killed: the host ran out of memory (it asked for {host_memory_mib} MiB; see --host-mem)",
+    ),
+    Row(name="killed", outcome="infra-failed", signals=(9,), text="killed by SIGKILL from outside"),
+    Row(
+        name="ended from outside",
+        outcome="infra-failed",
+        signals=(1, 2, 3, 15),
+        text="ended by {signal} from outside",
+    ),
+    Row(
+        name="address in use",
+        outcome="infra-failed",
+        pattern=r"EADDRINUSE|[Aa]ddress already in use",
+        text="an address is already in use (port {port} is the job's own): {error}",
+    ),
+    Row(
+        name="device memory",
+        outcome="user-failed",
+        pattern=r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation",
+        text="out of device memory{cap}: {error}",
+    ),
+    Row(
+        name="GPU fault",
+        outcome="infra-failed",
+        pattern=r"uncorrectable ECC|GPU is lost|fallen off the bus|GPU requires reset|\bXid\b|NVLink error"
+        r"|CUDA error: (unknown error|all CUDA-capable devices are busy|system not yet initialized"
+        r"|no CUDA-capable device|initialization error)|CUDA_ERROR_(DEVICE_UNAVAILABLE|SYSTEM_NOT_READY"
+        r"|ECC_UNCORRECTABLE|NOT_INITIALIZED|NO_DEVICE|MPS_\w+)|MPS (server|client|daemon|RPC)",
+        text="GPU failure: {error}",
+    ),
+    Row(
+        name="kernel error",
+        outcome="user-failed",
+        pattern=r"device-side assert|illegal memory access|misaligned address"
+        r"|illegal instruction was encountered",
+        text="CUDA error in the program: {error}",
+    ),
+    Row(
+        name="collective time-out",
+        outcome="infra-failed",
+        is_symptom=True,
+        pattern=r"Watchdog caught collective operation timeout|ncclRemoteError"
+        r"|Some NCCL operations have failed",
+        text="a collective operation did not complete: {error}",
+    ),
+    Row(
+        name="NCCL usage",
+        outcome="user-failed",
+        pattern=r"Duplicate GPU detected|ncclInvalid(Usage|Argument)",
+        text="NCCL refused the configuration: {error}",
+    ),
+    Row(
+        name="NCCL",
+        outcome="infra-failed",
+        pattern=r"NCCL [Ee]rror|nccl(System|Internal|UnhandledCuda)Error"
+        r"|NCCL communicator was aborted|ncclCommInit\w* failed",
+        text="NCCL failure: {error}",
+    ),
+    Row(
+        name="rendezvous",
+        outcome="infra-failed",
+        is_symptom=True,
+        pattern=r"Rendezvous\w*Error|DistStoreError|DistNetworkError"
+        r"|client socket has (timed out|failed to connect)|waiting for clients",
+        text="the ranks did not find each other: {error}",
+    ),
+    Row(
+        name="lost peer",
+        outcome="infra-failed",
+        is_symptom=True,
+        pattern=_DISTRIBUTED
+        + r"([Cc]onnection (closed|reset|refused|was)|Connect timeout|[Tt]imed out|Socket closed"
+        r"|Broken pipe|Software caused connection abort)",
+        text="lost the connection to another rank: {error}",
+    ),
+    Row(
+        name="shared memory",
+        outcome="infra-failed",
+        pattern=r"insufficient shared memory|No space left on device.*/dev/shm",
+        text="no shared memory left on the host (/dev/shm): {error}",
+    ),
+    Row(
+        name="host memory",
+        outcome="user-failed",
+        pattern=r"\bMemoryError\b|DefaultCPUAllocator: (can't|not enough)"
+        r"|Cannot allocate memory",
+        text="out of host memory: {error}",
+    ),
+    Row(
+        name="import",
+        outcome="user-failed",
+        pattern=r"ModuleNotFoundError|\bImportError\b",
+        text="an import failed: {error}",
+    ),
+    Row(
+        name="no such script",
+        outcome="user-failed",
+        pattern=r"can't open file .*No such file or directory",
+        text="{error}",
+    ),
+    Row(
+        name="command not found",
+        outcome="user-failed",
+        codes=(127,),
+        text="command not found (exit code 127): {error}",
+    ),
+    Row(
+        name="not executable",
+        outcome="user-failed",
+        codes=(126,),
+        text="not executable (exit code 126): {error}",
+    ),
+    Row(
+        name="crash",
+        outcome="user-failed",
+        signals=(4, 5, 6, 7, 8, 11, 31),
+        text="crashed with {signal}: {error}",
+    ),
+    Row(name="signal", outcome="user-failed", signals=tuple(range(1, 65)), text="ended by {signal}"),
+    Row(name="exit code", outcome="user-failed", text="exit code {code}: {error}"),
+)

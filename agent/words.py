@@ -1,0 +1,120 @@
+"""The job-side protocol's datagrams as typed words. `controller/wire/job.py` is the definition.
+
+Rule: what comes from a job is foreign. A datagram that does not validate is dropped, unknown names and
+fields are ignored, and texts are cut, so that nothing a job says can make a supervisor fail or grow.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from cotenant.controller.wire import job as protocol
+
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+RankNo = Annotated[int, Meta(ge=0, le=1_000_000)]
+Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
+
+Kind = Literal["stop", "save"]
+AgreementPhase = Literal["propose", "commit", "withdraw"]
+
+
+class RankWord(msgspec.Struct, frozen=True, kw_only=True, tag_field="m"):
+    """Base of what ranks say; `v` is the protocol's version."""
+
+    v: int
+    rank: RankNo
+
+
+class Hello(RankWord, frozen=True, kw_only=True, tag=protocol.HELLO):
+    world_size: Annotated[int, Meta(ge=1, le=1_000_000)]
+    resumable: bool
+    accumulates: bool
+    step: Count
+
+
+class FirstStep(RankWord, frozen=True, kw_only=True, tag=protocol.FIRST_STEP):
+    step: Count
+
+
+class Step(RankWord, frozen=True, kw_only=True, tag=protocol.STEP):
+    step: Count
+    count: Count = 0
+    elapsed_s: Seconds = 0.0
+    s: Count = 1
+    loss: float | None = None
+
+
+class Saving(RankWord, frozen=True, kw_only=True, tag=protocol.SAVING):
+    step: Count
+
+
+class DurableSaid(RankWord, frozen=True, kw_only=True, tag=protocol.DURABLE):
+    step: Count
+    name: Annotated[str, Meta(pattern=rf"^{protocol.CHECKPOINT_NAME_PATTERN}$", max_length=64)]
+    exact: bool = True
+    note: str = ""
+
+
+class Confirm(RankWord, frozen=True, kw_only=True, tag=protocol.CONFIRM):
+    proposal: Count
+    step: Count
+    ok: bool
+
+
+class Stopped(RankWord, frozen=True, kw_only=True, tag=protocol.STOPPED):
+    step: Count
+
+
+class Failed(RankWord, frozen=True, kw_only=True, tag=protocol.FAILED):
+    what: str
+    error: str = ""
+
+
+AnyRankWord = Hello | FirstStep | Step | Saving | DurableSaid | Confirm | Stopped | Failed
+
+_decoder = msgspec.json.Decoder(AnyRankWord)
+
+
+def parse(datagram: bytes) -> AnyRankWord | None:
+    """The word in a datagram; None for anything that is to be dropped."""
+    if len(datagram) > protocol.DATAGRAM_BYTES_MAX:
+        return None
+    for text in (datagram, _without_nan(datagram)):
+        try:
+            word = _decoder.decode(text)
+        except (msgspec.DecodeError, RecursionError):  # Also ValidationError.
+            continue
+        return word if word.v == protocol.PROTOCOL_VERSION else None
+    return None
+
+
+def _without_nan(datagram: bytes) -> bytes:
+    """Python's json writes a diverged loss as NaN or Infinity, which is no JSON."""
+    for name in (b"-Infinity", b"Infinity", b"NaN"):
+        datagram = datagram.replace(b": " + name, b": null").replace(b":" + name, b":null")
+    return datagram
+
+
+class ToRank(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of the two-phase agreement, on its way to one rank."""
+
+    kind: Kind
+    proposal: int
+    step: int
+    phase: AgreementPhase
+
+
+def datagram(word: ToRank) -> bytes:
+    name = protocol.STOP_AT if word.kind == "stop" else protocol.SAVE_AT
+    return msgspec.json.encode(
+        {
+            "v": protocol.PROTOCOL_VERSION,
+            "m": name,
+            "proposal": word.proposal,
+            "step": word.step,
+            "phase": word.phase,
+        }
+    )
