@@ -1,0 +1,209 @@
+"""What the agent's edge tells its state machine, and what the state machine asks of the edge.
+
+Rule: `state.py` knows nothing but these. Effects are carried out in order, and every `Keep` of a list is
+on disk before the first effect after it; a crash may come between any two.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from cotenant.agent.channel import ToSupervisor
+from cotenant.agent.memory import AnyNote
+from cotenant.agent.records import Order, Result, Status
+from cotenant.controller.domain.cluster import Device, HostReport
+from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
+from cotenant.controller.wire.agents import FromAgent, ReadLog, ToAgent
+
+
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What one agent is, fixed for its life (devices may change their health, see `DevicesChanged`)."""
+
+    report: HostReport
+    session: str
+    uid: int
+    """The agent's own; 0 may become any job's."""
+    shared_account: bool = False
+    heartbeat_s: float = 1.0
+    start_deadline_s: float = 1800.0
+    log_bytes_max: int = 64 * 1024 * 1024
+    checkpoint_root: str
+    jobside_path: str
+    network: str = ""
+    prune_after_s: float = 14 * 86_400.0
+    keep_checkpoints_s: float = 7 * 86_400.0
+    quiet_start_s: float = 10.0
+    """A started job that never says hello is taken to be loading for this long."""
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt's folder, as it was when the agent started."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    alive: bool
+    """Its supervisor runs, or is just about to."""
+    rebooted: bool = False
+    """Its supervisor was started before the host's last boot."""
+    order: Order | None = None
+    result: Result | None = None
+
+
+# --- Edge -> state ---------------------------------------------------------------------------------
+
+
+class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of what the edge says."""
+
+
+class Booted(AgentEvent, frozen=True, kw_only=True):
+    """First of all events; the memory was handed over at construction."""
+
+    found: tuple[Found, ...] = ()
+
+
+class Ticked(AgentEvent, frozen=True, kw_only=True):
+    """`next_alarm_s` has come (early or late does not matter)."""
+
+    cpu_percent: float | None = None
+
+
+class Heard(AgentEvent, frozen=True, kw_only=True):
+    message: ToAgent
+
+
+class OfAttempt(AgentEvent, frozen=True, kw_only=True):
+    job_id: JobId
+    attempt: AttemptNo
+
+
+class StartFailed(OfAttempt, frozen=True, kw_only=True):
+    """No supervisor runs and none will: its folder, its program or the working directory is missing."""
+
+    why: str
+    workdir_missing: bool = False
+
+
+class Connected(OfAttempt, frozen=True, kw_only=True):
+    """A new connection to the supervisor: what it was told before may be lost."""
+
+
+class Disconnected(OfAttempt, frozen=True, kw_only=True):
+    """The connection broke; the edge tries again."""
+
+
+class StatusCame(AgentEvent, frozen=True, kw_only=True):
+    status: Status
+
+
+class EndCame(AgentEvent, frozen=True, kw_only=True):
+    """`result.json` is on disk and no process of the attempt is left."""
+
+    result: Result
+
+
+class SupervisorGone(OfAttempt, frozen=True, kw_only=True):
+    """Its process is dead and left no result."""
+
+
+class GangSaid(OfAttempt, frozen=True, kw_only=True):
+    to_host: HostId
+    payload: bytes
+
+
+class DevicesChanged(AgentEvent, frozen=True, kw_only=True):
+    """A lock was won or lost, a device failed or came back."""
+
+    devices: tuple[Device, ...]
+
+
+AnyAgentEvent = (
+    Booted | Ticked | Heard | StartFailed | Connected | Disconnected | StatusCame | EndCame | SupervisorGone
+    | GangSaid | DevicesChanged
+)  # fmt: skip
+
+
+# --- State -> edge ---------------------------------------------------------------------------------
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of what the state asks for."""
+
+
+class Keep(Effect, frozen=True, kw_only=True):
+    """Write the note and flush it to disk before any later effect."""
+
+    note: AnyNote
+
+
+class Send(Effect, frozen=True, kw_only=True):
+    """To the controller; may be lost."""
+
+    message: FromAgent
+
+
+class Reconnect(Effect, frozen=True, kw_only=True):
+    """The controller is silent: use a fresh socket."""
+
+
+class StartSupervisor(Effect, frozen=True, kw_only=True):
+    """Make the folder, write `order.json` (with the cgroup that fits this host), start the supervisor; answer
+    `StartFailed` if that is impossible."""
+
+    order: Order
+
+
+class Adopt(Effect, frozen=True, kw_only=True):
+    """Watch and talk to a supervisor that is running already."""
+
+    job_id: JobId
+    attempt: AttemptNo
+
+
+class Tell(Effect, frozen=True, kw_only=True):
+    """To a connected supervisor; may be lost if the connection breaks."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    message: ToSupervisor
+
+
+class EndLeftovers(Effect, frozen=True, kw_only=True):
+    """End the supervisor, if it still lives, and every process of the attempt; then write this result (unless
+    there is one by now) and answer `EndCame`."""
+
+    result: Result
+
+
+class RemoveAttempt(Effect, frozen=True, kw_only=True):
+    job_id: JobId
+    attempt: AttemptNo
+
+
+class RemoveCheckpoints(Effect, frozen=True, kw_only=True):
+    """The job's folder under the checkpoint root."""
+
+    folder: str
+
+
+class AnswerLog(Effect, frozen=True, kw_only=True):
+    read: ReadLog
+
+
+class Say(Effect, frozen=True, kw_only=True):
+    """A line for the agent's own log."""
+
+    text: str
+    bad: bool = False
+
+
+class Halt(Effect, frozen=True, kw_only=True):
+    """Stop the agent; its jobs live on."""
+
+    why: str
+
+
+AnyEffect = (
+    Keep | Send | Reconnect | StartSupervisor | Adopt | Tell | EndLeftovers | RemoveAttempt
+    | RemoveCheckpoints | AnswerLog | Say | Halt
+)  # fmt: skip

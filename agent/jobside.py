@@ -1,0 +1,80 @@
+"""The folder for a job's PYTHONPATH: our two job-side packages and nothing else.
+
+Rule: a job never sees the rest of cotenant through us, nor the place where it is installed. The folder is
+named after its content and never changes: an upgrade makes a new one, and running jobs keep theirs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+PACKAGES: Final = ("checkpoint", "gradaccum")
+_SUFFIXES: Final = (".py", ".typed")
+
+
+class NoJobSide(Exception):
+    """The packages are not installed beside the agent."""
+
+
+def prepare(base: Path) -> Path:
+    """The folder, made if needed, readable for every user.
+
+    Raises:
+        NoJobSide: a package is missing.
+        OSError: the folder cannot be written.
+    """
+    files = {name: _files(_installed(name)) for name in PACKAGES}
+    target = base / _digest(files)
+    if target.is_dir():
+        return target
+    base.mkdir(parents=True, exist_ok=True)
+    base.chmod(0o755)
+    fresh = base / f".fresh-{os.getpid()}"
+    shutil.rmtree(fresh, ignore_errors=True)
+    for name, contents in files.items():
+        for relative, data in contents.items():
+            path = fresh / "cotenant" / name / relative
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            path.chmod(0o644)
+    for folder in (fresh, *(path for path in fresh.rglob("*") if path.is_dir())):
+        folder.chmod(0o755)
+    os.rename(fresh, target)
+    return target
+
+
+def remove_others(base: Path, in_use: set[Path]) -> None:
+    """Remove the folders of versions that no attempt uses any more."""
+    for folder in base.iterdir():
+        if folder not in in_use:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _installed(name: str) -> Path:
+    spec = importlib.util.find_spec(f"cotenant.{name}")
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    if not places:
+        raise NoJobSide(f"cotenant.{name} is not installed here: install cotenant again")
+    return Path(places[0])
+
+
+def _files(folder: Path) -> dict[Path, bytes]:
+    return {
+        path.relative_to(folder): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in _SUFFIXES and path.is_file()
+    }
+
+
+def _digest(files: dict[str, dict[Path, bytes]]) -> str:
+    digest = hashlib.sha256()
+    for name, contents in files.items():
+        for relative, data in contents.items():
+            digest.update(f"{name}/{relative}\0{len(data)}\0".encode())
+            digest.update(data)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,206 @@
+"""One owner per device and machine, whoever it is.
+
+Rule: an agent offers a device only while it holds the device's lock. Two files per thing (a GPU, or a
+core of a CPU slot) in a folder that all users share:
+
+    NAME.agent   held by the agent (exclusive): a second agent, of any user, gets nothing
+    NAME.jobs    held by every supervisor on it (shared, inherited): jobs that outlived their agent keep
+                 it, so that another agent does not take a device that only looks unused
+
+The kernel drops a lock with its last holder, so there is nothing to clean up after a crash. The text in
+a file says who holds it; it is for people and, by the owner's token, for an agent that comes back to its
+own jobs. The folder is world-writable, so every file is opened without following links.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+LOCK_DIR_ENV: Final = "COTENANT_LOCK_DIR"
+"""Another folder for the locks: for tests, where the machine's own agent may be running."""
+_SHARED_FOLDERS: Final = (Path("/run/lock"), Path("/tmp"))
+_TEXT_BYTES_MAX: Final = 4096
+
+
+class LockProblem(Exception):
+    """The lock folder cannot be used; one line with what to do."""
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds a lock, as the file says it."""
+
+    pid: int
+    uid: int
+    user: str
+    host: str
+    since: str
+    token: str
+    """Random name of the agent's state folder."""
+
+    def __str__(self) -> str:
+        return f"the agent {self.host!r} of {self.user} (pid {self.pid}, since {self.since})"
+
+
+def lock_folder() -> Path:
+    """The folder that every user's agents agree on.
+
+    Raises:
+        LockProblem: it exists and is not a folder that all may write to.
+    """
+    named = os.environ.get(LOCK_DIR_ENV)
+    folder = Path(named) if named else _shared_place() / "cotenant"
+    try:
+        os.mkdir(folder, 0o1777)
+        os.chmod(folder, 0o1777)  # The umask must not decide who may share this machine.
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise LockProblem(f"cannot make the lock folder {folder}: {error.strerror}") from None
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode) or not status.st_mode & stat.S_ISVTX or not status.st_mode & 0o002:
+        raise LockProblem(
+            f"{folder} (of uid {status.st_uid}) is not a folder that all users may write to: "
+            f"ask root to remove it, it is made again"
+        )
+    return folder
+
+
+def _shared_place() -> Path:
+    """The same for every user of the machine: decided by the folder's mode, not by who asks."""
+    for place in _SHARED_FOLDERS:
+        if place.is_dir() and place.stat().st_mode & 0o1002 == 0o1002:
+            return place
+    return _SHARED_FOLDERS[-1]
+
+
+class DeviceLocks:
+    """The locks of one agent. Names are those of GPUs and cores, see `devices.py`."""
+
+    def __init__(self, folder: Path, owner: Owner) -> None:
+        self._folder = folder
+        self._owner = owner
+        self._held: dict[str, int] = {}
+
+    def take(self, names: Iterable[str]) -> str:
+        """Hold all of these; who is in the way, for a person, if that fails (then none is newly held)."""
+        fresh: list[str] = []
+        for name in names:
+            if name in self._held:
+                continue
+            why = self._take_one(name)
+            if why:
+                for each in fresh:
+                    os.close(self._held.pop(each))
+                return why
+            fresh.append(name)
+        return ""
+
+    def for_supervisor(self, names: Iterable[str]) -> list[int]:
+        """Descriptors that keep `NAME.jobs` locked for whoever inherits them. The caller closes its copies.
+
+        Raises:
+            OSError: a lock cannot be had; nothing is left open.
+        """
+        opened: list[int] = []
+        try:
+            for name in names:
+                file = _open(self._folder / f"{name}.jobs")
+                opened.append(file)
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                _write(file, self._owner)
+        except OSError:
+            for file in opened:
+                os.close(file)
+            raise
+        return opened
+
+    def release(self) -> None:
+        for file in self._held.values():
+            os.close(file)
+        self._held.clear()
+
+    def _take_one(self, name: str) -> str:
+        try:
+            file = _open(self._folder / f"{name}.agent")
+        except OSError as error:
+            return f"its lock {self._folder / name}.agent cannot be used: {error.strerror}"
+        if not _lock(file):
+            holder = _read(file)
+            os.close(file)
+            return f"in use by {holder or 'another agent'}"
+        why = self._jobs_of_others(name)
+        if why:
+            os.close(file)
+            return why
+        self._held[name] = file
+        _write(file, self._owner)
+        return ""
+
+    def _jobs_of_others(self, name: str) -> str:
+        """Jobs whose agent is gone; our own, from before our restart, are welcome."""
+        try:
+            file = _open(self._folder / f"{name}.jobs")
+        except OSError as error:
+            return f"its lock {self._folder / name}.jobs cannot be used: {error.strerror}"
+        try:
+            if _lock(file):
+                return ""
+            holder = _read(file)
+        finally:
+            os.close(file)
+        if holder is not None and holder.token == self._owner.token:
+            return ""
+        return f"jobs of {holder or 'another agent'} still run on it"
+
+
+def _open(path: Path) -> int:
+    """The lock file, whoever made it: a regular file with one name, never a link.
+
+    Raises:
+        OSError: there is none and none can be made, or it is something else.
+    """
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    for _ in range(3):  # It may appear between the two attempts to open it.
+        try:
+            # Not O_CREAT: in a sticky folder the kernel refuses that for another user's file.
+            file = os.open(path, os.O_RDWR | flags)
+        except FileNotFoundError:
+            try:
+                file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o666)
+            except FileExistsError:
+                continue
+            os.fchmod(file, 0o666)
+        status = os.fstat(file)
+        if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+            return file
+        os.close(file)
+        break
+    raise OSError(0, "not a plain file", str(path))
+
+
+def _lock(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _write(file: int, owner: Owner) -> None:
+    data = msgspec.json.encode(owner) + b"\n"
+    os.pwrite(file, data, 0)
+    os.ftruncate(file, len(data))
+
+
+def _read(file: int) -> Owner | None:
+    try:
+        return msgspec.json.decode(os.pread(file, _TEXT_BYTES_MAX, 0), type=Owner)
+    except (msgspec.DecodeError, OSError):
+        return None

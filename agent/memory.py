@@ -1,0 +1,261 @@
+"""What an agent must not forget: reports nobody has confirmed, fences, commands obeyed.
+
+Rule: durable state changes only by `Memory.fold(note)`, and each note reaches the spool before anything
+that follows from it leaves the agent. So the memory read back after a crash is the memory that was.
+Time here is the agent's age: seconds it has run over all its starts, which no clock jump can move.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from cotenant.controller.domain.events import AttemptEnded, FromAttempt
+from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, JobId
+
+COMMANDS_KEPT: Final = 1024
+FENCES_KEPT: Final = 50_000
+
+Key = tuple[JobId, AttemptNo]
+
+
+class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
+    save: bool
+    deadline_s: float
+    reason: str
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt on this host: what it holds, what was asked of it, what the controller was told."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    command_id: CommandId
+    """The last command about it."""
+    devices: tuple[DeviceId, ...] = ()
+    has_folder: bool = True
+    """False: fenced before it ever started here."""
+    uses_library: bool = False
+    """It resumes from a checkpoint, so its own library will say when the first step is done."""
+    stop: StopAsked | None = None
+    save: bool = False
+    """A save was asked for and its supervisor has not been told yet."""
+    started: bool = False
+    capabilities: bool = False
+    first_step: bool = False
+    durable_step: int = -1
+    """The newest checkpoint reported."""
+    ended: AttemptEnded | None = None
+    settled_age_s: float | None = None
+    """When the controller confirmed the end; None = not yet."""
+
+    @property
+    def key(self) -> Key:
+        return (self.job_id, self.attempt)
+
+
+class Fence(msgspec.Struct, frozen=True, kw_only=True):
+    """No attempt of the job up to this one may be started here (again)."""
+
+    attempt: AttemptNo
+    command_id: CommandId
+
+
+# --- Notes: the only changes there are -------------------------------------------------------------
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, tag_field="n"):
+    """Base of what the spool holds."""
+
+
+class Bound(Note, frozen=True, kw_only=True, tag="bound"):
+    """This state belongs to one controller's journal from now on."""
+
+    journal: str
+
+
+class Kept(Note, frozen=True, kw_only=True, tag="kept"):
+    """The whole record of an attempt, in place of the one before."""
+
+    attempt: Attempt
+
+
+class Reported(Note, frozen=True, kw_only=True, tag="reported"):
+    """A report with its number, and the attempt's record that goes with it: both or neither."""
+
+    sequence: int
+    event: FromAttempt
+    attempt: Attempt | None = None
+
+
+class Confirmed(Note, frozen=True, kw_only=True, tag="confirmed"):
+    """Reports up to this number are durable at the controller."""
+
+    sequence: int
+
+
+class Renumbered(Note, frozen=True, kw_only=True, tag="renumbered"):
+    """Unconfirmed reports from number `first` on are numbered from `to`: the controller has seen reports that
+    this spool has lost, and their numbers must not be used twice."""
+
+    first: int
+    to: int
+
+
+class Obeyed(Note, frozen=True, kw_only=True, tag="obeyed"):
+    command_id: CommandId
+
+
+class Fenced(Note, frozen=True, kw_only=True, tag="fenced"):
+    """What is left of attempts whose records are gone."""
+
+    job_id: JobId
+    fence: Fence
+
+
+class Forgotten(Note, frozen=True, kw_only=True, tag="forgotten"):
+    """The job has ended for good; its checkpoints go when it has been forgotten long enough."""
+
+    job_id: JobId
+    command_id: CommandId
+    age_s: float
+    removed: bool = False
+
+
+class Aged(Note, frozen=True, kw_only=True, tag="aged"):
+    age_s: float
+
+
+class Dropped(Note, frozen=True, kw_only=True, tag="dropped"):
+    """An attempt's folder may go, and its record with it."""
+
+    job_id: JobId
+    attempt: AttemptNo
+
+
+class Unfenced(Note, frozen=True, kw_only=True, tag="unfenced"):
+    """Nothing of the job is left here. Starts up to this command number are too old to be believed."""
+
+    job_id: JobId
+    stale_below: CommandId
+
+
+class Reset(Note, frozen=True, kw_only=True, tag="reset"):
+    """Everything so far belonged to another journal."""
+
+
+AnyNote = (
+    Bound | Kept | Reported | Confirmed | Renumbered | Obeyed | Fenced | Forgotten | Aged | Dropped | Unfenced
+    | Reset
+)  # fmt: skip
+
+
+class Memory:
+    """The sum of all notes."""
+
+    def __init__(self, notes: Iterable[AnyNote] = ()) -> None:
+        self._clear()
+        self.age_s = 0.0
+        for note in notes:
+            self.fold(note)
+
+    def _clear(self) -> None:
+        self.journal: str | None = None
+        self.sequence = 0
+        """The last number given to a report."""
+        self.confirmed = 0
+        self.pending: OrderedDict[int, FromAttempt] = OrderedDict()
+        self.attempts: dict[Key, Attempt] = {}
+        self.fences: dict[JobId, Fence] = {}
+        self.commands: OrderedDict[CommandId, None] = OrderedDict()
+        self.forgotten: dict[JobId, Forgotten] = {}
+        self.stale_below = CommandId(0)
+
+    def fold(self, note: AnyNote) -> None:
+        match note:
+            case Bound(journal=journal):
+                self.journal = journal
+            case Kept(attempt=attempt):
+                self._keep(attempt)
+            case Reported(sequence=sequence, event=event, attempt=attempt):
+                self.sequence = max(self.sequence, sequence)
+                self.pending[sequence] = event
+                if sequence < self.sequence:
+                    self.pending = OrderedDict(sorted(self.pending.items()))
+                if attempt is not None:
+                    self._keep(attempt)
+            case Confirmed(sequence=sequence):
+                self._confirm(sequence)
+            case Renumbered(first=first, to=to):
+                moved = [self.pending.pop(number) for number in list(self.pending) if number >= first]
+                self.pending.update(enumerate(moved, to))
+                self.sequence = to + len(moved) - 1
+            case Obeyed(command_id=command_id):
+                self.commands[command_id] = None
+                while len(self.commands) > COMMANDS_KEPT:
+                    self.commands.popitem(last=False)
+            case Fenced(job_id=job_id, fence=fence):
+                self._raise_fence(job_id, fence)
+            case Forgotten(job_id=job_id):
+                if note.removed or job_id not in self.forgotten:
+                    self.forgotten[job_id] = note
+            case Aged(age_s=age_s):
+                self.age_s = max(self.age_s, age_s)
+            case Dropped(job_id=job_id, attempt=number):
+                self.attempts.pop((job_id, number), None)
+            case Unfenced(job_id=job_id, stale_below=stale_below):
+                self.fences.pop(job_id, None)
+                self.forgotten.pop(job_id, None)
+                self.stale_below = max(self.stale_below, stale_below)
+            case Reset():
+                self._clear()
+
+    def _keep(self, attempt: Attempt) -> None:
+        """An attempt that is known here was started or refused here: its record is its fence."""
+        self.attempts[attempt.key] = attempt
+        fence = Fence(attempt=attempt.attempt, command_id=attempt.command_id)
+        self._raise_fence(attempt.job_id, fence)
+
+    def _raise_fence(self, job_id: JobId, fence: Fence) -> None:
+        before = self.fences.get(job_id)
+        if before is None or before.attempt <= fence.attempt:
+            self.fences[job_id] = fence
+
+    def _confirm(self, sequence: int) -> None:
+        self.confirmed = max(self.confirmed, sequence)
+        self.sequence = max(self.sequence, sequence)
+        while self.pending and next(iter(self.pending)) <= sequence:
+            _, event = self.pending.popitem(last=False)
+            if isinstance(event, AttemptEnded):
+                attempt = self.attempts.get((event.job_id, event.attempt))
+                if attempt is not None and attempt.settled_age_s is None:
+                    settled = msgspec.structs.replace(attempt, settled_age_s=self.age_s)
+                    self.attempts[attempt.key] = settled
+
+    def gaps(self) -> Iterator[Reported]:
+        """Numbers that a damaged spool has lost, each filled with a copy of the next report: the controller
+        counts without gaps, and to hear a report twice changes nothing."""
+        missing: list[int] = []
+        for number in range(self.confirmed + 1, self.sequence + 1):
+            event = self.pending.get(number)
+            if event is None:
+                missing.append(number)
+                continue
+            yield from (Reported(sequence=each, event=event) for each in missing)
+            missing = []
+
+    def notes(self) -> Iterator[AnyNote]:
+        """The shortest history that leads here: what the spool is compacted to."""
+        yield Aged(age_s=self.age_s)
+        if self.journal is not None:
+            yield Bound(journal=self.journal)
+        yield Unfenced(job_id=JobId(""), stale_below=self.stale_below)
+        yield Confirmed(sequence=self.confirmed)
+        yield from (Fenced(job_id=job_id, fence=fence) for job_id, fence in self.fences.items())
+        yield from self.forgotten.values()
+        yield from (Obeyed(command_id=command_id) for command_id in self.commands)
+        yield from (Kept(attempt=attempt) for attempt in self.attempts.values())
+        yield from (Reported(sequence=n, event=event) for n, event in self.pending.items())

@@ -1,0 +1,111 @@
+"""From a StartAttempt to the supervisor's order, or to the reason why it cannot be obeyed here.
+
+Rule: what the controller's ledger promised is checked again on this side of the hand-over: the devices
+exist, are ours and have room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cotenant.agent.edge import AgentConfig
+from cotenant.agent.memory import Attempt
+from cotenant.agent.records import Order, RankOrder
+from cotenant.controller.domain.cluster import Device
+from cotenant.controller.domain.commands import GangMember, StartAttempt
+from cotenant.controller.domain.ids import DeviceId, HostId
+
+
+def own_part(command: StartAttempt, host_id: HostId) -> GangMember | None:
+    return next((member for member in command.gang if member.host_id == host_id), None)
+
+
+def objection(command: StartAttempt, config: AgentConfig, running: Iterable[Attempt]) -> str:
+    """Why the attempt cannot start here, for a person; empty if it can."""
+    host_id = config.report.host_id
+    running = tuple(running)
+    part = own_part(command, host_id)
+    if command.host_id != host_id or part is None or not part.devices:
+        return f"the order for job {command.job_id} names no devices of {host_id}"
+    earlier = next((a for a in running if a.job_id == command.job_id), None)
+    if earlier is not None:
+        return f"attempt {earlier.attempt} of job {command.job_id} still runs on {host_id}"
+    uid = command.launch.uid
+    if config.uid not in (0, uid) and not config.shared_account:
+        return (
+            f"the agent on {host_id} runs as uid {config.uid} and cannot run a job of uid {uid}: "
+            f"run the agent as root, or set agent.shared_account (unsafe)"
+        )
+    return next(filter(None, (_device_objection(d, config, running) for d in part.devices)), "")
+
+
+def _device_objection(device_id: DeviceId, config: AgentConfig, running: tuple[Attempt, ...]) -> str:
+    device = next((d for d in config.report.devices if d.device_id == device_id), None)
+    if device is None:
+        return f"{config.report.host_id} has no device {device_id}"
+    if not device.healthy:
+        return f"device {device_id} is not available: {device.note}"
+    tenants = [attempt.job_id for attempt in running if device_id in attempt.devices]
+    if len(tenants) >= device.max_tenants:
+        return f"device {device_id} already has {len(tenants)} tenants (jobs {', '.join(tenants)})"
+    return ""
+
+
+def order_for(
+    command: StartAttempt,
+    secrets: dict[str, str],
+    config: AgentConfig,
+    checkpoint_folder: str,
+    lease_s: float | None,
+) -> Order:
+    """The order; `objection` has said nothing."""
+    part = own_part(command, config.report.host_id)
+    assert part is not None, f"{command.job_id}: no part for {config.report.host_id}"
+    by_id = {device.device_id: device for device in config.report.devices}
+    devices = tuple(by_id[device_id] for device_id in part.devices)
+    return Order(
+        job_id=command.job_id,
+        attempt=command.attempt,
+        host_id=config.report.host_id,
+        name=command.name,
+        launch=command.launch,
+        secrets=secrets,
+        gang=command.gang,
+        world_size=sum(len(member.devices) for member in command.gang),
+        master_address=command.master_address,
+        master_port=command.master_port,
+        ranks=_ranks(command, part, devices),
+        sub_batch=command.sub_batch,
+        accumulation_steps=command.accumulation_steps,
+        memory_cap_mib=command.memory_cap_mib,
+        memory_fraction=_memory_fraction(command.memory_cap_mib, devices),
+        host_memory_mib=command.host_memory_mib,
+        cpus=command.cpus,
+        checkpoint_root=checkpoint_folder,
+        checkpoint_every_s=command.checkpoint_every_s,
+        resume_step=command.resume_step,
+        lease_s=lease_s,
+        start_deadline_s=config.start_deadline_s,
+        log_bytes_max=config.log_bytes_max,
+        network=config.network,
+        jobside_path=config.jobside_path,
+    )
+
+
+def _ranks(command: StartAttempt, part: GangMember, devices: tuple[Device, ...]) -> tuple[RankOrder, ...]:
+    uuids = tuple(device.local for device in devices if device.kind == "cuda")
+    if command.launch.mode == "host":
+        cores = tuple(sorted({core for device in devices for core in device.cores}))
+        return (RankOrder(rank=part.first_rank, local_rank=0, cores=cores, cuda_uuids=uuids),)
+    return tuple(
+        RankOrder(rank=part.first_rank + local, local_rank=local, cores=device.cores, cuda_uuids=uuids)
+        for local, device in enumerate(devices)
+    )
+
+
+def _memory_fraction(cap_mib: int | None, devices: tuple[Device, ...]) -> float | None:
+    """torch takes a fraction of the whole device. Under MPS the daemon enforces the limit itself."""
+    sizes = [d.memory_mib for d in devices if d.kind == "cuda" and d.sharing == "time-slicing"]
+    if cap_mib is None or not sizes:
+        return None
+    return min(1.0, cap_mib / max(sizes))

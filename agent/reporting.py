@@ -1,0 +1,99 @@
+"""What the controller has not been told yet, from a whole status or result.
+
+Rule: a supervisor sends everything it knows every time; only the difference to what was reported before
+becomes a report. So a lost, repeated or skipped status changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from cotenant.agent.memory import Attempt
+from cotenant.agent.records import Durable, Result, Status
+from cotenant.controller.domain.events import (
+    AttemptEnded,
+    AttemptStarted,
+    CapabilitiesSeen,
+    CheckpointDurable,
+    FirstStepDone,
+    FromAttempt,
+)
+from cotenant.controller.domain.ids import HostId
+
+Told = tuple[FromAttempt, Attempt]
+"""A report, and the attempt's record once it is made."""
+
+
+def from_status(attempt: Attempt, status: Status, host_id: HostId) -> Iterator[Told]:
+    """In the order in which things happen: started, hello, first step, checkpoints."""
+    job_id, number = attempt.key
+    if status.started and not attempt.started:
+        attempt = msgspec.structs.replace(attempt, started=True)
+        yield AttemptStarted(job_id=job_id, attempt=number, host_id=host_id), attempt
+    if status.resumable is not None and not attempt.capabilities:
+        attempt = msgspec.structs.replace(attempt, capabilities=True)
+        hello = CapabilitiesSeen(
+            job_id=job_id,
+            attempt=number,
+            host_id=host_id,
+            resumable=status.resumable,
+            accumulates=status.accumulates,
+            step=status.start_step,
+        )
+        yield hello, attempt
+    if status.first_step is not None and not attempt.first_step:
+        yield first_step(attempt, status.first_step, host_id)
+        attempt = msgspec.structs.replace(attempt, first_step=True)
+    yield from _checkpoints(attempt, status.durable, host_id)
+
+
+def from_result(attempt: Attempt, result: Result, host_id: HostId) -> Iterator[Told]:
+    """What no status had time to say, then the end."""
+    last = Status(
+        job_id=result.job_id,
+        attempt=result.attempt,
+        resumable=result.resumable,
+        accumulates=result.accumulates,
+        first_step=result.first_step,
+        durable=result.durable,
+    )
+    for told in from_status(attempt, last, host_id):
+        attempt = told[1]
+        yield told
+    ended = AttemptEnded(
+        job_id=result.job_id,
+        attempt=result.attempt,
+        host_id=host_id,
+        outcome=result.outcome,
+        exit_code=result.exit_code,
+        detail=result.detail,
+        step=result.step,
+        workdir_missing=result.workdir_missing,
+    )
+    yield ended, with_end(attempt, ended)
+
+
+def first_step(attempt: Attempt, step: int, host_id: HostId) -> Told:
+    event = FirstStepDone(job_id=attempt.job_id, attempt=attempt.attempt, host_id=host_id, step=step)
+    return event, msgspec.structs.replace(attempt, first_step=True)
+
+
+def with_end(attempt: Attempt, ended: AttemptEnded) -> Attempt:
+    """Nothing more can be asked of it."""
+    return msgspec.structs.replace(attempt, ended=ended, stop=None, save=False)
+
+
+def _checkpoints(attempt: Attempt, durable: tuple[Durable, ...], host_id: HostId) -> Iterator[Told]:
+    for each in sorted(durable, key=lambda d: d.step):
+        if each.step > attempt.durable_step:
+            attempt = msgspec.structs.replace(attempt, durable_step=each.step)
+            event = CheckpointDurable(
+                job_id=attempt.job_id,
+                attempt=attempt.attempt,
+                host_id=host_id,
+                step=each.step,
+                exact=each.exact,
+            )
+            yield event, attempt

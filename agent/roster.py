@@ -1,0 +1,347 @@
+"""The attempts on this host: what was asked of them, what they do, what was reported. Pure.
+
+Rule: an attempt goes down this table and never up, and it holds its devices until it has ended:
+
+    nothing   StartAttempt, may start        -> live      order written, supervisor started
+    nothing   StartAttempt, may not          -> ended     infra-failed, with the objection
+    nothing   StopAttempt                    -> ended     never-started: the fence for a late start
+    live      its supervisor says the end    -> ended     as the supervisor decided
+    live      its supervisor dies silently   -> cleaning  leftovers are ended, a result is written for it
+    live      a stop is long overdue         -> cleaning  likewise, and the supervisor first
+    cleaning  the result is on disk          -> ended
+    ended     controller confirms the report -> settled   folder and record go after `prune_after_s`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from cotenant.agent import reporting
+from cotenant.agent.channel import LeaseNow, SaveNow, StopNow, ToSupervisor
+from cotenant.agent.edge import Adopt, AgentConfig, EndLeftovers, Found, StartFailed, StartSupervisor, Tell
+from cotenant.agent.lease import Lease
+from cotenant.agent.memory import Attempt, Kept, Key, StopAsked
+from cotenant.agent.orders import objection, order_for, own_part
+from cotenant.agent.outbox import Outbox
+from cotenant.agent.records import Result, Status
+from cotenant.controller.domain.commands import SaveAttempt, StartAttempt, StopAttempt
+from cotenant.controller.domain.events import AttemptEnded, Outcome
+from cotenant.controller.domain.ids import CommandId, HostId
+from cotenant.controller.domain.reasons import render
+from cotenant.controller.wire.agents import AttemptProgress
+
+STOP_GRACE_S: Final = 60.0
+"""How long after a stop's deadline a supervisor may take before it is ended as well."""
+LEASE_NEWS_RATIO: Final = 0.1
+"""A renewal is passed on where a supervisor's own countdown is this part of the lease behind."""
+_NEVER: Final = float("inf")
+
+
+class Live:
+    """What this start of the agent knows of an attempt that has not ended."""
+
+    def __init__(self) -> None:
+        self.cleaning = False
+        self.connected = False
+        self.status: Status | None = None
+        self.started_s: float | None = None
+        """When this agent first knew that its processes run."""
+        self.stop_asked_s: float | None = None
+        self.lease_told: LeaseTold | None = None
+
+
+class LeaseTold(msgspec.Struct, frozen=True, kw_only=True):
+    at_s: float
+    left_s: float | None
+
+    def believed_left_s(self, now_s: float) -> float | None:
+        """What the supervisor's countdown stands at."""
+        return None if self.left_s is None else self.left_s - (now_s - self.at_s)
+
+
+class Roster:
+    def __init__(self, config: AgentConfig, outbox: Outbox, lease: Lease) -> None:
+        self.config = config
+        self._out = outbox
+        self._memory = outbox.memory
+        self._lease = lease
+        self._live: dict[Key, Live] = {}
+
+    @property
+    def running(self) -> tuple[Attempt, ...]:
+        """Attempts that hold their devices."""
+        return tuple(self._memory.attempts[key] for key in self._live)
+
+    @property
+    def host_id(self) -> HostId:
+        return self.config.report.host_id
+
+    # --- After a start of the agent: what is still here --------------------------------------------
+
+    def recover(self, found: tuple[Found, ...]) -> None:
+        here = {(each.job_id, each.attempt): each for each in found}
+        for key, attempt in list(self._memory.attempts.items()):
+            if key not in here and attempt.ended is None:
+                self._end(attempt, "infra-failed", "the agent stopped before it could start it")
+        for key, each in here.items():
+            self._recover(key, each)
+
+    def _recover(self, key: Key, found: Found) -> None:
+        attempt = self._memory.attempts.get(key)
+        if attempt is None:  # The spool has lost it.
+            attempt = self._attempt_of(found)
+            self._out.keep(Kept(attempt=attempt))
+        if attempt.ended is not None:
+            return
+        if found.result is not None:
+            self._tell_end(attempt, found.result)
+            return
+        self._live[key] = Live()
+        if found.alive:
+            self._out.add(Adopt(job_id=key[0], attempt=key[1]))
+        else:
+            self._clean(key, "the host restarted" if found.rebooted else "its supervisor was killed")
+
+    def _attempt_of(self, found: Found) -> Attempt:
+        order = found.order
+        parts = [member for member in order.gang if member.host_id == self.host_id] if order else []
+        return Attempt(
+            job_id=found.job_id,
+            attempt=found.attempt,
+            command_id=CommandId(0),
+            devices=tuple(device for part in parts for device in part.devices),
+            uses_library=order is not None and order.resume_step > 0,
+        )
+
+    # --- Commands ----------------------------------------------------------------------------------
+
+    def is_fenced(self, command: StartAttempt) -> bool:
+        fence = self._memory.fences.get(command.job_id)
+        return fence is not None and command.attempt <= fence.attempt
+
+    def start(self, command: StartAttempt, secrets: dict[str, str], folder: str, now_s: float) -> None:
+        if self.is_fenced(command):
+            return
+        attempt = Attempt(
+            job_id=command.job_id,
+            attempt=command.attempt,
+            command_id=command.command_id,
+            uses_library=command.resume_step > 0,
+        )
+        why = objection(command, self.config, self.running) or self._too_old(command)
+        if why:
+            self._end(msgspec.structs.replace(attempt, has_folder=False), "infra-failed", why)
+            return
+        part = own_part(command, self.host_id)
+        assert part is not None, f"{command.job_id}: no part for {self.host_id}"
+        self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, devices=part.devices)))
+        self._live[attempt.key] = Live()
+        order = order_for(command, secrets, self.config, folder, self._lease.left_s(now_s))
+        self._out.add(StartSupervisor(order=order))
+
+    def _too_old(self, command: StartAttempt) -> str:
+        if command.job_id in self._memory.fences or command.command_id > self._memory.stale_below:
+            return ""
+        return f"the start came after {self.host_id} had forgotten the job"
+
+    def stop(self, command: StopAttempt, now_s: float) -> None:
+        key = (command.job_id, command.attempt)
+        attempt = self._memory.attempts.get(key)
+        live = self._live.get(key)
+        if attempt is None:
+            fence = Attempt(
+                job_id=command.job_id,
+                attempt=command.attempt,
+                command_id=command.command_id,
+                has_folder=False,
+            )
+            self._end(fence, "never-started", "stopped before it started here")
+        elif attempt.ended is not None:
+            if attempt.settled_age_s is not None:  # It was confirmed once; whoever asks has lost that.
+                self._out.report(attempt.ended, msgspec.structs.replace(attempt, settled_age_s=None))
+        elif live is not None and not live.cleaning and not _covers(attempt.stop, command):
+            stop = StopAsked(save=command.save, deadline_s=command.deadline_s, reason=render(command.reason))
+            self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, stop=stop)))
+            live.stop_asked_s = now_s
+            self.tell(key, StopNow(save=stop.save, deadline_s=stop.deadline_s, reason=stop.reason))
+
+    def save(self, command: SaveAttempt) -> None:
+        key = (command.job_id, command.attempt)
+        live = self._live.get(key)
+        if live is None or live.cleaning:
+            return
+        if live.connected:
+            self.tell(key, SaveNow())
+        else:
+            self._out.keep(Kept(attempt=msgspec.structs.replace(self._memory.attempts[key], save=True)))
+
+    # --- From supervisors --------------------------------------------------------------------------
+
+    def status(self, status: Status, now_s: float) -> None:
+        key = (status.job_id, status.attempt)
+        live = self._live.get(key)
+        if live is None or live.cleaning:
+            return
+        live.status = status
+        if status.started and live.started_s is None:
+            live.started_s = now_s
+        for event, attempt in reporting.from_status(self._memory.attempts[key], status, self.host_id):
+            self._out.report(event, attempt)
+
+    def ended(self, result: Result) -> None:
+        key = (result.job_id, result.attempt)
+        if key in self._live:
+            self._tell_end(self._memory.attempts[key], result)
+
+    def start_failed(self, failed: StartFailed) -> None:
+        key = (failed.job_id, failed.attempt)
+        if key in self._live:
+            self._end(self._memory.attempts[key], "infra-failed", failed.why, failed.workdir_missing)
+
+    def supervisor_gone(self, key: Key) -> None:
+        if (live := self._live.get(key)) and not live.cleaning:
+            self._clean(key, "its supervisor was killed")
+
+    def connected(self, key: Key, now_s: float) -> None:
+        """A fresh connection: what was asked before may not have arrived."""
+        live = self._live.get(key)
+        if live is None or live.cleaning:
+            return
+        live.connected, live.lease_told = True, None
+        self._tell_lease(key, live, now_s)
+        attempt = self._memory.attempts[key]
+        if attempt.stop is not None:
+            if live.stop_asked_s is None:
+                live.stop_asked_s = now_s
+            left_s = max(0.0, live.stop_asked_s + attempt.stop.deadline_s - now_s)
+            self.tell(key, StopNow(save=attempt.stop.save, deadline_s=left_s, reason=attempt.stop.reason))
+        elif attempt.save:
+            self.tell(key, SaveNow())
+            self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, save=False)))
+
+    def disconnected(self, key: Key) -> None:
+        if live := self._live.get(key):
+            live.connected = False
+
+    def tell(self, key: Key, message: ToSupervisor) -> None:
+        """To the attempt's supervisor, if we are connected; what matters is said again on connecting."""
+        live = self._live.get(key)
+        if live is not None and live.connected:
+            self._out.add(Tell(job_id=key[0], attempt=key[1], message=message))
+
+    # --- Ends --------------------------------------------------------------------------------------
+
+    def _tell_end(self, attempt: Attempt, result: Result) -> None:
+        self._live.pop(attempt.key, None)
+        for event, record in reporting.from_result(attempt, result, self.host_id):
+            self._out.report(event, record)
+        self._out.say(f"{_name(attempt.key)}: {result.outcome}{': ' if result.detail else ''}{result.detail}")
+
+    def _end(self, attempt: Attempt, outcome: Outcome, detail: str, workdir_missing: bool = False) -> None:
+        """The end of an attempt that has no supervisor and no result file."""
+        self._live.pop(attempt.key, None)
+        ended = AttemptEnded(
+            job_id=attempt.job_id,
+            attempt=attempt.attempt,
+            host_id=self.host_id,
+            outcome=outcome,
+            detail=detail,
+            workdir_missing=workdir_missing,
+        )
+        self._out.report(ended, reporting.with_end(attempt, ended))
+        self._out.say(f"{_name(attempt.key)}: {outcome}: {detail}")
+
+    def _clean(self, key: Key, why: str) -> None:
+        """Nobody watches its processes any more: end them, and write the result that is missing."""
+        live = self._live[key]
+        live.cleaning, live.connected = True, False
+        result = Result(
+            job_id=key[0],
+            attempt=key[1],
+            outcome="infra-failed",
+            exit_code=None,
+            detail=why,
+            step=live.status.step if live.status is not None else 0,
+        )
+        self._out.say(f"{_name(key)}: {why}; ending what is left of it", bad=True)
+        self._out.add(EndLeftovers(result=result))
+
+    # --- Leases ------------------------------------------------------------------------------------
+
+    def pass_lease_on(self, now_s: float) -> None:
+        for key, live in self._live.items():
+            self._tell_lease(key, live, now_s)
+
+    def _tell_lease(self, key: Key, live: Live, now_s: float) -> None:
+        if not self._lease.known or not live.connected:
+            return
+        left_s, full_s = self._lease.left_s(now_s), self._lease.full_s
+        if live.lease_told is not None:
+            believed_s = live.lease_told.believed_left_s(now_s)
+            if left_s is None or believed_s is None or full_s is None:
+                if left_s is None and believed_s is None:
+                    return
+            elif left_s - believed_s < LEASE_NEWS_RATIO * full_s:
+                return
+        live.lease_told = LeaseTold(at_s=now_s, left_s=left_s)
+        self.tell(key, LeaseNow(left_s=left_s, full_s=full_s))
+
+    # --- Time --------------------------------------------------------------------------------------
+
+    @property
+    def next_alarm_s(self) -> float:
+        return min((min(q, o) for _, _, q, o in self._deadlines()), default=_NEVER)
+
+    def tick(self, now_s: float) -> None:
+        for key, attempt, quiet_until_s, overdue_s in list(self._deadlines()):
+            if now_s >= quiet_until_s:
+                self._out.report(*reporting.first_step(attempt, 0, self.host_id))
+            if now_s >= overdue_s:
+                self._clean(key, "its supervisor did not obey a stop request and was ended")
+
+    def _deadlines(self) -> Iterator[tuple[Key, Attempt, float, float]]:
+        for key, live in self._live.items():
+            attempt = self._memory.attempts[key]
+            yield key, attempt, self._quiet_until_s(attempt, live), _overdue_s(attempt, live)
+
+    def _quiet_until_s(self, attempt: Attempt, live: Live) -> float:
+        """When a job without hello counts as running; a job that uses the library says so by itself."""
+        waits = live.started_s is not None and not live.cleaning and not attempt.first_step
+        if not waits or attempt.capabilities or attempt.uses_library:
+            return _NEVER
+        assert live.started_s is not None
+        return live.started_s + self.config.quiet_start_s
+
+    def progress(self) -> tuple[AttemptProgress, ...]:
+        statuses = (live.status for live in self._live.values() if not live.cleaning)
+        return tuple(
+            AttemptProgress(
+                job_id=status.job_id,
+                attempt=status.attempt,
+                step=status.step,
+                step_s=status.step_s,
+                loss=status.loss,
+                memory_mib=status.memory_mib,
+                duty_cycle=status.duty_cycle,
+            )
+            for status in statuses
+            if status is not None and status.started
+        )
+
+
+def _overdue_s(attempt: Attempt, live: Live) -> float:
+    if live.cleaning or attempt.stop is None or live.stop_asked_s is None:
+        return _NEVER
+    return live.stop_asked_s + attempt.stop.deadline_s + STOP_GRACE_S
+
+
+def _covers(asked: StopAsked | None, command: StopAttempt) -> bool:
+    """A stop that was asked for already; one without a save overrides one with."""
+    return asked is not None and (not asked.save or command.save)
+
+
+def _name(key: Key) -> str:
+    return f"job {key[0]} attempt {key[1]}"
