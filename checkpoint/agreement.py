@@ -1,0 +1,124 @@
+"""This rank's side of the two-phase agreement on a step to stop or save at.
+
+Rule: no sockets, no clocks, no threads here. The caller holds one lock around every call. A rank that
+has said "ok" to step N does not pass N before it knows the decision (or has given up, and says so).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from cotenant.checkpoint.protocol import PHASE_COMMIT, PHASE_PROPOSE, STOP_AT, Order
+
+OPEN_MAX: Final = 8
+"""More proposals than this at once are refused: a supervisor needs one of each kind."""
+
+_NEVER: Final = 2**62
+
+
+class Verdict(Enum):
+    """What to do at a step boundary."""
+
+    GO = "go"
+    WAIT = "wait"
+    SAVE = "save"
+    STOP = "stop"
+
+
+@dataclass(frozen=True)
+class Confirm:
+    """The answer to one proposal; `step` is the rank's own."""
+
+    proposal: int
+    step: int
+    ok: bool
+
+
+@dataclass
+class _Promise:
+    kind: str
+    proposal: int
+    step: int
+    committed: bool = False
+
+
+@dataclass
+class Agreement:
+    """Counts completed steps and knows which step needs attention next."""
+
+    completed: int = 0
+    can_save: bool = True
+    late: int = 0
+    _promises: dict[tuple[str, int], _Promise] = field(default_factory=dict)
+    _obeyed: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=2 * OPEN_MAX))
+    _attention_step: int = _NEVER
+
+    def receive(self, order: Order) -> Confirm | None:
+        """Take in one order; obeying it twice changes nothing."""
+        if (order.kind, order.proposal) in self._obeyed:
+            return None
+        if order.phase == PHASE_PROPOSE:
+            return self._proposed(order)
+        if order.phase == PHASE_COMMIT:
+            return self._committed(order)
+        promise = self._promises.get((order.kind, order.proposal))
+        if promise is not None and not promise.committed:  # a commit is final
+            self._forget(promise)
+        return None
+
+    def arrive(self, step: int) -> Verdict:
+        """`step` optimizer steps are complete. WAIT means: ask again when an order came or time is up."""
+        self.completed = step
+        if step < self._attention_step:
+            return Verdict.GO
+        due = [promise for promise in self._promises.values() if promise.step <= step]
+        stops = any(promise.committed and promise.kind == STOP_AT for promise in due)
+        if not stops and not all(promise.committed for promise in due):
+            return Verdict.WAIT
+        for promise in due:
+            self._forget(promise)
+            if promise.committed:
+                self._obeyed.append((promise.kind, promise.proposal))
+        if stops:
+            return Verdict.STOP
+        return Verdict.SAVE if due else Verdict.GO
+
+    def give_up(self) -> list[Confirm]:
+        """No decision came in time: take back what was promised for this step, and tell the supervisor."""
+        overdue = [p for p in self._promises.values() if p.step <= self.completed and not p.committed]
+        for promise in overdue:
+            self._forget(promise)
+        return [self._answer(promise.proposal, ok=False) for promise in overdue]
+
+    def _proposed(self, order: Order) -> Confirm:
+        known = self._promises.get((order.kind, order.proposal))
+        if known is not None:
+            return self._answer(order.proposal, ok=known.step == order.step)
+        full = len(self._promises) >= OPEN_MAX
+        if not self.can_save or full or order.step <= self.completed:
+            return self._answer(order.proposal, ok=False)
+        self._remember(_Promise(kind=order.kind, proposal=order.proposal, step=order.step))
+        return self._answer(order.proposal, ok=True)
+
+    def _committed(self, order: Order) -> Confirm | None:
+        promise = self._promises.get((order.kind, order.proposal))
+        if promise is not None:
+            promise.committed = True
+            return None
+        # We had given up (or never promised) and went on: a stop at that step would split the gang.
+        self.late += 1
+        return self._answer(order.proposal, ok=False)
+
+    def _answer(self, proposal: int, *, ok: bool) -> Confirm:
+        return Confirm(proposal=proposal, step=self.completed, ok=ok)
+
+    def _remember(self, promise: _Promise) -> None:
+        self._promises[promise.kind, promise.proposal] = promise
+        self._attention_step = min(self._attention_step, promise.step)
+
+    def _forget(self, promise: _Promise) -> None:
+        del self._promises[promise.kind, promise.proposal]
+        self._attention_step = min((p.step for p in self._promises.values()), default=_NEVER)

@@ -1,0 +1,153 @@
+"""The job-side protocol as this package speaks it: names, environment, datagrams.
+
+Rule: cotenant itself may not be installed where this runs, so the constants of `controller/wire/job.py`
+are repeated here and a test compares them. What cannot be parsed is dropped and counted, never raised.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+PROTOCOL_VERSION: Final = 1
+
+ENV_PROTOCOL: Final = "COTENANT_PROTOCOL"
+ENV_JOB: Final = "COTENANT_JOB"
+ENV_ATTEMPT: Final = "COTENANT_ATTEMPT"
+ENV_CHECKPOINT_ROOT: Final = "COTENANT_CHECKPOINT_ROOT"
+ENV_ACCUMULATION_STEPS: Final = "COTENANT_ACCUMULATION_STEPS"
+ENV_SUB_BATCH: Final = "COTENANT_SUB_BATCH"
+ENV_ACCUMULATION_SCHEDULE: Final = "COTENANT_ACCUMULATION_SCHEDULE"
+ENV_SOCKET: Final = "COTENANT_SOCKET"
+ENV_RESUME: Final = "COTENANT_RESUME"
+ENV_MEMORY_FRACTION: Final = "COTENANT_MEMORY_FRACTION"
+
+DATAGRAM_BYTES_MAX: Final = 4096
+DECISION_TIMEOUT_S: Final = 30.0
+STEP_REPORT_PERIOD_S: Final = 0.1
+
+HELLO: Final = "hello"
+FIRST_STEP: Final = "first_step"
+STEP: Final = "step"
+SAVING: Final = "saving"
+DURABLE: Final = "durable"
+CONFIRM: Final = "confirm"
+STOPPED: Final = "stopped"
+FAILED: Final = "failed"
+
+STOP_AT: Final = "stop_at"
+SAVE_AT: Final = "save_at"
+
+PHASE_PROPOSE: Final = "propose"
+PHASE_COMMIT: Final = "commit"
+PHASE_WITHDRAW: Final = "withdraw"
+
+FROM_RANK: Final = (HELLO, FIRST_STEP, STEP, SAVING, DURABLE, CONFIRM, STOPPED, FAILED)
+TO_RANK: Final = (STOP_AT, SAVE_AT)
+PHASES: Final = (PHASE_PROPOSE, PHASE_COMMIT, PHASE_WITHDRAW)
+
+MANIFEST_VERSION: Final = 1
+MANIFEST_NAME: Final = "manifest.json"
+CHECKPOINT_NAME_PATTERN: Final = r"a(\d+)-s(\d+)"
+
+RESUME_NONE: Final = "none"
+INTEGER_MAX: Final = 2**53
+"""Larger step and proposal numbers are not believed."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One parsed datagram from the supervisor."""
+
+    kind: str
+    proposal: int
+    step: int
+    phase: str
+
+
+def encode(name: str, rank: int, fields: Mapping[str, Any]) -> bytes:
+    """One datagram; a text field that would make it too long is cut until it fits."""
+    message: dict[str, Any] = {"v": PROTOCOL_VERSION, "m": name, "rank": rank, **fields}
+    data = json.dumps(message, separators=(",", ":")).encode()
+    while len(data) > DATAGRAM_BYTES_MAX:
+        key = max((k for k in fields if isinstance(message[k], str)), key=lambda k: len(message[k]))
+        message[key] = message[key][: len(message[key]) // 2]
+        data = json.dumps(message, separators=(",", ":")).encode()
+    return data
+
+
+def decode(data: bytes) -> Order | None:
+    """The order in a datagram, or None for what we do not understand."""
+    if len(data) > DATAGRAM_BYTES_MAX:
+        return None
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(message, dict) or not _whole(message.get("v"), 1):
+        return None
+    kind, phase = message.get("m"), message.get("phase")
+    proposal, step = message.get("proposal"), message.get("step")
+    if kind not in TO_RANK or phase not in PHASES or not _whole(proposal, 0) or not _whole(step, 1):
+        return None
+    return Order(kind=str(kind), proposal=int(str(proposal)), step=int(str(step)), phase=str(phase))
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= INTEGER_MAX
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What the supervisor put into our environment. Nothing there means a plain script."""
+
+    job: str
+    attempt: int | None
+    root: Path | None
+    socket: Path | None
+    resume: str | None
+    rank: int
+    world_size: int
+    sub_batch: int | None
+    memory_fraction: float | None
+    protocol: int
+
+    @staticmethod
+    def read(env: Mapping[str, str]) -> Environment:
+        return Environment(
+            job=env.get(ENV_JOB, ""),
+            attempt=_number(env, ENV_ATTEMPT, least=1),
+            root=Path(env[ENV_CHECKPOINT_ROOT]) if env.get(ENV_CHECKPOINT_ROOT) else None,
+            socket=Path(env[ENV_SOCKET]) if env.get(ENV_SOCKET) else None,
+            resume=env.get(ENV_RESUME) or None,
+            rank=_number(env, "RANK", least=0) or 0,
+            world_size=_number(env, "WORLD_SIZE", least=1) or 1,
+            sub_batch=_number(env, ENV_SUB_BATCH, least=1),
+            memory_fraction=_fraction(env, ENV_MEMORY_FRACTION),
+            protocol=_number(env, ENV_PROTOCOL, least=1) or PROTOCOL_VERSION,
+        )
+
+
+def _number(env: Mapping[str, str], name: str, *, least: int) -> int | None:
+    text = env.get(name, "")
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {text!r}")
+    return int(text)
+
+
+def _fraction(env: Mapping[str, str], name: str) -> float | None:
+    text = env.get(name, "")
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value <= 1.0:
+        raise ValueError(f"{name} must be a number above 0 and at most 1, got {text!r}")
+    return value
