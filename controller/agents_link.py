@@ -1,0 +1,336 @@
+"""The controller's side of every agent: greeting, leases, commands out, reports in, gang words through.
+
+Rule: takes no decision. A host speaks through one connection at a time, the one on which it last said
+hello; words from any other are not heard, so its agent greets again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from cotenant.controller.core import Core
+from cotenant.controller.delivery import Delivery, Overflow
+from cotenant.controller.domain.commands import AgentCommand, AnyCommand, StartAttempt, Think
+from cotenant.controller.domain.events import AnyEvent, HostJoined, HostLost
+from cotenant.controller.domain.ids import HostId, JobId
+from cotenant.controller.domain.job import ON_DEVICES, Job
+from cotenant.controller.keys import Identity
+from cotenant.controller.log_relay import LogRelay
+from cotenant.controller.reducers import HostWatch, ProgressFilter
+from cotenant.controller.secrets import Secrets
+from cotenant.controller.wire import agents as wire
+from cotenant.controller.wire.codec import encode
+
+Send = Callable[[bytes, bytes], bool]
+
+GAP_S: Final = 10.0
+"""How long an earlier report may be missing before it counts as lost with its agent's disk."""
+RIVAL_PROOF_S: Final = 2.5
+"""A host's old connection that still talks this long after a rival's hello is alive."""
+RIVAL_SILENCE_S: Final = 5.0
+GANG_BYTES_MAX: Final = 64 * 1024
+
+
+class Link(msgspec.Struct, kw_only=True):
+    """One host's present connection."""
+
+    address: bytes
+    session: str
+    hello: wire.Hello
+    heard_s: float
+    welcomed: bool = False
+    rival: str = ""
+    """Session of another agent that claims this host, and since when."""
+    rival_since_s: float = 0.0
+    gap_at: int = 0
+    gap_since_s: float = 0.0
+
+
+class AgentsLink:
+    """All agents."""
+
+    def __init__(
+        self, core: Core, send: Send, secrets: Secrets, *, lease_s: float | None, silent_after_s: float
+    ) -> None:
+        self._core = core
+        self._send_frame = send
+        self._secrets = secrets
+        self._lease_s = lease_s
+        self._links: dict[HostId, Link] = {}
+        self._addresses: dict[bytes, HostId] = {}
+        self._delivery = Delivery()
+        self._progress = ProgressFilter()
+        self.logs = LogRelay(core.clock, self.say)
+        self.telemetry: dict[JobId, wire.AttemptProgress] = {}
+        """The newest progress of each job, for views: never journalled."""
+        now_s = core.clock.now_s()
+        self.watch = HostWatch(silent_after_s=silent_after_s, lease_s=lease_s, now_s=now_s)
+        core.watchers.append(self._decided)
+        core.after_rebuild.append(self._rebuilt)
+        self._rebuilt()
+
+    def _rebuilt(self) -> None:
+        """The state was read from the journal: believe it, and grant every known host a full lease."""
+        now_s = self._core.clock.now_s()
+        for host_id, host in self._core.state.engine.hosts.items():
+            self.watch.know(host_id, now_s, silent=host.silent, lost=host.lost)
+        self._seen = self._core.journal.reports()
+        for host_id in [host_id for host_id, link in self._links.items() if not link.welcomed]:
+            self._drop(host_id)  # Its joining was not written; it greets again.
+
+    # --- Agents speak ------------------------------------------------------------------------------
+
+    def heard(self, address: bytes, who: Identity, message: wire.FromAgent) -> bool:
+        """Take in a message; False if it makes no sense from this sender."""
+        if isinstance(message, wire.Hello):
+            return self._hello(address, who, message)
+        link = self._link_at(address)
+        if link is None:
+            self._core.counters["strangers"] += 1
+            return True  # From before our restart, or from an old connection: it will greet again.
+        host_id = link.hello.report.host_id
+        match message:
+            case wire.Heartbeat():
+                self._beat(link, host_id, message)
+            case wire.Report():
+                return self._report(link, host_id, message)
+            case wire.CommandSeen():
+                self._delivery.seen(host_id, message.command_id)
+            case wire.GangWord():
+                return self._relay(host_id, message)
+            case wire.LogReply():
+                self.logs.came(host_id, message)
+        return True
+
+    def _link_at(self, address: bytes) -> Link | None:
+        host_id = self._addresses.get(address)
+        return None if host_id is None else self._links[host_id]
+
+    def _hello(self, address: bytes, who: Identity, message: wire.Hello) -> bool:
+        host_id = message.report.host_id
+        why = not_allowed(who, message)
+        if why:
+            self._say(address, wire.Refused(why=why))
+            return False
+        link, now_s = self._links.get(host_id), self._core.clock.now_s()
+        if link is not None and link.session != message.session:
+            if self._rival_proven(link, message, now_s):
+                self._core.counters["refused_agents"] += 1
+                self._say(
+                    address, wire.Refused(why=f"another agent works for host {host_id}: set agent.host")
+                )
+                return True
+            if not self._is_gone(link, now_s):
+                return True  # It greets again until we know.
+        if link is not None and link.address == address and link.hello == message:
+            if link.welcomed:
+                self._welcome(host_id, link)
+            return True
+        self._join(address, host_id, message, now_s)
+        return True
+
+    def _rival_proven(self, link: Link, message: wire.Hello, now_s: float) -> bool:
+        """Whether the agent we know went on talking after another one first claimed its host."""
+        if link.rival != message.session:
+            link.rival, link.rival_since_s = message.session, now_s
+        return link.heard_s - link.rival_since_s > RIVAL_PROOF_S
+
+    def _is_gone(self, link: Link, now_s: float) -> bool:
+        """Whether its connection is closed, or silent for so long that it counts as closed."""
+        alive = self._say(link.address, wire.Renew(beat=0))
+        return not alive or now_s - link.heard_s > RIVAL_SILENCE_S
+
+    def _join(self, address: bytes, host_id: HostId, message: wire.Hello, now_s: float) -> None:
+        if self._core.stuck:
+            return  # It greets again in a second.
+        self._core.happen(HostJoined(report=message.report, attempts=message.attempts))
+        self._drop(host_id)
+        link = Link(address=address, session=message.session, hello=message, heard_s=now_s)
+        self._links[host_id], self._addresses[address] = link, host_id
+        self.watch.joined(host_id, now_s)
+        self._core.after_commit(partial(self._welcome, host_id, link))
+
+    def _welcome(self, host_id: HostId, link: Link) -> None:
+        link.welcomed = True
+        welcome = wire.Welcome(
+            session=link.session,
+            lease_s=self._lease_s,
+            reports_seen=self._seen.get(host_id, 0),
+            journal=self._core.journal.name,
+        )
+        self._say(link.address, welcome)
+        self._send_due(self._core.clock.now_s(), host_id)
+
+    def _drop(self, host_id: HostId) -> None:
+        """What was said on the old connection is void; the engine repeats what is still wanted."""
+        link = self._links.pop(host_id, None)
+        if link is not None:
+            del self._addresses[link.address]
+
+    def _beat(self, link: Link, host_id: HostId, message: wire.Heartbeat) -> None:
+        if message.session != link.session or not link.welcomed:
+            return
+        now_s = self._core.clock.now_s()
+        link.heard_s = now_s
+        self._say(link.address, wire.Renew(beat=message.beat))
+        if self._core.stuck:
+            return
+        back = self.watch.heard(host_id, now_s)
+        if back is not None:
+            self._core.happen(back)
+        for news in message.progress:
+            self._take_progress(host_id, news, now_s)
+
+    def _take_progress(self, host_id: HostId, news: wire.AttemptProgress, now_s: float) -> None:
+        engine = self._core.state.engine
+        job = engine.jobs.get(news.job_id)
+        if job is None or job.attempt != news.attempt or job.phase not in ON_DEVICES:
+            return
+        if first_host(job) != host_id:
+            return  # The gang's first host speaks for it.
+        self.telemetry[news.job_id] = news
+        event = self._progress.take(news, job.spec.iterations, now_s)
+        if event is not None:
+            self._core.happen(event)
+
+    def _report(self, link: Link, host_id: HostId, message: wire.Report) -> bool:
+        if message.event.host_id != host_id:
+            return False
+        seen = self._seen.get(host_id, 0)
+        if self._core.stuck or not link.welcomed:
+            return True  # It comes again.
+        if message.sequence > seen + 1 and not self._gap_is_final(link, message.sequence):
+            return True
+        if message.sequence > seen:
+            self._core.happen(message.event)
+            self._seen[host_id] = seen = message.sequence
+            self._core.journal.keep_report(host_id, seen)
+        self._core.after_commit(partial(self._confirm, link.address, seen))
+        return True
+
+    def _confirm(self, address: bytes, sequence: int) -> None:
+        self._say(address, wire.ReportSeen(sequence=sequence))
+
+    def _gap_is_final(self, link: Link, sequence: int) -> bool:
+        """Reports come in order; a hole that stays is a report that its agent has lost for good."""
+        now_s = self._core.clock.now_s()
+        if link.gap_at == 0 or sequence < link.gap_at:
+            link.gap_at, link.gap_since_s = sequence, now_s
+        if sequence != link.gap_at or now_s - link.gap_since_s < GAP_S:
+            return False
+        link.gap_at = 0
+        self._core.counters["report_gaps"] += 1
+        return True
+
+    def _relay(self, host_id: HostId, message: wire.GangWord) -> bool:
+        """Between hosts of one gang only."""
+        job = self._core.state.engine.jobs.get(message.job_id)
+        if message.from_host != host_id or len(message.payload) > GANG_BYTES_MAX:
+            return False
+        if job is None or job.attempt != message.attempt or job.placement is None:
+            return True
+        devices = self._core.state.engine.view().devices
+        hosts = {devices[d].host_id for d in job.placement.devices if d in devices}
+        if {host_id, message.to_host} <= hosts:
+            self.say(message.to_host, message)
+        return True
+
+    # --- Commands ----------------------------------------------------------------------------------
+
+    def _decided(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+        """Commands leave once the event that caused them is durable."""
+        if isinstance(event, HostJoined):
+            self._core.after_commit(partial(self._delivery.clear, event.report.host_id))
+        elif isinstance(event, HostLost):
+            self._core.after_commit(partial(self._lost, event.host_id))
+        for_agents = [command for command in commands if not isinstance(command, Think)]
+        if for_agents:
+            self._core.after_commit(partial(self._deliver, for_agents))
+
+    def _lost(self, host_id: HostId) -> None:
+        """Nothing more is sent; if its agent lives, it hears nothing and greets again."""
+        self.watch.declare_lost(host_id)
+        self._delivery.clear(host_id)
+        self._drop(host_id)
+
+    def _deliver(self, commands: Sequence[AgentCommand]) -> None:
+        now_s = self._core.clock.now_s()
+        for command in commands:
+            try:
+                self._delivery.put(command, now_s)
+            except Overflow:
+                self._core.counters["overflows"] += 1
+                self._drop(command.host_id)
+        for host_id in dict.fromkeys(command.host_id for command in commands):
+            self._send_due(now_s, host_id)
+
+    def _send_due(self, now_s: float, host_id: HostId) -> None:
+        link = self._links.get(host_id)
+        if link is None or not link.welcomed:
+            return
+        for command, again in self._delivery.due(now_s, host_id):
+            self._core.counters["resent"] += again
+            secrets: dict[str, str] = {}
+            if isinstance(command, StartAttempt) and command.launch.secrets:
+                secrets = self._secrets.read(command.job_id, command.launch.secrets)
+            self._say(link.address, wire.Obey(command=command, secrets=secrets))
+
+    # --- Time --------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """About twice a second."""
+        now_s = self._core.clock.now_s()
+        for host_id in self._delivery.hosts():
+            self._send_due(now_s, host_id)
+        self.logs.tick(now_s)
+        if not self._core.stuck:
+            for event in self.watch.tick(now_s):
+                self._core.happen(event)
+        self._forget_jobs()
+
+    def _forget_jobs(self) -> None:
+        jobs = self._core.state.engine.jobs
+        if len(self.telemetry) > len(jobs):
+            gone = [job_id for job_id in self.telemetry if job_id not in jobs]
+            self._progress.forget(gone)
+            for job_id in gone:
+                del self.telemetry[job_id]
+
+    def connected(self) -> Iterable[HostId]:
+        return self._links.keys()
+
+    @property
+    def undelivered(self) -> int:
+        return len(self._delivery)
+
+    def say(self, host_id: HostId, message: wire.ToAgent) -> bool:
+        """To a host; False if it is not connected."""
+        link = self._links.get(host_id)
+        return link is not None and link.welcomed and self._say(link.address, message)
+
+    def _say(self, address: bytes, message: wire.ToAgent) -> bool:
+        return self._send_frame(address, encode(message))
+
+
+def not_allowed(who: Identity, message: wire.Hello) -> str:
+    """Why this key may not speak for this host; empty if it may."""
+    host_id = message.report.host_id
+    if who.role == "user":
+        return (
+            f"the key of {who.name} is a user's: an agent needs one made by `cotenant init --agent {host_id}`"
+        )
+    if who.role == "agent" and who.host != host_id:
+        return f"this key belongs to host {who.host}, not to {host_id}: set agent.host or use the right key"
+    stray = next((d for d in message.report.devices if not d.device_id.startswith(f"{host_id}/")), None)
+    if stray is not None:
+        return f"device {stray.device_id} is not named after host {host_id}"
+    return ""
+
+
+def first_host(job: Job) -> HostId | None:
+    """The host of rank 0: devices are named after their hosts."""
+    return None if job.placement is None else HostId(job.placement.devices[0].rpartition("/")[0])

@@ -1,0 +1,89 @@
+"""Commands on their way to agents: sent again until seen, dropped when a later one makes them pointless.
+
+Rule: pure. ZeroMQ may lose a message whenever a connection breaks, so a command stays here until its
+host says that it is on its disk. Repeats are harmless: agents obey a command once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from cotenant.controller.domain.commands import AgentCommand, ForgetJob, StopAttempt
+from cotenant.controller.domain.ids import CommandId, HostId
+
+REPEAT_FIRST_S: Final = 1.0
+REPEAT_MAX_S: Final = 5.0
+REPEAT_GROWTH: Final = 1.5
+PENDING_MAX: Final = 4096
+"""Per host; one that sees nothing of so much has to join again."""
+
+
+class Pending(msgspec.Struct, kw_only=True):
+    command: AgentCommand
+    due_s: float
+    wait_s: float = REPEAT_FIRST_S
+    sent: int = 0
+
+
+class Overflow(Exception):
+    """A host has too many commands open."""
+
+
+class Delivery:
+    """What is open, by host, in order."""
+
+    def __init__(self) -> None:
+        self._open: dict[HostId, dict[CommandId, Pending]] = {}
+
+    def put(self, command: AgentCommand, now_s: float) -> None:
+        """Due at once.
+
+        Raises:
+            Overflow: see PENDING_MAX.
+        """
+        mine = self._open.setdefault(command.host_id, {})
+        for command_id in [i for i, p in mine.items() if supersedes(command, p.command)]:
+            del mine[command_id]
+        if len(mine) >= PENDING_MAX:
+            raise Overflow(command.host_id)
+        mine[command.command_id] = Pending(command=command, due_s=now_s)
+
+    def seen(self, host_id: HostId, command_id: CommandId) -> None:
+        mine = self._open.get(host_id, {})
+        mine.pop(command_id, None)
+        if not mine:
+            self._open.pop(host_id, None)
+
+    def clear(self, host_id: HostId) -> None:
+        """The host joined anew (the engine sends what is still wanted) or is lost."""
+        self._open.pop(host_id, None)
+
+    def hosts(self) -> list[HostId]:
+        """Hosts with open commands."""
+        return list(self._open)
+
+    def due(self, now_s: float, host_id: HostId) -> Iterator[tuple[AgentCommand, bool]]:
+        """The host's commands to send now and whether each is a repeat; the next time is set."""
+        for pending in self._open.get(host_id, {}).values():
+            if pending.due_s <= now_s:
+                pending.due_s = now_s + pending.wait_s
+                pending.wait_s = min(REPEAT_MAX_S, pending.wait_s * REPEAT_GROWTH)
+                pending.sent += 1
+                yield pending.command, pending.sent > 1
+
+    def __len__(self) -> int:
+        return sum(len(mine) for mine in self._open.values())
+
+
+def supersedes(later: AgentCommand, earlier: AgentCommand) -> bool:
+    """Whether the earlier command needs not arrive any more."""
+    if later.job_id != earlier.job_id:
+        return False
+    if isinstance(later, ForgetJob):
+        return True
+    if not isinstance(later, StopAttempt) or isinstance(earlier, ForgetJob):
+        return False
+    return earlier.attempt <= later.attempt

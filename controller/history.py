@@ -1,0 +1,253 @@
+"""What happened to each job, for `show`, `explain` and timelines: its stretches on devices, and decisions.
+
+Rule: told by events, commands and decisions alone, so that recovery, which folds the same, arrives at
+the same history. Bounded: old stretches and notes fall out, the journal keeps everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from cotenant.controller.domain import events as ev
+from cotenant.controller.domain.actions import Compute, Hold, Place, Preempt, Resize, Share, Wake
+from cotenant.controller.domain.commands import AnyCommand, StartAttempt, StopAttempt
+from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
+from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, Phase
+from cotenant.controller.domain.reasons import Reason, render
+from cotenant.controller.engine import Engine
+
+STRETCHES_KEPT = 100
+NOTES_KEPT_PER_JOB = 40
+NOTES_KEPT = 1_000
+
+
+class Stretch(msgspec.Struct, kw_only=True):
+    """One attempt on its devices."""
+
+    attempt: AttemptNo
+    devices: tuple[DeviceId, ...]
+    hosts: tuple[HostId, ...]
+    """Host of each device."""
+    accumulation_steps: int
+    sub_batch: int | None
+    launched_s: float
+    start_step: int
+    end_step: int = 0
+    co_tenants: tuple[JobId, ...] = ()
+    first_step_s: float | None = None
+    first_step: int | None = None
+    stop_requested_s: float | None = None
+    ended_s: float | None = None
+    outcome: str = ""
+    reason: str = ""
+    exact: bool | None = None
+
+
+class Note(msgspec.Struct, frozen=True, array_like=True):
+    """One thing that was decided, or that ended."""
+
+    at_s: float
+    event: str
+    job_id: JobId | None
+    what: str
+    reason: Reason
+
+
+class Saved(msgspec.Struct, kw_only=True):
+    """The whole history as a value."""
+
+    stretches: dict[JobId, list[Stretch]] = {}
+    job_notes: dict[JobId, list[Note]] = {}
+    notes: list[Note] = []
+
+
+class History:
+    """Watches the engine; `observe` after every event."""
+
+    def __init__(self, saved: Saved | None = None) -> None:
+        self._saved = saved if saved is not None else Saved()
+        self._open = {
+            job_id: stretches[-1]
+            for job_id, stretches in self._saved.stretches.items()
+            if stretches and stretches[-1].ended_s is None
+        }
+
+    def save(self) -> Saved:
+        return self._saved
+
+    # --- Reading -----------------------------------------------------------------------------------
+
+    def stretches(self, job_id: JobId) -> Sequence[Stretch]:
+        return self._saved.stretches.get(job_id, ())
+
+    def newest(self, job_id: JobId) -> Stretch | None:
+        known = self._saved.stretches.get(job_id)
+        return known[-1] if known else None
+
+    def notes(self, job_id: JobId | None, limit: int) -> Iterator[Note]:
+        """Newest first."""
+        notes = self._saved.notes if job_id is None else self._saved.job_notes.get(job_id, [])
+        yield from notes[: -limit - 1 : -1]
+
+    # --- Watching ----------------------------------------------------------------------------------
+
+    def observe(self, engine: Engine, event: ev.AnyEvent, commands: Iterable[AnyCommand]) -> None:
+        """Take in what one `handle` (or `fold`) did."""
+        now_s = engine.now_s
+        name = type(event).__name__
+        self._from_event(event, now_s)
+        touched = set(self._concerned(event))
+        started: list[JobId] = []
+        for command in commands:
+            if isinstance(command, StartAttempt):
+                self._started(engine, event, command, started)
+            elif isinstance(command, StopAttempt):
+                self._stop_asked(command, now_s)
+                touched.add(command.job_id)
+        for action in engine.decision.actions:
+            if not isinstance(action, (Wake, Compute)):
+                self._note(Note(now_s, name, action.job_id, in_words(action), action.reason))
+        for refusal in engine.refusals:
+            self._note(Note(now_s, name, None, "refused", refusal))
+        for job_id in touched:
+            self._close_if_over(engine, job_id, event)
+        for job_id in started:
+            self._join_partners(engine, job_id)
+        self._forget_old(engine)
+
+    def _from_event(self, event: ev.AnyEvent, now_s: float) -> None:
+        if not isinstance(
+            event, (ev.FirstStepDone, ev.CapabilitiesSeen, ev.CheckpointDurable, ev.AttemptEnded)
+        ):
+            return
+        stretch = self._open.get(event.job_id)
+        if stretch is None or stretch.attempt != event.attempt:
+            return
+        stretch.end_step = max(stretch.end_step, event.step)
+        if isinstance(event, ev.FirstStepDone) and stretch.first_step_s is None:
+            stretch.first_step_s, stretch.first_step = now_s, event.step
+        elif isinstance(event, ev.CapabilitiesSeen):
+            stretch.start_step = event.step
+        elif isinstance(event, ev.CheckpointDurable):
+            stretch.exact = event.exact if stretch.exact is None else stretch.exact and event.exact
+
+    def _concerned(self, event: ev.AnyEvent) -> Iterator[JobId]:
+        """Jobs whose stretch this event may end."""
+        if isinstance(event, (ev.HostLost, ev.HostJoined)):
+            host_id = event.host_id if isinstance(event, ev.HostLost) else event.report.host_id
+            yield from (job_id for job_id, stretch in self._open.items() if host_id in stretch.hosts)
+        elif isinstance(event, ev.AttemptEnded):
+            yield event.job_id
+
+    def _started(
+        self, engine: Engine, event: ev.AnyEvent, command: StartAttempt, started: list[JobId]
+    ) -> None:
+        job_id = command.job_id
+        known = self._open.get(job_id)
+        if known is not None and known.attempt == command.attempt:
+            return  # Its other hosts, or the same command once more.
+        if known is not None:
+            self._close(engine, job_id, known, event)
+        stretch = Stretch(
+            attempt=command.attempt,
+            devices=tuple(device for member in command.gang for device in member.devices),
+            hosts=tuple(member.host_id for member in command.gang for _ in member.devices),
+            accumulation_steps=command.accumulation_steps,
+            sub_batch=command.sub_batch,
+            launched_s=engine.now_s,
+            start_step=command.resume_step,
+            end_step=command.resume_step,
+        )
+        self._open[job_id] = stretch
+        known_before = self._saved.stretches.setdefault(job_id, [])
+        known_before.append(stretch)
+        del known_before[:-STRETCHES_KEPT]
+        started.append(job_id)
+
+    def _join_partners(self, engine: Engine, job_id: JobId) -> None:
+        mine = self._open[job_id]
+        for other_id in engine.partners(job_id):
+            mine.co_tenants = with_one_more(mine.co_tenants, other_id)
+            theirs = self._open.get(other_id)
+            if theirs is not None:
+                theirs.co_tenants = with_one_more(theirs.co_tenants, job_id)
+
+    def _stop_asked(self, command: StopAttempt, now_s: float) -> None:
+        stretch = self._open.get(command.job_id)
+        if stretch is None or stretch.attempt != command.attempt:
+            return
+        if stretch.stop_requested_s is None:
+            stretch.stop_requested_s = now_s
+        stretch.reason = render(command.reason)
+        self._note(Note(now_s, "StopAttempt", command.job_id, "stop", command.reason))
+
+    def _close_if_over(self, engine: Engine, job_id: JobId, event: ev.AnyEvent) -> None:
+        stretch, job = self._open.get(job_id), engine.jobs.get(job_id)
+        if stretch is None:
+            return
+        if job is None or job.attempt != stretch.attempt or job.phase not in ON_DEVICES:
+            self._close(engine, job_id, stretch, event)
+
+    def _close(self, engine: Engine, job_id: JobId, stretch: Stretch, event: ev.AnyEvent) -> None:
+        del self._open[job_id]
+        stretch.ended_s = engine.now_s
+        job = engine.jobs.get(job_id)
+        if job is None:  # Ended, and forgotten at once.
+            return
+        stretch.outcome = outcome_of(job, stretch, event)
+        if not stretch.reason or job.phase in ENDED or job.phase is Phase.HELD:
+            stretch.reason = render(job.reason)
+        what = f"attempt {stretch.attempt} {stretch.outcome}"
+        self._note(Note(engine.now_s, type(event).__name__, job_id, what, job.reason))
+
+    def _note(self, note: Note) -> None:
+        if note.job_id is not None:
+            mine = self._saved.job_notes.setdefault(note.job_id, [])
+            if mine and (mine[-1].what, mine[-1].reason) == (note.what, note.reason):
+                return  # Held back again for the same reason.
+            mine.append(note)
+            del mine[:-NOTES_KEPT_PER_JOB]
+        self._saved.notes.append(note)
+        if len(self._saved.notes) > 2 * NOTES_KEPT:
+            del self._saved.notes[:-NOTES_KEPT]
+
+    def _forget_old(self, engine: Engine) -> None:
+        """Follow the engine in forgetting ended jobs, now and then."""
+        for table in (self._saved.stretches, self._saved.job_notes):
+            if len(table) > len(engine.jobs) + 1_000:
+                for job_id in [job_id for job_id in table if job_id not in engine.jobs]:
+                    del table[job_id]
+
+
+def outcome_of(job: Job, stretch: Stretch, event: ev.AnyEvent) -> str:
+    """How an attempt ended, in the words of `show`."""
+    if isinstance(event, ev.HostLost):
+        return "host-lost"
+    if job.phase is Phase.CANCELLED:
+        return "cancelled"
+    if isinstance(event, ev.AttemptEnded):
+        if event.outcome == "stopped" and stretch.stop_requested_s is not None:
+            return "preempted" if job.phase is not Phase.FAILED else "stopped"
+        return event.outcome
+    return "ended"
+
+
+def with_one_more(jobs: tuple[JobId, ...], job_id: JobId) -> tuple[JobId, ...]:
+    return jobs if job_id in jobs else (*jobs, job_id)
+
+
+def in_words(action: Place | Share | Preempt | Resize | Hold) -> str:
+    """An action as a short phrase."""
+    match action:
+        case Place() | Share():
+            s = action.accumulation_steps
+            steps = f" with {s} accumulation steps" if s > 1 else ""
+            return f"{type(action).__name__.lower()} on {', '.join(action.devices)}{steps}"
+        case Preempt():
+            return "preempt" + (f" for {action.for_job}" if action.for_job else "")
+        case Resize():
+            return f"resize to {', '.join(action.devices)}"
+        case Hold():
+            return "hold back"

@@ -1,0 +1,133 @@
+"""From heartbeats to events: who fell silent, who is lost, whose progress is worth a decision.
+
+Rule: pure. A heartbeat is not an event and is never journalled; only what changed enough to matter is.
+Time that passed while we did not listen is nobody's silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from cotenant.controller.domain.events import HostBack, HostLost, HostSilent, ProgressSeen
+from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
+from cotenant.controller.wire.agents import AttemptProgress
+
+DEAF_AFTER_S = 3.0
+"""A longer gap between two ticks is ours: the controller was stopped, starved or busy."""
+PROGRESS_EVERY_S = 60.0
+PROGRESS_SHARE = 0.05
+PROGRESS_SPACING_S = 2.0
+"""At most one event per job in this time, however much its pace jumps."""
+
+
+class Watch(msgspec.Struct, kw_only=True):
+    """One known host."""
+
+    heard_s: float
+    silent: bool = False
+    lost: bool = False
+
+
+class HostWatch:
+    """All known hosts. The lease of each counts from when it was last heard."""
+
+    def __init__(self, *, silent_after_s: float, lease_s: float | None, now_s: float) -> None:
+        self.silent_after_s = silent_after_s
+        self.lease_s = lease_s
+        self._hosts: dict[HostId, Watch] = {}
+        self._ticked_s = now_s
+
+    def know(self, host_id: HostId, now_s: float, *, silent: bool = False, lost: bool = False) -> None:
+        """A host of the journal, after our own restart: it is granted a full lease first."""
+        self._hosts[host_id] = Watch(heard_s=now_s, silent=silent, lost=lost)
+
+    def joined(self, host_id: HostId, now_s: float) -> None:
+        """Its `HostJoined` says all there is to say."""
+        self._hosts[host_id] = Watch(heard_s=now_s)
+
+    def declare_lost(self, host_id: HostId) -> None:
+        """An admin said so."""
+        if host_id in self._hosts:
+            self._hosts[host_id].lost = True
+
+    def heard(self, host_id: HostId, now_s: float) -> HostBack | None:
+        """A heartbeat came from a host that has joined."""
+        watch = self._hosts[host_id]
+        watch.heard_s = now_s
+        if not watch.silent or watch.lost:
+            return None
+        watch.silent = False
+        return HostBack(host_id=host_id)
+
+    def age_s(self, host_id: HostId, now_s: float) -> float | None:
+        watch = self._hosts.get(host_id)
+        return None if watch is None else max(0.0, now_s - watch.heard_s)
+
+    def tick(self, now_s: float) -> list[HostSilent | HostLost]:
+        """Time passed. Called about twice a second; a long gap between calls shifts every host's clock."""
+        gap_s, self._ticked_s = now_s - self._ticked_s, now_s
+        if gap_s > DEAF_AFTER_S:
+            for watch in self._hosts.values():
+                watch.heard_s += gap_s
+        return list(self._overdue(now_s))
+
+    def _overdue(self, now_s: float) -> Iterator[HostSilent | HostLost]:
+        for host_id, watch in self._hosts.items():
+            quiet_s = now_s - watch.heard_s
+            if watch.lost or quiet_s <= self.silent_after_s:
+                continue
+            if not watch.silent:
+                watch.silent = True
+                yield HostSilent(host_id=host_id)
+            if self.lease_s is not None and quiet_s > self.lease_s:
+                watch.lost = True
+                yield HostLost(host_id=host_id, by="lease")
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine was last told of a job's progress."""
+
+    attempt: AttemptNo
+    at_s: float
+    step: int
+    step_s: float | None
+
+
+class ProgressFilter:
+    """Which progress is worth an event: remaining time moved by 5 %, or 60 s passed."""
+
+    def __init__(self) -> None:
+        self._told: dict[JobId, Told] = {}
+
+    def take(self, news: AttemptProgress, iterations: int | None, now_s: float) -> ProgressSeen | None:
+        told = self._told.get(news.job_id)
+        if (
+            told is not None
+            and told.attempt == news.attempt
+            and not self._matters(told, news, iterations, now_s)
+        ):
+            return None
+        if news.step_s is None and (told is None or told.attempt != news.attempt):
+            return None  # Nothing measured yet.
+        self._told[news.job_id] = Told(attempt=news.attempt, at_s=now_s, step=news.step, step_s=news.step_s)
+        return ProgressSeen(job_id=news.job_id, attempt=news.attempt, step=news.step, step_s=news.step_s)
+
+    def _matters(self, told: Told, news: AttemptProgress, iterations: int | None, now_s: float) -> bool:
+        passed_s = now_s - told.at_s
+        if news.step < told.step or passed_s < PROGRESS_SPACING_S:
+            return False
+        if passed_s >= PROGRESS_EVERY_S and news.step > told.step:
+            return True
+        if news.step_s is None or told.step_s is None:
+            return news.step_s is not None
+        if iterations is None:
+            return abs(news.step_s - told.step_s) > PROGRESS_SHARE * told.step_s
+        expected_s = (iterations - told.step) * told.step_s - passed_s
+        remaining_s = (iterations - news.step) * news.step_s
+        return abs(remaining_s - expected_s) > PROGRESS_SHARE * max(abs(expected_s), told.step_s)
+
+    def forget(self, gone: Iterable[JobId]) -> None:
+        for job_id in gone:
+            self._told.pop(job_id, None)

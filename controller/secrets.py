@@ -1,0 +1,90 @@
+"""Values of secret variables: in 0600 files until their jobs have ended, and nowhere else.
+
+Rule: a secret never enters the journal, a log or an answer. It is on disk before its submission is
+acknowledged, and travels only inside the `Obey` that starts the job (CURVE, or this machine's socket).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cotenant.controller.domain.ids import JobId
+
+SECRET_NAME: Final = re.compile(r"TOKEN|SECRET|KEY|PASSWORD", re.IGNORECASE)
+"""A variable with such a name is a secret, whoever forgot to say so."""
+SECRETS_BYTES_MAX: Final = 256 * 1024
+
+
+class Secrets:
+    """One file per submission number: the tasks of an array share theirs."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.chmod(folder, 0o700)
+        self._folder = folder
+        self._users: dict[str, set[JobId]] = {path.stem: set() for path in folder.glob("*.json")}
+
+    def keep(self, job_ids: Iterable[JobId], values: Mapping[str, str]) -> None:
+        """Store the values for these jobs, durably."""
+        for number in {number_of(job_id) for job_id in job_ids}:
+            path = self._folder / f"{number}.json"
+            fresh = path.with_suffix(".new")
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(msgspec.json.encode(dict(values)))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(fresh, path)
+            self._users.setdefault(number, set())
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(folder)
+        os.close(folder)
+        self.used_by(job_ids)
+
+    def used_by(self, job_ids: Iterable[JobId]) -> None:
+        """These jobs have not ended: their secrets stay."""
+        for job_id in job_ids:
+            users = self._users.get(number_of(job_id))
+            if users is not None:
+                users.add(job_id)
+
+    def read(self, job_id: JobId, names: Iterable[str]) -> dict[str, str]:
+        """The values of these names; one that is missing (a lost file) is left out."""
+        if number_of(job_id) not in self._users:
+            return {}
+        try:
+            data = (self._folder / f"{number_of(job_id)}.json").read_bytes()
+            values = msgspec.json.decode(data, type=dict[str, str])
+        except (OSError, msgspec.DecodeError):
+            return {}
+        return {name: values[name] for name in names if name in values}
+
+    def ended(self, job_id: JobId) -> None:
+        """A job needs its secrets no more; the last one of a submission takes the file with it."""
+        users = self._users.get(number_of(job_id))
+        if users is not None:
+            users.discard(job_id)
+            if not users:
+                self._remove(number_of(job_id))
+
+    def sweep(self) -> None:
+        """After a restart: remove files that no job uses (of ended ones, or never accepted)."""
+        for number in [number for number, users in self._users.items() if not users]:
+            self._remove(number)
+        for leftover in self._folder.glob("*.new"):
+            leftover.unlink(missing_ok=True)
+
+    def _remove(self, number: str) -> None:
+        del self._users[number]
+        (self._folder / f"{number}.json").unlink(missing_ok=True)
+
+
+def number_of(job_id: JobId) -> str:
+    """`7` for job 7 and for task 7_3."""
+    return job_id.partition("_")[0]

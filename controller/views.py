@@ -1,0 +1,156 @@
+"""From the engine's state to what users see. Pure: reads, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from cotenant.controller.domain.cluster import Host, HostState
+from cotenant.controller.domain.ids import DeviceId, JobId
+from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, JobSpec, Phase
+from cotenant.controller.domain.reasons import Reason, render
+from cotenant.controller.engine import Engine
+from cotenant.controller.history import History, Note, Stretch
+from cotenant.controller.wire.agents import AttemptProgress
+from cotenant.controller.wire.clients import AttemptView, DecisionView, JobView, NodeView
+
+Telemetry = Mapping[JobId, AttemptProgress]
+
+
+def job_view(
+    engine: Engine,
+    history: History,
+    telemetry: Telemetry,
+    job: Job,
+    now_s: float,
+    reason: Reason | None = None,
+) -> JobView:
+    """One job now. `reason`: the present one, where the job's own may be out of date."""
+    spec, placed = job.spec, job.phase in ON_DEVICES
+    wait_s, load_s, run_s, pause_s = times(job, now_s)
+    news = telemetry.get(job.job_id)
+    current = news if news is not None and placed and news.attempt == job.attempt else None
+    stretches = history.stretches(job.job_id)
+    newest = stretches[-1] if stretches else None
+    shown = reason if reason is not None else job.reason
+    placement = job.placement
+    return JobView(
+        job_id=job.job_id,
+        name=spec.name,
+        user=spec.user,
+        phase=job.phase,
+        reason=render(shown),
+        reason_code=shown.code,
+        attempt=job.attempt,
+        gpus=len(placement.devices) if placement else spec.gpus_min,
+        devices=devices_shown(job, newest),
+        co_tenants=engine.partners(job.job_id) if placed else (),
+        co_tenants_ever=job.co_tenants,
+        sub_batch=placement.sub_batch if placement else newest.sub_batch if newest else None,
+        accumulation_steps=(
+            placement.accumulation_steps if placement else newest.accumulation_steps if newest else 1
+        ),
+        accumulation_steps_ever=tuple(dict.fromkeys(s.accumulation_steps for s in stretches)),
+        step=max(job.step, current.step if current else 0),
+        iterations=spec.iterations,
+        step_s=current.step_s if current and current.step_s is not None else job.step_s,
+        loss=news.loss if news else None,
+        resumable=job.resumable,
+        remaining_s=job.remaining_now_s(now_s),
+        estimate_source=job.estimate_source,
+        durable_step=job.durable_step,
+        submitted_s=job.submitted_s,
+        started_s=job.first_start_s,
+        ended_s=job.ended_s,
+        wait_s=wait_s,
+        load_s=load_s,
+        run_s=run_s,
+        pause_s=pause_s,
+        preemptions=job.preemptions,
+        exit_code=job.exit_code,
+        job_class=spec.job_class,
+        share=spec.share,
+    )
+
+
+def times(job: Job, now_s: float) -> tuple[float, float, float, float]:
+    """(wait, load, run, pause) with the present phase's share: the ledger adds it at the phase's end."""
+    so_far_s = 0.0 if job.phase in ENDED else max(0.0, now_s - job.phase_since_s)
+    load_s = so_far_s if job.phase is Phase.LOADING else 0.0
+    run_s = so_far_s if job.phase is Phase.RUNNING else 0.0
+    pause_s = so_far_s if job.phase in (Phase.CHECKPOINTING, Phase.STOPPING) else 0.0
+    wait_s = so_far_s if job.phase not in ON_DEVICES else 0.0
+    return job.wait_s + wait_s, job.load_s + load_s, job.run_s + run_s, job.pause_s + pause_s
+
+
+def devices_shown(job: Job, newest: Stretch | None) -> tuple[str, ...]:
+    """Where it is, or where it was when it ended."""
+    if job.placement is not None:
+        return job.placement.devices
+    return newest.devices if newest is not None and job.phase in ENDED else ()
+
+
+def attempt_view(stretch: Stretch) -> AttemptView:
+    return AttemptView(
+        attempt=stretch.attempt,
+        devices=stretch.devices,
+        co_tenants=stretch.co_tenants,
+        accumulation_steps=stretch.accumulation_steps,
+        launched_s=stretch.launched_s,
+        first_step_s=stretch.first_step_s,
+        first_step=stretch.first_step,
+        stop_requested_s=stretch.stop_requested_s,
+        ended_s=stretch.ended_s,
+        outcome=stretch.outcome,
+        reason=stretch.reason,
+        start_step=stretch.start_step,
+        end_step=stretch.end_step,
+        exact=stretch.exact,
+    )
+
+
+def spec_view(spec: JobSpec, *, whole: bool) -> JobSpec:
+    """What others may see of a job: not its environment."""
+    if whole:
+        return spec
+    launch = msgspec.structs.replace(spec.launch, env={}, secrets=())
+    return msgspec.structs.replace(spec, launch=launch)
+
+
+def node_view(engine: Engine, host: Host, heartbeat_age_s: float | None) -> NodeView:
+    tenants: dict[str, tuple[JobId, ...]] = {}
+    planned: dict[str, int] = {}
+    for device in host.report.devices:
+        here = engine.tenants(device.device_id)
+        tenants[device.device_id] = here
+        planned[device.device_id] = sum(planned_mib(engine, device.device_id, job_id) for job_id in here)
+    return NodeView(
+        report=host.report,
+        state=host.state,
+        reason=render(host.reason) if host.reason is not None and host.state is not HostState.OK else "",
+        tenants=tenants,
+        planned_mib=planned,
+        heartbeat_age_s=heartbeat_age_s,
+    )
+
+
+def planned_mib(engine: Engine, device_id: DeviceId, job_id: JobId) -> int:
+    """A tenant's planned memory; one with an unknown need has the whole device."""
+    placement = engine.jobs[job_id].placement
+    planned = placement.memory_mib if placement is not None else None
+    return engine.view().devices[device_id].usable_mib if planned is None else planned
+
+
+def decision_view(note: Note) -> DecisionView:
+    return DecisionView(
+        at_s=note.at_s, event=note.event, job_id=note.job_id, what=note.what, reason=render(note.reason)
+    )
+
+
+def ago(seconds: float) -> str:
+    """A duration for a person, in its largest unit."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
