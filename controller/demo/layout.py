@@ -127,7 +127,14 @@ def lay_out(timeline: Timeline) -> Layout:
         box = Box(x=LEFT, y=y, width=WIDTH - LEFT - RIGHT, height=ROW)
         bars, labels = _device_bars(timeline, segments, box, second_width)
         rows.append(
-            Row(name=device.device, about=device.about, box=box, bars=bars, labels=labels, markers=markers)
+            Row(
+                name=_device_name(timeline, device.device),
+                about=device.about,
+                box=box,
+                bars=bars,
+                labels=labels,
+                markers=markers,
+            )
         )
         y += ROW + ROW_GAP
     if timeline.waits:
@@ -162,7 +169,7 @@ def _bar(timeline: Timeline, piece: Piece, segments: Sequence[Segment], box: Box
     with_whom = sorted(
         {s.job for s in segments if s.job != stay.job and s.start_s < piece.end_s and piece.start_s < s.end_s}
     )
-    about = f"job {stay.job} {_name(timeline, stay.job)}, attempt {stay.attempt} on {segments[0].device}: "
+    about = f"{_job(timeline, stay.job)}, attempt {stay.attempt} on {segments[0].device}: "
     about += f"{piece.phase} from {piece.start_s:.1f} s to {piece.end_s:.1f} s"
     about += f", beside job {' and '.join(with_whom)}" if with_whom else ", alone"
     steps = _attempt(timeline, stay.job, stay.attempt).accumulation_steps
@@ -189,9 +196,11 @@ def _bar_labels(timeline: Timeline, attempt: Attempt, box: Box) -> list[Label]:
     name, number = _name(timeline, attempt.job), attempt.job
     width = box.width - 2 * PAD
     two_lines = box.height > 3.2 * LABEL
-    names = [f"{number}  {name}", name, number]
+    titles = [f"{number}  {name}"] if number != name else []
+    names = [*titles, name, number]
     if extra and not two_lines:
-        names = [f"{number}  {name}, {extra}", f"{number}  {name}, {short}", f"{name}, {short}", *names]
+        full = [f"{title}, {extra}" for title in (*titles, name)]
+        names = [*full, *(f"{title}, {short}" for title in (*titles, name)), *names]
     lines = [drawing.longest_that_fits(names, LABEL, width, bold=True)]
     lines += [drawing.longest_that_fits([extra, short], SMALL, width)] if extra and two_lines else []
     shown = [line for line in lines if line]
@@ -269,7 +278,8 @@ def _waiting_row(timeline: Timeline, y: float, second_width: float) -> Row:
 def _wait_label(timeline: Timeline, wait: Wait, box: Box) -> list[Label]:
     name = _name(timeline, wait.job)
     length = f"{wait.end_s - wait.start_s:.0f} s"
-    candidates = [f"{wait.job}  {name}, {length}", f"{wait.job}  {name}", name, wait.job]
+    titles = [f"{wait.job}  {name}"] if wait.job != name else []
+    candidates = [*(f"{title}, {length}" for title in (*titles, name)), *titles, name, wait.job, length]
     content = drawing.longest_that_fits(candidates, SMALL, box.width - 2 * PAD - 5)
     if not content:
         return []
@@ -279,7 +289,14 @@ def _wait_label(timeline: Timeline, wait: Wait, box: Box) -> list[Label]:
 
 
 def _about_wait(timeline: Timeline, wait: Wait) -> str:
-    return f"job {wait.job} {_name(timeline, wait.job)} waits from {wait.start_s:.1f} s to {wait.end_s:.1f} s"
+    return f"{_job(timeline, wait.job)} waits from {wait.start_s:.1f} s to {wait.end_s:.1f} s"
+
+
+def _device_name(timeline: Timeline, device: str) -> str:
+    """Without the host where that is clear: there is little room beside the row."""
+    names = [row.device.rpartition("/")[2] for row in timeline.devices]
+    name = device.rpartition("/")[2]
+    return name if names.count(name) == 1 else device
 
 
 def _attempt(timeline: Timeline, job: str, attempt: int) -> Attempt:
@@ -289,6 +306,11 @@ def _attempt(timeline: Timeline, job: str, attempt: int) -> Attempt:
 
 def _name(timeline: Timeline, job: str) -> str:
     return next((each.name for each in timeline.jobs if each.job == job), job)
+
+
+def _job(timeline: Timeline, job: str) -> str:
+    name = _name(timeline, job)
+    return f"job {name}" if name == job else f"job {job} {name}"
 
 
 def job_colour(timeline: Timeline, job: str) -> str:

@@ -136,10 +136,14 @@ def _strip(row: Row) -> Iterator[str]:
         "rect",
         {"x": box.x, "y": box.y, "width": box.width, "height": box.height, "rx": 4, "class": "strip"},
     )
-    name = drawing.shortened(row.name, 14, LEFT - 22, bold=True)
-    about = drawing.shortened(row.about, 11.5, LEFT - 22)
-    yield text(name, LEFT - 14, middle - 2, "device", text_anchor="end")
-    yield text(about, LEFT - 14, middle + 15, "about", text_anchor="end")
+    room = LEFT - 22
+    fits = drawing.text_width(row.about, 11.5) <= room
+    about = [row.about] if fits else row.about.split(", ", 1)
+    top = middle - 2 - 7 * (len(about) - 1)
+    yield text(drawing.shortened(row.name, 14, room, bold=True), LEFT - 14, top, "device", text_anchor="end")
+    for i, line in enumerate(about):
+        shown = drawing.shortened(line, 11.5, room)
+        yield text(shown, LEFT - 14, top + 17 + 15 * i, "about", text_anchor="end")
 
 
 def _row(timeline: Timeline, row: Row) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The memory-heavy job: few weights, large activations, so that half a batch needs far less memory.
 
-At the default batch of 512 one activation is 512 x 16 x 32 x 32 floats = 32 MiB and the backward pass keeps
-more than a dozen of them. Blocks of that size are memory-mapped one by one, so the resident size follows.
+At the default batch of 512 one activation is 512 x 16 x 32 x 32 floats = 32 MiB, and the backward pass
+keeps more than a dozen of them.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def join_ranks() -> torch.device:
 
 
 def keep_freed_memory() -> None:
-    """Have the C library reuse freed blocks, as torch does on a GPU, instead of handing them back to the kernel.
+    """Have the C library reuse freed blocks, as torch does on a GPU, instead of handing them back.
 
     Large activations would otherwise be mapped and cleared anew at every step, which takes more time than
     the training. Resident memory then stays at its peak, again as on a GPU. Elsewhere than with glibc
