@@ -26,11 +26,14 @@ class StartFailed(Exception):
 class PrivateCluster:
     """A controller and an agent in a folder of their own."""
 
-    def __init__(self, folder: Path, slots: int, slot_memory_mib: int, stop_deadline_s: float = 30.0) -> None:
+    def __init__(
+        self, folder: Path, devices: str, slot_memory_mib: int = 0, stop_deadline_s: float = 30.0
+    ) -> None:
+        """`devices` and `slot_memory_mib` as in the agent's settings (`cpu:2`, `cuda:0`, `auto`)."""
         self.folder = folder
         self.endpoint = f"ipc://{folder / 'c.sock'}"
         self.checkpoints = folder / "checkpoints"
-        self._slots, self._slot_memory_mib = slots, slot_memory_mib
+        self._devices, self._slot_memory_mib = devices, slot_memory_mib
         self._stop_deadline_s = stop_deadline_s
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -39,7 +42,7 @@ class PrivateCluster:
             self._start("controller", f"policy.stop_deadline_s={self._stop_deadline_s}")
             self._start(
                 "agent",
-                f"agent.devices=cpu:{self._slots}",
+                f"agent.devices={self._devices}",
                 f"agent.slot_memory_mib={self._slot_memory_mib}",
                 "agent.heartbeat_s=0.5",
                 f"checkpoint.root={self.checkpoints}",

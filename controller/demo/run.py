@@ -80,7 +80,10 @@ class _Demo:
             f"{heavy.memory_mib(1):.0f} MiB whole, {heavy.memory_mib(2):.0f} MiB with half its batch; "
             f"beside {plan.SONNETS.name} {memory_mib - beside:.0f} MiB are left"
         )
-        with PrivateCluster(self._folder, SLOTS, memory_mib) as cluster, Client(cluster.endpoint) as client:
+        with (
+            PrivateCluster(self._folder, f"cpu:{SLOTS}", memory_mib) as cluster,
+            Client(cluster.endpoint) as client,
+        ):
             self._client = client
             self._watcher = Watcher(client, self._say, self._names)
             self._act_one()
