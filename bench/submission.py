@@ -2,10 +2,11 @@
 
     python bench/submission.py [--jobs 30] [--seconds 5] [--json FILE]
 
-Both sides run on one machine, in turn, job by job (A B A B ...), so that the machine's mood hits both. The worker is `sh -c 'date +%s%N > FILE'`: the time it writes, less the time before the
-submission. cotenant is asked twice: through its client library, and through its command line, which pays for
-a Python interpreter each time, as `sbatch` pays for a small C program. Without Slurm the comparison is left
-out and said to be.
+Both sides run on one machine, in turn, job by job (A B A B ...), so that the machine's mood hits both.
+The worker is `sh -c 'date +%s%N > FILE'`: the time it writes, less the time before the submission.
+cotenant is asked twice: through its client library, and through its command line, which pays for a
+Python interpreter each time, as `sbatch` pays for a small C program. Without Slurm the comparison is
+left out and said to be.
 """
 
 from __future__ import annotations

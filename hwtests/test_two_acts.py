@@ -151,9 +151,13 @@ def test_under_srtf_the_long_job_is_preempted_and_resumes_bit_for_bit(
     assert (long.job.phase, short.job.phase) == (Phase.DONE, Phase.DONE)
     assert long.job.preemptions == 1
     resumed = json.loads((tmp_path / "long.json").read_text())["parameters_sha256"]
-    os.environ["CUDA_VISIBLE_DEVICES"] = cuda_uuid
     cores = tuple(sorted(os.sched_getaffinity(0)))
     alone = run_uninterrupted(
-        measured["long"], [cores], schedule_of(long.attempts), tmp_path / "alone", TIMEOUT_S
+        measured["long"],
+        [cores],
+        schedule_of(long.attempts),
+        tmp_path / "alone",
+        TIMEOUT_S,
+        env={"CUDA_VISIBLE_DEVICES": cuda_uuid},
     )
     assert resumed == alone

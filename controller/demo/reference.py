@@ -11,7 +11,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cotenant.controller.demo.measuring import job_environment
@@ -36,9 +36,15 @@ def schedule_of(attempts: Sequence[AttemptView]) -> str:
 
 
 def run_uninterrupted(
-    measured: MeasuredJob, slots: Sequence[tuple[int, ...]], schedule: str, folder: Path, timeout_s: float
+    measured: MeasuredJob,
+    slots: Sequence[tuple[int, ...]],
+    schedule: str,
+    folder: Path,
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
 ) -> str:
-    """Train once from the first to the last step; returns the parameters' SHA-256.
+    """Train once from the first to the last step, with `env` beside the demo's environment; returns the
+    parameters' SHA-256.
 
     Raises:
         ReferenceFailed: a rank failed, or the time ran out.
@@ -48,7 +54,7 @@ def run_uninterrupted(
     command = Command(
         argv=measured.job.argv(sys.executable, measured.steps, result),
         workdir=os.getcwd(),
-        env=job_environment(),
+        env={**job_environment(), **(env or {})},
     )
     seats = [Seat(cores=cores) for cores in slots[: measured.job.workers]]
     deadline_s = time.monotonic() + timeout_s
