@@ -1,0 +1,89 @@
+"""`cotenant cancel`, `hold`, `release`, `preempt`, `checkpoint`: ask for a change of jobs.
+
+Rule: the answer says what was asked for, not that it has happened; `wait` and `show` tell when it has.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from cotenant.controller.cli import output, screen
+from cotenant.controller.cli.asking import asking
+from cotenant.controller.cli.completion import complete_job
+from cotenant.controller.cli.output import EndpointFlag, JsonFlag
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.wire.clients import ChangeJobs
+
+JobsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="JOB", help="Numbers; an array's number is all its tasks.", autocompletion=complete_job
+    ),
+]
+
+
+def cancel(jobs: JobsArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+    """End jobs, whether they wait or run. Their checkpoints stay for a while.
+
+    For example:
+
+      cotenant cancel 7 9
+    """
+    _change("cancel", jobs, as_json, endpoint)
+
+
+def hold(jobs: JobsArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+    """Keep waiting jobs back until `cotenant release`.
+
+    For example:
+
+      cotenant hold 7
+    """
+    _change("hold", jobs, as_json, endpoint)
+
+
+def release(jobs: JobsArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+    """Let held jobs go: they queue again.
+
+    For example:
+
+      cotenant release 7
+    """
+    _change("release", jobs, as_json, endpoint)
+
+
+def preempt(jobs: JobsArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+    """Save running jobs, take their devices and queue them again. Only jobs that can resume.
+
+    For example:
+
+      cotenant preempt 7 && cotenant explain 7
+    """
+    _change("preempt", jobs, as_json, endpoint)
+
+
+def checkpoint(jobs: JobsArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+    """Save running jobs; they go on. `cotenant show JOB` names the step that is safe.
+
+    For example:
+
+      cotenant checkpoint 7
+    """
+    _change("checkpoint", jobs, as_json, endpoint)
+
+
+def _change(
+    verb: Literal["cancel", "hold", "release", "preempt", "checkpoint"],
+    jobs: list[str],
+    as_json: bool,
+    endpoint: str | None,
+) -> None:
+    with asking(endpoint) as client:
+        reply = client.ask(ChangeJobs(verb=verb, job_ids=tuple(JobId(each) for each in jobs)))
+    if as_json:
+        output.write_json({"schema": "change/1", "verb": verb, "jobs": jobs, "lines": list(reply.lines)})
+        return
+    for line in reply.lines or (f"{verb}: asked for {screen.plural(len(jobs), 'job')}",):
+        print(line)

@@ -1,0 +1,114 @@
+"""The `cotenant` command: find the verb, import its module, run it, turn what went wrong into one line.
+
+Rule: nothing heavy is imported before it is needed. `cotenant --help` is a table of text.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from cotenant.controller.cli.problem import INTERRUPTED, OK, Problem
+from cotenant.controller.cli.verbs import BY_NAME, Verb, help_text
+
+if TYPE_CHECKING:
+    import typer
+
+PROGRAM: Final = "cotenant"
+COMPLETE_VARIABLE: Final = "_COTENANT_COMPLETE"
+"""Set by the shell's completion script."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line and returns its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if os.environ.get(COMPLETE_VARIABLE):
+        from cotenant.controller.cli.completion import answer
+
+        return answer()
+    try:
+        return run(words)
+    except Problem as problem:
+        print(problem, file=sys.stderr)
+        return problem.exit_code
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # `cotenant queue | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+
+
+def run(words: list[str]) -> int:
+    """Raises Problem for everything that can go wrong."""
+    if not words or words[0] in ("-h", "--help", "help"):
+        if len(words) > 1 and words[0] == "help":
+            return run([words[1], "--help"])
+        print(help_text())
+        return OK
+    if words[0] in ("-V", "--version"):
+        words = ["version"]
+    verb = BY_NAME.get(words[0])
+    if verb is None:
+        near = difflib.get_close_matches(words[0], BY_NAME, n=1, cutoff=0.5)
+        hint = f"did you mean `cotenant {near[0]}`?" if near else "`cotenant --help` lists the verbs"
+        raise Problem("usage", f"there is no verb {words[0]!r}", hint)
+    return execute(verb, words[1:])
+
+
+def execute(verb: Verb, words: list[str]) -> int:
+    import typer
+
+    command = as_command(verb)
+    name = f"{PROGRAM} {verb.name}"
+    try:
+        code = command.main(args=words, prog_name=name, standalone_mode=False, obj=words)
+    except typer.TyperException as error:
+        raise usage_problem(error, name) from None
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    sys.stdout.flush()
+    return code if isinstance(code, int) else OK
+
+
+def as_command(verb: Verb) -> Any:
+    """The verb's function (or, for a verb with parts, its app) as a command."""
+    import importlib
+
+    import typer
+
+    found = getattr(importlib.import_module(f"cotenant.controller.cli.{verb.module}"), verb.name)
+    if isinstance(found, typer.Typer):
+        return typer.main.get_command(found)
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    settings = {"help_option_names": ["-h", "--help"], "allow_interspersed_args": not verb.passes_words}
+    app.command(name=verb.name, help=with_examples(found.__doc__), context_settings=settings)(found)
+    return typer.main.get_command(app)
+
+
+def with_examples(doc: str) -> str:
+    """Indented paragraphs of a docstring keep their lines (the `\\b` is the library's mark for that)."""
+    import inspect
+
+    paragraphs = inspect.cleandoc(doc).split("\n\n")
+    return "\n\n".join(f"\b\n{each}" if each.startswith("  ") else each for each in paragraphs)
+
+
+def usage_problem(error: typer.TyperException, name: str) -> Problem:
+    text: str = error.format_message()
+    near = getattr(error, "possibilities", None)
+    hint = f"did you mean {sorted(near)[0]}?" if near else f"try `{command_path(error) or name} --help`"
+    text = text.split(" Did you mean")[0].split(" (Possible")[0]
+    return Problem("usage", text[:1].lower() + text[1:], hint)
+
+
+def command_path(error: typer.TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    return str(getattr(context, "command_path", ""))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""`cotenant policy`: list, show, set. A change is journalled and takes effect at once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+
+from cotenant.controller.cli import output
+from cotenant.controller.cli.asking import asking
+from cotenant.controller.cli.completion import complete_policy
+from cotenant.controller.cli.output import (
+    EndpointFlag,
+    JsonFlag,
+    Listing,
+    OutputFlag,
+    chosen,
+    show_listing,
+    show_one,
+)
+from cotenant.controller.cli.problem import Problem
+from cotenant.controller.cli.screen import Column
+from cotenant.controller.submission.problems import suggestion
+from cotenant.controller.wire.clients import GetPolicy, Parameters, PolicyView, SetPolicy
+
+policy = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="List, show or set the policy that decides which job runs where.",
+)
+
+
+class Row(NamedTuple):
+    name: str
+    about: str
+    current: bool
+    defaults: Parameters
+
+
+@policy.command("list")
+def list_policies(
+    output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
+) -> None:
+    """The policies there are; the one in force is marked."""
+    form = chosen(output, as_json)
+    with asking(endpoint) as client:
+        reply = client.ask(GetPolicy())
+    rows = [
+        Row(name, about, name == reply.name, reply.defaults.get(name, {}))
+        for name, about in sorted(reply.available.items())
+    ]
+    listing = Listing(
+        noun="policy",
+        rows=rows,
+        as_json=lambda r: {"policy": r.name, "about": r.about, "current": r.current, "defaults": r.defaults},
+        identity=lambda r: r.name,
+        columns=COLUMNS,
+        wide_columns=(*COLUMNS[:-1], Column("DEFAULTS", lambda r: _settings(r.defaults)), COLUMNS[-1]),
+    )
+    show_listing(listing, form)
+
+
+COLUMNS: Final = (
+    Column("", lambda r: "*" if r.current else " "),
+    Column("POLICY", lambda r: r.name),
+    Column("ABOUT", lambda r: r.about),
+)
+
+
+@policy.command("show")
+def show_policy(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+    """The policy in force and its parameters."""
+    form = chosen(output, as_json)
+    with asking(endpoint) as client:
+        reply = client.ask(GetPolicy())
+    show_one(form, policy_json(reply), reply.name, lambda: page(reply))
+
+
+def policy_json(reply: PolicyView) -> dict[str, Any]:
+    return {
+        "schema": "policy/1",
+        "policy": reply.name,
+        "about": reply.available.get(reply.name, ""),
+        "parameters": in_force(reply),
+    }
+
+
+def in_force(reply: PolicyView) -> Parameters:
+    return {**reply.defaults.get(reply.name, {}), **reply.parameters}
+
+
+def page(reply: PolicyView) -> str:
+    lines = [f"{reply.name}: {reply.available.get(reply.name, '')}".rstrip(": ")]
+    width = max(map(len, in_force(reply)), default=0)
+    for key, value in sorted(in_force(reply).items()):
+        own = "" if key not in reply.parameters else "  (set)"
+        lines.append(f"  {key:<{width}}  {_text(value)}{own}")
+    return "\n".join(lines)
+
+
+@policy.command("set")
+def set_policy(
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_policy)],
+    parameters: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE")] = None,
+    as_json: JsonFlag = False,
+    endpoint: EndpointFlag = None,
+) -> None:
+    """Change the policy, or its parameters; what runs is not touched by the change itself.
+
+    \b
+    For example:
+      cotenant policy set srtf
+      cotenant policy set castor ageing_s=3600
+    """
+    with asking(endpoint) as client:
+        known = client.ask(GetPolicy())
+        if name not in known.available:
+            near = suggestion(name, known.available) or f"there are {', '.join(sorted(known.available))}"
+            raise Problem("usage", f"there is no policy {name!r}", near)
+        given = dict(_parameter(text, known.defaults.get(name, {})) for text in parameters or ())
+        reply = client.ask(SetPolicy(name=name, parameters=given))
+        after = client.ask(GetPolicy())
+    if as_json:
+        output.write_json(policy_json(after))
+        return
+    for line in reply.lines or (page(after),):
+        print(line)
+
+
+def _parameter(text: str, known: Parameters) -> tuple[str, str | int | float | bool]:
+    """A parameter in the type of its default."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise Problem("usage", f"{text!r} is not KEY=VALUE")
+    if key not in known:
+        near = suggestion(key, known) or (f"it has {', '.join(sorted(known))}" if known else "it has none")
+        raise Problem("usage", f"the policy has no parameter {key!r}", near)
+    kind = type(known[key])
+    try:
+        if kind is bool:
+            return key, {"true": True, "false": False}[value.lower()]
+        return key, kind(value)
+    except (ValueError, KeyError):
+        words = {bool: "true or false", int: "a whole number", float: "a number"}
+        raise Problem("usage", f"{key} must be {words.get(kind, 'text')}, got {value!r}") from None
+
+
+def _settings(parameters: Parameters) -> str:
+    return " ".join(f"{key}={_text(value)}" for key, value in sorted(parameters.items()))
+
+
+def _text(value: str | int | float | bool) -> str:
+    return (
+        f"{value:g}"
+        if isinstance(value, float)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )

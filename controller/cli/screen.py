@@ -1,0 +1,167 @@
+"""How things look on a terminal: durations, times, sizes, tables, colour.
+
+Rule: colour and truncation are for terminals only. What goes into a pipe or a file is whole and plain.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TextIO
+
+import msgspec
+
+RESET: Final = "\x1b[0m"
+COLOURS: Final = {
+    "green": "\x1b[32m", "yellow": "\x1b[33m", "red": "\x1b[31m",
+    "cyan": "\x1b[36m", "dim": "\x1b[2m", "bold": "\x1b[1m",
+}  # fmt: skip
+STATE_COLOURS: Final = {
+    "running": "green", "loading": "cyan", "checkpointing": "cyan", "stopping": "cyan", "reserved": "cyan",
+    "queued": "yellow", "blocked": "yellow", "held": "yellow",
+    "failed": "red", "cancelled": "dim", "done": "dim",
+    "ok": "green", "silent": "yellow", "drained": "yellow", "suspect": "yellow", "lost": "red",
+    "warn": "yellow", "fail": "red",
+}  # fmt: skip
+GAP: Final = "  "
+LAST_WIDTH_MIN: Final = 24
+NONE: Final = "-"
+
+
+def is_terminal(stream: TextIO | None = None) -> bool:
+    return (stream or sys.stdout).isatty()
+
+
+def has_colour(stream: TextIO | None = None) -> bool:
+    return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, colour: str, stream: TextIO | None = None) -> str:
+    return f"{COLOURS[colour]}{text}{RESET}" if colour and has_colour(stream) else text
+
+
+def terminal_width() -> int | None:
+    """Columns to keep to; None where lines may be as long as they like."""
+    return shutil.get_terminal_size((80, 24)).columns if is_terminal() else None
+
+
+def tell(text: str) -> None:
+    """A word to the person, never part of the output that a script reads."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def hint(text: str) -> None:
+    """What to try next, where someone is looking."""
+    if is_terminal() and is_terminal(sys.stderr):
+        tell(paint(text, "dim", sys.stderr))
+
+
+# --- Values -----------------------------------------------------------------------------------------
+
+
+def duration(seconds: float | None) -> str:
+    """`0s`, `45s`, `3m12s`, `2h05m`, `3d04h`."""
+    if seconds is None:
+        return NONE
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    minutes, secs = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes}m{secs:02d}s"
+    hours, mins = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours}h{mins:02d}m"
+    days, hours = divmod(hours, 24)
+    return f"{days}d{hours:02d}h"
+
+
+def size(mib: float | None) -> str:
+    if mib is None:
+        return NONE
+    return f"{mib / 1024:.1f}G" if mib >= 1024 else f"{mib:.0f}M"
+
+
+def local_time(wall_s: float | None) -> str:
+    """For a person: today's times without the date."""
+    if wall_s is None:
+        return NONE
+    then, now = time.localtime(wall_s), time.localtime()
+    same_day = (then.tm_year, then.tm_yday) == (now.tm_year, now.tm_yday)
+    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M", then)
+
+
+def utc(wall_s: float | None) -> str | None:
+    """RFC 3339 for JSON."""
+    if wall_s is None:
+        return None
+    whole, part = divmod(round(wall_s * 1000), 1000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{part:03d}Z"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+# --- Tables -----------------------------------------------------------------------------------------
+
+
+class Column(msgspec.Struct, frozen=True):
+    """`text` takes a row. Where the screen is too narrow the columns with the highest `rank` go first."""
+
+    title: str
+    text: Callable[[Any], str]
+    rank: int = 0
+    """0 stays always."""
+    right: bool = False
+    limit: int = 0
+    """Longer texts are cut on a terminal; 0 = no limit."""
+    colour: Callable[[Any], str] | None = None
+
+
+def table(columns: Sequence[Column], rows: Sequence[Any], width: int | None) -> str:
+    """Aligned columns; with a `width` they fit it: cut, then dropped, and the last takes the rest."""
+    cells = [[column.text(row) or NONE for column in columns] for row in rows]
+    if width is not None:
+        cells = [[cut(text, c.limit) for c, text in zip(columns, line, strict=True)] for line in cells]
+    widths = [
+        max([len(c.title), *(len(line[at]) for line in cells)], default=0) for at, c in enumerate(columns)
+    ]
+    kept = _that_fit(columns, widths, width)
+    if width is not None:
+        before = sum(widths[at] + len(GAP) for at in kept[:-1])
+        widths[kept[-1]] = min(widths[kept[-1]], max(LAST_WIDTH_MIN, width - before))
+    head = GAP.join(_cell(columns[at].title, widths[at], columns[at].right) for at in kept).rstrip()
+    lines = [paint(head, "bold")]
+    for row, line in zip(rows, cells, strict=True):
+        lines.append(GAP.join(_painted(columns[at], row, line[at], widths[at]) for at in kept).rstrip())
+    return "\n".join(lines)
+
+
+def _that_fit(columns: Sequence[Column], widths: Sequence[int], width: int | None) -> list[int]:
+    kept = list(range(len(columns)))
+    while width is not None:
+        last = min(widths[kept[-1]], LAST_WIDTH_MIN)
+        needed = sum(widths[at] + len(GAP) for at in kept[:-1]) + last
+        spare = [at for at in kept if columns[at].rank]
+        if needed <= width or not spare:
+            break
+        kept.remove(max(spare, key=lambda at: columns[at].rank))
+    return kept
+
+
+def _painted(column: Column, row: Any, text: str, width: int) -> str:
+    padded = _cell(text, width, column.right)
+    return paint(padded, column.colour(row)) if column.colour else padded
+
+
+def _cell(text: str, width: int, right: bool) -> str:
+    text = cut(text, width)
+    return text.rjust(width) if right else text.ljust(width)
+
+
+def cut(text: str, limit: int) -> str:
+    return text if not limit or len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,198 @@
+"""`cotenant show`: everything about one job."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from cotenant.controller.cli import screen
+from cotenant.controller.cli.asking import asking
+from cotenant.controller.cli.completion import complete_job
+from cotenant.controller.cli.job_view import (
+    Wall,
+    accumulation,
+    devices,
+    job_json,
+    left,
+    state_colour,
+    wall_clock,
+)
+from cotenant.controller.cli.output import EndpointFlag, JsonFlag, OutputFlag, chosen, show_one
+from cotenant.controller.cli.screen import NONE, Column, duration, local_time, paint
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import JobSpec
+from cotenant.controller.wire.clients import AttemptView, ShowJob, Shown
+
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Its number.", autocompletion=complete_job)]
+
+
+def show(
+    job: JobArgument, output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
+) -> None:
+    """Everything about one job: what was asked for, where it stands, every attempt.
+
+    For example:
+
+      cotenant show 7
+      cotenant show 7 --json | jq .attempts
+    """
+    form = chosen(output, as_json)
+    with asking(endpoint) as client:
+        reply = client.ask(ShowJob(job_id=JobId(job)))
+    wall = wall_clock(reply.now_s, reply.wall_s)
+    show_one(form, shown_json(reply, wall), reply.job.job_id, lambda: page(reply, wall, form == "wide"))
+
+
+def shown_json(reply: Shown, wall: Wall) -> dict[str, Any]:
+    return {
+        "schema": "job/1",
+        **job_json(reply.job, wall),
+        "spec": {"schema": "job-spec/1", **msgspec.to_builtins(reply.spec)},
+        "attempts": [attempt_json(each, wall) for each in reply.attempts],
+    }
+
+
+def attempt_json(attempt: AttemptView, wall: Wall) -> dict[str, Any]:
+    return {
+        "schema": "attempt/1",
+        "attempt": attempt.attempt,
+        "devices": list(attempt.devices),
+        "co_tenants": list(attempt.co_tenants),
+        "accumulation_steps": attempt.accumulation_steps,
+        "outcome": attempt.outcome,
+        "reason": attempt.reason,
+        "exact": attempt.exact,
+        "start_step": attempt.start_step,
+        "first_step": attempt.first_step,
+        "end_step": attempt.end_step,
+        "launched_at": screen.utc(wall(attempt.launched_s)),
+        "first_step_at": screen.utc(wall(attempt.first_step_s)),
+        "stop_requested_at": screen.utc(wall(attempt.stop_requested_s)),
+        "ended_at": screen.utc(wall(attempt.ended_s)),
+    }
+
+
+# --- For a person -----------------------------------------------------------------------------------
+
+
+def page(reply: Shown, wall: Wall, wide: bool) -> str:
+    job, spec = reply.job, reply.spec
+    state = paint(job.phase.value, state_colour(job))
+    head = f"job {job.job_id}  {paint(job.name, 'bold')}  {state}"
+    pairs = [*_standing(reply, wall), *_asked_for(spec, wide)]
+    width = max(len(title) for title, _ in pairs)
+    lines = [head, *(f"  {title:<{width}}  {text}" for title, text in pairs if text)]
+    if reply.attempts:
+        lines += [
+            "",
+            screen.table(attempt_columns(wall), reply.attempts, None if wide else screen.terminal_width()),
+        ]
+    return "\n".join(lines)
+
+
+def _standing(reply: Shown, wall: Wall) -> Iterator[tuple[str, str]]:
+    job = reply.job
+    yield "why", job.reason
+    yield "user", f"{job.user}, class {job.job_class}"
+    yield "times", _times(reply, wall)
+    yield (
+        "spent",
+        (
+            f"waited {duration(job.wait_s)}, loaded {duration(job.load_s)}, ran {duration(job.run_s)},"
+            f" paused {duration(job.pause_s)}; preempted {job.preemptions} times"
+        ),
+    )
+    if job.ended_s is None:
+        yield "left", f"{left(job)} of training ({_source(job.estimate_source)})"
+    else:
+        yield "exit code", NONE if job.exit_code is None else str(job.exit_code)
+    yield "devices", devices(job.devices)
+    yield "shares with", ", ".join(f"job {each}" for each in job.co_tenants)
+    if job.devices:
+        batch = f" of {job.sub_batch}" if job.sub_batch else ""
+        yield "accumulation", f"{accumulation(job)} micro-batches{batch} per step"
+    yield "progress", _progress(reply)
+    yield "resumable", f"yes, from step {job.durable_step}" if job.resumable else "no"
+
+
+def _times(reply: Shown, wall: Wall) -> str:
+    job = reply.job
+    parts = [f"submitted {local_time(wall(job.submitted_s))}"]
+    if job.started_s is not None:
+        parts.append(f"started {local_time(wall(job.started_s))}")
+    if job.ended_s is not None:
+        parts.append(f"ended {local_time(wall(job.ended_s))}")
+    return ", ".join(parts)
+
+
+def _source(source: str) -> str:
+    return "nothing to estimate it from" if source in ("", "none") else f"estimated from {source}"
+
+
+def _progress(reply: Shown) -> str:
+    job = reply.job
+    total = f" of {job.iterations}" if job.iterations else ""
+    text = f"step {job.step}{total}"
+    if job.step_s is not None:
+        text += f", {job.step_s * 1000:.0f} ms per step"
+    return text if job.loss is None else f"{text}, loss {job.loss:.4g}"
+
+
+def _asked_for(spec: JobSpec, wide: bool) -> Iterator[tuple[str, str]]:
+    launch = spec.launch
+    yield "command", shlex.join(launch.argv)
+    yield "in", launch.workdir
+    hosts = f" on {screen.plural(spec.nodes, 'host')}" if spec.nodes else ""
+    kind = f" of type {spec.gpu_type}" if spec.gpu_type else ""
+    yield "asked for", f"{screen.plural(spec.gpus_min, 'GPU')}{kind}{hosts}{_limits(spec)}"
+    yield "after", ", ".join(f"{d.job_id} ({d.need})" for d in spec.after)
+    if wide:
+        yield "variables", "\n             ".join(f"{name}={value}" for name, value in launch.env.items())
+    yield "secrets", ", ".join(launch.secrets)
+
+
+def _limits(spec: JobSpec) -> str:
+    parts = [
+        f"time limit {duration(spec.time_limit_s)}" if spec.time_limit_s is not None else "",
+        f"expected {duration(spec.expected_s)}" if spec.expected_s is not None else "",
+        f"{screen.size(spec.memory_mib)} device memory" if spec.memory_mib is not None else "",
+        f"{spec.cpus} cores" if spec.cpus else "",
+        f"{screen.size(spec.host_memory_mib)} main memory" if spec.host_memory_mib else "",
+        f"features {', '.join(spec.features)}" if spec.features else "",
+        "sharing never" if spec.share == "never" else "",
+        f"{spec.retries} retries" if spec.retries else "",
+    ]
+    return "".join(f", {part}" for part in parts if part)
+
+
+def attempt_columns(wall: Wall) -> tuple[Column, ...]:
+    return (
+        Column("ATTEMPT", lambda a: str(a.attempt), right=True),
+        Column("DEVICES", lambda a: devices(a.devices), rank=2, limit=24),
+        Column("WITH", lambda a: ",".join(a.co_tenants), rank=3, limit=12),
+        Column("S", lambda a: str(a.accumulation_steps), rank=1, right=True),
+        Column("LAUNCHED", lambda a: local_time(wall(a.launched_s)), rank=5),
+        Column("LOAD", lambda a: _between(a.launched_s, a.first_step_s), rank=6, right=True),
+        Column(
+            "STEPS",
+            lambda a: f"{a.start_step}-{a.end_step}" if a.end_step else f"{a.start_step}-",
+            right=True,
+        ),
+        Column("RESUME", _resume, rank=4),
+        Column("OUTCOME", lambda a: a.outcome),
+        Column("REASON", lambda a: a.reason),
+    )
+
+
+def _between(first_s: float, second_s: float | None) -> str:
+    return NONE if second_s is None else duration(second_s - first_s)
+
+
+def _resume(attempt: AttemptView) -> str:
+    if attempt.attempt == 1 or attempt.exact is None:
+        return NONE
+    return "exact" if attempt.exact else "equivalent"
