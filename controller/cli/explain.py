@@ -5,7 +5,7 @@ from __future__ import annotations
 from cotenant.controller.cli.asking import asking
 from cotenant.controller.cli.job_view import state_colour
 from cotenant.controller.cli.output import EndpointFlag, JsonFlag, OutputFlag, chosen, show_one
-from cotenant.controller.cli.screen import paint, utc
+from cotenant.controller.cli.screen import paint, utc, wrapped
 from cotenant.controller.cli.show import JobArgument
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.wire.clients import Explain, Explained
@@ -38,7 +38,9 @@ def explain(
 def page(reply: Explained) -> str:
     job = reply.job
     now, *history = reply.lines or (job.reason,)
-    lines = [f"job {job.job_id} ({job.name}) is {paint(job.phase.value, state_colour(job))}: {now}"]
+    state = paint(job.phase.value, state_colour(job))
+    lines = [f"job {job.job_id} ({job.name}) is {state}", f"  {wrapped(now, 2)}"]
     if history:
-        lines += ["", paint("How it came about, newest first:", "bold"), *(f"  {line}" for line in history)]
+        lines += ["", paint("How it came about, newest first:", "bold")]
+        lines += [f"  {wrapped(line, 4)}" for line in history]
     return "\n".join(lines)

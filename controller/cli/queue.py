@@ -11,6 +11,7 @@ from cotenant.controller.cli.asking import asking
 from cotenant.controller.cli.job_view import COLUMNS, WIDE_COLUMNS, clock_of, job_json
 from cotenant.controller.cli.output import EndpointFlag, JsonFlag, Listing, OutputFlag, chosen, show_listing
 from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import WAITING
 from cotenant.controller.submission.recording import user_name
 from cotenant.controller.wire.clients import Jobs, ListJobs
 
@@ -46,7 +47,7 @@ def queue(
     with asking(endpoint) as client:
         reply = client.ask(request)
     show_listing(listing(reply), form)
-    if form == "table" and reply.jobs:
+    if form == "table" and any(job.phase in WAITING for job in reply.jobs):
         screen.hint("`cotenant explain JOB` gives the whole reason")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TextIO
@@ -27,7 +28,7 @@ STATE_COLOURS: Final = {
     "warn": "yellow", "fail": "red",
 }  # fmt: skip
 GAP: Final = "  "
-LAST_WIDTH_MIN: Final = 24
+LAST_WIDTH_MIN: Final = 18
 NONE: Final = "-"
 
 
@@ -104,6 +105,20 @@ def utc(wall_s: float | None) -> str | None:
 
 def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def times(count: int) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def wrapped(text: str, indent: int) -> str:
+    """Lines that fit the terminal, all but the first indented; as it is where nobody looks."""
+    width = terminal_width()
+    if width is None or width < indent + LAST_WIDTH_MIN:
+        return text
+    blank = " " * indent
+    first = textwrap.fill(blank + text, width, subsequent_indent=blank, break_on_hyphens=False)
+    return first[indent:]
 
 
 # --- Tables -----------------------------------------------------------------------------------------

@@ -85,7 +85,10 @@ def page(reply: Shown, wall: Wall, wide: bool) -> str:
     head = f"job {job.job_id}  {paint(job.name, 'bold')}  {state}"
     pairs = [*_standing(reply, wall), *_asked_for(spec, wide)]
     width = max(len(title) for title, _ in pairs)
-    lines = [head, *(f"  {title:<{width}}  {text}" for title, text in pairs if text)]
+    lines = [
+        head,
+        *(f"  {title:<{width}}  {screen.wrapped(text, width + 4)}" for title, text in pairs if text),
+    ]
     if reply.attempts:
         lines += [
             "",
@@ -103,7 +106,7 @@ def _standing(reply: Shown, wall: Wall) -> Iterator[tuple[str, str]]:
         "spent",
         (
             f"waited {duration(job.wait_s)}, loaded {duration(job.load_s)}, ran {duration(job.run_s)},"
-            f" paused {duration(job.pause_s)}; preempted {job.preemptions} times"
+            f" paused {duration(job.pause_s)}; preempted {screen.times(job.preemptions)}"
         ),
     )
     if job.ended_s is None:

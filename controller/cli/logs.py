@@ -1,0 +1,79 @@
+"""`cotenant logs`: a job's output, all attempts in order; `-f` follows it to the job's end."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Annotated
+
+import typer
+
+from cotenant.controller.cli.asking import asking
+from cotenant.controller.cli.following import Attempt, Follower, Missing, Piece, job_now, read_all
+from cotenant.controller.cli.output import EndpointFlag
+from cotenant.controller.cli.problem import Problem
+from cotenant.controller.cli.screen import tell
+from cotenant.controller.cli.show import JobArgument
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import ENDED
+
+
+def logs(
+    job: JobArgument,
+    following: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job has ended.")] = False,
+    rank: Annotated[int, typer.Option("-r", "--rank", min=0, metavar="R", help="Of this rank.")] = 0,
+    attempt: Annotated[int, typer.Option("--attempt", min=0, metavar="N", help="Only this one.")] = 0,
+    tail: Annotated[int, typer.Option("-n", "--tail", min=0, metavar="N", help="Only the last N lines.")] = 0,
+    endpoint: EndpointFlag = None,
+) -> None:
+    """A job's output, all its attempts in order.
+
+    Output goes to standard output; marks between attempts go to standard error.
+
+    For example:
+
+      cotenant logs -f 7
+      cotenant logs 7 --rank 1 --tail 20
+    """
+    if following and (attempt or tail):
+        raise Problem("usage", "--follow cannot be combined with --attempt or --tail", "leave one out")
+    with asking(endpoint) as client:
+        found = job_now(client, JobId(job))
+        if attempt > found.attempt:
+            raise Problem("not-found", f"job {job} has {found.attempt} attempts, no attempt {attempt}")
+        if following:
+            show(Follower(client, JobId(job), rank).pieces())
+            return
+        pieces = read_all(client, found, rank, range(attempt, attempt + 1) if attempt else None)
+        show(last_lines(pieces, tail) if tail else pieces)
+        if found.attempt == 0:
+            tell(f"job {job} has not started: {found.reason}")
+        elif found.phase not in ENDED:
+            tell(f"job {job} is {found.phase.value}; `cotenant logs -f {job}` follows it")
+
+
+def show(pieces: Iterable[Piece]) -> None:
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+        elif isinstance(piece, Attempt) and piece.number > 1:
+            tell(f"--- attempt {piece.number} ---")
+        elif isinstance(piece, Missing):
+            tell(f"--- missing: {piece.why} ---")
+
+
+def last_lines(pieces: Iterable[Piece], count: int) -> Iterator[Piece]:
+    """The last lines of everything; marks before them are dropped."""
+    lines: deque[bytes] = deque(maxlen=count)
+    rest = b""
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            *whole, rest = (rest + piece).split(b"\n")
+            lines.extend(line + b"\n" for line in whole)
+        elif isinstance(piece, Missing):
+            yield piece
+    if rest:
+        lines.append(rest)
+    yield from lines

@@ -1,0 +1,44 @@
+"""From the words of `run` and `submit` to a request, with problems and notes for the person."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from cotenant.controller import places
+from cotenant.controller.cli.asking import loaded_settings
+from cotenant.controller.cli.problem import Problem
+from cotenant.controller.cli.screen import tell
+from cotenant.controller.endpoint import socket_path
+from cotenant.controller.submission.build import Where, submission
+from cotenant.controller.submission.options import Options
+from cotenant.controller.submission.problems import BadSubmission
+from cotenant.controller.wire.clients import Submit
+
+
+def prepared(words: Sequence[str], flags: Options, endpoint: str | None, *, command_only: bool) -> Submit:
+    """The request; notes go to the person at once.
+
+    Raises:
+        Problem: something in the submission is wrong.
+    """
+    loaded = loaded_settings(endpoint)
+    where = Where(
+        folder=Path.cwd(),
+        environ=os.environ,
+        same_machine=socket_path(places.client_endpoint(loaded.settings)) is not None,
+    )
+    try:
+        made = submission(words, flags, where, command_only=command_only)
+    except BadSubmission as error:
+        raise Problem("usage", error.message, error.hint) from None
+    for note in made.notes:
+        tell(f"note: {note}")
+    return made.request
+
+
+def after_dashes(all_words: Sequence[str], command: Sequence[str]) -> bool:
+    """Whether `--` stood right before the command: then it is a command, whatever it looks like."""
+    before = list(all_words[: len(all_words) - len(command)])
+    return before[-1:] == ["--"]

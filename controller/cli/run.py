@@ -1,0 +1,126 @@
+"""`cotenant run`: submit, wait, show the output, return the job's own exit code.
+
+Rule: the first Ctrl-C cancels the job and waits for its end; the second leaves it to itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from cotenant.controller.cli.asking import asking
+from cotenant.controller.cli.following import Follower, Missing, Piece
+from cotenant.controller.cli.job_flags import takes_job_flags
+from cotenant.controller.cli.job_view import devices
+from cotenant.controller.cli.output import EndpointFlag
+from cotenant.controller.cli.preparing import prepared
+from cotenant.controller.cli.private import ensure_controller
+from cotenant.controller.cli.problem import FAILED, INTERRUPTED, NEVER_STARTED, OK, Problem
+from cotenant.controller.cli.screen import tell
+from cotenant.controller.client import Client
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import Phase
+from cotenant.controller.submission.options import Options
+from cotenant.controller.wire.clients import ChangeJobs, JobView
+
+
+@takes_job_flags
+def run(
+    flags: Options,
+    command: Annotated[list[str] | None, typer.Argument(metavar="[--] CMD...", show_default=False)] = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only the job's own output.")] = False,
+    endpoint: EndpointFlag = None,
+) -> int:
+    """Run a command as a job: wait for its turn, show its output, return its exit code.
+
+    Where no controller answers, one is started here together with an agent; it ends after ten idle
+    minutes. Ctrl-C cancels the job; a second Ctrl-C leaves it running and returns.
+
+    Exit code: the job's own; 128 + n after signal n; 125 if it never started.
+
+    For example:
+
+      cotenant run -- python train.py --epochs 3
+      cotenant run -g 2 --mem 4G -- python train.py
+    """
+    if "array" in flags:
+        raise Problem("usage", "run waits for one job: --array is for submit", "cotenant submit --array ...")
+    request = prepared(command or [], flags, endpoint, command_only=True)
+    ensure_controller(endpoint)
+    with asking(endpoint) as client:
+        reply = client.ask(request)
+        job_id = reply.job_ids[0]
+        for note in reply.notes:
+            tell(f"note: {note}")
+        return Watch(client, job_id, quiet).to_the_end()
+
+
+class Watch:
+    """One job from submission to its end."""
+
+    def __init__(self, client: Client, job_id: JobId, quiet: bool) -> None:
+        self._client = client
+        self._job_id = job_id
+        self._quiet = quiet
+        self._cancelled = False
+        self._told = ""
+        self._last: JobView | None = None
+
+    def to_the_end(self) -> int:
+        follower = Follower(self._client, self._job_id, rank=0)
+        while True:
+            try:
+                for piece in follower.pieces():
+                    self._take(piece)
+                break
+            except KeyboardInterrupt:
+                if self._cancelled:
+                    tell(f"\njob {self._job_id} is left to itself: `cotenant logs -f {self._job_id}`")
+                    return INTERRUPTED
+                self._cancel()
+        assert self._last is not None  # follow tells the job before it ends
+        code = exit_code(self._last, self._cancelled)
+        if code:
+            tell(f"job {self._job_id} {self._last.phase.value}: {self._last.reason}")
+        return code
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        tell(f"\ncancelling job {self._job_id} (Ctrl-C again leaves it to itself)")
+        self._client.ask(ChangeJobs(verb="cancel", job_ids=(self._job_id,)))
+
+    def _take(self, piece: Piece) -> None:
+        if isinstance(piece, bytes):
+            sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+        elif isinstance(piece, Missing):
+            tell(f"--- output is missing: {piece.why} ---")
+        elif isinstance(piece, JobView):
+            self._last = piece
+            self._tell_change(piece)
+        elif piece.number > 1:
+            tell(f"--- attempt {piece.number} ---")
+
+    def _tell_change(self, job: JobView) -> None:
+        text = f"{job.phase.value}"
+        if job.phase in (Phase.LOADING, Phase.RUNNING):
+            beside = f", beside job {', '.join(job.co_tenants)}" if job.co_tenants else ""
+            text += f" on {devices(job.devices)}{beside}"
+        elif job.reason:
+            text += f": {job.reason}"
+        if text != self._told and not self._quiet and job.phase is not Phase.DONE:
+            tell(f"job {job.job_id} ({job.name}) {text}")
+        self._told = text
+
+
+def exit_code(job: JobView, cancelled_here: bool) -> int:
+    """The job's own; 128 + n after signal n; 125 if it never started."""
+    if job.phase is Phase.DONE:
+        return job.exit_code or OK
+    if cancelled_here:
+        return INTERRUPTED
+    if job.exit_code:
+        return 128 - job.exit_code if job.exit_code < 0 else min(job.exit_code, 255)
+    return NEVER_STARTED if job.started_s is None else FAILED

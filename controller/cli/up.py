@@ -1,0 +1,196 @@
+"""`cotenant up`: controller and agent of this machine as two processes, in the foreground.
+
+Rule: both are stopped by their process id when this one ends, the agent first. Jobs that run go on:
+their supervisors belong to neither, and the next `up` finds them.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from types import FrameType
+from typing import Annotated, Final
+
+import typer
+
+from cotenant.controller.cli.asking import asking, loaded_settings
+from cotenant.controller.cli.daemons import (
+    AGENT,
+    CONTROLLER,
+    DevicesFlag,
+    OversubscribeFlag,
+    StateFlag,
+    as_environment,
+    idle_seconds,
+)
+from cotenant.controller.cli.output import EndpointFlag
+from cotenant.controller.cli.problem import FAILED, OK, Problem
+from cotenant.controller.cli.screen import plural, size, tell
+from cotenant.controller.domain.cluster import HostState
+from cotenant.controller.places import client_endpoint
+from cotenant.controller.wire.clients import GetStatus, ListNodes, NodeView
+
+READY_WITHIN_S: Final = 60.0
+STOP_WITHIN_S: Final = 15.0
+LOOK_EVERY_S: Final = 0.05
+
+Process = subprocess.Popen[bytes]
+
+
+def up(
+    devices: DevicesFlag = None,
+    oversubscribe: OversubscribeFlag = False,
+    state_dir: StateFlag = None,
+    idle_exit: Annotated[
+        str | None, typer.Option("--idle-exit", metavar="TIME", help="End after so long without jobs.")
+    ] = None,
+    endpoint: EndpointFlag = None,
+) -> int:
+    """Controller and agent on this machine, in the foreground. Ctrl-C stops both; jobs go on.
+
+    For example:
+
+      cotenant up                   the GPUs of this machine, or CPU slots where there are none
+      cotenant up --devices cpu:2
+    """
+    where = client_endpoint(loaded_settings(endpoint).settings)
+    if answers(where):
+        raise Problem(
+            "refused", f"a controller already answers at {where}", "use it, or add this host: cotenant agent"
+        )
+    flags: dict[str, object] = {
+        "controller.endpoint": where,
+        "controller.idle_exit_s": idle_seconds(idle_exit),
+        "agent.controller": where,
+        "agent.devices": devices,
+        "agent.oversubscribe": True if oversubscribe else None,
+    }
+    if state_dir:
+        flags["controller.state_dir"] = os.path.join(os.path.abspath(state_dir), "controller")
+        flags["agent.state_dir"] = os.path.join(os.path.abspath(state_dir), "agent")
+    signal.signal(signal.SIGTERM, _interrupt)
+    started: dict[str, Process] = {}
+    try:
+        return keep_up(started, where, as_environment(flags))
+    except KeyboardInterrupt:
+        tell("stopping; jobs that run go on, and the next `cotenant up` finds them")
+        return OK
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # stopping takes a moment, and is not to be cut short
+        for name in ("agent", "controller"):
+            if name in started:
+                stop(name, started[name])
+
+
+def keep_up(started: dict[str, Process], where: str, settings: Mapping[str, str]) -> int:
+    """Starts both and waits until one ends."""
+    started["controller"] = start(CONTROLLER, settings)
+    status = controller_ready(started["controller"], where)
+    print(f"controller ready  {where}  policy {status}", flush=True)
+    started["agent"] = start(AGENT, settings)
+    node = agent_ready(started, where)
+    print(f"agent ready       {described(node)}", flush=True)
+    print("submit with `cotenant submit -- python train.py`; Ctrl-C stops both, jobs go on", flush=True)
+    ended = first_to_end(started)
+    code = started[ended].wait()
+    if ended == "controller" and code == 0:
+        tell("the controller ended (idle); stopping the agent")
+        return OK
+    tell(f"the {ended} ended with exit code {code}")
+    return FAILED
+
+
+def start(module: str, settings: Mapping[str, str]) -> Process:
+    """In a session of its own: Ctrl-C here reaches `up` alone, which then stops it in order."""
+    return subprocess.Popen(
+        [sys.executable, "-m", module],
+        env={**os.environ, **settings},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,  # its own ready line; `up` says more
+        start_new_session=True,
+    )
+
+
+def controller_ready(process: Process, where: str) -> str:
+    deadline_s = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < deadline_s:
+        if process.poll() is not None:
+            raise Problem(
+                "failed", f"the controller ended with exit code {process.returncode}", "see its message above"
+            )
+        try:
+            with asking(where, timeout_s=2.0) as client:
+                return client.ask(GetStatus()).policy
+        except Problem as problem:
+            if problem.code != "unreachable":
+                raise
+        time.sleep(LOOK_EVERY_S)
+    raise Problem("failed", f"the controller did not answer within {READY_WITHIN_S:.0f} s")
+
+
+def agent_ready(started: Mapping[str, Process], where: str) -> NodeView:
+    deadline_s = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < deadline_s:
+        for name, process in started.items():
+            if process.poll() is not None:
+                raise Problem(
+                    "failed", f"the {name} ended with exit code {process.returncode}", "see its message above"
+                )
+        with asking(where, timeout_s=5.0) as client:
+            joined = [node for node in client.ask(ListNodes()).nodes if node.state is HostState.OK]
+        if joined:
+            return joined[0]
+        time.sleep(LOOK_EVERY_S)
+    raise Problem("failed", f"the agent did not join within {READY_WITHIN_S:.0f} s", "try `cotenant doctor`")
+
+
+def described(node: NodeView) -> str:
+    devices = node.report.devices
+    if not devices:
+        return f"{node.report.host_id}: no devices"
+    noun = "GPU" if devices[0].kind == "cuda" else "CPU slot"
+    what = f"{devices[0].type}, " if devices[0].kind == "cuda" else ""
+    return f"{node.report.host_id}: {plural(len(devices), noun)} ({what}{size(devices[0].memory_mib)} each)"
+
+
+def answers(where: str) -> bool:
+    try:
+        with asking(where, timeout_s=2.0) as client:
+            client.ask(GetStatus())
+    except Problem as problem:
+        if problem.code == "unreachable":
+            return False
+        raise
+    return True
+
+
+def first_to_end(started: Mapping[str, Process]) -> str:
+    by_descriptor = {os.pidfd_open(process.pid): name for name, process in started.items()}
+    try:
+        ready, _, _ = select.select(list(by_descriptor), [], [])
+        return by_descriptor[ready[0]]
+    finally:
+        for descriptor in by_descriptor:
+            os.close(descriptor)
+
+
+def stop(name: str, process: Process) -> None:
+    """By its own id: first asked, then, if it does not answer in time, ended."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(STOP_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        tell(f"the {name} did not stop within {STOP_WITHIN_S:.0f} s; ending it")
+        process.kill()
+        process.wait()
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
