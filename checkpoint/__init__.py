@@ -7,7 +7,8 @@ Rule: standard library and torch only, Python 3.9 and torch 2.5 upwards, nothing
 from __future__ import annotations
 
 from cotenant.checkpoint.layout import CheckpointError, Damaged, Manifest, TooNew, read_manifest, verify
-from cotenant.checkpoint.session import Resumed, Session
+from cotenant.checkpoint.lineage import Resumed
+from cotenant.checkpoint.session import Session
 from cotenant.checkpoint.state import parameters_sha256
 
 __all__ = [

@@ -45,7 +45,7 @@ class _Choice:
 
 
 def load_newest(root: Path, *, attempt: int, resume: str | None, rank: int, world_size: int) -> Loaded | None:
-    """The checkpoint to resume from, or None for a fresh start. A collective if torch.distributed is set up."""
+    """The checkpoint to resume from, or None for a fresh start. A collective once torch.distributed is."""
     if resume == RESUME_NONE:
         return None
     together = dist.is_available() and dist.is_initialized() and world_size > 1

@@ -55,7 +55,7 @@ class SaveOrder:
 
 @dataclass(frozen=True)
 class Payload:
-    """What goes into the files. `shared` is rank 0's: model, optimizer and whatever else all ranks have alike."""
+    """What goes into the files. `shared` is rank 0's: model, optimizer and what else all have alike."""
 
     own: Any
     shared: Any | None
@@ -181,7 +181,7 @@ def _polls(order: SaveOrder) -> Any:
         if now_s - moved_at_s > order.idle_s_max:
             missing = [r for r in range(order.world_size) if not _record(order, r).exists()]
             raise SaveFailed(
-                f"nothing happened in {order.temporary} for {order.idle_s_max:.0f} s; no record from ranks {missing}"
+                f"nothing happened in {order.temporary} for {order.idle_s_max:.0f} s; missing ranks {missing}"
             )
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _POLL_S_MAX)

@@ -41,8 +41,8 @@ def plain(tree: Any, replace: Callable[[str, torch.Tensor], torch.Tensor], path:
         parts = [plain(part, replace, f"{path}[{i}]") for i, part in enumerate(tree)]
         return tuple(parts) if isinstance(tree, tuple) else parts
     raise CheckpointError(
-        f"cannot save {path or 'this'}: {type(tree).__module__}.{type(tree).__qualname__} is neither a tensor "
-        "nor a plain value; leave it out or give it as numbers, strings, lists and dicts"
+        f"cannot save {path or 'this'}: {type(tree).__module__}.{type(tree).__qualname__} is no tensor "
+        "and no plain value; leave it out or give it as numbers, strings, lists and dicts"
     )
 
 
@@ -53,7 +53,7 @@ def _key(key: object, path: str) -> object:
 
 
 def referenced(path: str, tensor: torch.Tensor) -> torch.Tensor:
-    """For a save during which nothing changes: the tensor itself, unless it is a small part of a larger storage."""
+    """For a save during which nothing changes: the tensor itself, or a copy if it views a larger storage."""
     _check_layout(path, tensor)
     kept = tensor.detach()
     if kept.untyped_storage().nbytes() > 2 * kept.numel() * kept.element_size() + 4096:

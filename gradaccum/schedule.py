@@ -1,0 +1,92 @@
+"""How many accumulation steps (s) a training step uses, by the number of steps completed before it.
+
+Rule: one process has one count of completed steps. `cotenant.checkpoint` sets it where it is used too, so
+that after a resume the schedule goes on where it was.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cotenant.gradaccum.protocol import ENV_ACCUMULATION_SCHEDULE, ENV_ACCUMULATION_STEPS
+
+STEPS_MAX: Final = 4096
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """(from step, s) in ascending order; the first entry is for step 0."""
+
+    entries: tuple[tuple[int, int], ...] = ((0, 1),)
+
+    def __post_init__(self) -> None:
+        starts = [start for start, _ in self.entries]
+        if not starts or starts[0] != 0 or starts != sorted(set(starts)):
+            raise ValueError(f"an accumulation schedule starts at step 0 and ascends, got {self.entries}")
+        if not all(1 <= s <= STEPS_MAX for _, s in self.entries):
+            raise ValueError(f"accumulation steps must be between 1 and {STEPS_MAX}, got {self.entries}")
+
+    def steps_at(self, completed: int) -> int:
+        """s for the step that follows `completed` completed ones."""
+        steps = 1
+        for start, s in self.entries:
+            if start > completed:
+                break
+            steps = s
+        return steps
+
+    @staticmethod
+    def parse(text: str) -> Schedule:
+        """`0:2,120:1`: s = 2 from step 0, s = 1 from step 120."""
+        entries = []
+        for part in text.split(","):
+            start, colon, s = part.strip().partition(":")
+            if not (colon and start.isdecimal() and s.isdecimal()):
+                raise ValueError(
+                    f"{ENV_ACCUMULATION_SCHEDULE} must look like 0:2,120:1 (step:s, ...), got {text!r}"
+                )
+            entries.append((int(start), int(s)))
+        return Schedule(tuple(entries))
+
+    @staticmethod
+    def from_environment(env: Mapping[str, str]) -> Schedule:
+        """The schedule wins over the plain number; neither means s = 1."""
+        text = env.get(ENV_ACCUMULATION_SCHEDULE)
+        if text:
+            return Schedule.parse(text)
+        steps = env.get(ENV_ACCUMULATION_STEPS)
+        if not steps:
+            return Schedule()
+        if not steps.isdecimal() or int(steps) < 1:
+            raise ValueError(f"{ENV_ACCUMULATION_STEPS} must be a whole number of at least 1, got {steps!r}")
+        return Schedule(((0, int(steps)),))
+
+
+@dataclass
+class Progress:
+    """The process-wide state of accumulation. `cotenant.checkpoint` reads it through the package's hook."""
+
+    schedule: Schedule | None = None
+    completed: int = 0
+    counted_for_us: bool = False
+    """Someone else counts steps (a checkpoint Session); else the end of each `split` is one."""
+    last_steps: int = 1
+    last_loss: Any = None
+
+    def steps_now(self) -> int:
+        return self.steps_at(self.completed)
+
+    def steps_at(self, completed: int) -> int:
+        if self.schedule is None:
+            self.schedule = Schedule.from_environment(os.environ)
+        return self.schedule.steps_at(completed)
+
+    def split_ended(self) -> None:
+        if not self.counted_for_us:
+            self.completed += 1
+
+
+PROGRESS: Final = Progress()
