@@ -1,7 +1,7 @@
 """The loader-bound job: every sample is one small image file, read through a link of limited speed.
 
 The digits are written once per worker as PGM files into a temporary folder. Reading one opens the file,
-decodes it, shifts it by a random pixel, and then *waits* as long as a slow network file system would:
+decodes it, shifts it by up to a pixel, and then *waits* as long as a slow network file system would:
 `LATENCY_S` per file plus its bytes at `LINK_KIB_PER_S`. The wait is a sleep, announced at start-up; it
 burns no processor time, as a real wait for storage would not. The device idles meanwhile, which is what a
 co-tenant can use.
@@ -25,9 +25,7 @@ LINK_KIB_PER_S = 256.0
 
 
 class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
-    """One PGM file per image in `folder`; the random shift depends on seed, sample and visit, never on the
-    clock.
-    """
+    """One PGM file per image in `folder`; how it is shifted depends on seed and sample alone."""
 
     def __init__(self, folder: Path, images: TensorDataset, seed: int) -> None:
         self._folder = folder

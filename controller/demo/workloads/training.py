@@ -12,6 +12,7 @@ import argparse
 import ctypes
 import hashlib
 import json
+import math
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
+
+from cotenant import checkpoint, gradaccum
 
 _RENDEZVOUS_TIMEOUT = timedelta(seconds=120)
 _HELD_OUT_BATCH = 32
@@ -68,7 +71,8 @@ def main(
             if options.result is not None:
                 write_result(options.result, result)
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():  # Asked to stop, the session has left the group together with its peers.
+            dist.destroy_process_group()
 
 
 def parse_options(*, batch_size: int, steps: int, learning_rate: float, about: str | None) -> Options:
@@ -129,23 +133,25 @@ def seed_everything(seed: int) -> None:
 def train(task: Task, options: Options, device: torch.device) -> dict[str, object]:
     model = DistributedDataParallel(task.model.to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate)
-    sampler = DistributedSampler(task.train, seed=options.seed, drop_last=True)
+    sampler: DistributedSampler[Any] = DistributedSampler(task.train, seed=options.seed, drop_last=True)
     loader = DataLoader(task.train, batch_size=options.batch_size, sampler=sampler, drop_last=True)
+    if len(loader) == 0:
+        raise SystemExit(f"--batch-size {options.batch_size}: only {len(sampler)} samples for each rank")
+
+    def loss_of(x: Tensor, y: Tensor) -> Tensor:
+        return task.loss(model(x), y)
+
     first_loss = held_out_loss(task, device)
-    step = 0
-    epoch = 0
-    while step < options.steps:
-        sampler.set_epoch(epoch)
-        epoch += 1
-        for x, y in loader:
-            optimizer.zero_grad()
-            task.loss(model(x.to(device)), y.to(device)).backward()
-            optimizer.step()
-            step += 1
-            if step >= options.steps:
+    state = checkpoint.Session(model, optimizer, sampler=sampler)
+    for _ in state.epochs(math.ceil(options.steps / len(loader))):
+        for x, y in state.batches(loader):
+            if state.step >= options.steps:
                 break
+            optimizer.zero_grad()
+            gradaccum.backward(model, loss_of, x.to(device), y.to(device))
+            optimizer.step()
     return {
-        "steps": step,
+        "steps": state.step,
         "first_loss": first_loss,
         "final_loss": held_out_loss(task, device),
         "parameters_sha256": parameters_sha256(task.model),
