@@ -29,6 +29,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_bytes_max: int = 64 * 1024 * 1024
     checkpoint_root: str
     jobside_path: str
+    cgroup_root: str = ""
+    """Where the agent may make groups for attempts; empty = nowhere."""
     network: str = ""
     prune_after_s: float = 14 * 86_400.0
     keep_checkpoints_s: float = 7 * 86_400.0
@@ -105,6 +107,8 @@ class EndCame(AgentEvent, frozen=True, kw_only=True):
 class SupervisorGone(OfAttempt, frozen=True, kw_only=True):
     """Its process is dead and left no result."""
 
+    why: str = "its supervisor was killed"
+
 
 class GangSaid(OfAttempt, frozen=True, kw_only=True):
     to_host: HostId
@@ -147,8 +151,7 @@ class Reconnect(Effect, frozen=True, kw_only=True):
 
 
 class StartSupervisor(Effect, frozen=True, kw_only=True):
-    """Make the folder, write `order.json` (with the cgroup that fits this host), start the supervisor; answer
-    `StartFailed` if that is impossible."""
+    """Make the folder, write `order.json`, start the supervisor; `StartFailed` if that is impossible."""
 
     order: Order
 

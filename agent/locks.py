@@ -17,6 +17,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,7 @@ import msgspec
 LOCK_DIR_ENV: Final = "COTENANT_LOCK_DIR"
 """Another folder for the locks: for tests, where the machine's own agent may be running."""
 _SHARED_FOLDERS: Final = (Path("/run/lock"), Path("/tmp"))
+_SHARE_ATTEMPTS: Final = 20
 _TEXT_BYTES_MAX: Final = 4096
 
 
@@ -113,7 +115,7 @@ class DeviceLocks:
             for name in names:
                 file = _open(self._folder / f"{name}.jobs")
                 opened.append(file)
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                _share(file)
                 _write(file, self._owner)
         except OSError:
             for file in opened:
@@ -183,6 +185,17 @@ def _open(path: Path) -> int:
         os.close(file)
         break
     raise OSError(0, "not a plain file", str(path))
+
+
+def _share(file: int) -> None:
+    """An agent that looks whether there are jobs holds the lock for a moment: try a few times."""
+    for attempts_left in reversed(range(_SHARE_ATTEMPTS)):
+        try:
+            return fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not attempts_left:
+                raise
+            time.sleep(0.005)
 
 
 def _lock(file: int) -> bool:

@@ -89,6 +89,7 @@ def order_for(
         log_bytes_max=config.log_bytes_max,
         network=config.network,
         jobside_path=config.jobside_path,
+        cgroup=f"{config.cgroup_root}/{command.job_id}-a{command.attempt}" if config.cgroup_root else "",
     )
 
 

@@ -42,6 +42,9 @@ def due(
             forgotten = msgspec.structs.replace(forgotten, removed=True)
             yield Keep(note=forgotten)
         if forgotten.removed and job_id not in with_attempts:
+            yield RemoveCheckpoints(
+                folder=checkpoint_folder(job_id)
+            )  # A crash may have cut the first one short.
             yield Keep(note=Unfenced(job_id=job_id, stale_below=forgotten.command_id))
     yield from _old_fences(memory, with_attempts)
 

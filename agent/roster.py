@@ -21,7 +21,16 @@ import msgspec
 
 from cotenant.agent import reporting
 from cotenant.agent.channel import LeaseNow, SaveNow, StopNow, ToSupervisor
-from cotenant.agent.edge import Adopt, AgentConfig, EndLeftovers, Found, StartFailed, StartSupervisor, Tell
+from cotenant.agent.edge import (
+    Adopt,
+    AgentConfig,
+    EndLeftovers,
+    Found,
+    StartFailed,
+    StartSupervisor,
+    SupervisorGone,
+    Tell,
+)
 from cotenant.agent.lease import Lease
 from cotenant.agent.memory import Attempt, Kept, Key, StopAsked
 from cotenant.agent.orders import objection, order_for, own_part
@@ -201,9 +210,10 @@ class Roster:
         if key in self._live:
             self._end(self._memory.attempts[key], "infra-failed", failed.why, failed.workdir_missing)
 
-    def supervisor_gone(self, key: Key) -> None:
+    def supervisor_gone(self, gone: SupervisorGone) -> None:
+        key = (gone.job_id, gone.attempt)
         if (live := self._live.get(key)) and not live.cleaning:
-            self._clean(key, "its supervisor was killed")
+            self._clean(key, gone.why)
 
     def connected(self, key: Key, now_s: float) -> None:
         """A fresh connection: what was asked before may not have arrived."""

@@ -112,7 +112,7 @@ class AgentState:
             case EndCame(result=result):
                 self._roster.ended(result)
             case SupervisorGone():
-                self._roster.supervisor_gone((event.job_id, event.attempt))
+                self._roster.supervisor_gone(event)
             case StartFailed():
                 self._roster.start_failed(event)
             case Connected():

@@ -1,0 +1,115 @@
+"""`python -m cotenant.agent`: the agent of this host, in the foreground.
+
+Rule: everything that can be wrong with the settings is said in one line before anything is touched. Its
+end (Ctrl-C, SIGTERM, a kill) ends no job: supervisors have their own sessions, and the next start finds
+them. Exit codes: 0 left as asked, 1 refused or failed, 2 usage, 4 not allowed, 6 can never run here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from cotenant.agent.assembly import Problem, assemble
+from cotenant.agent.runtime import Runtime, log
+from cotenant.agent.state import AgentState
+from cotenant.controller.domain.cluster import HostReport
+from cotenant.controller.domain.settings import Settings
+from cotenant.controller.endpoint import BadEndpoint
+from cotenant.controller.settings import SettingsError, load
+
+FAILED: Final = 1
+USAGE: Final = 2
+
+SHORTCUTS: Final = ("controller", "host", "devices", "state_dir", "keys_dir")
+"""Settings of `[agent]` that have a flag of their own."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(argv)
+    try:
+        settings = load(flags_of(options), options.settings or None).settings
+        return asyncio.run(serve(settings))
+    except SettingsError as error:
+        return complain(str(error), USAGE)
+    except Problem as problem:
+        return complain(str(problem), problem.code)
+    except BadEndpoint as error:
+        return complain(str(error), FAILED)
+
+
+def parser() -> argparse.ArgumentParser:
+    known = argparse.ArgumentParser(prog="python -m cotenant.agent", description="The agent of this host.")
+    known.add_argument("--controller", metavar="URL", help="ipc:///PATH or tcp://HOST:PORT")
+    known.add_argument("--host", metavar="NAME", help="this host's name in the cluster")
+    known.add_argument("--devices", metavar="WHICH", help="auto, cpu:N, cuda or cuda:0,2")
+    known.add_argument("--oversubscribe", action="store_true", help="allow more CPU slots than cores")
+    known.add_argument("--state-dir", metavar="DIR", help="attempts, logs, unacknowledged reports")
+    known.add_argument("--keys-dir", metavar="DIR", help="keys from `cotenant init`, needed for tcp")
+    known.add_argument(
+        "--settings", metavar="FILE", type=Path, action="append", help="in place of the usual files"
+    )
+    known.add_argument("--set", metavar="SECTION.KEY=VALUE", action="append", default=[], dest="pairs")
+    return known
+
+
+def flags_of(options: argparse.Namespace) -> dict[str, object]:
+    """What was given, keyed `section.key`.
+
+    Raises:
+        SettingsError: a `--set` without `=`.
+    """
+    flags: dict[str, object] = {f"agent.{name}": getattr(options, name) for name in SHORTCUTS}
+    flags["agent.oversubscribe"] = True if options.oversubscribe else None
+    for pair in options.pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise SettingsError(f"--set {pair!r} is not SECTION.KEY=VALUE")
+        flags[key] = value
+    return flags
+
+
+async def serve(settings: Settings) -> int:
+    parts = assemble(settings)
+    for warning in parts.warnings:
+        log(warning)
+    state = AgentState(parts.config, parts.memory)
+    runtime = Runtime(
+        state,
+        parts.spool,
+        parts.locks,
+        attempts=parts.attempts,
+        endpoint=parts.endpoint,
+        key=parts.key,
+        on_welcome=lambda: say_ready(state.config.report),
+    )
+    runtime.leave_on_signals()
+    log(f"{parts.config.report.host_id}: greeting the controller at {parts.endpoint}")
+    await runtime.run()
+    if runtime.why_halted:
+        return complain(runtime.why_halted, FAILED)
+    log(f"{parts.config.report.host_id}: leaving; {len(state.running)} running attempts live on")
+    return 0
+
+
+def say_ready(report: HostReport) -> None:
+    usable = [device for device in report.devices if device.healthy]
+    noun = "device" if len(usable) == 1 else "devices"
+    names = ", ".join(device.device_id.partition("/")[2] for device in usable)
+    print(f"agent {report.host_id} ready: {len(usable)} {noun}{f' ({names})' if names else ''}", flush=True)
+    for device in report.devices:
+        if not device.healthy:
+            log(f"{device.device_id} is not offered: {device.note}")
+
+
+def complain(text: str, code: int) -> int:
+    print(f"agent: {text}", file=sys.stderr, flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

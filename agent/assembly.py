@@ -1,0 +1,235 @@
+"""From settings to the parts of an agent: its state folder, devices, locks, memory and configuration.
+
+Rule: the state folder is locked before anything in it is read, so it never has two agents.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import time
+import uuid
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from cotenant.agent import devices, jobside
+from cotenant.agent.attempts import stored_orders
+from cotenant.agent.cgroups import Cgroups, find_cgroups, sweep
+from cotenant.agent.checkpoint_root import BadRoot, domain_of
+from cotenant.agent.edge import AgentConfig
+from cotenant.agent.host import BadHostName, host_name, memory_mib, usable_cores
+from cotenant.agent.locks import DeviceLocks, LockProblem, Owner, lock_folder
+from cotenant.agent.memory import Memory
+from cotenant.agent.offer import offered
+from cotenant.agent.spool import Spool, SpoolProblem
+from cotenant.controller import places
+from cotenant.controller.domain.cluster import HostReport
+from cotenant.controller.domain.ids import HostId
+from cotenant.controller.domain.settings import Settings
+from cotenant.controller.endpoint import BadEndpoint, socket_path
+from cotenant.controller.keys import KeyFile, KeyProblem, find_key
+
+T = TypeVar("T")
+
+STATE_LOCK: Final = "agent.lock"
+TOKEN: Final = "token"
+SPOOL: Final = "spool"
+ATTEMPTS: Final = "attempts"
+JOBSIDE: Final = "jobside"
+_DAY_S: Final = 86_400.0
+
+
+class Problem(Exception):
+    """Why the agent cannot start, in one line, and the exit code for it."""
+
+    def __init__(self, text: str, code: int = 1) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Parts(msgspec.Struct, kw_only=True):
+    config: AgentConfig
+    memory: Memory
+    spool: Spool
+    locks: DeviceLocks
+    attempts: Path
+    endpoint: str
+    key: KeyFile | None
+    warnings: list[str]
+
+
+def assemble(settings: Settings) -> Parts:
+    """Raises Problem."""
+    agent = settings.agent
+    warnings: list[str] = []
+    host_id = _or_problem(lambda: host_name(agent.host), 2)
+    choice = _or_problem(lambda: devices.parse(agent.devices), 2)
+    endpoint = places.agent_endpoint(settings)
+    key = _key(endpoint, agent.keys_dir, host_id)
+    state_dir = places.agent_state_dir(settings)
+    _or_problem(lambda: _take_state_dir(state_dir), 1)
+    token = _token(state_dir / TOKEN)
+    inventory = _or_problem(
+        lambda: devices.find(
+            choice,
+            host_id,
+            usable_cores(),
+            memory_mib(),
+            slot_memory_mib=agent.slot_memory_mib,
+            oversubscribe=agent.oversubscribe,
+        ),
+        6,
+    )
+    warnings += [inventory.note] if inventory.note else []
+    folder = _or_problem(lock_folder, 1)
+    locks = DeviceLocks(folder, _owner(host_id, token))
+    root = places.checkpoint_root(settings).absolute()
+    groups = find_cgroups()
+    report = HostReport(
+        host_id=host_id,
+        devices=offered(inventory.devices, locks),
+        features=agent.features,
+        cpus=len(usable_cores()),
+        memory_mib=memory_mib(),
+        address=agent.address or "127.0.0.1",
+        port_first=agent.port_first,
+        port_count=agent.port_count,
+        checkpoint_domain=_domain(root, host_id, warnings),
+        version=_version(),
+    )
+    spool = Spool(state_dir / SPOOL)
+    notes = _or_problem(spool.load, 1)
+    if spool.damaged:
+        warnings.append(f"{spool.path} was damaged in {spool.damaged} places; what could be read is kept")
+    attempts = state_dir / ATTEMPTS
+    config = AgentConfig(
+        report=report,
+        session=uuid.uuid4().hex,
+        uid=os.geteuid(),
+        shared_account=agent.shared_account,
+        heartbeat_s=agent.heartbeat_s,
+        start_deadline_s=agent.start_deadline_s,
+        log_bytes_max=agent.log_bytes_max,
+        checkpoint_root=str(root),
+        jobside_path=str(_job_side(state_dir / JOBSIDE, attempts)),
+        cgroup_root=_groups_for_jobs(groups, warnings),
+        network=agent.network,
+        prune_after_s=agent.prune_after_days * _DAY_S,
+        keep_checkpoints_s=settings.checkpoint.keep_days * _DAY_S,
+    )
+    return Parts(
+        config=config,
+        memory=Memory(notes),
+        spool=spool,
+        locks=locks,
+        attempts=attempts,
+        endpoint=endpoint,
+        key=key,
+        warnings=warnings,
+    )
+
+
+def _or_problem(make: Callable[[], T], code: int) -> T:
+    """What `make` returns, or its trouble as a Problem with this exit code."""
+    try:
+        return make()
+    except (BadHostName, devices.BadDevices, devices.NotThisHost, LockProblem, SpoolProblem) as error:
+        raise Problem(str(error), code) from None
+    except OSError as error:
+        raise Problem(f"{error.filename or ''}: {error.strerror or error}", code) from None
+
+
+def _key(endpoint: str, keys_dir: str, host_id: HostId) -> KeyFile | None:
+    """The key for a TCP endpoint; a Unix socket needs none."""
+    try:
+        if socket_path(endpoint) is not None:
+            return None
+        if not keys_dir:
+            raise Problem(f"{endpoint} needs keys: set agent.keys_dir to what `cotenant init` made", 2)
+        return find_key(Path(keys_dir).expanduser(), host=host_id)
+    except BadEndpoint as error:
+        raise Problem(str(error), 2) from None
+    except KeyProblem as error:
+        raise Problem(str(error), 4) from None
+
+
+# --- The state folder ------------------------------------------------------------------------------
+
+
+def _take_state_dir(folder: Path) -> None:
+    """Make and lock it for the life of this process.
+
+    Others may pass through (jobs of other users reach their own sockets), but not look around.
+    """
+    folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+    descriptor = os.open(folder / STATE_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "?"
+        raise Problem(
+            f"another agent (pid {holder}) works in {folder}: stop it, or use another --state-dir"
+        ) from None
+    text = f"{os.getpid()}\n".encode()
+    os.pwrite(descriptor, text, 0)
+    os.ftruncate(descriptor, len(text))
+
+
+def _token(path: Path) -> str:
+    """The folder's random name: by it an agent knows the devices that its own earlier jobs still hold."""
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        token = uuid.uuid4().hex
+        path.write_text(f"{token}\n")
+        return token
+
+
+def _owner(host_id: HostId, token: str) -> Owner:
+    uid = os.getuid()
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user = str(uid)
+    since = time.strftime("%Y-%m-%d %H:%M")
+    return Owner(pid=os.getpid(), uid=uid, user=user, host=host_id, since=since, token=token)
+
+
+def _job_side(base: Path, attempts: Path) -> Path:
+    try:
+        folder = jobside.prepare(base)
+    except (jobside.NoJobSide, OSError) as error:
+        raise Problem(str(error)) from None
+    in_use = {Path(order.jobside_path) for order in stored_orders(attempts)}
+    jobside.remove_others(base, {folder, *in_use})
+    return folder
+
+
+# --- The host --------------------------------------------------------------------------------------
+
+
+def _domain(root: Path, host_id: HostId, warnings: list[str]) -> str:
+    try:
+        return domain_of(root, host_id)
+    except BadRoot as error:
+        warnings.append(str(error))
+        return ""
+
+
+def _groups_for_jobs(groups: Cgroups, warnings: list[str]) -> str:
+    sweep(groups)
+    if groups.why_not:
+        warnings.append(f"{groups.why_not}: limits are watched, not enforced by the kernel")
+    return groups.track
+
+
+def _version() -> str:
+    try:
+        return metadata.version("cotenant")
+    except metadata.PackageNotFoundError:
+        return ""

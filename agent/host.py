@@ -1,0 +1,83 @@
+"""Facts about this machine, as cheaply as the kernel gives them."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from pathlib import Path
+from typing import Final
+
+from cotenant.controller.domain.ids import HostId
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_CGROUP_LIMITS: Final = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+class BadHostName(ValueError):
+    """A name that cannot be part of a device's name."""
+
+
+def host_name(wanted: str) -> HostId:
+    """The host's name in the cluster: the one asked for, else the first part of the machine's own.
+
+    Raises:
+        BadHostName: it has characters that names here must not have.
+    """
+    name = wanted or socket.gethostname().partition(".")[0]
+    if not _NAME.fullmatch(name):
+        raise BadHostName(f"{name!r} cannot be a host's name: letters, digits, '.', '_' and '-', 64 at most")
+    return HostId(name)
+
+
+def usable_cores() -> tuple[int, ...]:
+    """The cores that this process, and so its jobs, may run on."""
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def memory_mib() -> int:
+    """Physical memory, or the container's limit if that is less."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for path in _CGROUP_LIMITS:
+        try:
+            text = path.read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            total = min(total, int(text))
+    return total // (1024 * 1024)
+
+
+def now_s() -> float:
+    """Seconds since boot, sleep included: a lease runs on while a laptop is asleep."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class CpuUse:
+    """How busy the machine's cores were since the last question."""
+
+    def __init__(self) -> None:
+        self._before = _ticks()
+
+    def percent(self) -> float | None:
+        """None: no time has passed, or the kernel does not say."""
+        before, self._before = self._before, _ticks()
+        if before is None or self._before is None:
+            return None
+        busy, total = self._before[0] - before[0], self._before[1] - before[1]
+        return round(100.0 * busy / total, 1) if total > 0 else None
+
+
+def _ticks() -> tuple[int, int] | None:
+    """(busy, all) over all cores, from the first line of /proc/stat."""
+    try:
+        with open("/proc/stat", "rb") as file:
+            user, nice, system, idle, wait, *rest = map(int, file.readline().split()[1:9])
+    except (OSError, ValueError):
+        return None
+    busy = user + nice + system + sum(rest)
+    return busy, busy + idle + wait

@@ -1,0 +1,265 @@
+"""The agent's edge: carries out what the state machine asks for, and tells it what happens.
+
+Rule: this loop takes no decision. Notes reach the disk before anything that follows from them leaves the
+process; while the disk refuses them, confirmations and reports stay unsaid and nothing is started, but
+leases and heartbeats go on, so a full disk does not end running jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from cotenant.agent.attempts import Attempts
+from cotenant.agent.devices import lock_names
+from cotenant.agent.edge import (
+    Adopt,
+    AnswerLog,
+    AnyAgentEvent,
+    AnyEffect,
+    Booted,
+    DevicesChanged,
+    EndLeftovers,
+    Halt,
+    Heard,
+    Keep,
+    Reconnect,
+    RemoveAttempt,
+    RemoveCheckpoints,
+    Say,
+    Send,
+    StartFailed,
+    StartSupervisor,
+    Tell,
+    Ticked,
+)
+from cotenant.agent.host import CpuUse, now_s
+from cotenant.agent.link import Link
+from cotenant.agent.locks import DeviceLocks
+from cotenant.agent.logrelay import LogRelay
+from cotenant.agent.memory import AnyNote
+from cotenant.agent.offer import offered
+from cotenant.agent.records import Order
+from cotenant.agent.spool import Spool
+from cotenant.agent.state import AgentState
+from cotenant.controller.endpoint import BadEndpoint
+from cotenant.controller.keys import KeyFile
+from cotenant.controller.wire.agents import CommandSeen, Report, ToAgent
+
+DISK_RETRY_S: Final = 1.0
+OFFER_PERIOD_S: Final = 10.0
+"""How often a device that another agent holds is asked for again."""
+UNWRITTEN_MAX: Final = 100_000
+
+
+def log(text: str) -> None:
+    """One line on stderr; systemd and `up` add the time."""
+    print(f"agent: {text}", file=sys.stderr, flush=True)
+
+
+class Runtime:
+    def __init__(
+        self,
+        state: AgentState,
+        spool: Spool,
+        locks: DeviceLocks,
+        *,
+        attempts: Path,
+        endpoint: str,
+        key: KeyFile | None,
+        on_welcome: Callable[[], None],
+    ) -> None:
+        self._state = state
+        self._spool = spool
+        self._locks = locks
+        self._on_welcome: Callable[[], None] | None = on_welcome
+        self._attempts = Attempts(attempts, post=self.post, log=log, lock_devices=self._lock_devices)
+        host_id = state.config.report.host_id
+        self._link = Link(endpoint, host_id, key, post=self._heard, log=log)
+        self._logs = LogRelay(self._attempts.folder, self._link.send)
+        self._events: deque[AnyAgentEvent] = deque()
+        self._busy = False
+        self._unwritten: list[AnyNote] = []
+        self._postponed: list[AnyEffect] = []
+        """What must not happen before `_unwritten` is on disk."""
+        self._alarm: asyncio.TimerHandle | None = None
+        self._cpu = CpuUse()
+        self._removals: set[asyncio.Task[None]] = set()
+        self._leave = asyncio.Event()
+        self.why_halted = ""
+
+    async def run(self) -> None:
+        """Work until `leave` is called or the controller refuses us. Jobs live on.
+
+        Raises:
+            BadEndpoint: the controller's socket belongs to another user.
+        """
+        self._link.open()
+        self.post(Booted(found=self._attempts.scan()))
+        offers = asyncio.create_task(self._look_for_devices())
+        try:
+            await self._leave.wait()
+        finally:
+            offers.cancel()
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._logs.close()
+            await self._attempts.leave()
+            self._link.end()
+            self._spool.close()
+            self._locks.release()
+
+    def leave(self) -> None:
+        self._leave.set()
+
+    def leave_on_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, self.leave)
+
+    # --- Events ------------------------------------------------------------------------------------
+
+    def post(self, event: AnyAgentEvent) -> None:
+        """Handle an event now, or right after the one that is being handled."""
+        self._events.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._events and not self._leave.is_set():
+                self._perform(self._state.handle(self._events.popleft(), now_s()))
+        finally:
+            self._busy = False
+        if self._on_welcome is not None and self._state.standing.welcomed:
+            self._on_welcome()
+            self._on_welcome = None
+        self._set_alarm()
+
+    def _heard(self, message: ToAgent) -> None:
+        self.post(Heard(message=message))
+
+    def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if not self._leave.is_set():
+            wait_s = max(0.0, self._state.next_alarm_s - now_s())
+            self._alarm = asyncio.get_running_loop().call_later(min(wait_s, 3600.0), self._tick)
+
+    def _tick(self) -> None:
+        self.post(Ticked(cpu_percent=self._cpu.percent()))
+
+    # --- Effects -----------------------------------------------------------------------------------
+
+    def _perform(self, effects: list[AnyEffect]) -> None:
+        """Notes first; messages last, so that one flush serves all notes of the list."""
+        self._write([effect.note for effect in effects if isinstance(effect, Keep)])
+        messages = [effect.message for effect in effects if isinstance(effect, Send)]
+        for effect in effects:
+            self._do(effect)
+        for message in messages:
+            if not (self._unwritten and isinstance(message, Report | CommandSeen)):
+                self._link.send(message)
+
+    def _do(self, effect: AnyEffect) -> None:
+        match effect:
+            case StartSupervisor(order=order) if self._unwritten:
+                why = f"the disk of {order.host_id} takes no more notes of its agent"
+                self.post(StartFailed(job_id=order.job_id, attempt=order.attempt, why=why))
+            case RemoveAttempt() | RemoveCheckpoints() if self._unwritten:
+                self._postponed.append(effect)
+            case StartSupervisor(order=order):
+                self._attempts.start(order)
+            case Tell(job_id=job_id, attempt=attempt, message=message):
+                self._attempts.tell(job_id, attempt, message)
+            case Adopt(job_id=job_id, attempt=attempt):
+                self._attempts.adopt(job_id, attempt)
+            case EndLeftovers(result=result):
+                self._attempts.clean(result)
+            case RemoveAttempt(job_id=job_id, attempt=attempt):
+                self._remove(self._attempts.folder(job_id, attempt))
+            case RemoveCheckpoints(folder=folder):
+                self._remove(Path(folder))
+            case AnswerLog(read=read):
+                self._logs.answer(read)
+            case Say(text=text):
+                log(text)
+            case Reconnect():
+                self._reconnect()
+            case Halt(why=why):
+                self.why_halted = why
+                self._leave.set()
+
+    def _remove(self, folder: Path) -> None:
+        """In a thread: a folder of checkpoints may be large, and its file system slow."""
+        task = asyncio.create_task(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
+        self._removals.add(task)
+        task.add_done_callback(self._removals.discard)
+
+    def _reconnect(self) -> None:
+        try:
+            self._link.reconnect()
+        except BadEndpoint as error:
+            self.why_halted = str(error)
+            self._leave.set()
+
+    # --- The disk ----------------------------------------------------------------------------------
+
+    def _write(self, notes: list[AnyNote]) -> None:
+        """Flush notes to the spool; those that the disk refuses wait."""
+        if notes and self._unwritten:
+            self._unwritten += notes
+        elif notes:
+            try:
+                self._spool.append(notes)
+                self._compact_if_bloated()
+            except OSError as error:
+                log(f"cannot write {self._spool.path}: {error.strerror}; trying again every second")
+                self._unwritten = list(notes)
+                asyncio.get_running_loop().call_later(DISK_RETRY_S, self._write_again)
+        if len(self._unwritten) > UNWRITTEN_MAX:
+            self.why_halted = (
+                f"{self._spool.path} could not be written for too long: free space, then start again"
+            )
+            self._leave.set()
+
+    def _write_again(self) -> None:
+        try:
+            self._spool.append(self._unwritten)
+        except OSError:
+            asyncio.get_running_loop().call_later(DISK_RETRY_S, self._write_again)
+            return
+        log(f"{self._spool.path} can be written again")
+        self._unwritten = []
+        postponed, self._postponed = self._postponed, []
+        for effect in postponed:
+            self._do(effect)
+
+    def _compact_if_bloated(self) -> None:
+        if self._spool.is_bloated:
+            try:
+                self._spool.compact(self._state.memory.notes())
+            except OSError as error:  # The old file still counts; the next note tries again.
+                log(f"cannot compact {self._spool.path}: {error.strerror}")
+
+    # --- Devices -----------------------------------------------------------------------------------
+
+    def _lock_devices(self, order: Order) -> list[int]:
+        """Descriptors for the supervisor, which keep its devices from other agents when we are gone."""
+        part = next(member for member in order.gang if member.host_id == order.host_id)
+        devices = [d for d in self._state.config.report.devices if d.device_id in part.devices]
+        names = sorted({name for device in devices for name in lock_names(device)})
+        return self._locks.for_supervisor(names)
+
+    async def _look_for_devices(self) -> None:
+        """Ask again for what another agent holds."""
+        while True:
+            await asyncio.sleep(OFFER_PERIOD_S)
+            before = self._state.config.report.devices
+            after = offered(before, self._locks)
+            if after != before:
+                self.post(DevicesChanged(devices=after))
