@@ -208,7 +208,9 @@ class Door:
             self._loop.remove_reader(self._zap.FD)
             self._zap.close(linger=0)
         self._context.term()
-        if self._lock is not None:
+        path = socket_path(self.endpoint)
+        if path is not None and self._lock is not None:
+            path.unlink(missing_ok=True)
             self._lock.release()
 
 

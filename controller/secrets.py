@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +28,8 @@ class Secrets:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chmod(folder, 0o700)
         self._folder = folder
+        for leftover in folder.glob("*.new"):
+            leftover.unlink()
         self._users: dict[str, set[JobId]] = {path.stem: set() for path in folder.glob("*.json")}
 
     def keep(self, job_ids: Iterable[JobId], values: Mapping[str, str]) -> None:
@@ -65,20 +67,12 @@ class Secrets:
             return {}
         return {name: values[name] for name in names if name in values}
 
-    def ended(self, job_id: JobId) -> None:
-        """A job needs its secrets no more; the last one of a submission takes the file with it."""
-        users = self._users.get(number_of(job_id))
-        if users is not None:
-            users.discard(job_id)
+    def release(self, is_over: Callable[[JobId], bool]) -> None:
+        """Forget jobs that are over (durably); the last one of a submission takes the file with it."""
+        for number, users in list(self._users.items()):
+            users -= {job_id for job_id in users if is_over(job_id)}
             if not users:
-                self._remove(number_of(job_id))
-
-    def sweep(self) -> None:
-        """After a restart: remove files that no job uses (of ended ones, or never accepted)."""
-        for number in [number for number, users in self._users.items() if not users]:
-            self._remove(number)
-        for leftover in self._folder.glob("*.new"):
-            leftover.unlink(missing_ok=True)
+                self._remove(number)
 
     def _remove(self, number: str) -> None:
         del self._users[number]

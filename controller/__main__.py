@@ -1,0 +1,81 @@
+"""`python -m cotenant.controller`: the controller as a process."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+
+from cotenant.controller import settings as sources
+from cotenant.controller.domain.job import ENDED
+from cotenant.controller.domain.settings import Settings
+from cotenant.controller.door import DoorError
+from cotenant.controller.endpoint import BadEndpoint
+from cotenant.controller.journal_file import JournalError
+from cotenant.controller.keys import KeyProblem
+from cotenant.controller.live import Controller
+
+
+def main(words: list[str] | None = None) -> int:
+    """0 after an orderly end, 1 if it cannot start, 2 for wrong flags."""
+    parser = argparse.ArgumentParser(prog="cotenant controller", description=__doc__)
+    parser.add_argument("--endpoint", help="ipc:///PATH (this user only) or tcp://HOST:PORT (with keys)")
+    parser.add_argument("--state-dir", help="where journal and secrets live")
+    parser.add_argument("--keys-dir", help="where `cotenant init` put the keys")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="any setting; may be repeated"
+    )
+    flags = parser.parse_args(words)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    try:
+        chosen = load(flags)
+        asyncio.run(serve(chosen))
+    except sources.SettingsError as error:
+        return fail(str(error), 2)
+    except (JournalError, DoorError, BadEndpoint, KeyProblem, OSError) as error:
+        return fail(str(error), 1)
+    return 0
+
+
+def load(flags: argparse.Namespace) -> Settings:
+    """Raises SettingsError."""
+    values: dict[str, object] = {
+        "controller.endpoint": flags.endpoint,
+        "controller.state_dir": flags.state_dir,
+        "controller.keys_dir": flags.keys_dir,
+    }
+    for word in flags.set:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise sources.SettingsError(f"--set {word}: write SECTION.KEY=VALUE")
+        values[key] = value
+    return sources.load(values).settings
+
+
+async def serve(settings: Settings) -> None:
+    """Until a signal, `Stop` or idleness."""
+    controller = Controller(settings)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, controller.stop)
+    jobs = controller.core.state.engine.jobs.values()
+    open_jobs = sum(1 for job in jobs if job.phase not in ENDED)
+    print(
+        f"ready {controller.endpoint} jobs={open_jobs} ended={len(jobs) - open_jobs} "
+        f"entries={controller.core.journal.last_seq} recovered_s={controller.recovery_s:.2f}",
+        flush=True,
+    )
+    await controller.run()
+
+
+def fail(message: str, code: int) -> int:
+    print(f"cotenant controller: {message}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""Submissions: checked, numbered, stored, and only then there.
+
+Rule: secrets are on disk before the job is journalled, and the job is journalled before anybody hears its
+number. A repeat of a submission gets the first one's numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cotenant.controller.core import Core, Stuck
+from cotenant.controller.domain.events import JobArrived
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import Phase
+from cotenant.controller.domain.reasons import render
+from cotenant.controller.keys import Identity
+from cotenant.controller.secrets import Secrets
+from cotenant.controller.submitting import Accepted, Denied, accept
+from cotenant.controller.wire.clients import Submit, Submitted
+
+NO_HOST: Final = "no host has joined yet: it waits for the first one"
+
+SubmissionKey = tuple[str, str]
+"""User and idempotency key."""
+
+
+class Arrivals:
+    """Takes submissions."""
+
+    def __init__(self, core: Core, secrets: Secrets) -> None:
+        self._core = core
+        self._secrets = secrets
+        self._fresh: dict[SubmissionKey, tuple[JobId, ...]] = {}
+        """Submissions that are not durable yet."""
+        core.after_rebuild.append(self._fresh.clear)
+
+    def submit(self, request_id: int, request: Submit, who: Identity) -> Submitted:
+        """The answer, which must not leave before the commit.
+
+        Raises:
+            Denied: nothing of it was accepted.
+        """
+        core, engine = self._core, self._core.state.engine
+        key = (who.name, request.idempotency_key)
+        before = self._submitted_before(key)
+        if before:
+            return Submitted(request_id=request_id, job_ids=before)
+        accepted = accept(request, who, engine.next_number, engine.jobs)
+        self._check_fit(accepted)
+        notes: tuple[str, ...] = () if engine.hosts else (NO_HOST,)
+        if request.dry_run:
+            return Submitted(request_id=request_id, job_ids=(), notes=notes)
+        self._check_disk()
+        job_ids = tuple(spec.job_id for spec in accepted.specs)
+        with_secrets = [spec.job_id for spec in accepted.specs if spec.launch.secrets]
+        if with_secrets:
+            self._secrets.keep(with_secrets, accepted.secrets)
+        for spec in accepted.specs:
+            core.happen(JobArrived(spec=spec))
+        if request.idempotency_key:
+            core.journal.keep_submission(*key, job_ids)
+            self._remember(key, job_ids)
+        names = job_ids[0] if len(job_ids) == 1 else f"{job_ids[0]}..{job_ids[-1]}"
+        core.audit(who, "submit", names, accepted.specs[0].name)
+        notes = notes or self._first_reason(job_ids)
+        return Submitted(request_id=request_id, job_ids=job_ids, notes=notes)
+
+    def _submitted_before(self, key: SubmissionKey) -> tuple[JobId, ...] | None:
+        if not key[1]:
+            return None
+        return self._fresh.get(key) or self._core.journal.submission(*key)
+
+    def _remember(self, key: SubmissionKey, job_ids: tuple[JobId, ...]) -> None:
+        """Until it is durable, a repeat finds it here; afterwards in the journal."""
+        self._fresh[key] = job_ids
+
+        def forget() -> None:
+            self._fresh.pop(key, None)
+
+        self._core.after_commit(forget)
+
+    def _check_fit(self, accepted: Accepted) -> None:
+        """Every kind of job in it must be able to start on the hosts there are, one day."""
+        engine = self._core.state.engine
+        kinds = {(s.gpus_min, s.nodes, s.gpu_type, s.features, s.memory_mib): s for s in accepted.specs}
+        for spec in kinds.values():
+            reason = engine.never_fits(spec)
+            if reason is not None:
+                hint = "`cotenant nodes` lists what there is"
+                raise Denied("never-fits", f"it can never run here: {render(reason)}", hint)
+
+    def _check_disk(self) -> None:
+        journal = self._core.journal
+        if self._core.stuck:
+            raise Stuck(self._core.stuck)
+        if not journal.has_room():
+            raise Denied(
+                "refused", f"no new jobs: the disk of {journal.path} is nearly full", "make room there"
+            )
+
+    def _first_reason(self, job_ids: tuple[JobId, ...]) -> tuple[str, ...]:
+        """Why a single new job does not start at once, if it does not."""
+        engine = self._core.state.engine
+        job = engine.jobs[job_ids[0]]
+        if len(job_ids) > 1 or job.phase in (Phase.LOADING, Phase.RUNNING):
+            return ()
+        return (render(engine.explain(job.job_id, self._core.clock.now_s())[0]),)

@@ -1,0 +1,205 @@
+"""Answers command lines: one request, one reply.
+
+Rule: takes no decision. Whatever a reply says is durable before it leaves. A user sees every job and
+touches only their own; nodes, policy and preemption are for admins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from cotenant.controller.agents_link import AgentsLink
+from cotenant.controller.allowing import jobs_named, must_be_admin, must_own, one_job
+from cotenant.controller.arrivals import Arrivals
+from cotenant.controller.changing import Changing
+from cotenant.controller.core import Core, Poisoned, Stuck
+from cotenant.controller.domain.commands import AnyCommand
+from cotenant.controller.domain.events import AnyEvent, AttemptEnded, CancelRequested, JobArrived
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import ENDED
+from cotenant.controller.keys import Identity
+from cotenant.controller.log_desk import LogDesk
+from cotenant.controller.rates import Rates
+from cotenant.controller.reading import About, Reading
+from cotenant.controller.secrets import Secrets
+from cotenant.controller.submitting import Denied
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire.codec import BadMessage, encode
+
+WAITS_MAX: Final = 5_000
+WAIT_S_MAX: Final = 60.0
+ENDING: Final = (AttemptEnded, CancelRequested, JobArrived)
+"""Events that can end a job without a command (a command makes us look as well)."""
+
+
+class Asked(NamedTuple):
+    """Who asked, and where the answer goes."""
+
+    address: bytes
+    who: Identity
+    request_id: int
+
+
+class Wait(NamedTuple):
+    """A `WaitJobs` that is not answered yet."""
+
+    asked: Asked
+    job_ids: tuple[JobId, ...]
+    deadline_s: float
+
+
+class ClientsDesk:
+    """All clients."""
+
+    def __init__(
+        self,
+        core: Core,
+        link: AgentsLink,
+        send: Callable[[bytes, bytes], bool],
+        secrets: Secrets,
+        about: About,
+        stop: Callable[[], None],
+    ) -> None:
+        self._core = core
+        self._send_frame = send
+        self._stop = stop
+        self._rates = Rates()
+        self._reading = reading = Reading(core, link, about)
+        self._logs = LogDesk(core, link)
+        changing = Changing(core)
+        self._waits: dict[tuple[bytes, int], Wait] = {}
+        self._look_again = False
+        self.asked_s = core.clock.now_s()
+        """When somebody last asked."""
+        core.watchers.append(self._happened)
+        self._answers: dict[type, Callable[[int, Any, Identity], wire.AnyReply]] = {
+            wire.Submit: Arrivals(core, secrets).submit,
+            wire.ListJobs: reading.jobs,
+            wire.ShowJob: reading.shown,
+            wire.Explain: reading.explained,
+            wire.GetDecisions: reading.decisions,
+            wire.ListNodes: reading.nodes,
+            wire.GetPolicy: reading.policy,
+            wire.GetStatus: reading.status,
+            wire.ChangeJobs: changing.jobs,
+            wire.ChangeNode: changing.node,
+            wire.SetPolicy: changing.policy,
+            wire.Stop: self._stop_asked,
+        }
+
+    # --- In and out --------------------------------------------------------------------------------
+
+    def ask(self, address: bytes, who: Identity, request: wire.Request) -> None:
+        """Answer, now or later, exactly once per question."""
+        asked = Asked(address, who, request.request_id)
+        self.asked_s = self._core.clock.now_s()
+        try:
+            self._answer(asked, request.body)
+        except Denied as denied:
+            if denied.code == "not-allowed":
+                self._core.audit(who, "not-allowed", type(request.body).__name__, str(denied))
+            self._fail(asked, denied)
+        except Stuck as stuck:
+            hint = "make room on its disk, then try again"
+            self._fail(asked, Denied("refused", f"nothing can be changed now: {stuck}", hint))
+        except Poisoned as poisoned:
+            hint = "nothing was changed; please report it with the controller's log"
+            self._fail(asked, Denied("internal", f"this request broke the scheduler: {poisoned}", hint))
+
+    def _answer(self, asked: Asked, body: wire.AnyRequest) -> None:
+        if asked.who.role == "agent":
+            raise Denied("not-allowed", f"the key of {asked.who.name} is an agent's: it cannot ask for this")
+        if asked.who.role == "user" and not self._rates.allow(asked.who.name, self.asked_s, cost_of(body)):
+            raise Denied("refused", "too many requests", "wait a few seconds and try again")
+        if isinstance(body, wire.WaitJobs):
+            self._wait(asked, body)
+        elif isinstance(body, wire.ReadJobLog):
+            job = one_job(self._core.state.engine.jobs, body.job_id)
+            must_own(asked.who, job, "read the log of")
+            self._logs.read(asked.address, asked.request_id, body, partial(self._say, asked))
+        else:
+            self._reply(asked, self._answers[type(body)](asked.request_id, body, asked.who))
+
+    def _reply(self, asked: Asked, message: wire.AnyReply) -> None:
+        """Once all that happened before is durable."""
+        path = self._core.journal.path
+        not_written = wire.Failure(
+            request_id=asked.request_id,
+            code="refused",
+            message=f"the journal {path} could not be written: nothing was changed",
+            hint="make room on its disk, then try again",
+        )
+        self._core.after_commit(
+            partial(self._say, asked, message), otherwise=partial(self._say, asked, not_written)
+        )
+
+    def _fail(self, asked: Asked, denied: Denied) -> None:
+        self._core.counters["refused_requests"] += 1
+        failure = wire.Failure(
+            request_id=asked.request_id, code=denied.code, message=str(denied), hint=denied.hint
+        )
+        self._core.after_commit(partial(self._say, asked, failure))
+
+    def _say(self, asked: Asked, message: wire.AnyReply) -> None:
+        try:
+            frame = encode(message)
+        except BadMessage as error:
+            too_large = wire.Failure(
+                request_id=asked.request_id,
+                code="refused",
+                message=f"the answer is too large: {error}",
+                hint="ask for less",
+            )
+            frame = encode(too_large)
+        self._send_frame(asked.address, frame)
+
+    def _stop_asked(self, request_id: int, request: wire.Stop, who: Identity) -> wire.Done:
+        must_be_admin(who, "stop the controller")
+        self._core.audit(who, "stop", "controller")
+        self._core.after_commit(self._stop)
+        return wire.Done(request_id=request_id, lines=("the controller ends; jobs go on",))
+
+    # --- Waiting -----------------------------------------------------------------------------------
+
+    def _wait(self, asked: Asked, request: wire.WaitJobs) -> None:
+        if len(self._waits) >= WAITS_MAX:
+            raise Denied("refused", "too many clients are waiting", "ask `cotenant queue` instead")
+        jobs = jobs_named(self._core.state.engine.jobs, request.job_ids)
+        now_s = self._core.clock.now_s()
+        deadline_s = now_s + min(max(0.0, request.timeout_s), WAIT_S_MAX)
+        # The same question again replaces the first: there is one answer.
+        wait = Wait(asked, tuple(job.job_id for job in jobs), deadline_s)
+        self._waits[asked.address, asked.request_id] = wait
+        self._answer_waits(now_s)
+
+    def _answer_waits(self, now_s: float) -> None:
+        jobs = self._core.state.engine.jobs
+        for key, wait in list(self._waits.items()):
+            known = [jobs[job_id] for job_id in wait.job_ids if job_id in jobs]
+            if wait.deadline_s <= now_s or all(job.phase in ENDED for job in known):
+                del self._waits[key]
+                self._reply(wait.asked, self._reading.job_list(wait.asked.request_id, known))
+
+    def _happened(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+        if commands or isinstance(event, ENDING):
+            self._look_again = True
+
+    def settle(self) -> None:
+        """After each message, before its effects are sealed: somebody's answer may be due."""
+        if self._look_again:
+            self._look_again = False
+            now_s = self._core.clock.now_s()
+            self._answer_waits(now_s)
+            self._logs.look_again(now_s)
+
+    def tick(self) -> None:
+        """About twice a second, for deadlines."""
+        self._look_again = True
+        self.settle()
+
+
+def cost_of(body: wire.AnyRequest) -> int:
+    """What a request costs its user's bucket."""
+    return len(body.specs) if isinstance(body, wire.Submit) else 1

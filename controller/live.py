@@ -1,0 +1,288 @@
+"""The live controller: one socket in, events through the engine, commands and answers out.
+
+Rule: takes no decision and keeps no state of its own; what it knows beyond the journal (who is
+connected, what was sent) it could forget at any moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from cotenant.controller import places
+from cotenant.controller.agents_link import AgentsLink
+from cotenant.controller.clients_desk import ClientsDesk
+from cotenant.controller.committing import Callbacks
+from cotenant.controller.core import Core, Poisoned, Stuck
+from cotenant.controller.domain.commands import AnyCommand, Think
+from cotenant.controller.domain.events import AlarmRang, AnyEvent, Computed
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import ENDED
+from cotenant.controller.domain.settings import Settings
+from cotenant.controller.door import Door, raise_descriptor_limit
+from cotenant.controller.engine import EngineConfig
+from cotenant.controller.journal import Journal
+from cotenant.controller.keys import Identity, KeyProblem
+from cotenant.controller.policies import registry
+from cotenant.controller.reading import About
+from cotenant.controller.secrets import Secrets
+from cotenant.controller.thinking import Thinking
+from cotenant.controller.wire.agents import FromAgent
+from cotenant.controller.wire.clients import Failure, Request
+from cotenant.controller.wire.codec import BadMessage, WrongVersion, decode, encode
+
+TICK_S: Final = 0.5
+WAITING_ROWS_MAX: Final = 20_000
+"""With more on the way to the disk, the socket is not read until it has caught up."""
+TRY_AGAIN_S: Final = 2.0
+ALARM_SPACING_S: Final = 0.01
+ALARM_WAIT_S_MAX: Final = 3600.0
+
+log = logging.getLogger("cotenant.controller")
+
+
+def engine_config(settings: Settings) -> EngineConfig:
+    """What the engine is told; a change takes effect at the next start."""
+    return EngineConfig(
+        policy=settings.policy,
+        checkpoint_every_s=settings.checkpoint.every_s,
+        keep_ended=settings.controller.keep_ended,
+    )
+
+
+class Controller:
+    """One running controller. Make it inside a running event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Recover, listen, be ready.
+
+        Raises:
+            JournalError, DoorError, BadEndpoint, KeyProblem: one line with what to do.
+        """
+        began_s = time.monotonic()
+        self._settings = settings.controller
+        self._loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._failed_alarms = 0
+        self._try_again_s = 0.0
+        self._is_full = False
+        state_dir = places.controller_state_dir(settings)
+        raise_descriptor_limit()
+        self._journal = Journal(
+            state_dir,
+            commit_every_ms=settings.controller.commit_every_ms,
+            hand_over=self._hand_over,
+            on_failure=self._commit_failed,
+        )
+        try:
+            self._start(settings, state_dir)
+        except BaseException:
+            self._journal.close()
+            raise
+        self.recovery_s = time.monotonic() - began_s
+
+    def _start(self, settings: Settings, state_dir: Path) -> None:
+        package = version("cotenant")
+        self.core = Core(
+            self._journal,
+            registry.make,
+            engine_config(settings),
+            package=package,
+            wall_s=time.time(),
+            snapshot_every=settings.controller.snapshot_every,
+        )
+        self._secrets = Secrets(state_dir / "secrets")
+        self._secrets.used_by(self.core.state.engine.jobs)
+        endpoint = places.controller_endpoint(settings)
+        self._door = Door(endpoint, places.keys_dir(settings), self._receive, self.core.counters)
+        self.endpoint = self._door.endpoint
+        lease_s = None if self._door.is_local else settings.controller.lease_s
+        self._link = AgentsLink(
+            self.core,
+            self._door.send,
+            self._secrets,
+            lease_s=lease_s,
+            silent_after_s=settings.controller.silent_after_s,
+        )
+        about = About(version=package, endpoint=self.endpoint, started_s=self.core.clock.now_s())
+        self._desk = ClientsDesk(
+            self.core, self._link, self._door.send, self._secrets, about, self._stopped.set
+        )
+        self._thinking = Thinking(self._computed)
+        self.core.watchers.append(self._decided)
+
+    # --- Running -----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until `stop`, a client's `Stop`, or idleness. What is open is written before it returns."""
+        for think in self.core.state.thinks.values():
+            self._thinking.start(think)
+        self._set_alarm()
+        ticking = self._loop.create_task(self._tick_for_ever())
+        stopping = self._loop.create_task(self._stopped.wait())
+        try:
+            done, _ = await asyncio.wait((ticking, stopping), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            ticking.cancel()
+            stopping.cancel()
+            await self._close()
+
+    def stop(self) -> None:
+        """End soon and in order."""
+        self._stopped.set()
+
+    async def _close(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._is_full = False
+        self._door.pause(True)
+        await self._thinking.close()
+        if not self.core.stuck:
+            self.core.snapshot()
+        self.core.seal()
+        self._journal.flush()
+        await asyncio.sleep(0)  # What became durable is handed over by the loop: answers leave.
+        self._door.close()
+        self._journal.close()
+
+    async def _tick_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._guarded(self._tick)
+
+    def _tick(self) -> None:
+        now_s = self.core.clock.now_s()
+        if self.core.stuck and now_s >= self._try_again_s:
+            self._try_again_s = now_s + TRY_AGAIN_S
+            if self.core.try_again():
+                log.warning("the journal can be written again")
+                self._set_alarm()
+        self._link.tick()
+        self._desk.tick()
+        try:
+            self._door.refresh_users()
+        except KeyProblem as problem:
+            self.core.counters["bad_users_file"] += 1
+            log.error("keys are as before: %s", problem)
+        if self._journal.is_settled:
+            self._secrets.release(self._is_over)
+        self._rest_if_idle(now_s)
+
+    def _is_over(self, job_id: JobId) -> bool:
+        job = self.core.state.engine.jobs.get(job_id)
+        return job is None or job.phase in ENDED
+
+    def _rest_if_idle(self, now_s: float) -> None:
+        limit_s = self._settings.idle_exit_s
+        if limit_s > 0 and now_s - self._desk.asked_s >= limit_s and not self._has_work():
+            log.info("nothing to do for %g s: ending", limit_s)
+            self.stop()
+
+    def _has_work(self) -> bool:
+        return any(job.phase not in ENDED for job in self.core.state.engine.jobs.values())
+
+    # --- In ----------------------------------------------------------------------------------------
+
+    def _receive(self, address: bytes, who: Identity, is_client: bool, frame: bytes) -> None:
+        """One message, from bytes to effects."""
+        try:
+            if is_client:
+                request: Request = decode(frame, Request)
+                self._guarded(lambda: self._desk.ask(address, who, request))
+            else:
+                message: FromAgent = decode(frame, FromAgent)
+                self._guarded(lambda: self._heard(address, who, message))
+        except WrongVersion as error:
+            self.core.counters["bad_messages"] += 1
+            if is_client:
+                failure = Failure(request_id=0, code="version", message=str(error))
+                self._door.send(address, encode(failure))
+        except BadMessage:
+            self.core.counters["bad_messages"] += 1
+
+    def _heard(self, address: bytes, who: Identity, message: FromAgent) -> None:
+        if not self._link.heard(address, who, message):
+            self.core.counters["bad_messages"] += 1
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Do it and commit what it led to. What breaks the engine is put aside, with its story."""
+        try:
+            work()
+            self._desk.settle()
+        except Poisoned as poisoned:
+            log.error("put aside: %s", poisoned, exc_info=poisoned)
+        except Stuck:
+            self.core.counters["stuck"] += 1
+        self.core.seal()
+        self._set_alarm()
+        if self._journal.waiting > WAITING_ROWS_MAX:
+            self._is_full = True
+            self._door.pause(True)
+
+    # --- Out ---------------------------------------------------------------------------------------
+
+    def _decided(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+        for command in commands:
+            if isinstance(command, Think):
+                self._think_later(command)
+
+    def _think_later(self, think: Think) -> None:
+        self.core.after_commit(lambda: self._thinking.start(think))
+
+    def _computed(self, result: Computed) -> None:
+        if result.request_id in self.core.state.thinks:
+            self._guarded(lambda: void(self.core.happen(result)))
+
+    # --- Time --------------------------------------------------------------------------------------
+
+    def _set_alarm(self) -> None:
+        """The engine is woken when it wants to be."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        alarm_s = self.core.state.engine.next_alarm_s()
+        if alarm_s is None or self.core.stuck or self._stopped.is_set():
+            return
+        wait_s = max(alarm_s - self.core.clock.now_s(), ALARM_SPACING_S * 2**self._failed_alarms)
+        self._alarm = self._loop.call_later(min(wait_s, ALARM_WAIT_S_MAX), self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        broken = self.core.counters["quarantined"]
+        if self.core.ring():
+            self._guarded(lambda: void(self.core.happen(AlarmRang())))
+        failed = self.core.counters["quarantined"] > broken
+        self._failed_alarms = min(self._failed_alarms + 1, 14) if failed else 0
+        self._set_alarm()
+
+    # --- From the writer thread --------------------------------------------------------------------
+
+    def _hand_over(self, callbacks: Callbacks) -> None:
+        self._loop.call_soon_threadsafe(self._durable, callbacks)
+
+    def _durable(self, callbacks: Callbacks) -> None:
+        for callback in callbacks:
+            callback()
+        if self._is_full and self._journal.waiting <= WAITING_ROWS_MAX // 2:
+            self._is_full = False
+            self._door.pause(False)
+
+    def _commit_failed(self, error: sqlite3.Error) -> None:
+        self._loop.call_soon_threadsafe(self._failed, error)
+
+    def _failed(self, error: sqlite3.Error) -> None:
+        log.error("the journal cannot be written (%s): nothing new is accepted, jobs go on", error)
+        self.core.commit_failed(error)
+
+
+def void(value: object) -> None:
+    """For callbacks whose answer nobody needs."""

@@ -1,0 +1,161 @@
+"""Answers to questions: read the state, change nothing."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from cotenant.controller import views
+from cotenant.controller.agents_link import AgentsLink
+from cotenant.controller.allowing import jobs_named, may_touch, one_job
+from cotenant.controller.core import Core
+from cotenant.controller.domain.job import ENDED, Job, Phase
+from cotenant.controller.domain.reasons import Reason, render
+from cotenant.controller.keys import Identity
+from cotenant.controller.policies import registry
+from cotenant.controller.wire import clients as wire
+
+REASONS_FRESH_MAX: Final = 500
+"""Queued jobs in one answer whose reason is worked out anew; the others show their last one."""
+LIST_MAX: Final = 20_000
+HISTORY_LINES: Final = 20
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What `Status` says of the process itself."""
+
+    version: str
+    endpoint: str
+    started_s: float
+
+
+class Reading:
+    """All questions that can be answered at once."""
+
+    def __init__(self, core: Core, link: AgentsLink, about: About) -> None:
+        self._core = core
+        self._link = link
+        self._about = about
+
+    # --- Jobs --------------------------------------------------------------------------------------
+
+    def jobs(self, request_id: int, request: wire.ListJobs, who: Identity) -> wire.Jobs:
+        jobs = self._core.state.engine.jobs
+        found = jobs_named(jobs, request.job_ids) if request.job_ids else list(jobs.values())
+        chosen = [
+            job
+            for job in found
+            if (request.include_ended or request.job_ids or job.phase not in ENDED)
+            and (not request.user or job.spec.user == request.user)
+        ]
+        limit = min(max(1, request.limit), LIST_MAX)
+        return self.job_list(request_id, chosen[:limit], more=max(0, len(chosen) - limit))
+
+    def job_list(self, request_id: int, jobs: Iterable[Job], more: int = 0) -> wire.Jobs:
+        now_s = self._core.clock.now_s()
+        fresh = REASONS_FRESH_MAX
+        shown = []
+        for job in jobs:
+            queued = job.phase is Phase.QUEUED
+            shown.append(self._view(job, now_s, fresh_reason=queued and fresh > 0))
+            fresh -= queued
+        wall_s = self._core.clock.wall()
+        return wire.Jobs(request_id=request_id, jobs=tuple(shown), now_s=now_s, wall_s=wall_s, more=more)
+
+    def _view(self, job: Job, now_s: float, *, fresh_reason: bool = True) -> wire.JobView:
+        state = self._core.state
+        reason: Reason | None = None
+        if fresh_reason and job.phase is Phase.QUEUED:
+            reason = state.engine.explain(job.job_id, now_s)[0]
+        return views.job_view(state.engine, state.history, self._link.telemetry, job, now_s, reason)
+
+    def shown(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:
+        job = one_job(self._core.state.engine.jobs, request.job_id)
+        now_s = self._core.clock.now_s()
+        stretches = self._core.state.history.stretches(job.job_id)
+        return wire.Shown(
+            request_id=request_id,
+            job=self._view(job, now_s),
+            spec=views.spec_view(job.spec, whole=may_touch(who, job)),
+            attempts=tuple(views.attempt_view(stretch) for stretch in stretches),
+            now_s=now_s,
+            wall_s=self._core.clock.wall(),
+        )
+
+    # --- Why ---------------------------------------------------------------------------------------
+
+    def explained(self, request_id: int, request: wire.Explain, who: Identity) -> wire.Explained:
+        state, now_s = self._core.state, self._core.clock.now_s()
+        job = one_job(state.engine.jobs, request.job_id)
+        present = dict.fromkeys(render(reason) for reason in state.engine.explain(job.job_id, now_s))
+        past = [
+            f"{views.ago(now_s - note.at_s)}: {note.what}: {render(note.reason)}"
+            for note in state.history.notes(job.job_id, HISTORY_LINES)
+        ]
+        return wire.Explained(
+            request_id=request_id,
+            job=self._view(job, now_s),
+            lines=(*present, *past),
+            now_s=now_s,
+            wall_s=self._core.clock.wall(),
+        )
+
+    def decisions(self, request_id: int, request: wire.GetDecisions, who: Identity) -> wire.Decisions:
+        if request.job_id is not None:
+            one_job(self._core.state.engine.jobs, request.job_id)
+        notes = self._core.state.history.notes(request.job_id, min(max(1, request.limit), LIST_MAX))
+        return wire.Decisions(
+            request_id=request_id,
+            decisions=tuple(views.decision_view(note) for note in notes),
+            now_s=self._core.clock.now_s(),
+            wall_s=self._core.clock.wall(),
+        )
+
+    # --- The cluster -------------------------------------------------------------------------------
+
+    def nodes(self, request_id: int, request: wire.ListNodes, who: Identity) -> wire.Nodes:
+        engine, now_s = self._core.state.engine, self._core.clock.now_s()
+        nodes = [
+            views.node_view(engine, host, self._link.watch.age_s(host_id, now_s))
+            for host_id, host in sorted(engine.hosts.items())
+        ]
+        wall_s = self._core.clock.wall()
+        return wire.Nodes(request_id=request_id, nodes=tuple(nodes), now_s=now_s, wall_s=wall_s)
+
+    def policy(self, request_id: int, request: wire.GetPolicy, who: Identity) -> wire.PolicyView:
+        engine = self._core.state.engine
+        return wire.PolicyView(
+            request_id=request_id,
+            name=engine.policy_name,
+            parameters=engine.policy_parameters,
+            available=dict(registry.AVAILABLE),
+            defaults={name: registry.defaults(name) for name in registry.AVAILABLE},
+        )
+
+    def status(self, request_id: int, request: wire.GetStatus, who: Identity) -> wire.Status:
+        core, engine, now_s = self._core, self._core.state.engine, self._core.clock.now_s()
+        counters = {
+            **core.counters,
+            "commits": core.journal.commits,
+            "entries": core.journal.last_seq,
+            "undelivered": self._link.undelivered,
+        }
+        return wire.Status(
+            request_id=request_id,
+            version=self._about.version,
+            pid=os.getpid(),
+            now_s=now_s,
+            wall_s=core.clock.wall(),
+            uptime_s=now_s - self._about.started_s,
+            policy=engine.policy_name,
+            jobs_by_phase=dict(Counter(job.phase.value for job in engine.jobs.values())),
+            hosts=len(engine.hosts),
+            devices=sum(len(host.report.devices) for host in engine.hosts.values()),
+            counters=counters,
+            journal=core.stuck or f"{core.journal.path}, {core.journal.last_seq} entries",
+            endpoint=self._about.endpoint,
+        )
