@@ -59,6 +59,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     state_dir: str = ""
     """Attempts, logs, unacknowledged reports. Empty = the platform's state folder."""
     keys_dir: str = ""
+    """This host's key file from `cotenant init --host`, or its folder; needed for tcp."""
     devices: str = "auto"
     """`auto`, `cpu:N`, `cuda`, or `cuda:0,2`."""
     oversubscribe: bool = False
@@ -72,8 +73,11 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     address: str = ""
     """Where other hosts reach rank 0; empty = 127.0.0.1, which keeps gangs on one host."""
     port_first: int = 29500
+    """The first port that the ranks of a gang may meet on."""
     port_count: int = 200
+    """How many ports from there on."""
     heartbeat_s: float = 1.0
+    """How often this host says that it is there, with its jobs' progress."""
     log_bytes_max: int = 64 * 1024 * 1024
     """Per rank and attempt; beyond it the middle is cut, with a marker."""
     start_deadline_s: float = 1800.0
