@@ -65,7 +65,11 @@ def execute(verb: Verb, words: list[str]) -> int:
     command = as_command(verb)
     name = f"{PROGRAM} {verb.name}"
     try:
-        code = command.main(args=words, prog_name=name, standalone_mode=False, obj=words)
+        # Not `command.main`: that one turns a closed pipe into exit code 1.
+        with command.make_context(name, list(words), obj=words) as context:
+            code = command.invoke(context)
+    except typer.Exit as leave:
+        code = leave.exit_code
     except typer.TyperException as error:
         raise usage_problem(error, name) from None
     except typer.Abort:
@@ -99,8 +103,10 @@ def with_examples(doc: str) -> str:
 
 def usage_problem(error: typer.TyperException, name: str) -> Problem:
     text: str = error.format_message()
-    near = getattr(error, "possibilities", None)
-    hint = f"did you mean {sorted(near)[0]}?" if near else f"try `{command_path(error) or name} --help`"
+    near = difflib.get_close_matches(
+        getattr(error, "option_name", ""), getattr(error, "possibilities", None) or (), n=1, cutoff=0.0
+    )
+    hint = f"did you mean {near[0]}?" if near else f"try `{command_path(error) or name} --help`"
     text = text.split(" Did you mean")[0].split(" (Possible")[0]
     return Problem("usage", text[:1].lower() + text[1:], hint)
 

@@ -58,7 +58,9 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     """Several things of one kind, ready for every format."""
 
     noun: str
-    """Singular; the schema of each item is `noun/1` and of the whole `nouns/1`."""
+    """Singular; the schema of each item is `noun/1`."""
+    plural: str = ""
+    """Where it is not `nouns`; the schema of the whole is `nouns/1`, and so is its key."""
     rows: Sequence[Any]
     as_json: Callable[[Any], dict[str, Any]]
     """Without its schema."""
@@ -78,13 +80,17 @@ def show_listing(listing: Listing, form: Format) -> None:
         write_lines([as_text(item(listing, row)) for row in listing.rows])
     elif form == "json":
         items = [item(listing, row) for row in listing.rows]
-        write_json({"schema": f"{listing.noun}s/1", **listing.extra, f"{listing.noun}s": items})
+        write_json({"schema": f"{several(listing)}/1", **listing.extra, several(listing): items})
     elif not listing.rows:
-        screen.tell(listing.nothing or f"no {listing.noun}s")
+        screen.tell(listing.nothing or f"no {several(listing)}")
     elif form == "wide":
         print(screen.table(listing.wide_columns or listing.columns, listing.rows, None))
     else:
         print(screen.table(listing.columns, listing.rows, screen.terminal_width()))
+
+
+def several(listing: Listing) -> str:
+    return listing.plural or f"{listing.noun}s"
 
 
 def item(listing: Listing, row: Any) -> dict[str, Any]:

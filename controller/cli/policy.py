@@ -53,6 +53,7 @@ def list_policies(
     ]
     listing = Listing(
         noun="policy",
+        plural="policies",
         rows=rows,
         as_json=lambda r: {"policy": r.name, "about": r.about, "current": r.current, "defaults": r.defaults},
         identity=lambda r: r.name,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -115,3 +117,13 @@ def cotenant(at_home: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> Coten
         return Result(code, out.decode(), err.decode())
 
     return run
+
+
+@pytest.fixture(scope="session")
+def replies() -> ModuleType:
+    """`replies.py` beside this file: tests have no packages to import it from."""
+    spec = importlib.util.spec_from_file_location("cli_replies", Path(__file__).with_name("replies.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

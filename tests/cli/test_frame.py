@@ -1,0 +1,125 @@
+"""The command itself: help, laziness, completion, and verbs that all work."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cotenant.controller.cli.main import as_command
+from cotenant.controller.cli.verbs import BY_NAME, Verb
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cotenant
+
+VERBS = list(BY_NAME.values())
+LOADED = """
+import json, sys
+from cotenant.controller.cli.main import main
+main({words})
+print(json.dumps(list(sys.modules)))
+"""
+
+
+def modules_after(*words: str, at: Path) -> set[str]:
+    """What a fresh interpreter has imported after a command line."""
+    environ = {**os.environ, "XDG_RUNTIME_DIR": str(at), "COTENANT_CONFIG": os.devnull}
+    code = LOADED.format(words=list(words))
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environ
+    )
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_help_imports_next_to_nothing(tmp_path: Path) -> None:
+    heavy = {"typer", "rich", "zmq", "msgspec", "msgpack", "yaml", "numpy", "asyncio"}
+    assert not modules_after("--help", at=tmp_path) & heavy
+
+
+def test_queue_imports_what_it_needs(tmp_path: Path) -> None:
+    heavy = {"rich", "yaml", "numpy", "asyncio", "psutil", "torch", "cotenant.controller.engine"}
+    assert not modules_after("queue", "--json", at=tmp_path) & heavy
+
+
+def test_help_lists_every_verb_with_one_line(cotenant: Cotenant) -> None:
+    for words in ((), ("--help",), ("-h",), ("help",)):
+        result = cotenant(*words)
+        assert result.code == 0
+        listed = {line.split()[0] for line in result.out.splitlines() if line.startswith("  ")}
+        assert set(BY_NAME) <= listed
+        assert max(map(len, result.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_every_verb_has_help_with_an_example(cotenant: Cotenant, verb: Verb) -> None:
+    result = cotenant(verb.name, "--help")
+    assert result.code == 0
+    assert result.out.startswith(f"Usage: cotenant {verb.name}")
+    parts = "" if verb.name != "policy" else cotenant("policy", "set", "--help").out
+    assert f"  cotenant {verb.name}" in result.out.partition("\n")[2] + parts
+    assert cotenant("help", verb.name).out == result.out
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_every_verb_is_where_the_table_says(verb: Verb) -> None:
+    module = importlib.import_module(f"cotenant.controller.cli.{verb.module}")
+    assert hasattr(module, verb.name)
+    assert as_command(verb) is not None
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_call_back(shell: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "cotenant.controller.cli.main", "completion", shell]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "_COTENANT_COMPLETE=complete_" in done.stdout
+    assert "cotenant" in done.stdout
+
+
+COMPLETIONS = {
+    "po": {"policy"},
+    "nodes dr": {"drain"},
+    "queue -o js": {"json", "jsonl"},
+    "submit --batch": {"--batch-size"},
+}
+
+
+@pytest.mark.parametrize(("line", "wanted"), COMPLETIONS.items())
+def test_completion_answers(line: str, wanted: set[str], tmp_path: Path) -> None:
+    environ = {
+        **os.environ,
+        "XDG_RUNTIME_DIR": str(tmp_path),
+        "COTENANT_CONFIG": os.devnull,
+        "_COTENANT_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"cotenant {line}",
+        "COMP_CWORD": str(len(line.split())),
+    }
+    words = [sys.executable, "-m", "cotenant.controller.cli.main"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environ)
+    assert set(done.stdout.split()) == wanted
+
+
+def test_completing_jobs_without_a_controller_is_silent(at_home: Path) -> None:
+    from cotenant.controller.cli.completion import complete_job
+
+    assert complete_job("") == []
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+    code = (
+        "import sys; from cotenant.controller.cli.main import main; sys.exit(main(['config', '-o', 'wide']))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, b"")
+
+
+def test_version_flag(cotenant: Cotenant, at_home: Path) -> None:
+    assert cotenant("--version").out.startswith("cotenant ")
