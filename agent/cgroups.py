@@ -91,6 +91,11 @@ class AttemptCgroup:
             elif base := _v1_base(use):
                 self._folders[use] = Path(base) / track.name
 
+    @classmethod
+    def none(cls, order: Order, attempt_folder: Path) -> AttemptCgroup:
+        """For a host that turned out not to permit it."""
+        return cls(msgspec.structs.replace(order, cgroup=""), attempt_folder)
+
     def __bool__(self) -> bool:
         return bool(self._folders)
 

@@ -77,8 +77,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     cause: Cause = ""
     stop_reason: str = ""
     stop_step: int | None = None
-    all_stopped: bool = False
-    """Every rank of this host has said `stopped`."""
+    has_stopped: bool = False
+    """The job itself says that it stopped where it was asked to."""
     durable: tuple[Durable, ...] = ()
     failed: tuple[str, ...] = ()
     deadline_s: float = 0.0
@@ -112,7 +112,7 @@ def decide(ending: Ending) -> Verdict:
 def _certain(ending: Ending) -> Verdict | None:
     if ending.problem is not None:
         return _never_ran(ending, ending.problem)
-    if ending.all_stopped:
+    if ending.has_stopped:
         step = f" at step {ending.stop_step}" if ending.stop_step is not None else ""
         return Verdict(outcome="stopped", exit_code=None, detail=f"saved and stopped{step}")
     text = _TOLD_TO_END.get(ending.cause)
@@ -228,7 +228,7 @@ _LAUNCHERS: Final = ("ChildFailedError", "SignalException", "CalledProcessError"
 def last_error(tail: str) -> str:
     """The part of a log that explains its end: the last traceback that is no launcher's, else all of it."""
     starts = [match.start() for match in re.finditer(re.escape(_TRACEBACK), tail)]
-    ends = [*starts[1:], len(tail)]
+    ends = [*starts[1:], len(tail)] if starts else []
     for start, end in zip(reversed(starts), reversed(ends), strict=True):
         part = tail[start:end]
         if not any(name in part for name in _LAUNCHERS):

@@ -89,3 +89,23 @@ def open_pidfd(identity: Identity) -> int | None:
         return descriptor
     os.close(descriptor)
     return None
+
+
+def children_of(pid: int) -> list[int]:
+    """Its child processes, zombies among them; empty if it is gone."""
+    found: list[int] = []
+    try:
+        for task in os.listdir(_PROC / str(pid) / "task"):
+            found += map(int, (_PROC / str(pid) / "task" / task / "children").read_text().split())
+    except FileNotFoundError:
+        if (_PROC / "self/task" / str(os.getpid()) / "children").exists():
+            return found
+        return _children_by_parent(pid)  # A kernel without CONFIG_PROC_CHILDREN.
+    except ProcessLookupError:
+        return found
+    return found
+
+
+def _children_by_parent(parent: int) -> list[int]:
+    stats = (stat_of(int(name)) for name in os.listdir(_PROC) if name.isdigit())
+    return [stat.pid for stat in stats if stat is not None and stat.parent == parent]

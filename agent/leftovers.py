@@ -47,7 +47,7 @@ def end_leftovers(
     left = attempt.find()
     if not left:
         attempt.cgroup.remove()
-        _remove_short_folder(folder)
+        remove_short_folder(folder)
     return left
 
 
@@ -108,7 +108,7 @@ def _pids() -> Iterator[int]:
     return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
-def _remove_short_folder(folder: Path) -> None:
+def remove_short_folder(folder: Path) -> None:
     """The sockets' folder, where it had to be outside the attempt's own."""
     link = folder / JOB
     if link.is_symlink():
