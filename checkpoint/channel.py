@@ -67,16 +67,16 @@ class Channel:
         threading.Thread(target=self._listen, name="cotenant-listener", daemon=True).start()
         return True
 
-    def report(self, name: str, **fields: Any) -> None:
+    def report(self, message: str, /, **fields: Any) -> None:
         """Send if there is room, else drop: the next report says it again."""
         try:
-            self._out.sendto(protocol.encode(name, self._rank, fields), self._supervisor)
+            self._out.sendto(protocol.encode(message, self._rank, fields), self._supervisor)
         except OSError:
             self.dropped += 1
 
-    def tell(self, name: str, **fields: Any) -> bool:
+    def tell(self, message: str, /, **fields: Any) -> bool:
         """Send something that matters: wait for room, for at most `URGENT_S`."""
-        data = protocol.encode(name, self._rank, fields)
+        data = protocol.encode(message, self._rank, fields)
         give_up_at_s = time.monotonic() + URGENT_S
         while True:
             try:

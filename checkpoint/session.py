@@ -67,6 +67,7 @@ class Session:
         self._loops = 0
         self._loss: Any = None
         self._stage = staging
+        self._first = True
         self._saver: Saver | None = None
         self._channel: Channel | None = None
         self._progress: Progress | None = None
@@ -192,9 +193,8 @@ class Session:
         self._lineage.used(steps_used, self.step - 1)
         if accumulation is not None:
             accumulation.set_completed(self.step)
-        if self._saver is not None and self._stage:
-            self._stage = False  # the optimizer has its state now
-            self._saver.prepare(self._own())
+        if self._saver is not None and self._first:
+            self._first_step_done(self._saver)
         if self._channel is None:
             return
         if self._progress is not None:
@@ -202,6 +202,12 @@ class Session:
         verdict = self._channel.arrive(self.step)
         if verdict is not Verdict.GO:
             self._obey(self._channel, verdict)
+
+    def _first_step_done(self, saver_: Saver) -> None:
+        self._first = False
+        self._state.first_step_done()
+        if self._stage:  # the optimizer has its state now
+            saver_.prepare(self._own())
 
     def _obey(self, channel: Channel, verdict: Verdict) -> None:
         assert self._saver is not None, "orders are refused where nothing can be saved"
@@ -249,6 +255,8 @@ class Session:
             )
             if loaded is not None:
                 self._take(loaded)
+            else:
+                self._state.record_gradient_order(env.world_size)
         except CheckpointError as error:
             self._tell(protocol.FAILED, what="load", error=str(error))
             raise
@@ -276,7 +284,10 @@ class Session:
         accumulation = gang.accumulation()
         if accumulation is not None:
             accumulation.set_completed(self.step)
-        differences = self._state.load(loaded.shared, own, loaded.own_is_mine)
+        differences = []
+        if manifest.world_size == env.world_size:
+            differences += self._state.replay_gradient_order(loaded.shared, env.world_size)
+        differences += self._state.load(loaded.shared, own, loaded.own_is_mine)
         differences += facts.differences(manifest.facts, self._facts())
         if self._state.on_cuda and not torch.are_deterministic_algorithms_enabled():
             differences.append(facts.CUDA_NOTE)
@@ -311,9 +322,9 @@ class Session:
         reason = "; ".join(reason for reason in reasons if reason)
         return not reason, reason
 
-    def _tell(self, name: str, **fields: Any) -> None:
+    def _tell(self, message: str, /, **fields: Any) -> None:
         if self._channel is not None:
-            self._channel.tell(name, **fields)
+            self._channel.tell(message, **fields)
 
     def _facts(self) -> dict[str, Any]:
         accumulation = gang.accumulation()

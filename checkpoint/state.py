@@ -13,6 +13,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from cotenant.checkpoint import rng
+from cotenant.checkpoint.buckets import GradientOrder
 from cotenant.checkpoint.fingerprint import tensors_sha256, unwrapped
 from cotenant.checkpoint.layout import CheckpointError
 
@@ -38,6 +39,7 @@ class TrainingState:
         self._schedulers = as_list(lr_scheduler)
         self._scaler = scaler
         self._extra: Extra = {} if extra is None else extra
+        self._orders: list[GradientOrder] = []
         for optimizer_ in self.optimizers:
             if type(optimizer_).__name__ == "ZeroRedundancyOptimizer":
                 raise CheckpointError(
@@ -58,6 +60,22 @@ class TrainingState:
         """DDP keeps parameters equal on all ranks; without it each rank's must be compared."""
         return all(isinstance(model, DistributedDataParallel) for model in self._wrapped)
 
+    def record_gradient_order(self, world_size: int) -> None:
+        """Call before the first step of the job; `first_step_done` after it."""
+        self._orders = [GradientOrder(model, world_size) for model in self._wrapped]
+        for order in self._orders:
+            order.record()
+
+    def first_step_done(self) -> None:
+        for order in self._orders:
+            order.recorded()
+
+    def replay_gradient_order(self, shared: dict[str, Any], world_size: int) -> list[str]:
+        """Call before `load`, on all ranks (it is a collective); returns what differs."""
+        self._orders = [GradientOrder(model, world_size) for model in self._wrapped]
+        problems = [o.replay(names) for o, names in zip(self._orders, shared["gradient_order"])]
+        return [problem for problem in problems if problem]
+
     def parameters(self) -> dict[str, torch.Tensor]:
         prefix = len(self._models) > 1
         return {
@@ -72,6 +90,7 @@ class TrainingState:
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "schedulers": [scheduler.state_dict() for scheduler in self._schedulers],
             "scaler": self._scaler.state_dict() if self._scaler is not None else None,
+            "gradient_order": [order.names for order in self._orders],
             "extra": {key: v.state_dict() for key, v in self._extra.items() if _is_stateful(v)},
         }
 
