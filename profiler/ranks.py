@@ -129,9 +129,10 @@ class Ranks:
 def _carrying(sign: bytes) -> list[psutil.Process]:
     """Live processes with this in their environment, which children inherit wherever they go."""
     found = []
-    for process in psutil.process_iter():
+    for pid in psutil.pids():
         with suppress(psutil.Error, OSError):  # Gone meanwhile, or another user's.
-            carries = sign in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+            process = psutil.Process(pid)
+            carries = sign in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             if carries and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found

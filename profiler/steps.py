@@ -1,8 +1,7 @@
 """Step times from the job's own reports, kept apart by accumulation steps.
 
-Rule: a report counts only if all the steps in it ran at one s and none of them was the first of its
-phase, which still pays for memory that is being allocated or given back. What was dropped is not
-corrected for.
+Rule: a report counts only if all the steps in it ran at one s and none of them was among the first of its
+phase, which still pay for memory that is being allocated. What was dropped is not corrected for.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 import math
 import statistics
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import msgspec
@@ -127,17 +126,16 @@ class StepTimes:
         """Whether the report counts."""
         first = report.step - report.count
         phase = self._schedule.phase(first)
-        counts = (
-            first >= self._warm_up_steps
-            and phase == self._schedule.phase(report.step - 1)
-            and first > self._schedule.starts[phase]
-        )
+        in_one_phase = phase == self._schedule.phase(report.step - 1)
+        counts = in_one_phase and first >= self._schedule.starts[phase] + self._settling_steps(phase)
         if counts:
             self._kept.setdefault(report.accumulation_steps, []).append(report)
         return counts
 
-    def seen(self) -> Iterator[int]:
-        return iter(sorted(self._kept))
+    def _settling_steps(self, phase: int) -> int:
+        """The first visit of an s warms up; on a later one a single step is enough."""
+        turns = self._schedule.accumulation_steps
+        return max(1, self._warm_up_steps) if phase == turns.index(turns[phase]) else 1
 
     def steps(self, accumulation_steps: int) -> int:
         return sum(report.count for report in self._kept.get(accumulation_steps, ()))

@@ -18,7 +18,7 @@ from cotenant.profiler.solo import measure_solo
 
 WORKLOADS = Path(__file__).resolve().parents[2] / "controller" / "demo" / "workloads"
 SEAT = Seat(cores=(min(os.sched_getaffinity(0)),))
-KINDS = {"compute_bound": 25, "memory_heavy": 8, "loader_bound": 25, "language_model": 40}
+KINDS = {"compute_bound": 25, "memory_heavy": 8, "loader_bound": 25, "language_model": 25}
 """How many steps are enough to see the loss fall."""
 
 

@@ -40,15 +40,17 @@ CASES = {
     "steps of one phase count": (report(6, 3, 0.3, 2), True),
     "warm-up does not": (report(2, 1, 9.0, 2), False),
     "nor a report that began in it": (report(6, 5, 9.0, 2), False),
-    "the first step of a phase does not": (report(11, 1, 9.0, 1), False),
-    "nor a report across two phases": (report(13, 6, 9.0, 1), False),
-    "the second one does": (report(12, 1, 0.2, 1), True),
+    "another s warms up as well": (report(12, 1, 9.0, 1), False),
+    "nor does a report across two phases": (report(13, 6, 9.0, 1), False),
+    "after it the steps count": (report(13, 1, 0.2, 1), True),
+    "back at an s, one step settles it": (report(31, 1, 9.0, 2), False),
+    "and the next one counts": (report(32, 1, 0.3, 2), True),
 }
 
 
 @pytest.mark.parametrize(("said", "counts"), CASES.values(), ids=CASES.keys())
 def test_which_reports_count(said: StepReport, counts: bool) -> None:
-    times = StepTimes(Schedule(starts=(0, 10), accumulation_steps=(2, 1)), warm_up_steps=2)
+    times = StepTimes(Schedule(starts=(0, 10, 30), accumulation_steps=(2, 1, 2)), warm_up_steps=2)
     assert times.add(said) is counts
     assert times.steps(said.accumulation_steps) == (said.count if counts else 0)
 
