@@ -7,7 +7,6 @@ setting with a typing mistake must not be ignored.
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import re
@@ -132,7 +131,10 @@ def nearest(key: str) -> str:
     """A hint that ends an error message."""
     # First the right key in the wrong section, then a typing mistake.
     near = [known for known in _TYPES if known.partition(".")[2] == key.partition(".")[2]]
-    near = near or difflib.get_close_matches(key, _TYPES, n=1, cutoff=0.6)
+    if not near:
+        import difflib
+
+        near = difflib.get_close_matches(key, _TYPES, n=1, cutoff=0.6)
     return f"did you mean `{near[0]}`?" if near else "`cotenant config` lists all keys"
 
 

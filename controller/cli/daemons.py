@@ -1,7 +1,6 @@
 """`cotenant controller` and `cotenant agent`: the two daemons alone, as on a cluster.
 
-Rule: this process becomes the daemon (exec), so that systemd and its user watch one process. Flags
-travel as environment, where the daemon's own settings find them.
+Rule: this process becomes the daemon (exec), so that systemd and its user watch one process.
 """
 
 from __future__ import annotations
@@ -89,19 +88,18 @@ def agent(
 
 
 def become(module: str, flags: Mapping[str, object]) -> NoReturn:
-    environment = {**os.environ, **as_environment(flags)}
     loaded_settings()  # a mistake in a file is said here, by the command that was typed
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, "-m", module], environment)
+    os.execv(sys.executable, command_line(module, flags))
 
 
-def as_environment(flags: Mapping[str, object]) -> dict[str, str]:
-    """Settings as variables; a value of None was not given."""
-    return {
-        "COTENANT_" + key.replace(".", "__").upper(): str(value).lower() if value is True else str(value)
-        for key, value in flags.items()
-        if value is not None
-    }
+def command_line(module: str, flags: Mapping[str, object]) -> list[str]:
+    """How a daemon is started with these settings; a value of None was not given."""
+    words = [sys.executable, "-m", module]
+    for key, value in flags.items():
+        if value is not None:
+            words += ["--set", f"{key}={'true' if value is True else value}"]
+    return words
 
 
 def idle_seconds(text: str | None) -> float | None:

@@ -39,7 +39,7 @@ def page(reply: Explained) -> str:
     job = reply.job
     now, *history = reply.lines or (job.reason,)
     state = paint(job.phase.value, state_colour(job))
-    lines = [f"job {job.job_id} ({job.name}) is {state}", f"  {wrapped(now, 2)}"]
+    lines = [f"job {job.job_id} ({job.name}): {state}", f"  {wrapped(now, 2)}"]
     if history:
         lines += ["", paint("How it came about, newest first:", "bold")]
         lines += [f"  {wrapped(line, 4)}" for line in history]

@@ -5,10 +5,9 @@ Rule: nothing heavy is imported before it is needed. `cotenant --help` is a tabl
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from cotenant.controller.cli.problem import INTERRUPTED, OK, Problem
@@ -53,10 +52,16 @@ def run(words: list[str]) -> int:
         words = ["version"]
     verb = BY_NAME.get(words[0])
     if verb is None:
-        near = difflib.get_close_matches(words[0], BY_NAME, n=1, cutoff=0.5)
-        hint = f"did you mean `cotenant {near[0]}`?" if near else "`cotenant --help` lists the verbs"
+        meant = nearest(words[0], BY_NAME, cutoff=0.5)
+        hint = f"did you mean `cotenant {meant}`?" if meant else "`cotenant --help` lists the verbs"
         raise Problem("usage", f"there is no verb {words[0]!r}", hint)
     return execute(verb, words[1:])
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float) -> str:
+    import difflib
+
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)), "")
 
 
 def execute(verb: Verb, words: list[str]) -> int:
@@ -103,10 +108,9 @@ def with_examples(doc: str) -> str:
 
 def usage_problem(error: typer.TyperException, name: str) -> Problem:
     text: str = error.format_message()
-    near = difflib.get_close_matches(
-        getattr(error, "option_name", ""), getattr(error, "possibilities", None) or (), n=1, cutoff=0.0
-    )
-    hint = f"did you mean {near[0]}?" if near else f"try `{command_path(error) or name} --help`"
+    flags = getattr(error, "possibilities", None) or ()
+    meant = nearest(getattr(error, "option_name", ""), flags, cutoff=0.0)
+    hint = f"did you mean {meant}?" if meant else f"try `{command_path(error) or name} --help`"
     text = text.split(" Did you mean")[0].split(" (Possible")[0]
     return Problem("usage", text[:1].lower() + text[1:], hint)
 

@@ -83,7 +83,7 @@ class Watch:
         assert self._last is not None  # follow tells the job before it ends
         code = exit_code(self._last, self._cancelled)
         if code:
-            tell(f"job {self._job_id} {self._last.phase.value}: {self._last.reason}")
+            tell(f"job {self._job_id} {why(self._last)}")
         return code
 
     def _cancel(self) -> None:
@@ -109,10 +109,16 @@ class Watch:
             beside = f", beside job {', '.join(job.co_tenants)}" if job.co_tenants else ""
             text += f" on {devices(job.devices)}{beside}"
         elif job.reason:
-            text += f": {job.reason}"
+            text = why(job)
         if text != self._told and not self._quiet and job.phase is not Phase.DONE:
             tell(f"job {job.job_id} ({job.name}) {text}")
         self._told = text
+
+
+def why(job: JobView) -> str:
+    """`queued: behind job 3`; a reason that starts with the state itself says it once."""
+    state = job.phase.value
+    return job.reason if job.reason.startswith(state) else f"{state}: {job.reason}"
 
 
 def exit_code(job: JobView, cancelled_here: bool) -> int:

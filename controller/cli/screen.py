@@ -6,9 +6,7 @@ Rule: colour and truncation are for terminals only. What goes into a pipe or a f
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TextIO
@@ -46,7 +44,11 @@ def paint(text: str, colour: str, stream: TextIO | None = None) -> str:
 
 def terminal_width() -> int | None:
     """Columns to keep to; None where lines may be as long as they like."""
-    return shutil.get_terminal_size((80, 24)).columns if is_terminal() else None
+    if not is_terminal():
+        return None
+    import shutil
+
+    return shutil.get_terminal_size((80, 24)).columns
 
 
 def tell(text: str) -> None:
@@ -116,6 +118,8 @@ def wrapped(text: str, indent: int) -> str:
     width = terminal_width()
     if width is None or width < indent + LAST_WIDTH_MIN:
         return text
+    import textwrap
+
     blank = " " * indent
     first = textwrap.fill(blank + text, width, subsequent_indent=blank, break_on_hyphens=False)
     return first[indent:]

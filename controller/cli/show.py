@@ -106,7 +106,7 @@ def _standing(reply: Shown, wall: Wall) -> Iterator[tuple[str, str]]:
         "spent",
         (
             f"waited {duration(job.wait_s)}, loaded {duration(job.load_s)}, ran {duration(job.run_s)},"
-            f" paused {duration(job.pause_s)}; preempted {screen.times(job.preemptions)}"
+            f" paused {duration(job.pause_s)}; {screen.times(job.preemptions)} preempted"
         ),
     )
     if job.ended_s is None:
@@ -182,7 +182,7 @@ def attempt_columns(wall: Wall) -> tuple[Column, ...]:
         Column("LOAD", lambda a: _between(a.launched_s, a.first_step_s), rank=6, right=True),
         Column(
             "STEPS",
-            lambda a: f"{a.start_step}-{a.end_step}" if a.end_step else f"{a.start_step}-",
+            _steps,
             right=True,
         ),
         Column("RESUME", _resume, rank=4),
@@ -193,6 +193,11 @@ def attempt_columns(wall: Wall) -> tuple[Column, ...]:
 
 def _between(first_s: float, second_s: float | None) -> str:
     return NONE if second_s is None else duration(second_s - first_s)
+
+
+def _steps(attempt: AttemptView) -> str:
+    ended = attempt.ended_s is not None
+    return f"{attempt.start_step}-{attempt.end_step if ended or attempt.end_step else ''}"
 
 
 def _resume(attempt: AttemptView) -> str:

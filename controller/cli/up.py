@@ -10,7 +10,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from types import FrameType
@@ -25,11 +24,11 @@ from cotenant.controller.cli.daemons import (
     DevicesFlag,
     OversubscribeFlag,
     StateFlag,
-    as_environment,
+    command_line,
     idle_seconds,
 )
 from cotenant.controller.cli.output import EndpointFlag
-from cotenant.controller.cli.problem import FAILED, OK, Problem
+from cotenant.controller.cli.problem import FAILED, NEVER_FITS, NOT_ALLOWED, OK, USAGE, Problem
 from cotenant.controller.cli.screen import plural, size, tell
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.places import client_endpoint
@@ -76,7 +75,7 @@ def up(
     signal.signal(signal.SIGTERM, _interrupt)
     started: dict[str, Process] = {}
     try:
-        return keep_up(started, where, as_environment(flags))
+        return keep_up(started, where, flags)
     except KeyboardInterrupt:
         tell("stopping; jobs that run go on, and the next `cotenant up` finds them")
         return OK
@@ -87,12 +86,12 @@ def up(
                 stop(name, started[name])
 
 
-def keep_up(started: dict[str, Process], where: str, settings: Mapping[str, str]) -> int:
+def keep_up(started: dict[str, Process], where: str, flags: Mapping[str, object]) -> int:
     """Starts both and waits until one ends."""
-    started["controller"] = start(CONTROLLER, settings)
+    started["controller"] = start(CONTROLLER, flags)
     status = controller_ready(started["controller"], where)
     print(f"controller ready  {where}  policy {status}", flush=True)
-    started["agent"] = start(AGENT, settings)
+    started["agent"] = start(AGENT, flags)
     node = agent_ready(started, where)
     print(f"agent ready       {described(node)}", flush=True)
     print("submit with `cotenant submit -- python train.py`; Ctrl-C stops both, jobs go on", flush=True)
@@ -105,11 +104,10 @@ def keep_up(started: dict[str, Process], where: str, settings: Mapping[str, str]
     return FAILED
 
 
-def start(module: str, settings: Mapping[str, str]) -> Process:
+def start(module: str, flags: Mapping[str, object]) -> Process:
     """In a session of its own: Ctrl-C here reaches `up` alone, which then stops it in order."""
     return subprocess.Popen(
-        [sys.executable, "-m", module],
-        env={**os.environ, **settings},
+        command_line(module, flags),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,  # its own ready line; `up` says more
         start_new_session=True,
@@ -117,12 +115,10 @@ def start(module: str, settings: Mapping[str, str]) -> Process:
 
 
 def controller_ready(process: Process, where: str) -> str:
+    """Its policy, once it answers."""
     deadline_s = time.monotonic() + READY_WITHIN_S
     while time.monotonic() < deadline_s:
-        if process.poll() is not None:
-            raise Problem(
-                "failed", f"the controller ended with exit code {process.returncode}", "see its message above"
-            )
+        still_there("controller", process)
         try:
             with asking(where, timeout_s=2.0) as client:
                 return client.ask(GetStatus()).policy
@@ -134,19 +130,25 @@ def controller_ready(process: Process, where: str) -> str:
 
 
 def agent_ready(started: Mapping[str, Process], where: str) -> NodeView:
+    """This host as the controller sees it, once it has joined."""
     deadline_s = time.monotonic() + READY_WITHIN_S
     while time.monotonic() < deadline_s:
         for name, process in started.items():
-            if process.poll() is not None:
-                raise Problem(
-                    "failed", f"the {name} ended with exit code {process.returncode}", "see its message above"
-                )
+            still_there(name, process)
         with asking(where, timeout_s=5.0) as client:
             joined = [node for node in client.ask(ListNodes()).nodes if node.state is HostState.OK]
         if joined:
             return joined[0]
         time.sleep(LOOK_EVERY_S)
     raise Problem("failed", f"the agent did not join within {READY_WITHIN_S:.0f} s", "try `cotenant doctor`")
+
+
+def still_there(name: str, process: Process) -> None:
+    """Raises Problem with the meaning of its exit code; what exactly is wrong it said itself."""
+    code = process.poll()
+    if code is not None:
+        known = {USAGE: "usage", NOT_ALLOWED: "not-allowed", NEVER_FITS: "never-fits"}
+        raise Problem(known.get(code, "failed"), f"the {name} could not start", "see its message above")
 
 
 def described(node: NodeView) -> str:

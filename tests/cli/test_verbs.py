@@ -254,7 +254,7 @@ def test_explain(controller: StandIn, replies: ModuleType, cotenant: Cotenant) -
     )
     controller.says(wire.Explain, reply)
     out = cotenant("explain", "10").out
-    assert out.splitlines()[:2] == ["job 10 (train) is queued", "  behind job 9 in sjf order"]
+    assert out.splitlines()[:2] == ["job 10 (train): queued", "  behind job 9 in sjf order"]
     assert "submitted by ada" in out
     value = json.loads(cotenant("explain", "10", "--json").out)
     assert (value["schema"], value["reason"]) == ("explanation/1", "behind job 9 in sjf order")

@@ -1,0 +1,312 @@
+"""What `doctor` looks at on this machine. One function per check; each looks, and changes nothing.
+
+Rule: a check says what it found, and for anything but ok what to do. To add one, write a function that
+takes `Facts` and put it into CHECKS.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Final, Literal
+
+import msgspec
+
+from cotenant.controller import places
+from cotenant.controller.cli.asking import asking
+from cotenant.controller.cli.problem import Problem
+from cotenant.controller.cli.screen import plural, size
+from cotenant.controller.domain.cluster import HostState
+from cotenant.controller.endpoint import socket_path
+from cotenant.controller.settings import Loaded
+from cotenant.controller.wire.clients import GetStatus, ListNodes, Nodes, Status
+
+Verdict = Literal["ok", "warn", "fail"]
+CLOCK_OFF_S: Final = 5.0
+FREE_MIB_MIN: Final = 2048
+
+
+class Check(msgspec.Struct, frozen=True):
+    name: str
+    verdict: Verdict
+    found: str
+    todo: str = ""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What several checks need, asked for once."""
+
+    loaded: Loaded
+    status: Status | None
+    nodes: Nodes | None
+    why_unreachable: Problem | None
+
+
+def gather(loaded: Loaded, endpoint: str | None) -> Facts:
+    try:
+        with asking(endpoint, timeout_s=3.0) as client:
+            status, nodes = client.ask(GetStatus()), client.ask(ListNodes())
+        return Facts(loaded=loaded, status=status, nodes=nodes, why_unreachable=None)
+    except Problem as problem:
+        return Facts(loaded=loaded, status=None, nodes=None, why_unreachable=problem)
+
+
+def python(_facts: Facts) -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Check("python", "ok", f"{version} at {sys.executable}")
+
+
+def torch(_facts: Facts) -> Check:
+    if importlib.util.find_spec("torch") is None:
+        todo = "jobs bring their own; for the demo: pip install 'cotenant[train,demo]'"
+        return Check("torch", "warn", "not in this environment", todo)
+    version = importlib.metadata.version("torch")
+    if tuple(int(part) for part in version.split(".")[:2]) < (2, 5):
+        return Check("torch", "warn", version, "checkpoint and gradaccum need torch 2.5 or newer")
+    return Check("torch", "ok", version)
+
+
+def cuda(_facts: Facts) -> Check:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return Check(
+            "GPUs",
+            "warn",
+            f"none ({error})",
+            "CPU slots stand in for GPUs; see `cotenant up --devices cpu:2`",
+        )
+    try:
+        names = [_name_of_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
+    finally:
+        pynvml.nvmlShutdown()
+    if not names:
+        return Check("GPUs", "warn", "a driver, but no GPU", "is one passed through to this machine?")
+    return Check("GPUs", "ok", ", ".join(names))
+
+
+def _name_of_gpu(pynvml: object, index: int) -> str:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)  # type: ignore[attr-defined]
+    name = pynvml.nvmlDeviceGetName(handle)  # type: ignore[attr-defined]
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
+def mps(_facts: Facts) -> Check:
+    from cotenant.mps.detection import look, verdict
+
+    found = verdict(look(PurePosixPath(places.runtime_dir())))
+    if found.usable:
+        return Check("MPS", "ok", found.reason)
+    return Check("MPS", "warn", found.reason, "co-tenants time-slice; nothing else depends on MPS")
+
+
+def cgroups(_facts: Facts) -> Check:
+    """Without a group of their own, jobs have no memory limit and share the agent's fate."""
+    root = Path("/sys/fs/cgroup")
+    own = own_cgroup()
+    if (root / "cgroup.controllers").exists():
+        folder = root / own.lstrip("/")
+        if os.access(folder, os.W_OK):
+            return Check("cgroups", "ok", f"v2, {own or '/'} is ours to divide")
+        return Check(
+            "cgroups",
+            "warn",
+            f"v2, but {own} belongs to someone else",
+            "run the agent from a unit with Delegate=yes",
+        )
+    writable = [name for name in ("memory", "cpu", "pids") if os.access(root / name, os.W_OK)]
+    if writable:
+        return Check("cgroups", "ok", f"v1 with {', '.join(writable)}")
+    return Check(
+        "cgroups", "warn", "none that we may use", "limits on main memory are then watched, not enforced"
+    )
+
+
+def own_cgroup(pid: int | str = "self") -> str:
+    """The v2 path of a process, or its systemd path under v1; empty if there is none."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return ""
+    for prefix in ("0::", "1:name=systemd:"):
+        for line in lines:
+            if line.startswith(prefix):
+                return line.removeprefix(prefix)
+    return ""
+
+
+def socket(facts: Facts) -> Check:
+    try:
+        where = places.controller_endpoint(facts.loaded.settings)
+        path = socket_path(where)
+    except (ValueError, OSError) as error:
+        return Check("socket", "fail", str(error), "set controller.endpoint")
+    if path is None:
+        return Check("socket", "ok", f"{where} (keys in {places.keys_dir(facts.loaded.settings)})")
+    if not path.exists():
+        return Check("socket", "ok", f"{path} (not there yet)")
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        return Check(
+            "socket", "fail", f"{path} has mode {mode:o}", f"chmod 600 {path}: who can connect is its owner"
+        )
+    return Check("socket", "ok", f"{path}, for you alone")
+
+
+def survival(_facts: Facts) -> Check:
+    """Promise 13: what ends the agent must not end its jobs."""
+    running = agent_pid()
+    own = own_cgroup(running or "self")
+    who = f"the agent (process {running})" if running else "an agent started here"
+    unit = next((part for part in reversed(own.split("/")) if part.endswith((".service", ".scope"))), "")
+    if unit.endswith(".service") and running:
+        mode = _kill_mode(unit)
+        if mode not in ("process", "none", ""):
+            todo = "set KillMode=process and Delegate=yes (examples/deploy)"
+            return Check(
+                "survival", "fail", f"{who} is in {unit} with KillMode={mode}: a restart ends its jobs", todo
+            )
+        return Check("survival", "ok", f"{who} is in {unit}" + (f", KillMode={mode}" if mode else ""))
+    if unit.startswith("session-") and not _lingers():
+        todo = "loginctl enable-linger, or run it as a service (examples/deploy)"
+        return Check("survival", "warn", f"{who} is in {unit}: logging out may end its jobs", todo)
+    return Check("survival", "ok", f"{who} is in {own or 'no cgroup'}; jobs get sessions of their own")
+
+
+def agent_pid() -> int | None:
+    """An agent of this user that runs here."""
+    import psutil
+
+    for process in psutil.process_iter(["uids", "cmdline"]):
+        words = process.info["cmdline"] or []
+        ours = process.info["uids"] is not None and process.info["uids"].real == os.getuid()
+        if ours and words[1:3] == ["-m", "cotenant.agent"]:
+            return int(process.pid)
+    return None
+
+
+def _kill_mode(unit: str) -> str:
+    import subprocess
+
+    if shutil.which("systemctl") is None:
+        return ""
+    words = ["systemctl", "show", unit, "--property=KillMode", "--value"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=5, check=False)
+    except subprocess.TimeoutExpired:
+        return ""
+    return done.stdout.strip()
+
+
+def _lingers() -> bool:
+    return Path("/var/lib/systemd/linger", os.environ.get("USER", "")).is_file()
+
+
+def checkpoints(facts: Facts) -> Check:
+    root = places.checkpoint_root(facts.loaded.settings)
+    existing = next(path for path in (root, *root.parents) if path.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return Check("checkpoints", "fail", f"{existing} is not writable", "set checkpoint.root")
+    free_mib = shutil.disk_usage(existing).free // 2**20
+    if free_mib < FREE_MIB_MIN:
+        return Check(
+            "checkpoints", "warn", f"{size(free_mib)} free at {root}", "set checkpoint.root to a larger disk"
+        )
+    return Check("checkpoints", "ok", f"{root}, {size(free_mib)} free")
+
+
+def shared_memory(_facts: Facts) -> Check:
+    """Data loaders with workers pass batches through it."""
+    path = Path("/dev/shm")
+    if not path.is_dir() or not os.access(path, os.W_OK):
+        return Check(
+            "/dev/shm", "warn", "not usable", "data loaders with workers will fail; mount a tmpfs there"
+        )
+    total_mib = shutil.disk_usage(path).total // 2**20
+    if total_mib < 512:
+        return Check("/dev/shm", "warn", f"only {size(total_mib)}", "in a container: --shm-size=4g")
+    return Check("/dev/shm", "ok", size(total_mib))
+
+
+def account(facts: Facts) -> Check:
+    if facts.loaded.settings.agent.shared_account:
+        todo = "unset agent.shared_account, or run the agent as root"
+        return Check("account", "warn", "shared_account: everybody's jobs run as you. Unsafe", todo)
+    who = "root: jobs run as their own users" if os.getuid() == 0 else "you: the agent runs your jobs only"
+    return Check("account", "ok", who)
+
+
+def clock(facts: Facts) -> Check:
+    """Durations, never clock times, cross the wire; a wrong clock only shows wrong times."""
+    if facts.status is None:
+        return Check("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
+    off_s = abs(time.time() - facts.status.wall_s)
+    if off_s > CLOCK_OFF_S:
+        return Check(
+            "clock",
+            "warn",
+            f"{off_s:.0f} s off the controller's",
+            "use NTP on both; only shown times are wrong",
+        )
+    return Check("clock", "ok", "agrees with the controller's")
+
+
+def controller(facts: Facts) -> Check:
+    from cotenant.controller.cli.version import own_version
+
+    if facts.status is None:
+        assert facts.why_unreachable is not None  # gather sets one of the two
+        why = facts.why_unreachable
+        return Check("controller", "warn", why.message, why.hint or "start one with `cotenant up`")
+    status = facts.status
+    if status.version != own_version():
+        found = f"version {status.version}, this is {own_version()}"
+        return Check("controller", "warn", found, "the controller is upgraded first, then agents and users")
+    return Check(
+        "controller", "ok", f"{status.endpoint}, policy {status.policy}, {plural(status.hosts, 'host')}"
+    )
+
+
+def hosts(facts: Facts) -> Check:
+    if facts.nodes is None:
+        return Check("hosts", "ok", "no controller to ask")
+    bad = [
+        f"{node.report.host_id} is {node.state.value}"
+        for node in facts.nodes.nodes
+        if node.state is not HostState.OK
+    ]
+    if bad:
+        return Check("hosts", "warn", ", ".join(bad[:5]), "cotenant nodes")
+    if not facts.nodes.nodes:
+        return Check("hosts", "warn", "no agent has joined", "cotenant agent")
+    devices = [device for node in facts.nodes.nodes for device in node.report.devices]
+    idle = [f"{device.device_id} ({device.note})" for device in devices if not device.healthy]
+    if idle:
+        return Check("hosts", "warn", f"not offered: {', '.join(idle[:5])}", "cotenant nodes")
+    return Check("hosts", "ok", f"{plural(len(facts.nodes.nodes), 'host')}, {plural(len(devices), 'device')}")
+
+
+CHECKS: Final[tuple[Callable[[Facts], Check], ...]] = (
+    python,
+    torch,
+    cuda,
+    mps,
+    cgroups,
+    survival,
+    shared_memory,
+    checkpoints,
+    account,
+    socket,
+    controller,
+    hosts,
+    clock,
+)

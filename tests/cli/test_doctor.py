@@ -1,0 +1,118 @@
+"""`doctor`: each check tells good from bad, and says what to do about the bad."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cotenant.controller import settings
+from cotenant.controller.cli import checks
+from cotenant.controller.cli.checks import CHECKS, Facts
+from cotenant.controller.cli.problem import Problem
+from cotenant.controller.domain.cluster import HostState
+from cotenant.controller.wire import clients as wire
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cotenant, StandIn
+
+
+def facts(
+    flags: dict[str, object], status: wire.Status | None = None, nodes: wire.Nodes | None = None
+) -> Facts:
+    why = None if status else Problem("unreachable", "no controller", "start one")
+    loaded = settings.load(flags, files=[], environ={})
+    return Facts(loaded=loaded, status=status, nodes=nodes, why_unreachable=why)
+
+
+def test_every_check_runs_here_and_says_what_to_do(at_home: Path) -> None:
+    found = [check(facts({})) for check in CHECKS]
+    assert len({check.name for check in found}) == len(CHECKS)
+    assert all(check.found for check in found)
+    assert all(check.todo for check in found if check.verdict != "ok")
+
+
+def test_an_open_socket_fails(controller: StandIn, at_home: Path) -> None:
+    given = facts({"controller.endpoint": controller.endpoint})
+    (at_home / "c.sock").chmod(0o666)
+    assert checks.socket(given).verdict == "fail"
+    (at_home / "c.sock").chmod(0o600)
+    assert checks.socket(given).verdict == "ok"
+
+
+def test_a_bad_endpoint_fails(at_home: Path) -> None:
+    assert checks.socket(facts({"controller.endpoint": "http://x"})).verdict == "fail"
+
+
+def test_a_checkpoint_root_that_cannot_be_written_fails(at_home: Path) -> None:
+    (at_home / "file").write_text("")
+    found = checks.checkpoints(facts({"checkpoint.root": str(at_home / "file" / "below")}))
+    assert (found.verdict, found.todo) == ("fail", "set checkpoint.root")
+    assert checks.checkpoints(facts({"checkpoint.root": str(at_home / "new")})).verdict != "fail"
+    assert not (at_home / "new").exists(), "doctor changes nothing"
+
+
+def test_a_shared_account_is_called_unsafe() -> None:
+    assert "Unsafe" in checks.account(facts({"agent.shared_account": True})).found
+    assert checks.account(facts({})).verdict == "ok"
+
+
+def test_a_clock_that_is_off(replies: ModuleType) -> None:
+    assert checks.clock(facts({}, replies.status())).verdict == "warn", "the reply's clock is years behind"
+    assert checks.clock(facts({})).verdict == "ok"
+
+
+def test_another_version(replies: ModuleType) -> None:
+    assert "this is" in checks.controller(facts({}, replies.status(version="9.9"))).found
+
+
+HOSTS = {"ok": HostState.OK, "warn": HostState.SILENT}
+
+
+@pytest.mark.parametrize(("verdict", "state"), HOSTS.items())
+def test_hosts(replies: ModuleType, verdict: str, state: HostState) -> None:
+    nodes = replies.nodes(replies.node("laptop", replies.device(), state=state))
+    assert checks.hosts(facts({}, replies.status(), nodes)).verdict == verdict
+
+
+def test_a_device_that_is_not_offered(replies: ModuleType) -> None:
+    locked = replies.device("cpu1", healthy=False, note="locked by pid 3")
+    found = checks.hosts(facts({}, replies.status(), replies.nodes(replies.node("laptop", locked))))
+    assert (found.verdict, "locked by pid 3" in found.found) == ("warn", True)
+
+
+UNITS = {
+    "a unit that kills all": ("/system.slice/cotenant-agent.service", "control-group", "fail"),
+    "a unit as we ship it": ("/system.slice/cotenant-agent.service", "process", "ok"),
+    "a login session": ("/user.slice/user-7.slice/session-3.scope", "", "warn"),
+    "no group": ("/", "", "ok"),
+}
+
+
+@pytest.mark.parametrize(("group", "mode", "verdict"), UNITS.values(), ids=UNITS.keys())
+def test_whether_jobs_survive_their_agent(
+    monkeypatch: pytest.MonkeyPatch, group: str, mode: str, verdict: str
+) -> None:
+    monkeypatch.setattr(checks, "agent_pid", lambda: 7)
+    monkeypatch.setattr(checks, "own_cgroup", lambda _pid: group)
+    monkeypatch.setattr(checks, "_kill_mode", lambda _unit: mode)
+    monkeypatch.setattr(checks, "_lingers", lambda: False)
+    assert checks.survival(facts({})).verdict == verdict
+
+
+def test_doctor_without_a_controller(at_home: Path, cotenant: Cotenant) -> None:
+    result = cotenant("doctor")
+    assert result.code == 0
+    assert "no controller" in result.out
+    value = json.loads(cotenant("doctor", "--json").out)
+    assert (value["schema"], len(value["checks"])) == ("checks/1", len(CHECKS))
+
+
+def test_doctor_fails_where_something_fails(
+    at_home: Path, cotenant: Cotenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COTENANT_CHECKPOINT__ROOT", "/dev/null/x")
+    assert cotenant("doctor").code == 1
