@@ -325,9 +325,6 @@ def not_allowed(who: Identity, message: wire.Hello) -> str:
         )
     if who.role == "agent" and who.host != host_id:
         return f"this key belongs to host {who.host}, not to {host_id}: set agent.host or use the right key"
-    stray = next((d for d in message.report.devices if not d.device_id.startswith(f"{host_id}/")), None)
-    if stray is not None:
-        return f"device {stray.device_id} is not named after host {host_id}"
     return ""
 
 

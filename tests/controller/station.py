@@ -1,0 +1,194 @@
+"""A controller without its socket: time is set by hand, messages are caught, commits are waited for."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from cotenant.controller.agents_link import AgentsLink
+from cotenant.controller.clients_desk import ClientsDesk
+from cotenant.controller.clock import Clock
+from cotenant.controller.committing import Callbacks
+from cotenant.controller.core import Core, Poisoned, Stuck
+from cotenant.controller.domain.cluster import Device, HostReport
+from cotenant.controller.domain.commands import StartAttempt
+from cotenant.controller.domain.events import AttemptEnded, AttemptStarted, FirstStepDone, FromAttempt
+from cotenant.controller.domain.ids import DeviceId, HostId, JobId
+from cotenant.controller.domain.job import JobSpec, Launch
+from cotenant.controller.domain.settings import PolicySettings
+from cotenant.controller.engine import EngineConfig, MakePolicy
+from cotenant.controller.journal import Journal
+from cotenant.controller.keys import Identity
+from cotenant.controller.policies import registry
+from cotenant.controller.reading import About
+from cotenant.controller.secrets import Secrets
+from cotenant.controller.wire import agents, clients
+from cotenant.controller.wire.codec import decode
+
+ADMIN = Identity(name="root", role="admin", uid=0, gid=0)
+ALICE = Identity(name="alice", role="user", uid=1001, gid=1001, groups=(1001, 2000))
+BOB = Identity(name="bob", role="user", uid=1002, gid=1002)
+
+
+class Station:
+    """Core, agents' link and clients' desk over one journal folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        wall_s: float = 1_000.0,
+        policy: str = "fifo",
+        make_policy: MakePolicy = registry.make,
+        snapshot_every: int = 20_000,
+        lease_s: float | None = 300.0,
+    ) -> None:
+        self.time_s = 0.0
+        self.wall_s = wall_s
+        self.handed: list[Callbacks] = []
+        self.failures: list[sqlite3.Error] = []
+        self.sent: list[tuple[bytes, bytes]] = []
+        self.gone: set[bytes] = set()
+        self.stopped = False
+        self.journal = Journal(
+            folder, commit_every_ms=0.0, hand_over=self.handed.append, on_failure=self.failures.append
+        )
+        self.core = Core(
+            self.journal,
+            make_policy,
+            EngineConfig(policy=PolicySettings(name=policy)),
+            package="1.2.3",
+            wall_s=wall_s,
+            snapshot_every=snapshot_every,
+            clock=lambda start_s: Clock(
+                start_s, monotonic=lambda: self.time_s, wall=lambda: self.wall_s + self.time_s
+            ),
+        )
+        self.secrets = Secrets(folder / "secrets")
+        self.link = AgentsLink(self.core, self._send, self.secrets, lease_s=lease_s, silent_after_s=15.0)
+        about = About(version="1.2.3", endpoint="ipc:///x", started_s=0.0)
+        self.desk = ClientsDesk(self.core, self.link, self._send, self.secrets, about, self._stop)
+        self._requests = 0
+
+    def _send(self, address: bytes, frame: bytes) -> bool:
+        if address in self.gone:
+            return False
+        self.sent.append((address, frame))
+        return True
+
+    def _stop(self) -> None:
+        self.stopped = True
+
+    def settle(self) -> None:
+        """Wait for the disk, and let what became durable have its effects."""
+        self.desk.settle()
+        self.core.seal()
+        self.journal.flush()
+        while self.handed or self.failures:
+            for callback in self.handed.pop(0) if self.handed else []:
+                callback()
+            if self.failures:
+                self.core.commit_failed(self.failures.pop(0))
+
+    def tick(self, passed_s: float) -> None:
+        self.time_s += passed_s
+        self.link.tick()
+        self.desk.tick()
+        self.settle()
+
+    # --- As a client -------------------------------------------------------------------------------
+
+    def post(self, body: clients.AnyRequest, who: Identity = ADMIN) -> bytes:
+        """Send a request and return the address its answer will go to; nothing is durable yet."""
+        self._requests += 1
+        address = f"client-{self._requests}".encode()
+        self.desk.ask(address, who, clients.Request(request_id=self._requests, body=body))
+        self.desk.settle()
+        self.core.seal()
+        return address
+
+    def answers(self, address: bytes) -> list[Any]:
+        return [decode(frame, clients.AnyReply) for to, frame in self.sent if to == address]
+
+    def ask(self, body: clients.AnyRequest, who: Identity = ADMIN) -> Any:
+        address = self.post(body, who)
+        self.settle()
+        (answer,) = self.answers(address)
+        return answer
+
+    def submit(self, who: Identity = ALICE, **fields: Any) -> JobId:
+        answer = self.ask(clients.Submit(specs=(job(**fields),)), who)
+        assert isinstance(answer, clients.Submitted), answer
+        return answer.job_ids[0]
+
+    # --- As an agent -------------------------------------------------------------------------------
+
+    def agent_says(self, address: bytes, message: agents.FromAgent, who: Identity = ADMIN) -> bool:
+        try:
+            return self.link.heard(address, who, message)
+        except (Poisoned, Stuck):
+            return False
+        finally:
+            self.settle()
+
+    def join(self, name: str = "h1", devices: int = 1, **more: Any) -> bytes:
+        """A host joins; returns its address."""
+        address = f"agent-{name}".encode()
+        self.agent_says(address, hello(name, devices, **more))
+        return address
+
+    def told(self, address: bytes, kind: type) -> list[Any]:
+        """What an agent was told, of one type."""
+        messages: list[Any] = [decode(frame, agents.ToAgent) for to, frame in self.sent if to == address]
+        return [message for message in messages if isinstance(message, kind)]
+
+    def commands(self, address: bytes, kind: type = StartAttempt) -> list[Any]:
+        obeyed = [obey.command for obey in self.told(address, agents.Obey)]
+        return [command for command in obeyed if isinstance(command, kind)]
+
+    def close(self) -> None:
+        if self.core.stuck:
+            self.journal.rewind()
+        self.journal.close()
+
+
+def job(name: str = "job", **fields: Any) -> JobSpec:
+    launch = fields.pop("launch", Launch(argv=("python", "train.py"), workdir="/tmp"))
+    return JobSpec(job_id=fields.pop("job_id", JobId("new-0")), name=name, launch=launch, **fields)
+
+
+def report(name: str = "h1", devices: int = 1, **more: Any) -> HostReport:
+    host_id = HostId(name)
+    return HostReport(
+        host_id=host_id,
+        devices=tuple(
+            Device(
+                device_id=DeviceId(f"{name}/{at}"), host_id=host_id, kind="cpu", type="cpu", local=str(at),
+                memory_mib=8_000,
+            )
+            for at in range(devices)
+        ),
+        **more,
+    )  # fmt: skip
+
+
+def hello(name: str = "h1", devices: int = 1, session: str = "s1", **more: Any) -> agents.Hello:
+    return agents.Hello(session=session, report=report(name, devices), attempts=(), **more)
+
+
+def run_one(station: Station, address: bytes, job_id: JobId, *, until: str = "end") -> None:
+    """Play an agent that runs a job: `until` is `start`, `step` or `end`."""
+    attempt = station.core.state.engine.jobs[job_id].attempt
+    host_id = HostId(address.decode().removeprefix("agent-"))
+    named: dict[str, Any] = {"job_id": job_id, "attempt": attempt, "host_id": host_id}
+    events: dict[str, FromAttempt] = {
+        "start": AttemptStarted(**named),
+        "step": FirstStepDone(**named, step=1),
+        "end": AttemptEnded(**named, outcome="finished", exit_code=0, step=9),
+    }
+    for name, event in events.items():
+        sequence = station.journal.reports().get(host_id, 0) + 1
+        assert station.agent_says(address, agents.Report(sequence=sequence, event=event))
+        if name == until:
+            return
