@@ -47,6 +47,8 @@ class Proposal(msgspec.Struct, kw_only=True):
     silent: set[int]
     """Ranks that have not promised yet."""
     committed: bool = False
+    reached: set[int] = set()
+    """Ranks that are known to have got there."""
     resends: int = 0
 
 
@@ -137,13 +139,12 @@ class Agreement:
         return self._commit_if_complete(now_s)
 
     def reached(self, rank: int, step: int, now_s: float) -> Words:
-        """A rank saves, has stopped, or has gone past the step: the commit was heard."""
+        """A rank saves or has stopped: it has heard the commit. Others may not have."""
         self.saw_step(rank, step, now_s)
-        now = self._now
-        if now is None or not now.committed or step < now.step:
+        if self._now is None or not self._now.committed or step < self._now.step:
             return []
-        self._now = None
-        return self._next(now_s)
+        self._now.reached.add(rank)
+        return self._done_if_all_are_there(now_s)
 
     def tick(self, now_s: float) -> Words:
         """Repeat what may have been lost; withdraw what takes too long."""
@@ -155,7 +156,7 @@ class Agreement:
         if now is None or now_s < self._due_s(now):
             return words
         if now.committed:
-            return words + self._repeat_commit(now_s)
+            return words + (self._done_if_all_are_there(now_s) or self._repeat_commit(now_s))
         if now_s >= now.since_s + PROPOSAL_TIMEOUT_S:
             return words + self._another_round(now_s)
         now.resend_s = now_s + RESEND_S
@@ -176,6 +177,10 @@ class Agreement:
     def committed(self) -> tuple[Kind, int] | None:
         """What stands, until a rank is known to have got there."""
         return (self._now.kind, self._now.step) if self._now is not None and self._now.committed else None
+
+    @property
+    def is_busy(self) -> bool:
+        return self._now is not None or self._pause is not None or bool(self._wanted)
 
     @property
     def _ranks(self) -> set[int]:
@@ -268,15 +273,29 @@ class Agreement:
         now.resend_s = now_s + RESEND_S
         return [(rank, self._word("commit")) for rank in sorted(self._ranks)]
 
-    def _repeat_commit(self, now_s: float) -> Words:
+    def _done_if_all_are_there(self, now_s: float) -> Words:
         now = self._now
         assert now is not None
+        if self._not_there(now):
+            return []
+        self._now = None
+        return self._next(now_s)
+
+    def _not_there(self, now: Proposal) -> set[int]:
+        """A rank that is past the step of a save must have heard of it: else it would wait there."""
+        past = {rank for rank, (step, _) in self._seen.items() if step > now.step and now.kind == "save"}
+        return self._ranks - now.reached - past
+
+    def _repeat_commit(self, now_s: float) -> Words:
+        now = self._now
+        if now is None or not now.committed:
+            return []
         now.resends += 1
         if now.resends > RESENDS_MAX:  # Nobody said that it was reached; it may still be, at a slow step.
             self._now = None
             return self._next(now_s)
         now.resend_s = now_s + RESEND_S
-        return [(rank, self._word("commit")) for rank in sorted(self._ranks)]
+        return [(rank, self._word("commit")) for rank in sorted(self._not_there(now))]
 
     def _word(self, phase: str) -> ToRank:
         now = self._now
