@@ -1,0 +1,472 @@
+"""A real agent process with real supervisors, against the smallest possible controller."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+
+from cotenant.agent.devices import lock_names
+from cotenant.agent.locks import LOCK_DIR_ENV
+from cotenant.controller.domain.commands import (
+    AgentCommand,
+    GangMember,
+    SaveAttempt,
+    StartAttempt,
+    StopAttempt,
+)
+from cotenant.controller.domain.events import AttemptEnded, AttemptStarted, FirstStepDone, FromAttempt
+from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
+from cotenant.controller.domain.job import Launch
+from cotenant.controller.domain.reasons import because
+from cotenant.controller.keys import add_agent, find_key, init_cluster, read_key
+from cotenant.controller.wire.agents import (
+    CommandSeen,
+    FromAgent,
+    Heartbeat,
+    Hello,
+    LogReply,
+    Obey,
+    ReadLog,
+    Refused,
+    Renew,
+    Report,
+    ReportSeen,
+    ToAgent,
+    Welcome,
+)
+from cotenant.controller.wire.codec import decode, encode
+
+PATIENCE_S = 30.0
+JOB = JobId("7")
+ONE = AttemptNo(1)
+WAITER = "echo started; while [ ! -e go ]; do sleep 0.05; done; echo done"
+"""A job that runs until its working directory has a file `go`."""
+
+
+class Controller:
+    """Answers what must be answered, remembers everything, decides nothing."""
+
+    def __init__(self, endpoint: str, *, secret: str = "", lease_s: float | None = None) -> None:
+        self._context = zmq.Context()
+        self._socket: Any = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        if secret:
+            self._socket.curve_server = True
+            self._socket.curve_secretkey = secret.encode()
+        self._socket.bind(endpoint)
+        bound: Any = self._socket.getsockopt(zmq.LAST_ENDPOINT)
+        self.endpoint = str(bound.rstrip(b"\0").decode())
+        self._lease_s = lease_s
+        self._command = 0
+        self.hellos: list[Hello] = []
+        self.events: dict[tuple[str, int], FromAttempt] = {}
+        self.seen: set[int] = set()
+        self.logs: list[LogReply] = []
+        self.beats: list[Heartbeat] = []
+        self.refuses = ""
+
+    def close(self) -> None:
+        self._socket.close()
+        self._context.term()
+
+    def until(self, what: Callable[[], Any]) -> Any:
+        """Work until something is true, and return it."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not (found := what()):
+            assert time.monotonic() < deadline_s, (
+                f"not within {PATIENCE_S} s; heard {list(self.events.values())}"
+            )
+            if self._socket.poll(50):
+                address, frame = self._socket.recv_multipart()
+                self._take(address, decode(frame, FromAgent))
+        return found
+
+    def _take(self, address: bytes, message: FromAgent) -> None:
+        host = address.decode()
+        match message:
+            case Hello():
+                self.hellos.append(message)
+                last = max((n for h, n in self.events if h == host), default=0)
+                welcome = Welcome(
+                    session=message.session, lease_s=self._lease_s, reports_seen=last, journal="test"
+                )
+                self.say(host, Refused(why=self.refuses) if self.refuses else welcome)
+            case Heartbeat(beat=beat):
+                self.beats.append(message)
+                self.say(host, Renew(beat=beat))
+            case Report(sequence=sequence, event=event):
+                assert self.events.setdefault((host, sequence), event) == event
+                self.say(host, ReportSeen(sequence=sequence))
+            case CommandSeen(command_id=command_id):
+                self.seen.add(command_id)
+            case LogReply():
+                self.logs.append(message)
+            case _:
+                raise AssertionError(message)
+
+    def say(self, host: str, message: ToAgent) -> None:
+        self._socket.send_multipart([host.encode(), encode(message)])
+
+    # --- What tests ask for ------------------------------------------------------------------------
+
+    def agent_of(self, host: str, session_not: str = "") -> Hello:
+        """The hello of a start of an agent other than that one."""
+        found: Hello = self.until(
+            lambda: next(
+                (h for h in self.hellos if h.report.host_id == host and h.session != session_not), None
+            )
+        )
+        return found
+
+    def order(self, host: str, make: Callable[[CommandId], AgentCommand]) -> None:
+        """Send a command and wait until it is on the agent's disk."""
+        self._command += 1
+        number = self._command
+        self.say(host, Obey(command=make(CommandId(number))))
+        self.until(lambda: number in self.seen)
+
+    def start(self, workdir: Path, script: str = WAITER, host: str = "h1", **changes: Any) -> None:
+        gang = (GangMember(host_id=HostId(host), devices=(DeviceId(f"{host}/cpu0"),), first_rank=0),)
+        plain = StartAttempt(
+            command_id=CommandId(0),
+            host_id=HostId(host),
+            job_id=JOB,
+            attempt=ONE,
+            launch=Launch(
+                argv=("/bin/sh", "-c", script),
+                workdir=str(workdir),
+                env={"PATH": os.environ["PATH"]},
+                uid=os.getuid(),
+                gid=os.getgid(),
+            ),
+            gang=gang,
+            master_address="127.0.0.1",
+            master_port=29511,
+            sub_batch=None,
+            accumulation_steps=1,
+            memory_cap_mib=None,
+            host_memory_mib=0,
+            cpus=0,
+            resume_attempt=None,
+            resume_step=0,
+            checkpoint_every_s=0.0,
+        )
+        self.order(host, lambda n: msgspec.structs.replace(plain, command_id=n, **changes))
+
+    def stop(self, host: str = "h1") -> None:
+        reason = because("cancelled-by", "ann")
+        self.order(
+            host,
+            lambda n: StopAttempt(
+                command_id=n,
+                host_id=HostId(host),
+                job_id=JOB,
+                attempt=ONE,
+                save=False,
+                deadline_s=5.0,
+                reason=reason,
+            ),
+        )
+
+    def heard(self, kind: type[FromAttempt]) -> list[Any]:
+        return [event for event in self.events.values() if isinstance(event, kind)]
+
+    def end(self) -> AttemptEnded:
+        ends: list[AttemptEnded] = self.until(lambda: self.heard(AttemptEnded))
+        assert len(ends) == 1
+        return ends[0]
+
+    def log(self, host: str = "h1") -> LogReply:
+        request = len(self.logs) + 1
+        read = ReadLog(request=request, job_id=JOB, attempt=ONE, rank=0, offset=0, limit=10_000)
+        self.say(host, read)
+        reply: LogReply = self.until(lambda: next((r for r in self.logs if r.request == request), None))
+        return reply
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    made = Controller(f"ipc://{tmp_path}/c.sock")
+    yield made
+    made.close()
+
+
+class Agents:
+    """Agent processes; whatever is left of them and their jobs ends with the test."""
+
+    def __init__(self, folder: Path, endpoint: str) -> None:
+        self._folder = folder
+        self._endpoint = endpoint
+        self._started: list[subprocess.Popen[str]] = []
+        (folder / "none.toml").touch()
+
+    def start(self, *flags: str, host: str = "h1", state: str = "") -> subprocess.Popen[str]:
+        words = [sys.executable, "-m", "cotenant.agent", "--controller", self._endpoint, "--host", host]
+        words += ["--state-dir", str(self.state(state or host)), *flags]
+        if "--devices" not in flags:
+            words += ["--devices", "cpu:1"]
+        env = {**os.environ, LOCK_DIR_ENV: str(self._folder / "locks")}
+        env["COTENANT_CONFIG"] = str(self._folder / "none.toml")
+        process = subprocess.Popen(
+            words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        self._started.append(process)
+        return process
+
+    def state(self, name: str) -> Path:
+        return self._folder / f"state-{name}"
+
+    def supervisor_pid(self, host: str = "h1") -> int:
+        path = self.state(host) / "attempts" / "7-a1" / "supervisor.json"
+        pid: int = msgspec.json.decode(path.read_bytes())["pid"]
+        return pid
+
+    def end_all(self) -> None:
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        for path in self._folder.glob("state-*/attempts/*/supervisor.json"):
+            kill_session(msgspec.json.decode(path.read_bytes())["pid"])
+
+
+def kill_session(leader: int) -> None:
+    """End a supervisor and its ranks, by their ids."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                session = int((entry / "stat").read_text().rpartition(")")[2].split()[3])
+                if session == leader:
+                    os.kill(int(entry.name), signal.SIGKILL)
+            except (OSError, ValueError):
+                continue
+
+
+@pytest.fixture
+def agents(tmp_path: Path, controller: Controller) -> Iterator[Agents]:
+    made = Agents(tmp_path, controller.endpoint)
+    yield made
+    made.end_all()
+
+
+@pytest.fixture
+def workdir(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def test_a_command_runs_and_its_end_and_output_are_reported(
+    controller: Controller, agents: Agents, workdir: Path
+) -> None:
+    process = agents.start("--set", "agent.features=fast,big")
+    hello = controller.agent_of("h1")
+    assert [d.device_id for d in hello.report.devices if d.healthy] == ["h1/cpu0"]
+    assert hello.report.features == ("fast", "big")
+    assert process.stdout is not None
+    controller.until(lambda: controller.beats)
+    assert process.stdout.readline() == "agent h1 ready: 1 device (cpu0)\n"
+    controller.start(workdir, script="echo on $RANK of $WORLD_SIZE; exit 3")
+    end = controller.end()
+    assert (end.outcome, end.exit_code) == ("user-failed", 3)
+    reply = controller.log()
+    assert reply.data == b"on 0 of 1\n"
+    assert reply.closed
+    process.send_signal(signal.SIGTERM)
+    controller.until(lambda: process.poll() is not None)
+    assert process.returncode == 0
+
+
+def test_a_job_does_not_notice_that_its_agent_was_killed(
+    controller: Controller, agents: Agents, workdir: Path
+) -> None:
+    first = agents.start()
+    session = controller.agent_of("h1").session
+    controller.start(workdir)
+    controller.until(lambda: controller.heard(AttemptStarted))
+    controller.until(lambda: controller.log().data == b"started\n")
+    supervisor = agents.supervisor_pid()
+    first.kill()
+    first.wait()
+    agents.start()
+    hello = controller.agent_of("h1", session_not=session)
+    assert [(a.job_id, a.attempt, a.running) for a in hello.attempts] == [("7", 1, True)]
+    assert agents.supervisor_pid() == supervisor
+    (workdir / "go").touch()
+    assert controller.end().outcome == "finished"
+    assert controller.log().data == b"started\ndone\n", "it ran once"
+    assert len(controller.heard(AttemptStarted)) == 1
+
+
+def test_an_end_that_nobody_saw_is_reported_by_the_next_agent(
+    controller: Controller, agents: Agents, workdir: Path
+) -> None:
+    first = agents.start()
+    session = controller.agent_of("h1").session
+    controller.start(workdir)
+    controller.until(lambda: controller.heard(AttemptStarted))
+    supervisor = agents.supervisor_pid()
+    first.kill()
+    first.wait()
+    (workdir / "go").touch()
+    controller.until(lambda: gone(supervisor))
+    agents.start()
+    controller.agent_of("h1", session_not=session)
+    assert controller.end().outcome == "finished"
+
+
+@pytest.mark.parametrize("agent_too", [False, True], ids=["alone", "with its agent"])
+def test_a_killed_supervisor_leaves_no_process_and_a_clear_end(
+    controller: Controller, agents: Agents, workdir: Path, agent_too: bool
+) -> None:
+    first = agents.start()
+    controller.agent_of("h1")
+    controller.start(workdir, script="echo $$ > pid; setsid sh -c 'echo $$ > child; sleep 600' & wait")
+    child = workdir / "child"
+    controller.until(lambda: child.exists() and child.read_text())
+    if agent_too:
+        first.kill()
+        first.wait()
+    os.kill(agents.supervisor_pid(), signal.SIGKILL)
+    if agent_too:
+        agents.start()
+    end = controller.end()
+    assert end.outcome == "infra-failed"
+    assert "its supervisor was killed" in end.detail
+    assert gone(int((workdir / "pid").read_text()))
+    assert gone(int(child.read_text()))
+
+
+def test_a_stop_ends_the_job_and_a_late_start_stays_refused(
+    controller: Controller, agents: Agents, workdir: Path
+) -> None:
+    agents.start()
+    controller.agent_of("h1")
+    controller.start(workdir)
+    controller.until(lambda: controller.heard(AttemptStarted))
+    controller.stop()
+    assert controller.end().outcome == "stopped"
+    controller.start(workdir)
+    assert len(controller.heard(AttemptStarted)) == 1
+    assert len(controller.heard(AttemptEnded)) == 1
+
+
+def test_a_plain_script_counts_as_running_after_a_while(
+    controller: Controller, agents: Agents, workdir: Path
+) -> None:
+    agents.start()
+    controller.agent_of("h1")
+    controller.start(workdir)
+    [event] = controller.until(lambda: controller.heard(FirstStepDone))
+    assert event.step == 0
+    controller.order("h1", lambda n: SaveAttempt(command_id=n, host_id=HostId("h1"), job_id=JOB, attempt=ONE))
+    (workdir / "go").touch()
+    assert controller.end().outcome == "finished", "a save that nobody can do ends nothing"
+
+
+def test_a_missing_working_directory_is_named(controller: Controller, agents: Agents, workdir: Path) -> None:
+    agents.start()
+    controller.agent_of("h1")
+    controller.start(workdir / "nowhere")
+    end = controller.end()
+    assert end.workdir_missing
+    assert f"{workdir}/nowhere does not exist on h1" in end.detail
+
+
+def test_a_second_agent_does_not_offer_the_device_and_says_who_does(
+    controller: Controller, agents: Agents, workdir: Path
+) -> None:
+    first = agents.start()
+    controller.agent_of("h1")
+    agents.start(host="h2")
+    [device] = controller.agent_of("h2").report.devices
+    assert not device.healthy
+    assert "in use by the agent 'h1' of" in device.note
+    assert f"(pid {first.pid}" in device.note
+    # Without its agent a job still has its device.
+    controller.start(workdir)
+    controller.until(lambda: controller.heard(AttemptStarted))
+    first.kill()
+    first.wait()
+    agents.start(host="h3")
+    [device] = controller.agent_of("h3").report.devices
+    assert not device.healthy
+    assert "jobs of the agent 'h1'" in device.note
+    # And its own agent gets it back.
+    session = controller.hellos[0].session
+    agents.start(host="h1")
+    [device] = controller.agent_of("h1", session_not=session).report.devices
+    assert device.healthy
+    assert lock_names(device)
+    (workdir / "go").touch()
+    assert controller.end().outcome == "finished"
+
+
+REFUSED = {
+    "more slots than cores": (("--devices", "cpu:1000"), 6, "more slots than this host has cores"),
+    "no such devices": (("--devices", "cpus"), 2, "is not one of auto, cpu:N"),
+    "no CUDA": (("--devices", "cuda:77"), 6, "cuda"),
+    "tcp without keys": (("--controller", "tcp://127.0.0.1:1"), 2, "needs keys"),
+    "a setting that does not exist": (("--set", "agent.devise=cpu:1"), 2, "agent.devise"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_work_is_said_in_one_line(agents: Agents, case: str) -> None:
+    flags, code, text = REFUSED[case]
+    process = agents.start(*flags)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == code
+    assert text in errors
+    assert errors.count("\n") == 1, errors
+
+
+def test_one_agent_per_state_folder(controller: Controller, agents: Agents) -> None:
+    first = agents.start()
+    controller.agent_of("h1")
+    _, errors = (second := agents.start(host="h2", state="h1")).communicate(timeout=PATIENCE_S)
+    assert second.returncode == 1
+    assert f"another agent (pid {first.pid}) works in" in errors
+
+
+def test_a_refused_agent_ends_with_the_reason(controller: Controller, agents: Agents) -> None:
+    controller.refuses = "this key belongs to h9"
+    process = agents.start()
+    controller.until(lambda: process.poll() is not None)
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    assert "refused this agent: this key belongs to h9" in errors
+
+
+def test_tcp_speaks_curve(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    init_cluster(keys)
+    add_agent(keys, "h1")
+    assert find_key(keys, host="h1").server == read_key(keys / "controller.key").public
+    controller = Controller("tcp://127.0.0.1:*", secret=read_key(keys / "controller.key").secret)
+    agents = Agents(tmp_path, controller.endpoint)
+    try:
+        agents.start("--keys-dir", str(keys))
+        assert controller.agent_of("h1").report.host_id == "h1"
+        controller.until(lambda: controller.beats)
+    finally:
+        agents.end_all()
+        controller.close()
