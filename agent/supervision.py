@@ -37,7 +37,6 @@ from cotenant.agent.supervision_edge import (
     RankExited,
     Sampled,
     Started,
-    Ticked,
 )
 from cotenant.agent.words import (
     AnyRankWord,
@@ -60,6 +59,7 @@ PEER_GRACE_S: Final = 20.0
 """After one rank failed: time for the others to fail by themselves, with their own words in the log."""
 LINGER_S: Final = 20.0
 """A rank that said `stopped` should exit within this."""
+SAVE_RETRY_S: Final = 5.0
 QUIET_S: Final = 60.0
 """A job that has not said hello for this long does not know the library."""
 SAVE_AT_LEASE: Final = 0.6
@@ -78,6 +78,7 @@ class Stop(msgspec.Struct, kw_only=True):
     allowed_s: float
     reason: str
     is_asked: bool = False
+    retry_s: float = inf
 
 
 class Lease(msgspec.Struct, kw_only=True):
@@ -152,7 +153,8 @@ class Supervision:
             alarms.append(self._published_s + PUBLISH_PERIOD_S)
         if self._phase == "running":
             alarms += [self._peer_s, self._linger_s, self._save_s, self._coordination.next_alarm_s]
-            alarms += [self._stop.until_s] if self._stop is not None and not self._all_stopped else []
+            if self._stop is not None and not self._all_stopped:
+                alarms += [self._stop.until_s, self._stop.retry_s]
             alarms += [] if self._is_start_judged else [self._start_deadline_s]
             if self._lease is not None and not self._lease.is_judged:
                 alarms.append(self._lease.stop_s if self._lease.is_saved else self._lease.save_s)
@@ -168,10 +170,10 @@ class Supervision:
                 self._sampled(event)
             case RankExited():
                 self._exited(event)
-            case Started():
+            case Started() if self._phase == "starting":
                 self._phase, self._started_s = "running", self._now_s
                 self._changed(self._progress.change(started=True))
-            case CouldNotStart(problem=problem):
+            case CouldNotStart(problem=problem) if self._phase == "starting":
                 self._problem = problem
                 self._alive.clear()  # Those that did start are ended as leftovers: they never ran as a gang.
                 self._phase = "running"
@@ -186,13 +188,14 @@ class Supervision:
             case OverMemory(used_mib=used_mib):
                 self._over_mib = used_mib
                 self._leave("memory", 0.0)
-                self._kill_s = min(self._kill_s, self._now_s)
+                if self._phase == "leaving":
+                    self._kill_s = min(self._kill_s, self._now_s)
             case Noted(text=text):
                 self._progress.note(text)
                 self._changed(True)
             case AllGone():
                 self._finish(event)
-            case Ticked():
+            case _:  # Ticked, and a start that is told twice.
                 pass
 
     def _hear(self, word: AnyRankWord) -> None:
@@ -221,8 +224,12 @@ class Supervision:
                 self._stopped.add(rank)
                 self._changed(progress.change(saving=False, stop_step=step, step=step))
                 self._say(coordination.reached(rank, step, now_s))
-            case Failed():
+            case Failed(what=what):
                 self._changed(progress.failed(word))
+                if (
+                    what == "save" and self._stop is not None
+                ):  # The job goes on; there may be time to try again.
+                    self._stop.retry_s = min(self._stop.retry_s, now_s + SAVE_RETRY_S)
 
     def _sampled(self, event: Sampled) -> None:
         self._sample = event
@@ -279,7 +286,7 @@ class Supervision:
 
     def _say(self, voice: Voice) -> None:
         self._out += voice
-        if self._coordination.stop_step is not None and self.status.stop_step is None:
+        if self._coordination.stop_step is not None and not self._stopped:
             self._changed(self._progress.change(stop_step=self._coordination.stop_step))
 
     # --- Going on -----------------------------------------------------------------------------------
@@ -329,8 +336,8 @@ class Supervision:
             self._leave("stop", self._grace_s())
         elif self._now_s >= stop.until_s:
             self._leave("deadline", KILL_GRACE_S)
-        elif not stop.is_asked:
-            stop.is_asked = True
+        elif not stop.is_asked or self._now_s >= stop.retry_s:
+            stop.is_asked, stop.retry_s = True, inf
             self._say(self._coordination.ask_to_stop(self._now_s))
         elif self._coordination.gave_up("stop"):
             self._leave("no-agreement", KILL_GRACE_S)

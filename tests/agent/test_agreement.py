@@ -7,6 +7,7 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 import pytest
@@ -290,7 +291,7 @@ class Gang:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._ticket = count()
         for rank in self.ranks:
-            self.at(0.0, lambda rank=rank: self.arrive(rank))
+            self.at(0.0, partial(self.arrive, rank))
 
     def at(self, when_s: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._heap, (when_s, next(self._ticket), act))
@@ -316,7 +317,7 @@ class Gang:
 
     def send(self, words: Words) -> None:
         for rank, word in words:
-            self.post(lambda rank=rank, word=word: self.deliver(rank, word))
+            self.post(partial(self.deliver, rank, word))
 
     def deliver(self, rank: int, word: ToRank) -> None:
         model = self.ranks[rank]
@@ -360,9 +361,12 @@ class Gang:
             if self.now_s >= self.reported_s[rank] + STEP_REPORT_PERIOD_S:
                 self.reported_s[rank] = self.now_s
                 step = model.completed
-                self.post(lambda rank=rank, step=step: self.agreement.saw_step(rank, step, self.now_s))
+                self.post(partial(self.hear_step, rank, step))
         for rank in self.ranks:
             self.arrive(rank)
+
+    def hear_step(self, rank: int, step: int) -> None:
+        self.agreement.saw_step(rank, step, self.now_s)
 
     def time_out(self, rank: int) -> None:
         model = self.ranks[rank]
