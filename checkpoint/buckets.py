@@ -40,7 +40,7 @@ class GradientOrder:
                 if name not in self.names:
                     self.names.append(name)
 
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(came))
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(came))  # type: ignore[no-untyped-call]
 
     def recorded(self) -> None:
         """The first step is over."""

@@ -6,9 +6,11 @@ loads it, and every tensor in it was equal to the one in memory.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -25,9 +27,9 @@ _FLUSH_BYTES: Final = 256 * 2**20
 class _HashingFile:
     """What torch.save writes into: one thread hashes a piece while another writes it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, on_first_write: Callable[[], object]) -> None:
         self.size_bytes = 0
-        self._crc32 = _swap_crc32(False)
+        self._on_first_write = on_first_write
         self._sha256 = hashlib.sha256()
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         self._hasher = ThreadPoolExecutor(1, thread_name_prefix="cotenant-hash")
@@ -36,9 +38,8 @@ class _HashingFile:
         self._flushed_bytes = 0
 
     def write(self, data: bytes | memoryview) -> int:
-        if self._crc32:
-            _swap_crc32(True)  # torch has read the option by now; other saves of this process keep theirs
-            self._crc32 = False
+        if self.size_bytes == 0:
+            self._on_first_write()
         piece = memoryview(data).cast("B")
         # The memory belongs to the caller again when we return, so the hash must be done by then.
         hashing = self._hasher.submit(self._sha256.update, piece) if len(piece) > 2**16 else None
@@ -79,35 +80,50 @@ class _HashingFile:
         os.close(self._fd)
 
 
-def _swap_crc32(value: bool) -> bool:
-    """Switch torch's own checksums (a fifth of the time; sha256 does better); returns the old value."""
-    old = getattr(torch.serialization, "get_crc32_options", lambda: False)()  # torch >= 2.6
-    if old != value and hasattr(torch.serialization, "set_crc32_options"):
-        torch.serialization.set_crc32_options(value)
-    return bool(old)
-
-
 def write_tensors(path: Path, tree: Any) -> FileEntry:
     """torch.save, durable and verified. Raises OSError (disk full, ...) or CheckpointError."""
-    file = _HashingFile(path)
-    try:
+    with _without_crc32() as restore:
+        file = _HashingFile(path, on_first_write=restore)
         try:
-            torch.save(tree, file)  # type: ignore[arg-type]
-        except RuntimeError as error:  # torch hides the OSError of a failed write behind its own
-            if isinstance(error.__context__, OSError):
-                raise error.__context__ from None
-            raise
-        with ThreadPoolExecutor(1, thread_name_prefix="cotenant-sync") as pool:
-            syncing = pool.submit(file.sync)
-            try:
-                difference = _first_difference(tree, load_tensors(path))
-            finally:
-                entry = syncing.result()
-    finally:
-        file.close()
+            _save(tree, file)
+            with ThreadPoolExecutor(1, thread_name_prefix="cotenant-sync") as pool:
+                syncing = pool.submit(file.sync)
+                try:
+                    difference = first_difference(tree, load_tensors(path))
+                finally:
+                    entry = syncing.result()
+        finally:
+            file.close()
     if difference is not None:
         raise CheckpointError(f"{path} read back differs from memory at {difference}: suspect disk or memory")
     return entry
+
+
+def _save(tree: Any, file: _HashingFile) -> None:
+    try:
+        torch.save(tree, file)  # type: ignore[arg-type]
+    except RuntimeError as error:  # torch hides the OSError of a failed write behind its own
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
+
+
+@contextlib.contextmanager
+def _without_crc32() -> Iterator[Callable[[], None]]:
+    """Leave out torch's own checksums (a fifth of the time; sha256 does better).
+
+    The option is global and read when torch.save begins, so it is put back with the first write: the
+    script's own saves keep theirs.
+    """
+    swap = getattr(torch.serialization, "set_crc32_options", None)  # torch >= 2.6
+    if swap is None or not torch.serialization.get_crc32_options():
+        yield lambda: None
+        return
+    swap(False)
+    try:
+        yield lambda: swap(True)
+    finally:
+        swap(True)
 
 
 def load_tensors(path: Path) -> Any:
@@ -142,7 +158,7 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def _first_difference(left: Any, right: Any, path: str = "") -> str | None:
+def first_difference(left: Any, right: Any, path: str = "") -> str | None:
     """The path of the first place where two trees are not the same, bit for bit."""
     pending: list[tuple[str, Any, Any]] = [(path, left, right)]
     while pending:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 
 def rows_of(batch: tuple[Any, ...]) -> int:
@@ -66,6 +67,10 @@ def _is_column(value: Any) -> bool:
 
 
 def _collect(value: Any, where: str, sizes: dict[int, str]) -> None:
+    packed = isinstance(value, PackedSequence)
+    if packed or (isinstance(value, torch.Tensor) and (value.is_nested or value.layout != torch.strided)):
+        kind = "PackedSequence" if packed else "nested or sparse tensor"
+        raise ValueError(f"{where} is a {kind}, which cannot be split by rows")
     if isinstance(value, torch.Tensor):
         if value.dim():
             sizes.setdefault(int(value.shape[0]), where)
@@ -78,5 +83,3 @@ def _collect(value: Any, where: str, sizes: dict[int, str]) -> None:
             return
         for position, part in enumerate(value):
             _collect(part, f"{where}[{position}]", sizes)
-    elif hasattr(value, "batch_sizes") or hasattr(value, "to_dense"):
-        raise ValueError(f"{where} is a {type(value).__name__}, which cannot be split by rows")

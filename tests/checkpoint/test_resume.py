@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks import HERE, Gang, Supervisor, Warm, launch
+
+from tests.checkpoint.ranks import HERE, Gang, Supervisor, Warm, launch
 
 TRAINER = HERE / "trainer.py"
 
@@ -55,7 +56,9 @@ def resumed(
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(warm: Warm, tmp_path: Path, ranks: int) -> None:
+def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(
+    warm: Warm, tmp_path: Path, ranks: int
+) -> None:
     args = ("--rows", "121", *(["--dist"] if ranks > 1 else []))
     whole = uninterrupted(warm, tmp_path / "whole", *args, ranks=ranks)
     _, step, _ = stopped_at(warm, tmp_path, 5, *args, "--step-s", "0.01", ranks=ranks)

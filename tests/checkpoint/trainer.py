@@ -12,17 +12,19 @@ import json
 import os
 import random
 import time
+from typing import Any
 
 import numpy
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from cotenant import checkpoint, gradaccum
 
 
-class Noisy(Dataset):
+class Noisy(Dataset[Any]):
     """Each sample is augmented differently every time it is looked at."""
 
     def __init__(self, rows: int) -> None:
@@ -40,6 +42,8 @@ class Noisy(Dataset):
 
 class Counting(torch.nn.Module):
     """Carries a saved buffer and scales by it, so that losing the buffer changes the result."""
+
+    scale: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,16 +79,21 @@ def main() -> None:
     random.seed(200 + rank)
     numpy.random.seed(300 + rank)
     data = Noisy(args.rows)
-    sampler = DistributedSampler(data, seed=5) if args.dist else None
+    sampler: Any = DistributedSampler(data, seed=5) if args.dist else None
     shuffle_by = None if args.dist else torch.Generator().manual_seed(9)
     loader = DataLoader(
-        data, args.batch, shuffle=sampler is None, sampler=sampler, generator=shuffle_by, num_workers=args.workers
+        data,
+        args.batch,
+        shuffle=sampler is None,
+        sampler=sampler,
+        generator=shuffle_by,
+        num_workers=args.workers,
     )
     torch.manual_seed(1)
-    net = torch.nn.Sequential(
-        torch.nn.Linear(12, args.width), torch.nn.ReLU(), torch.nn.Dropout(0.3), Counting(),
-        torch.nn.Linear(args.width, 3),
-    )  # fmt: skip
+    carrier = Counting()
+    net = nn.Sequential(
+        nn.Linear(12, args.width), nn.ReLU(), nn.Dropout(0.3), carrier, nn.Linear(args.width, 3)
+    )
     torch.manual_seed(100 + rank)
     model = DistributedDataParallel(net) if args.dist else net
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -112,28 +121,26 @@ def main() -> None:
             schedule.step()
             best["loss"] = min(best["loss"], float(loss))
             best["seen"] += len(x)
-            net[3].scale.mul_(1.001)
+            carrier.scale.mul_(1.001)
             if args.step_s:
                 time.sleep(args.step_s)
             if state.step + 1 == args.save_at:
                 state.save(wait=args.wait)
             if state.step >= args.exit_after > 0:
                 state.close()
-                print_result(args, net, state, best, order)
+                print_result(net, state, best=best, order=order, scale=float(carrier.scale))
                 os._exit(0)  # as abruptly as a preempted process, but at a known step
         random.random()  # something at the end of an epoch draws numbers, too
-    print_result(args, net, state, best, order)
+    print_result(net, state, best=best, order=order, scale=float(carrier.scale))
     if args.dist:
         dist.destroy_process_group()
 
 
-def print_result(args, net, state, best, order) -> None:
+def print_result(net: nn.Module, state: checkpoint.Session, **more: Any) -> None:
     result = {
         "sha256": checkpoint.parameters_sha256(net),
         "step": state.step,
-        "best": best,
-        "scale": float(net[3].scale),
-        "order": order,
+        **more,
         "resumed": vars(state.resumed) if state.resumed else None,
         "history": state.accumulation_history,
         "draw": [random.random(), float(torch.rand(())), float(numpy.random.random())],
