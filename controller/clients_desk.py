@@ -192,7 +192,7 @@ class ClientsDesk:
             self._look_again = False
             now_s = self._core.clock.now_s()
             self._answer_waits(now_s)
-            self._logs.look_again(now_s)
+            self._core.after_commit(partial(self._logs.look_again, now_s))
 
     def tick(self) -> None:
         """About twice a second, for deadlines."""

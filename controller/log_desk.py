@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+import msgspec
+
 from cotenant.controller.agents_link import AgentsLink
 from cotenant.controller.core import Core
 from cotenant.controller.domain.ids import AttemptNo, HostId
@@ -89,6 +91,13 @@ class LogDesk:
             self._open[reader] -= 1
             if self._open[reader] <= 0:
                 del self._open[reader]
+            if (
+                reply.request
+                and reply.missing
+                and host_id not in job.started_hosts
+                and stretch.ended_s is None
+            ):
+                reply = msgspec.structs.replace(reply, missing="", closed=False)  # Not written yet.
             closed = reply.closed or bool(reply.missing and stretch.ended_s is not None)
             part = LogPart(
                 request_id=request_id,

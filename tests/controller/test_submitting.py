@@ -1,0 +1,128 @@
+"""What a submission becomes: numbers, owners, dependencies; and what is refused, with the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import Dependency, JobSpec, Launch
+from cotenant.controller.secrets import Secrets
+from cotenant.controller.submitting import Denied, accept
+from cotenant.controller.wire.clients import Submit
+from tests.controller.station import ALICE, Station, job
+
+
+def batch(*after: str, **more: Any) -> tuple[JobSpec, ...]:
+    """One job per argument; each argument is what that job waits for ("" = nothing)."""
+    return tuple(
+        job(
+            job_id=JobId(f"new-{at}"),
+            after=(Dependency(job_id=JobId(wanted)),) if wanted else (),
+            **more,
+        )
+        for at, wanted in enumerate(after)
+    )
+
+
+def test_jobs_are_numbered_in_order() -> None:
+    accepted = accept(Submit(specs=batch("", "", "")), ALICE, 7, {})
+    assert [spec.job_id for spec in accepted.specs] == ["7", "8", "9"]
+
+
+def test_the_tasks_of_an_array_share_a_number() -> None:
+    accepted = accept(Submit(specs=batch("", "", ""), array_indices=(0, 5, 10)), ALICE, 7, {})
+    assert [spec.job_id for spec in accepted.specs] == ["7_0", "7_5", "7_10"]
+
+
+def test_a_job_may_wait_for_an_earlier_one_of_its_batch() -> None:
+    accepted = accept(Submit(specs=batch("", "new-0")), ALICE, 7, {})
+    assert accepted.specs[1].after[0].job_id == "7"
+
+
+@pytest.mark.parametrize("wanted", ["new-1", "99", "x"])
+def test_a_job_cannot_wait_for_a_later_or_unknown_one(wanted: str) -> None:
+    with pytest.raises(Denied, match=f"after job {wanted}, which is not known"):
+        accept(Submit(specs=batch(wanted, "")), ALICE, 7, {})
+
+
+def test_the_owner_comes_from_the_key_not_from_the_message() -> None:
+    forged = Launch(argv=("x",), workdir="/", uid=0, gid=0, groups=(0,))
+    (spec,) = accept(Submit(specs=(job(user="root", launch=forged),)), ALICE, 1, {}).specs
+    assert (spec.user, spec.launch.uid, spec.launch.gid, spec.launch.groups) == (
+        "alice",
+        1001,
+        1001,
+        (1001, 2000),
+    )
+
+
+def test_variables_that_look_secret_are_taken_for_secrets() -> None:
+    launch = Launch(argv=("x",), workdir="/", env={"WANDB_API_KEY": "hush", "LANG": "C"})
+    accepted = accept(Submit(specs=(job(launch=launch),)), ALICE, 1, {})
+    assert accepted.secrets == {"WANDB_API_KEY": "hush"}
+    assert accepted.specs[0].launch.env == {"LANG": "C"}
+    assert accepted.specs[0].launch.secrets == ("WANDB_API_KEY",)
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        (Submit(specs=()), "1 to 10000 jobs, this one has 0"),
+        (Submit(specs=batch("", ""), array_indices=(1,)), "as many different indices"),
+        (Submit(specs=batch("", ""), array_indices=(1, 1)), "as many different indices"),
+        (Submit(specs=batch(""), array_indices=(-1,)), "array indices are 0 to"),
+        (Submit(specs=(job(launch=Launch(workdir="/")),)), "there is no command to run"),
+        (Submit(specs=(job(launch=Launch(argv=("x",), workdir="here")),)), "not an absolute path"),
+        (Submit(specs=(job(launch=Launch(argv=("x" * 2_000_000,), workdir="/")),)), "longer than"),
+        (Submit(specs=batch(""), secrets={"A": "x" * 300_000}), "secrets are limited"),
+        (Submit(specs=batch(""), idempotency_key="x" * 201), "at most 200 characters"),
+        (Submit(specs=(job(), job())), "two jobs of one submission are called new-0"),
+    ],
+)
+def test_what_is_refused(request_: Submit, why: str) -> None:
+    with pytest.raises(Denied, match=why) as caught:
+        accept(request_, ALICE, 1, {})
+    assert caught.value.code == "usage"
+
+
+def test_a_whole_array_can_be_waited_for(station: Station) -> None:
+    station.ask(Submit(specs=batch("", "", ""), array_indices=(0, 1, 2)))
+    answer = station.ask(Submit(specs=batch("1")))
+    waiting = station.core.state.engine.jobs[answer.job_ids[0]]
+    assert [d.job_id for d in waiting.spec.after] == ["1_0", "1_1", "1_2"]
+    assert waiting.phase == "blocked"
+
+
+# --- Secrets on disk -------------------------------------------------------------------------------
+
+
+def test_secrets_stay_until_the_last_task_of_their_submission_has_ended(tmp_path: Any) -> None:
+    secrets = Secrets(tmp_path / "s")
+    tasks = [JobId("7_0"), JobId("7_1")]
+    secrets.keep(tasks, {"A_TOKEN": "x", "OTHER": "y"})
+    (path,) = (tmp_path / "s").iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert secrets.read(JobId("7_1"), ["A_TOKEN"]) == {"A_TOKEN": "x"}
+    assert secrets.read(JobId("8"), ["A_TOKEN"]) == {}
+    secrets.release(lambda job_id: job_id == "7_0")
+    assert path.exists()
+    secrets.release(lambda job_id: True)
+    assert not path.exists()
+
+
+def test_secrets_of_a_submission_that_never_became_durable_are_swept(tmp_path: Any) -> None:
+    Secrets(tmp_path).keep([JobId("7"), JobId("8")], {"A": "x"})
+    again = Secrets(tmp_path)
+    again.used_by([JobId("8")])
+    again.release(lambda job_id: False)
+    assert [path.name for path in tmp_path.iterdir()] == ["8.json"]
+    assert again.read(JobId("8"), ["A"]) == {"A": "x"}
+
+
+def test_secrets_are_gone_when_the_job_is(station: Station) -> None:
+    launch = Launch(argv=("x",), workdir="/", env={"A_TOKEN": "x"})
+    station.ask(Submit(specs=(msgspec.structs.replace(job(), launch=launch),)), ALICE)
+    assert station.secrets.read(JobId("1"), ["A_TOKEN"]) == {"A_TOKEN": "x"}
