@@ -12,6 +12,7 @@ Recovery calls `fold` with the recorded decision instead, so that no policy is a
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -31,7 +32,7 @@ from cotenant.controller.domain.actions import (
     Share,
     Wake,
 )  # fmt: skip
-from cotenant.controller.domain.cluster import SUSPECT_AFTER, Host
+from cotenant.controller.domain.cluster import SUSPECT_AFTER, Host, HostState
 from cotenant.controller.domain.commands import (
     AnyCommand,
     ForgetJob,
@@ -39,7 +40,7 @@ from cotenant.controller.domain.commands import (
     StopAttempt,
     Think,
 )  # fmt: skip
-from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
+from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId, natural_key
 from cotenant.controller.domain.job import (
     ENDED,
     LEAVING,
@@ -199,8 +200,7 @@ class Engine:
         return self._commit(decision)
 
     def _apply(self, event: ev.AnyEvent, now_s: float) -> None:
-        assert now_s >= self._ledger.now_s, f"time went back from {self._ledger.now_s} to {now_s}"
-        self._ledger.now_s = now_s
+        self._ledger.begin(now_s)
         self._out, self.refusals = [], []
         _HANDLERS[type(event)](self, event)
 
@@ -232,7 +232,9 @@ class Engine:
                 if job is not None and job.phase is Phase.QUEUED:
                     job.reason = action.reason
             case Wake():
-                self._alarm(max(action.at_s, self.now_s), "wake", "", 0)
+                if not self.now_s <= action.at_s < float("inf"):
+                    return because("refused-time", action.at_s)
+                self._alarm(action.at_s, "wake", "", 0)
             case Compute():
                 self._out.append(
                     Think(
@@ -286,9 +288,10 @@ class Engine:
         assert placement is not None
         job.attempt = AttemptNo(job.attempt + 1)
         job.waits_for, job.stop_cause, job.stop_reason, job.outcome = (), "", None, ""
+        job.visited = tuple(dict.fromkeys((*job.visited, *starting.hosts_of(ledger, job))))
         job.started_hosts, job.exit_code, job.step_s = (), None, None
         job.start_step = job.step = job.durable_step
-        job.hosts_left = tuple(dict.fromkeys(ledger.devices[d].host_id for d in placement.devices))
+        job.hosts_left = starting.hosts_of(ledger, job)
         if job.first_start_s is None:
             job.first_start_s = self.now_s
         ledger.change(job, Change.LAUNCH, placement.reason)
@@ -308,7 +311,7 @@ class Engine:
 
     def _launch_reserved(self) -> None:
         """Start reserved jobs whose victims have all left. A few at most, so a scan of claims is cheap."""
-        for job_id in dict.fromkeys(self._ledger.claimants()):
+        for job_id in self._ledger.claimants():
             job = self._ledger.jobs[job_id]
             job.waits_for = tuple(v for v in job.waits_for if self._still_on(v, job))
             if not job.waits_for:
@@ -323,6 +326,8 @@ class Engine:
         self._ledger.unclaim(job)
         job.placement, job.waits_for = None, ()
         self._ledger.change(job, change, reason)
+        if change is Change.UNRESERVE:
+            self._start_ageing(job)
 
     def _stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:
         """Ask a job to leave its devices: with a save if it can and is past loading."""
@@ -416,11 +421,11 @@ class Engine:
         if spec.hold:
             job.reason = because("held-by", spec.user or "its owner")
         ledger.add_job(job)
-        if not spec.hold:
-            self._queue_or_block(job)
+        if not spec.hold and not self._queue_or_block(job):
+            self._ended(job)
 
-    def _queue_or_block(self, job: Job) -> None:
-        """A queued job with an open dependency is blocked; with a failed one it is cancelled."""
+    def _queue_or_block(self, job: Job) -> bool:
+        """A queued job with an open dependency is blocked; with a failed one it is cancelled: False."""
         waits = None
         for dependency in job.spec.after:
             other = self._ledger.jobs.get(dependency.job_id)
@@ -430,19 +435,19 @@ class Engine:
                 if dependency.need == "ok":
                     reason = because("after-failed", other.job_id, other.phase)
                     self._ledger.change(job, Change.CANCEL, reason)
-                    self._ended(job)
-                    return
+                    return False
                 continue
             self._ledger.waiting_on.setdefault(other.job_id, set()).add(job.job_id)
-            waits = waits or other.job_id
+            waits = waits or (other.job_id, " well" if dependency.need == "ok" else "")
         if waits is not None:
-            self._ledger.change(job, Change.BLOCK, because("after-job", waits, ""))
-            return
-        self._start_ageing(job)
+            self._ledger.change(job, Change.BLOCK, because("after-job", *waits))
+        else:
+            self._start_ageing(job)
+        return True
 
     def _start_ageing(self, job: Job) -> None:
         if self.config.policy.ageing_s > 0 and not job.aged:
-            due_s = self.now_s + max(0.0, self.config.policy.ageing_s - job.wait_s)
+            due_s = self.now_s + max(0.0, self.config.policy.ageing_s - job.queued_s)
             self._alarm(due_s, "age", job.job_id, job.attempt)
 
     def _on_cancel(self, event: ev.CancelRequested) -> None:
@@ -474,8 +479,9 @@ class Engine:
             return
         job.infra_failures = 0
         job.workdir_missing = ()
-        self._ledger.change(job, Change.RELEASE, because("submitted", job.spec.user or event.by))
-        self._queue_or_block(job)
+        self._ledger.change(job, Change.RELEASE, self._submitted(job))
+        if not self._queue_or_block(job):
+            self._ended(job)
 
     def _on_preempt(self, event: ev.PreemptRequested) -> None:
         job = self._ledger.jobs.get(event.job_id)
@@ -487,7 +493,7 @@ class Engine:
         if job is None or job.phase is not Phase.RUNNING or not job.resumable:
             return
         assert job.placement is not None
-        first = self._ledger.devices[job.placement.devices[0]].host_id
+        first = self._ledger.host_of(job.placement.devices[0])
         self._out.append(
             SaveAttempt(command_id=self._command_id(), host_id=first, job_id=job.job_id, attempt=job.attempt)
         )
@@ -503,9 +509,15 @@ class Engine:
     def _on_joined(self, event: ev.HostJoined) -> None:
         """Register the host, then make both sides agree on which attempts run there."""
         ledger = self._ledger
+        known = ledger.hosts.get(event.report.host_id)
+        changed = known is not None and known.report != event.report
         host = ledger.put_host(event.report)
         host.silent = host.lost = False
+        host.reason = self._host_reason(host)
         ledger.refresh_host(host)
+        if changed:
+            self._drop_reservations(host.host_id, because("host-changed", host.host_id))
+        self._heard_again(host.host_id)
         running = {(a.job_id, a.attempt) for a in event.attempts if a.running}
         listed = {(a.job_id, a.attempt) for a in event.attempts}
         ours = {(j.job_id, j.attempt): j for j in ledger.on_host(host.host_id)}
@@ -522,11 +534,30 @@ class Engine:
     def _on_silent(self, event: ev.HostSilent) -> None:
         self._flag_host(event.host_id, silent=True)
         for job in self._ledger.on_host(event.host_id):
-            if not job.resumable:
-                job.reason = because("host-silent", event.host_id)
+            job.reason = self._silence(job, event.host_id)
+        self._drop_reservations(event.host_id, because("not-answering", event.host_id))
 
     def _on_back(self, event: ev.HostBack) -> None:
         self._flag_host(event.host_id, silent=False)
+        self._heard_again(event.host_id)
+
+    def _silence(self, job: Job, host_id: HostId) -> Reason:
+        return because("host-silent-lease" if job.resumable else "host-silent", host_id)
+
+    def _heard_again(self, host_id: HostId) -> None:
+        """What was said of its jobs while it was silent is not true any more."""
+        for job in self._ledger.on_host(host_id):
+            if job.reason in (self._silence(job, host_id), because("host-silent", host_id)):
+                assert job.placement is not None
+                job.reason = job.stop_reason or job.placement.reason
+
+    def _host_reason(self, host: Host) -> Reason | None:
+        """Why it gets no new work, for as long as it is heard."""
+        if host.drained_by:
+            return because("drained", host.host_id)
+        if host.state is HostState.SUSPECT:
+            return because("suspect", host.host_id, host.failures_in_row)
+        return None
 
     def _flag_host(self, host_id: HostId, *, silent: bool) -> None:
         host = self._ledger.hosts.get(host_id)
@@ -550,12 +581,28 @@ class Engine:
             else:
                 job.reason = because("host-silent", event.host_id)
         self._drop_reservations(event.host_id, host.reason)
+        if event.by != "lease":
+            self._give_up_checkpoints(host.checkpoint_domain)
+
+    def _give_up_checkpoints(self, domain: str) -> None:
+        """An admin said that a host will not come back; what only it could read is lost with it."""
+        if any(host.checkpoint_domain == domain and not host.lost for host in self.hosts.values()):
+            return
+
+        def without(job: Job) -> None:
+            job.checkpoints = tuple(c for c in job.checkpoints if c.domain != domain)
+            if job.phase not in ON_DEVICES:
+                job.step = job.durable_step
+                job.remaining_s = remaining_from(self._ledger.estimates, job, job.step, self.now_s)
+
+        for job in self.jobs.values():
+            if job.phase not in ENDED and any(c.domain == domain for c in job.checkpoints):
+                self._ledger.rekey(job, without)
 
     def _drop_reservations(self, host_id: HostId, reason: Reason) -> None:
-        for job_id in dict.fromkeys(self._ledger.claimants()):
+        for job_id in self._ledger.claimants():
             job = self._ledger.jobs[job_id]
-            assert job.placement is not None
-            if any(self._ledger.devices[d].host_id == host_id for d in job.placement.devices):
+            if host_id in starting.hosts_of(self._ledger, job):
                 self._unreserve(job, reason)
 
     def _on_drained(self, event: ev.HostDrained) -> None:
@@ -563,11 +610,13 @@ class Engine:
         if host is not None:
             host.drained_by, host.reason = event.by, because("drained", event.host_id)
             self._ledger.refresh_host(host)
+            self._drop_reservations(event.host_id, host.reason)
 
     def _on_resumed(self, event: ev.HostResumed) -> None:
         host = self._ledger.hosts.get(event.host_id)
         if host is not None:
-            host.drained_by, host.failures_in_row, host.reason = "", 0, None
+            host.drained_by, host.failures_in_row = "", 0
+            host.reason = host.reason if host.lost else None
             self._ledger.refresh_host(host)
 
     # --- Events from attempts ----------------------------------------------------------------------
@@ -591,15 +640,17 @@ class Engine:
         job.accumulates = event.accumulates
         spread = self._domains(job)
         job.resumable = event.resumable and job.spec.resumable is not False and len(spread) <= 1
-        job.start_step = job.step = max(job.step, event.step)
+        if job.phase is Phase.LOADING and event.step != job.step:  # Not the step we thought it would find.
+            self._ledger.rekey(job, lambda j: self._resumed_at(j, event.step))
+
+    def _resumed_at(self, job: Job, step: int) -> None:
+        job.remaining_s = remaining_from(self._ledger.estimates, job, step, self.now_s)
+        job.start_step = job.step = step
 
     def _domains(self, job: Job) -> set[str]:
         """The checkpoint domains a gang writes to; over more than one it cannot resume."""
-        assert job.placement is not None
-        return {
-            self._ledger.hosts[self._ledger.devices[d].host_id].checkpoint_domain
-            for d in job.placement.devices
-        }
+        hosts = starting.hosts_of(self._ledger, job)
+        return {self._ledger.hosts[host_id].checkpoint_domain for host_id in hosts}
 
     def _on_first_step(self, event: ev.FirstStepDone) -> None:
         job = self._current(event.job_id, event.attempt)
@@ -608,10 +659,16 @@ class Engine:
         assert job.placement is not None
         job.infra_failures, job.avoid = 0, ()
         for host_id in job.hosts_left:
-            self._ledger.hosts[host_id].failures_in_row = 0
+            self._clear_suspicion(self._ledger.hosts[host_id])
         job.remaining_at_s = self.now_s
         job.step = max(job.step, event.step)
         self._ledger.change(job, Change.FIRST_STEP, job.placement.reason)
+
+    def _clear_suspicion(self, host: Host) -> None:
+        if host.failures_in_row:
+            host.failures_in_row = 0
+            host.reason = host.reason if host.lost else self._host_reason(host)
+            self._ledger.refresh_host(host)
 
     def _on_progress(self, event: ev.ProgressSeen) -> None:
         job = self._current(event.job_id, event.attempt)
@@ -621,17 +678,29 @@ class Engine:
         observe_sharing(self._ledger, job)
 
     def _on_durable(self, event: ev.CheckpointDurable) -> None:
-        job = self._current(event.job_id, event.attempt)
+        job = self._ledger.jobs.get(event.job_id)
         host = self._ledger.hosts.get(event.host_id)
-        if job is None or host is None:
-            return  # A late word about an attempt that is over: what counted came before its end.
+        if job is None or host is None or job.attempt != event.attempt or job.phase in ENDED:
+            return
+        # Nobody could put the parts of a gang over several domains together: they bind it to no host.
+        if job.phase is Phase.RESERVED or (
+            len(self._domains(job)) > 1 if job.phase in ON_DEVICES else not job.resumable
+        ):
+            return
         record = CheckpointRecord(
             attempt=event.attempt, step=event.step, domain=host.checkpoint_domain, exact=event.exact
         )
         if record in job.checkpoints:
             return
+        # Also a late word of a host that was given up: the job still waits, and may as well go on from there.
+        self._ledger.rekey(job, lambda j: self._learn_checkpoint(j, record))
+
+    def _learn_checkpoint(self, job: Job, record: CheckpointRecord) -> None:
         known = sorted((*job.checkpoints, record), key=lambda c: (c.attempt, c.step))
         job.checkpoints = tuple(known[-CHECKPOINTS_KNOWN:])
+        if job.phase not in ON_DEVICES and job.durable_step > job.step:
+            job.remaining_s = remaining_from(self._ledger.estimates, job, job.durable_step, self.now_s)
+            job.step = job.durable_step
 
     def _on_ended(self, event: ev.AttemptEnded) -> None:
         job = self._current(event.job_id, event.attempt)
@@ -661,7 +730,8 @@ class Engine:
         if not job.hosts_left:
             self._settle(job)
         elif outcome != "finished" and job.phase not in LEAVING:
-            self._stop(job, "peer", because("gang-peer-ended", host_id), save=False)
+            reason = job.stop_reason or because("gang-peer-ended", host_id)
+            self._stop(job, job.stop_cause or "peer", reason, save=False)
 
     def _blame(self, host: Host, job: Job) -> None:
         host.failures_in_row += 1
@@ -669,6 +739,7 @@ class Engine:
         if host.failures_in_row >= SUSPECT_AFTER:
             host.reason = because("suspect", host.host_id, host.failures_in_row)
             self._ledger.refresh_host(host)
+            self._drop_reservations(host.host_id, host.reason)
             self._alarm(self.now_s + PROBATION_S, "probation", host.host_id, 0)
 
     # --- The end of an attempt ---------------------------------------------------------------------
@@ -725,27 +796,33 @@ class Engine:
 
     def _requeue(self, job: Job, change: Change, reason: Reason) -> None:
         """Wait again, from the last durable step."""
-        self._ledger.requeue(job, change, reason, remaining_from(job, job.durable_step))
+        left_s = remaining_from(self._ledger.estimates, job, job.durable_step, self.now_s)
+        self._ledger.requeue(job, change, reason, left_s)
         if change is Change.LEAVE:
             self._start_ageing(job)
 
     def _end(self, job: Job, change: Change, reason: Reason) -> None:
-        assert job.placement is not None
-        devices = (self._ledger.devices.get(d) for d in job.placement.devices)
-        hosts = dict.fromkeys(device.host_id for device in devices if device is not None)
         self._ledger.change(job, change, reason)
         job.placement = None
-        for host_id in hosts:
-            self._out.append(ForgetJob(command_id=self._command_id(), host_id=host_id, job_id=job.job_id))
         self._ended(job)
 
     def _ended(self, job: Job) -> None:
-        """Jobs that waited for this one may go, or are cancelled with it."""
-        for waiting_id in sorted(self._ledger.waiting_on.pop(job.job_id, ())):
-            waiting = self._ledger.jobs.get(waiting_id)
-            if waiting is not None and waiting.phase is Phase.BLOCKED:
-                self._ledger.change(waiting, Change.UNBLOCK, because("submitted", waiting.spec.user))
-                self._queue_or_block(waiting)
+        """Its hosts may forget it; jobs that waited for it may go, or are cancelled with it (and those that
+        waited for them: a list of work, since a chain can be longer than the stack is deep)."""
+        ended = deque([job])
+        while ended:
+            one = ended.popleft()
+            for host_id in one.visited:
+                self._out.append(ForgetJob(command_id=self._command_id(), host_id=host_id, job_id=one.job_id))
+            for waiting_id in sorted(self._ledger.waiting_on.pop(one.job_id, ()), key=natural_key):
+                waiting = self._ledger.jobs.get(waiting_id)
+                if waiting is not None and waiting.phase is Phase.BLOCKED:
+                    self._ledger.change(waiting, Change.UNBLOCK, self._submitted(waiting))
+                    if not self._queue_or_block(waiting):
+                        ended.append(waiting)
+
+    def _submitted(self, job: Job) -> Reason:
+        return because("submitted", job.spec.user or "somebody")
 
     def _forget_old(self) -> None:
         while len(self._ledger.ended) > self.config.keep_ended:
@@ -796,7 +873,8 @@ class Engine:
             self._stop(job, "time-limit", because("time-limit", job.spec.time_limit_s or 0.0), save=True)
         elif alarm.kind == "back-off" and job.phase is Phase.BLOCKED:
             self._ledger.change(job, Change.UNBLOCK, job.reason)
-            self._queue_or_block(job)
+            if not self._queue_or_block(job):
+                self._ended(job)
         elif alarm.kind == "age" and job.phase is Phase.QUEUED and not job.aged:
             self._ledger.rekey(job, _set_aged)
             job.reason = because("aged", self.config.policy.ageing_s)

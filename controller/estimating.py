@@ -89,12 +89,12 @@ def observe_sharing(ledger: Ledger, job: Job) -> None:
         ledger.pairs.observe(job, partner, job.step_s / alone_s)
 
 
-def remaining_from(job: Job, step: int) -> float | None:
+def remaining_from(estimates: Estimates, job: Job, step: int, now_s: float) -> float | None:
     """Expected training seconds when the job goes on from an earlier step (work since then is lost)."""
-    if job.remaining_s is None:
-        return None
-    lost_steps = max(0, job.step - step)
     if job.spec.iterations is not None and job.solo_step_s is not None:
         return max(0, job.spec.iterations - step) * job.solo_step_s
+    if step == 0:
+        return estimate_arrival(estimates, job.spec)[0]
+    left_s = job.remaining_now_s(now_s)
     pace_s = job.solo_step_s or job.step_s or 0.0
-    return job.remaining_s + lost_steps * pace_s
+    return None if left_s is None else left_s + max(0, job.step - step) * pace_s

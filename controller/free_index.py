@@ -19,7 +19,6 @@ class FreeIndex:
     def __init__(self) -> None:
         self._devices: dict[tuple[HostId, str], SortedList[DeviceId]] = {}
         self._hosts: SortedDict[str, list[SortedList[HostId]]] = SortedDict()  # type -> by count
-        self._capacity: dict[str, int] = {}
 
     def types(self) -> Sequence[str]:
         return list(self._hosts)
@@ -27,9 +26,6 @@ class FreeIndex:
     def most(self, type: str) -> int:
         buckets = self._hosts.get(type, [])
         return next((count for count in range(len(buckets) - 1, 0, -1) if buckets[count]), 0)
-
-    def capacity(self, type: str) -> int:
-        return self._capacity.get(type, 0)
 
     def with_free(self, type: str, count: int) -> Iterable[HostId]:
         buckets = self._hosts.get(type, [])
@@ -42,15 +38,10 @@ class FreeIndex:
     def set_host(self, host: Host, is_free: Iterable[DeviceId]) -> None:
         """Put a host's free devices in, or take it out if it does not get new work."""
         self.remove_host(host.host_id)
-        by_type: dict[str, int] = {}
-        for device in host.report.devices:
-            by_type[device.type] = by_type.get(device.type, 0) + device.healthy
-        for type, count in by_type.items():
-            self._capacity[type] = max(self._capacity.get(type, 0), count)
         if host.state is not HostState.OK:
             return
         free = set(is_free)
-        for type in by_type:
+        for type in dict.fromkeys(device.type for device in host.report.devices):
             devices = SortedList(
                 d.device_id for d in host.report.devices if d.type == type and d.device_id in free
             )

@@ -25,6 +25,9 @@ from cotenant.controller.free_index import FreeIndex
 QueueKey = Callable[[Job], tuple[float, ...]]
 
 
+SIZES_KEPT = 10_000
+
+
 class Estimates(msgspec.Struct, kw_only=True):
     """Run times of ended jobs, for estimating those that say nothing about themselves."""
 
@@ -41,7 +44,10 @@ class Saved(msgspec.Struct, kw_only=True):
     estimates: Estimates
     next_number: int = 1
     next_command: int = 1
-    ports_used: int = 0
+    ended: list[JobId] = []
+    """Oldest first."""
+    departed: list[Device] = []
+    """Devices that left their host's report while a job was on them."""
 
 
 class Ledger:
@@ -57,30 +63,50 @@ class Ledger:
         self.estimates = Estimates()
         self.next_number = 1
         self.next_command = 1
-        self.ports_used = 0
         self.waiting_on: dict[JobId, set[JobId]] = {}
         """Job -> blocked jobs that depend on it."""
         self.ended: dict[JobId, None] = {}
         """Ended jobs, oldest first."""
         self._tenants: dict[DeviceId, list[JobId]] = {}
         self._claims: dict[DeviceId, JobId] = {}
+        self._departed: dict[DeviceId, Device] = {}
         self._on_host: dict[HostId, dict[JobId, None]] = {}
         self._queue_key = queue_key
         self._queues: dict[Shape, SortedKeyList[Job, Any]] = {}
         self._queued: dict[JobId, Shape] = {}
+        self._heads: SortedKeyList[Job, Any] = SortedKeyList(key=self.order_key)
+        self._newcomers: dict[JobId, None] = {}
+        self._sizes: dict[tuple[Shape, str], int] = {}
+        """What is known of `largest_...`, until a host changes."""
         self._active: SortedKeyList[Job, Any] = SortedKeyList(key=_end_key)
 
     # --- Reading (the View) ------------------------------------------------------------------------
 
-    def shapes(self) -> Iterable[Shape]:
-        return list(self._queues)
+    def heads(self) -> Iterable[Job]:
+        heads: Iterable[Job] = self._heads
+        return heads
 
     def queue(self, shape: Shape) -> Sequence[Job]:
         queue: Sequence[Job] = self._queues.get(shape, ())
         return queue
 
     def queued(self) -> Iterator[Job]:
-        return heapq.merge(*self._queues.values(), key=self.order_key)
+        heads = iter(self._heads)
+        head = next(heads, None)
+        started: list[tuple[Any, Job, Iterator[Job]]] = []  # Queues that have given their head.
+        while head is not None or started:
+            if head is not None and not (started and started[0][0] < self.order_key(head)):
+                job, rest = head, self._queues[self._queued[head.job_id]].islice(1)
+                head = next(heads, None)
+            else:
+                _, job, rest = heapq.heappop(started)
+            yield job
+            after = next(rest, None)
+            if after is not None:
+                heapq.heappush(started, (self.order_key(after), after, rest))
+
+    def newcomers(self) -> Sequence[Job]:
+        return sorted((self.jobs[j] for j in self._newcomers if j in self._queued), key=self.order_key)
 
     def queued_count(self) -> int:
         return len(self._queued)
@@ -100,12 +126,14 @@ class Ledger:
         return self._claims.get(device_id)
 
     def claimants(self) -> Iterable[JobId]:
-        """Reserved jobs, once per claimed device, in order of their claims."""
-        return list(self._claims.values())
+        """Reserved jobs, in order of arrival."""
+        return sorted(set(self._claims.values()), key=lambda job_id: self.jobs[job_id].number)
 
     def on_host(self, host_id: HostId) -> Sequence[Job]:
         """Jobs whose current attempt still has processes (as far as is known) on the host."""
-        return [self.jobs[job_id] for job_id in self._on_host.get(host_id, ())]
+        return sorted(
+            (self.jobs[job_id] for job_id in self._on_host.get(host_id, ())), key=lambda job: job.number
+        )
 
     def planned_mib(self, job: Job) -> int | None:
         return job.placement.memory_mib if job.placement else None
@@ -114,17 +142,49 @@ class Ledger:
         return self.pairs.interference(first, second)
 
     def largest_placement(self, shape: Shape) -> int:
-        best = 0
-        for type in {d.type for d in self.devices.values()}:
-            if shape.gpu_type in ("", type):
-                best = max(best, self._largest_of_type(shape, type))
-        return best
+        return self._sized(
+            (shape, "ever"), lambda: self._largest(shape, [h for h in self.hosts.values() if not h.lost])
+        )
 
-    def _largest_of_type(self, shape: Shape, type: str) -> int:
+    def largest_now(self, shape: Shape) -> int:
+        return self._sized(
+            (shape, "now"),
+            lambda: self._largest(shape, [h for h in self.hosts.values() if h.state is HostState.OK]),
+        )
+
+    def largest_host(self, shape: Shape, type: str) -> int:
+        return self._sized(
+            (shape, f"host {type}"),
+            lambda: max(
+                (
+                    sum(1 for d in host.report.devices if d.type == type and d.healthy)
+                    for host in self._up()
+                    if suits(host, shape)
+                ),
+                default=0,
+            ),
+        )
+
+    def _up(self) -> list[Host]:
+        return [host for host in self.hosts.values() if not host.lost and not host.drained_by]
+
+    def _sized(self, key: tuple[Shape, str], count: Callable[[], int]) -> int:
+        known = self._sizes.get(key)
+        if known is None:
+            if len(self._sizes) >= SIZES_KEPT:
+                self._sizes.clear()
+            known = self._sizes[key] = count()
+        return known
+
+    def _largest(self, shape: Shape, hosts: Sequence[Host]) -> int:
+        types = {d.type for host in hosts for d in host.report.devices}
+        wanted = types & {shape.gpu_type} if shape.gpu_type else types
+        suited = [host for host in hosts if suits(host, shape)]
+        return max((self._largest_of_type(shape, type, suited) for type in wanted), default=0)
+
+    def _largest_of_type(self, shape: Shape, type: str, hosts: Sequence[Host]) -> int:
         counts = []
-        for host in self.hosts.values():
-            if host.lost or not suits(host, shape):
-                continue
+        for host in hosts:
             fitting = [d for d in host.report.devices if d.type == type and d.usable_mib >= shape.memory_mib]
             spread = not host.report.address.startswith("127.")
             counts.append((len(fitting), spread))
@@ -159,14 +219,19 @@ class Ledger:
         for device in host.report.devices:
             if not self._tenants.get(device.device_id) and device.device_id not in self._claims:
                 self.devices.pop(device.device_id, None)
+            else:  # Nobody gets it any more, unless the new report has it.
+                gone = msgspec.structs.replace(device, healthy=False, note="its host no longer has it")
+                self.devices[device.device_id] = self._departed[device.device_id] = gone
         host.report = report
         for device in report.devices:
             self.devices[device.device_id] = device
+            self._departed.pop(device.device_id, None)
         self.refresh_host(host)
         return host
 
     def refresh_host(self, host: Host) -> None:
         """Rebuild the host's part of the free index after a change of its state or devices."""
+        self._sizes.clear()
         self.free.set_host(host, (d.device_id for d in host.report.devices if self._is_free(d)))
 
     def _is_free(self, device: Device) -> bool:
@@ -178,9 +243,16 @@ class Ledger:
 
     # --- Jobs --------------------------------------------------------------------------------------
 
+    def begin(self, now_s: float) -> None:
+        """Another event."""
+        assert now_s >= self.now_s, f"time went back from {self.now_s} to {now_s}"
+        self.now_s = now_s
+        self._newcomers.clear()
+
     def add_job(self, job: Job) -> None:
         assert job.job_id not in self.jobs, f"job {job.job_id} arrived twice"
         self.jobs[job.job_id] = job
+        self._newcomers[job.job_id] = None
         self._enter(job)
 
     def forget_job(self, job_id: JobId) -> None:
@@ -197,6 +269,7 @@ class Ledger:
         job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
         if after in ENDED:
             job.ended_s = self.now_s
+        self._newcomers[job.job_id] = None
         self._enter(job)
 
     def requeue(self, job: Job, change: Change, reason: Reason, remaining_s: float | None) -> None:
@@ -206,12 +279,14 @@ class Ledger:
         self._account(job)
         job.placement, job.step, job.remaining_s, job.slowdown = None, job.durable_step, remaining_s, 1.0
         job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
+        self._newcomers[job.job_id] = None
         self._enter(job)
 
     def reorder_queues(self) -> None:
         """Another policy, another order."""
         waiting = [job for queue in self._queues.values() for job in queue]
         self._queues, self._queued = {}, {}
+        self._heads.clear()
         for job in waiting:
             self._enter(job)
 
@@ -232,17 +307,23 @@ class Ledger:
             job.pause_s += spent_s
         elif job.phase not in ENDED:
             job.wait_s += spent_s
+            job.queued_s += spent_s if job.phase in (Phase.QUEUED, Phase.RESERVED) else 0.0
         if job.phase is Phase.RUNNING and job.remaining_s is not None:
             job.remaining_s = job.remaining_now_s(self.now_s)
             job.remaining_at_s = self.now_s
 
     def _leave(self, job: Job) -> None:
         if job.phase is Phase.QUEUED:
-            shape = self._queued.pop(job.job_id)
+            shape = self._queued[job.job_id]
             queue = self._queues[shape]
+            if queue[0] is job:
+                self._heads.remove(job)
+                if len(queue) > 1:
+                    self._heads.add(queue[1])
             queue.remove(job)
             if not queue:
                 del self._queues[shape]
+            del self._queued[job.job_id]
         elif job.phase in ON_DEVICES:
             self._active.remove(job)
 
@@ -254,6 +335,10 @@ class Ledger:
                 queue = self._queues[shape] = SortedKeyList(key=self.order_key)
             queue.add(job)
             self._queued[job.job_id] = shape
+            if queue[0] is job:
+                if len(queue) > 1:
+                    self._heads.remove(queue[1])
+                self._heads.add(job)
         elif job.phase in ON_DEVICES:
             job.end_s = self._end_s(job)
             self._active.add(job)
@@ -296,7 +381,7 @@ class Ledger:
     def vacate(self, job: Job, host_id: HostId) -> tuple[DeviceId, ...]:
         """Every process of the gang on this host is gone."""
         assert job.placement is not None
-        gone = [d for d in job.placement.devices if self.devices[d].host_id == host_id]
+        gone = [d for d in job.placement.devices if self.host_of(d) == host_id]
         for device_id in gone:
             here = self._tenants.get(device_id, [])
             if job.job_id in here:
@@ -304,6 +389,10 @@ class Ledger:
                 self._give(device_id)
         self._on_host.get(host_id, {}).pop(job.job_id, None)
         return tuple(gone)
+
+    def host_of(self, device_id: DeviceId) -> HostId:
+        """Also of a device that is gone: devices are named after their hosts."""
+        return HostId(device_id.rpartition("/")[0])
 
     def start_on(self, job: Job, hosts: Iterable[HostId]) -> None:
         for host_id in hosts:
@@ -316,11 +405,9 @@ class Ledger:
     def _give(self, device_id: DeviceId) -> None:
         device = self.devices[device_id]
         if self._is_free(device):
-            listed = any(d.device_id == device_id for d in self.hosts[device.host_id].report.devices)
-            if listed:
-                self.free.give(device.host_id, device.type, device_id)
-            else:  # It left the host's report while a job was on it.
-                del self.devices[device_id]
+            self.free.give(device.host_id, device.type, device_id)
+        elif device_id in self._departed and not (self._tenants.get(device_id) or device_id in self._claims):
+            del self.devices[device_id], self._departed[device_id]
 
     # --- What a placement means --------------------------------------------------------------------
 
@@ -356,7 +443,8 @@ class Ledger:
             estimates=self.estimates,
             next_number=self.next_number,
             next_command=self.next_command,
-            ports_used=self.ports_used,
+            ended=list(self.ended),
+            departed=list(self._departed.values()),
         )
 
     def load(self, saved: Saved, now_s: float) -> None:
@@ -365,15 +453,19 @@ class Ledger:
         self.now_s = now_s
         self.pairs, self.estimates = PairTable(saved.pairs), saved.estimates
         self.next_number, self.next_command = saved.next_number, saved.next_command
-        self.ports_used = saved.ports_used
         for host in saved.hosts:
             self.hosts[host.host_id] = host
             for device in host.report.devices:
                 self.devices[device.device_id] = device
+        for device in saved.departed:
+            self.devices[device.device_id] = self._departed[device.device_id] = device
         for job in saved.jobs:
             self.jobs[job.job_id] = job
-        for job in sorted(saved.jobs, key=lambda j: (j.ended_s or 0.0, j.number)):
-            self._restore(job)
+        for job_id in saved.ended:
+            self._enter(self.jobs[job_id])
+        for job in sorted(saved.jobs, key=lambda j: j.number):
+            if job.phase not in ENDED:
+                self._restore(job)
         for host in saved.hosts:
             self.refresh_host(host)
 
@@ -394,7 +486,7 @@ class Ledger:
                 self._claims[device_id] = job.job_id
         elif job.phase in ON_DEVICES:
             for device_id in job.placement.devices:
-                if device_id in self.devices and self.devices[device_id].host_id in job.hosts_left:
+                if self.host_of(device_id) in job.hosts_left:
                     self._tenants.setdefault(device_id, []).append(job.job_id)
 
     def check(self) -> None:
@@ -402,6 +494,8 @@ class Ledger:
         self._check_devices()
         queued = [job for queue in self._queues.values() for job in queue]
         assert {j.job_id for j in queued} == {j.job_id for j in self.jobs.values() if j.phase is Phase.QUEUED}
+        heads = sorted((queue[0] for queue in self._queues.values()), key=self.order_key)
+        assert [j.job_id for j in self._heads] == [j.job_id for j in heads]
         assert len(self._active) == sum(1 for j in self.jobs.values() if j.phase in ON_DEVICES)
         for job in self.jobs.values():
             assert (job.placement is not None) == (job.phase in ON_DEVICES or job.phase is Phase.RESERVED), (

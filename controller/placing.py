@@ -25,6 +25,9 @@ def check(ledger: Ledger, action: Place | Share) -> Reason | None:
     count = len(set(action.devices))
     if count != len(action.devices) or not spec.gpus_min <= count <= spec.gpus_max:
         return because("refused-gang", what, count, spec.gpus_min, spec.gpus_max)
+    refusal = _check_accumulation(job, action.accumulation_steps)
+    if refusal is not None:
+        return refusal
     refusal = _check_gang(ledger, job, action.devices)
     if refusal is not None:
         return refusal
@@ -32,6 +35,17 @@ def check(ledger: Ledger, action: Place | Share) -> Reason | None:
         refusal = _check_device(ledger, job, action, device_id)
         if refusal is not None:
             return refusal
+    return None
+
+
+def _check_accumulation(job: Job, steps: int) -> Reason | None:
+    if steps == 1:
+        return None
+    what, batch = f"job {job.job_id}", job.spec.batch_size
+    if batch is None or not 1 <= steps <= batch:
+        return because("refused-accumulation", what, steps, f"its batch is {batch or 'not known'}")
+    if not job.can_accumulate:
+        return because("refused-accumulation", what, steps, "it was never seen to accumulate")
     return None
 
 

@@ -15,13 +15,19 @@ def gang_of(ledger: Ledger, job: Job) -> tuple[GangMember, ...]:
     assert job.placement is not None
     by_host: dict[HostId, list[DeviceId]] = {}
     for device_id in job.placement.devices:
-        by_host.setdefault(ledger.devices[device_id].host_id, []).append(device_id)
+        by_host.setdefault(ledger.host_of(device_id), []).append(device_id)
     members: list[GangMember] = []
     first_rank = 0
     for host_id, devices in by_host.items():
         members.append(GangMember(host_id=host_id, devices=tuple(devices), first_rank=first_rank))
         first_rank += len(devices)
     return tuple(members)
+
+
+def hosts_of(ledger: Ledger, job: Job) -> tuple[HostId, ...]:
+    """The hosts of a placement in rank order, whether or not their devices are still offered."""
+    assert job.placement is not None
+    return tuple(dict.fromkeys(ledger.host_of(d) for d in job.placement.devices))
 
 
 def start_commands(

@@ -67,6 +67,8 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"{self.host_id}: a device is listed twice")
         if any(d.host_id != self.host_id for d in self.devices):
             raise ValueError(f"{self.host_id}: a device names another host")
+        if any(not d.device_id.startswith(f"{self.host_id}/") for d in self.devices):
+            raise ValueError(f"{self.host_id}: a device is not named after its host")
         if self.port_count < 1 or not 1024 <= self.port_first <= 65535:
             raise ValueError(f"{self.host_id}: bad port range {self.port_first}+{self.port_count}")
 

@@ -98,7 +98,7 @@ class HostDrained(Event, frozen=True, kw_only=True, tag="HostDrained"):
 
 
 class HostResumed(Event, frozen=True, kw_only=True, tag="HostResumed"):
-    """Back to work: undoes drain, suspicion and loss."""
+    """Back to work: undoes drain and suspicion. A lost host comes back by joining."""
 
     host_id: HostId
     by: str

@@ -299,6 +299,8 @@ class Job(msgspec.Struct, kw_only=True):
     """Predicted end of a running job: its place in the ledger's order of running jobs."""
     profile: Profile | None = None
     aged: bool = False
+    queued_s: float = 0.0
+    """Time it could have run and did not; time held or blocked makes nobody old."""
 
     # Accounting, in seconds; JCT = wait + load + run + pause.
     wait_s: float = 0.0
@@ -317,6 +319,8 @@ class Job(msgspec.Struct, kw_only=True):
     exit_code: int | None = None
     avoid: tuple[HostId, ...] = ()
     """Hosts of its last infrastructure failures: tried last."""
+    visited: tuple[HostId, ...] = ()
+    """Hosts on which it was ever started: they keep things of it until it has ended."""
     workdir_missing: tuple[HostId, ...] = ()
 
     @property
@@ -326,6 +330,13 @@ class Job(msgspec.Struct, kw_only=True):
     @property
     def durable_step(self) -> int:
         return max((c.step for c in self.checkpoints), default=0)
+
+    @property
+    def can_accumulate(self) -> bool:
+        """Seen live, or measured with more than one accumulation step."""
+        return self.accumulates or (
+            self.profile is not None and any(p.accumulation_steps > 1 for p in self.profile.points)
+        )
 
     @property
     def preemptible(self) -> bool:

@@ -40,8 +40,10 @@ class Plan:
         """As if the job had left its devices: those that nobody else holds count as free."""
         self._preempted.add(job.job_id)
         for device_id in job.placement.devices if job.placement else ():
-            device = self.view.devices[device_id]
-            if self.view.hosts[device.host_id].state is not HostState.OK or not device.healthy:
+            device = self.view.devices.get(device_id)
+            if device is None or not device.healthy:
+                continue
+            if self.view.hosts[device.host_id].state is not HostState.OK:
                 continue
             free = self._touch(device.host_id, device.type)
             if not self.staying(device_id) and device_id not in free:
@@ -66,15 +68,17 @@ class Plan:
         touched = (len(devices) for (_, t), devices in self._free.items() if t == type)
         return max(self.view.free.most(type), max(touched, default=0))
 
+    def any_free(self) -> bool:
+        return any(self._most(type) > 0 for type in self.view.free.types())
+
     def free_count(self, shape: Shape) -> int:
-        """Free devices a job of this shape could use, at most `shape.gpus` of them counted per type."""
+        """Free devices that a job of this shape could use, all of one type."""
         best = 0
         for type in self._types(shape):
             total = 0
             for count in range(self._most(type), 0, -1):
-                total += count * sum(
-                    1 for host_id in self._hosts_with(type, count) if self._suits(host_id, shape)
-                )
+                suited = (h for h in self._hosts_with(type, count) if self._suits(h, shape))
+                total += sum(len(self._fitting(host_id, type, shape)) for host_id in suited)
             best = max(best, total)
         return best
 
@@ -111,7 +115,7 @@ class Plan:
                 devices = self._fitting(host_id, type, shape)
                 if len(devices) >= shape.gpus:
                     return tuple(devices[: shape.gpus])
-        if shape.nodes == 0 and shape.gpus > largest_host(self.view, shape, type):
+        if shape.nodes == 0 and shape.gpus > self.view.largest_host(shape, type):
             return self._spread(shape, type, avoid)
         return None
 
@@ -206,17 +210,3 @@ class Plan:
         if key not in self._free:
             self._free[key] = list(self.view.free.devices(host_id, type))
         return self._free[key]
-
-
-def largest_host(view: View, shape: Shape, type: str) -> int:
-    """Most devices of a type on one suitable host, busy or not: decides if a gang must be spread."""
-    if not (shape.features or shape.domain or shape.not_hosts):
-        return view.free.capacity(type)
-    return max(
-        (
-            sum(1 for device in host.report.devices if device.type == type and device.healthy)
-            for host in view.hosts.values()
-            if suits(host, shape)
-        ),
-        default=0,
-    )

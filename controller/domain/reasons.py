@@ -58,10 +58,12 @@ TEMPLATES: Final[dict[str, str]] = {
     "workdir-missing": "working directory {0} does not exist on {1}",
     # Waiting.
     "behind": "behind job {0} in {1} order",
+    "behind-no-devices": "behind job {0} in {1} order; {2} of the {3} devices it needs are free",
+    "behind-aged": "behind job {0}, which has waited {1} s and goes first",
     "first-no-devices": "first in {0} order; {1} of the {2} devices it needs are free",
-    "no-devices": "{0} of the {1} devices it needs are free",
-    "not-looked-at": "not yet considered by {0}",
-    "outlives": "every running job that could be preempted has less remaining time ({0} s) than this one",
+    "fragmented": "{0} devices are free, but not the {1} it needs together on one host",
+    "next-event": "fits now; it starts with the next decision",
+    "outlives": "no job that could be preempted has more remaining time than this one ({0} s)",
     "not-preemptible": "the devices it needs are held by jobs that cannot be preempted: {0}",
     # Placement.
     "free-devices": "{0} free devices are enough",
@@ -72,9 +74,12 @@ TEMPLATES: Final[dict[str, str]] = {
     "the other (sub-batch {3}, {4} accumulation steps, own slowdown {5}, partner's {6}, source: {7})",
     "sharing-loses": "sharing with {0} does not pay: average completion {1} s shared "
     "against {2} s one after the other",
-    "sharing-no-memory": "even a sub-batch of {1} does not fit beside {0}: {2} MiB needed, {3} MiB left",
+    "sharing-no-memory": "even {1} does not fit beside {0}: {2} MiB needed, {3} MiB left",
     "sharing-unknown": "cannot share with {0}: {1}",
+    "sharing-slowest": "sharing with {0} alone would pay, but not with all who hold the {1} devices it needs",
+    "sharing-nobody": "no job to share with holds a device that this one could use",
     "sharing-too-few": "{0} free and {1} shareable devices; {2} are needed",
+    "sharing-spread": "a gang over {0} hosts does not share devices",
     "sharing-off": "this job was submitted with --share never",
     # Preemption and ends.
     "preempted-for": "preempted for {0}, which has {1} s left against {2} s",
@@ -90,6 +95,9 @@ TEMPLATES: Final[dict[str, str]] = {
     "host-lost": "host {0} is lost ({1})",
     "host-silent": "host {0} is silent; the job keeps its devices until it answers "
     "or `cotenant nodes lost {0}`",
+    "host-silent-lease": "host {0} is silent; the job goes on there, or elsewhere once the lease has ended",
+    "host-changed": "the devices of host {0} changed while it waited for them",
+    "not-answering": "host {0} does not answer",
     "gang-peer-ended": "another part of the gang ended on {0}",
     "not-started": "the attempt never started on {0}",
     "drained": "host {0} is drained",
@@ -101,6 +109,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "refused-memory": "refused {0}: {1} MiB planned on {2}, {3} MiB left",
     "refused-tenants": "refused {0}: {1} already has {2} tenants",
     "refused-uid": "refused {0}: tenants of {1} must have one uid under MPS",
+    "refused-accumulation": "refused {0}: {1} accumulation steps are not possible ({2})",
+    "refused-time": "refused to wake at {0} s",
     "refused-resumable": "refused to preempt {0}: it cannot resume",
     "refused-class": "refused to preempt {0}: it has class hp",
 }

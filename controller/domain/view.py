@@ -69,9 +69,6 @@ class FreeHosts(Protocol):
     def most(self, type: str) -> int:
         """The greatest number of free devices on one host."""
 
-    def capacity(self, type: str) -> int:
-        """The greatest number of devices on one host, busy or not."""
-
     def with_free(self, type: str, count: int) -> Iterable[HostId]:
         """Hosts with exactly `count` free devices, in host order."""
 
@@ -97,14 +94,17 @@ class View(Protocol):
     @property
     def free(self) -> FreeHosts: ...
 
-    def shapes(self) -> Iterable[Shape]:
-        """Shapes of the queued jobs."""
+    def heads(self) -> Iterable[Job]:
+        """The first queued job of each shape, in the policy's order."""
 
     def queue(self, shape: Shape) -> Sequence[Job]:
         """Queued jobs of one shape, in the policy's order."""
 
     def queued(self) -> Iterator[Job]:
         """All queued jobs in the policy's order, merged lazily."""
+
+    def newcomers(self) -> Sequence[Job]:
+        """Queued jobs that were not queued before this event, in the policy's order."""
 
     def order_key(self, job: Job) -> tuple[Any, ...]:
         """Where a waiting job stands: aged jobs first, then the policy's key, then arrival."""
@@ -128,3 +128,10 @@ class View(Protocol):
 
     def largest_placement(self, shape: Shape) -> int:
         """Most devices a job of this shape could ever get on the hosts known, drained ones included."""
+
+    def largest_now(self, shape: Shape) -> int:
+        """The same on the hosts that take new work at present, were they empty."""
+
+    def largest_host(self, shape: Shape, type: str) -> int:
+        """Most healthy devices of a type on one host that is neither lost nor drained, busy or not: above
+        this a gang is spread."""

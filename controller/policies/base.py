@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import heapq
+from typing import Any, Protocol
 
 from cotenant.controller.domain.actions import Decision
-from cotenant.controller.domain.events import AnyEvent
+from cotenant.controller.domain.events import AnyEvent, AttemptStarted, ProgressSeen
 from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
@@ -46,32 +47,66 @@ class Stateless:
         assert not state, "this policy keeps no state"
 
 
-def next_candidates(view: View, plan: Plan, blocked: set[object]) -> Job | None:
-    """The first queued job in order whose shape has not failed in this round, or None."""
-    best: Job | None = None
-    for shape in view.shapes():
-        if shape in blocked:
-            continue
-        for job in view.queue(shape):
-            if not plan.is_placed(job.job_id):
-                if best is None or view.order_key(job) < view.order_key(best):
-                    best = job
-                break
-    return best
+class Candidates:
+    """Queued jobs in order. Of each shape the next one comes only after `again`: where the first found no
+    place, the others need not be looked at."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._heads = iter(view.heads())
+        self._head = next(self._heads, None)
+        self._more: list[tuple[tuple[Any, ...], int, Job]] = []
+
+    def next(self) -> Job | None:
+        more, head = self._more, self._head
+        if head is None and not more:
+            return None
+        if head is None or (more and more[0][0] < self._view.order_key(head)):
+            _, self._index, job = heapq.heappop(more)
+            return job
+        self._index, self._head = 0, next(self._heads, None)
+        return head
+
+    def again(self, job: Job) -> None:
+        """The job that `next` has just given was placed: go on with its shape."""
+        queue, index = self._view.queue(shape_of(job)), self._index + 1
+        if index < len(queue):
+            heapq.heappush(self._more, (self._view.order_key(queue[index]), index, queue[index]))
+
+
+QUIET = (ProgressSeen, AttemptStarted)
+"""Events after which nothing is possible that was not possible before."""
 
 
 def why_waiting(view: View, job: Job, order: str) -> Reason:
-    """The reason of a queued job, from the view alone: structure first, then the queue, then devices."""
+    """The reason of a queued job, from the view alone: structure first, then devices, then the queue."""
     structural = why_impossible(view, job)
     if structural is not None:
         return structural
     plan = Plan(view)
-    shape = shape_of(job)
-    first = next((j for j in view.queued()), None)
-    free = plan.free_count(shape)
-    if first is not None and first.job_id != job.job_id:
-        return because("behind", first.job_id, order)
-    return because("first-no-devices", order, free, job.spec.gpus)
+    free, needed = plan.free_count(shape_of(job)), job.spec.gpus
+    fits = plan.find_free(job) is not None
+    ahead = next((head for head in view.heads() if is_possible(view, head)), job)
+    if ahead.job_id == job.job_id:
+        if fits:
+            return because("next-event")
+        return because("fragmented" if free >= needed else "first-no-devices", *_free(order, free, needed))
+    if ahead.aged and not job.aged:
+        waited_s = ahead.queued_s + view.now_s - ahead.phase_since_s
+        return because("behind-aged", ahead.job_id, waited_s)
+    if free < needed:
+        return because("behind-no-devices", ahead.job_id, order, free, needed)
+    return because("behind", ahead.job_id, order) if fits else because("fragmented", free, needed)
+
+
+def is_possible(view: View, job: Job) -> bool:
+    """Whether the hosts that take new work could hold the job, were they empty: only then is it worth keeping
+    others back for it."""
+    return view.largest_now(shape_of(job)) >= job.spec.gpus
+
+
+def _free(order: str, free: int, needed: int) -> tuple[str | int, ...]:
+    return (free, needed) if free >= needed else (order, free, needed)
 
 
 def why_impossible(view: View, job: Job) -> Reason | None:

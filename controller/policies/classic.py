@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cotenant.controller.domain.actions import NOTHING, Decision
-from cotenant.controller.domain.events import AnyEvent, ProgressSeen
+from cotenant.controller.domain.events import AnyEvent
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.job import Job, Phase
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.view import View, shape_of
-from cotenant.controller.policies.base import Stateless, next_candidates, why_waiting
+from cotenant.controller.domain.view import View
+from cotenant.controller.policies.base import QUIET, Candidates, Stateless, is_possible, why_waiting
 
 UNKNOWN_S = 1e12
 """Jobs that say nothing about their length go last under size-based orders."""
@@ -42,7 +42,7 @@ class Classic(Stateless):
         return self._key(job)
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
-        if isinstance(event, ProgressSeen) or not view.queued_count():
+        if isinstance(event, QUIET) or not view.queued_count():
             return NOTHING
         plan = Plan(view)
         place_in_order(plan, self.name, self._strict)
@@ -53,21 +53,28 @@ class Classic(Stateless):
 
 
 def place_in_order(plan: Plan, order: str, strict: bool) -> Job | None:
-    """Give free devices to queued jobs in order. Returns the first that had to wait, or None."""
+    """Give free devices to queued jobs in order.
+
+    Returns the job that all others must wait for, if there is one: under a strict order the first that does
+    not fit, otherwise the first that has aged. (If smaller ones went on passing it by, a wide job that has
+    aged would still starve.) A job that is not possible now is never waited for.
+    """
     view = plan.view
-    blocked: set[object] = set()
-    first_waiting: Job | None = None
-    while (job := next_candidates(view, plan, blocked)) is not None:
+    candidates = Candidates(view)
+    while (job := candidates.next()) is not None:
+        if plan.is_placed(job.job_id):
+            candidates.again(job)
+            continue
         devices = plan.find_free(job)
         if devices is not None:
             plan.place(job, devices, because("free-devices-in-order", order, len(devices)))
-            continue
-        first_waiting = first_waiting or job
-        shape = shape_of(job)
-        blocked.add(shape)
-        if strict and view.largest_placement(shape) >= shape.gpus:
-            break
-    return first_waiting
+            candidates.again(job)
+        elif strict or job.aged:
+            if is_possible(view, job):
+                return job
+        elif not plan.any_free():
+            return None
+    return None
 
 
 def fifo() -> Classic:
@@ -85,8 +92,9 @@ class Srtf(Stateless):
 
     The orchestrator of Lazer section 4.1 with the deferral always 0: free devices first, then running
     jobs by remaining time, longest first, until the newcomer fits. Only newcomers (jobs that have just
-    become eligible) preempt; freed devices go to the queue in order (variant `srtf` of the notes on
-    Lazer; the variant that re-evaluates the whole queue is `srtf-full`).
+    become eligible) preempt, and none while an aged job waits for its devices; freed devices go to the
+    queue in order (variant `srtf` of the notes on Lazer; the variant that re-evaluates the whole queue is
+    `srtf-full`).
     """
 
     name = "srtf"
@@ -95,17 +103,18 @@ class Srtf(Stateless):
         return by_remaining(job)
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
-        if isinstance(event, ProgressSeen) or not view.queued_count():
+        if isinstance(event, QUIET) or not view.queued_count():
             return NOTHING
         plan = Plan(view)
-        waiting = place_in_order(plan, self.name, strict=False)
-        if waiting is not None and waiting.phase_since_s >= view.now_s:
-            preempt_longest(plan, waiting)
+        if place_in_order(plan, self.name, strict=False) is None:
+            for newcomer in view.newcomers():
+                if not plan.is_placed(newcomer.job_id):
+                    preempt_longest(plan, newcomer)
         return Decision(actions=tuple(plan.actions))
 
     def explain(self, view: View, job: Job) -> Reason:
         reason = why_waiting(view, job, self.name)
-        if reason.code != "first-no-devices":
+        if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
             return reason
         return why_no_victims(view, job) or reason
 
@@ -158,6 +167,7 @@ def worth_preempting(plan: Plan, newcomer: Job) -> list[Job]:
         for job in view.on_devices()
         if job.phase in (Phase.RUNNING, Phase.LOADING)
         and job.preemptible
+        and not job.aged  # It has waited long enough for all its life.
         and not plan.is_leaving(job.job_id)
         and (job.remaining_now_s(view.now_s) or 0.0) > mine_s
     ]

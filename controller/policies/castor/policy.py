@@ -7,17 +7,19 @@ sharing per event: the paper's scan of the whole queue costs more the longer the
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from cotenant.controller.domain.actions import NOTHING, Decision
-from cotenant.controller.domain.events import AnyEvent, ProgressSeen
-from cotenant.controller.domain.ids import DeviceId
+from cotenant.controller.domain.events import AnyEvent
+from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.domain.job import Job, Phase
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View, shape_of, suits
-from cotenant.controller.policies.base import Parameters, Stateless, why_waiting
-from cotenant.controller.policies.castor.sharing import SharingChoice, best_sharing
+from cotenant.controller.policies.base import QUIET, Parameters, Stateless, why_waiting
+from cotenant.controller.policies.castor.sharing import SharingChoice, best_sharing, with_all
 from cotenant.controller.policies.classic import by_remaining, place_in_order
 
 
@@ -43,6 +45,18 @@ class CastorParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return {"shared_first": self.shared_first, "lookahead": self.lookahead}
 
 
+Place = tuple[HostId, str]
+"""A host and one type of its devices: gangs that share stay on one."""
+
+
+class Offer(NamedTuple):
+    """Devices that one partner could share, and how."""
+
+    place: Place
+    devices: tuple[DeviceId, ...]
+    choice: SharingChoice
+
+
 class Castor(Stateless):
     """SJF-BSBF."""
 
@@ -55,86 +69,92 @@ class Castor(Stateless):
         return by_remaining(job)
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
-        if isinstance(event, ProgressSeen) or not view.queued_count():
+        if isinstance(event, QUIET) or not view.queued_count():
             return NOTHING
         plan = Plan(view)
-        place_in_order(plan, self.name, strict=False)
-        self._share(plan)
+        while (waited_for := place_in_order(plan, self.name, strict=False)) is not None:
+            self._share(plan, waited_for)
+            if not plan.is_placed(waited_for.job_id):
+                break
+        else:
+            self._share(plan, None)
         return Decision(actions=tuple(plan.actions))
 
-    def _share(self, plan: Plan) -> None:
-        room = has_room(plan)
-        if not room:
+    def _share(self, plan: Plan, waited_for: Job | None) -> None:
+        """Try the first queued jobs in order; none behind an aged one, whose devices a guest would hold."""
+        if not has_room(plan):
             return
         tried = 0
         for job in plan.view.queued():
-            if tried >= self.parameters.lookahead or not room:
-                return
             if plan.is_placed(job.job_id):
                 continue
-            tried += 1
             choice = self.choose(plan, job)
-            if isinstance(choice, Reason):
-                continue
-            devices, best = choice
-            plan.share(job, devices, share_reason(job, best), best.accumulation_steps)
-            room = has_room(plan)
+            if not isinstance(choice, Reason):
+                devices, best = choice
+                plan.share(job, devices, share_reason(best), best.accumulation_steps)
+                if not has_room(plan):
+                    return
+            elif job is waited_for:
+                return
+            tried += 1
+            if tried >= self.parameters.lookahead:
+                return
 
     def choose(self, plan: Plan, job: Job) -> tuple[tuple[DeviceId, ...], SharingChoice] | Reason:
         """Algorithm 1 lines 3 to 19 for one job that free devices alone cannot hold."""
         if job.spec.share == "never":
             return because("sharing-off")
-        paying, refusal = candidates(plan, job)
-        free = free_on_one_host(plan, job)
-        found = self._fill(plan, job, paying, free)
-        if found is not None:
-            return found
-        if refusal is not None and not paying:
-            return refusal
-        shareable = sum(len(devices) for devices, _ in paying)
-        return because("sharing-too-few", len(free), shareable, job.spec.gpus)
+        if job.spec.nodes > 1:
+            return because("sharing-spread", job.spec.nodes)
+        offers, refusal = candidates(plan, job)
+        if not offers:
+            return refusal or because("sharing-nobody")
+        most_free, most_shareable = 0, 0
+        for place in dict.fromkeys(offer.place for offer in offers):
+            here = [offer for offer in offers if offer.place == place]
+            free = free_at(plan, job, place)
+            found = self._fill(plan.view, job, here, free)
+            if found is not None:
+                return found
+            shareable = sum(len(offer.devices) for offer in here)
+            if len(free) + shareable > most_free + most_shareable:
+                most_free, most_shareable = len(free), shareable
+        if most_free + most_shareable >= job.spec.gpus:
+            return because("sharing-slowest", offers[0].choice.partner.job_id, job.spec.gpus)
+        return because("sharing-too-few", most_free, most_shareable, job.spec.gpus)
 
     def _fill(
-        self,
-        plan: Plan,
-        job: Job,
-        paying: list[tuple[tuple[DeviceId, ...], SharingChoice]],
-        free: list[DeviceId],
+        self, view: View, job: Job, offers: list[Offer], free: list[DeviceId]
     ) -> tuple[tuple[DeviceId, ...], SharingChoice] | None:
-        """Take devices until the gang is whole; the slowest partner sets its pace and its sub-batch."""
-        chosen: list[DeviceId] = [] if self.parameters.shared_first else list(free)[: job.spec.gpus]
-        worst: SharingChoice | None = None
-        for devices, choice in paying:
-            if len(chosen) >= job.spec.gpus:
-                break
-            fresh = [d for d in devices if d not in chosen and same_host(plan.view, [*chosen, d])]
-            if not fresh:
-                continue
-            chosen.extend(fresh[: job.spec.gpus - len(chosen)])
-            slower = worst is None or choice.accumulation_steps > worst.accumulation_steps
-            worst = choice if slower else worst
-        for device_id in free:
-            if (
-                len(chosen) < job.spec.gpus
-                and device_id not in chosen
-                and same_host(plan.view, [*chosen, device_id])
-            ):
-                chosen.append(device_id)
-        if worst is None or len(chosen) < job.spec.gpus:
+        """Take one host's devices until the gang is whole; see whether it still pays with all partners."""
+        chosen = [] if self.parameters.shared_first else free[: job.spec.gpus]
+        partners: list[SharingChoice] = []
+        for offer in offers:
+            fresh = offer.devices[: job.spec.gpus - len(chosen)]
+            if fresh:
+                chosen = [*chosen, *fresh]
+                partners.append(offer.choice)
+        if self.parameters.shared_first:
+            chosen = [*chosen, *free[: job.spec.gpus - len(chosen)]]
+        if not partners or len(chosen) < job.spec.gpus:
             return None
-        return tuple(chosen), worst
+        together = with_all(view, job, partners)
+        return None if together is None else (tuple(chosen), together)
 
     def explain(self, view: View, job: Job) -> Reason:
         reason = why_waiting(view, job, self.name)
-        if reason.code not in ("first-no-devices", "behind"):
+        if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
             return reason
-        choice = self.choose(Plan(view), job)
-        return choice if isinstance(choice, Reason) and has_room(Plan(view)) else reason
+        plan = Plan(view)
+        if not has_room(plan):
+            return reason
+        choice = self.choose(plan, job)
+        return choice if isinstance(choice, Reason) else reason
 
 
-def share_reason(job: Job, best: SharingChoice) -> Reason:
+def share_reason(best: SharingChoice) -> Reason:
     return because(
-        "sharing-pays", best.partner.job_id, best.shared_s, best.sequential_s, best.sub_batch or "whole",
+        "sharing-pays", best.partner.job_id, best.shared_s, best.sequential_s, best.sub_batch or "all",
         best.accumulation_steps, best.newcomer_xi, best.partner_xi, best.source,
     )  # fmt: skip
 
@@ -151,40 +171,38 @@ def has_room(plan: Plan) -> bool:
     return False
 
 
-def candidates(
-    plan: Plan, job: Job
-) -> tuple[list[tuple[tuple[DeviceId, ...], SharingChoice]], Reason | None]:
-    """Partners with which sharing pays, best pair completion time first, each with the devices it
-    offers; and the last refusal, for `explain`."""
+def candidates(plan: Plan, job: Job) -> tuple[list[Offer], Reason | None]:
+    """Partners with which sharing pays, best pair completion time first; the last refusal, for `explain`."""
     view = plan.view
-    paying: list[tuple[tuple[DeviceId, ...], SharingChoice]] = []
+    paying: list[Offer] = []
     refusal: Reason | None = None
     for partner in view.on_devices():
         if partner.phase not in (Phase.RUNNING, Phase.LOADING) or plan.is_leaving(partner.job_id):
             continue
         if partner.spec.share == "never":
-            refusal = refusal or because(
-                "sharing-unknown", partner.job_id, "it was submitted with --share never"
-            )
+            never = because("sharing-unknown", partner.job_id, "it was submitted with --share never")
+            refusal = refusal or never
             continue
         offered = _offered(plan, job, partner)
-        if not offered:
-            continue
         planned = view.planned_mib(partner)
-        if planned is None:
+        if offered and planned is None:
             refusal = because(
                 "sharing-unknown", partner.job_id, f"the memory that job {partner.job_id} needs is not known"
             )
+        if not offered or planned is None:
             continue
         left_mib = min(view.devices[d].usable_mib for d in offered) - planned
         choice = best_sharing(view, job, partner, left_mib)
         if isinstance(choice, Reason):
             refusal = choice
         elif choice.pays:
-            paying.append((offered, choice))
+            places: dict[Place, list[DeviceId]] = {}
+            for d in offered:
+                places.setdefault((view.devices[d].host_id, view.devices[d].type), []).append(d)
+            paying.extend(Offer(place, tuple(devices), choice) for place, devices in places.items())
         else:
             refusal = because("sharing-loses", partner.job_id, choice.shared_s, choice.sequential_s)
-    paying.sort(key=lambda pair: (pair[1].shared_s, pair[1].partner.number))
+    paying.sort(key=lambda offer: (offer.choice.shared_s, offer.choice.partner.number))
     return paying, refusal
 
 
@@ -205,24 +223,7 @@ def _offered(plan: Plan, job: Job, partner: Job) -> tuple[DeviceId, ...]:
     )
 
 
-def free_on_one_host(plan: Plan, job: Job) -> list[DeviceId]:
-    """Free devices to fill a gang up with: those of the suitable host that has most of them."""
-    shape = shape_of(job)
-    best: list[DeviceId] = []
-    for type in (shape.gpu_type,) if shape.gpu_type else plan.view.free.types():
-        for count in range(plan.view.free.most(type), 0, -1):
-            for host_id in plan.view.free.with_free(type, count):
-                devices = [
-                    d for d in plan.free_devices(host_id, type)
-                    if plan.view.devices[d].usable_mib >= shape.memory_mib
-                ]  # fmt: skip
-                if suits(plan.view.hosts[host_id], shape) and len(devices) > len(best):
-                    best = devices
-            if best:
-                return best
-    return best
-
-
-def same_host(view: View, devices: list[DeviceId]) -> bool:
-    """Gangs that share stay on one host and one type of device."""
-    return len({(view.devices[d].host_id, view.devices[d].type) for d in devices}) == 1
+def free_at(plan: Plan, job: Job, place: Place) -> list[DeviceId]:
+    """Free devices to fill a gang up with."""
+    needed = shape_of(job).memory_mib
+    return [d for d in plan.free_devices(*place) if plan.view.devices[d].usable_mib >= needed]

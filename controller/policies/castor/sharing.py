@@ -38,7 +38,7 @@ class SharingChoice(msgspec.Struct, frozen=True, kw_only=True):
 def accumulation_choices(job: Job) -> Iterator[int]:
     """s = 1, 2, 4, ... down to a sub-batch of 1; only 1 for a job that cannot accumulate."""
     yield 1
-    if job.spec.batch_size is None or not can_accumulate(job):
+    if job.spec.batch_size is None or not job.can_accumulate:
         return
     s = 2
     while s < job.spec.batch_size:
@@ -46,12 +46,6 @@ def accumulation_choices(job: Job) -> Iterator[int]:
         s *= 2
     if job.spec.batch_size > 1:
         yield job.spec.batch_size
-
-
-def can_accumulate(job: Job) -> bool:
-    """Seen live, or measured with more than one accumulation step."""
-    profiled = job.profile is not None and any(p.accumulation_steps > 1 for p in job.profile.points)
-    return job.accumulates or profiled
 
 
 def stretch(job: Job, accumulation_steps: int) -> float | None:
@@ -112,5 +106,38 @@ def best_sharing(view: View, newcomer: Job, partner: Job, left_mib: int) -> Shar
                 source=xi.source,
             )
     if best is None:
-        return because("sharing-no-memory", partner.job_id, smallest[0], smallest[1], left_mib)
+        what = f"a sub-batch of {smallest[0]}" if newcomer.spec.batch_size else "its whole batch"
+        return because("sharing-no-memory", partner.job_id, what, smallest[1], left_mib)
     return best
+
+
+def with_all(view: View, newcomer: Job, choices: list[SharingChoice]) -> SharingChoice | None:
+    """The choice for a gang with several partners: one sub-batch for all of them, and the pace that the
+    slowest leaves it. None if it does not pay with each of them any more.
+
+    Departs from Algorithm 1, which takes the partners as if each were the only one.
+    """
+    if len(choices) == 1:
+        return choices[0]
+    smallest = max(choices, key=lambda c: c.accumulation_steps)
+    slower = stretch(newcomer, smallest.accumulation_steps) or 1.0
+    pairs = [(c.partner, view.interference(newcomer, c.partner)) for c in choices]
+    slowest = max(xi.first for _, xi in pairs)
+    mine_s = newcomer.remaining_s or 0.0
+    worst: SharingChoice | None = None
+    for partner, xi in pairs:
+        theirs_s = partner.remaining_now_s(view.now_s) or 0.0
+        timing = pair_timing(mine_s, theirs_s, slowest, xi.second, slower)
+        if not timing.pays:
+            return None
+        if worst is None or timing.shared_s > worst.shared_s:
+            worst = msgspec.structs.replace(
+                smallest,
+                partner=partner,
+                shared_s=timing.shared_s,
+                sequential_s=timing.sequential_s,
+                newcomer_xi=slowest * slower,
+                partner_xi=xi.second,
+                source=xi.source,
+            )
+    return worst

@@ -1,0 +1,202 @@
+"""Random histories: whatever users, hosts, jobs and the network might say, in any order.
+
+Rule: a step is four small numbers and means something only beside the engine's present state, so that most
+steps hit jobs and hosts that exist; one in ten is about something stale, repeated or unheard of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+
+from cotenant.controller.domain import events as ev
+from cotenant.controller.domain.cluster import HostReport
+from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
+from cotenant.controller.domain.job import ON_DEVICES, Dependency, Job, JobSpec
+from cotenant.controller.engine import Engine
+from cotenant.controller.wire.codec import pack, unpack
+from tests.controller.building import profile, report, spec
+
+Step = tuple[int, int, int, int]
+
+STEPS = st.lists(
+    st.tuples(st.integers(0, 99), st.integers(0, 99), st.integers(0, 99), st.integers(0, 99)),
+    min_size=5,
+    max_size=80,
+)
+
+HOSTS: Sequence[HostReport] = (
+    report("a", 2, memory_mib=1000),
+    report("b", 4, memory_mib=1000, checkpoint_domain="nfs"),
+    report("c", 4, memory_mib=1000, checkpoint_domain="nfs"),
+    report(
+        "d", 2, type="NVIDIA-T4", kind="cuda", memory_mib=4000, features=("ib",), device={"sharing": "mps"}
+    ),
+)
+SMALLER = msgspec.structs.replace(HOSTS[1], devices=HOSTS[1].devices[:2])
+WAITS_S = (0, 0, 0, 1, 1, 5, 5, 30, 30, 200, 4000)
+
+
+def event_of(engine: Engine, step: Step, parameters: Sequence[str]) -> ev.AnyEvent:
+    """What a step means now. The event has been over the wire, as all events have."""
+    kind, x, y, z = step
+    event = _MEANINGS[kind % len(_MEANINGS)](engine, x, y, z, parameters)
+    decoded: ev.AnyEvent = unpack(pack(event), ev.AnyEvent)
+    return decoded
+
+
+def _arrived(engine: Engine, x: int, y: int, z: int, _: Sequence[str]) -> ev.AnyEvent:
+    number = engine.next_number if x % 10 else max(1, engine.next_number - 1)
+    return ev.JobArrived(spec=_spec(number, x, y, z))
+
+
+def _spec(number: int, x: int, y: int, z: int) -> JobSpec:
+    gpus = (1, 1, 1, 1, 2, 2, 2, 4, 4, 5, 8)[x % 11]
+    batch = (None, 8, 32)[y % 3]
+    more: dict[str, Any] = {
+        "gpus": gpus,
+        "nodes": 2 if gpus in (2, 4, 8) and y % 7 == 0 else 0,
+        "expected_s": (None, 10.0, 40.0, 100.0, 1000.0)[z % 5],
+        "batch_size": batch,
+        "memory_mib": (None, 100, 400, 700)[(x + z) % 4],
+        "job_class": "hp" if z % 7 == 0 else "spot",
+        "share": "never" if y % 11 == 0 else "auto",
+        "resumable": (None, True, True, False)[(y + z) % 4],
+        "gpu_type": (*[""] * 6, "cpu", "NVIDIA-T4")[(x + y) % 8],
+        "features": ("ib",) if z % 19 == 0 else (),
+        "time_limit_s": 300.0 if y % 9 == 0 else None,
+        "iterations": 200 if x % 3 == 0 else None,
+        "retries": z % 2,
+        "uid": 1000 + x % 2,
+        "hold": y % 17 == 0,
+    }
+    if batch and y % 2:
+        points = [(s, 1.0 + 0.05 * s, 700.0 / s) for s in (1, 2, batch)]
+        more["profile"] = profile(batch, *points, duty=(0.3, 0.6, 1.0)[z % 3])
+    if number > 1 and x % 6 == 0:
+        need = "any" if z % 2 else "ok"
+        more["after"] = (Dependency(job_id=JobId(str(1 + y % (number - 1))), need=need),)  # type: ignore[arg-type]
+    return spec(number, **more)
+
+
+def _job(engine: Engine, x: int, *, on_devices: bool = False) -> Job | None:
+    jobs = [j for j in engine.jobs.values() if not on_devices or j.phase in ON_DEVICES]
+    return jobs[x % len(jobs)] if jobs else None
+
+
+def _named(engine: Engine, x: int) -> JobId:
+    job = _job(engine, x)
+    return job.job_id if job is not None and x % 10 else JobId(str(x))
+
+
+def _user(engine: Engine, x: int, y: int, z: int, _: Sequence[str]) -> ev.AnyEvent:
+    kinds = (
+        ev.CancelRequested,
+        ev.HoldRequested,
+        ev.ReleaseRequested,
+        ev.ReleaseRequested,
+        ev.PreemptRequested,
+        ev.CheckpointRequested,
+    )
+    return kinds[y % len(kinds)](job_id=_named(engine, x), by="ann")
+
+
+def _policy(engine: Engine, x: int, y: int, z: int, names: Sequence[str]) -> ev.AnyEvent:
+    return ev.PolicyChanged(name=names[x % len(names)], by="root")
+
+
+def _host(engine: Engine, x: int, y: int, z: int, _: Sequence[str]) -> ev.AnyEvent:
+    host_id = HOSTS[x % len(HOSTS)].host_id
+    kind = y % 12
+    if kind < 3:
+        return ev.HostLost(host_id=host_id, by="root" if z % 3 == 0 else "lease")
+    if kind < 5:
+        return ev.HostSilent(host_id=host_id)
+    if kind < 7:
+        return ev.HostBack(host_id=host_id)
+    if kind == 7:
+        return ev.HostDrained(host_id=host_id, by="root")
+    if kind == 8:
+        return ev.HostResumed(host_id=host_id, by="root")
+    return _joined(engine, x, y, z, _)
+
+
+def _joined(engine: Engine, x: int, y: int, z: int, _: Sequence[str]) -> ev.AnyEvent:
+    host = HOSTS[x % len(HOSTS)]
+    if host.host_id == SMALLER.host_id and z % 4 == 0:
+        host = SMALLER
+    here = [j for j in engine.jobs.values() if host.host_id in j.hosts_left]
+    known = [j for i, j in enumerate(here) if (z >> i) % 4]  # Some are missing from the inventory.
+    seen = [
+        ev.AttemptSeen(
+            job_id=j.job_id, attempt=AttemptNo(max(1, j.attempt - (z % 7 == 0))), running=z % 5 > 0
+        )
+        for j in known
+    ]
+    return ev.HostJoined(report=host, attempts=tuple(seen))
+
+
+def _attempt(engine: Engine, x: int, y: int, z: int, _: Sequence[str]) -> ev.AnyEvent:
+    job = _job(engine, x, on_devices=z % 10 != 0)
+    if job is None:
+        return ev.AlarmRang()
+    attempt = AttemptNo(max(1, job.attempt - (z % 9 == 0)))
+    hosts = job.hosts_left or (HostId("a"),)
+    of: dict[str, Any] = {
+        "job_id": job.job_id,
+        "attempt": attempt,
+        "host_id": hosts[z % len(hosts)] if z % 11 else HostId("b"),
+    }
+    step = job.step + z % 50
+    match y % 10:
+        case 0:
+            return ev.AttemptStarted(**of)
+        case 1 | 2:
+            return ev.CapabilitiesSeen(
+                **of, resumable=z % 4 > 0, accumulates=z % 3 > 0, step=job.durable_step
+            )
+        case 3 | 4:
+            return ev.FirstStepDone(**of, step=step)
+        case 5:
+            return ev.ProgressSeen(
+                job_id=job.job_id, attempt=attempt, step=step, step_s=(None, 0.5, 1.0, 2.0)[z % 4]
+            )
+        case 6:
+            return ev.CheckpointDurable(**of, step=step, exact=z % 2 > 0)
+        case _:
+            return _ended(of, step, y, z)
+
+
+def _ended(of: dict[str, Any], step: int, y: int, z: int) -> ev.AnyEvent:
+    outcome: Any = ("finished", "user-failed", "infra-failed", "stopped", "stopped", "never-started")[z % 6]
+    return ev.AttemptEnded(
+        **of,
+        outcome=outcome,
+        exit_code=y % 3 or None,
+        detail="boom: it broke" if z % 2 else "",
+        step=step,
+        workdir_missing=outcome == "infra-failed" and y == 7,
+    )
+
+
+def _learned(engine: Engine, x: int, y: int, z: int, _: Sequence[str]) -> ev.AnyEvent:
+    one, two = _job(engine, x), _job(engine, y)
+    if one is None or two is None:
+        return ev.Computed(request_id=x, model_sha256="", values=())
+    if z % 2:
+        points = [(s, 0.5 + 0.1 * s, 600.0 / s) for s in (1, 4)]
+        return ev.ProfileLearned(job_id=one.job_id, profile=profile(8, *points, duty=0.4))
+    return ev.PairObserved(first=one.job_id, second=two.job_id, first_xi=0.9 + z / 50, second_xi=1.1)
+
+
+def _alarm(*_: object) -> ev.AnyEvent:
+    return ev.AlarmRang()
+
+
+_MEANINGS = (
+    _arrived, _arrived, _arrived, _user, _attempt, _attempt, _attempt, _attempt, _attempt, _attempt, _host,
+    _joined, _alarm, _learned, _policy,
+)  # fmt: skip

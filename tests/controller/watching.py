@@ -1,0 +1,117 @@
+"""What must be true after every event, whatever happened, seen from outside the engine.
+
+Rule: nothing here asks the ledger's own bookkeeping; it is kept again from events and commands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+
+from cotenant.controller.domain import events as ev
+from cotenant.controller.domain.commands import AnyCommand, StartAttempt, StopAttempt
+from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
+from cotenant.controller.domain.job import ENDED, LEAVING, ON_DEVICES, Phase
+from cotenant.controller.domain.reasons import TEMPLATES, Reason, render
+from cotenant.controller.engine import Engine
+
+
+def operands_of(code: str) -> int:
+    return max((int(n) + 1 for n in re.findall(r"\{(\d+)\}", TEMPLATES[code])), default=0)
+
+
+def check_reason(reason: Reason) -> None:
+    """A known code, as many operands as its template has, and a sentence comes out."""
+    assert reason.code in TEMPLATES, reason
+    assert len(reason.operands) == operands_of(reason.code), (reason, TEMPLATES[reason.code])
+    text = render(reason)
+    assert text
+    assert "{" not in text
+    assert "  " not in text, text
+
+
+class Watcher:
+    """Follows one engine from its first event on."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._running: dict[tuple[JobId, AttemptNo], set[HostId]] = {}
+        """Hosts of each attempt that have been told to start it and have not said that it is gone."""
+        self._last: dict[JobId, AttemptNo] = defaultdict(lambda: AttemptNo(0))
+        self._last_command = 0
+
+    def saw(self, event: ev.AnyEvent, commands: Iterable[AnyCommand], *, explain: bool = True) -> None:
+        self._apply(event)
+        for command in commands:
+            assert command.command_id > self._last_command
+            self._last_command = command.command_id
+            if isinstance(command, StartAttempt):
+                self._started(command)
+            elif isinstance(command, StopAttempt):
+                check_reason(command.reason)
+        self._check_devices()
+        for job in self.engine.jobs.values():
+            self._check_job(job.job_id, explain)
+        for refusal in self.engine.refusals:
+            check_reason(refusal)
+
+    def _apply(self, event: ev.AnyEvent) -> None:
+        if isinstance(event, ev.AttemptEnded):
+            self._running.get((event.job_id, event.attempt), set()).discard(event.host_id)
+        elif isinstance(event, ev.HostLost):
+            for hosts in self._running.values():
+                hosts.discard(event.host_id)
+
+    def _started(self, command: StartAttempt) -> None:
+        job = self.engine.jobs[command.job_id]
+        assert command.attempt == job.attempt
+        assert job.placement is not None
+        gang = [d for member in command.gang for d in member.devices]
+        assert tuple(gang) == job.placement.devices, "a command for devices that are not the job's"
+        assert job.spec.gpus_min <= len(gang) <= job.spec.gpus_max
+        assert command.host_id in {member.host_id for member in command.gang}
+        assert [m.first_rank for m in command.gang] == [
+            sum(len(m.devices) for m in command.gang[:i]) for i in range(len(command.gang))
+        ]
+        newest = self._last[command.job_id]
+        assert command.attempt >= newest, "an attempt number was used twice"
+        for (job_id, attempt), hosts in self._running.items():
+            if job_id == command.job_id and attempt != command.attempt:
+                assert not hosts, f"attempt {command.attempt} of {job_id} starts, {attempt} is on {hosts}"
+        self._last[command.job_id] = command.attempt
+        self._running.setdefault((command.job_id, command.attempt), set()).add(command.host_id)
+
+    def _check_devices(self) -> None:
+        on: dict[DeviceId, list[JobId]] = defaultdict(list)
+        for job in self.engine.jobs.values():
+            if job.phase in ON_DEVICES:
+                assert job.placement is not None
+                for device_id in job.placement.devices:
+                    if device_id.rpartition("/")[0] in job.hosts_left:
+                        on[device_id].append(job.job_id)
+        for device_id, here in on.items():
+            device = self.engine.view().devices[device_id]
+            assert len(here) <= device.max_tenants, (device_id, here)
+            if len(here) > 1:
+                planned = [self.engine.view().planned_mib(self.engine.jobs[j]) for j in here]
+                assert sum(mib or device.memory_mib for mib in planned) <= device.usable_mib
+                assert all(self.engine.jobs[j].spec.share == "auto" for j in here)
+                uids = {self.engine.jobs[j].spec.launch.uid for j in here}
+                assert device.sharing != "mps" or len(uids) == 1
+
+    def _check_job(self, job_id: JobId, explain: bool) -> None:
+        job, now_s = self.engine.jobs[job_id], self.engine.now_s
+        until_s = job.ended_s if job.ended_s is not None else job.phase_since_s
+        spent_s = job.wait_s + job.load_s + job.run_s + job.pause_s
+        assert spent_s == until_s - job.submitted_s, f"job {job_id}: JCT is not W + L + T + P"
+        assert job.queued_s <= job.wait_s
+        assert (job.phase in ENDED) == (job.ended_s is not None)
+        check_reason(job.reason)
+        if explain:
+            for reason in self.engine.explain(job_id, now_s):
+                check_reason(reason)
+        if job.phase in LEAVING and job.stop_cause == "preempted":
+            assert job.spec.job_class == "spot"
+        if job.phase is Phase.QUEUED:
+            assert self.engine.explain(job_id, now_s)[0].code != "next-event", f"job {job_id} fits and waits"
