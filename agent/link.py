@@ -35,13 +35,13 @@ class Link:
     def __init__(
         self,
         endpoint: str,
-        identity: str,
+        name: str,
         key: KeyFile | None,
         *,
         post: Callable[[ToAgent], None],
         log: Callable[[str], None],
     ) -> None:
-        """Checks the endpoint; connects with `open`.
+        """Checks the endpoint; connects with `open`. `name` is unique among all agents and their starts.
 
         Raises:
             BadEndpoint: nothing to connect to, or TCP without a key.
@@ -50,7 +50,8 @@ class Link:
         if self._socket_file is None and key is None:
             raise BadEndpoint(f"{endpoint} needs keys: set agent.keys_dir to what `cotenant init` made")
         self._endpoint = endpoint
-        self._identity = identity.encode()
+        self._name = name
+        self._connections = 0
         self._key = key
         self._post = post
         self._log = log
@@ -69,7 +70,10 @@ class Link:
         if self._socket_file is not None:
             _refuse_strangers(self._socket_file)
         socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.IDENTITY, self._identity)
+        # A name of its own for each connection: a ROUTER ignores a new connection by the name of an old one
+        # that it has not yet seen close.
+        self._connections += 1
+        socket.setsockopt(zmq.IDENTITY, f"{self._name}/{self._connections}".encode())
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.IMMEDIATE, 1)  # Nothing waits for a controller that is not there.
         socket.setsockopt(zmq.SNDHWM, QUEUE_MAX)

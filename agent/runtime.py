@@ -80,8 +80,8 @@ class Runtime:
         self._locks = locks
         self._on_welcome: Callable[[], None] | None = on_welcome
         self._attempts = Attempts(attempts, post=self.post, log=log, lock_devices=self._lock_devices)
-        host_id = state.config.report.host_id
-        self._link = Link(endpoint, host_id, key, post=self._heard, log=log)
+        name = f"{state.config.report.host_id}/{state.config.session[:12]}"
+        self._link = Link(endpoint, name, key, post=self._heard, log=log)
         self._logs = LogRelay(self._attempts.folder, self._link.send)
         self._events: deque[AnyAgentEvent] = deque()
         self._busy = False

@@ -60,7 +60,6 @@ class Controller:
         self._context = zmq.Context()
         self._socket: Any = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         if secret:
             self._socket.curve_server = True
             self._socket.curve_secretkey = secret.encode()
@@ -69,6 +68,7 @@ class Controller:
         self.endpoint = str(bound.rstrip(b"\0").decode())
         self._lease_s = lease_s
         self._command = 0
+        self._hosts: dict[bytes, str] = {}
         self.hellos: list[Hello] = []
         self.events: dict[tuple[str, int], FromAttempt] = {}
         self.seen: set[int] = set()
@@ -93,9 +93,10 @@ class Controller:
         return found
 
     def _take(self, address: bytes, message: FromAgent) -> None:
-        host = address.decode()
+        host = self._hosts.get(address, "")
         match message:
             case Hello():
+                host = self._hosts[address] = message.report.host_id
                 self.hellos.append(message)
                 last = max((n for h, n in self.events if h == host), default=0)
                 welcome = Welcome(
@@ -116,7 +117,9 @@ class Controller:
                 raise AssertionError(message)
 
     def say(self, host: str, message: ToAgent) -> None:
-        self._socket.send_multipart([host.encode(), encode(message)])
+        """On the connection on which it last said hello."""
+        newest = [address for address, name in self._hosts.items() if name == host][-1]
+        self._socket.send_multipart([newest, encode(message)])
 
     # --- What tests ask for ------------------------------------------------------------------------
 
