@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
-
-import msgspec
 
 from cotenant.controller.agents_link import AgentsLink
 from cotenant.controller.core import Core
-from cotenant.controller.domain.ids import AttemptNo, HostId
-from cotenant.controller.domain.job import ENDED, Job
+from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
+from cotenant.controller.domain.job import ENDED, Job, Phase
 from cotenant.controller.history import Stretch
 from cotenant.controller.log_relay import LogQuestion
 from cotenant.controller.submitting import Denied
@@ -31,7 +30,7 @@ Answer = Callable[[LogPart], None]
 
 
 class Parked(NamedTuple):
-    """A question about a job that has not started yet."""
+    """A question; parked while its job has not started yet."""
 
     reader: bytes
     request_id: int
@@ -59,70 +58,66 @@ class LogDesk:
             raise Denied(
                 "refused", "too many logs are being read at once", "wait for answers before asking on"
             )
-        wait_s = min(max(0.0, request.wait_s), WAIT_S_MAX)
-        stretches = self._core.state.history.stretches(request.job_id)
-        if not stretches:
-            self._not_started(Parked(reader, request_id, request, self._core.clock.now_s() + wait_s, answer))
-            return
+        deadline_s = self._core.clock.now_s() + min(max(0.0, request.wait_s), WAIT_S_MAX)
+        question = Parked(reader, request_id, request, deadline_s, answer)
+        if self._core.state.history.stretches(request.job_id):
+            self._ask(question)
+        else:
+            self._not_started(question)
+
+    def _ask(self, asked: Parked) -> None:
+        """Pass the question on to the host that holds the output."""
+        job_id, request = asked.request.job_id, asked.request
+        job, stretches = self._core.state.engine.jobs[job_id], self._core.state.history.stretches(job_id)
         number = stretches[-1].attempt if request.attempt is None else request.attempt
         stretch = next((s for s in stretches if s.attempt == number), None)
         if stretch is None:
-            raise Denied("not-found", f"job {request.job_id} has no attempt {number}")
-        self._ask(reader, request_id, request, stretch, wait_s, answer)
-
-    def _ask(
-        self,
-        reader: bytes,
-        request_id: int,
-        request: ReadJobLog,
-        stretch: Stretch,
-        wait_s: float,
-        answer: Answer,
-    ) -> None:
-        job = self._core.state.engine.jobs[request.job_id]
+            raise Denied("not-found", f"job {job_id} has no attempt {number}")
         logs = logs_of(job, stretch)
         if not 0 <= request.rank < len(logs):
-            raise Denied("not-found", f"job {request.job_id} has ranks 0 to {len(logs) - 1}")
+            raise Denied("not-found", f"job {job_id} has ranks 0 to {len(logs) - 1}")
         host_id, rank = logs[request.rank]
-        attempts = tuple(s.attempt for s in self._core.state.history.stretches(request.job_id))
-        self._open[reader] += 1
-
-        def came(reply: LogReply) -> None:
-            self._open[reader] -= 1
-            if self._open[reader] <= 0:
-                del self._open[reader]
-            if (
-                reply.request
-                and reply.missing
-                and host_id not in job.started_hosts
-                and stretch.ended_s is None
-            ):
-                reply = msgspec.structs.replace(reply, missing="", closed=False)  # Not written yet.
-            closed = reply.closed or bool(reply.missing and stretch.ended_s is not None)
-            part = LogPart(
-                request_id=request_id,
-                job_id=request.job_id,
-                attempt=stretch.attempt,
-                rank=request.rank,
-                data=reply.data,
-                next_offset=reply.next_offset,
-                at_end=reply.at_end,
-                closed=closed,
-                attempts=attempts,
-                ranks=len(logs),
-                missing=reply.missing,
-            )
-            answer(part)
-
+        self._open[asked.reader] += 1
         question = LogQuestion(
-            job_id=request.job_id,
-            attempt=AttemptNo(stretch.attempt),
+            job_id=job_id,
+            attempt=AttemptNo(number),
             rank=rank,
             offset=max(0, request.offset),
             limit=max(1, request.limit),
-            wait_s=wait_s,
+            wait_s=max(0.0, asked.deadline_s - self._core.clock.now_s()),
         )
-        self._link.logs.ask(host_id, question, came)
+        self._link.logs.ask(host_id, question, partial(self._came, asked, stretch, len(logs)))
+
+    def _came(self, asked: Parked, stretch: Stretch, ranks: int, reply: LogReply) -> None:
+        self._open[asked.reader] -= 1
+        if self._open[asked.reader] <= 0:
+            del self._open[asked.reader]
+        job_id, ended = asked.request.job_id, stretch.ended_s is not None
+        missing, closed = reply.missing, reply.closed or bool(reply.missing and ended)
+        if reply.request and missing and not ended and self._is_starting(job_id):
+            if self._core.clock.now_s() < asked.deadline_s:
+                self._parked.append(asked)
+                return
+            missing, closed = "", False
+        part = LogPart(
+            request_id=asked.request_id,
+            job_id=job_id,
+            attempt=stretch.attempt,
+            rank=asked.request.rank,
+            data=reply.data,
+            next_offset=reply.next_offset,
+            at_end=reply.at_end,
+            closed=closed,
+            attempts=tuple(s.attempt for s in self._core.state.history.stretches(job_id)),
+            ranks=ranks,
+            missing=missing,
+        )
+        asked.answer(part)
+
+    def _is_starting(self, job_id: JobId) -> bool:
+        """Its agent may not have heard of it yet: no output is no sign of anything."""
+        job = self._core.state.engine.jobs.get(job_id)
+        return job is not None and job.phase is Phase.LOADING
 
     def _not_started(self, parked: Parked) -> None:
         """A job that may still start is waited for; one that ended before it started has no output."""
@@ -136,21 +131,16 @@ class LogDesk:
         """Something happened, or time passed: jobs may have started."""
         parked, self._parked = self._parked, []
         for each in parked:
-            job_id = each.request.job_id
-            job = self._core.state.engine.jobs.get(job_id)
+            job = self._core.state.engine.jobs.get(each.request.job_id)
             if job is None:
+                continue  # Ended and forgotten: its reader asks again and is told.
+            if not self._core.state.history.stretches(job.job_id):
+                self._not_started(each)
                 continue
-            if self._core.state.history.stretches(job_id) and job.phase not in ENDED:
-                left_s = max(0.0, each.deadline_s - now_s)
-                stretch = self._core.state.history.stretches(job_id)[-1]
-                try:
-                    self._ask(each.reader, each.request_id, each.request, stretch, left_s, each.answer)
-                except Denied as denied:
-                    each.answer(empty(each, job, str(denied)))
-            elif job.phase in ENDED or each.deadline_s <= now_s:
-                each.answer(empty(each, job, NEVER if job.phase in ENDED else ""))
-            else:
-                self._parked.append(each)
+            try:
+                self._ask(each)
+            except Denied as denied:
+                each.answer(empty(each, job, str(denied)))
 
 
 def logs_of(job: Job, stretch: Stretch) -> list[tuple[HostId, int]]:

@@ -365,6 +365,28 @@ def test_logs_of_a_job_that_has_not_started_are_waited_for(station: Station) -> 
     assert part.closed and part.missing == "it never started"
 
 
+def test_an_agent_that_has_not_made_the_log_yet_is_asked_again(station: Station) -> None:
+    address = station.join("h1")
+    client = station.post(clients.ReadJobLog(job_id=station.submit(), wait_s=20.0))
+
+    def agent_answers(missing: str, data: bytes) -> None:
+        read = station.told(address, ReadLog)[-1]
+        end = len(data)
+        station.agent_says(
+            address,
+            LogReply(
+                request=read.request, data=data, next_offset=end, at_end=True, closed=False, missing=missing
+            ),
+        )
+
+    agent_answers("no such attempt here", b"")
+    assert station.answers(client) == []
+    station.tick(0.5)
+    assert len(station.told(address, ReadLog)) == 2
+    agent_answers("", b"first line")
+    assert station.answers(client)[0].data == b"first line"
+
+
 def test_logs_are_their_owners(station: Station) -> None:
     job_id = station.submit(ALICE)
     refused(station.ask(clients.ReadJobLog(job_id=job_id), BOB), "not-allowed", "read the log of job 1")
