@@ -37,6 +37,9 @@ class Coordination:
         self._far_sequence: dict[HostId, int] = {}
         self._sequence = 0
         self._report_due_s = inf
+        self._open: dict[int, ToRank] = {}
+        """A member's: proposals that were passed on and neither agreed nor withdrawn, by number."""
+        self._newest = 0
         self.stop_step: int | None = None
         """The step to stop at, once every rank has promised."""
 
@@ -132,8 +135,21 @@ class Coordination:
             case MemberConfirm(rank=rank, proposal=proposal, step=step, ok=ok) if self.is_first:
                 return self._heard_answer(rank, proposal, step, ok, now_s)
             case GangSays(ranks=ranks, word=said) if not self.is_first:
-                return self._voice([(rank, said) for rank in ranks if rank in self._progress.hellos])
+                return self._pass_on(said, [rank for rank in ranks if rank in self._progress.hellos])
         return []
+
+    def _pass_on(self, word: ToRank, ranks: list[int]) -> Voice:
+        """To our own ranks. A newer proposal says that the ones before were withdrawn, should that word have
+        been lost; and an older one that comes late must not bind anybody again."""
+        if word.proposal < self._newest:
+            return []
+        self._newest = word.proposal
+        over = [old for number, old in self._open.items() if number < word.proposal]
+        self._open = {} if word.phase != "propose" else {word.proposal: word}
+        released = [
+            ToRank(kind=old.kind, proposal=old.proposal, step=old.step, phase="withdraw") for old in over
+        ]
+        return self._voice([(rank, each) for each in (*released, word) for rank in ranks])
 
     def _member(self, host: HostId, word: MemberNow, now_s: float) -> None:
         if word.sequence <= self._far_sequence.get(host, 0):
