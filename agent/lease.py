@@ -60,4 +60,4 @@ class Lease:
 
     def _early_enough(self, left_s: float) -> bool:
         assert self.full_s is not None
-        return left_s > (1.0 - STOP_AT) * self.full_s
+        return self.full_s - left_s < STOP_AT * self.full_s

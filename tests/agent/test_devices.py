@@ -1,0 +1,198 @@
+"""Which devices a host offers. NVML is replaced by a stand-in module at the library's boundary."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cotenant.agent import devices, nvml
+from cotenant.agent.devices import BadDevices, Choice, Gpu, NotThisHost, Probe
+from cotenant.controller.domain.ids import HostId
+
+HOST = HostId("h")
+MIB = 1024 * 1024
+
+CHOICES = {
+    "auto": Choice(kind="auto"),
+    "cpu:2": Choice(kind="cpu", slots=2),
+    "cuda": Choice(kind="cuda"),
+    "cuda:0,2": Choice(kind="cuda", picked=("0", "2")),
+    "cuda:GPU-1a2b": Choice(kind="cuda", picked=("GPU-1a2b",)),
+}
+
+
+@pytest.mark.parametrize("text", CHOICES)
+def test_a_choice(text: str) -> None:
+    assert devices.parse(text) == CHOICES[text]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "cpu", "cpu:0", "cpu:-1", "cpu:x", "cpu:9999", "cuda:", "auto:1", "gpu", "cuda:0,"]
+)
+def test_a_choice_that_makes_no_sense(text: str) -> None:
+    with pytest.raises(BadDevices, match="is not one of auto, cpu:N"):
+        devices.parse(text)
+
+
+def test_slots_divide_the_cores() -> None:
+    slots = devices.cpu_slots(3, HOST, (0, 1, 2, 3, 6, 7, 8, 9), 500, False)
+    assert [slot.cores for slot in slots] == [(0, 1), (2, 3, 6), (7, 8, 9)]
+    assert [slot.device_id for slot in slots] == ["h/cpu0", "h/cpu1", "h/cpu2"]
+    assert {slot.max_tenants for slot in slots} == {2}
+
+
+def test_more_slots_than_cores_only_on_demand() -> None:
+    with pytest.raises(NotThisHost, match="ask for at most 2, or add --oversubscribe"):
+        devices.cpu_slots(3, HOST, (4, 5), 500, False)
+    assert [s.cores for s in devices.cpu_slots(3, HOST, (4, 5), 500, True)] == [(4,), (5,), (4,)]
+
+
+def found(monkeypatch: pytest.MonkeyPatch, probe: Probe, text: str, **changes: Any) -> devices.Inventory:
+    monkeypatch.setattr(devices, "ask_nvml", lambda: probe)
+    return devices.find(devices.parse(text), HOST, range(16), 16_000, **changes)
+
+
+def test_without_a_gpu_auto_offers_slots_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    inventory = found(monkeypatch, Probe(problem="no NVIDIA driver library"), "auto")
+    assert [(d.kind, len(d.cores), d.memory_mib) for d in inventory.devices] == [("cpu", 2, 2000)] * 8
+    assert inventory.note == "no CUDA devices: no NVIDIA driver library; 8 CPU slots stand in for them"
+
+
+def test_slots_asked_for_need_no_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
+    inventory = found(monkeypatch, Probe(), "cpu:4", slot_memory_mib=123)
+    assert inventory.note == ""
+    assert {d.memory_mib for d in inventory.devices} == {123}
+
+
+def test_cuda_where_there_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NotThisHost, match="no CUDA devices: the driver reports none"):
+        found(monkeypatch, Probe(), "cuda")
+
+
+def gpu(index: int, uuid: str, **changes: Any) -> Gpu:
+    plain: dict[str, Any] = {"name": "NVIDIA H200", "memory_mib": 143_000, "reserve_mib": 600}
+    return Gpu(index=index, uuid=uuid, **{**plain, **changes})
+
+
+GPUS = (
+    gpu(0, "GPU-1a2b3c4d-0000-0000-0000-000000000000"),
+    gpu(1, "GPU-1a2b3c4e-0000-0000-0000-000000000000"),
+    gpu(2, "GPU-99999999-0000-0000-0000-000000000000", mig=True),
+)
+
+
+def test_gpus_are_named_after_their_uuids(monkeypatch: pytest.MonkeyPatch) -> None:
+    inventory = found(monkeypatch, Probe(gpus=GPUS), "auto")
+    assert [d.device_id for d in inventory.devices] == ["h/gpu-1a2b3c4d", "h/gpu-1a2b3c4e", "h/gpu-99999999"]
+    first, _, mig = inventory.devices
+    assert (first.type, first.local, first.usable_mib) == ("NVIDIA-H200", GPUS[0].uuid, 142_400)
+    assert (mig.healthy, mig.note) == (False, "it is in MIG mode, which cotenant does not offer")
+
+
+def test_some_gpus_by_index_or_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = Probe(gpus=GPUS)
+    assert [d.local for d in found(monkeypatch, probe, "cuda:1").devices] == [GPUS[1].uuid]
+    assert [d.local for d in found(monkeypatch, probe, f"cuda:{GPUS[0].uuid}").devices] == [GPUS[0].uuid]
+    with pytest.raises(NotThisHost, match="no CUDA device 7 here; there are 0 to 2"):
+        found(monkeypatch, probe, "cuda:0,7")
+
+
+def test_lock_names_mean_the_same_to_every_agent() -> None:
+    [slot] = devices.cpu_slots(1, HOST, (3, 4), 500, False)
+    assert devices.lock_names(slot) == ("core-3", "core-4")
+    [card] = devices.cuda_devices(GPUS[:1], HostId("other"))
+    assert devices.lock_names(card) == (GPUS[0].uuid,)
+
+
+# --- NVML ------------------------------------------------------------------------------------------
+
+
+class NVMLError(Exception):
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
+class Nvml(ModuleType):
+    """Stands in for pynvml: one idle GPU, one with a process, one that fell off the bus."""
+
+    NVMLError = NVMLError
+    nvmlMemory_v2 = 2
+
+    def __init__(self, *, init: int = 0) -> None:
+        super().__init__("pynvml")
+        self._init = init
+        self.is_shut_down = False
+
+    def nvmlInit(self) -> None:
+        if self._init:
+            raise NVMLError(self._init)
+
+    def nvmlShutdown(self) -> None:
+        self.is_shut_down = True
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 3
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index == 2:
+            raise NVMLError(15)
+        return index
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return f"GPU-{handle}"
+
+    def nvmlDeviceGetName(self, handle: int) -> bytes | str:
+        return b"NVIDIA H200" if handle else "NVIDIA H200"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int, version: int = 1) -> SimpleNamespace:
+        known = {"total": 1000 * MIB, "used": 300 * MIB + 1}
+        return SimpleNamespace(**known, **({"reserved": 77 * MIB} if version == 2 else {}))
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[int]:
+        return [42] if handle == 1 else []
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: int) -> list[int]:
+        return []
+
+    def nvmlDeviceGetMigMode(self, handle: int) -> tuple[int, int]:
+        if handle == 0:
+            raise NVMLError(3)
+        return 1, 1
+
+
+def test_nvml_describes_each_gpu_and_names_the_broken_one() -> None:
+    library = Nvml()
+    idle, busy, lost = nvml.probe(library).gpus
+    assert (idle.name, idle.memory_mib, idle.reserve_mib, idle.mig) == ("NVIDIA H200", 1000, 301, False)
+    assert (busy.name, busy.reserve_mib, busy.mig) == ("NVIDIA H200", 77, True)
+    assert lost.problem == "a GPU has fallen off the bus: reboot the host"
+    assert library.is_shut_down
+    offers = devices.cuda_devices((idle, busy, lost), HOST)
+    assert [d.healthy for d in offers] == [True, False, False]
+
+
+@pytest.mark.parametrize("code", [*nvml.FAILURES, 999])
+def test_every_failure_of_nvml_has_words(code: int) -> None:
+    probe = nvml.probe(Nvml(init=code))
+    assert probe.gpus == ()
+    assert len(probe.problem) > 15
+
+
+def test_nvml_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real thing: on this machine it finds GPUs, or says in words why not."""
+    probe = devices.ask_nvml()
+    assert probe.gpus or probe.problem
+    assert "failed" not in probe.problem
+
+
+def test_nvml_that_hangs_or_crashes_is_a_reason(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "python"
+    monkeypatch.setattr(sys, "executable", str(program))
+    program.write_text("#!/bin/sh\necho 'Bus error' >&2; exit 135\n")
+    program.chmod(0o755)
+    assert devices.ask_nvml().problem == "asking NVML failed: Bus error"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    assert "did not answer within" in devices.ask_nvml(timeout_s=0.2).problem
