@@ -1,0 +1,298 @@
+"""How attempts end: one line per way to end, with the words that programs really print."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from cotenant.agent.end_rows import ROWS
+from cotenant.agent.ends import DETAIL_CHARS, Ending, Exit, StartProblem, decide, error_line
+from cotenant.agent.records import Durable
+
+
+def ending_of(*exits: Exit, **fields: Any) -> Ending:
+    return Ending(
+        **{
+            "host_id": "gpu07",
+            "workdir": "/home/ada/run",
+            "command": "python",
+            "port": 29511,
+            "exits": exits,
+            **fields,
+        }
+    )
+
+
+def traceback(*lines: str, frames: str = '  File "train.py", line 3, in <module>\n    main()\n') -> str:
+    return "epoch 1\nTraceback (most recent call last):\n" + frames + "\n".join(lines) + "\n"
+
+
+def python_error(text: str, rank: int = 0) -> tuple[Exit, dict[int, str]]:
+    return Exit(rank=rank, exit_code=1), {rank: traceback(text)}
+
+
+TORCHRUN = (
+    traceback("ValueError: bad batch")
+    + """E0312 12:00:00 api.py:869] failed (exitcode: 1) local_rank: 0
+Traceback (most recent call last):
+  File "/venv/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+"""
+)
+
+BY_THEMSELVES: dict[str, tuple[int | str, str, str, str, str]] = {
+    # name: (exit code or signal, log, row, outcome, detail)
+    "an exit code": (3, "done what I could\n", "exit code", "user-failed", "exit code 3: done what I could"),
+    "an exception": (1, traceback("KeyError: 1"), "exit code", "user-failed", "exit code 1: KeyError: 1"),
+    "an import": (
+        1, traceback("ModuleNotFoundError: No module named 'einops'"), "import", "user-failed",
+        "an import failed: ModuleNotFoundError: No module named 'einops'",
+    ),
+    "a script that is not there": (
+        2, "python: can't open file '/home/ada/tain.py': [Errno 2] No such file or directory\n",
+        "no such script", "user-failed",
+        "python: can't open file '/home/ada/tain.py': [Errno 2] No such file or directory",
+    ),
+    "a command that a shell does not find": (
+        127, "sh: 1: trian: not found\n", "command not found", "user-failed",
+        "command not found (exit code 127): sh: 1: trian: not found",
+    ),
+    "a command that a shell may not execute": (
+        126, "sh: 1: ./run: Permission denied\n", "not executable", "user-failed",
+        "not executable (exit code 126): sh: 1: ./run: Permission denied",
+    ),
+    "device memory": (
+        1, traceback("torch.OutOfMemoryError: CUDA out of memory."),
+        "device memory", "user-failed", "out of device memory: torch.OutOfMemoryError: CUDA out of memory.",
+    ),
+    "host memory": (
+        1, traceback("RuntimeError: DefaultCPUAllocator: can't allocate memory"),
+        "host memory", "user-failed",
+        "out of host memory: RuntimeError: DefaultCPUAllocator: can't allocate memory",
+    ),
+    "a port that is taken": (
+        1, traceback("torch.distributed.DistNetworkError: The server socket has failed to listen on "
+                     "any network address. port: 29511, code: -98, name: EADDRINUSE, message: in use"),
+        "address in use", "infra-failed", "an address is already in use (port 29511 is the job's own): torch",
+    ),
+    "ranks that do not meet": (
+        1, traceback("torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients."),
+        "rendezvous", "infra-failed", "the ranks did not find each other: torch.distributed.DistStoreError",
+    ),
+    "a peer that is gone": (
+        1, traceback("RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] "
+                     "Connection closed by peer [127.0.0.1]:43210"),
+        "lost peer", "infra-failed", "lost the connection to another rank: RuntimeError",
+    ),
+    "a refused connection of the user's own": (
+        1, traceback("ConnectionRefusedError: [Errno 111] Connection refused"), "exit code", "user-failed",
+        "exit code 1: ConnectionRefusedError: [Errno 111] Connection refused",
+    ),
+    "NCCL": (
+        1, traceback("torch.distributed.DistBackendError: NCCL error in: NCCL.cpp:77, unhandled cuda"),
+        "NCCL", "infra-failed", "NCCL failure: torch.distributed.DistBackendError",
+    ),
+    "a collective that hangs": (
+        "SIGABRT", "[rank1]: Watchdog caught collective operation timeout: WorkNCCL(9)\nterminate called\n",
+        "collective time-out", "infra-failed", "a collective operation did not complete: terminate called",
+    ),
+    "two ranks on one GPU": (
+        1, traceback("torch.distributed.DistBackendError: ncclInvalidUsage: Duplicate GPU detected"),
+        "NCCL usage", "user-failed", "NCCL refused the configuration",
+    ),
+    "a broken GPU": (
+        1, traceback("RuntimeError: CUDA error: uncorrectable ECC error encountered"),
+        "GPU fault", "infra-failed",
+        "GPU failure: RuntimeError: CUDA error: uncorrectable ECC error encountered",
+    ),
+    "a wrong index on the GPU": (
+        1, traceback("RuntimeError: CUDA error: device-side assert triggered"), "kernel error", "user-failed",
+        "CUDA error in the program: RuntimeError: CUDA error: device-side assert triggered",
+    ),
+    "too little /dev/shm": (
+        1, traceback("RuntimeError: DataLoader worker is killed: insufficient shared memory"),
+        "shared memory", "infra-failed", "no shared memory left on the host (/dev/shm)",
+    ),
+    "SIGKILL from outside": ("SIGKILL", "9\n", "killed", "infra-failed", "killed by SIGKILL from outside"),
+    "SIGKILL seen through a shell": (137, "", "killed", "infra-failed", "killed by SIGKILL from outside"),
+    "SIGTERM from outside": (
+        "SIGTERM", "", "ended from outside", "infra-failed", "ended by SIGTERM from outside"
+    ),
+    "a crash": (
+        "SIGSEGV", "step 9\n", "crash", "user-failed", "crashed with SIGSEGV: step 9"
+    ),
+    "another signal": ("SIGALRM", "", "signal", "user-failed", "ended by SIGALRM"),
+    "no words at all": (5, "", "exit code", "user-failed", "exit code 5"),
+    "torchrun, whose own traceback explains nothing": (
+        1, TORCHRUN, "exit code", "user-failed", "exit code 1: ValueError: bad batch",
+    ),
+    "an error after one that was handled": (
+        1, traceback("OSError: [Errno 98] Address already in use") + "again\n" + traceback("ValueError: x"),
+        "exit code", "user-failed", "exit code 1: ValueError: x",
+    ),
+    "a message of more lines, with torch's prefix": (
+        1, traceback("[rank0]: RuntimeError: first line", "[rank0]: second line", frames="[rank0]:   x()\n"),
+        "exit code", "user-failed", "exit code 1: RuntimeError: first line",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("how", "log", "row", "outcome", "detail"), BY_THEMSELVES.values(), ids=BY_THEMSELVES.keys()
+)
+def test_ends_by_themselves(how: int | str, log: str, row: str, outcome: str, detail: str) -> None:
+    exit_ = (
+        Exit(rank=0, exit_code=how)
+        if isinstance(how, int)
+        else Exit(rank=0, signal=int(getattr(signal, how)))
+    )
+    verdict = decide(ending_of(exit_, tails={0: log}))
+    assert verdict.detail.startswith(detail)
+    assert verdict.outcome == outcome
+    assert verdict.exit_code == exit_.shell_code
+    assert next(each for each in ROWS if each.name == row).outcome == outcome
+
+
+def test_every_row_of_the_table_has_a_line_here() -> None:
+    elsewhere = {"own memory limit", "host out of memory"}
+    assert {row.name for row in ROWS} - {line[2] for line in BY_THEMSELVES.values()} == elsewhere
+
+
+def test_all_zero_is_finished() -> None:
+    verdict = decide(ending_of(Exit(rank=0, exit_code=0), Exit(rank=1, exit_code=0)))
+    assert (verdict.outcome, verdict.exit_code, verdict.detail) == ("finished", 0, "")
+
+
+# --- A gang ----------------------------------------------------------------------------------------
+
+
+def test_a_lost_peer_is_not_the_explanation_if_there_is_a_better_one() -> None:
+    lost, lost_log = python_error("RuntimeError: gloo: Connection closed by peer [10.0.0.1]:1", rank=0)
+    real, real_log = python_error("ValueError: bad label 11", rank=1)
+    verdict = decide(ending_of(lost, real, tails=lost_log | real_log))
+    assert (verdict.outcome, verdict.detail) == (
+        "user-failed",
+        "rank 1: exit code 1: ValueError: bad label 11",
+    )
+
+
+def test_of_equal_failures_the_first_counts() -> None:
+    first, second = Exit(rank=1, exit_code=4), Exit(rank=0, exit_code=5)
+    assert decide(ending_of(first, second)).exit_code == 4
+
+
+def test_what_ended_because_we_ended_it_explains_nothing() -> None:
+    told = Exit(rank=0, exit_code=1, was_told=True)
+    real = Exit(rank=1, exit_code=7)
+    assert decide(ending_of(told, real, cause="peer")).exit_code == 7
+
+
+# --- Memory ----------------------------------------------------------------------------------------
+
+
+def test_over_its_own_limit_is_the_users_failure_with_the_number() -> None:
+    verdict = decide(ending_of(Exit(rank=0, signal=9), oom_kills=1, host_memory_mib=2048))
+    assert verdict.outcome == "user-failed"
+    assert "2048 MiB" in verdict.detail
+
+
+def test_a_host_without_memory_is_not_the_users_failure() -> None:
+    verdict = decide(ending_of(Exit(rank=0, signal=9), host_oom_kills=1, host_memory_mib=2048))
+    assert verdict.outcome == "infra-failed"
+    assert "the host ran out of memory" in verdict.detail
+
+
+def test_the_cap_of_a_shared_device_is_named() -> None:
+    exit_, log = python_error("torch.OutOfMemoryError: CUDA out of memory.")
+    assert (
+        "(its part of the device is 4000 MiB)"
+        in decide(ending_of(exit_, tails=log, memory_cap_mib=4000)).detail
+    )
+
+
+# --- What is certain -------------------------------------------------------------------------------
+
+
+def test_the_jobs_own_word_wins() -> None:
+    exits = (Exit(rank=0, exit_code=1), Exit(rank=1, signal=15))
+    verdict = decide(ending_of(*exits, has_stopped=True, stop_step=120, tails={0: TORCHRUN}))
+    assert (verdict.outcome, verdict.detail) == ("stopped", "saved and stopped at step 120")
+
+
+@pytest.mark.parametrize(
+    ("stage", "code", "outcome", "exit_code", "text"),
+    [
+        ("workdir", 2, "infra-failed", None, "working directory /home/ada/run cannot be used on gpu07"),
+        ("command", 2, "user-failed", 127, "command not found on gpu07: python"),
+        ("command", 13, "user-failed", 126, "cannot execute python on gpu07"),
+        ("user", 1, "infra-failed", None, "could not start a process on gpu07 (user)"),
+        ("process", 11, "infra-failed", None, "could not start a process on gpu07 (process)"),
+    ],
+)
+def test_what_never_ran(stage: Any, code: int, outcome: str, exit_code: int | None, text: str) -> None:
+    problem = StartProblem(rank=0, stage=stage, code=code, text="why")
+    verdict = decide(ending_of(problem=problem))
+    assert (verdict.outcome, verdict.exit_code) == (outcome, exit_code)
+    assert verdict.detail.startswith(text)
+    assert verdict.workdir_missing is (stage == "workdir")
+
+
+@pytest.mark.parametrize(
+    ("cause", "outcome", "text"),
+    [
+        ("stop", "stopped", "ended on request (cancelled by ada)"),
+        ("deadline", "stopped", "did not save and stop within 60 s after the request; goes back to step 40"),
+        ("no-agreement", "stopped", "its ranks could not agree on a step to stop at; goes back to step 40"),
+        (
+            "lease",
+            "stopped",
+            "ended because the controller was out of reach for too long; goes back to step 40",
+        ),
+        ("start-deadline", "user-failed", "no first step within 60 s after the start: it hangs"),
+        ("memory", "user-failed", "used 300 MiB of host memory and asked for 200 MiB"),
+    ],
+)
+def test_what_we_ended_ourselves(cause: Any, outcome: str, text: str) -> None:
+    verdict = decide(
+        ending_of(
+            Exit(rank=0, signal=9, was_told=True),
+            cause=cause,
+            stop_reason="cancelled by ada",
+            deadline_s=60.0,
+            durable=(
+                Durable(step=20, name="a1-s20", exact=True),
+                Durable(step=40, name="a1-s40", exact=True),
+            ),
+            host_memory_mib=200,
+            memory_mib=300.0,
+        )
+    )
+    assert verdict.outcome == outcome
+    assert verdict.detail.startswith(text)
+
+
+def test_a_detail_is_one_line_of_bounded_length() -> None:
+    exit_, log = python_error("ValueError: " + "x" * 10_000)
+    assert len(decide(ending_of(exit_, tails=log)).detail) <= DETAIL_CHARS
+    problem = StartProblem(rank=0, stage="process", code=1, text="a\nb")
+    assert "\n" not in decide(ending_of(problem=problem)).detail
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        ("", ""),
+        ("\n\n", ""),
+        ("one\ntwo\n\n", "two"),
+        (traceback("ValueError"), "ValueError"),
+        (traceback("mypackage.errors.Bad: x", "  more"), "mypackage.errors.Bad: x"),
+        (traceback(), "    main()"),
+    ],
+)
+def test_the_line_that_a_person_reads(log: str, line: str) -> None:
+    assert error_line(log) == line
