@@ -7,75 +7,93 @@ is a fresh interpreter: it shares no lock, no socket and no journal with us.
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
+import sys
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from typing import Final
 
 from cotenant.controller.domain.commands import Think
 from cotenant.controller.domain.events import Computed
-from cotenant.controller.tuning.kinds import Answer, compute
+from cotenant.controller.tuning.frames import LENGTH, Question, Result
+from cotenant.controller.wire.codec import BadMessage, pack, unpack
 
 WAITING_MAX: Final = 100
 TIMEOUT_S: Final = 1800.0
 
 
 class Thinking:
-    """At most one computation at a time; the others queue."""
+    """One computation at a time; the others queue."""
 
     def __init__(self, done: Callable[[Computed], None]) -> None:
         self._done = done
-        self._pool: ProcessPoolExecutor | None = None
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._child: asyncio.subprocess.Process | None = None
+        self._waiting: dict[int, Think] = {}
+        self._worker: asyncio.Task[None] | None = None
 
     def start(self, think: Think) -> None:
-        """Answered later; a request that is being worked on is not started twice."""
-        if think.request_id in self._tasks:
+        """Answered later; a request that waits or is worked on is not started twice."""
+        if think.request_id in self._waiting:
             return
-        if len(self._tasks) >= WAITING_MAX:
+        if len(self._waiting) >= WAITING_MAX:
             self._done(failed(think, f"more than {WAITING_MAX} computations are waiting"))
             return
-        self._tasks[think.request_id] = asyncio.get_running_loop().create_task(self._think(think))
+        self._waiting[think.request_id] = think
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.get_running_loop().create_task(self._work())
 
-    async def _think(self, think: Think) -> None:
+    async def _work(self) -> None:
+        while self._waiting:
+            think = next(iter(self._waiting.values()))
+            answer = await self._think(think)
+            del self._waiting[think.request_id]
+            self._done(answer)
+
+    async def _think(self, think: Think) -> Computed:
         try:
-            answer = await asyncio.wait_for(self._in_child(think), TIMEOUT_S)
-            result = Computed(request_id=think.request_id, model_sha256=answer[0], values=answer[1])
+            result = await asyncio.wait_for(self._ask_child(think), TIMEOUT_S)
         except TimeoutError:
-            self._end_pool()
-            result = failed(think, f"no answer within {TIMEOUT_S:g} s")
-        except BrokenProcessPool:
-            self._end_pool()
-            result = failed(think, "the process that computed it died")
-        except Exception as error:  # noqa: BLE001 - whatever a computation raises is its answer
-            result = failed(think, f"{type(error).__name__}: {error}")
-        del self._tasks[think.request_id]
-        self._done(result)
+            await self._end_child()
+            return failed(think, f"no answer within {TIMEOUT_S:g} s")
+        except (OSError, EOFError, BadMessage) as error:
+            await self._end_child()
+            return failed(think, f"the process that computed it died ({type(error).__name__})")
+        return Computed(
+            request_id=think.request_id,
+            model_sha256=result.model_sha256,
+            values=result.values,
+            error=result.error,
+        )
 
-    async def _in_child(self, think: Think) -> Answer:
-        if self._pool is None:
-            spawn = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(1, mp_context=spawn)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, compute, think.kind, think.payload)
+    async def _ask_child(self, think: Think) -> Result:
+        if self._child is None:
+            self._child = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "cotenant.controller.tuning",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
+        child = self._child
+        assert child.stdin is not None and child.stdout is not None
+        question = pack(Question(kind=think.kind, payload=think.payload))
+        child.stdin.write(len(question).to_bytes(LENGTH, "big") + question)
+        await child.stdin.drain()
+        size = int.from_bytes(await child.stdout.readexactly(LENGTH), "big")
+        result: Result = unpack(await child.stdout.readexactly(size), Result)
+        return result
 
-    def _end_pool(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is None:
-            return
-        children = list((pool._processes or {}).values())  # It offers no way to end a busy child.
-        pool.shutdown(wait=False, cancel_futures=True)
-        for child in children:
-            child.kill()
+    async def _end_child(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            if child.returncode is None:
+                child.kill()
+            await child.wait()
 
     async def close(self) -> None:
-        """End the child, busy or not: its request is asked again after the next start."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._end_pool()
+        """End the child, busy or not: what it was asked is asked again after the next start."""
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+        await self._end_child()
 
 
 def failed(think: Think, why: str) -> Computed:

@@ -10,7 +10,8 @@ import importlib
 from collections.abc import Callable
 from typing import Final
 
-Payload = dict[str, str | int | float | list[float]]
+from cotenant.controller.tuning.frames import Payload
+
 Answer = tuple[str, tuple[float, ...]]
 
 KINDS: Final[dict[str, str]] = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 
-from cotenant.controller.tuning.kinds import Answer, Payload
+from cotenant.controller.tuning.frames import Payload
+from cotenant.controller.tuning.kinds import Answer
 
 
 def answer(payload: Payload) -> Answer:

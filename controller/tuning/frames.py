@@ -1,0 +1,23 @@
+"""What the controller and its computing child say to each other, over the child's stdin and stdout."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+LENGTH: Final = 4
+"""Every frame is its length in so many bytes, big end first, and a msgpack value."""
+
+Payload = dict[str, str | int | float | list[float]]
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str
+    payload: Payload
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    model_sha256: str = ""
+    values: tuple[float, ...] = ()
+    error: str = ""
