@@ -9,24 +9,23 @@ from pathlib import Path
 
 import pytest
 
+RANKS = "tests.checkpoint.ranks"
 
-def _make_importable(name: str) -> None:
+
+def _make_ranks_importable() -> None:
     """Tests have no packages; mypy and the import statement both find the module under this name."""
-    full_name = f"tests.checkpoint.{name}"
-    spec = importlib.util.spec_from_file_location(full_name, Path(__file__).with_name(f"{name}.py"))
+    spec = importlib.util.spec_from_file_location(RANKS, Path(__file__).with_name("ranks.py"))
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[full_name] = module
+    sys.modules[RANKS] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
 
-_make_importable("ranks")
+if RANKS not in sys.modules:
+    _make_ranks_importable()
 
-from tests.checkpoint.ranks import Warm  # noqa: E402
+from tests.checkpoint.ranks import Warm, one_warm_process  # noqa: E402
 
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[Warm]:
-    process = Warm()
-    yield process
-    process.close()
+    yield from one_warm_process()

@@ -27,6 +27,7 @@ class Warm:
     """The warm process; `start` forks a rank from it."""
 
     def __init__(self) -> None:
+        self.users = 0
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "warm.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
@@ -211,10 +212,24 @@ class Supervisor:
             self.tell(name, proposal=proposal, step=step, phase="withdraw")
             proposal, step = proposal + 1, max(int(a["step"]) for a in answers) + 3
 
-    def close(self) -> None:
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
 
 
-def supervised(folder: Path, ranks: int) -> Iterator[Supervisor]:
-    with closing(Supervisor(folder, ranks)) as supervisor:
-        yield supervisor
+_WARM: list[Warm] = []
+
+
+def one_warm_process() -> Iterator[Warm]:
+    """For session fixtures: all of them share one process, the last to end closes it."""
+    if not _WARM:
+        _WARM.append(Warm())
+    process = _WARM[0]
+    process.users += 1
+    yield process
+    process.users -= 1
+    if not process.users:
+        process.close()
+        _WARM.clear()

@@ -2,73 +2,155 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.checkpoint.ranks import HERE, Gang, Supervisor, Warm, launch
+from cotenant.checkpoint import layout
+from tests.checkpoint.ranks import DEADLINE_S, HERE, Supervisor, Warm, launch
 
 TRAINER = HERE / "trainer.py"
+SAME = ("sha256", "step", "best", "scale", "draw")
+
+pytestmark = pytest.mark.usefixtures("warm")
 
 
-@contextmanager
-def supervisor(folder: Path, ranks: int) -> Iterator[Supervisor]:
-    it = Supervisor(folder, ranks)
-    try:
-        yield it
-    finally:
-        it.close()
+def arguments(ranks: int, *more: str) -> tuple[str, ...]:
+    return ("--rows", "121", *(["--dist"] if ranks > 1 else []), *more)
 
 
-def uninterrupted(warm: Warm, folder: Path, *args: str, ranks: int, **env: str) -> list[dict[str, Any]]:
-    return launch(warm, TRAINER, folder, *args, ranks=ranks, env=env).wait()
+def uninterrupted(warm: Warm, folder: Path, *args: str, ranks: int) -> list[dict[str, Any]]:
+    return launch(warm, TRAINER, folder / "whole", *args, ranks=ranks).wait()
 
 
-def stopped_at(
-    warm: Warm, folder: Path, step: int, *args: str, ranks: int, attempt: int = 1, **env: str
-) -> tuple[Gang, int, Supervisor]:
+def stopped(warm: Warm, folder: Path, step: int, *args: str, ranks: int, attempt: int = 1, **env: str) -> int:
     """Run until a supervisor stops all ranks at `step` or soon after; returns the step."""
-    with supervisor(folder / f"s{attempt}", ranks) as boss:
-        gang = launch(
-            warm, TRAINER, folder / f"a{attempt}", *args, ranks=ranks,
-            env=boss.env(folder / "root", attempt, **env),
-        )  # fmt: skip
-        boss.wait_for("hello", ranks, gang=gang)
+    with Supervisor(folder / f"s{attempt}", ranks) as boss:
+        variables = boss.env(folder / "root", attempt, **env)
+        slow = (*args, "--step-s", "0.01")  # leaves time to agree in
+        gang = launch(warm, TRAINER, folder / f"a{attempt}", *slow, ranks=ranks, env=variables)
+        hello = boss.wait_for("hello", ranks, gang=gang)
+        assert all(message["resumable"] and message["accumulates"] for message in hello)
         agreed = boss.agree("stop_at", step)
-        stopped = boss.wait_for("stopped", ranks, gang=gang)
-        assert {message["step"] for message in stopped} == {agreed}
+        gone = boss.wait_for("stopped", ranks, gang=gang)
+        assert {message["step"] for message in gone} == {agreed}
         [durable] = boss.wait_for("durable", gang=gang)
-        assert (durable["step"], durable["rank"], durable["exact"]) == (agreed, 0, True)
+        assert (durable["step"], durable["rank"], durable["name"]) == (agreed, 0, f"a{attempt}-s{agreed}")
         gang.wait(0)
-        return gang, agreed, boss
+        return agreed
 
 
 def resumed(
     warm: Warm, folder: Path, *args: str, ranks: int, attempt: int = 2, **env: str
 ) -> list[dict[str, Any]]:
-    with supervisor(folder / f"s{attempt}", ranks) as boss:
+    with Supervisor(folder / f"s{attempt}", ranks) as boss:
         variables = boss.env(folder / "root", attempt, **env)
-        gang = launch(warm, TRAINER, folder / f"a{attempt}", *args, ranks=ranks, env=variables)
-        return gang.wait()
+        return launch(warm, TRAINER, folder / f"a{attempt}", *args, ranks=ranks, env=variables).wait()
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(
     warm: Warm, tmp_path: Path, ranks: int
 ) -> None:
-    args = ("--rows", "121", *(["--dist"] if ranks > 1 else []))
-    whole = uninterrupted(warm, tmp_path / "whole", *args, ranks=ranks)
-    _, step, _ = stopped_at(warm, tmp_path, 5, *args, "--step-s", "0.01", ranks=ranks)
+    args = arguments(ranks)
+    whole = uninterrupted(warm, tmp_path, *args, ranks=ranks)
+    step = stopped(warm, tmp_path, 5, *args, ranks=ranks)
     again = resumed(warm, tmp_path, *args, ranks=ranks)
-    for rank in range(ranks):
-        a, b = whole[rank], again[rank]
-        assert b["resumed"]["step"] == step
-        assert (b["resumed"]["exact"], b["resumed"]["note"]) == (True, "")
-        assert a["order"][step:] == b["order"]
-        assert {k: a[k] for k in ("sha256", "step", "best", "scale", "draw")} == {
-            k: b[k] for k in ("sha256", "step", "best", "scale", "draw")
-        }
+    for before, after in zip(whole, again, strict=True):
+        assert after["resumed"] == {"name": f"a1-s{step}", "step": step, "exact": True, "note": ""}
+        assert before["order"][step:] == after["order"]
+        assert {key: before[key] for key in SAME} == {key: after[key] for key in SAME}
     assert len({result["sha256"] for result in again}) == 1
+
+
+def test_stopped_twice_with_accumulation_equals_uninterrupted_with_the_same_schedule(
+    warm: Warm, tmp_path: Path
+) -> None:
+    args = arguments(2)
+    schedule: Any = {"COTENANT_ACCUMULATION_SCHEDULE": "0:1,7:2"}
+    whole = launch(warm, TRAINER, tmp_path / "whole", *args, ranks=2, env=schedule).wait()
+    stopped(warm, tmp_path, 4, *args, ranks=2, **schedule)
+    stopped(warm, tmp_path, 12, *args, ranks=2, attempt=2, **schedule)
+    again = resumed(warm, tmp_path, *args, ranks=2, attempt=3, **schedule)
+    assert [r["sha256"] for r in again] == [r["sha256"] for r in whole]
+    assert again[0]["history"] == "0:1,7:2"
+    assert again[0]["resumed"]["exact"]
+
+
+def test_another_world_size_goes_on_from_the_same_samples_and_is_called_equivalent(
+    warm: Warm, tmp_path: Path
+) -> None:
+    args = arguments(2)
+    step = stopped(warm, tmp_path, 3, *args, ranks=2)
+    [alone] = resumed(warm, tmp_path, *arguments(1, "--dist"), ranks=1)
+    assert not alone["resumed"]["exact"]
+    assert "world size: 2 then, 1 now" in alone["resumed"]["note"]
+    batches_per_epoch = 16  # ceil(121 / 8) alone
+    assert len(alone["order"]) == 3 * batches_per_epoch - 2 * step
+
+
+def test_a_save_in_the_background_can_be_resumed_from_after_a_kill(warm: Warm, tmp_path: Path) -> None:
+    args = arguments(2)
+    whole = uninterrupted(warm, tmp_path, *args, ranks=2)
+    with Supervisor(tmp_path / "s1", 2) as boss:
+        env = boss.env(tmp_path / "root", 1)
+        gang = launch(warm, TRAINER, tmp_path / "a1", *args, "--step-s", "0.05", ranks=2, env=env)
+        boss.wait_for("hello", 2, gang=gang)
+        agreed = boss.agree("save_at", 4)
+        boss.wait_for("durable", gang=gang, step=agreed)
+        gang.kill()
+    again = resumed(warm, tmp_path, *args, ranks=2)
+    assert again[0]["resumed"]["name"] == f"a1-s{agreed}"
+    assert [r["sha256"] for r in again] == [r["sha256"] for r in whole]
+
+
+def test_kill_in_the_middle_of_a_save_leaves_the_older_one(warm: Warm, tmp_path: Path) -> None:
+    """The second save is big enough to be caught while it is written."""
+    root = tmp_path / "root"
+    args = arguments(1, "--width", "600000", "--step-s", "0.05")
+    with Supervisor(tmp_path / "s1", 1) as boss:
+        gang = launch(warm, TRAINER, tmp_path / "a1", *args, env=boss.env(root, 1))
+        boss.wait_for("hello", gang=gang)
+        first = boss.agree("save_at", 1)
+        boss.wait_for("durable", gang=gang, step=first)
+        second = boss.agree("save_at", first + 2, proposal=50)
+        wait_for_bytes(root / f".a1-s{second}.tmp" / "model.pt", 2**20)
+        [pid] = gang.pids
+        os.kill(pid, signal.SIGKILL)
+        gang.wait(-signal.SIGKILL)
+        assert not boss.wait_for("durable", 1)[1:], "only the first was ever called durable"
+    assert (root / f".a1-s{second}.tmp").is_dir()
+    assert layout.verify(root / f"a1-s{first}").step == first
+    stop = stopped(warm, tmp_path, first + 2, *args[:-2], ranks=1, attempt=2)
+    assert stop > first
+    assert not list(root.glob(".a1-*")), "the next attempt sweeps what was half-written"
+
+
+def wait_for_bytes(path: Path, size_bytes: int) -> None:
+    give_up_at_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < give_up_at_s:
+        try:
+            if path.stat().st_size >= size_bytes:
+                return
+        except FileNotFoundError:
+            pass
+        time.sleep(0.001)
+    raise AssertionError(f"{path} never grew to {size_bytes} bytes")
+
+
+def test_a_crash_of_the_script_does_not_wait_for_a_save_that_cannot_complete(
+    warm: Warm, tmp_path: Path
+) -> None:
+    """Rank 1 is killed, rank 0 has a save under way that waits for rank 1's record."""
+    args = arguments(2, "--step-s", "0.05", "--idle", "600")
+    with Supervisor(tmp_path / "s1", 2) as boss:
+        gang = launch(warm, TRAINER, tmp_path / "a1", *args, ranks=2, env=boss.env(tmp_path / "root", 1))
+        boss.wait_for("hello", 2, gang=gang)
+        boss.wait_for("first_step", 2, gang=gang)
+        os.kill(gang.pids[1], signal.SIGKILL)
+        assert warm.wait(gang.pids[1]) == -signal.SIGKILL
+        assert warm.wait(gang.pids[0]) == 1

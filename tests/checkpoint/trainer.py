@@ -97,8 +97,7 @@ def main() -> None:
     torch.manual_seed(100 + rank)
     model = DistributedDataParallel(net) if args.dist else net
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    total = args.epochs * len(loader)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=total + 1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=200)
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=7)
     best = {"loss": float("inf"), "seen": 0}
     state = checkpoint.Session(
