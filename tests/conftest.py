@@ -62,6 +62,12 @@ def shared_data() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_device_locks(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Devices are locked per machine. Tests lock among themselves: this machine may have a real agent."""
+    os.environ["COTENANT_LOCK_DIR"] = str(tmp_path_factory.getbasetemp() / "locks")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def no_process_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fail where a test module leaves a process, and end it so that the next module starts clean."""

@@ -116,8 +116,14 @@ def submission(programs: Path, home: Path) -> None:
     home.mkdir(mode=0o700)
     # Nothing of ours but the programs' folder: what the wheel needs beyond it would fail here.
     env = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(home), "XDG_RUNTIME_DIR": str(home)}
+    env["COTENANT_LOCK_DIR"] = str(home / "locks")  # This machine may have an agent that holds its cores.
     command: list[str | Path] = [programs / "cotenant", "run", "--", "python", "-c", f"print({GREETING!r})"]
-    done = run(command, env=env, timeout_s=SUBMISSION_TIMEOUT_S)
+    try:
+        done = run(command, env=env, timeout_s=SUBMISSION_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        said = [part.decode(errors="replace") for part in (error.stdout, error.stderr) if part]
+        logs = [f"{log.name}: {log.read_text(errors='replace')[-4000:]}" for log in home.rglob("*.log")]
+        sys.exit("\n".join([f"one submission took over {SUBMISSION_TIMEOUT_S:.0f} s", *said, *logs]))
     if GREETING not in must(done, "one submission"):
         sys.exit(f"the job's output did not arrive:\n{done.stdout}\n{done.stderr}")
 
