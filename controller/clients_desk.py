@@ -169,9 +169,9 @@ class ClientsDesk:
         jobs = jobs_named(self._core.state.engine.jobs, request.job_ids)
         now_s = self._core.clock.now_s()
         deadline_s = now_s + min(max(0.0, request.timeout_s), WAIT_S_MAX)
-        # The same question again replaces the first: there is one answer.
+        # The same question again (clients repeat themselves) neither adds an answer nor prolongs the wait.
         wait = Wait(asked, tuple(job.job_id for job in jobs), deadline_s)
-        self._waits[asked.address, asked.request_id] = wait
+        self._waits.setdefault((asked.address, asked.request_id), wait)
         self._answer_waits(now_s)
 
     def _answer_waits(self, now_s: float) -> None:
@@ -192,7 +192,7 @@ class ClientsDesk:
             self._look_again = False
             now_s = self._core.clock.now_s()
             self._answer_waits(now_s)
-            self._core.after_commit(partial(self._logs.look_again, now_s))
+            self._core.after_commit(self._logs.look_again)
 
     def tick(self) -> None:
         """About twice a second, for deadlines."""

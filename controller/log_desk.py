@@ -6,7 +6,6 @@ nobody's `logs -f` keeps others from reading.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
@@ -45,7 +44,8 @@ class LogDesk:
     def __init__(self, core: Core, link: AgentsLink) -> None:
         self._core = core
         self._link = link
-        self._open: Counter[bytes] = Counter()
+        self._open: dict[bytes, set[int]] = {}
+        """Questions by reader that are not answered yet."""
         self._parked: list[Parked] = []
 
     def read(self, reader: bytes, request_id: int, request: ReadJobLog, answer: Answer) -> None:
@@ -54,16 +54,41 @@ class LogDesk:
         Raises:
             Denied: no such job, attempt or rank, or too many questions at once.
         """
-        if self._open[reader] >= OPEN_PER_READER or len(self._parked) >= PARKED_MAX:
+        if request_id in self._open.get(reader, ()):
+            return  # The same question again: it will be answered.
+        if len(self._open.get(reader, ())) >= OPEN_PER_READER or len(self._parked) >= PARKED_MAX:
             raise Denied(
                 "refused", "too many logs are being read at once", "wait for answers before asking on"
             )
         deadline_s = self._core.clock.now_s() + min(max(0.0, request.wait_s), WAIT_S_MAX)
         question = Parked(reader, request_id, request, deadline_s, answer)
-        if self._core.state.history.stretches(request.job_id):
-            self._ask(question)
+        self._open.setdefault(reader, set()).add(request_id)
+        try:
+            self._ask_or_park(question)
+        except Denied:
+            self._close(question)
+            raise
+
+    def _answer(self, asked: Parked, part: LogPart) -> None:
+        self._close(asked)
+        asked.answer(part)
+
+    def _close(self, asked: Parked) -> None:
+        mine = self._open.get(asked.reader, set())
+        mine.discard(asked.request_id)
+        if not mine:
+            self._open.pop(asked.reader, None)
+
+    def _ask_or_park(self, asked: Parked) -> None:
+        job = self._core.state.engine.jobs[asked.request.job_id]
+        if self._core.state.history.stretches(job.job_id):
+            self._ask(asked)
+        elif job.phase in ENDED:
+            self._answer(asked, empty(asked, job, NEVER))
+        elif asked.deadline_s <= self._core.clock.now_s():
+            self._answer(asked, empty(asked, job, ""))
         else:
-            self._not_started(question)
+            self._parked.append(asked)
 
     def _ask(self, asked: Parked) -> None:
         """Pass the question on to the host that holds the output."""
@@ -77,7 +102,6 @@ class LogDesk:
         if not 0 <= request.rank < len(logs):
             raise Denied("not-found", f"job {job_id} has ranks 0 to {len(logs) - 1}")
         host_id, rank = logs[request.rank]
-        self._open[asked.reader] += 1
         question = LogQuestion(
             job_id=job_id,
             attempt=AttemptNo(number),
@@ -89,9 +113,6 @@ class LogDesk:
         self._link.logs.ask(host_id, question, partial(self._came, asked, stretch, len(logs)))
 
     def _came(self, asked: Parked, stretch: Stretch, ranks: int, reply: LogReply) -> None:
-        self._open[asked.reader] -= 1
-        if self._open[asked.reader] <= 0:
-            del self._open[asked.reader]
         job_id, ended = asked.request.job_id, stretch.ended_s is not None
         missing, closed = reply.missing, reply.closed or bool(reply.missing and ended)
         if reply.request and missing and not ended and self._is_starting(job_id):
@@ -112,35 +133,25 @@ class LogDesk:
             ranks=ranks,
             missing=missing,
         )
-        asked.answer(part)
+        self._answer(asked, part)
 
     def _is_starting(self, job_id: JobId) -> bool:
         """Its agent may not have heard of it yet: no output is no sign of anything."""
         job = self._core.state.engine.jobs.get(job_id)
         return job is not None and job.phase is Phase.LOADING
 
-    def _not_started(self, parked: Parked) -> None:
-        """A job that may still start is waited for; one that ended before it started has no output."""
-        job = self._core.state.engine.jobs[parked.request.job_id]
-        if job.phase in ENDED or parked.deadline_s <= self._core.clock.now_s():
-            parked.answer(empty(parked, job, NEVER if job.phase in ENDED else ""))
-        else:
-            self._parked.append(parked)
-
-    def look_again(self, now_s: float) -> None:
+    def look_again(self) -> None:
         """Something happened, or time passed: jobs may have started."""
         parked, self._parked = self._parked, []
         for each in parked:
             job = self._core.state.engine.jobs.get(each.request.job_id)
-            if job is None:
-                continue  # Ended and forgotten: its reader asks again and is told.
-            if not self._core.state.history.stretches(job.job_id):
-                self._not_started(each)
+            if job is None:  # Ended and forgotten: its reader asks again and is told.
+                self._close(each)
                 continue
             try:
-                self._ask(each)
+                self._ask_or_park(each)
             except Denied as denied:
-                each.answer(empty(each, job, str(denied)))
+                self._answer(each, empty(each, job, str(denied)))
 
 
 def logs_of(job: Job, stretch: Stretch) -> list[tuple[HostId, int]]:

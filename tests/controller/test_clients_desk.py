@@ -303,6 +303,27 @@ def test_waiting_ends_with_its_time(station: Station) -> None:
     assert station.answers(client)[0].jobs[0].phase == "queued"
 
 
+def test_a_repeated_question_is_answered_once_and_does_not_wait_longer(station: Station) -> None:
+    station.join("h1", devices=1)
+    jobs = (station.submit(), station.submit())
+    bodies: tuple[clients.AnyRequest, ...] = (
+        clients.WaitJobs(job_ids=jobs, timeout_s=9.0),
+        clients.ReadJobLog(job_id=jobs[0], wait_s=9.0),
+        clients.ReadJobLog(job_id=jobs[1], wait_s=9.0),
+    )
+    for _ in range(12):
+        for request_id, body in enumerate(bodies):
+            station.desk.ask(b"patient", ALICE, clients.Request(request_id=request_id, body=body))
+        station.tick(2.0)
+        if len(station.answers(b"patient")) >= 2:
+            break
+    answered = sorted(answer.request_id for answer in station.answers(b"patient"))
+    assert answered == [0, 2], (
+        "the wait and the log of the waiting job; the agent is asked once for the other"
+    )
+    assert len(station.told(b"agent-h1", ReadLog)) == 1
+
+
 def test_a_log_is_read_where_it_is(station: Station) -> None:
     address = station.join("h1", devices=2)
     job_id = station.submit(ALICE, gpus_min=2, gpus_max=2)
