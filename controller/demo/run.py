@@ -26,7 +26,7 @@ from cotenant.controller.demo.report import DemoReport, failures, plain_table, r
 from cotenant.controller.demo.watching import TooSlow, Watcher, all_ended
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch, Phase
-from cotenant.controller.wire.clients import GetStatus, ListNodes, SetPolicy, ShowJob, Shown, Submit
+from cotenant.controller.wire.clients import GetStatus, ListNodes, NodeView, SetPolicy, ShowJob, Shown, Submit
 from cotenant.profiler.run import ProfileFailed
 
 SLOTS = 2
@@ -85,6 +85,7 @@ class _Demo:
             Client(cluster.endpoint) as client,
         ):
             self._client = client
+            check_devices(client.ask(ListNodes()).nodes)
             self._watcher = Watcher(client, self._say, self._names)
             self._act_one()
             self._act_two()
@@ -160,6 +161,17 @@ def slot_cores(slots: int) -> list[tuple[int, ...]]:
     cores = sorted(os.sched_getaffinity(0))
     share = max(1, len(cores) // slots)
     return [tuple(cores[(i * share + k) % len(cores)] for k in range(share)) for i in range(slots)]
+
+
+def check_devices(nodes: Sequence[NodeView]) -> None:
+    """Raises StartFailed if the devices are not this demo's to use, naming who has them."""
+    devices = [device for node in nodes for device in node.report.devices]
+    taken = [f"{device.device_id}: {device.note}" for device in devices if not device.healthy]
+    if taken or len(devices) < SLOTS:
+        raise StartFailed(
+            f"the demo needs {SLOTS} free devices; {'; '.join(taken) or f'there are {len(devices)}'}. "
+            "End the other agent (or `cotenant run`) and try again"
+        )
 
 
 def _keep_logs(folder: Path, kept: Path) -> None:
