@@ -371,7 +371,7 @@ class Engine:
                 attempt=attempt,
                 save=False,
                 deadline_s=0.0,
-                reason=because("not-started", host_id),
+                reason=because("fenced", host_id),
             )
         )
 

@@ -53,7 +53,6 @@ TEMPLATES: Final[dict[str, str]] = {
     "back-off": "retries in {0} s after {1}",
     "held-by": "held by {0}",
     "held-infra": "held after {0} infrastructure failures in a row; the last: {1}",
-    "held-crash": "held: {0}",
     "pinned": "its checkpoint is on {0}, which is {1}",
     "workdir-missing": "working directory {0} does not exist on {1}",
     # Waiting.
@@ -66,7 +65,6 @@ TEMPLATES: Final[dict[str, str]] = {
     "outlives": "no job that could be preempted has more remaining time than this one ({0} s)",
     "not-preemptible": "the devices it needs are held by jobs that cannot be preempted: {0}",
     # Placement.
-    "free-devices": "{0} free devices are enough",
     "free-devices-in-order": "next in {0} order and {1} free devices are enough",
     "aged": "waited over {0} s and goes first",
     "preempts": "remaining {0} s is less than {1} s of {2}, which makes room",
@@ -84,14 +82,12 @@ TEMPLATES: Final[dict[str, str]] = {
     # Preemption and ends.
     "preempted-for": "preempted for {0}, which has {1} s left against {2} s",
     "preempted-by-user": "preempted by {0}",
-    "preempted-loading": "preempted before its first step (a futile preemption)",
     "waits-for-victims": "its devices are held; {0} still has to save and leave",
     "cancelled-by": "cancelled by {0}",
     "time-limit": "reached its time limit of {0} s",
     "checkpoint-deadline": "no checkpoint within {0} s after the stop request; goes back to step {1}",
     "finished": "finished",
     "user-failed": "failed: {0}",
-    "infra-failed": "infrastructure failure: {0}",
     "host-lost": "host {0} is lost ({1})",
     "host-silent": "host {0} is silent; the job keeps its devices until it answers "
     "or `cotenant nodes lost {0}`",
@@ -99,7 +95,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "host-changed": "the devices of host {0} changed while it waited for them",
     "not-answering": "host {0} does not answer",
     "gang-peer-ended": "another part of the gang ended on {0}",
-    "not-started": "the attempt never started on {0}",
+    "fenced": "no attempt of this number should run on {0}",
     "drained": "host {0} is drained",
     "suspect": "host {0} had {1} infrastructure failures in a row",
     # The engine's refusals of a policy's action.

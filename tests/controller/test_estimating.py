@@ -1,0 +1,139 @@
+"""How long a job will take: the best source there is, corrected by what is seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.controller.domain import events as ev
+from cotenant.controller.domain.ids import HostId
+from cotenant.controller.estimating import estimate_arrival
+from cotenant.controller.ledger import Estimates
+from tests.controller.building import Desk, profile, report, spec
+
+
+def finished(desk: Desk, job: int, seconds: float, **more: object) -> None:
+    desk.run(job, **more)
+    desk.wait(seconds)
+    desk.end(job)
+
+
+def test_the_users_word_comes_first_then_the_profile_then_the_same_command_then_the_cluster() -> None:
+    none = Estimates()
+    assert estimate_arrival(none, spec(1)) == (None, "none")
+    known = spec(1, expected_s=70.0, iterations=10, batch_size=8, profile=profile(8, (1, 2.0, 1.0)))
+    assert estimate_arrival(none, known) == (70.0, "user")
+    profiled = spec(1, iterations=10, batch_size=8, profile=profile(8, (1, 2.0, 1.0)))
+    assert estimate_arrival(none, profiled) == (20.0, "profile")
+    desk = Desk("fifo")
+    for number, seconds in ((1, 10.0), (2, 30.0), (3, 90.0)):
+        finished(desk, number, seconds, argv=("python", "x.py"))
+    finished(desk, 4, 1000.0, argv=("python", "y.py"))
+    desk.submit(5, argv=("python", "x.py"), hold=True)
+    assert (desk.job(5).remaining_s, desk.job(5).estimate_source) == (30.0, "same command")
+    desk.submit(6, argv=("python", "z.py"), hold=True)
+    assert (desk.job(6).remaining_s, desk.job(6).estimate_source) == (60.0, "cluster median")
+
+
+def test_only_running_counts_as_run_time() -> None:
+    desk = Desk("fifo")
+    desk.submit(1, argv=("python", "x.py"))
+    desk.wait(500)
+    desk.start(1)
+    desk.wait(40)
+    desk.end(1)
+    desk.submit(2, argv=("python", "x.py"), hold=True)
+    assert desk.job(2).remaining_s == 40.0
+
+
+def test_a_failed_job_teaches_nothing() -> None:
+    desk = Desk("fifo")
+    desk.run(1, argv=("python", "x.py"))
+    desk.wait(40)
+    desk.end(1, "user-failed")
+    desk.submit(2, argv=("python", "x.py"), hold=True)
+    assert desk.job(2).estimate_source == "none"
+
+
+def test_remaining_time_passes_while_running_and_stands_still_otherwise() -> None:
+    desk = Desk("srtf")
+    desk.submit(1, expected_s=100.0)
+    desk.wait(50)
+    assert desk.job(1).remaining_now_s(desk.now_s) == 100.0
+    desk.start(1)
+    desk.wait(30)
+    assert desk.job(1).remaining_now_s(desk.now_s) == 70.0
+    desk.submit(2, expected_s=1.0)
+    desk.wait(10)
+    assert desk.job(1).remaining_now_s(desk.now_s) == 70.0
+
+
+def test_remaining_time_passes_slower_beside_a_co_tenant() -> None:
+    desk = Desk("castor")
+    busy = profile(8, (1, 1.0, 100.0), duty=1.0)
+    desk.run(1, profile=busy, batch_size=8, expected_s=1000.0)
+    desk.run(2, profile=busy, batch_size=8, expected_s=10.0)
+    desk.wait(20)
+    assert desk.job(1).remaining_now_s(desk.now_s) == pytest.approx(990.0)
+    assert desk.job(2).remaining_now_s(desk.now_s) == pytest.approx(0.0)
+    desk.end(2)
+    desk.wait(20)
+    assert desk.job(1).remaining_now_s(desk.now_s) == pytest.approx(970.0)
+
+
+def test_measured_steps_take_over_once_the_number_of_iterations_is_known() -> None:
+    desk = Desk("fifo")
+    desk.run(1, expected_s=1000.0, iterations=200)
+    desk.progress(1, 50, 0.5)
+    assert (desk.job(1).remaining_s, desk.job(1).estimate_source) == (75.0, "measured")
+
+
+def test_a_job_past_its_estimate_is_expected_to_need_a_tenth_of_what_it_has_had() -> None:
+    desk = Desk("fifo")
+    desk.run(1, expected_s=50.0)
+    desk.wait(100)
+    desk.progress(1, 50, 2.0)
+    assert (desk.job(1).remaining_s, desk.job(1).estimate_source) == (10.0, "user, overrun")
+
+
+def test_work_since_the_last_durable_step_is_to_be_done_again() -> None:
+    desk = Desk("fifo")
+    desk.run(1, expected_s=100.0)
+    desk.durable(1, 20)
+    desk.wait(60)
+    desk.progress(1, 60, 1.0)
+    desk.wait(5)
+    desk.end(1, "infra-failed", step=65)
+    assert desk.job(1).remaining_s == pytest.approx(100 - 65 + 45)
+
+
+def test_a_job_that_starts_over_needs_its_whole_time_again() -> None:
+    desk = Desk("fifo")
+    desk.submit(1, expected_s=100.0)
+    desk.start(1, resumable=False)
+    desk.wait(60)
+    desk.end(1, "infra-failed")
+    assert desk.job(1).remaining_s == 100.0
+
+
+def test_a_stretched_step_alone_is_not_mistaken_for_a_slower_job() -> None:
+    desk = Desk("castor", report("a", 1))
+    heavy = profile(8, (1, 1.0, 700.0), (2, 1.5, 200.0), duty=0.4)
+    desk.run(1, profile=heavy, batch_size=8, expected_s=900.0)
+    desk.run(2, profile=heavy, batch_size=8, expected_s=100.0, iterations=100)
+    assert desk.job(2).placement.accumulation_steps == 2
+    desk.end(1)
+    desk.progress(2, 10, 1.5)
+    assert desk.job(2).solo_step_s == pytest.approx(1.0)
+    assert desk.job(2).remaining_s == pytest.approx(90.0)
+    assert desk.job(2).slowdown == pytest.approx(1.5)
+
+
+def test_a_profile_that_comes_later_moves_the_job_in_the_queue_only_as_far_as_it_should() -> None:
+    desk = Desk("sjf")
+    desk.run(1)
+    desk.submit(2, expected_s=10.0)
+    desk.submit(3, expected_s=20.0)
+    desk.tell(ev.ProfileLearned(job_id=desk.job(3).job_id, profile=profile(8, (1, 2.0, 1.0))))
+    assert [j.job_id for j in desk.engine.view().queued()] == ["2", "3"]
+    assert desk.job(3).solo_step_s == 2.0
+    assert desk.engine.hosts[HostId("a")].state == "ok"
