@@ -126,8 +126,8 @@ URGENT = DemoJob(
     act=2,
     seed=2,
 )
-ALSO_SHORT = DemoJob(
-    name="also-short",
+BRIEF = DemoJob(
+    name="brief",
     script="loader_bound",
     workers=1,
     batch_size=32,
@@ -137,7 +137,7 @@ ALSO_SHORT = DemoJob(
     seed=3,
 )
 
-JOBS = (SONNETS, DIGITS, LOADER, MEMORY, LONG_GANG, URGENT, ALSO_SHORT)
+JOBS = (SONNETS, DIGITS, LOADER, MEMORY, LONG_GANG, URGENT, BRIEF)
 
 
 class MemoryTooClose(Exception):

@@ -109,7 +109,7 @@ class _Demo:
         self._watcher.until(
             lambda jobs: jobs[gang].phase is Phase.RUNNING and jobs[gang].step >= enough, ACT_TIMEOUT_S
         )
-        short = [self._submit(job) for job in (plan.URGENT, plan.ALSO_SHORT)]
+        short = [self._submit(job) for job in (plan.URGENT, plan.BRIEF)]
         self._watcher.until(lambda jobs: all_ended(jobs, [gang, *short]), ACT_TIMEOUT_S)
 
     def _set_policy(self, name: str, why: str) -> None:
