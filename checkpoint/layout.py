@@ -116,11 +116,16 @@ def temporary_name(attempt: int, step: int) -> str:
 
 
 def names_newest_first(root: Path, attempt_max: int | None = None) -> list[str]:
-    """Checkpoint directories by (attempt, step), without those of attempts above `attempt_max`."""
+    """Checkpoint directories by (attempt, step), without those of attempts above `attempt_max`.
+
+    None where there is no such folder; an error where we are not allowed to know.
+    """
     try:
         found = [(key, name) for name in os.listdir(root) if (key := parse_name(name))]
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise CheckpointError(f"cannot look for checkpoints in {root}: {error}") from error
     return [name for key, name in sorted(found, reverse=True) if attempt_max is None or key[0] <= attempt_max]
 
 
@@ -178,12 +183,12 @@ def announce_reader(root: Path, attempt: int) -> None:
 
 def newest_reader(root: Path) -> int:
     """The greatest attempt that has announced itself or saved here, 0 if none."""
-    attempts = [0]
+    attempts = [key[0] for name in names_newest_first(root)[:1] if (key := parse_name(name))]
     for name in os.listdir(root) if root.is_dir() else []:
-        match = _READING.fullmatch(name) or re.fullmatch(CHECKPOINT_NAME_PATTERN, name)
+        match = _READING.fullmatch(name)
         if match:
             attempts.append(int(match[1]))
-    return max(attempts)
+    return max(attempts, default=0)
 
 
 def sweep_temporaries(root: Path, attempt: int, before_step: int = 0) -> None:

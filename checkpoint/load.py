@@ -50,10 +50,16 @@ def load_newest(root: Path, *, attempt: int, resume: str | None, rank: int, worl
         return None
     together = dist.is_available() and dist.is_initialized() and world_size > 1
     chooses = rank == 0 or not together
-    candidates = _candidates(root, attempt, resume) if chooses else []
+    candidates: list[str] | None = None
     skipped: list[str] = []
     while True:
-        choice = _choose(root, candidates, skipped, resume) if chooses else _Choice()
+        choice = _Choice()
+        if chooses:
+            try:
+                candidates = _candidates(root, attempt, resume) if candidates is None else candidates
+                choice = _choose(root, candidates, skipped, resume)
+            except CheckpointError as error:  # the others wait for our choice: tell them, too
+                choice = _Choice(error=str(error), too_new=isinstance(error, TooNew))
         if together:
             choice = _from_rank_0(choice)
         if choice.error:
@@ -69,7 +75,7 @@ def load_newest(root: Path, *, attempt: int, resume: str | None, rank: int, worl
         if not failed:
             return loaded
         _skip(skipped, f"{choice.name} skipped: {'; '.join(failed)}")
-        candidates = [name for name in candidates if name != choice.name]
+        candidates = [name for name in candidates or [] if name != choice.name]
 
 
 def _candidates(root: Path, attempt: int, resume: str | None) -> list[str]:
@@ -80,13 +86,11 @@ def _candidates(root: Path, attempt: int, resume: str | None) -> list[str]:
 
 
 def _choose(root: Path, candidates: list[str], skipped: list[str], resume: str | None) -> _Choice:
-    """The first candidate that verifies completely."""
+    """The first candidate that verifies completely; raises where starting afresh would lose something."""
     for name in list(candidates):
         try:
             manifest = layout.verify(root / name)
             return _Choice(name=name, manifest_sha256=layout.content_sha256(manifest))
-        except TooNew as error:
-            return _Choice(error=str(error), too_new=True)
         except Damaged as error:
             candidates.remove(name)
             _skip(skipped, f"{name} skipped: {error}")
@@ -94,8 +98,8 @@ def _choose(root: Path, candidates: list[str], skipped: list[str], resume: str |
         skipped.append(f"{resume}, named by {ENV_RESUME}, is not there")
     skipped.extend(f"{name} belongs to a later attempt" for name in layout.names_newest_first(root))
     if skipped:
-        return _Choice(
-            error=f"no checkpoint in {root} can be used ({'; '.join(skipped)}); going back to step 0 would "
+        raise CheckpointError(
+            f"no checkpoint in {root} can be used ({'; '.join(skipped)}); going back to step 0 would "
             f"lose the training so far: repair one, or set {ENV_RESUME}={RESUME_NONE} to start afresh"
         )
     return _Choice()

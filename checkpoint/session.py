@@ -259,6 +259,7 @@ class Session:
                 self._state.record_gradient_order(env.world_size)
         except CheckpointError as error:
             self._tell(protocol.FAILED, what="load", error=str(error))
+            self.close()
             raise
         place = Place(
             root=root,

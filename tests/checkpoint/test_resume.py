@@ -142,15 +142,21 @@ def wait_for_bytes(path: Path, size_bytes: int) -> None:
     raise AssertionError(f"{path} never grew to {size_bytes} bytes")
 
 
-def test_a_crash_of_the_script_does_not_wait_for_a_save_that_cannot_complete(
-    warm: Warm, tmp_path: Path
-) -> None:
-    """Rank 1 is killed, rank 0 has a save under way that waits for rank 1's record."""
+def test_a_crashed_gang_does_not_wait_for_a_save_that_cannot_complete(warm: Warm, tmp_path: Path) -> None:
+    """Rank 1's part of a save hangs (its file is a pipe nobody reads), then rank 1 is killed. Rank 0, whose
+    save would wait ten minutes for it, ends with the error of its next all-reduce."""
     args = arguments(2, "--step-s", "0.05", "--idle", "600")
+    root = tmp_path / "root"
     with Supervisor(tmp_path / "s1", 2) as boss:
-        gang = launch(warm, TRAINER, tmp_path / "a1", *args, ranks=2, env=boss.env(tmp_path / "root", 1))
-        boss.wait_for("hello", 2, gang=gang)
+        gang = launch(warm, TRAINER, tmp_path / "a1", *args, ranks=2, env=boss.env(root, 1))
         boss.wait_for("first_step", 2, gang=gang)
+        step = 10
+        (root / f".a1-s{step}.tmp").mkdir()
+        os.mkfifo(root / f".a1-s{step}.tmp" / "rank-1.pt")
+        assert boss.agree("save_at", step) == step
+        boss.wait_for("saving", 2, gang=gang)
+        wait_for_bytes(root / f".a1-s{step}.tmp" / "rank-0.json", 1)
         os.kill(gang.pids[1], signal.SIGKILL)
         assert warm.wait(gang.pids[1]) == -signal.SIGKILL
         assert warm.wait(gang.pids[0]) == 1
+    assert layout.names_newest_first(root) == []
