@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ SHORTCUTS: Final = ("controller", "host", "devices", "state_dir", "keys_dir")
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
+    os.umask(0o022)  # Modes are given where files are made; folders that jobs walk through must stay open.
     try:
         settings = load(flags_of(options), options.settings or None).settings
         return asyncio.run(serve(settings))

@@ -22,7 +22,14 @@ from cotenant.agent.attempts import stored_orders
 from cotenant.agent.cgroups import Cgroups, find_cgroups, sweep
 from cotenant.agent.checkpoint_root import BadRoot, domain_of
 from cotenant.agent.edge import AgentConfig
-from cotenant.agent.host import BadHostName, host_name, memory_mib, usable_cores
+from cotenant.agent.host import (
+    OPEN_ONE,
+    BadHostName,
+    closed_folder,
+    host_name,
+    memory_mib,
+    usable_cores,
+)
 from cotenant.agent.locks import DeviceLocks, LockProblem, Owner, lock_folder
 from cotenant.agent.memory import Memory
 from cotenant.agent.offer import offered
@@ -73,6 +80,9 @@ def assemble(settings: Settings) -> Parts:
     key = _key(endpoint, agent.keys_dir, host_id)
     state_dir = places.agent_state_dir(settings)
     _or_problem(lambda: _take_state_dir(state_dir), 1)
+    closed = closed_folder(state_dir) if key is not None else None
+    if closed is not None:
+        warnings.append(f"{closed} is closed to other users: {OPEN_ONE}")
     token = _token(state_dir / TOKEN)
     inventory = _or_problem(
         lambda: devices.find(

@@ -26,8 +26,9 @@ from typing import Final, TypeVar
 from cotenant.agent.channel import ToSupervisor
 from cotenant.agent.checkpoint_root import make_checkpoint_folder
 from cotenant.agent.edge import AnyAgentEvent, EndCame, Found, StartFailed, SupervisorGone
-from cotenant.agent.files import BadRecord, read_record, sync_folder, write_record
+from cotenant.agent.files import BadRecord, read_record, write_record
 from cotenant.agent.folder import ORDER, RESULT, SUPERVISOR, attempt_folder
+from cotenant.agent.host import OPEN_ONE, closed_folder
 from cotenant.agent.identity import boot_id, open_pidfd
 from cotenant.agent.leftovers import end_leftovers
 from cotenant.agent.line import Line
@@ -97,9 +98,14 @@ class Attempts:
 
     def start(self, order: Order) -> None:
         """Start a supervisor and watch it, or answer `StartFailed`."""
-        why = self._problem(order)
-        if why:
+        workdir = order.launch.workdir
+        if not os.path.isdir(workdir):
+            why = f"the working directory {workdir} does not exist on {order.host_id}"
             self._fail(order, why, workdir_missing=True)
+            return
+        closed = closed_folder(self._base) if order.launch.uid != 0 else None
+        if closed is not None:
+            self._fail(order, f"{closed} on {order.host_id} is closed to other users: {OPEN_ONE}")
             return
         folder = self.folder(order.job_id, order.attempt)
         try:
@@ -113,11 +119,6 @@ class Attempts:
         # Our own child: its pid is its own until we have waited for it.
         self._watch((order.job_id, order.attempt), os.pidfd_open(process.pid), process)
 
-    def _problem(self, order: Order) -> str:
-        if os.path.isdir(order.launch.workdir):
-            return ""
-        return f"the working directory {order.launch.workdir} does not exist on {order.host_id}"
-
     def _fail(self, order: Order, why: str, *, workdir_missing: bool = False) -> None:
         failed = StartFailed(
             job_id=order.job_id, attempt=order.attempt, why=why, workdir_missing=workdir_missing
@@ -126,12 +127,12 @@ class Attempts:
 
     def _make_folders(self, folder: Path, order: Order) -> None:
         folder.mkdir(mode=0o711, parents=True)
-        sync_folder(folder.parent)
         try:
             make_checkpoint_folder(Path(order.checkpoint_root), order.launch.uid, order.launch.gid)
         except OSError as error:  # The job can still run; its saves will say the same.
             self._log(f"job {order.job_id}: no checkpoints in {order.checkpoint_root}: {error.strerror}")
-        write_record(folder / ORDER, order)
+        # Not flushed: it is of use only to a supervisor, and none outlives the machine.
+        write_record(folder / ORDER, order, durable=False)
 
     def _spawn(self, folder: Path, order: Order) -> subprocess.Popen[bytes]:
         held = [_locked(folder / ALIVE_LOCK)]
@@ -240,7 +241,13 @@ class Attempts:
     def _keep_task(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            context = {"message": "an attempt's task failed", "exception": error}
+            task.get_loop().call_exception_handler(context)
 
     async def leave(self) -> None:
         """Stop watching; everything lives on."""

@@ -18,6 +18,11 @@ _CGROUP_LIMITS: Final = (
 )
 
 
+OPEN_ONE: Final = (
+    "for their jobs set agent.state_dir to a folder that all may enter, such as /var/lib/cotenant/agent"
+)
+
+
 class BadHostName(ValueError):
     """A name that cannot be part of a device's name."""
 
@@ -37,6 +42,17 @@ def host_name(wanted: str) -> HostId:
 def usable_cores() -> tuple[int, ...]:
     """The cores that this process, and so its jobs, may run on."""
     return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def closed_folder(path: Path) -> Path | None:
+    """The first folder on the way to `path` that only its owner may enter, if this process is root.
+
+    A root agent's jobs of other users walk through it to their sockets and the job-side packages.
+    """
+    if os.geteuid() != 0:
+        return None
+    way = (*reversed(path.absolute().parents), path)
+    return next((folder for folder in way if not folder.stat().st_mode & 0o001), None)
 
 
 def memory_mib() -> int:

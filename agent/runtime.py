@@ -11,10 +11,12 @@ import asyncio
 import shutil
 import signal
 import sys
+import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cotenant.agent.attempts import Attempts
 from cotenant.agent.devices import lock_names
@@ -59,8 +61,8 @@ UNWRITTEN_MAX: Final = 100_000
 
 
 def log(text: str) -> None:
-    """One line on stderr; systemd and `up` add the time."""
-    print(f"agent: {text}", file=sys.stderr, flush=True)
+    """One line on stderr."""
+    print(f"{time.strftime('%H:%M:%S')} agent: {text}", file=sys.stderr, flush=True)
 
 
 class Runtime:
@@ -100,6 +102,7 @@ class Runtime:
         Raises:
             BadEndpoint: the controller's socket belongs to another user.
         """
+        asyncio.get_running_loop().set_exception_handler(self._fail)
         self._link.open()
         self.post(Booted(found=self._attempts.scan()))
         offers = asyncio.create_task(self._look_for_devices())
@@ -116,6 +119,15 @@ class Runtime:
             self._locks.release()
 
     def leave(self) -> None:
+        self._leave.set()
+
+    def _fail(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A mistake of ours: what we know may be wrong, so stop. The next start knows what is on disk."""
+        error = context.get("exception")
+        log(f"internal error: {context['message']}")
+        if error is not None:
+            traceback.print_exception(error)
+        self.why_halted = f"internal error ({error!r}): start the agent again; jobs live on"
         self._leave.set()
 
     def leave_on_signals(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from cotenant.agent import jobside
 from cotenant.agent.checkpoint_root import NAME_FILE, BadRoot, domain_of, make_checkpoint_folder
-from cotenant.agent.host import BadHostName, CpuUse, host_name, memory_mib, now_s, usable_cores
+from cotenant.agent.host import BadHostName, CpuUse, closed_folder, host_name, memory_mib, now_s, usable_cores
 
 
 def test_a_job_sees_the_two_packages_and_nothing_else(tmp_path: Path) -> None:
@@ -124,3 +125,16 @@ def test_facts_about_this_machine() -> None:
     assert now_s() <= now_s()
     use = CpuUse().percent()
     assert use is None or 0.0 <= use <= 100.0
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only root has jobs of other users")
+def test_a_folder_that_others_cannot_enter_is_found(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        top = Path(name)
+        inner = top / "a" / "b"
+        inner.mkdir(parents=True)
+        top.chmod(0o755)
+        assert closed_folder(inner) is None
+        top.joinpath("a").chmod(0o700)
+        assert closed_folder(inner) == top / "a"

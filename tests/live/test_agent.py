@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -473,3 +474,39 @@ def test_tcp_speaks_curve(tmp_path: Path) -> None:
     finally:
         agents.end_all()
         controller.close()
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: starts a job of another user")
+def test_a_root_agent_runs_a_job_as_its_user() -> None:
+    with tempfile.TemporaryDirectory(prefix="cotenant-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        workdir = folder / "work"
+        workdir.mkdir()
+        os.chown(workdir, 12345, 12345)
+        controller = Controller(f"ipc://{folder}/c.sock")
+        agents = Agents(folder, controller.endpoint)
+        try:
+            agents.start()
+            controller.agent_of("h1")
+            script = (
+                "id -u; id -g; cat ../state-h1/spool; touch here; ls $COTENANT_CHECKPOINT_ROOT && echo ok"
+            )
+            launch = Launch(
+                argv=("/bin/sh", "-c", script),
+                workdir=str(workdir),
+                env={"PATH": os.environ["PATH"]},
+                uid=12345,
+                gid=12345,
+            )
+            controller.start(workdir, launch=launch)
+            assert controller.end().outcome == "finished"
+            output = controller.log().data.decode()
+            assert output.startswith("12345\n12345\n")
+            assert "spool: Permission denied" in output
+            assert output.endswith("ok\n")
+            assert (workdir / "here").stat().st_uid == 12345
+        finally:
+            agents.end_all()
+            controller.close()
