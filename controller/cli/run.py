@@ -5,6 +5,7 @@ Rule: the first Ctrl-C cancels the job and waits for its end; the second leaves 
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Annotated
 
@@ -21,7 +22,7 @@ from cotenant.controller.cli.problem import FAILED, INTERRUPTED, NEVER_STARTED, 
 from cotenant.controller.cli.screen import tell
 from cotenant.controller.client import Client
 from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import Phase
+from cotenant.controller.domain.job import ENDED, Phase
 from cotenant.controller.submission.options import Options
 from cotenant.controller.wire.clients import ChangeJobs, JobView
 
@@ -49,6 +50,7 @@ def run(
         raise Problem("usage", "run waits for one job: --array is for submit", "cotenant submit --array ...")
     request = prepared(command or [], flags, endpoint, command_only=True)
     ensure_controller(endpoint)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout 1h cotenant run ...` cancels as well
     with asking(endpoint) as client:
         reply = client.ask(request)
         job_id = reply.job_ids[0]
@@ -110,7 +112,7 @@ class Watch:
             text += f" on {devices(job.devices)}{beside}"
         elif job.reason:
             text = why(job)
-        if text != self._told and not self._quiet and job.phase is not Phase.DONE:
+        if text != self._told and not self._quiet and job.phase not in ENDED:
             tell(f"job {job.job_id} ({job.name}) {text}")
         self._told = text
 

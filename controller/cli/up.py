@@ -12,7 +12,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
-from types import FrameType
 from typing import Annotated, Final
 
 import typer
@@ -72,7 +71,7 @@ def up(
     if state_dir:
         flags["controller.state_dir"] = os.path.join(os.path.abspath(state_dir), "controller")
         flags["agent.state_dir"] = os.path.join(os.path.abspath(state_dir), "agent")
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     started: dict[str, Process] = {}
     try:
         return keep_up(started, where, flags)
@@ -152,12 +151,18 @@ def still_there(name: str, process: Process) -> None:
 
 
 def described(node: NodeView) -> str:
-    devices = node.report.devices
-    if not devices:
-        return f"{node.report.host_id}: no devices"
-    noun = "GPU" if devices[0].kind == "cuda" else "CPU slot"
-    what = f"{devices[0].type}, " if devices[0].kind == "cuda" else ""
-    return f"{node.report.host_id}: {plural(len(devices), noun)} ({what}{size(devices[0].memory_mib)} each)"
+    """`laptop: 2 CPU slots (7.7G each)`; a device that is not offered is named with its reason."""
+    offered = [device for device in node.report.devices if device.healthy]
+    refused = [device for device in node.report.devices if not device.healthy]
+    parts = [f"{node.report.host_id}: no device is offered"]
+    if offered:
+        noun = "GPU" if offered[0].kind == "cuda" else "CPU slot"
+        what = f"{offered[0].type}, " if offered[0].kind == "cuda" else ""
+        parts = [
+            f"{node.report.host_id}: {plural(len(offered), noun)} ({what}{size(offered[0].memory_mib)} each)"
+        ]
+    parts += [f"{device.device_id} {device.note}" for device in refused]
+    return "; ".join(parts)
 
 
 def answers(where: str) -> bool:
@@ -192,7 +197,3 @@ def stop(name: str, process: Process) -> None:
         tell(f"the {name} did not stop within {STOP_WITHIN_S:.0f} s; ending it")
         process.kill()
         process.wait()
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

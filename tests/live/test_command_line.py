@@ -1,0 +1,222 @@
+"""The command line with a real controller, agent and jobs: what a user types on a first day.
+
+The jobs are shell commands, so that nothing here waits for torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+COTENANT = (sys.executable, "-m", "cotenant.controller.cli.main")
+WITHIN_S = 60.0
+
+Cotenant = Callable[..., subprocess.CompletedProcess[str]]
+Begun = Callable[..., AbstractContextManager[subprocess.Popen[str]]]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Short, because sockets lie in it."""
+    return tmp_path_factory.mktemp("h")
+
+
+@pytest.fixture(scope="module")
+def environ(home: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("COTENANT_")}
+    mark = {name: value for name, value in os.environ.items() if name == "COTENANT_TEST_RUN"}
+    return {
+        **kept,
+        **mark,
+        "HOME": str(home),
+        "XDG_RUNTIME_DIR": str(home),
+        "XDG_STATE_HOME": str(home / "state"),
+        "XDG_CONFIG_HOME": str(home / "config"),
+        "COTENANT_LOCK_DIR": str(home / "locks"),
+        "COTENANT_AGENT__DEVICES": "cpu:1",
+    }
+
+
+@pytest.fixture(scope="module")
+def cotenant(home: Path, environ: dict[str, str]) -> Iterator[Cotenant]:
+    """Runs a command line. The first `run` starts a private controller, which ends with this module."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*COTENANT, *words], capture_output=True, text=True, timeout=WITHIN_S, env=environ, cwd=home
+        )
+
+    yield run
+    for process in ups(home):
+        process.send_signal(signal.SIGTERM)
+        process.wait(WITHIN_S)
+
+
+@pytest.fixture
+def begun(home: Path, environ: dict[str, str]) -> Begun:
+    """Starts a command line that goes on; it ends with the block, whatever happens there."""
+
+    @contextmanager
+    def begin(*words: str) -> Iterator[subprocess.Popen[str]]:
+        process = subprocess.Popen(
+            [*COTENANT, *words],
+            stdout=subprocess.PIPE,
+            env=environ,
+            cwd=home,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in background jobs
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    return begin
+
+
+def ups(home: Path) -> list[psutil.Process]:
+    """The `up` processes whose sockets lie here."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if "up" in (process.info["cmdline"] or [])[3:4]:
+            try:
+                if process.environ().get("XDG_RUNTIME_DIR") == str(home):
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+    return found
+
+
+def test_run_starts_what_it_needs_and_returns_the_jobs_code(cotenant: Cotenant, home: Path) -> None:
+    done = cotenant("run", "--", "sh", "-c", "echo from the job; pwd; exit 7")
+    assert done.returncode == 7, done.stderr
+    assert done.stdout == f"from the job\n{home}\n"
+    assert "starting one here" in done.stderr
+    again = cotenant("run", "-q", "--", "true")
+    assert (again.returncode, again.stderr) == (0, "")
+    assert len(ups(home)) == 1
+
+
+def test_a_signal_is_128_and_more(cotenant: Cotenant) -> None:
+    assert cotenant("run", "--", "sh", "-c", "kill -SEGV $$").returncode == 139
+
+
+def test_what_was_recorded_is_all_a_job_sees(cotenant: Cotenant) -> None:
+    done = cotenant("run", "-q", "--env", "A=1", "--env", "MY_TOKEN=hush", "--", "env")
+    variables = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    assert (variables["A"], variables["MY_TOKEN"]) == ("1", "hush")
+    assert variables["RANK"] == "0" and variables["WORLD_SIZE"] == "1"
+    assert "XDG_STATE_HOME" not in variables, "the agent's own environment leaks"
+    shown = cotenant("queue", "--all", "-o", "id").stdout.split()[-1]
+    assert "hush" not in cotenant("show", shown, "--json").stdout
+
+
+def test_a_queue_from_submission_to_the_end(cotenant: Cotenant, home: Path) -> None:
+    first = cotenant(
+        "submit", "-J", "first", "--", "sh", "-c", "while [ ! -e go ]; do sleep 0.05; done; echo first"
+    )
+    first_id = first.stdout.strip()
+    second = cotenant("submit", "--after", first_id, "--", "echo", "second").stdout.strip()
+    held = cotenant("submit", "--hold", "--", "echo", "held").stdout.strip()
+    (home / "train.yaml").write_text("command: echo from yaml\nname: yaml\ntime: 5m\n")
+    third = cotenant("submit", "train.yaml").stdout.strip()
+    jobs = {job["job"]: job for job in json.loads(cotenant("queue", "--json").stdout)["jobs"]}
+    assert jobs[first_id]["name"] == "first"
+    assert (jobs[second]["state"], jobs[held]["state"], jobs[third]["state"]) == ("blocked", "held", "queued")
+    assert first_id in jobs[second]["reason"]
+    assert cotenant("explain", third).stdout.strip()
+    (home / "go").touch()
+    assert cotenant("release", held).returncode == 0
+    waited = cotenant("wait", first_id, second, third, held)
+    assert waited.returncode == 0, waited.stdout
+    assert cotenant("logs", second).stdout == "second\n"
+    assert cotenant("logs", "-f", third).stdout == "from yaml\n"
+    assert json.loads(cotenant("show", third, "--json").stdout)["spec"]["time_limit_s"] == 300
+
+
+def test_an_array_is_one_number(cotenant: Cotenant) -> None:
+    number = cotenant(
+        "submit", "--array", "3,5", "--", "sh", "-c", "echo task $COTENANT_ARRAY_INDEX"
+    ).stdout.strip()
+    assert cotenant("wait", number).returncode == 0
+    assert [cotenant("logs", f"{number}_{index}").stdout for index in (3, 5)] == ["task 3\n", "task 5\n"]
+
+
+def test_refusals_have_their_exit_codes(cotenant: Cotenant) -> None:
+    assert cotenant("submit", "-g", "64", "--", "true").returncode == 6
+    assert cotenant("show", "99999").returncode == 3
+    assert cotenant("cancel", "99999").returncode == 3
+    assert cotenant("nodes", "drain", "nowhere").returncode == 3
+    assert cotenant("policy", "set", "magic").returncode == 2
+    failed = cotenant("submit", "--", "false").stdout.strip()
+    assert cotenant("wait", failed).returncode == 1
+    assert cotenant("cancel", failed).returncode == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_cancels(cotenant: Cotenant, begun: Begun, number: signal.Signals) -> None:
+    with begun("run", "--", "sh", "-c", "echo started; sleep 600") as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "started\n"
+        running.send_signal(number)
+        assert running.wait(WITHIN_S) == 130
+    assert json.loads(cotenant("queue", "--json").stdout)["jobs"] == []
+
+
+def test_policy_and_nodes(cotenant: Cotenant) -> None:
+    assert cotenant("policy", "set", "sjf").returncode == 0
+    assert json.loads(cotenant("policy", "show", "--json").stdout)["policy"] == "sjf"
+    (node,) = json.loads(cotenant("nodes", "--json").stdout)["nodes"]
+    assert [device["device"] for device in node["devices"]] == [f"{node['host']}/cpu0"]
+    assert cotenant("nodes", "drain", node["host"]).returncode == 0
+    assert json.loads(cotenant("nodes", "--json").stdout)["nodes"][0]["state"] == "drained"
+    assert cotenant("nodes", "resume", node["host"]).returncode == 0
+    assert "policy sjf" in cotenant("top", "--once").stdout
+    assert cotenant("doctor").returncode == 0
+
+
+def test_a_second_up_is_refused(cotenant: Cotenant) -> None:
+    refused = cotenant("up")
+    assert refused.returncode == 1
+    assert "already answers" in refused.stderr
+
+
+def test_jobs_live_on_when_up_is_stopped(cotenant: Cotenant, begun: Begun, home: Path) -> None:
+    (old,) = ups(home)
+    job = cotenant(
+        "submit", "--", "sh", "-c", "echo $$ > pid; while [ ! -e end ]; do sleep 0.05; done"
+    ).stdout.strip()
+    pid = when(lambda: (home / "pid").read_text().strip() if (home / "pid").exists() else "")
+    old.send_signal(signal.SIGTERM)
+    old.wait(WITHIN_S)
+    assert cotenant("queue").returncode == 5
+    assert psutil.pid_exists(int(pid))
+    with begun("up") as up:
+        assert up.stdout is not None
+        assert up.stdout.readline().startswith("controller ready")
+        assert up.stdout.readline().startswith("agent ready")
+        (home / "end").touch()
+        assert cotenant("wait", job).returncode == 0
+        up.send_signal(signal.SIGINT)
+        assert up.wait(WITHIN_S) == 0
+
+
+def when(value: Callable[[], str]) -> str:
+    """The value once it is there."""
+    deadline_s = time.monotonic() + WITHIN_S
+    while time.monotonic() < deadline_s:
+        if found := value():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it never happened")
