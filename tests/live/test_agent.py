@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -474,6 +475,44 @@ def test_tcp_speaks_curve(tmp_path: Path) -> None:
     finally:
         agents.end_all()
         controller.close()
+
+
+@pytest.fixture
+def unit() -> Iterator[Path]:
+    """A control group of its own for an agent, as systemd gives one to a unit."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    trees = [Path(fields[1]) for fields in mounts if fields[2] == "cgroup2"]
+    if os.geteuid() != 0 or not trees:
+        pytest.skip("needs root and a cgroup v2 tree, to put the agent into a group of its own")
+    group = trees[0] / f"cotenant-test-{uuid.uuid4().hex[:8]}"
+    group.mkdir()
+    if not (group / "cgroup.kill").exists():
+        group.rmdir()
+        pytest.skip("this kernel has no cgroup.kill (Linux 5.14)")
+    yield group
+    deadline_s = time.monotonic() + PATIENCE_S
+    while (group / "cgroup.procs").read_text() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    group.rmdir()
+
+
+@pytest.mark.root
+def test_a_kill_of_the_agents_whole_group_spares_its_jobs(
+    controller: Controller, agents: Agents, workdir: Path, unit: Path
+) -> None:
+    first = agents.start()
+    (unit / "cgroup.procs").write_text(str(first.pid))
+    session = controller.agent_of("h1").session
+    controller.start(workdir)
+    controller.until(lambda: controller.log().data == b"started\n")
+    assert int((unit / "cgroup.procs").read_text()) == first.pid, "nobody else is in there"
+    (unit / "cgroup.kill").write_text("1")
+    first.wait()
+    agents.start()
+    assert [a.running for a in controller.agent_of("h1", session_not=session).attempts] == [True]
+    (workdir / "go").touch()
+    assert controller.end().outcome == "finished"
+    assert controller.log().data == b"started\ndone\n"
 
 
 @pytest.mark.root
