@@ -1,7 +1,8 @@
 """How the agent stands to its controller: greeting, welcomed, or lost from sight. Pure.
 
 Rule: nothing but `Hello` is sent before `Welcome`, for a controller that does not know this start of the
-agent must learn its devices and attempts first. Three heartbeats without an answer end the welcome.
+agent must learn its devices and attempts first. Three heartbeats without an answer end the welcome: heartbeats,
+not seconds, for an agent that did not get a core for a while has not listened either.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Standing:
         self._beat = 0
         self._heard_s = 0.0
         """When the controller last answered a heartbeat or a hello."""
+        self._unanswered = 0
+        """Heartbeats since then."""
         self._patience_s = self._silence_s
 
     @property
@@ -40,10 +43,9 @@ class Standing:
         return BEATS_MISSED_MAX * max(self._heartbeat_s, 1.0)
 
     def next_alarm_s(self, *, reports_wait: bool) -> float:
-        silent_s = self._heard_s + self._patience_s
         if not self.welcomed:
-            return min(self._hello_at_s, silent_s)
-        return min(self.beat_at_s, silent_s, self.reports_at_s if reports_wait else _NEVER)
+            return min(self._hello_at_s, self._heard_s + self._patience_s)
+        return min(self.beat_at_s, self.reports_at_s if reports_wait else _NEVER)
 
     # --- Greeting ----------------------------------------------------------------------------------
 
@@ -63,13 +65,15 @@ class Standing:
     def welcomed_now(self, lease_s: float | None, now_s: float) -> None:
         self.lease.granted(lease_s)
         self.welcomed = True
-        self._heard_s = now_s
+        self._heard_s, self._unanswered = now_s, 0
         self._patience_s = self._silence_s
         self.beat_at_s = self.reports_at_s = now_s
 
     # --- Silence -----------------------------------------------------------------------------------
 
     def is_silent(self, now_s: float) -> bool:
+        if self.welcomed:
+            return self._unanswered >= BEATS_MISSED_MAX and now_s >= self.beat_at_s
         return now_s >= self._heard_s + self._patience_s
 
     def lost_sight(self, now_s: float) -> list[AnyEffect]:
@@ -87,6 +91,7 @@ class Standing:
 
     def next_beat(self, now_s: float) -> int:
         self._beat += 1
+        self._unanswered += 1
         self.lease.beat_sent(self._beat, now_s)
         self.beat_at_s = now_s + self._heartbeat_s
         return self._beat
@@ -94,7 +99,7 @@ class Standing:
     def renewed(self, beat: int, now_s: float) -> bool:
         if not self.lease.renewed(beat):
             return False
-        self._heard_s = now_s
+        self._heard_s, self._unanswered = now_s, 0
         return True
 
     def may_report_now(self, *, waiting: int) -> bool:

@@ -586,12 +586,20 @@ def test_hello_is_repeated_until_the_right_welcome() -> None:
 
 def test_three_unanswered_heartbeats_mean_a_fresh_socket_and_hello() -> None:
     agent = running()
-    assert only(Reconnect, agent.wait(2.9)) == []
+    assert only(Reconnect, agent.wait(3.9)) == []
     effects = agent.wait(0.2)
     assert len(only(Reconnect, effects)) == 1
     [hello] = sent(Hello, effects)
     assert [(a.job_id, a.running) for a in hello.attempts] == [("7", True)]
     assert 2 <= len(only(Reconnect, agent.wait(60.0))) <= 5, "it does not hammer a controller that is away"
+
+
+def test_an_agent_that_got_no_core_for_a_while_does_not_blame_the_controller() -> None:
+    agent = running()
+    agent.now_s += 20.0
+    effects = agent.say(Ticked())
+    assert only(Reconnect, effects) == []
+    assert len(sent(Heartbeat, effects)) == 1
 
 
 def test_a_refused_agent_stops_and_leaves_its_jobs_alone() -> None:
