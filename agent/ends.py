@@ -151,6 +151,8 @@ def _never_ran(ending: Ending, problem: StartProblem) -> Verdict:
     if problem.stage == "workdir":
         detail = f"working directory {ending.workdir} cannot be used {where}: {problem.text}"
         return Verdict(outcome="infra-failed", exit_code=None, detail=detail, workdir_missing=True)
+    if problem.stage == "command" and not ending.command:
+        return Verdict(outcome="user-failed", exit_code=126, detail="no command was given")
     if problem.stage == "command" and problem.code in (2, 20):
         detail = f"command not found {where}: {ending.command}"
         return Verdict(outcome="user-failed", exit_code=127, detail=detail)

@@ -107,7 +107,7 @@ def send_message(connection: socket.socket, message: object) -> None:
 
 
 def receive_message(connection: socket.socket, into: Any) -> Any:
-    """The next message; None at the end of the stream.
+    """The next message; None at the end of the stream, or when it breaks.
 
     Raises:
         BadMessage: an oversized or undecodable frame.
@@ -123,7 +123,10 @@ def receive_message(connection: socket.socket, into: Any) -> Any:
 def _exactly(connection: socket.socket, size: int) -> bytes | None:
     data = bytearray()
     while len(data) < size:
-        part = connection.recv(size - len(data))
+        try:
+            part = connection.recv(size - len(data))
+        except ConnectionError:
+            return None
         if not part:
             return None
         data += part

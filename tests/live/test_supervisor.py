@@ -1,0 +1,690 @@
+"""Supervisors with real processes: what starts, what is said, how it ends, and that nothing is left.
+
+The ranks are small programs that speak the job-side protocol by themselves: no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cotenant.agent.cgroups import RANKS, AttemptCgroup, find_cgroups, sweep
+from cotenant.agent.channel import EndedNow, FromSupervisor, SaveNow, StatusNow, StopNow
+from cotenant.agent.files import read_record, write_record
+from cotenant.agent.folder import CONTROL, JOB, LOGS, ORDER, RESULT, STATUS, SUPERVISOR
+from cotenant.agent.framing import receive_message, send_message, short_address
+from cotenant.agent.identity import identity_of, stat_of
+from cotenant.agent.leftovers import end_leftovers
+from cotenant.agent.logs import read_log
+from cotenant.agent.records import Identity, Order, RankOrder, Result, Status
+from cotenant.controller.domain.commands import GangMember
+from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
+from cotenant.controller.domain.job import Launch
+
+WAIT_S = 60.0
+"""Only a broken program takes this long."""
+ROOT = os.geteuid() == 0
+NOBODY = 65534
+
+RANK = """
+import json, os, select, socket, sys, time
+
+path = os.environ["COTENANT_SOCKET"]
+rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+inbox.bind(os.path.join(os.path.dirname(path), "rank-%d.sock" % rank))
+promises, step = {}, 0
+
+def say(m, **fields):
+    out.sendto(json.dumps({"v": 1, "m": m, "rank": rank, **fields}).encode(), path)
+
+def listen(wait_s):
+    if not select.select([inbox], [], [], wait_s)[0]:
+        return
+    word = json.loads(inbox.recv(4096))
+    key = (word["m"], word["proposal"])
+    if word["phase"] == "propose":
+        if key not in promises and word["step"] > step:
+            promises[key] = [word["step"], False]
+        say("confirm", proposal=word["proposal"], step=step, ok=key in promises)
+    elif key in promises and word["phase"] == "commit":
+        promises[key][1] = True
+    elif key in promises and not promises[key][1]:
+        del promises[key]
+
+def obey():
+    while due := [key for key, (at, _) in promises.items() if at <= step]:
+        if not promises[due[0]][1]:
+            listen(30.0)
+            continue
+        del promises[due[0]]
+        say("saving", step=step)
+        if rank == 0:
+            say("durable", step=step, name="a1-s%d" % step, exact=True, note="")
+        if due[0][0] == "stop_at":
+            say("stopped", step=step)
+            print("stopped at", step, flush=True)
+            sys.exit(0)
+
+say("hello", world_size=world_size, resumable="plain" not in sys.argv, accumulates=False, step=0)
+while True:
+    step += 1
+    if step == 1:
+        say("first_step", step=1)
+    else:
+        say("step", step=step, count=1, elapsed_s=0.01, s=1, loss=0.5)
+    if "deaf" not in sys.argv:
+        obey()
+        listen(0.01)
+    else:
+        time.sleep(0.01)
+"""
+
+
+class Attempt:
+    """One supervisor, as an agent has it."""
+
+    def __init__(self, folder: Path, order: Order) -> None:
+        self.folder = folder
+        self.order = order
+        folder.mkdir(parents=True, mode=0o711)
+        write_record(folder / ORDER, order)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.connection: socket.socket | None = None
+        self.statuses: list[Status] = []
+        self.ended: Result | None = None
+
+    def start(self, **fields: Any) -> Attempt:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "cotenant.agent.supervisor", str(self.folder)],
+            cwd="/",
+            start_new_session=True,
+            **fields,
+        )
+        return self
+
+    def connect(self) -> socket.socket:
+        self.await_file(CONTROL)
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(WAIT_S)
+        with short_address(self.folder / CONTROL) as address:
+            connection.connect(address)
+        self.connection = connection
+        return connection
+
+    def until(self, wanted: Callable[[Status], bool]) -> Status:
+        """Wait for a status; the supervisor sends one with every change."""
+        connection = self.connection or self.connect()
+        while not self.statuses or not wanted(self.statuses[-1]):
+            assert self._receive(connection), f"it ended: {self.ended}"
+        return self.statuses[-1]
+
+    def _receive(self, connection: socket.socket) -> bool:
+        message = receive_message(connection, FromSupervisor)
+        match message:
+            case StatusNow(status=status):
+                self.statuses.append(status)
+            case EndedNow(result=result):
+                self.ended = result
+        return message is not None
+
+    def tell(self, word: StopNow | SaveNow) -> None:
+        send_message(self.connection or self.connect(), word)
+
+    def result(self) -> Result:
+        """Wait for the end; what was said must be what is written."""
+        connection = self.connection
+        while connection is not None and self._receive(connection):
+            pass
+        assert self.process is not None
+        assert self.process.wait(WAIT_S) == 0
+        result = read_record(self.folder / RESULT, Result)
+        assert result is not None
+        assert connection is None or self.ended == result
+        return result
+
+    def log(self, rank: int = 0) -> str:
+        part = read_log(self.folder / LOGS, rank, 0, 1 << 20)
+        return "" if part is None else part.data.decode(errors="replace")
+
+    def await_file(self, name: str, base: Path | None = None) -> Path:
+        """Poll for a file that another process makes."""
+        path = (base or self.folder) / name
+        until_s = time.monotonic() + WAIT_S
+        while not path.exists():
+            assert time.monotonic() < until_s, f"no {path}"
+            time.sleep(0.01)
+        return path
+
+    def pids(self) -> list[int]:
+        """Processes whose environment says that they belong here."""
+        sign = f"COTENANT_SOCKET={(self.folder / JOB).resolve()}".encode()
+        found = []
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                environment = Path(f"/proc/{name}/environ").read_bytes()
+            except OSError:
+                continue
+            stat = stat_of(int(name))
+            if sign in environment and stat is not None and stat.state != "Z":
+                found.append(int(name))
+        return found
+
+    def clean(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+        identity = read_record(self.folder / SUPERVISOR, Identity)
+        assert end_leftovers(self.folder, self.order, identity) == []
+
+
+Make = Callable[..., Attempt]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    attempts: list[Attempt] = []
+
+    def attempt(*argv: str, ranks: int = 1, **fields: Any) -> Attempt:
+        launch = Launch(argv=argv, workdir=str(tmp_path), env={"PATH": os.environ["PATH"]})
+        base = fields.pop("base", tmp_path)
+        launch_fields = {
+            name: fields.pop(name) for name in ("output", "uid", "gid", "workdir", "mode") if name in fields
+        }
+        order = Order(
+            job_id=JobId("7"),
+            attempt=AttemptNo(len(attempts) + 1),
+            host_id=HostId("h"),
+            launch=msgspec.structs.replace(launch, **launch_fields),
+            gang=(
+                GangMember(
+                    host_id=HostId("h"),
+                    devices=tuple(DeviceId(f"h/{rank}") for rank in range(ranks)),
+                    first_rank=0,
+                ),
+            ),
+            world_size=ranks,
+            master_address="127.0.0.1",
+            master_port=29500,
+            ranks=tuple(RankOrder(rank=rank, local_rank=rank) for rank in range(ranks)),
+            sub_batch=None,
+            accumulation_steps=1,
+            memory_cap_mib=None,
+            checkpoint_root=str(tmp_path / "checkpoints"),
+            checkpoint_every_s=0.0,
+            resume_step=0,
+            lease_s=None,
+            start_deadline_s=1800.0,
+            log_bytes_max=1 << 20,
+            jobside_path="",
+        )
+        made = Attempt(base / f"7-a{len(attempts) + 1}", msgspec.structs.replace(order, **fields))
+        attempts.append(made)
+        return made
+
+    yield attempt
+    for each in attempts:
+        each.clean()
+
+
+@pytest.fixture
+def rank_program(tmp_path: Path) -> str:
+    path = tmp_path / "rank.py"
+    path.write_text(textwrap.dedent(RANK))
+    return str(path)
+
+
+def python(code: str) -> tuple[str, str, str]:
+    return (sys.executable, "-c", textwrap.dedent(code))
+
+
+# --- Ends ------------------------------------------------------------------------------------------
+
+
+def test_a_normal_end_with_nobody_connected(make: Make) -> None:
+    """The agent may be away for the whole run: the result is there."""
+    attempt = make(*python("import os; print('rank', os.environ['RANK'])"), ranks=2).start()
+    result = attempt.result()
+    assert (result.outcome, result.exit_code) == ("finished", 0)
+    assert (attempt.log(0), attempt.log(1)) == ("rank 0\n", "rank 1\n")
+    status = read_record(attempt.folder / STATUS, Status)
+    assert status is not None
+    assert status.started
+    assert sorted(path.name for path in attempt.folder.iterdir()) == [
+        JOB, LOGS, ORDER, RESULT, STATUS, SUPERVISOR
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("argv", "exit_code", "detail"),
+    [
+        pytest.param(("sh", "-c", "echo last words; exit 1"), 1, "exit code 1: last words", id="exit 1"),
+        pytest.param(
+            python("import nonsense"), 1, "an import failed: ModuleNotFoundError: No module named",
+            id="import",
+        ),
+        pytest.param(("no-such-command",), 127, "command not found on h: no-such-command", id="no command"),
+        pytest.param(("/etc/passwd",), 126, "cannot execute /etc/passwd on h: Permission", id="no program"),
+        pytest.param((), 126, "no command was given", id="nothing"),
+    ],
+)  # fmt: skip
+def test_failures_of_the_user(make: Make, argv: tuple[str, ...], exit_code: int, detail: str) -> None:
+    result = make(*argv).start().result()
+    assert (result.outcome, result.exit_code) == ("user-failed", exit_code)
+    assert result.detail.startswith(detail)
+
+
+def test_a_working_directory_that_is_not_there(make: Make) -> None:
+    result = make("true", workdir="/nowhere").start().result()
+    assert (result.outcome, result.workdir_missing) == ("infra-failed", True)
+    assert "/nowhere" in result.detail
+
+
+def test_one_rank_that_cannot_start_ends_those_that_did(make: Make, tmp_path: Path) -> None:
+    attempt = make("sleep", "1000", ranks=2)
+    order = msgspec.structs.replace(
+        attempt.order, ranks=(attempt.order.ranks[0], RankOrder(rank=1, local_rank=1, cores=(100_000,)))
+    )
+    write_record(attempt.folder / ORDER, order)
+    result = attempt.start().result()
+    assert result.outcome == "infra-failed"
+    assert attempt.pids() == []
+
+
+def test_a_job_that_hangs_at_start(make: Make) -> None:
+    attempt = make(*python("import time; time.sleep(1000)"), start_deadline_s=1.0).start()
+    result = attempt.result()
+    assert result.outcome == "user-failed"
+    assert "it hangs" in result.detail
+
+
+def test_grandchildren_do_not_stay_behind(make: Make, tmp_path: Path) -> None:
+    """Neither one in the background, nor one with a session and an environment of its own."""
+    script = """
+        sleep 1000 &
+        env -i setsid sh -c 'echo $$ > daemon; exec sleep 1000' &
+        while [ ! -s daemon ]; do :; done
+    """
+    attempt = make("sh", "-c", textwrap.dedent(script)).start()
+    assert attempt.result().outcome == "finished"
+    assert identity_of(int((tmp_path / "daemon").read_text())) is None
+    assert attempt.pids() == []
+
+
+def test_a_killed_rank_ends_the_gang(make: Make, rank_program: str) -> None:
+    attempt = make(sys.executable, rank_program, ranks=2).start()
+    attempt.until(lambda status: status.first_step is not None)
+    victim = next(
+        pid for pid in attempt.pids() if b"\0RANK=1\0" in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+    )
+    os.kill(victim, signal.SIGKILL)
+    attempt.tell(
+        StopNow(save=False, deadline_s=5.0, reason="peer")
+    )  # As the controller does: no 20 s of grace.
+    result = attempt.result()
+    assert attempt.pids() == []
+    assert result.outcome in ("infra-failed", "stopped")
+
+
+# --- Stops and saves -------------------------------------------------------------------------------
+
+
+def test_two_ranks_stop_at_one_step_with_their_state_saved(make: Make, rank_program: str) -> None:
+    attempt = make(sys.executable, rank_program, ranks=2).start()
+    status = attempt.until(lambda status: status.step > 3)
+    assert (status.resumable, status.first_step) == (True, 1)
+    attempt.tell(StopNow(save=True, deadline_s=WAIT_S, reason="preempted"))
+    result = attempt.result()
+    assert result.outcome == "stopped"
+    assert attempt.log(0) == attempt.log(1) == f"stopped at {result.step}\n"
+    assert [each.step for each in result.durable] == [result.step]
+
+
+def test_a_save_on_request_and_training_goes_on(make: Make, rank_program: str) -> None:
+    attempt = make(sys.executable, rank_program).start()
+    attempt.until(lambda status: status.first_step is not None)
+    attempt.tell(SaveNow())
+    saved = attempt.until(lambda status: bool(status.durable))
+    attempt.until(lambda status: status.step > saved.durable[0].step)
+    attempt.tell(StopNow(save=False, deadline_s=5.0, reason="cancelled"))
+    assert attempt.result().outcome == "stopped"
+
+
+def test_a_job_that_ignores_every_request_is_killed_at_the_deadline(make: Make, rank_program: str) -> None:
+    attempt = make("sh", "-c", 'trap "" TERM; exec "$0" "$1" deaf', sys.executable, rank_program).start()
+    attempt.until(lambda status: status.first_step is not None)
+    attempt.tell(StopNow(save=True, deadline_s=0.5, reason="preempted"))
+    result = attempt.result()
+    assert result.outcome == "stopped"
+    assert "did not save and stop within 0 s" in result.detail
+    assert "no checkpoint was made" in result.detail
+
+
+def test_a_plain_script_gets_sigterm(make: Make, tmp_path: Path) -> None:
+    code = """
+        import signal, sys
+        def leave(*_):
+            print("saved by myself", flush=True)
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, leave)
+        open("ready", "w").close()
+        signal.pause()
+    """
+    attempt = make(*python(code)).start()
+    attempt.await_file("ready", tmp_path)
+    attempt.tell(StopNow(save=True, deadline_s=WAIT_S, reason="preempted"))
+    result = attempt.result()
+    assert (result.outcome, result.detail) == ("stopped", "ended on request (preempted)")
+    assert attempt.log() == "saved by myself\n"
+
+
+def test_a_new_agent_hears_the_whole_status_and_bad_ones_are_sent_away(make: Make, rank_program: str) -> None:
+    attempt = make(sys.executable, rank_program).start()
+    attempt.until(lambda status: status.first_step is not None)
+    first = attempt.connection
+    noisy = attempt.connect()
+    noisy.sendall(b"\xff" * 100)
+    while receive_message(noisy, FromSupervisor) is not None:
+        pass
+    noisy.close()
+    attempt.statuses.clear()
+    attempt.connect()
+    assert attempt.until(lambda status: True).first_step == 1
+    assert first is not None
+    assert receive_message(first, FromSupervisor) is not None, "the first agent is still served"
+    first.close()
+    attempt.tell(StopNow(save=True, deadline_s=WAIT_S, reason="x"))
+    assert attempt.result().outcome == "stopped"
+
+
+# --- Kills and signals -----------------------------------------------------------------------------
+
+
+def test_a_killed_supervisor_takes_its_ranks_along(make: Make, rank_program: str) -> None:
+    attempt = make(sys.executable, rank_program, ranks=2).start()
+    attempt.until(lambda status: status.first_step is not None)
+    descriptors = [os.pidfd_open(pid) for pid in attempt.pids()]
+    assert len(descriptors) == 2
+    assert attempt.process is not None
+    attempt.process.kill()
+    attempt.process.wait()
+    for descriptor in descriptors:
+        assert select.select([descriptor], [], [], WAIT_S)[0]
+        os.close(descriptor)
+    assert not (attempt.folder / RESULT).exists()
+
+
+def test_what_outlives_a_killed_supervisor_is_found_and_ended(make: Make, tmp_path: Path) -> None:
+    """A launcher's workers are nobody's children then. One has cleared its environment, one its session."""
+    script = """
+        env -i sh -c 'echo $$ > one; exec sleep 1000' &
+        setsid sh -c 'echo $$ > two; exec sleep 1000' &
+        wait
+    """
+    attempt = make("sh", "-c", textwrap.dedent(script)).start()
+    for name in ("one", "two"):
+        path = attempt.await_file(name, tmp_path)
+        while not path.read_text().endswith("\n"):
+            time.sleep(0.01)
+    pids = [int((tmp_path / name).read_text()) for name in ("one", "two")]
+    assert attempt.process is not None
+    attempt.process.kill()
+    attempt.process.wait()
+    assert all(identity_of(pid) is not None for pid in pids)
+    identity = read_record(attempt.folder / SUPERVISOR, Identity)
+    assert end_leftovers(attempt.folder, attempt.order, identity) == []
+    assert all(identity_of(pid) is None for pid in pids)
+
+
+def test_strangers_are_left_alone(make: Make, tmp_path: Path) -> None:
+    """An attempt of the same number under another agent has the same job and attempt in its environment."""
+    other = make("sleep", "1000").start()
+    other.until(lambda status: status.started)
+    elsewhere = tmp_path / "other agent" / "7-a1"
+    elsewhere.mkdir(parents=True)
+    assert end_leftovers(elsewhere, other.order, None) == []
+    assert len(other.pids()) == 1
+
+
+def test_terminal_signals_do_not_end_a_job(make: Make, rank_program: str) -> None:
+    attempt = make(sys.executable, rank_program).start()
+    attempt.until(lambda status: status.first_step is not None)
+    assert attempt.process is not None
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        attempt.process.send_signal(number)
+    step = attempt.statuses[-1].step
+    attempt.until(lambda status: status.step > step)
+    attempt.tell(StopNow(save=True, deadline_s=WAIT_S, reason="x"))
+    assert attempt.result().outcome == "stopped"
+
+
+def test_ranks_have_default_signals(make: Make) -> None:
+    code = """
+        import signal
+        print([n for n in (1, 2, 15) if signal.getsignal(n) is signal.SIG_IGN], signal.pthread_sigmask(0, []))
+    """
+    attempt = make(*python(code)).start()
+    attempt.result()
+    assert attempt.log() == "[] set()\n"
+
+
+def test_an_attempt_is_started_at_most_once(make: Make, tmp_path: Path) -> None:
+    attempt = make("sh", "-c", "echo ran >> runs").start()
+    attempt.result()
+    again = subprocess.run(
+        [sys.executable, "-m", "cotenant.agent.supervisor", str(attempt.folder)],
+        cwd="/",
+        capture_output=True,
+        timeout=WAIT_S,
+    )
+    assert again.returncode == 3
+    assert b"was started before" in again.stderr
+    assert (tmp_path / "runs").read_text() == "ran\n"
+
+
+def test_ranks_do_not_inherit_what_the_supervisor_holds(make: Make) -> None:
+    read_end, write_end = os.pipe()
+    os.set_inheritable(write_end, True)
+    code = "import os; print(sorted(int(n) for n in os.listdir('/proc/self/fd'))[:-1])"
+    attempt = make(*python(code)).start(pass_fds=(write_end,))
+    os.close(write_end)
+    attempt.result()
+    os.close(read_end)
+    assert attempt.log() == "[0, 1, 2]\n"
+
+
+# --- Logs, sockets, rights, limits -----------------------------------------------------------------
+
+
+def test_a_flood_of_output_costs_bounded_disk_and_little_time(make: Make) -> None:
+    attempt = make(
+        "sh", "-c", "yes 0123456789 | head -c 3000000; echo the end", log_bytes_max=100_000
+    ).start()
+    assert attempt.result().outcome == "finished"
+    files = list((attempt.folder / LOGS).iterdir())
+    assert sum(path.stat().st_size for path in files) <= 100_000
+    text = attempt.log()
+    assert text.startswith("0123456789\n")
+    assert read_log(attempt.folder / LOGS, 0, -8, 100).data == b"the end\n"  # type: ignore[union-attr]
+
+
+def test_the_users_own_output_file(make: Make, tmp_path: Path) -> None:
+    attempt = make("echo", "hello", output="out-%j-%a-%r.txt", ranks=2).start()
+    attempt.result()
+    assert (tmp_path / "out-7-1-0.txt").read_text() == (tmp_path / "out-7-1-1.txt").read_text() == "hello\n"
+
+
+def test_an_output_file_that_cannot_be_written_does_not_end_the_job(make: Make) -> None:
+    attempt = make("echo", "hello", output="/nowhere/out.txt").start()
+    assert attempt.result().outcome == "finished"
+    status = read_record(attempt.folder / STATUS, Status)
+    assert status is not None
+    assert status.failed == ("output: cannot write /nowhere/out.txt: No such file or directory",)
+
+
+def test_a_deep_folder_gets_short_socket_addresses(make: Make, rank_program: str, tmp_path: Path) -> None:
+    shallow = make(sys.executable, rank_program)
+    deep = Attempt(tmp_path / ("deep" * 25) / "7-a1", shallow.order)
+    try:
+        deep.start()
+        deep.until(lambda status: status.first_step is not None)
+        short = (deep.folder / JOB).resolve()
+        assert len(str(short)) < 60
+        deep.tell(StopNow(save=True, deadline_s=WAIT_S, reason="x"))
+        assert deep.result().outcome == "stopped"
+        assert not short.exists()
+    finally:
+        deep.clean()
+
+
+def test_memory_over_the_request_ends_the_job_where_no_cgroup_does(make: Make) -> None:
+    code = "import signal; x = bytearray(300 << 20); signal.pause()"
+    result = make(*python(code), host_memory_mib=100).start().result()
+    assert result.outcome == "user-failed"
+    assert result.detail.endswith("MiB of host memory and asked for 100 MiB (--host-mem)")
+
+
+def test_what_the_processes_use_is_measured(make: Make) -> None:
+    code = "x = bytearray(64 << 20)\nwhile True: pass"
+    attempt = make(*python(code))
+    core = min(os.sched_getaffinity(0))
+    order = msgspec.structs.replace(attempt.order, ranks=(RankOrder(rank=0, local_rank=0, cores=(core,)),))
+    write_record(attempt.folder / ORDER, order)
+    attempt.start()
+    status = attempt.until(lambda status: bool(status.memory_mib and status.duty_cycle is not None))
+    assert 64 < (status.memory_mib or 0.0) < 200
+    assert 0.0 < (status.duty_cycle or 0.0) <= 1.0
+    attempt.tell(StopNow(save=False, deadline_s=1.0, reason="x"))
+    attempt.result()
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users may enter; pytest's own is closed to them."""
+    folder = Path(tempfile.mkdtemp(prefix="cotenant-test-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def others_python() -> str:
+    found = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
+    if found is None or not ROOT:
+        pytest.skip("needs root, and a python that other users may execute")
+    return found
+
+
+@pytest.mark.root
+def test_root_gives_up_its_rights_before_the_command_runs(make: Make, open_folder: Path) -> None:
+    code = """
+        import os, sys
+        print(os.getresuid(), os.getresgid(), os.getgroups())
+        for path in sys.argv[1:]:
+            try:
+                print("opened", path, open(path, "a"))
+            except PermissionError:
+                print("no")
+    """
+    folder = open_folder / "7-a1"
+    forbidden = [str(folder / name) for name in (ORDER, RESULT, CONTROL, f"{LOGS}/x")]
+    attempt = make(
+        others_python(), "-c", textwrap.dedent(code), *forbidden,
+        base=open_folder, workdir=str(open_folder), uid=NOBODY, gid=NOBODY,
+    )  # fmt: skip
+    attempt.start().result()
+    ids = f"({NOBODY}, {NOBODY}, {NOBODY})"
+    assert attempt.log() == f"{ids} {ids} [{NOBODY}]\n" + "no\n" * len(forbidden)
+    assert {path.stat().st_uid for path in (folder / LOGS).iterdir()} == {NOBODY}
+    assert (folder / JOB).stat().st_uid == NOBODY
+    assert (folder / ORDER).stat().st_uid == 0
+
+
+@pytest.mark.root
+def test_another_user_can_talk_to_the_supervisor(make: Make, open_folder: Path) -> None:
+    program = open_folder / "rank.py"
+    program.write_text(RANK)
+    attempt = make(
+        others_python(), str(program), base=open_folder, workdir="/", uid=NOBODY, gid=NOBODY
+    ).start()
+    attempt.until(lambda status: status.first_step is not None)
+    attempt.tell(StopNow(save=True, deadline_s=WAIT_S, reason="x"))
+    assert attempt.result().outcome == "stopped"
+
+
+@pytest.mark.root
+def test_a_folder_that_the_user_may_not_enter_does_not_keep_the_ranks_from_talking(
+    make: Make, open_folder: Path, tmp_path: Path
+) -> None:
+    program = open_folder / "rank.py"
+    program.write_text(RANK)
+    attempt = make(others_python(), str(program), workdir="/", uid=NOBODY, gid=NOBODY).start()
+    attempt.until(lambda status: status.first_step is not None)
+    assert not (attempt.folder / JOB).resolve().is_relative_to(tmp_path)
+    attempt.tell(StopNow(save=True, deadline_s=WAIT_S, reason="x"))
+    assert attempt.result().outcome == "stopped"
+
+
+@pytest.mark.root
+def test_output_is_opened_with_the_users_rights(make: Make, open_folder: Path) -> None:
+    attempt = make("echo", "x", workdir="/", uid=NOBODY, gid=NOBODY, output=str(open_folder / "taken"))
+    if not ROOT:
+        pytest.skip("needs root")
+    attempt.start().result()
+    assert not (open_folder / "taken").exists()
+    status = read_record(attempt.folder / STATUS, Status)
+    assert status is not None
+    assert "Permission denied" in status.failed[0]
+
+
+@pytest.fixture
+def cgroup_root() -> Iterator[str]:
+    found = find_cgroups()
+    if not found.track:
+        pytest.skip(found.why_not)
+    yield found.track
+    sweep(found)
+
+
+def test_ranks_live_in_a_cgroup_of_their_own_and_none_escapes(
+    make: Make, cgroup_root: str, tmp_path: Path
+) -> None:
+    script = "env -i setsid sh -c 'echo $$ > daemon; exec sleep 1000' & wait"
+    attempt = make("sh", "-c", script, cgroup=f"{cgroup_root}/7-a1").start()
+    attempt.await_file("daemon", tmp_path)
+    attempt.until(lambda status: status.started)
+    cgroup = AttemptCgroup(attempt.order, attempt.folder)
+    daemon = int(attempt.await_file("daemon", tmp_path).read_text() or 0)
+    assert daemon in cgroup.pids(RANKS)
+    assert attempt.process is not None
+    assert attempt.process.pid not in cgroup.pids(RANKS)
+    attempt.process.kill()
+    attempt.process.wait()
+    identity = read_record(attempt.folder / SUPERVISOR, Identity)
+    assert end_leftovers(attempt.folder, attempt.order, identity) == []
+    assert identity_of(daemon) is None
+
+
+def test_a_cgroup_ends_what_uses_more_memory_than_it_asked_for(make: Make, cgroup_root: str) -> None:
+    attempt = make(*python("x = bytearray(300 << 20)"), cgroup=f"{cgroup_root}/7-a1", host_memory_mib=100)
+    if not AttemptCgroup(attempt.order, attempt.folder).limits_memory:
+        pytest.skip("no memory controller for cgroups here")
+    result = attempt.start().result()
+    assert (result.outcome, result.exit_code) == ("user-failed", 137)
+    assert "100 MiB" in result.detail
