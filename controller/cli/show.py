@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -14,7 +14,6 @@ from cotenant.controller.cli.asking import asking
 from cotenant.controller.cli.completion import complete_job
 from cotenant.controller.cli.job_view import (
     Wall,
-    accumulation,
     devices,
     job_json,
     left,
@@ -116,10 +115,10 @@ def _standing(reply: Shown, wall: Wall) -> Iterator[tuple[str, str]]:
     yield "devices", devices(job.devices)
     yield "shares with", ", ".join(f"job {each}" for each in job.co_tenants)
     if job.devices:
-        batch = f" of {job.sub_batch}" if job.sub_batch else ""
-        yield "accumulation", f"{accumulation(job)} micro-batches{batch} per step"
+        yield "accumulation", _accumulation(reply)
     yield "progress", _progress(reply)
-    yield "resumable", f"yes, from step {job.durable_step}" if job.resumable else "no"
+    if job.ended_s is None:
+        yield "resumable", f"yes, from step {job.durable_step}" if job.resumable else "no"
 
 
 def _times(reply: Shown, wall: Wall) -> str:
@@ -132,8 +131,27 @@ def _times(reply: Shown, wall: Wall) -> str:
     return ", ".join(parts)
 
 
+SOURCES: Final = {
+    "none": "nothing to estimate it from",
+    "user": "as its user expects",
+    "profile": "from its measured profile",
+    "same command": "as earlier runs of the same command",
+    "cluster median": "as most jobs here",
+    "measured": "from its measured steps",
+}
+
+
 def _source(source: str) -> str:
-    return "nothing to estimate it from" if source in ("", "none") else f"estimated from {source}"
+    known, _, overrun = (source or "none").partition(", ")
+    return SOURCES.get(known, known) + ("; it has taken longer already" if overrun else "")
+
+
+def _accumulation(reply: Shown) -> str:
+    job = reply.job
+    if job.accumulation_steps == 1:
+        return f"none, the whole batch of {job.sub_batch} at once" if job.sub_batch else ""
+    of = f" of {job.sub_batch}" if job.sub_batch else ""
+    return f"{job.accumulation_steps} micro-batches{of} per step"
 
 
 def _progress(reply: Shown) -> str:
@@ -196,8 +214,7 @@ def _between(first_s: float, second_s: float | None) -> str:
 
 
 def _steps(attempt: AttemptView) -> str:
-    ended = attempt.ended_s is not None
-    return f"{attempt.start_step}-{attempt.end_step if ended or attempt.end_step else ''}"
+    return f"{attempt.start_step}-{'' if attempt.ended_s is None else attempt.end_step}"
 
 
 def _resume(attempt: AttemptView) -> str:
