@@ -42,6 +42,8 @@ class Link(msgspec.Struct, kw_only=True):
     session: str
     hello: wire.Hello
     heard_s: float
+    beat: int = 0
+    """The newest heartbeat heard on this connection: each order says what it was decided after."""
     welcomed: bool = False
     rival: str = ""
     """Session of another agent that claims this host, and since when."""
@@ -176,6 +178,7 @@ class AgentsLink:
             return
         now_s = self._core.clock.now_s()
         link.heard_s = now_s
+        link.beat = max(link.beat, message.beat)
         self._say(link.address, wire.Renew(beat=message.beat))
         if self._core.stuck:
             return
@@ -277,7 +280,9 @@ class AgentsLink:
             secrets: dict[str, str] = {}
             if isinstance(command, StartAttempt) and command.launch.secrets:
                 secrets = self._secrets.read(command.job_id, command.launch.secrets)
-            self._say(link.address, wire.Obey(command=command, secrets=secrets))
+            # A start that is delayed until this beat's lease is nearly over must not be obeyed any more.
+            order = wire.Obey(command=command, secrets=secrets, session=link.session, beat=link.beat)
+            self._say(link.address, order)
 
     # --- Time --------------------------------------------------------------------------------------
 
