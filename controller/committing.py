@@ -54,17 +54,17 @@ class Writer(threading.Thread):
         self._database = connect(path)
 
     def run(self) -> None:
-        committed_s = 0.0
+        committed_s, last_count = 0.0, 0
         while True:
             first = self.groups.get()
-            # A lone writer is not made to wait; under load, company gathers until the next slot.
+            # Whoever is alone is not made to wait; where there was company, more gathers until the next slot.
             wait_s = committed_s + self._commit_every_s - time.monotonic()
-            if isinstance(first, Group) and wait_s > 0:
+            if isinstance(first, Group) and last_count > 1 and wait_s > 0:
                 time.sleep(min(wait_s, self._commit_every_s))
             groups, other = self._gather(first)
             if groups:
                 self._write(groups)
-                committed_s = time.monotonic()
+                committed_s, last_count = time.monotonic(), len(groups)
             if isinstance(other, threading.Event):
                 other.set()
             elif other is _END:
