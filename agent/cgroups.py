@@ -124,6 +124,18 @@ class AttemptCgroup:
         for folder in folders:
             (folder / leaf / "cgroup.procs").write_text("0")
 
+    def leave(self) -> None:
+        """Move the calling process out, so that the folder can go with it."""
+        if not self._folders:
+            return
+        base = self._folders["track"].parent
+        for folder in (base.parent / AGENT_LEAF, base, base.parent):
+            try:
+                (folder / "cgroup.procs").write_text("0")
+            except OSError:  # Not there, or v2 lets no process into a folder that has children with limits.
+                continue
+            return
+
     def pids(self, leaf: str = RANKS) -> list[int]:
         """Processes in a leaf, zombies not among them where the kernel leaves them out."""
         if not self._folders:

@@ -61,6 +61,15 @@ class Coordination:
         return len(ranks) >= world_size and all(now.resumable for _, now in self._far.values())
 
     @property
+    def waits_for_members(self) -> bool:
+        """Only ranks of other hosts have not been heard of yet."""
+        status = self._progress.status
+        here = self._progress.hellos
+        if not self.is_first or status.resumable is not True or status.first_step is None:
+            return False
+        return len(here.keys() | self._far.keys()) < max(each.world_size for each in here.values())
+
+    @property
     def next_alarm_s(self) -> float:
         return self._agreement.next_alarm_s if self.is_first else self._report_due_s
 

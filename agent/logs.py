@@ -12,6 +12,7 @@ A reader that asks for something in between gets a marker that says how much is 
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Final
@@ -67,20 +68,32 @@ class LogWriter:
             view = view[len(piece) :]
             self._room -= len(piece)
             self._end += len(piece)
-            if os.write(self._file, piece) < len(piece):
-                raise OSError(28, "No space left on device", str(self._path))
+            self._write_piece(piece)
 
     def close(self) -> None:
         os.close(self._file)
 
+    def _write_piece(self, piece: memoryview) -> None:
+        try:
+            written = os.write(self._file, piece)
+        except OSError:
+            self._room = (
+                0  # What comes next starts a file of its own, so that its name says where it belongs.
+            )
+            raise
+        if written < len(piece):
+            self._room = 0
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+
     def _next_segment(self) -> None:
         path = self._path.with_name(f"{self._path.name}.{self._end:0{_OFFSET_DIGITS}d}")
+        file = self._create(path)
+        os.close(self._file)
+        self._file = file
+        self._room = self._segment_max
         self._segments.append(path)
         while len(self._segments) > TAIL_SEGMENTS:
             self._segments.pop(0).unlink(missing_ok=True)
-        os.close(self._file)
-        self._file = self._create(path)
-        self._room = self._segment_max
 
     def _create(self, path: Path) -> int:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

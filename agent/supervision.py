@@ -18,7 +18,7 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.agent.channel import GangIn, LeaseNow, SaveNow, StopNow
-from cotenant.agent.coordination import Coordination, Voice
+from cotenant.agent.coordination import MEMBER_PERIOD_S, Coordination, Voice
 from cotenant.agent.ends import Cause, Ending, Exit, StartProblem, decide
 from cotenant.agent.progress import Progress
 from cotenant.agent.records import Order, Result, Status
@@ -74,11 +74,17 @@ class Stop(msgspec.Struct, kw_only=True):
     """What the agent wants, all its words taken together."""
 
     save: bool
+    asked_s: float
     until_s: float
     allowed_s: float
     reason: str
     is_asked: bool = False
     retry_s: float = inf
+
+    @property
+    def patience_s(self) -> float:
+        """Until when a word from ranks elsewhere is waited for."""
+        return min(self.until_s, self.asked_s + 2 * MEMBER_PERIOD_S)
 
 
 class Lease(msgspec.Struct, kw_only=True):
@@ -155,6 +161,8 @@ class Supervision:
             alarms += [self._peer_s, self._linger_s, self._save_s, self._coordination.next_alarm_s]
             if self._stop is not None and not self._all_stopped:
                 alarms += [self._stop.until_s, self._stop.retry_s]
+                if self._coordination.waits_for_members:
+                    alarms.append(self._stop.patience_s)
             alarms += [] if self._is_start_judged else [self._start_deadline_s]
             if self._lease is not None and not self._lease.is_judged:
                 alarms.append(self._lease.stop_s if self._lease.is_saved else self._lease.save_s)
@@ -253,7 +261,13 @@ class Supervision:
     def _asked_to_stop(self, word: StopNow) -> None:
         until_s = self._now_s + word.deadline_s
         if self._stop is None:
-            self._stop = Stop(save=word.save, until_s=until_s, allowed_s=word.deadline_s, reason=word.reason)
+            self._stop = Stop(
+                save=word.save,
+                asked_s=self._now_s,
+                until_s=until_s,
+                allowed_s=word.deadline_s,
+                reason=word.reason,
+            )
         else:
             self._stop.until_s = min(self._stop.until_s, until_s)
             if self._stop.save and not word.save:
@@ -332,6 +346,8 @@ class Supervision:
             return
         if self._all_stopped:
             return  # Its state is durable, and it is on its way out; `_judge_linger` waits for it.
+        if stop.save and self._coordination.waits_for_members and self._now_s < stop.patience_s:
+            return
         if not stop.save or not self._coordination.can_save:
             self._leave("stop", self._grace_s())
         elif self._now_s >= stop.until_s:
@@ -358,14 +374,16 @@ class Supervision:
     def _may_run_elsewhere(self) -> bool:
         """Whether the controller could requeue the job when the lease ends: only if it can resume.
 
-        Before the first step that may not be known here yet, and nothing is lost by stopping.
+        Before the first step that may not be known here yet, and nothing is lost by stopping. A job that was
+        started from a checkpoint goes back to it elsewhere, whatever it says of itself now.
         """
+        if self._order.resume_step > 0:
+            return True
         if self.status.resumable is not None:
             return self.status.resumable
         if self.status.first_step is not None:
             return False
-        is_known = bool(self._progress.hellos) or self._order.resume_step > 0
-        return is_known or self._now_s < self._started_s + QUIET_S
+        return bool(self._progress.hellos) or self._now_s < self._started_s + QUIET_S
 
     @property
     def _start_deadline_s(self) -> float:

@@ -406,7 +406,8 @@ class Supervisor:
         self._control.close()
         self._job_socket.close()
         (self._job_folder / JOB_SOCKET).unlink(missing_ok=True)
-        self._cgroup.remove(leaves=(RANKS,))
+        self._cgroup.leave()
+        self._cgroup.remove()
         remove_short_folder(self._folder)
 
 

@@ -241,10 +241,18 @@ def test_saves_are_agreed_over_all_hosts() -> None:
     assert len({step for _, step in world.saved}) == 1
 
 
-def test_a_gang_whose_ranks_are_not_all_known_is_not_asked_to_save() -> None:
-    """Until every rank of the gang is known to be able to resume, the job counts as one that cannot."""
+def test_ranks_that_were_not_heard_of_yet_are_waited_for_but_not_for_long() -> None:
     world = World(hosts=2, ranks_each=1, cut=True).ticks(20)
     stop_all(world)
+    world.ticks(40)
+    assert HostId("h0") not in world.signalled
+    world.cut = False
+    world.ticks(70)
+    assert len(set(world.stopped.values())) == 1
+
+    world = World(hosts=2, ranks_each=1, cut=True).ticks(20)
+    stop_all(world)
+    world.ticks(101)
     assert HostId("h0") in world.signalled
 
 

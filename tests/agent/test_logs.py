@@ -76,6 +76,21 @@ def test_head_and_tail_are_always_there_and_the_disk_is_bounded(
         assert seen == text
 
 
+def test_what_a_full_disk_swallowed_is_a_gap_and_nothing_shifts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LogWriter(tmp_path, 0, 1000)
+    writer.write(b"before\n")
+    with monkeypatch.context() as full:
+        full.setattr("os.write", lambda *_: 0)
+        with pytest.raises(OSError, match="No space left"):
+            writer.write(b"lost\n")
+    writer.write(b"after\n")
+    writer.close()
+    assert read_all(tmp_path) == b"before\n" + cut_marker(5) + b"after\n"
+    assert writer.end == log_end(tmp_path, 0)
+
+
 def test_following_sees_every_byte_as_it_comes(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path, 0, 10_000)
     offset, seen = 0, b""

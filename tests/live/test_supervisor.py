@@ -5,6 +5,7 @@ The ranks are small programs that speak the job-side protocol by themselves: no 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import select
 import shutil
@@ -251,6 +252,13 @@ def rank_program(tmp_path: Path) -> str:
     return str(path)
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 def python(code: str) -> tuple[str, str, str]:
     return (sys.executable, "-c", textwrap.dedent(code))
 
@@ -412,6 +420,30 @@ def test_a_new_agent_hears_the_whole_status_and_bad_ones_are_sent_away(make: Mak
     first.close()
     attempt.tell(StopNow(save=True, deadline_s=WAIT_S, reason="x"))
     assert attempt.result().outcome == "stopped"
+
+
+def test_torchruns_workers_stop_together_whatever_torchrun_says(make: Make, rank_program: str) -> None:
+    """One process is started, and it learns how many workers to start, and where they meet, from us."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("needs torch")
+    attempt = make(
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        rank_program,
+        ranks=2,
+        mode="host",
+        master_port=free_port(),
+    )
+    order = msgspec.structs.replace(attempt.order, ranks=attempt.order.ranks[:1])
+    write_record(attempt.folder / ORDER, order)
+    attempt.start()
+    status = attempt.until(lambda status: status.step > 3)
+    assert status.resumable, "both workers have said hello"
+    attempt.tell(StopNow(save=True, deadline_s=WAIT_S, reason="preempted"))
+    result = attempt.result()
+    assert (result.outcome, result.detail) == ("stopped", f"saved and stopped at step {result.step}")
+    assert attempt.log().count(f"stopped at {result.step}") == 2
 
 
 # --- Kills and signals -----------------------------------------------------------------------------

@@ -1,0 +1,68 @@
+"""Where groups can be made, as far as the kernel's own descriptions say; and the short parts of premises."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cotenant.agent.cgroups import mounts_in, own_group_in
+from cotenant.agent.output import output_path
+
+V2 = "30 24 0:26 / {point} rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"
+V1 = "31 24 0:27 {root} {point} rw shared:10 - cgroup cgroup rw,{controllers}"
+
+
+def test_a_pure_v2_host(tmp_path: Path) -> None:
+    own = tmp_path / "system.slice/cotenant-agent.service/agent"
+    own.mkdir(parents=True)
+    mounts = mounts_in(V2.format(point=tmp_path))
+    assert set(mounts) == {"v2"}
+    groups = "0::/system.slice/cotenant-agent.service/agent\n"
+    assert own_group_in(groups, "v2", mounts["v2"]) == own
+
+
+def test_v1_controllers_that_share_a_mount_and_an_empty_v2_tree(tmp_path: Path) -> None:
+    for name in ("cpu", "memory/jobs/a", "unified"):
+        (tmp_path / name).mkdir(parents=True)
+    mounts = mounts_in(
+        "\n".join(
+            [
+                "24 1 0:22 / /proc rw - proc proc rw",
+                V1.format(root="/", point=tmp_path / "cpu", controllers="cpu,cpuacct"),
+                V1.format(root="/", point=tmp_path / "memory", controllers="memory"),
+                V2.format(point=tmp_path / "unified"),
+            ]
+        )
+    )
+    groups = "5:cpu,cpuacct:/\n4:memory:/jobs/a\n0::/\n"
+    assert mounts["cpu"] == mounts["cpuacct"]
+    assert own_group_in(groups, "cpu", mounts["cpu"]) == tmp_path / "cpu"
+    assert own_group_in(groups, "memory", mounts["memory"]) == tmp_path / "memory/jobs/a"
+    assert own_group_in(groups, "v2", mounts["v2"]) == tmp_path / "unified"
+
+
+def test_in_a_container_the_mount_shows_a_part_of_the_tree(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    mount = mounts_in(V1.format(root="/docker/abc", point=tmp_path, controllers="memory"))["memory"]
+    assert own_group_in("4:memory:/docker/abc/inner\n", "memory", mount) == tmp_path / "inner"
+    assert own_group_in("4:memory:/somewhere/else\n", "memory", mount) == tmp_path
+
+
+def test_no_groups_at_all() -> None:
+    assert mounts_in("24 1 0:22 / /proc rw - proc proc rw\n") == {}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("out-%j-%a-%r.txt", "/home/ada/out-7_3-2-1.txt"),
+        ("/logs/%j/%r", "/logs/7_3/1"),
+        ("100%%.txt", "/home/ada/100%.txt"),
+        ("%%j", "/home/ada/%j"),
+        ("%x%", "/home/ada/%x%"),
+    ],
+)
+def test_the_pattern_of_an_output_file(pattern: str, path: str) -> None:
+    assert os.fspath(output_path(pattern, "/home/ada", "7_3", 2, 1)) == path
