@@ -16,6 +16,9 @@ from cotenant.checkpoint.protocol import PHASE_COMMIT, PHASE_PROPOSE, STOP_AT, O
 OPEN_MAX: Final = 8
 """More proposals than this at once are refused: a supervisor needs one of each kind."""
 
+EPOCH_BATCHES_MIN: Final = 8
+"""In shorter epochs any step may be agreed on."""
+
 _NEVER: Final = 2**62
 
 
@@ -52,6 +55,10 @@ class Agreement:
     completed: int = 0
     can_save: bool = True
     late: int = 0
+    epoch: tuple[int, int] | None = None
+    """(the step that ends this epoch, steps in an epoch). A resume at the end of an epoch would run what the
+    script does there without a batch before it (no `loss` to print): such a step is refused for a later one.
+    """
     _promises: dict[tuple[str, int], _Promise] = field(default_factory=dict)
     _obeyed: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=2 * OPEN_MAX))
     _attention_step: int = _NEVER
@@ -98,7 +105,7 @@ class Agreement:
         if known is not None:
             return self._answer(order.proposal, ok=known.step == order.step)
         full = len(self._promises) >= OPEN_MAX
-        if not self.can_save or full or order.step <= self.completed:
+        if not self.can_save or full or order.step <= self.completed or self._ends_epoch(order.step):
             return self._answer(order.proposal, ok=False)
         self._remember(_Promise(kind=order.kind, proposal=order.proposal, step=order.step))
         return self._answer(order.proposal, ok=True)
@@ -114,6 +121,12 @@ class Agreement:
 
     def _answer(self, proposal: int, *, ok: bool) -> Confirm:
         return Confirm(proposal=proposal, step=self.completed, ok=ok)
+
+    def _ends_epoch(self, step: int) -> bool:
+        if self.epoch is None:
+            return False
+        end, length = self.epoch
+        return length >= EPOCH_BATCHES_MIN and step >= end and (step - end) % length == 0
 
     def _remember(self, promise: _Promise) -> None:
         self._promises[promise.kind, promise.proposal] = promise

@@ -87,6 +87,10 @@ class Cursor:
         self.position.sources_start = self._sources.capture()
         return iter(loader)
 
+    def batches_left(self, loader: Any) -> int | None:
+        """Of this epoch, once its loader is open; None if the loader does not know."""
+        return len(loader) - self.position.batch if hasattr(loader, "__len__") else None
+
     def hand_out(self, batch: Any) -> Any:
         self._open_rows = data.rows_in(batch)
         return batch

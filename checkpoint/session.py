@@ -113,6 +113,7 @@ class Session:
             self._cursor.start_epoch(epoch)
             yield epoch
             self._boundary()  # the batch loop may have been left with `break`
+        gang.settle()
 
     def batches(self, loader: Any, skip: str = data.SKIP_AUTO) -> Iterator[Any]:
         """The batches that are left of this epoch. Asking for the next one ends a step.
@@ -129,6 +130,8 @@ class Session:
             )
         self._loops += 1
         iterator = self._cursor.opened(loader, skip)
+        left = self._cursor.batches_left(loader)
+        self._agreement.epoch = None if left is None else (self.step + left, len(loader))
         while True:
             self._boundary()
             try:

@@ -108,6 +108,14 @@ class Gang:
     def output(self) -> str:
         return "\n".join(f"--- rank {r}\n{self._log(r).read_text()}" for r in range(len(self.pids)))
 
+    def wait_for_output(self, text: str) -> None:
+        """Until rank 0 has printed `text`."""
+        give_up_at_s = time.monotonic() + DEADLINE_S
+        while text not in self._log(0).read_text():
+            if time.monotonic() > give_up_at_s:
+                raise AssertionError(f"rank 0 did not print {text!r}\n{self.output()}")
+            time.sleep(0.01)
+
     def kill(self) -> None:
         for pid in self.pids:
             if not self.warm.ended(pid):

@@ -101,6 +101,15 @@ def test_a_rank_that_cannot_save_promises_nothing() -> None:
     assert Agreement(can_save=False).receive(order(PHASE_PROPOSE, 5)) == Confirm(proposal=1, step=0, ok=False)
 
 
+def test_the_last_step_of_an_epoch_is_refused_for_a_later_one() -> None:
+    """A script that was resumed there would leave its batch loop without having had a batch."""
+    rank = Agreement(completed=3, epoch=(10, 10))
+    promised = {step: rank.receive(order(PHASE_PROPOSE, step, step)) for step in (9, 10, 11, 19, 20, 21)}
+    assert [step for step, answer in promised.items() if answer and answer.ok] == [9, 11, 19, 21]
+    short = Agreement(completed=3, epoch=(4, 2))
+    assert [short.receive(order(PHASE_PROPOSE, step, step)).ok for step in (4, 5, 6)] == [True] * 3  # type: ignore[union-attr]
+
+
 def test_open_promises_are_bounded() -> None:
     rank = Agreement()
     answers = [rank.receive(order(PHASE_PROPOSE, 100 + n, n)) for n in range(OPEN_MAX + 1)]
