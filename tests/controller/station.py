@@ -13,7 +13,13 @@ from cotenant.controller.committing import Callbacks
 from cotenant.controller.core import Core, Poisoned, Stuck
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.commands import StartAttempt
-from cotenant.controller.domain.events import AttemptEnded, AttemptStarted, FirstStepDone, FromAttempt
+from cotenant.controller.domain.events import (
+    AttemptEnded,
+    AttemptStarted,
+    CapabilitiesSeen,
+    FirstStepDone,
+    FromAttempt,
+)
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import JobSpec, Launch
 from cotenant.controller.domain.settings import PolicySettings
@@ -178,12 +184,14 @@ def hello(name: str = "h1", devices: int = 1, session: str = "s1", **more: Any) 
 
 
 def run_one(station: Station, address: bytes, job_id: JobId, *, until: str = "end") -> None:
-    """Play an agent that runs a job: `until` is `start`, `step` or `end`."""
-    attempt = station.core.state.engine.jobs[job_id].attempt
+    """Play an agent that runs a job: `until` is `start`, `hello`, `step` or `end`."""
+    job = station.core.state.engine.jobs[job_id]
+    attempt, can = job.attempt, job.spec.resumable is True
     host_id = HostId(address.decode().removeprefix("agent-"))
     named: dict[str, Any] = {"job_id": job_id, "attempt": attempt, "host_id": host_id}
     events: dict[str, FromAttempt] = {
         "start": AttemptStarted(**named),
+        "hello": CapabilitiesSeen(**named, resumable=can, accumulates=can, step=0),
         "step": FirstStepDone(**named, step=1),
         "end": AttemptEnded(**named, outcome="finished", exit_code=0, step=9),
     }

@@ -218,7 +218,7 @@ def test_reports_seen_survive_a_restart(stations: Any) -> None:
     run_one(station, address, JobId("1"))
     station = stations()
     station.join("h1")
-    assert station.told(address, Welcome)[0].reports_seen == 3
+    assert station.told(address, Welcome)[0].reports_seen == 4
 
 
 # --- Time ------------------------------------------------------------------------------------------
