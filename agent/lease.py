@@ -26,6 +26,12 @@ class Lease:
         """What `Welcome` says; it renews nothing."""
         self.known, self.full_s = True, full_s
 
+    @property
+    def is_counting(self) -> bool:
+        """Whether there is anything to pass on: before its first renewal an agent that has just started knows
+        less than the supervisors, whose own countdown goes on."""
+        return self.known and (self.full_s is None or self._from_s is not None)
+
     def beat_sent(self, beat: int, now_s: float) -> None:
         self._sent_s[beat] = now_s
         while len(self._sent_s) > BEATS_REMEMBERED:

@@ -286,7 +286,7 @@ class Roster:
             self._tell_lease(key, live, now_s)
 
     def _tell_lease(self, key: Key, live: Live, now_s: float) -> None:
-        if not self._lease.known or not live.connected:
+        if not self._lease.is_counting or not live.connected:
             return
         left_s, full_s = self._lease.left_s(now_s), self._lease.full_s
         if live.lease_told is not None:

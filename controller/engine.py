@@ -292,6 +292,7 @@ class Engine:
         job.started_hosts, job.exit_code, job.step_s = (), None, None
         job.start_step = job.step = job.durable_step
         job.hosts_left = starting.hosts_of(ledger, job)
+        job.capable, job.known_to_resume = (), job.durable_step > 0
         if job.first_start_s is None:
             job.first_start_s = self.now_s
         ledger.change(job, Change.LAUNCH, placement.reason)
@@ -542,7 +543,7 @@ class Engine:
         self._heard_again(event.host_id)
 
     def _silence(self, job: Job, host_id: HostId) -> Reason:
-        return because("host-silent-lease" if job.resumable else "host-silent", host_id)
+        return because("host-silent-lease" if job.ends_with_lease else "host-silent", host_id)
 
     def _heard_again(self, host_id: HostId) -> None:
         """What was said of its jobs while it was silent is not true any more."""
@@ -574,7 +575,7 @@ class Engine:
         host.reason = because("host-lost", event.host_id, event.by)
         self._ledger.refresh_host(host)
         for job in self._ledger.on_host(event.host_id):
-            if job.resumable or event.by != "lease":
+            if job.ends_with_lease or event.by != "lease":
                 if not job.stop_cause:
                     job.stop_cause, job.stop_reason = "lost", host.reason
                 self._left_host(job, event.host_id, "infra-failed", f"host {event.host_id} is lost")
@@ -635,11 +636,16 @@ class Engine:
 
     def _on_capabilities(self, event: ev.CapabilitiesSeen) -> None:
         job = self._current(event.job_id, event.attempt)
-        if job is None:
+        if job is None or event.host_id not in job.hosts_left:
             return
+        can = event.resumable and job.spec.resumable is not False and len(self._domains(job)) <= 1
+        if not can:
+            job.resumable, job.capable, job.known_to_resume = False, (), False
+        elif event.host_id not in job.capable:
+            job.capable = (*job.capable, event.host_id)
+            everywhere = set(job.capable) >= set(starting.hosts_of(self._ledger, job))
+            job.resumable = job.resumable or everywhere
         job.accumulates = event.accumulates
-        spread = self._domains(job)
-        job.resumable = event.resumable and job.spec.resumable is not False and len(spread) <= 1
         if job.phase is Phase.LOADING and event.step != job.step:  # Not the step we thought it would find.
             self._ledger.rekey(job, lambda j: self._resumed_at(j, event.step))
 

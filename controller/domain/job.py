@@ -284,6 +284,10 @@ class Job(msgspec.Struct, kw_only=True):
     checkpoints: tuple[CheckpointRecord, ...] = ()
     resumable: bool = False
     accumulates: bool = False
+    capable: tuple[HostId, ...] = ()
+    """Hosts of the current attempt all of whose ranks have said that they can resume."""
+    known_to_resume: bool = False
+    """The current attempt was started from a checkpoint, and its hosts were told so."""
     step_s: float | None = None
     """Measured seconds per step in the current placement."""
     solo_step_s: float | None = None
@@ -337,6 +341,12 @@ class Job(msgspec.Struct, kw_only=True):
         return self.accumulates or (
             self.profile is not None and any(p.accumulation_steps > 1 for p in self.profile.points)
         )
+
+    @property
+    def ends_with_lease(self) -> bool:
+        """Whether its supervisors end it when they hear nothing for a whole lease. They go by what they know
+        themselves; a job of which that is not certain may still run, so it is not started elsewhere."""
+        return self.resumable and (self.known_to_resume or set(self.capable) >= set(self.hosts_left))
 
     @property
     def preemptible(self) -> bool:

@@ -34,8 +34,10 @@ def check_reason(reason: Reason) -> None:
 class Watcher:
     """Follows one engine from its first event on."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, within_s: float = 0.0) -> None:
         self.engine = engine
+        self._within_s = within_s
+        """How far sums of times may be off: nothing where all times are whole numbers."""
         self._running: dict[tuple[JobId, AttemptNo], set[HostId]] = {}
         """Hosts of each attempt that have been told to start it and have not said that it is gone."""
         self._last: dict[JobId, AttemptNo] = defaultdict(lambda: AttemptNo(0))
@@ -104,8 +106,9 @@ class Watcher:
         job, now_s = self.engine.jobs[job_id], self.engine.now_s
         until_s = job.ended_s if job.ended_s is not None else job.phase_since_s
         spent_s = job.wait_s + job.load_s + job.run_s + job.pause_s
-        assert spent_s == until_s - job.submitted_s, f"job {job_id}: JCT is not W + L + T + P"
-        assert job.queued_s <= job.wait_s
+        off_s = abs(spent_s - (until_s - job.submitted_s))
+        assert off_s <= self._within_s, f"job {job_id}: JCT is not W + L + T + P"
+        assert job.queued_s <= job.wait_s + self._within_s
         assert (job.phase in ENDED) == (job.ended_s is not None)
         check_reason(job.reason)
         if explain:

@@ -1,0 +1,472 @@
+"""A whole cluster from one seed: jobs, users, faults, and the promises watched at every step.
+
+Rule: what is true is kept here, by the fake ranks; what the controller believes is only compared with it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from cotenant.agent.records import Order
+from cotenant.controller.domain import events as ev
+from cotenant.controller.domain.commands import AnyCommand
+from cotenant.controller.domain.ids import HostId, JobId
+from cotenant.controller.domain.job import ENDED, Job, JobSpec, Launch, Phase
+from cotenant.controller.domain.settings import PolicySettings
+from cotenant.controller.engine import EngineConfig
+from cotenant.controller.policies import registry
+from cotenant.controller.wire.codec import unpack
+from tests.controller.building import profile, report
+from tests.controller.watching import Watcher
+from tests.simulation.clockwork import Clockwork
+from tests.simulation.headquarters import Headquarters
+from tests.simulation.machine import Machine
+from tests.simulation.network import Network
+from tests.simulation.training import Key, Nature, Rank, Storage, Training
+
+LEASE_S = 40.0
+SILENT_AFTER_S = 6.0
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is made of."""
+
+    faults: int = 12
+    faults_s: float = 200.0
+    """Faults happen in this time; then everything works again."""
+    patience_s: float = 900.0
+    """How long after that the cluster may take to get everything done."""
+    gentle: bool = False
+    """Only faults that running jobs must not notice."""
+    jobs: int = 7
+
+
+class Broken(AssertionError):
+    """A promise was broken; the text has the seed and the end of the trace."""
+
+
+class Cluster:
+    def __init__(self, seed: int, plan: Plan | None = None, *, loud: bool = False) -> None:
+        self.plan = plan if plan is not None else Plan()
+        self.clock = Clockwork(seed, loud=loud)
+        self.chance = self.clock.chance
+        self.network = Network(self.clock)
+        self.storage = Storage()
+        self.datagram_loss = 0.0 if self.plan.gentle else self.chance.choice((0.0, 0.0, 0.02))
+        self.start_failures = 0.0 if self.plan.gentle else self.chance.choice((0.0, 0.02))
+        self.policy = self.chance.choice(("srtf", "castor", "fifo", "sjf") if not self.plan.gentle else ("fifo",))
+        settings = PolicySettings(
+            name=self.policy, ageing_s=300.0, stop_deadline_s=20.0, infra_retries=5, back_off_s=1.0
+        )
+        config = EngineConfig(policy=settings, checkpoint_every_s=self.chance.choice((8.0, 20.0, 60.0)))
+        self.headquarters = Headquarters(
+            self.clock, self.network, config, lease_s=LEASE_S, silent_after_s=SILENT_AFTER_S
+        )
+        self.headquarters.watch = self._decided
+        self.machines = {m.name: m for m in self._make_machines()}
+        self.natures: dict[JobId, Nature] = {}
+        self.accepted: set[JobId] = set()
+        self.trainings: dict[Key, Training] = {}
+        self.living: dict[JobId, Counter[int]] = {}
+        """Job -> live ranks by attempt."""
+        self.events: Counter[str] = Counter()
+        self.faults_over = False
+        self.lost_by_admin: set[str] = set()
+        self._seen_entries = 0
+        self._reported: dict[JobId, tuple[int, str]] = {}
+        """The newest checkpoint that the journal knows durably, and where it is."""
+
+    def _make_machines(self) -> list[Machine]:
+        made = []
+        for name, devices, domain in (("a", 2, "a"), ("b", 2, "nfs"), ("c", 2, "nfs")):
+            shown = report(name, devices, checkpoint_domain=domain)
+            made.append(Machine(self.clock, self.network, self, shown, domain))
+        return made
+
+    # --- The run -----------------------------------------------------------------------------------
+
+    def run(self) -> Cluster:
+        """Play it to the end.
+
+        Raises:
+            Broken: a promise was not kept.
+        """
+        try:
+            self._prepare()
+            self._play()
+        except AssertionError as error:
+            tail = "\n".join(self.clock.lines[-60:])
+            raise Broken(
+                f"seed {self.clock.seed}: {type(error).__name__}: {error}\n"
+                f"replay: COTENANT_SIM_SEED={self.clock.seed} python -m pytest -s tests/simulation -k replay\n"
+                f"{tail}"
+            ) from error
+        return self
+
+    def _prepare(self) -> None:
+        self.headquarters.start()
+        for machine in self.machines.values():
+            self.clock.soon(2.0, machine.start_agent)
+        for number in range(1, self.plan.jobs + 1):
+            self.clock.after(self.chance.uniform(1.0, 90.0), self._submit, number)
+        for _ in range(self.plan.faults):
+            self.clock.after(self.chance.uniform(5.0, self.plan.faults_s), self._fault)
+        self.clock.after(self.plan.faults_s, self._heal)
+
+    def _play(self) -> None:
+        end_s = self.plan.faults_s + self.plan.patience_s
+        while not (self.faults_over and self._is_at_rest()):
+            assert self.clock.step()
+            self._read_journal()
+            assert self.clock.now_s < end_s, f"not at rest {self.plan.patience_s} s after the last fault: " + (
+                "; ".join(self._unrest())
+            )
+        self._check_end()
+
+    # --- Jobs --------------------------------------------------------------------------------------
+
+    def _submit(self, number: int) -> None:
+        """A user submits, and again until the answer comes; the key makes it one job."""
+        if number in self.accepted or not self.headquarters.is_up:
+            if number not in self.accepted:
+                self.clock.after(2.0, self._submit, number)
+            return
+        name = f"key-{number}"
+        engine = self.headquarters.engine
+        known = next((job for job in engine.jobs.values() if job.spec.name == name), None)
+        job_id = known.job_id if known is not None else JobId(str(engine.next_number))
+        spec = known.spec if known is not None else self._spec(job_id, name)
+        event = unpack_event(ev.JobArrived(spec=spec))
+        self.headquarters.happen(event, then=lambda: self._accepted(number, job_id))
+        self.clock.after(3.0, self._submit, number)
+
+    def _accepted(self, number: int, job_id: JobId) -> None:
+        self.accepted.add(number)  # type: ignore[arg-type]
+        self.accepted.add(job_id)
+        self.clock.say(f"job {job_id} is accepted")
+
+    def _spec(self, job_id: JobId, name: str) -> JobSpec:
+        chance = self.chance
+        gpus = chance.choice((1, 1, 1, 2, 2, 4)) if not self.plan.gentle else chance.choice((1, 2))
+        plain = not self.plan.gentle and chance.random() < 0.2
+        steps = chance.choice((5, 20, 60, 120))
+        step_s = chance.choice((0.4, 1.0, 2.0))
+        nature = Nature(
+            steps=steps,
+            step_s=step_s,
+            load_s=chance.uniform(0.5, 6.0),
+            save_s=chance.choice((0.2, 2.0)),
+            uses_library=not plain,
+            fails_at=chance.randrange(1, steps + 1) if not self.plan.gentle and chance.random() < 0.1 else None,
+            deaf=chance.random() < 0.1,
+        )
+        self.natures[job_id] = nature
+        measured = [(s, step_s * (1 + 0.1 * s), 600.0 / s) for s in (1, 2, 8)]
+        return JobSpec(
+            job_id=job_id,
+            name=name,
+            user="ann",
+            gpus_min=gpus,
+            gpus_max=gpus,
+            nodes=2 if gpus == 2 and chance.random() < 0.4 and not self.plan.gentle else 0,
+            batch_size=8,
+            iterations=steps,
+            expected_s=chance.choice((None, steps * step_s)),
+            profile=profile(8, *measured, duty=chance.choice((0.3, 0.9))) if chance.random() < 0.7 else None,
+            job_class=chance.choice(("spot", "spot", "spot", "hp")),
+            resumable=chance.choice((None, None, True)),
+            retries=chance.randrange(2),
+            time_limit_s=300.0 if chance.random() < 0.05 and not self.plan.gentle else None,
+            launch=Launch(argv=("python", "train.py"), uid=1000),
+        )
+
+    # --- What the ranks truly do -------------------------------------------------------------------
+
+    def training(self, order: Order) -> Training:
+        key = (order.job_id, order.attempt)
+        if key not in self.trainings:
+            nature = self.natures[order.job_id]
+            self.trainings[key] = Training(self.clock, key, order.world_size, nature, self)
+        return self.trainings[key]
+
+    def began(self, key: Key, rank: Rank) -> None:
+        """A rank's process starts: no rank of another attempt may live, anywhere."""
+        counts = self.living.setdefault(key[0], Counter())
+        others = {attempt: count for attempt, count in counts.items() if count and attempt != key[1]}
+        assert not others, f"promise 2: rank {rank.number} of {key} starts while attempts {others} have live ranks"
+        counts[key[1]] += 1
+
+    def ceased(self, key: Key, rank: Rank) -> None:
+        self.living[key[0]][key[1]] -= 1
+
+    def loaded(self, key: Key, order: Order, step: int) -> None:
+        """An attempt begins to train: not behind what its start command said is durable."""
+        assert step >= order.resume_step or not self.natures[key[0]].uses_library, (
+            f"{key} was told of a checkpoint at step {order.resume_step} and begins at {step}"
+        )
+        self.clock.say(f"{key[0]}-a{key[1]} trains from step {step}")
+
+    def pace(self, key: Key) -> float:
+        return 1.0
+
+    def waited(self, key: Key, wait_s: float) -> None:
+        self.events["waits"] += 1
+
+    # --- What the controller decides ---------------------------------------------------------------
+
+    def _decided(self, event: ev.AnyEvent, commands: Sequence[AnyCommand]) -> None:
+        self.events[type(event).__name__] += 1
+        interesting = not isinstance(event, ev.ProgressSeen | ev.AlarmRang) or commands
+        if interesting:
+            shown = ", ".join(
+                f"{type(c).__name__}#{c.command_id}({getattr(c, 'job_id', '')}-a{getattr(c, 'attempt', '')}"
+                f" on {getattr(c, 'host_id', '')})"
+                for c in commands
+            )
+            self.clock.say(f"controller: {brief(event)} -> {shown or '-'}")
+
+    def _read_journal(self) -> None:
+        """Everything that became durable since the last look."""
+        entries = self.headquarters.pages.entries
+        for entry in entries[self._seen_entries :]:
+            event = unpack(entry.event, ev.AnyEvent)
+            if isinstance(event, ev.CheckpointDurable):
+                self._reported[event.job_id] = (event.step, str(event.host_id))
+        self._seen_entries = len(entries)
+
+    # --- Faults ------------------------------------------------------------------------------------
+
+    def _fault(self) -> None:
+        if self.faults_over:
+            return
+        faults = GENTLE if self.plan.gentle else FAULTS
+        name = self.chance.choices([each for each, _ in faults], [weight for _, weight in faults])[0]
+        self.events[f"fault {name}"] += 1
+        getattr(self, f"_fault_{name}")()
+
+    def _any_machine(self) -> Machine:
+        return self.chance.choice(list(self.machines.values()))
+
+    def _fault_agent(self) -> None:
+        machine = self._any_machine()
+        if self.chance.random() < 0.6:
+            machine.crash_in = self.chance.randrange(12)
+            return
+        machine.kill_agent()
+        self.clock.soon(self._outage_s(30.0), machine.start_agent)
+
+    def _outage_s(self, most_s: float) -> float:
+        return min(most_s, 0.3 * LEASE_S) if self.plan.gentle else most_s
+
+    def _fault_controller(self) -> None:
+        self.headquarters.crash()
+        self.clock.soon(self._outage_s(self.chance.choice((3.0, 20.0, 80.0))), self.headquarters.start)
+
+    def _fault_supervisor(self) -> None:
+        living = [each for machine in self.machines.values() for each in machine.living()]
+        if living:
+            victim = self.chance.choice(living)
+            self.clock.say(f"{victim.machine.name}: supervisor of {victim.name} is killed")
+            victim.kill()
+
+    def _fault_rank(self) -> None:
+        ranks = [
+            (training, rank)
+            for training in self.trainings.values()
+            for rank in training.ranks.values()
+            if rank.alive
+        ]
+        if ranks:
+            training, rank = self.chance.choice(ranks)
+            self.clock.say(f"rank {rank.number} of {training.key} is killed")
+            training.kill(rank, 9)
+
+    def _fault_host(self) -> None:
+        machine = self._any_machine()
+        machine.crash()
+        back_s = self.chance.choice((5.0, 30.0, 100.0))
+        self.clock.after(back_s, machine.reboot)
+        if back_s > 50.0 and self.chance.random() < 0.3:
+            self.clock.after(20.0, self._give_up, machine)
+
+    def _give_up(self, machine: Machine) -> None:
+        """An admin says that a host will not come back; true, for what ran on it."""
+        if not machine.is_on:
+            self.headquarters.happen(ev.HostLost(host_id=machine.name, by="root"))
+            self.lost_by_admin.add(machine.name)
+
+    def _fault_partition(self) -> None:
+        weather = self.network.weather(self._any_machine().name)
+        kind = self.chance.choice(("both", "up", "down"))
+        weather.up, weather.down = kind == "down", kind == "up"
+        self.clock.say(f"partition ({kind})")
+        self.clock.soon(self._outage_s(self.chance.choice((5.0, 30.0, 120.0))), self._mend, weather)
+
+    def _mend(self, weather: Any) -> None:
+        weather.up = weather.down = True
+        self.clock.say("a partition is over")
+
+    def _fault_weather(self) -> None:
+        weather = self.network.weather(self._any_machine().name)
+        weather.loss = self.chance.choice((0.05, 0.4)) if not self.plan.gentle else 0.1
+        weather.repeats = self.chance.choice((0.0, 0.3))
+        weather.delay_s = self.chance.choice((0.2, 3.0)) if not self.plan.gentle else 0.5
+        weather.straggle_s = self.chance.choice((0.0, 10.0, 2.5 * LEASE_S)) if not self.plan.gentle else 3.0
+        self.clock.soon(60.0, self._calm, weather)
+
+    def _calm(self, weather: Any) -> None:
+        weather.loss = weather.repeats = weather.straggle_s = 0.0
+        weather.delay_s = 0.05
+
+    def _fault_line(self) -> None:
+        for machine in self.machines.values():
+            for supervisor in machine.living():
+                machine.break_line(supervisor.key)
+
+    def _fault_journal(self) -> None:
+        self.headquarters.fill_disk(True)
+        self.clock.soon(15.0, self.headquarters.fill_disk, False)
+
+    def _fault_disk(self) -> None:
+        domain = self.chance.choice(("a", "nfs"))
+        self.storage.full.add(domain)
+        self.clock.soon(40.0, self.storage.full.discard, domain)
+
+    def _fault_user(self) -> None:
+        if not self.headquarters.is_up or not self.headquarters.engine.jobs:
+            return
+        job_id = self.chance.choice(list(self.headquarters.engine.jobs))
+        host_id = self._any_machine().name
+        event: ev.AnyEvent = self.chance.choice(
+            (
+                ev.CancelRequested(job_id=job_id, by="ann"),
+                ev.PreemptRequested(job_id=job_id, by="ann"),
+                ev.PreemptRequested(job_id=job_id, by="ann"),
+                ev.CheckpointRequested(job_id=job_id, by="ann"),
+                ev.HoldRequested(job_id=job_id, by="ann"),
+                ev.ReleaseRequested(job_id=job_id, by="ann"),
+                ev.HostDrained(host_id=host_id, by="root"),
+                ev.HostResumed(host_id=host_id, by="root"),
+                ev.PolicyChanged(name=self.chance.choice(list(registry.AVAILABLE)), by="root"),
+            )
+        )
+        self.headquarters.happen(event)
+
+    # --- After the faults --------------------------------------------------------------------------
+
+    def _heal(self) -> None:
+        """Everything works again, and somebody tidies up."""
+        self.clock.say("the faults are over")
+        self.faults_over = True
+        for machine in self.machines.values():
+            machine.crash_in = None
+            machine.reboot()
+            machine.start_agent()
+            self._mend(self.network.weather(machine.name))
+            self._calm(self.network.weather(machine.name))
+        self.storage.full.clear()
+        self.headquarters.start()
+        self.headquarters.fill_disk(False)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """What an operator does: hosts back to work, held jobs released."""
+        if self.headquarters.is_up and not self.headquarters.core.stuck:
+            for host_id in self.machines:
+                self.headquarters.happen(ev.HostResumed(host_id=host_id, by="root"))
+            for job in list(self.headquarters.engine.jobs.values()):
+                if job.phase is Phase.HELD:
+                    self.headquarters.happen(ev.ReleaseRequested(job_id=job.job_id, by="root"))
+        self.clock.after(20.0, self._tidy)
+
+    def _is_at_rest(self) -> bool:
+        return not self._unrest()
+
+    def _unrest(self) -> list[str]:
+        if not self.headquarters.is_up:
+            return ["no controller"]
+        jobs = self.headquarters.engine.jobs.values()
+        found = [f"job {job.job_id} is {job.phase} ({job.reason})" for job in jobs if job.phase not in ENDED]
+        hosts = self.headquarters.engine.hosts
+        found += [f"host {name} has not joined" for name in self.machines if name not in hosts]
+        found += [f"host {host.host_id} is {host.state}" for host in hosts.values() if host.state != "ok"]
+        if len([each for each in self.accepted if isinstance(each, int)]) < self.plan.jobs:
+            found.append("not all jobs are submitted")
+        for machine in self.machines.values():
+            if machine.pending_reports:
+                found.append(f"{machine.name} has {machine.pending_reports} unconfirmed reports")
+            found += [f"{machine.name}: supervisor of {each.name} lives" for each in machine.living()]
+        if self.headquarters.link.undelivered:
+            found.append(f"{self.headquarters.link.undelivered} commands are not seen")
+        return found
+
+    def _check_end(self) -> None:
+        engine = self.headquarters.engine
+        for job_id in self.accepted:
+            if isinstance(job_id, str):
+                assert job_id in engine.jobs, f"job {job_id} was accepted and is lost"
+        for job in engine.jobs.values():
+            self._check_ended(job)
+        view = engine.view()
+        for device_id, device in view.devices.items():
+            assert not view.tenants(device_id), f"{device_id} is not free"
+            assert view.claimed_by(device_id) is None
+            assert device_id in view.free.devices(device.host_id, device.type), f"{device_id} is not offered"
+        assert not any(count for counts in self.living.values() for count in counts.values()), "ranks are left"
+        Watcher(engine, within_s=1e-6).saw(ev.AlarmRang(), ())
+
+    def _check_ended(self, job: Job) -> None:
+        nature = self.natures[job.job_id]
+        reached = max((t.step or 0 for key, t in self.trainings.items() if key[0] == job.job_id), default=0)
+        if job.phase is Phase.DONE:
+            assert reached == nature.steps, f"job {job.job_id} is done at step {reached} of {nature.steps}"
+        elif job.phase is Phase.FAILED:
+            explained = nature.fails_at is not None or job.spec.time_limit_s is not None
+            assert explained or not self.plan.gentle, f"job {job.job_id} failed: {job.reason}"
+        if self.plan.gentle:
+            assert job.phase is Phase.DONE, f"job {job.job_id} is {job.phase}: {job.reason}"
+            assert job.attempt == 1, f"promise 3: job {job.job_id} needed {job.attempt} attempts: {job.reason}"
+            assert job.infra_failures == job.preemptions == 0
+
+
+FAULTS = (
+    ("agent", 4),
+    ("controller", 3),
+    ("supervisor", 2),
+    ("rank", 2),
+    ("host", 2),
+    ("partition", 4),
+    ("weather", 3),
+    ("line", 1),
+    ("journal", 1),
+    ("disk", 1),
+    ("user", 5),
+)
+GENTLE = (("agent", 3), ("controller", 3), ("partition", 3), ("weather", 2), ("line", 2), ("journal", 1), ("disk", 1))
+
+
+def unpack_event(event: ev.AnyEvent) -> ev.AnyEvent:
+    """As it is after the wire."""
+    from cotenant.controller.wire.codec import pack
+
+    out: ev.AnyEvent = unpack(pack(event), ev.AnyEvent)
+    return out
+
+
+def brief(event: ev.AnyEvent) -> str:
+    fields = {name: getattr(event, name) for name in event.__struct_fields__}
+    fields.pop("report", None)
+    if "spec" in fields:
+        spec = fields.pop("spec")
+        fields |= {"job": spec.job_id, "gpus": spec.gpus_min, "nodes": spec.nodes, "class": spec.job_class}
+    if isinstance(event, ev.HostJoined):
+        fields["attempts"] = [f"{a.job_id}-a{a.attempt}{'' if a.running else ' (over)'}" for a in event.attempts]
+        fields["host"] = event.report.host_id
+    return f"{type(event).__name__}({', '.join(f'{k}={v}' for k, v in fields.items())})"
+
+
+HOSTS: tuple[HostId, ...] = (HostId("a"), HostId("b"), HostId("c"))

@@ -1,0 +1,137 @@
+"""A journal on paper: what is committed stays, what is not is gone with a crash, a full disk fails commits.
+
+It has the members of `controller.journal.Journal` that `Core`, `recover` and `AgentsLink` use.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from cotenant.controller.committing import Callbacks
+from cotenant.controller.domain.ids import HostId
+from cotenant.controller.journal import Entry, Run
+from tests.simulation.clockwork import Clockwork
+
+
+class Pages(msgspec.Struct, kw_only=True):
+    """What is on disk."""
+
+    entries: list[Entry] = []
+    reports: dict[HostId, int] = {}
+    snapshots: list[tuple[int, bytes]] = []
+    runs: list[Run] = []
+
+
+class Group(msgspec.Struct, kw_only=True):
+    epoch: int
+    entries: list[Entry] = []
+    reports: dict[HostId, int] = {}
+    snapshots: list[tuple[int, bytes]] = []
+    then: Callbacks = []
+
+
+class PaperJournal:
+    name = "paper"
+    path = "paper"
+
+    def __init__(self, clock: Clockwork, pages: Pages, on_failure: Callable[[sqlite3.Error], None]) -> None:
+        self._clock = clock
+        self._pages = pages
+        self._on_failure = on_failure
+        self._epoch = 0
+        self._failed_epoch = -1
+        self._group = Group(epoch=0)
+        self._on_the_way = 0
+        self._busy_until_s = 0.0
+        self.last_seq = len(pages.entries)
+        self.is_full = False
+        self.is_dead = False
+        """Its controller has crashed: nothing more reaches the disk."""
+
+    # --- Writing -----------------------------------------------------------------------------------
+
+    def begin_run(self, configuration: bytes, package: str, wall_s: float) -> float:
+        runs, entries = self._pages.runs, self._pages.entries
+        now_s = max([run.now_s for run in runs[-1:]] + [entry.now_s for entry in entries[-1:]], default=0.0)
+        then_s = max([run.wall_s for run in runs[-1:]] + [entry.wall_s for entry in entries[-1:]], default=wall_s)
+        now_s += max(0.0, wall_s - then_s)
+        run = Run(
+            first_seq=self.last_seq + 1, package=package, configuration=configuration, now_s=now_s, wall_s=wall_s
+        )
+        runs.append(run)
+        return now_s
+
+    def append(self, now_s: float, wall_s: float, event: bytes, decision: bytes, commands: bytes) -> int:
+        self.last_seq += 1
+        entry = Entry(
+            seq=self.last_seq, now_s=now_s, wall_s=wall_s, event=event, decision=decision, commands=commands
+        )
+        self._group.entries.append(entry)
+        return self.last_seq
+
+    def keep_report(self, host_id: HostId, sequence: int) -> None:
+        self._group.reports[host_id] = sequence
+
+    def keep_snapshot(self, data: bytes) -> None:
+        self._group.snapshots.append((self.last_seq, data))
+
+    def keep_quarantined(self, wall_s: float, event: bytes, story: str) -> None:
+        raise AssertionError(f"an event broke the engine:\n{story}")
+
+    @property
+    def is_settled(self) -> bool:
+        group = self._group
+        return not (group.entries or group.reports or group.snapshots) and self._on_the_way == 0
+
+    def seal(self, then: Callbacks | None = None) -> None:
+        """On its way to the disk, behind what was sealed before."""
+        group, self._group = self._group, Group(epoch=self._epoch)
+        group.then = then or []
+        self._on_the_way += 1
+        takes_s = self._clock.chance.uniform(0.0, 0.02)
+        self._busy_until_s = max(self._busy_until_s, self._clock.now_s) + takes_s
+        self._clock.after(self._busy_until_s - self._clock.now_s, self._commit, group)
+
+    def _commit(self, group: Group) -> None:
+        if self.is_dead:
+            return
+        self._on_the_way -= 1
+        if group.epoch == self._failed_epoch or group.epoch != self._epoch:
+            return
+        if self.is_full and (group.entries or group.reports or group.snapshots):
+            self._failed_epoch = group.epoch
+            self._on_failure(sqlite3.OperationalError("database or disk is full"))
+            return
+        self._pages.entries += group.entries
+        self._pages.reports.update(group.reports)
+        self._pages.snapshots = [*self._pages.snapshots, *group.snapshots][-2:]
+        for callback in group.then:
+            callback()
+
+    def rewind(self) -> None:
+        self._epoch += 1
+        self._group = Group(epoch=self._epoch)
+        self.last_seq = len(self._pages.entries)
+
+    # --- Reading -----------------------------------------------------------------------------------
+
+    def runs(self) -> list[Run]:
+        return list(self._pages.runs)
+
+    def entries(self, after: int = 0) -> Iterator[Entry]:
+        return iter(self._pages.entries[after:])
+
+    def snapshots(self) -> Iterator[tuple[int, bytes]]:
+        return iter(reversed(self._pages.snapshots))
+
+    def reports(self) -> dict[HostId, int]:
+        return dict(self._pages.reports)
+
+    def has_room(self) -> bool:
+        return not self.is_full
+
+    def can_write(self) -> bool:
+        return not self.is_full
