@@ -82,13 +82,15 @@ def parse(datagram: bytes) -> AnyRankWord | None:
     """The word in a datagram; None for anything that is to be dropped."""
     if len(datagram) > protocol.DATAGRAM_BYTES_MAX:
         return None
-    for text in (datagram, _without_nan(datagram)):
-        try:
-            word = _decoder.decode(text)
-        except (msgspec.DecodeError, RecursionError):  # Also ValidationError.
-            continue
-        return word if word.v == protocol.PROTOCOL_VERSION else None
-    return None
+    word = _decode(datagram) or _decode(_without_nan(datagram))
+    return word if word is not None and word.v == protocol.PROTOCOL_VERSION else None
+
+
+def _decode(text: bytes) -> AnyRankWord | None:
+    try:
+        return _decoder.decode(text)
+    except (msgspec.DecodeError, RecursionError):  # Also ValidationError.
+        return None
 
 
 def _without_nan(datagram: bytes) -> bytes:
