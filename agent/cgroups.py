@@ -65,9 +65,12 @@ def find_cgroups() -> Cgroups:
 
 def sweep(found: Cgroups) -> None:
     """Remove the empty groups of attempts that nobody cleans up any more; those in use stay."""
-    for base in {found.track, _v1_base("memory"), _v1_base("cpu")} - {""}:
+    v1 = {_v1_base("memory"), _v1_base("cpu")} - {""}
+    for base in {found.track, *v1} - {""}:
         for folder in [*Path(base).glob("*/*/"), *Path(base).glob("*/")]:
             _removed(folder)
+    for base in v1:  # The v2 base stays: what it passes down is set once.
+        _removed(Path(base))
 
 
 class AttemptCgroup:
