@@ -5,6 +5,7 @@ Rule: nothing that belongs to one package goes here; a package's own fixtures li
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -75,6 +76,7 @@ def no_process_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     signs = (f"{MARK}={mark}".encode(), f"{tmp_path_factory.getbasetemp()}/".encode())
     before = leftovers(signs)
     yield
+    gc.collect()  # A socket or process that was never closed is complained about here, not in a later module.
     after = outlasting(leftovers(signs) - before)
     lines = [f"{pid}: {command(pid)}" for pid in sorted(after)]
     for pid in after:
