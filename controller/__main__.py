@@ -7,15 +7,20 @@ import asyncio
 import logging
 import signal
 import sys
+from importlib.metadata import version
 
+from cotenant.controller import places
 from cotenant.controller import settings as sources
 from cotenant.controller.domain.job import ENDED
 from cotenant.controller.domain.settings import Settings
 from cotenant.controller.door import DoorError
 from cotenant.controller.endpoint import BadEndpoint
+from cotenant.controller.journal import Journal
 from cotenant.controller.journal_file import JournalError
 from cotenant.controller.keys import KeyProblem
 from cotenant.controller.live import Controller
+from cotenant.controller.policies import registry
+from cotenant.controller.recovery import replay
 
 
 def main(words: list[str] | None = None) -> int:
@@ -27,12 +32,17 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="any setting; may be repeated"
     )
+    parser.add_argument(
+        "--replay", action="store_true", help="only check that the policies would decide the same again"
+    )
     flags = parser.parse_args(words)
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     try:
         chosen = load(flags)
+        if flags.replay:
+            return check(chosen)
         asyncio.run(serve(chosen))
     except sources.SettingsError as error:
         return fail(str(error), 2)
@@ -54,6 +64,20 @@ def load(flags: argparse.Namespace) -> Settings:
             raise sources.SettingsError(f"--set {word}: write SECTION.KEY=VALUE")
         values[key] = value
     return sources.load(values).settings
+
+
+def check(settings: Settings) -> int:
+    """Ask the policies again about a whole journal, while no controller runs on it: 1 if they differ."""
+    journal = Journal(places.controller_state_dir(settings))
+    try:
+        replayed = replay(journal, registry.make, version("cotenant"))
+    finally:
+        journal.close()
+    for each in replayed.differences:
+        print(f"entry {each.seq} ({each.event}): {each.what}")
+    found = f"{len(replayed.differences)} differences" if replayed.differences else "the same decisions"
+    print(f"{replayed.entries} entries, {found}" + (f" ({replayed.note})" if replayed.note else ""))
+    return 1 if replayed.differences else 0
 
 
 async def serve(settings: Settings) -> None:

@@ -68,11 +68,11 @@ class History:
 
     def __init__(self, saved: Saved | None = None) -> None:
         self._saved = saved if saved is not None else Saved()
-        self._open = {
-            job_id: stretches[-1]
-            for job_id, stretches in self._saved.stretches.items()
-            if stretches and stretches[-1].ended_s is None
-        }
+        self._open: dict[JobId, Stretch] = {}
+        self._on_host: dict[HostId, dict[JobId, None]] = {}
+        for job_id, stretches in self._saved.stretches.items():
+            if stretches and stretches[-1].ended_s is None:
+                self._keep_open(job_id, stretches[-1])
 
     def save(self) -> Saved:
         return self._saved
@@ -98,14 +98,14 @@ class History:
         now_s = engine.now_s
         name = type(event).__name__
         self._from_event(event, now_s)
-        touched = set(self._concerned(event))
+        touched = dict.fromkeys(self._concerned(event))  # In order: the same history in every process.
         started: list[JobId] = []
         for command in commands:
             if isinstance(command, StartAttempt):
                 self._started(engine, event, command, started)
             elif isinstance(command, StopAttempt):
                 self._stop_asked(command, now_s)
-                touched.add(command.job_id)
+                touched[command.job_id] = None
         for action in engine.decision.actions:
             if not isinstance(action, (Wake, Compute)):
                 self._note(Note(now_s, name, action.job_id, in_words(action), action.reason))
@@ -116,6 +116,11 @@ class History:
         for job_id in started:
             self._join_partners(engine, job_id)
         self._forget_old(engine)
+
+    def _keep_open(self, job_id: JobId, stretch: Stretch) -> None:
+        self._open[job_id] = stretch
+        for host_id in stretch.hosts:
+            self._on_host.setdefault(host_id, {})[job_id] = None
 
     def _from_event(self, event: ev.AnyEvent, now_s: float) -> None:
         if not isinstance(
@@ -137,7 +142,7 @@ class History:
         """Jobs whose stretch this event may end."""
         if isinstance(event, (ev.HostLost, ev.HostJoined)):
             host_id = event.host_id if isinstance(event, ev.HostLost) else event.report.host_id
-            yield from (job_id for job_id, stretch in self._open.items() if host_id in stretch.hosts)
+            yield from self._on_host.get(host_id, ())
         elif isinstance(event, ev.AttemptEnded):
             yield event.job_id
 
@@ -160,7 +165,7 @@ class History:
             start_step=command.resume_step,
             end_step=command.resume_step,
         )
-        self._open[job_id] = stretch
+        self._keep_open(job_id, stretch)
         known_before = self._saved.stretches.setdefault(job_id, [])
         known_before.append(stretch)
         del known_before[:-STRETCHES_KEPT]
@@ -192,6 +197,8 @@ class History:
 
     def _close(self, engine: Engine, job_id: JobId, stretch: Stretch, event: ev.AnyEvent) -> None:
         del self._open[job_id]
+        for host_id in set(stretch.hosts):
+            del self._on_host[host_id][job_id]
         stretch.ended_s = engine.now_s
         job = engine.jobs.get(job_id)
         if job is None:  # Ended, and forgotten at once.

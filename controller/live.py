@@ -70,6 +70,7 @@ class Controller:
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_s = 0.0
         self._failed_alarms = 0
         self._try_again_s = 0.0
         self._is_full = False
@@ -245,14 +246,18 @@ class Controller:
     # --- Time --------------------------------------------------------------------------------------
 
     def _set_alarm(self) -> None:
-        """The engine is woken when it wants to be."""
+        """The engine is woken when it wants to be. Asked after every message: mostly nothing has changed."""
+        stopping = self.core.stuck or self._stopped.is_set()
+        alarm_s = None if stopping else self.core.state.engine.next_alarm_s()
+        if self._alarm is not None and alarm_s == self._alarm_s:
+            return
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        alarm_s = self.core.state.engine.next_alarm_s()
-        if alarm_s is None or self.core.stuck or self._stopped.is_set():
+        if alarm_s is None:
             return
         wait_s = max(alarm_s - self.core.clock.now_s(), ALARM_SPACING_S * 2**self._failed_alarms)
+        self._alarm_s = alarm_s
         self._alarm = self._loop.call_later(min(wait_s, ALARM_WAIT_S_MAX), self._ring)
 
     def _ring(self) -> None:

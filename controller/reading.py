@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final
@@ -19,8 +20,8 @@ from cotenant.controller.keys import Identity
 from cotenant.controller.policies import registry
 from cotenant.controller.wire import clients as wire
 
-REASONS_FRESH_MAX: Final = 500
-"""Queued jobs in one answer whose reason is worked out anew; the others show their last one."""
+REASONS_S_MAX: Final = 0.05
+"""Time for working out anew why queued jobs in one listing wait; the others show their last reason."""
 LIST_MAX: Final = 20_000
 HISTORY_LINES: Final = 20
 
@@ -57,14 +58,10 @@ class Reading:
 
     def job_list(self, request_id: int, jobs: Iterable[Job], more: int = 0) -> wire.Jobs:
         now_s = self._core.clock.now_s()
-        fresh = REASONS_FRESH_MAX
-        shown = []
-        for job in jobs:
-            queued = job.phase is Phase.QUEUED
-            shown.append(self._view(job, now_s, fresh_reason=queued and fresh > 0))
-            fresh -= queued
+        until_s = time.monotonic() + REASONS_S_MAX
+        shown = tuple(self._view(job, now_s, fresh_reason=time.monotonic() < until_s) for job in jobs)
         wall_s = self._core.clock.wall()
-        return wire.Jobs(request_id=request_id, jobs=tuple(shown), now_s=now_s, wall_s=wall_s, more=more)
+        return wire.Jobs(request_id=request_id, jobs=shown, now_s=now_s, wall_s=wall_s, more=more)
 
     def _view(self, job: Job, now_s: float, *, fresh_reason: bool = True) -> wire.JobView:
         state = self._core.state

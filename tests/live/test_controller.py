@@ -227,6 +227,25 @@ def test_stop_and_idleness_end_it_too(controllers: Controllers) -> None:
     assert "cotenant up" in caught.value.hint
 
 
+def test_the_engine_is_woken_when_it_wants_to_be(controllers: Controllers) -> None:
+    controllers.start("--set", "policy.ageing_s=0.2")
+    client = controllers.client()
+    submit(client)
+    until(lambda: client.ask(wire.GetStatus()).counters["events"] >= 2)
+
+
+def test_a_journal_can_be_replayed(controllers: Controllers) -> None:
+    controllers.start().kill()
+    submit_some = controllers.start("--set", "policy.name=sjf")
+    for expected_s in (5.0, 3.0, 4.0):
+        submit(controllers.client(), expected_s=expected_s)
+    submit_some.terminate()
+    submit_some.wait(WAIT_S)
+    process = controllers.launch("--replay")
+    out, _ = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, out) == (0, "3 entries, the same decisions\n")
+
+
 # --- Two of them -----------------------------------------------------------------------------------
 
 
@@ -473,9 +492,9 @@ def fill(path: Path) -> None:
 
 
 def until(work: Callable[[], object]) -> None:
-    """Try again until it is not refused; every try waits for an answer."""
+    """Ask again until it is neither refused nor false; every try waits for an answer."""
     for _ in range(10_000):
         with contextlib.suppress(Refusal):
-            work()
-            return
-    raise AssertionError("still refused")
+            if work():
+                return
+    raise AssertionError("still not so")
