@@ -12,6 +12,8 @@ export TORCH_INDEX ?=
 SEEDS ?= 2000
 FIRST ?= 0
 
+BENCHES := $(filter-out bench/private_slurm.py,$(sort $(wildcard bench/*.py)))
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint unit simulation live wheel-test soak bench clean
 
@@ -49,8 +51,8 @@ wheel-test: $(READY) ## Build the wheel, install it in a fresh environment, unit
 soak: $(READY) ## Cluster simulation over many seeds: make soak SEEDS=5000 FIRST=1000
 	@$(RUN) soak --seeds $(SEEDS) --first-seed $(FIRST)
 
-bench: $(READY) ## Measure; each script in bench/ prints its machine and writes its result beside itself.
-	@set -e; for script in bench/*.py; do echo "== $$script"; $(VENV)/bin/python $$script; done
+bench: $(READY) ## Measure everything in bench/; each script says what it measured and on which machine.
+	@set -e; for script in $(BENCHES); do echo "== $$script"; $(VENV)/bin/python $$script; done
 
 clean: ## Remove what was built or measured; .venv stays.
 	rm -rf build dist demo-out *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
