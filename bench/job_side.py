@@ -1,0 +1,222 @@
+"""What the job-side libraries cost per training step: the protocol, and accumulation with s = 1.
+
+    python bench/job_side.py [--steps 20000] [--blocks 15] [--json FILE]
+
+Two measurements. Bare: a loop whose body does nothing, without and with a session, gives microseconds
+per step. Real: a training step of a few milliseconds, run in alternating blocks without and with both
+libraries, gives the share; block after block so that the machine's mood hits both. A supervisor process
+reads the datagrams, as in a cluster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cotenant import gradaccum
+from cotenant.checkpoint import Session
+
+AIM_RATIO = 0.01
+STEP_S = 0.005
+READER = """
+import socket, sys
+inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+inbox.bind(sys.argv[1])
+print("ready", flush=True)
+while inbox.recv(8192) != b"end":
+    pass
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=20000, help="of the empty loop, per block")
+    parser.add_argument("--blocks", type=int, default=15)
+    parser.add_argument("--json", type=Path, default=None)
+    options = parser.parse_args()
+    torch.set_num_threads(1)  # as in a CPU slot of one core
+    with tempfile.TemporaryDirectory(prefix="cotenant-bench-") as folder, supervisor(Path(folder)) as env:
+        bare = bare_us(options.steps, options.blocks, env)
+        real = real_steps(options.blocks, env)
+    result = {"machine": machine(), "aim_ratio": AIM_RATIO, "bare_us_per_step": bare, "real": real}
+    show(result)
+    if options.json is not None:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+@contextmanager
+def supervisor(folder: Path) -> Iterator[dict[str, str]]:
+    """A process that reads datagrams; yields the environment a job would get."""
+    path = folder / "s.sock"
+    process = subprocess.Popen([sys.executable, "-c", READER, str(path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    try:
+        yield {
+            "COTENANT_PROTOCOL": "1",
+            "COTENANT_JOB": "bench",
+            "COTENANT_ATTEMPT": "1",
+            "COTENANT_CHECKPOINT_ROOT": str(folder / "root"),
+            "COTENANT_SOCKET": str(path),
+            "COTENANT_RESUME": "none",
+        }
+    finally:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+            out.sendto(b"end", str(path))
+        process.wait(10)
+        process.stdout.close()
+
+
+@contextmanager
+def environment(env: Mapping[str, str]) -> Iterator[None]:
+    os.environ.update(env)
+    try:
+        yield
+    finally:
+        for name in env:
+            os.environ.pop(name, None)
+
+
+def bare_us(steps: int, blocks: int, env: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """Microseconds that a session adds to a step that does nothing else."""
+    batches = [(torch.zeros(8, 4), torch.zeros(8))] * steps
+    model = nn.Linear(4, 4)
+
+    def loop(state: Session | None) -> float:
+        gc.collect()
+        started_s = time.perf_counter()
+        for _ in batches if state is None else state.batches(batches):
+            pass
+        return (time.perf_counter() - started_s) / steps * 1e6
+
+    def added(variables: Mapping[str, str]) -> float:
+        with environment(variables):
+            state = Session(model)
+            next(state.epochs(1))
+            without, with_it = loop(None), loop(state)
+            state.close()
+        return with_it - without
+
+    return {
+        "outside cotenant": spread([added({}) for _ in range(blocks)]),
+        "with a supervisor": spread([added(env) for _ in range(blocks)]),
+    }
+
+
+class Training:
+    """A model sized so that one step takes about `STEP_S` on this machine."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.rows = 64
+        self.net = nn.Sequential(
+            nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+        )
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3)
+        self.x, self.y = torch.randn(4096, 256), torch.randint(0, 10, (4096,))
+        self.plain(20)
+        for _ in range(6):
+            self.rows = max(8, min(4096, int(self.rows * STEP_S / (self.plain(20) / 20))))
+
+    def batches(self, steps: int) -> list[tuple[Tensor, Tensor]]:
+        return [(self.x[: self.rows], self.y[: self.rows])] * steps
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self.net(x), y)
+
+    def plain(self, steps: int) -> float:
+        started_s = time.perf_counter()
+        for x, y in self.batches(steps):
+            self.optimizer.zero_grad()
+            self.loss(x, y).backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+        return time.perf_counter() - started_s
+
+    def with_both(self, steps: int, state: Session) -> float:
+        state._loops = 0  # many short loops in one epoch
+        batches = self.batches(steps)
+        started_s = time.perf_counter()
+        for x, y in state.batches(batches):
+            self.optimizer.zero_grad()
+            gradaccum.backward(self.net, self.loss, x, y)
+            self.optimizer.step()
+        return time.perf_counter() - started_s
+
+
+def real_steps(blocks: int, env: Mapping[str, str], steps: int = 100) -> dict[str, Any]:
+    """Share that both libraries add to a real step, blocks in turn: A B B A."""
+    training = Training()
+    with environment(env):
+        state = Session(training.net, training.optimizer)
+        next(state.epochs(1))
+        ratios, plain_ms = [], []
+        for _ in range(blocks):
+            order: list[Callable[[], float]] = [
+                lambda: training.plain(steps),
+                lambda: training.with_both(steps, state),
+            ]
+            a, b, c, d = order[0](), order[1](), order[1](), order[0]()
+            ratios.append((b + c) / (a + d) - 1)
+            plain_ms.append((a + d) / 2 / steps * 1e3)
+        state.close()
+    return {"plain_step_ms": spread(plain_ms), "added_ratio": spread(ratios)}
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def show(result: dict[str, Any]) -> None:
+    print(result["machine"])
+    print("added to a step that does nothing else, microseconds: median (min .. max)")
+    for name, value in result["bare_us_per_step"].items():
+        share = value["median"] / 1e6 / STEP_S
+        print(f"  {name:20} {value['median']:7.2f}  ({value['min']:.2f} .. {value['max']:.2f})"
+              f"  = {share:.3%} of a {STEP_S * 1e3:.0f} ms step")  # fmt: skip
+    real = result["real"]
+    step, added = real["plain_step_ms"], real["added_ratio"]
+    print(f"a real step of {step['median']:.2f} ms, both libraries, s = 1 (aim: under {AIM_RATIO:.0%}):")
+    print(f"  added {added['median']:.2%}  ({added['min']:.2%} .. {added['max']:.2%})")
+
+
+def machine() -> dict[str, Any]:
+    """Enough to compare runs, nothing that names the machine."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
+        "processor": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "load_1_min": round(os.getloadavg()[0], 2),
+        "commit": commit.stdout.strip() or "unknown",
+    }
+
+
+if __name__ == "__main__":
+    main()
