@@ -17,6 +17,7 @@ from cotenant.controller.cli.screen import tell
 from cotenant.controller.cli.show import JobArgument
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED
+from cotenant.controller.wire.clients import ReadJobLog
 
 
 def logs(
@@ -42,6 +43,8 @@ def logs(
         found = job_now(client, JobId(job))
         if attempt > found.attempt:
             raise Problem("not-found", f"job {job} has {found.attempt} attempts, no attempt {attempt}")
+        if rank:  # A rank that the job does not have is an error; no output yet is none.
+            client.ask(ReadJobLog(job_id=JobId(job), rank=rank, limit=1))
         if following:
             show(Follower(client, JobId(job), rank).pieces())
             return

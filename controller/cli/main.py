@@ -92,9 +92,12 @@ def as_command(verb: Verb) -> Any:
     found = getattr(importlib.import_module(f"cotenant.controller.cli.{verb.module}"), verb.name)
     if isinstance(found, typer.Typer):
         return typer.main.get_command(found)
+    from cotenant.controller.cli.plain import PlainCommand
+
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     settings = {"help_option_names": ["-h", "--help"], "allow_interspersed_args": not verb.passes_words}
-    app.command(name=verb.name, help=with_examples(found.__doc__), context_settings=settings)(found)
+    help_text = with_examples(found.__doc__)
+    app.command(name=verb.name, cls=PlainCommand, help=help_text, context_settings=settings)(found)
     return typer.main.get_command(app)
 
 

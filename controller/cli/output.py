@@ -16,6 +16,7 @@ import typer
 from cotenant.controller.cli import screen
 from cotenant.controller.cli.problem import Problem
 from cotenant.controller.cli.screen import Column
+from cotenant.controller.submission.quantities import count
 
 Format = Literal["table", "wide", "json", "jsonl", "id"]
 FORMATS: Final = ("table", "wide", "json", "jsonl", "id")
@@ -52,6 +53,14 @@ def chosen(output: str | None, as_json: bool) -> Format:
     if output is not None:
         raise Problem("usage", f"there is no format {output!r}", f"formats are {', '.join(FORMATS)}")
     return "table"
+
+
+def whole_number(flag: str, text: str, at_most: int) -> int:
+    """Raises Problem."""
+    try:
+        return min(count(text), at_most)
+    except ValueError as error:
+        raise Problem("usage", f"{flag} {error}") from None
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):

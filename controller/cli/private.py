@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import subprocess
 import sys
 import time
@@ -102,8 +103,11 @@ def has_host(endpoint: str | None) -> bool:
 
 
 def last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace")[-4096:].strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    """What it said last; where that only points at "its message above", the message itself."""
+    lines = log.read_text(errors="replace")[-4096:].strip().splitlines() or ["it said nothing"]
+    if "see its message above" in lines[-1] and len(lines) > 1:
+        lines.pop()
+    return re.sub(r"^error\[[\w-]+\]: ", "", lines[-1])
 
 
 @contextmanager

@@ -9,7 +9,15 @@ import typer
 from cotenant.controller.cli import screen
 from cotenant.controller.cli.asking import asking
 from cotenant.controller.cli.job_view import COLUMNS, WIDE_COLUMNS, clock_of, job_json
-from cotenant.controller.cli.output import EndpointFlag, JsonFlag, Listing, OutputFlag, chosen, show_listing
+from cotenant.controller.cli.output import (
+    EndpointFlag,
+    JsonFlag,
+    Listing,
+    OutputFlag,
+    chosen,
+    show_listing,
+    whole_number,
+)
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import WAITING
 from cotenant.controller.submission.recording import user_name
@@ -21,7 +29,7 @@ def queue(
     everything: Annotated[bool, typer.Option("-a", "--all", help="Also jobs that have ended.")] = False,
     user: Annotated[str, typer.Option("-u", "--user", metavar="NAME", help="Only this user's.")] = "",
     mine: Annotated[bool, typer.Option("-m", "--mine", help="Only yours.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="At most N jobs.")] = 10_000,
+    limit: Annotated[str, typer.Option("--limit", metavar="N", help="At most N jobs.")] = "10000",
     output: OutputFlag = None,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
@@ -42,7 +50,7 @@ def queue(
         job_ids=tuple(JobId(each) for each in jobs or ()),
         include_ended=everything or bool(jobs),
         user=user_name() if mine else user,
-        limit=limit,
+        limit=whole_number("--limit", limit, 100_000),
     )
     with asking(endpoint) as client:
         reply = client.ask(request)

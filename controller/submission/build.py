@@ -16,11 +16,12 @@ import msgspec
 
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch
-from cotenant.controller.submission import commands, directives, recording, yaml_file
+from cotenant.controller.submission import commands, directives, recording
 from cotenant.controller.submission.options import Options, merged
 from cotenant.controller.submission.problems import BadSubmission
 from cotenant.controller.wire.clients import Submit
 
+YAML_SUFFIXES = (".yaml", ".yml")
 ARRAY_VARIABLE = "COTENANT_ARRAY_INDEX"
 SLURM_ARRAY_VARIABLE = "SLURM_ARRAY_TASK_ID"
 
@@ -62,7 +63,7 @@ def submission(
         BadSubmission: something in it is wrong.
     """
     if not words:
-        raise BadSubmission("no command was given", "cotenant submit -g 1 -- python train.py")
+        raise BadSubmission("no command was given", "put it behind `--`, as in: -- python train.py")
     source = _command(words) if command_only else _source(words)
     options = merged(source.options, flags)
     values = {key: given.value for key, given in options.items()}
@@ -71,6 +72,7 @@ def submission(
     notes = list(source.notes)
     commands.refuse_container(source.argv)
     doubt = commands.doubts(source.argv, workdir, {**environment.open}.get("PATH", os.defpath))
+    doubt = doubt or commands.output_doubt(_output(values.get("output"), workdir))
     if doubt is not None and where.same_machine:
         raise doubt
     if doubt is not None:
@@ -99,13 +101,17 @@ def submission(
 
 def _source(words: Sequence[str]) -> _Source:
     path = Path(words[0])
-    if path.suffix in yaml_file.SUFFIXES:
+    if path.suffix in YAML_SUFFIXES:
         if len(words) > 1:
             raise BadSubmission(
                 f"{words[1]!r} stands behind the job file", f"flags go before it: cotenant submit ... {path}"
             )
+        if path.is_dir():
+            raise BadSubmission(f"{path} is a folder, not a job file", "give a file in it")
         if not path.is_file():
             raise BadSubmission(f"{path} does not exist", commands.near_file(str(path), Path()))
+        from cotenant.controller.submission import yaml_file  # YAML takes a while to load
+
         file = yaml_file.read_job_file(path)
         return _Source(argv=file.command, options=file.options)
     if directives.is_script(path):

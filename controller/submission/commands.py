@@ -10,6 +10,7 @@ import difflib
 import itertools
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,6 +58,16 @@ def doubts(argv: Sequence[str], workdir: Path, path: str) -> BadSubmission | Non
     elif shutil.which(program, path=path) is None:
         return _not_on_path(program, workdir, path)
     return _missing_script(argv, workdir)
+
+
+def output_doubt(output: str) -> BadSubmission | None:
+    """Why `--output` could not be opened here; a folder with a placeholder in its name is not looked at."""
+    folder = os.path.dirname(output)
+    if not output or "%" in folder or os.path.isdir(folder):
+        return None
+    return BadSubmission(
+        f"the folder of --output, {folder}, does not exist", f"mkdir -p {shlex.quote(folder)}"
+    )
 
 
 def _file(program: str, workdir: Path) -> BadSubmission | None:

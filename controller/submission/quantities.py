@@ -60,8 +60,10 @@ def size_mib(text: str) -> int:
     if match is None:
         raise ValueError(f"must be a size such as 8G or 512M, got {text!r}")
     mib = float(match[1]) * _IN_MIB[match[2].upper()]
-    if not 0 < mib <= COUNT_MAX:
+    if mib <= 0:
         raise ValueError(f"must be above 0, got {text!r}")
+    if mib > COUNT_MAX:
+        raise ValueError(f"must be a size that a machine can have, got {text!r}")
     return -int(-mib // 1)
 
 
@@ -70,8 +72,10 @@ def count(text: str, at_least: int = 1) -> int:
     if not re.fullmatch(r"[+-]?\d{1,18}", text.strip()):
         raise ValueError(f"must be a whole number, got {text!r}")
     value = int(text)
-    if not at_least <= value <= COUNT_MAX:
-        raise ValueError(f"must be at least {at_least} and at most {COUNT_MAX}, got {value}")
+    if value < at_least:
+        raise ValueError(f"must be at least {at_least}, got {value}")
+    if value > COUNT_MAX:
+        raise ValueError(f"must be at most {COUNT_MAX}, got {value}")
     return value
 
 

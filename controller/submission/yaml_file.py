@@ -16,7 +16,6 @@ import yaml
 from cotenant.controller.submission.options import BY_KEY, Options, read, unknown_key
 from cotenant.controller.submission.problems import BadSubmission
 
-SUFFIXES: Final = (".yaml", ".yml")
 FILE_BYTES_MAX: Final = 1024 * 1024
 ITEMS_MAX: Final = 10_000
 

@@ -43,7 +43,7 @@ def test_help_imports_next_to_nothing(tmp_path: Path) -> None:
 
 
 def test_queue_imports_what_it_needs(tmp_path: Path) -> None:
-    heavy = {"rich", "yaml", "numpy", "asyncio", "psutil", "torch", "cotenant.controller.engine"}
+    heavy = {"rich", "pydantic", "yaml", "numpy", "asyncio", "psutil", "torch", "cotenant.controller.engine"}
     assert not modules_after("queue", "--json", at=tmp_path) & heavy
 
 
