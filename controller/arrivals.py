@@ -6,13 +6,15 @@ number. A repeat of a submission gets the first one's numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from cotenant.controller.core import Core, Stuck
+from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.events import JobArrived
 from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import Phase
-from cotenant.controller.domain.reasons import render
+from cotenant.controller.domain.job import JobSpec, Phase
+from cotenant.controller.domain.reasons import Reason, because, render
 from cotenant.controller.keys import Identity
 from cotenant.controller.secrets import Secrets
 from cotenant.controller.submitting import Accepted, Denied, accept
@@ -82,9 +84,13 @@ class Arrivals:
     def _check_fit(self, accepted: Accepted) -> None:
         """Every kind of job in it must be able to start on the hosts there are, one day."""
         engine = self._core.state.engine
-        kinds = {(s.gpus_min, s.nodes, s.gpu_type, s.features, s.memory_mib): s for s in accepted.specs}
+        reports = [host.report for host in engine.hosts.values()]
+        kinds = {
+            (s.gpus_min, s.nodes, s.gpu_type, s.features, s.memory_mib, s.cpus, s.host_memory_mib): s
+            for s in accepted.specs
+        }
         for spec in kinds.values():
-            reason = engine.never_fits(spec)
+            reason = engine.never_fits(spec) or exceeds_hosts(spec, reports)
             if reason is not None:
                 hint = "`cotenant nodes` lists what there is"
                 raise Denied("never-fits", f"it can never run here: {render(reason)}", hint)
@@ -105,3 +111,15 @@ class Arrivals:
         if len(job_ids) > 1 or job.phase in (Phase.LOADING, Phase.RUNNING):
             return ()
         return (render(engine.explain(job.job_id, self._core.clock.now_s())[0]),)
+
+
+def exceeds_hosts(spec: JobSpec, reports: Sequence[HostReport]) -> Reason | None:
+    """Why no host known now has the cores or the main memory; None if one has, or if there is no host."""
+    if not reports:
+        return None
+    cpus, memory_mib = max(r.cpus for r in reports), max(r.memory_mib for r in reports)
+    if spec.cpus > cpus:
+        return because("needs-cpus", spec.cpus, cpus)
+    if memory_mib and spec.host_memory_mib > memory_mib:
+        return because("needs-host-memory", spec.host_memory_mib, memory_mib)
+    return None

@@ -733,6 +733,8 @@ class Engine:
             self._repace(other)
         if outcome == "infra-failed" and not job.stop_cause and not workdir_missing:
             self._blame(host, job)
+        elif outcome == "finished":
+            self._clear_suspicion(host)
         if not job.hosts_left:
             self._settle(job)
         elif outcome != "finished" and job.phase not in LEAVING:
@@ -740,6 +742,8 @@ class Engine:
             self._stop(job, job.stop_cause or "peer", reason, save=False)
 
     def _blame(self, host: Host, job: Job) -> None:
+        if host.host_id in job.avoid:
+            return  # It failed here before and never got going since: that may be its own doing.
         host.failures_in_row += 1
         job.avoid = tuple(dict.fromkeys((*job.avoid, host.host_id)))[-3:]
         if host.failures_in_row >= SUSPECT_AFTER:

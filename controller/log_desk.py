@@ -100,7 +100,7 @@ class LogDesk:
             raise Denied("not-found", f"job {job_id} has no attempt {number}")
         logs = logs_of(job, stretch)
         if not 0 <= request.rank < len(logs):
-            raise Denied("not-found", f"job {job_id} has ranks 0 to {len(logs) - 1}")
+            raise Denied("not-found", f"job {job_id} has {ranks_of(len(logs))}, no rank {request.rank}")
         host_id, rank = logs[request.rank]
         question = LogQuestion(
             job_id=job_id,
@@ -162,6 +162,10 @@ def logs_of(job: Job, stretch: Stretch) -> list[tuple[HostId, int]]:
     for rank, host_id in enumerate(stretch.hosts):
         first_ranks.setdefault(host_id, rank)
     return list(first_ranks.items())
+
+
+def ranks_of(count: int) -> str:
+    return "only rank 0" if count == 1 else f"ranks 0 to {count - 1}"
 
 
 def empty(parked: Parked, job: Job, missing: str) -> LogPart:

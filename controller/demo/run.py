@@ -42,7 +42,13 @@ def run_demo(out_dir: Path) -> int:
     def say(line: str) -> None:
         print(f"{time.monotonic() - started_s:6.1f} s  {line}", flush=True)
 
-    out_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        print(
+            f"demo: {out_dir} cannot be made ({error.strerror}); choose another with --out", file=sys.stderr
+        )
+        return 1
     folder = Path(tempfile.mkdtemp(prefix="cotenant-demo-"))
     try:
         report = _Demo(out_dir, folder, say).play()

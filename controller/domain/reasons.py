@@ -48,6 +48,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "no-such-type": "no device of type {0}; this cluster has {1}",
     "no-such-feature": "no host has the feature {0}",
     "needs-memory": "needs {0} MiB per device; the largest device offers {1} MiB",
+    "needs-cpus": "needs {0} cores on one host; the largest host has {1}",
+    "needs-host-memory": "needs {0} MiB of main memory on one host; the largest host has {1} MiB",
     "after-job": "waits for job {0} to finish{1}",
     "after-failed": "job {0}, which it depends on, ended as {1}",
     "back-off": "retries in {0} s after {1}",
@@ -97,7 +99,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "gang-peer-ended": "another part of the gang ended on {0}",
     "fenced": "no attempt of this number should run on {0}",
     "drained": "host {0} is drained",
-    "suspect": "host {0} had {1} infrastructure failures in a row",
+    "suspect": "host {0} had {1} infrastructure failures in a row; "
+    "`cotenant nodes resume {0}` trusts it again at once",
     # The engine's refusals of a policy's action.
     "refused-phase": "refused {0}: the job is {1}",
     "refused-devices": "refused {0}: device {1} is not available ({2})",

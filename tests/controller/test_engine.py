@@ -433,12 +433,24 @@ def test_a_gang_over_two_checkpoint_domains_counts_as_not_resumable_and_is_bound
     assert desk.phase(1) == "loading"
 
 
-def test_three_infrastructure_failures_in_a_row_make_a_host_suspect_until_it_is_tried_again() -> None:
-    desk = Desk("fifo", infra_retries=9, back_off_s=1.0)
+def test_one_job_that_fails_again_and_again_does_not_take_a_host_from_all_others() -> None:
+    desk = Desk("fifo", infra_retries=2, back_off_s=1.0)
     desk.submit(1)
     for _ in range(3):
-        desk.end(1, "infra-failed", detail="bad disk")
+        desk.end(1, "infra-failed", detail="killed by SIGKILL from outside")
         desk.wait(16)
+    assert (desk.engine.hosts[A].state, desk.phase(1)) == ("ok", "held")
+    desk.submit(2)
+    desk.end(2, "finished")
+    assert desk.engine.hosts[A].failures_in_row == 0
+
+
+def test_infrastructure_failures_of_three_jobs_in_a_row_make_a_host_suspect_until_it_is_tried_again() -> None:
+    desk = Desk("fifo", infra_retries=9, back_off_s=100.0)
+    for number in (1, 2, 3):
+        desk.submit(number)
+        desk.end(number, "infra-failed", detail="bad disk")
+    desk.wait(100)
     assert (desk.engine.hosts[A].state, desk.phase(1)) == ("suspect", "queued")
     assert desk.why(1) == "no host can take work now: a is suspect"
     desk.wait(300)
@@ -450,10 +462,10 @@ def test_three_infrastructure_failures_in_a_row_make_a_host_suspect_until_it_is_
 def test_a_host_that_finishes_a_first_step_is_trusted_again_and_offers_its_devices() -> None:
     desk = Desk("fifo", report("a", 2), infra_retries=9, back_off_s=1.0)
     desk.submit(1)
-    desk.submit(2)
-    for _ in range(3):
-        desk.end(2, "infra-failed")
-        desk.wait(16)
+    for number in (2, 3, 4):
+        desk.submit(number)
+        desk.end(number, "infra-failed")
+    desk.wait(1)
     assert desk.phase(2) == "queued"
     desk.start(1)
     assert desk.phase(2) == "loading"
