@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+from collections.abc import Callable
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from cotenant.controller import settings
+from cotenant.controller import places, settings
 from cotenant.controller.cli.asking import loaded_settings
 from cotenant.controller.cli.output import JsonFlag, Listing, OutputFlag, chosen, show_listing
 from cotenant.controller.cli.problem import Problem
@@ -20,8 +21,20 @@ from cotenant.controller.domain import settings as definitions
 class Row(NamedTuple):
     key: str
     value: Any
+    effective: Any
+    """What an empty value amounts to; otherwise the value."""
     origin: str
     meaning: str
+
+
+WHERE_EMPTY: Final[dict[str, Callable[[definitions.Settings], object]]] = {
+    "controller.endpoint": places.controller_endpoint,
+    "controller.state_dir": places.controller_state_dir,
+    "controller.keys_dir": places.keys_dir,
+    "agent.controller": places.agent_endpoint,
+    "agent.state_dir": places.agent_state_dir,
+    "checkpoint.root": places.checkpoint_root,
+}
 
 
 def config(
@@ -31,9 +44,9 @@ def config(
 ) -> None:
     """Every setting, its value, and where it comes from: flag > environment > file > default.
 
-    A setting is `section.key`: in a file `key = value` below `[section]`, in the environment
-    COTENANT_SECTION__KEY. Files: /etc/cotenant/*.toml, then ~/.config/cotenant/cotenant.toml
-    (or only the one in COTENANT_CONFIG).
+    A value in brackets is what an empty one amounts to. A setting is `section.key`: in a file
+    `key = value` below `[section]`, in the environment COTENANT_SECTION__KEY. Files:
+    /etc/cotenant/*.toml, then ~/.config/cotenant/cotenant.toml (or only the one in COTENANT_CONFIG).
 
     For example:
 
@@ -44,7 +57,7 @@ def config(
     loaded = loaded_settings()
     meanings = described()
     rows = [
-        Row(name, loaded.value(name), origin, meanings.get(name, ""))
+        Row(name, loaded.value(name), effective(loaded, name), origin, meanings.get(name, ""))
         for name, origin in loaded.origins.items()
         if key in ("", name, name.partition(".")[0])
     ]
@@ -54,7 +67,13 @@ def config(
     listing = Listing(
         noun="setting",
         rows=rows,
-        as_json=lambda r: {"key": r.key, "value": r.value, "origin": r.origin, "meaning": r.meaning},
+        as_json=lambda r: {
+            "key": r.key,
+            "value": r.value,
+            "effective": r.effective,
+            "origin": r.origin,
+            "meaning": r.meaning,
+        },
         identity=lambda r: r.key,
         columns=COLUMNS,
         wide_columns=(*COLUMNS, Column("MEANING", lambda r: r.meaning)),
@@ -67,9 +86,14 @@ def config(
 
 COLUMNS: Final = (
     Column("SETTING", lambda r: r.key),
-    Column("VALUE", lambda r: _text(r.value), limit=40),
+    Column("VALUE", lambda r: _text(r.value) if r.value == r.effective else f"({r.effective})", limit=40),
     Column("ORIGIN", lambda r: r.origin, colour=lambda r: "dim" if r.origin == "default" else "cyan"),
 )
+
+
+def effective(loaded: settings.Loaded, key: str) -> Any:
+    value = loaded.value(key)
+    return str(WHERE_EMPTY[key](loaded.settings)) if value == "" and key in WHERE_EMPTY else value
 
 
 def _text(value: Any) -> str:

@@ -26,10 +26,21 @@ from cotenant.controller.wire.clients import GetPolicy, Parameters, PolicyView, 
 policy = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
-    no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="List, show or set the policy that decides which job runs where.",
 )
+
+
+@policy.callback(invoke_without_command=True)
+def default(context: typer.Context) -> None:
+    """List, show or set the policy that decides which job runs where. Alone: show it.
+
+    \b
+    For example:
+      cotenant policy
+      cotenant policy set castor
+    """
+    if context.invoked_subcommand is None:
+        show_policy()
 
 
 class Row(NamedTuple):

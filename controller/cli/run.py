@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -25,6 +25,9 @@ from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED, Phase
 from cotenant.controller.submission.options import Options
 from cotenant.controller.wire.clients import ChangeJobs, JobView
+
+
+GIVEN_UP: Final = ("held-infra", "workdir-missing")
 
 
 @takes_job_flags
@@ -75,7 +78,10 @@ class Watch:
         while True:
             try:
                 for piece in follower.pieces():
+                    was_given_up = self._last is not None and given_up(self._last)
                     self._take(piece)
+                    if was_given_up and piece is self._last:
+                        break  # Seen twice: its last output was read in between.
                 break
             except KeyboardInterrupt:
                 if self._cancelled:
@@ -86,6 +92,8 @@ class Watch:
         code = exit_code(self._last, self._cancelled)
         if code:
             tell(f"job {self._job_id} {why(self._last)}")
+        if given_up(self._last):
+            tell(f"`cotenant release {self._job_id}` tries it again, `cotenant cancel {self._job_id}` ends it")
         return code
 
     def _cancel(self) -> None:
@@ -115,6 +123,11 @@ class Watch:
         if text != self._told and not self._quiet and job.phase not in ENDED:
             tell(f"job {job.job_id} ({job.name}) {text}")
         self._told = text
+
+
+def given_up(job: JobView) -> bool:
+    """Held after too many failures: it would wait for a person, who may be waiting for it."""
+    return job.phase is Phase.HELD and job.reason_code in GIVEN_UP
 
 
 def why(job: JobView) -> str:

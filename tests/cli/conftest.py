@@ -93,6 +93,8 @@ def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home, a runtime folder and a current folder of the test's own; no settings from outside."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COTENANT_CONFIG", str(tmp_path / "cotenant.toml"))
     (tmp_path / "cotenant.toml").write_text("")
     monkeypatch.chdir(tmp_path)

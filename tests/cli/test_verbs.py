@@ -453,6 +453,7 @@ def test_policy_list_and_show(controller: StandIn, replies: ModuleType, cotenant
     controller.says(wire.GetPolicy, replies.policy())
     assert cotenant("policy", "list").out.splitlines()[1].split()[:2] == ["*", "castor"]
     assert "ageing_s  3600  (set)" in cotenant("policy", "show").out
+    assert cotenant("policy").out == cotenant("policy", "show").out
     value = json.loads(cotenant("policy", "show", "--json").out)
     assert (value["policy"], value["parameters"]["ageing_s"]) == ("castor", 3600.0)
     value = json.loads(cotenant("policy", "list", "--json").out)
@@ -499,6 +500,8 @@ def test_config_names_the_origin(at_home: Path, cotenant: Cotenant, monkeypatch:
     assert origins["agent.devices"] == f"file {at_home}/cotenant.toml:2"
     assert origins["policy.name"] == "environment COTENANT_POLICY__NAME"
     assert all(each["meaning"] for each in value["settings"])
+    (root,) = [each for each in value["settings"] if each["key"] == "checkpoint.root"]
+    assert root["value"] == "" and root["effective"].startswith(str(at_home))
     assert cotenant("config", "agent.devices", "-o", "id").out == "agent.devices\n"
     assert cotenant("config", "agent.device").code == 3
 
