@@ -71,6 +71,8 @@ class Follower:
         """The attempt being read; 0 before the first."""
         self._offset = 0
         self._last_rounds = LAST_ROUNDS
+        self._missing = ""
+        """What was said last of output that is missing: once is enough."""
 
     def pieces(self) -> Iterator[Piece]:
         while True:
@@ -97,8 +99,9 @@ class Follower:
                 self._pause()
 
     def _contents(self, part: LogPart) -> Iterator[Piece]:
-        if part.missing:
+        if part.missing and part.missing != self._missing:
             yield Missing(part.missing)
+        self._missing = part.missing
         self._offset = part.next_offset
         yield part.data
 

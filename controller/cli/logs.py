@@ -13,7 +13,7 @@ from cotenant.controller.cli.asking import asking
 from cotenant.controller.cli.following import Attempt, Follower, Missing, Piece, job_now, read_all
 from cotenant.controller.cli.output import EndpointFlag
 from cotenant.controller.cli.problem import Problem
-from cotenant.controller.cli.screen import tell
+from cotenant.controller.cli.screen import plural, tell
 from cotenant.controller.cli.show import JobArgument
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED
@@ -42,7 +42,8 @@ def logs(
     with asking(endpoint) as client:
         found = job_now(client, JobId(job))
         if attempt > found.attempt:
-            raise Problem("not-found", f"job {job} has {found.attempt} attempts, no attempt {attempt}")
+            had = plural(found.attempt, "attempt")
+            raise Problem("not-found", f"job {job} has had {had}, there is no attempt {attempt}")
         if rank:  # A rank that the job does not have is an error; no output yet is none.
             client.ask(ReadJobLog(job_id=JobId(job), rank=rank, limit=1))
         if following:

@@ -24,8 +24,12 @@ def prepared(words: Sequence[str], flags: Options, endpoint: str | None, *, comm
         Problem: something in the submission is wrong.
     """
     loaded = loaded_settings(endpoint)
+    try:
+        folder = Path.cwd()
+    except FileNotFoundError:
+        raise Problem("usage", "the folder you are in does not exist any more", "cd to another") from None
     where = Where(
-        folder=Path.cwd(),
+        folder=folder,
         environ=os.environ,
         same_machine=socket_path(places.client_endpoint(loaded.settings)) is not None,
     )

@@ -26,7 +26,6 @@ from cotenant.controller.domain.job import ENDED, Phase
 from cotenant.controller.submission.options import Options
 from cotenant.controller.wire.clients import ChangeJobs, JobView
 
-
 GIVEN_UP: Final = ("held-infra", "workdir-missing")
 
 
@@ -93,7 +92,9 @@ class Watch:
         if code:
             tell(f"job {self._job_id} {why(self._last)}")
         if given_up(self._last):
-            tell(f"`cotenant release {self._job_id}` tries it again, `cotenant cancel {self._job_id}` ends it")
+            tell(
+                f"`cotenant release {self._job_id}` tries it again, `cotenant cancel {self._job_id}` ends it"
+            )
         return code
 
     def _cancel(self) -> None:
