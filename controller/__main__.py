@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 from cotenant.controller import places
 from cotenant.controller import settings as sources
+from cotenant.controller.core import Fatal
 from cotenant.controller.domain.job import ENDED
 from cotenant.controller.domain.settings import Settings
 from cotenant.controller.door import DoorError
@@ -46,7 +47,7 @@ def main(words: list[str] | None = None) -> int:
         asyncio.run(serve(chosen))
     except sources.SettingsError as error:
         return fail(str(error), 2)
-    except (JournalError, DoorError, BadEndpoint, KeyProblem, OSError) as error:
+    except (JournalError, DoorError, BadEndpoint, KeyProblem, Fatal, OSError) as error:
         return fail(str(error), 1)
     return 0
 

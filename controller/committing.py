@@ -7,10 +7,12 @@ a state that is not on disk.
 
 from __future__ import annotations
 
+import os
 import queue
 import sqlite3
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -54,6 +56,14 @@ class Writer(threading.Thread):
         self._database = connect(path)
 
     def run(self) -> None:
+        try:
+            self._commit_for_ever()
+        except BaseException:  # noqa: BLE001 - it ends with us
+            # Nobody would ever hear of a commit again. A crash is what everything here is made for.
+            traceback.print_exc()
+            os._exit(70)
+
+    def _commit_for_ever(self) -> None:
         committed_s, last_count = 0.0, 0
         while True:
             first = self.groups.get()

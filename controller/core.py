@@ -18,6 +18,7 @@ from cotenant.controller.domain.commands import AnyCommand
 from cotenant.controller.domain.events import AnyEvent
 from cotenant.controller.engine import EngineConfig, MakePolicy
 from cotenant.controller.journal import Journal
+from cotenant.controller.journal_file import JournalError
 from cotenant.controller.keys import Identity
 from cotenant.controller.recovery import State, digest, recover
 from cotenant.controller.wire.codec import pack
@@ -34,6 +35,10 @@ class Stuck(Exception):
 
 class Poisoned(Exception):
     """An event broke the engine. It was put aside; the state is what it was before."""
+
+
+class Fatal(Exception):
+    """There is no state to go on with: the controller must end; a start reads the journal or says why not."""
 
 
 class Core:
@@ -81,6 +86,7 @@ class Core:
         Raises:
             Stuck: the journal cannot be written.
             Poisoned: the engine failed on this event.
+            Fatal: and the state before it cannot be read back.
         """
         if self.stuck:
             raise Stuck(self.stuck)
@@ -142,7 +148,11 @@ class Core:
     # --- When it goes wrong ------------------------------------------------------------------------
 
     def commit_failed(self, error: sqlite3.Error) -> None:
-        """The disk is full or broken: back to what is on it, and nothing more happens until it works."""
+        """The disk is full or broken: back to what is on it, and nothing more happens until it works.
+
+        Raises:
+            Fatal: what is on it cannot be read.
+        """
         self.stuck = f"the journal {self.journal.path} cannot be written: {error}"
         self.counters["failed_commits"] += 1
         self._rebuild()
@@ -159,7 +169,7 @@ class Core:
     def _quarantine(self, event: AnyEvent, story: str) -> None:
         self.counters["quarantined"] += 1
         if self.counters["quarantined"] > QUARANTINED_MAX:
-            raise RuntimeError(f"{QUARANTINED_MAX} events broke the engine; the last:\n{story}")
+            raise Fatal(f"{QUARANTINED_MAX} events broke the engine; the last:\n{story}")
         self._rebuild()
         self.journal.keep_quarantined(self.clock.wall(), pack(event), story)
         self.journal.seal()
@@ -167,7 +177,10 @@ class Core:
     def _rebuild(self) -> None:
         self.journal.rewind()
         self._then = []
-        self.state = recover(self.journal, self._make_policy, self._config)
+        try:
+            self.state = recover(self.journal, self._make_policy, self._config)
+        except JournalError as error:
+            raise Fatal(f"the state cannot be read back: {error}") from error
         self._snapshot_seq = min(self._snapshot_seq, self.journal.last_seq)
         for told in self.after_rebuild:
             told()

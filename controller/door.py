@@ -134,15 +134,15 @@ class Door:
     def _pump(self) -> None:
         """Read what is there, up to a bound. The descriptor tells changes only, so read until empty."""
         self._pump_due = False
-        for _ in range(BATCH):
-            if self._paused or self._socket.closed:
-                return
-            try:
+        try:
+            for _ in range(BATCH):
+                if self._paused or self._socket.closed:
+                    return
                 frames = self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
-            except zmq.Again:
-                return
-            self._counters["messages"] += 1
-            self._take(frames)
+                self._counters["messages"] += 1
+                self._take(frames)
+        except zmq.Again:
+            return
         self._pump_soon()
 
     def _take(self, frames: list[zmq.Frame]) -> None:

@@ -19,7 +19,7 @@ from cotenant.controller import places
 from cotenant.controller.agents_link import AgentsLink
 from cotenant.controller.clients_desk import ClientsDesk
 from cotenant.controller.committing import Callbacks
-from cotenant.controller.core import Core, Poisoned, Stuck
+from cotenant.controller.core import Core, Fatal, Poisoned, Stuck
 from cotenant.controller.domain.commands import AnyCommand, Think
 from cotenant.controller.domain.events import AlarmRang, AnyEvent, Computed
 from cotenant.controller.domain.ids import JobId
@@ -32,6 +32,7 @@ from cotenant.controller.keys import Identity, KeyProblem
 from cotenant.controller.policies import registry
 from cotenant.controller.reading import About
 from cotenant.controller.secrets import Secrets
+from cotenant.controller.submitting import Code
 from cotenant.controller.thinking import Thinking
 from cotenant.controller.wire.agents import FromAgent
 from cotenant.controller.wire.clients import Failure, Request
@@ -43,6 +44,8 @@ WAITING_ROWS_MAX: Final = 20_000
 TRY_AGAIN_S: Final = 2.0
 ALARM_SPACING_S: Final = 0.01
 ALARM_WAIT_S_MAX: Final = 3600.0
+
+INTERNAL: Final = "the controller failed on this request and goes on without it; its log has the story"
 
 log = logging.getLogger("cotenant.controller")
 
@@ -74,6 +77,7 @@ class Controller:
         self._failed_alarms = 0
         self._try_again_s = 0.0
         self._is_full = False
+        self._fatal: Fatal | None = None
         state_dir = places.controller_state_dir(settings)
         raise_descriptor_limit()
         self._journal = Journal(
@@ -122,7 +126,11 @@ class Controller:
     # --- Running -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until `stop`, a client's `Stop`, or idleness. What is open is written before it returns."""
+        """Until `stop`, a client's `Stop`, or idleness. What is open is written before it returns.
+
+        Raises:
+            Fatal: it had to end.
+        """
         for think in self.core.state.thinks.values():
             self._thinking.start(think)
         self._set_alarm()
@@ -147,13 +155,16 @@ class Controller:
         self._is_full = False
         self._door.pause(True)
         await self._thinking.close()
-        if not self.core.stuck:
-            self.core.snapshot()
-        self.core.seal()
-        self._journal.flush()
-        await asyncio.sleep(0)  # What became durable is handed over by the loop: answers leave.
+        if self._fatal is None:
+            if not self.core.stuck:
+                self.core.snapshot()
+            self.core.seal()
+            self._journal.flush()
+            await asyncio.sleep(0)  # What became durable is handed over by the loop: answers leave.
         self._door.close()
         self._journal.close()
+        if self._fatal is not None:
+            raise self._fatal
 
     async def _tick_for_ever(self) -> None:
         while True:
@@ -198,15 +209,17 @@ class Controller:
         try:
             if is_client:
                 request: Request = decode(frame, Request)
-                self._guarded(lambda: self._desk.ask(address, who, request))
+                self._guarded(
+                    lambda: self._desk.ask(address, who, request),
+                    lambda: self._refuse(address, request.request_id, "internal", INTERNAL),
+                )
             else:
                 message: FromAgent = decode(frame, FromAgent)
                 self._guarded(lambda: self._heard(address, who, message))
         except WrongVersion as error:
             self.core.counters["bad_messages"] += 1
             if is_client:
-                failure = Failure(request_id=0, code="version", message=str(error))
-                self._door.send(address, encode(failure))
+                self._refuse(address, 0, "version", str(error))
         except BadMessage:
             self.core.counters["bad_messages"] += 1
 
@@ -214,20 +227,42 @@ class Controller:
         if not self._link.heard(address, who, message):
             self.core.counters["bad_messages"] += 1
 
-    def _guarded(self, work: Callable[[], None]) -> None:
-        """Do it and commit what it led to. What breaks the engine is put aside, with its story."""
+    def _refuse(self, address: bytes, request_id: int, code: Code, message: str) -> None:
+        self._door.send(address, encode(Failure(request_id=request_id, code=code, message=message)))
+
+    def _guarded(self, work: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+        """Do it and commit what it led to. What breaks the engine is put aside, with its story.
+
+        State changes only inside `core.happen`, which takes back what fails; so whatever else a message
+        breaks, the controller goes on without it.
+        """
         try:
             work()
             self._desk.settle()
+        except Fatal as fatal:
+            self._end_badly(fatal)
+            return
         except Poisoned as poisoned:
             log.error("put aside: %s", poisoned, exc_info=poisoned)
         except Stuck:
             self.core.counters["stuck"] += 1
+        except Exception:
+            log.exception("a message was dropped")
+            self.core.counters["internal_errors"] += 1
+            if otherwise is not None:
+                otherwise()
         self.core.seal()
         self._set_alarm()
         if self._journal.waiting > WAITING_ROWS_MAX:
             self._is_full = True
             self._door.pause(True)
+
+    def _end_badly(self, fatal: Fatal) -> None:
+        """Nothing more is read, written or said."""
+        log.critical("ending: %s", fatal)
+        self._fatal = fatal
+        self._door.pause(True)
+        self.stop()
 
     # --- Out ---------------------------------------------------------------------------------------
 
@@ -286,7 +321,10 @@ class Controller:
 
     def _failed(self, error: sqlite3.Error) -> None:
         log.error("the journal cannot be written (%s): nothing new is accepted, jobs go on", error)
-        self.core.commit_failed(error)
+        try:
+            self.core.commit_failed(error)
+        except Fatal as fatal:
+            self._end_badly(fatal)
 
 
 def void(value: object) -> None:

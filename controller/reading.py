@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -19,10 +19,12 @@ from cotenant.controller.domain.reasons import Reason, render
 from cotenant.controller.keys import Identity
 from cotenant.controller.policies import registry
 from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX
 
 REASONS_S_MAX: Final = 0.05
 """Time for working out anew why queued jobs in one listing wait; the others show their last reason."""
 LIST_MAX: Final = 20_000
+LIST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
 HISTORY_LINES: Final = 20
 
 
@@ -56,12 +58,20 @@ class Reading:
         limit = min(max(1, request.limit), LIST_MAX)
         return self.job_list(request_id, chosen[:limit], more=max(0, len(chosen) - limit))
 
-    def job_list(self, request_id: int, jobs: Iterable[Job], more: int = 0) -> wire.Jobs:
+    def job_list(self, request_id: int, jobs: Sequence[Job], more: int = 0) -> wire.Jobs:
         now_s = self._core.clock.now_s()
         until_s = time.monotonic() + REASONS_S_MAX
-        shown = tuple(self._view(job, now_s, fresh_reason=time.monotonic() < until_s) for job in jobs)
+        shown: list[wire.JobView] = []
+        size = 0
+        for job in jobs:
+            view = self._view(job, now_s, fresh_reason=time.monotonic() < until_s)
+            size += len(msgspec.msgpack.encode(view))
+            if size > LIST_BYTES_MAX:
+                more += len(jobs) - len(shown)
+                break
+            shown.append(view)
         wall_s = self._core.clock.wall()
-        return wire.Jobs(request_id=request_id, jobs=shown, now_s=now_s, wall_s=wall_s, more=more)
+        return wire.Jobs(request_id=request_id, jobs=tuple(shown), now_s=now_s, wall_s=wall_s, more=more)
 
     def _view(self, job: Job, now_s: float, *, fresh_reason: bool = True) -> wire.JobView:
         state = self._core.state

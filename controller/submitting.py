@@ -20,7 +20,10 @@ from cotenant.controller.wire.clients import Submit
 JOBS_MAX: Final = 10_000
 """In one submission."""
 INDEX_MAX: Final = 999_999
-ARGV_BYTES_MAX: Final = 1024 * 1024
+LAUNCH_BYTES_MAX: Final = 1024 * 1024
+"""Command and environment of one job: its start command must fit into one message."""
+DEPENDENCIES_MAX: Final = 100_000
+"""In one submission, an array counting as its tasks."""
 
 Code = Literal["refused", "usage", "not-found", "not-allowed", "never-fits", "version", "internal"]
 
@@ -47,8 +50,15 @@ def accept(request: Submit, who: Identity, first_number: int, jobs: Mapping[JobI
     job_ids = numbered(request, first_number)
     placeholders: dict[JobId, JobId] = {}
     specs, values = [], dict(request.secrets)
+    arrays: dict[JobId, list[JobId]] = {}
+    dependencies = 0
     for spec, job_id in zip(request.specs, job_ids, strict=True):
-        after = tuple(resolved(spec, placeholders, jobs))
+        after = tuple(resolved(spec, placeholders, jobs, arrays))
+        dependencies += len(after)
+        if dependencies > DEPENDENCIES_MAX:
+            raise Denied(
+                "usage", f"more than {DEPENDENCIES_MAX} dependencies in one submission", "split it up"
+            )
         if spec.job_id in placeholders:
             raise Denied("usage", f"two jobs of one submission are called {spec.job_id}")
         placeholders[spec.job_id] = job_id
@@ -79,10 +89,15 @@ def check_size(request: Submit) -> None:
     for spec in request.specs:
         if not spec.launch.argv or not spec.launch.argv[0]:
             raise Denied("usage", "there is no command to run", "put it behind `--`")
-        if sum(map(len, spec.launch.argv)) > ARGV_BYTES_MAX:
-            raise Denied("usage", f"the command is longer than {ARGV_BYTES_MAX} bytes")
+        if launch_bytes(spec) > LAUNCH_BYTES_MAX:
+            raise Denied("usage", f"command and environment are larger than {LAUNCH_BYTES_MAX} bytes")
         if not spec.launch.workdir.startswith("/"):
             raise Denied("usage", f"working directory {spec.launch.workdir!r} is not an absolute path")
+
+
+def launch_bytes(spec: JobSpec) -> int:
+    words = (*spec.launch.argv, *spec.launch.env, *spec.launch.env.values(), spec.launch.workdir)
+    return sum(len(word.encode(errors="surrogateescape")) for word in words)
 
 
 def numbered(request: Submit, first_number: int) -> list[JobId]:
@@ -92,7 +107,10 @@ def numbered(request: Submit, first_number: int) -> list[JobId]:
 
 
 def resolved(
-    spec: JobSpec, placeholders: Mapping[JobId, JobId], jobs: Mapping[JobId, Job]
+    spec: JobSpec,
+    placeholders: Mapping[JobId, JobId],
+    jobs: Mapping[JobId, Job],
+    arrays: dict[JobId, list[JobId]],
 ) -> Iterator[Dependency]:
     """What it waits for, by number: earlier jobs of the submission, known jobs, all tasks of an array."""
     for dependency in spec.after:
@@ -100,7 +118,9 @@ def resolved(
         if wanted in placeholders:
             yield Dependency(job_id=placeholders[wanted], need=dependency.need)
             continue
-        found = with_tasks(wanted, jobs)
+        if wanted not in arrays:
+            arrays[wanted] = with_tasks(wanted, jobs)
+        found = arrays[wanted]
         if not found:
             raise Denied(
                 "usage",

@@ -83,6 +83,13 @@ def test_a_listing_is_filtered_limited_and_says_what_is_left_out(station: Statio
     refused(station.ask(clients.ListJobs(job_ids=(JobId("9"),))), "not-found", "no job 9")
 
 
+def test_a_listing_that_would_be_too_large_is_cut_and_says_so(station: Station) -> None:
+    specs = tuple(job("n" * 500, job_id=JobId(f"new-{at}")) for at in range(5_000))
+    station.ask(clients.Submit(specs=specs))
+    answer = station.ask(clients.ListJobs())
+    assert len(answer.jobs) > 1_000 and len(answer.jobs) + answer.more == 5_000
+
+
 def test_a_waiting_jobs_reason_is_the_present_one(station: Station) -> None:
     address = station.join("h1")
     for _ in range(3):

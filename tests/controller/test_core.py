@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from cotenant.controller.core import Poisoned, Stuck
+from cotenant.controller.core import Fatal, Poisoned, Stuck
 from cotenant.controller.domain.actions import Decision
 from cotenant.controller.domain.events import AnyEvent, AttemptEnded, HostJoined, JobArrived
 from cotenant.controller.domain.ids import HostId, JobId
@@ -160,8 +160,19 @@ def test_an_agent_can_join_after_its_hello_was_taken_back(station: Station) -> N
 def test_too_many_broken_events_end_the_controller(stations: Make) -> None:
     station = stations(make_policy=fragile)
     station.core.counters["quarantined"] = 100
-    with pytest.raises(RuntimeError, match="100 events broke the engine"):
+    with pytest.raises(Fatal, match="100 events broke the engine"):
         station.core.happen(JobArrived(spec=job("poison", job_id=JobId("1"))))
+
+
+def test_a_state_that_cannot_be_read_back_ends_the_controller(stations: Make) -> None:
+    station = stations(make_policy=fragile)
+    station.submit()
+    database = sqlite3.connect(station.journal.path)
+    with database:
+        database.execute("UPDATE entries SET event = x'00'")
+    database.close()
+    with pytest.raises(Fatal, match="entry 1 was changed"):
+        station.core.happen(JobArrived(spec=job("poison", job_id=JobId("2"))))
 
 
 def test_the_story_reaches_whoever_caused_it(stations: Make) -> None:

@@ -76,7 +76,11 @@ def test_variables_that_look_secret_are_taken_for_secrets() -> None:
         (Submit(specs=batch(""), array_indices=(-1,)), "array indices are 0 to"),
         (Submit(specs=(job(launch=Launch(workdir="/")),)), "there is no command to run"),
         (Submit(specs=(job(launch=Launch(argv=("x",), workdir="here")),)), "not an absolute path"),
-        (Submit(specs=(job(launch=Launch(argv=("x" * 2_000_000,), workdir="/")),)), "longer than"),
+        (Submit(specs=(job(launch=Launch(argv=("x" * 2_000_000,), workdir="/")),)), "larger than"),
+        (
+            Submit(specs=(job(launch=Launch(argv=("x",), workdir="/", env={"A": "x" * 2_000_000})),)),
+            "larger than",
+        ),
         (Submit(specs=batch(""), secrets={"A": "x" * 300_000}), "secrets are limited"),
         (Submit(specs=batch(""), idempotency_key="x" * 201), "at most 200 characters"),
         (Submit(specs=(job(), job())), "two jobs of one submission are called new-0"),
@@ -94,6 +98,13 @@ def test_a_whole_array_can_be_waited_for(station: Station) -> None:
     waiting = station.core.state.engine.jobs[answer.job_ids[0]]
     assert [d.job_id for d in waiting.spec.after] == ["1_0", "1_1", "1_2"]
     assert waiting.phase == "blocked"
+
+
+def test_dependencies_are_bounded(station: Station) -> None:
+    tasks = batch(*[""] * 500)
+    station.ask(Submit(specs=tasks, array_indices=tuple(range(500))))
+    with pytest.raises(Denied, match="more than 100000 dependencies"):
+        accept(Submit(specs=batch(*["1"] * 201)), ALICE, 600, station.core.state.engine.jobs)
 
 
 # --- Secrets on disk -------------------------------------------------------------------------------
