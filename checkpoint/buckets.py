@@ -8,6 +8,7 @@ instead it replays the recorded order with a backward pass over zeros, before an
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
@@ -17,30 +18,32 @@ ORDER_MATTERS_FROM: Final = 3
 """Ranks. Two numbers have the same sum in either order."""
 
 
-class GradientOrder:
-    """The order of one model's gradients, by parameter name. Does nothing where it does not matter."""
+def gradient_orders(models: Iterable[torch.nn.Module], world_size: int) -> list[GradientOrder]:
+    """One for each DDP in the models, wherever it is, that regroups and where the order matters."""
+    if world_size < ORDER_MATTERS_FROM:
+        return []
+    found = [m for model in models for m in model.modules() if isinstance(m, DistributedDataParallel)]
+    return [GradientOrder(ddp) for ddp in found if not ddp.find_unused_parameters]
 
-    def __init__(self, model: torch.nn.Module, world_size: int) -> None:
+
+class GradientOrder:
+    """The order in which one DDP's gradients come, by parameter name."""
+
+    def __init__(self, ddp: DistributedDataParallel) -> None:
         self.names: list[str] = []
         self._hooks: list[Any] = []
-        self._model = model
-        self._applies = (
-            isinstance(model, DistributedDataParallel)
-            and world_size >= ORDER_MATTERS_FROM
-            and not model.find_unused_parameters  # DDP keeps its first grouping then
-        )
+        self._ddp = ddp
 
     def record(self) -> None:
-        """Note the order of the next backward pass; a hundred nanoseconds per parameter, once."""
-        if not self._applies:
-            return
+        """Note the order of the next backward pass: a few hundred nanoseconds per parameter, once."""
         for name, parameter in self._parameters().items():
 
             def came(_: torch.Tensor, name: str = name) -> None:
                 if name not in self.names:
                     self.names.append(name)
 
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(came))  # type: ignore[no-untyped-call]
+            hook = parameter.register_post_accumulate_grad_hook(came)  # type: ignore[no-untyped-call]
+            self._hooks.append(hook)
 
     def recorded(self) -> None:
         """The first step is over."""
@@ -50,25 +53,23 @@ class GradientOrder:
 
     def replay(self, names: list[str]) -> str | None:
         """Make DDP regroup as it did; returns why it will not add up in the old order, if so."""
-        if not self._applies:
-            return None
-        model: Any = self._model
-        if getattr(model, "static_graph", False):
+        ddp: Any = self._ddp
+        if getattr(ddp, "static_graph", False):
             return "DDP(static_graph=True) groups its gradients anew"
         parameters = self._parameters()
-        if set(names) != set(parameters) or not hasattr(model.reducer, "prepare_for_backward"):
+        if set(names) != set(parameters) or not hasattr(ddp.reducer, "prepare_for_backward"):
             return "the order in which DDP adds gradients could not be put back"
         self.names = list(names)
         before = {name: parameter.grad for name, parameter in parameters.items()}
         total = torch.zeros((), device=next(iter(parameters.values())).device)
         for name in reversed(names):  # what was added last comes first in the backward pass
-            total = total + parameters[name].sum().float() * 0
-        model.reducer.prepare_for_forward()
-        model.reducer.prepare_for_backward([])
+            total = total + parameters[name].sum().float().to(total.device) * 0
+        ddp.reducer.prepare_for_forward()
+        ddp.reducer.prepare_for_backward([])
         total.backward()  # type: ignore[no-untyped-call]
         for name, parameter in parameters.items():
             parameter.grad = before[name]
         return None
 
     def _parameters(self) -> dict[str, torch.nn.Parameter]:
-        return {name: p for name, p in self._model.named_parameters() if p.requires_grad}
+        return {name: p for name, p in self._ddp.named_parameters() if p.requires_grad}

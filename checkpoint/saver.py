@@ -66,7 +66,7 @@ class Saver:
         started_s = time.perf_counter()
         self.join()
         self._tell(protocol.SAVING, step=step)
-        if not (self._already_saved(step) and wait):
+        if not self._already_saved(step, wait=wait):
             self._serial += 1
             self._order = self._new_order(step)
             try:
@@ -99,11 +99,11 @@ class Saver:
             idle_s_max=place.idle_s_max,
         )
 
-    def _already_saved(self, step: int) -> bool:
-        """True on all ranks or on none: ranks other than 0 wait until they know."""
+    def _already_saved(self, step: int, *, wait: bool) -> bool:
+        """True on all ranks or on none: where it matters, ranks other than 0 wait until they know."""
         if self._order is None or self._order.step != step:
             return False
-        if self._place.rank != 0 and self._ok:
+        if self._place.rank != 0 and self._ok and wait:
             try:
                 save.wait_published(self._order)
             except CheckpointError:

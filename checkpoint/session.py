@@ -37,7 +37,9 @@ class Session:
     model, optimizer, lr_scheduler: one object, or a list of them. scaler: a GradScaler. sampler: gets
     `set_epoch`. extra: a dict; values with state_dict/load_state_dict are saved once, random generators and
     plain values per rank (plain values are put back into the dict). root: where to save; by default
-    COTENANT_CHECKPOINT_ROOT. accumulates: whether the script splits its batches with `gradaccum`.
+    COTENANT_CHECKPOINT_ROOT. accumulates: whether the script splits its batches with `gradaccum`. keep: how
+    many checkpoints. idle_s_max: how long a save waits for ranks that do nothing. staging: rank 0 prepares
+    host memory as large as the state after the first step, so that background saves stall training less.
     """
 
     def __init__(
@@ -253,6 +255,16 @@ class Session:
         env = self._env
         try:
             attempt = gang.attempt_of(env, root)
+            place = Place(
+                root=root,
+                job=env.job,
+                attempt=attempt,
+                rank=env.rank,
+                world_size=env.world_size,
+                keep=keep,
+                idle_s_max=idle_s_max,
+            )
+            problem = saver.ready(place)  # before reading: older attempts delete nothing from now on
             loaded = load_newest(
                 root, attempt=attempt, resume=env.resume, rank=env.rank, world_size=env.world_size
             )
@@ -264,16 +276,6 @@ class Session:
             self._tell(protocol.FAILED, what="load", error=str(error))
             self.close()
             raise
-        place = Place(
-            root=root,
-            job=env.job,
-            attempt=attempt,
-            rank=env.rank,
-            world_size=env.world_size,
-            keep=keep,
-            idle_s_max=idle_s_max,
-        )
-        problem = saver.ready(place)
         if problem is not None:
             log.warning("cannot save checkpoints in %s: %s; training goes on without", root, problem)
             self._tell(protocol.FAILED, what="save", error=f"cannot save checkpoints: {problem}")

@@ -7,17 +7,19 @@ rank 0; what is a rank's own (random state, position, plain extras) is saved by 
 from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from cotenant.checkpoint import rng
-from cotenant.checkpoint.buckets import GradientOrder
+from cotenant.checkpoint.buckets import GradientOrder, gradient_orders
 from cotenant.checkpoint.fingerprint import tensors_sha256, unwrapped
 from cotenant.checkpoint.layout import CheckpointError
 
 Extra = MutableMapping[str, Any]
+
+SHARDED: Final = {"ZeroRedundancyOptimizer", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine"}
 
 
 def as_list(value: Any) -> list[Any]:
@@ -40,12 +42,20 @@ class TrainingState:
         self._scaler = scaler
         self._extra: Extra = {} if extra is None else extra
         self._orders: list[GradientOrder] = []
-        for optimizer_ in self.optimizers:
-            if type(optimizer_).__name__ == "ZeroRedundancyOptimizer":
-                raise CheckpointError(
-                    "ZeroRedundancyOptimizer keeps another state on each rank, which cannot be saved yet: "
-                    "use the plain optimizer"
-                )
+        self._refuse_sharded()
+
+    def _refuse_sharded(self) -> None:
+        """What differs from rank to rank would be saved from rank 0 only: say so at the start."""
+        kinds = {type(module).__name__ for model in self._wrapped for module in model.modules()}
+        kinds.update(type(optimizer).__name__ for optimizer in self.optimizers)
+        sharded = sorted(kinds & SHARDED)
+        if any(hasattr(p, "device_mesh") for model in self._models for p in model.parameters()):
+            sharded.append("DTensor")
+        if sharded:
+            raise CheckpointError(
+                f"{', '.join(sharded)}: each rank holds another part of the state, which cannot be saved: "
+                "use DistributedDataParallel and a plain optimizer"
+            )
 
     @property
     def models(self) -> list[torch.nn.Module]:
@@ -62,7 +72,7 @@ class TrainingState:
 
     def record_gradient_order(self, world_size: int) -> None:
         """Call before the first step of the job; `first_step_done` after it."""
-        self._orders = [GradientOrder(model, world_size) for model in self._wrapped]
+        self._orders = gradient_orders(self._wrapped, world_size)
         for order in self._orders:
             order.record()
 
@@ -72,7 +82,9 @@ class TrainingState:
 
     def replay_gradient_order(self, shared: dict[str, Any], world_size: int) -> list[str]:
         """Call before `load`, on all ranks (it is a collective); returns what differs."""
-        self._orders = [GradientOrder(model, world_size) for model in self._wrapped]
+        self._orders = gradient_orders(self._wrapped, world_size)
+        if len(self._orders) != len(shared["gradient_order"]):
+            return ["other parts of the model are in DistributedDataParallel"]
         problems = [o.replay(names) for o, names in zip(self._orders, shared["gradient_order"])]
         return [problem for problem in problems if problem]
 

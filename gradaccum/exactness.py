@@ -44,15 +44,20 @@ def refusal(model: Any) -> str | None:
     """Why this model's modules cannot be accumulated exactly; None if nothing speaks against it."""
     if not isinstance(model, torch.nn.Module):
         return None
-    if isinstance(model, DistributedDataParallel):
-        if model.find_unused_parameters:
-            return "DDP(find_unused_parameters=True) does not average what only earlier micro-batches used"
-        if getattr(model, "static_graph", False):
-            return "DDP(static_graph=True) does not work with no_sync"
     for name, module in model.named_modules():
-        reason = _module_refusal(module)
+        reason = (
+            _ddp_refusal(module) if isinstance(module, DistributedDataParallel) else _module_refusal(module)
+        )
         if reason:
             return f"{name or type(module).__name__}: {reason}"
+    return None
+
+
+def _ddp_refusal(ddp: DistributedDataParallel) -> str | None:
+    if ddp.find_unused_parameters:
+        return "find_unused_parameters=True does not average what only earlier micro-batches used"
+    if getattr(ddp, "static_graph", False):
+        return "static_graph=True does not work with no_sync"
     return None
 
 

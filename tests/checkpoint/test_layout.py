@@ -94,15 +94,14 @@ def test_no_single_bit_of_a_manifest_can_flip_unnoticed(tmp_path: Path) -> None:
     path = directory / "manifest.json"
     whole = path.read_bytes()
     for position in range(len(whole)):
-        for bit in (0, 4, 6):
-            data = bytearray(whole)
-            data[position] ^= 1 << bit
-            path.write_bytes(data)
-            try:
-                found = layout.verify(directory)
-            except (Damaged, TooNew):
-                continue
-            assert found == Manifest.from_json(whole, path), f"bit {bit} of byte {position}"
+        data = bytearray(whole)
+        data[position] ^= 1 << position % 7
+        path.write_bytes(data)
+        try:
+            found = layout.verify(directory)
+        except (Damaged, TooNew):
+            continue
+        assert found == Manifest.from_json(whole, path), f"byte {position}"
 
 
 def test_a_newer_manifest_is_refused_with_what_to_upgrade(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ starts no thread and no OpenMP region before a fork, and kills what is left of i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import runpy
@@ -19,6 +20,9 @@ import torch._dynamo
 import torch.distributed
 import torch.nn.parallel
 import torch.utils.data
+
+with contextlib.suppress(ImportError):  # the example uses it; importing it in each rank would take seconds
+    import sklearn.datasets  # noqa: F401
 
 
 def main() -> None:
