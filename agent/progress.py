@@ -53,6 +53,8 @@ class Progress:
             resumable=resumable,
             accumulates=all(each.accumulates for each in words),
             start_step=first.step,
+            exact=None if first.exact is None else all(each.exact is not False for each in words),
+            note=next((each.note for each in words if each.note), ""),
             step=max(self.status.step, word.step),
         )
 

@@ -110,6 +110,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """From the job's hello; None = no hello (yet)."""
     accumulates: bool = False
     start_step: int = 0
+    exact: bool | None = None
+    """Whether the resume is exact; None = this attempt resumed nothing."""
+    note: str = ""
+    """What makes it only equivalent."""
     first_step: int | None = None
     """The step count at the first finished step of this attempt."""
     step: int = 0

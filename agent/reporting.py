@@ -41,6 +41,8 @@ def from_status(attempt: Attempt, status: Status, host_id: HostId) -> Iterator[T
             resumable=status.resumable,
             accumulates=status.accumulates,
             step=status.start_step,
+            exact=status.exact,
+            note=status.note,
         )
         yield hello, attempt
     if status.first_step is not None and not attempt.first_step:

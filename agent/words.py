@@ -33,6 +33,10 @@ class Hello(RankWord, frozen=True, kw_only=True, tag=protocol.HELLO):
     resumable: bool
     accumulates: bool
     step: Count
+    exact: bool | None = None
+    """After a resume: whether nothing that matters differs. None: it began at the beginning."""
+    note: Annotated[str, Meta(max_length=1000)] = ""
+    """What differs."""
 
 
 class FirstStep(RankWord, frozen=True, kw_only=True, tag=protocol.FIRST_STEP):
@@ -88,7 +92,8 @@ def parse(datagram: bytes) -> AnyRankWord | None:
 
 def _decode(text: bytes) -> AnyRankWord | None:
     try:
-        return _decoder.decode(text)
+        word: AnyRankWord = _decoder.decode(text)
+        return word
     except (msgspec.DecodeError, RecursionError):  # Also ValidationError.
         return None
 

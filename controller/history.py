@@ -15,7 +15,7 @@ from cotenant.controller.domain.actions import Compute, Hold, Place, Preempt, Re
 from cotenant.controller.domain.commands import AnyCommand, StartAttempt, StopAttempt
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, Phase
-from cotenant.controller.domain.reasons import Reason, render
+from cotenant.controller.domain.reasons import Reason, because, render
 from cotenant.controller.engine import Engine
 
 STRETCHES_KEPT = 100
@@ -43,6 +43,7 @@ class Stretch(msgspec.Struct, kw_only=True):
     outcome: str = ""
     reason: str = ""
     exact: bool | None = None
+    stop_reason: Reason | None = None
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True):
@@ -135,6 +136,9 @@ class History:
             stretch.first_step_s, stretch.first_step = now_s, event.step
         elif isinstance(event, ev.CapabilitiesSeen):
             stretch.start_step = event.step
+            if event.exact is not None and stretch.exact is None:
+                stretch.exact = event.exact
+                self._note(Note(now_s, "CapabilitiesSeen", event.job_id, "resume", resumed(event)))
         elif isinstance(event, ev.CheckpointDurable):
             stretch.exact = event.exact if stretch.exact is None else stretch.exact and event.exact
 
@@ -185,7 +189,7 @@ class History:
             return
         if stretch.stop_requested_s is None:
             stretch.stop_requested_s = now_s
-        stretch.reason = render(command.reason)
+        stretch.reason, stretch.stop_reason = render(command.reason), command.reason
         self._note(Note(now_s, "StopAttempt", command.job_id, "stop", command.reason))
 
     def _close_if_over(self, engine: Engine, job_id: JobId, event: ev.AnyEvent) -> None:
@@ -207,7 +211,8 @@ class History:
         if not stretch.reason or job.phase in ENDED or job.phase is Phase.HELD:
             stretch.reason = render(job.reason)
         what = f"attempt {stretch.attempt} {stretch.outcome}"
-        self._note(Note(engine.now_s, type(event).__name__, job_id, what, job.reason))
+        reason = why_it_ended(job, stretch, event)
+        self._note(Note(engine.now_s, type(event).__name__, job_id, what, reason))
 
     def _note(self, note: Note) -> None:
         if note.job_id is not None:
@@ -226,6 +231,24 @@ class History:
             if len(table) > len(engine.jobs) + 1_000:
                 for job_id in [job_id for job_id in table if job_id not in engine.jobs]:
                     del table[job_id]
+
+
+def resumed(event: ev.CapabilitiesSeen) -> Reason:
+    if event.exact:
+        return because("resumed-exact", event.step)
+    return because("resumed-equivalent", event.step, event.note or "something differs")
+
+
+def why_it_ended(job: Job, stretch: Stretch, event: ev.AnyEvent) -> Reason:
+    """The job's own reason, unless the same event has already started it again."""
+    if job.attempt == stretch.attempt:
+        return job.reason
+    if stretch.stop_reason is not None:
+        return stretch.stop_reason
+    if isinstance(event, ev.AttemptEnded):
+        code = "user-failed" if event.outcome == "user-failed" else "infra-failed"
+        return because(code, event.detail or event.outcome)
+    return job.reason
 
 
 def outcome_of(job: Job, stretch: Stretch, event: ev.AnyEvent) -> str:

@@ -124,6 +124,10 @@ class CapabilitiesSeen(Event, frozen=True, kw_only=True, tag="CapabilitiesSeen")
     resumable: bool
     accumulates: bool
     step: int
+    exact: bool | None = None
+    """Whether the resume is exact; None = nothing was resumed."""
+    note: str = ""
+    """What makes it only equivalent."""
 
 
 class FirstStepDone(Event, frozen=True, kw_only=True, tag="FirstStepDone"):

@@ -62,7 +62,8 @@ STEP_REPORT_PERIOD_S: Final = 0.1
 
 # Names, rank -> supervisor. Every message has "v" (PROTOCOL_VERSION), "m" (its name) and "rank".
 HELLO: Final = "hello"
-"""{world_size, resumable: bool, accumulates: bool, step}: the library is in use; `step` was resumed from."""
+"""{world_size, resumable: bool, accumulates: bool, step}: the library is in use; `step` was resumed from.
+Optional: resumed_from (directory), exact: bool, note (what differs), accumulates_note (why it cannot)."""
 FIRST_STEP: Final = "first_step"
 """{step}: the first optimizer step of this attempt is done."""
 STEP: Final = "step"
