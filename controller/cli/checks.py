@@ -276,6 +276,25 @@ def controller(facts: Facts) -> Check:
     )
 
 
+REFUSED_MESSAGES: Final = {
+    "bad_messages": "unreadable",
+    "unauthenticated": "with an unknown key",
+    "refused_agents": "from agents that were sent away",
+}
+
+
+def messages(facts: Facts) -> Check:
+    """What the controller dropped. Nothing of it did any harm; many of them have a cause worth knowing."""
+    if facts.status is None:
+        return Check("messages", "ok", "no controller to ask")
+    counters = facts.status.counters
+    dropped = [f"{counters[key]} {what}" for key, what in REFUSED_MESSAGES.items() if counters.get(key)]
+    if dropped:
+        todo = "an older cotenant, a wrong key or a stray program; nothing of it was obeyed"
+        return Check("messages", "warn", f"dropped: {', '.join(dropped)}", todo)
+    return Check("messages", "ok", f"{plural(counters.get('messages', 0), 'message')}, none dropped")
+
+
 def hosts(facts: Facts) -> Check:
     if facts.nodes is None:
         return Check("hosts", "ok", "no controller to ask")
@@ -308,5 +327,6 @@ CHECKS: Final[tuple[Callable[[Facts], Check], ...]] = (
     socket,
     controller,
     hosts,
+    messages,
     clock,
 )

@@ -65,6 +65,13 @@ def test_a_clock_that_is_off(replies: ModuleType) -> None:
     assert checks.clock(facts({})).verdict == "ok"
 
 
+def test_dropped_messages_are_counted(replies: ModuleType) -> None:
+    assert checks.messages(facts({}, replies.status(counters={"messages": 9}))).verdict == "ok"
+    status = replies.status(counters={"messages": 9, "bad_messages": 2})
+    found = checks.messages(facts({}, status))
+    assert (found.verdict, found.found) == ("warn", "dropped: 2 unreadable")
+
+
 def test_another_version(replies: ModuleType) -> None:
     assert "this is" in checks.controller(facts({}, replies.status(version="9.9"))).found
 
