@@ -3,6 +3,8 @@
 Rule: the source tree must not help. The wheel is built from the sdist, installed into an environment of its
 own, and its tests run isolated from the current folder. Only the dependencies are borrowed from the
 development environment: downloading torch a second time would prove nothing.
+
+Arguments go to pytest in place of the whole unit set: python tests/wheel.py tests/cli
 """
 
 from __future__ import annotations
@@ -91,11 +93,9 @@ def environment(folder: Path, wheel: Path) -> Path:
     return programs
 
 
-def unit_tests(programs: Path) -> None:
-    chosen: list[str | Path] = [
-        ROOT / "tests",
-        *(f"--ignore={ROOT}/tests/{folder}" for folder in ("simulation", "live")),
-    ]
+def unit_tests(programs: Path, only: Sequence[str]) -> None:
+    apart = [f"--ignore={ROOT}/tests/{folder}" for folder in ("simulation", "live")]
+    chosen: list[str | Path] = [*only] or [ROOT / "tests", *apart]
     options: list[str | Path] = [
         "-q",
         "-p",
@@ -146,7 +146,7 @@ def main() -> int:
             check_contents(wheel)
             programs = environment(folder / "env", wheel)
             submission(programs, folder / "home")
-            unit_tests(programs)
+            unit_tests(programs, sys.argv[1:])
         finally:
             end_descendants()
     return 0
