@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -84,6 +85,9 @@ def check(settings: Settings) -> int:
 async def serve(settings: Settings) -> None:
     """Until a signal, `Stop` or idleness."""
     controller = Controller(settings)
+    # Nearly nothing here is cyclic, and a full collection takes the longer the larger the cluster is.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, controller.stop)

@@ -34,7 +34,7 @@ from cotenant.controller.reading import About
 from cotenant.controller.secrets import Secrets
 from cotenant.controller.submitting import Code
 from cotenant.controller.thinking import Thinking
-from cotenant.controller.wire.agents import FromAgent
+from cotenant.controller.wire.agents import FromAgent, Refused
 from cotenant.controller.wire.clients import Failure, Request
 from cotenant.controller.wire.codec import BadMessage, WrongVersion, decode, encode
 
@@ -220,6 +220,8 @@ class Controller:
             self.core.counters["bad_messages"] += 1
             if is_client:
                 self._refuse(address, 0, "version", str(error))
+            else:
+                self._door.send(address, encode(Refused(why=str(error))))
         except BadMessage:
             self.core.counters["bad_messages"] += 1
 

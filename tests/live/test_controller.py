@@ -328,6 +328,10 @@ def test_a_frame_of_another_version_is_told_what_to_upgrade(controllers: Control
     dealer.send_multipart([b"client", msgpack.packb([WIRE_VERSION + 1, {}])])
     answer = next(replies(dealer))
     assert answer.code == "version" and "upgrade cotenant here" in answer.message
+    newer = agent(controllers.bound)
+    newer.socket.send(msgpack.packb([WIRE_VERSION + 1, {"m": "hello"}]))
+    refused = newer.hear()
+    assert isinstance(refused, agents.Refused) and "upgrade cotenant here" in refused.why
 
 
 def test_a_message_that_is_too_large_never_arrives(controllers: Controllers, agent: Any) -> None:
