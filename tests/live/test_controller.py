@@ -215,6 +215,25 @@ def test_sigterm_ends_in_order_with_a_snapshot(controllers: Controllers) -> None
     assert controllers.ready["jobs"] == "1"
 
 
+def test_a_question_outlives_a_restart(controllers: Controllers) -> None:
+    """The client asks again by itself when its connection comes back."""
+    process = controllers.start()
+    waiter, other = controllers.client(), controllers.client()
+    job_id = submit(other)
+    answers: list[wire.Jobs] = []
+    thread = threading.Thread(
+        target=lambda: answers.append(waiter.ask(wire.WaitJobs(job_ids=(job_id,), timeout_s=20.0)))
+    )
+    thread.start()
+    until(lambda: other.ask(wire.GetStatus()).counters["messages"] >= 3)
+    process.kill()
+    process.wait()
+    controllers.start()
+    other.ask(wire.ChangeJobs(verb="cancel", job_ids=(job_id,)))
+    thread.join(WAIT_S)
+    assert [view.phase for view in answers[0].jobs] == ["cancelled"]
+
+
 def test_stop_and_idleness_end_it_too(controllers: Controllers) -> None:
     process = controllers.start()
     client = controllers.client()
