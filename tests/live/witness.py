@@ -1,0 +1,57 @@
+"""Runs a training script as `__main__` and bears witness that no other live process is the same rank.
+
+`python witness.py FOLDER SCRIPT [ARGUMENT ...]`. Each rank of a job holds a lock for as long as it lives
+and notes each start in FOLDER. A second live rank of another attempt cannot get the lock: it says so in
+the notes and fails, so that the whole job fails and nobody can overlook it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import runpy
+import sys
+import time
+from pathlib import Path
+
+TWICE = 98
+POLL_S = 0.02
+
+
+def main() -> None:
+    folder, script = Path(sys.argv[1]), sys.argv[2]
+    job, attempt = os.environ.get("COTENANT_JOB", "reference"), os.environ.get("COTENANT_ATTEMPT", "0")
+    name = f"{job}-r{os.environ.get('RANK', '0')}"
+    # Not inherited by what the script may start: the kernel drops the lock with this very process.
+    lock = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with (folder / f"{name}.starts").open("a") as notes:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            notes.write(f"twice {os.getpid()} {attempt} {time.time()}\n")
+            sys.exit(TWICE)
+        notes.write(f"start {os.getpid()} {attempt} {time.time()}\n")
+    gate = os.environ.get("WITNESS_GATE", "")
+    if gate:
+        close_gate(int(gate.partition(":")[0]), Path(gate.partition(":")[2]))
+    sys.argv = sys.argv[2:]
+    sys.path[0] = str(Path(script).parent)
+    runpy.run_path(script, run_name="__main__")
+
+
+def close_gate(steps: int, file: Path) -> None:
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    done = 0
+
+    def wait_at_gate(*_: object) -> None:
+        nonlocal done
+        done += 1
+        while done >= steps and not file.exists():
+            time.sleep(POLL_S)
+
+    register_optimizer_step_post_hook(wait_at_gate)
+
+
+if __name__ == "__main__":
+    main()
