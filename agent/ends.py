@@ -155,6 +155,8 @@ def _never_ran(ending: Ending, problem: StartProblem) -> Verdict:
         return Verdict(outcome="user-failed", exit_code=126, detail="no command was given")
     if problem.stage == "command" and problem.code in (2, 20):
         detail = f"command not found {where}: {ending.command}"
+        if "/" in ending.command:  # The kernel says the same of a script's interpreter.
+            detail += " (or the program that its first line names)"
         return Verdict(outcome="user-failed", exit_code=127, detail=detail)
     if problem.stage == "command":
         detail = f"cannot execute {ending.command} {where}: {problem.text}"

@@ -212,6 +212,10 @@ class History:
             stretch.reason = render(job.reason)
         what = f"attempt {stretch.attempt} {stretch.outcome}"
         reason = why_it_ended(job, stretch, event)
+        if isinstance(event, ev.AttemptEnded) and event.outcome == "stopped" and event.detail:
+            # What the request to stop came to: saved at a step, or ended at the deadline and gone back.
+            told = because("stopped-as", event.detail)
+            self._note(Note(engine.now_s, type(event).__name__, job_id, f"attempt {stretch.attempt}", told))
         self._note(Note(engine.now_s, type(event).__name__, job_id, what, reason))
 
     def _note(self, note: Note) -> None:

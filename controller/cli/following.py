@@ -6,7 +6,7 @@ not skipped in silence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from cotenant.controller.client import Client, Refusal
@@ -63,7 +63,11 @@ class Follower:
     `pieces` may be called again after an interrupt: it goes on where it was.
     """
 
-    def __init__(self, client: Client, job_id: JobId, rank: int) -> None:
+    def __init__(
+        self, client: Client, job_id: JobId, rank: int, is_over: Callable[[JobView], bool] | None = None
+    ) -> None:
+        """`is_over`: when nothing more is to be expected; by default when the job has ended."""
+        self._is_over = is_over or (lambda job: job.phase in ENDED)
         self._client = client
         self._job_id = job_id
         self._rank = rank
@@ -81,7 +85,7 @@ class Follower:
             if self._number == 0 and job.attempt > 0:
                 yield self._next_attempt()
             if self._number == 0:
-                if job.phase in ENDED:
+                if self._is_over(job):
                     return
                 self._pause()
                 continue
@@ -91,7 +95,7 @@ class Follower:
             closed = part is None or part.closed or bool(part.missing)
             if self._number < job.attempt and (part is None or closed or part.at_end):
                 yield self._next_attempt()
-            elif job.phase in ENDED and (part is None or closed or part.at_end):
+            elif self._is_over(job) and (part is None or closed or part.at_end):
                 self._last_rounds -= 1
                 if closed or self._last_rounds == 0:
                     return

@@ -73,14 +73,11 @@ class Watch:
         self._last: JobView | None = None
 
     def to_the_end(self) -> int:
-        follower = Follower(self._client, self._job_id, rank=0)
+        follower = Follower(self._client, self._job_id, rank=0, is_over=is_over)
         while True:
             try:
                 for piece in follower.pieces():
-                    was_given_up = self._last is not None and given_up(self._last)
                     self._take(piece)
-                    if was_given_up and piece is self._last:
-                        break  # Seen twice: its last output was read in between.
                 break
             except KeyboardInterrupt:
                 if self._cancelled:
@@ -131,6 +128,10 @@ def given_up(job: JobView) -> bool:
     return job.phase is Phase.HELD and job.reason_code in GIVEN_UP
 
 
+def is_over(job: JobView) -> bool:
+    return job.phase in ENDED or given_up(job)
+
+
 def why(job: JobView) -> str:
     """`queued: behind job 3`; a reason that starts with the state itself says it once."""
     state = job.phase.value
@@ -145,4 +146,5 @@ def exit_code(job: JobView, cancelled_here: bool) -> int:
         return INTERRUPTED
     if job.exit_code:
         return 128 - job.exit_code if job.exit_code < 0 else min(job.exit_code, 255)
-    return NEVER_STARTED if job.started_s is None else FAILED
+    never = job.started_s is None or job.reason_code == "workdir-missing"
+    return NEVER_STARTED if never else FAILED

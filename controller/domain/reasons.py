@@ -92,6 +92,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "checkpoint-deadline": "no checkpoint within {0} s after the stop request; goes back to step {1}",
     "finished": "finished",
     "user-failed": "failed: {0}",
+    "stopped-as": "{0}",
     "host-lost": "host {0} is lost ({1})",
     "host-silent": "host {0} is silent; the job keeps its devices until it answers "
     "or `cotenant nodes lost {0}`",

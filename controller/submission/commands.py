@@ -81,7 +81,22 @@ def _file(program: str, workdir: Path) -> BadSubmission | None:
             runner = "python" if file.suffix == ".py" else "bash"
             hint = f"chmod +x {program}" if opened.read(2) == b"#!" else f"start it with {runner} {program}"
         return BadSubmission(f"{program} is not executable", hint)
+    interpreter = _interpreter(file)
+    if interpreter and not os.path.exists(interpreter):
+        message = f"the first line of {program} names {interpreter}, which does not exist"
+        return BadSubmission(message, "correct it, or start the script with an interpreter")
     return None
+
+
+def _interpreter(file: Path) -> str:
+    """The absolute path in a script's first line; empty for anything else."""
+    try:
+        with file.open("rb") as opened:
+            first = opened.readline(256)
+    except OSError:  # Executable, but not for reading: nothing to say.
+        return ""
+    words = first[2:].split() if first.startswith(b"#!") else []
+    return os.fsdecode(words[0]) if words and words[0].startswith(b"/") else ""
 
 
 def _not_on_path(program: str, workdir: Path, path: str) -> BadSubmission:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 COTENANT = (sys.executable, "-m", "cotenant.controller.cli.main")
-PATIENCE_S = 90.0
+PATIENCE_S = 45.0
 LOOK_S = 0.05
 SAY = """
 import json, os, pathlib, signal, socket, sys, time
@@ -141,6 +141,24 @@ class Person:
             cwd=self.work,
         )
         return Answer(code=done.returncode, out=done.stdout, err=done.stderr)
+
+    @contextmanager
+    def begun(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        """A command line that goes on; it ends with the block, whatever happens there."""
+        process = subprocess.Popen(
+            [*COTENANT, *words],
+            env=self.env,
+            cwd=self.work,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
 
     def submit(self, *words: str) -> str:
         answer = self("submit", *words)
