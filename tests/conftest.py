@@ -43,6 +43,14 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"first seed: {config.getoption('--first-seed')} (change it with --first-seed)"
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes `cluster_seed` runs once per seed; `--first-seed N --seeds 1` replays seed N."""
+    if "cluster_seed" in metafunc.fixturenames:
+        first: int = metafunc.config.getoption("--first-seed")
+        count: int = metafunc.config.getoption("--seeds")
+        metafunc.parametrize("cluster_seed", range(first, first + count))
+
+
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """A seed of this test's own, the same in every run; a failing test shows it."""
