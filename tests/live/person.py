@@ -10,6 +10,7 @@ import json
 import os
 import selectors
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -18,6 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+import psutil
 
 COTENANT = (sys.executable, "-m", "cotenant.controller.cli.main")
 PATIENCE_S = 45.0
@@ -191,7 +194,13 @@ class Person:
         return when(look, lambda: f"{self.job(job)}\n{self.logs(job)}")
 
     def until_state(self, job: str, *states: str) -> dict[str, Any]:
-        return self.until(job, lambda found: found["state"] in states)
+        ended = {"done", "failed", "cancelled"} - set(states)
+
+        def there(found: dict[str, Any]) -> bool:
+            assert found["state"] not in ended, f"{found}\n{self.logs(job)}"
+            return found["state"] in states
+
+        return self.until(job, there)
 
     def free_devices(self) -> int:
         """Devices that nobody is on."""
@@ -230,6 +239,26 @@ class Person:
             self.process.kill()
             self.process.communicate()
             self.process = None
+
+    def kill_controller(self) -> None:
+        """SIGKILL; `up` notices, and leaves as well."""
+        assert self.process is not None
+        (controller,) = [
+            child
+            for child in psutil.Process(self.process.pid).children()
+            if "cotenant.controller" in child.cmdline()
+        ]
+        controller.kill()
+        self.process.wait(PATIENCE_S)
+        self.process.communicate()
+        self.process = None
+
+    def settle_journal(self) -> None:
+        """Write the log back into the file, as happens every now and then: only what follows can be cut."""
+        database = sqlite3.connect(self.controller_state / "journal.sqlite", timeout=PATIENCE_S)
+        busy, *_ = database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        database.close()
+        assert not busy
 
     def leave(self) -> None:
         """No job and no daemon stays."""

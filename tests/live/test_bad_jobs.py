@@ -144,7 +144,7 @@ def test_a_job_that_ignores_the_request_to_stop(person: Person) -> None:
     person.until(job, lambda found: found["attempt"] == 2)
     story = person("explain", job).out
     assert "did not save and stop within 1 s" in story, story
-    assert "step 0" in story
+    assert "no checkpoint was made" in story
     person.until_state(job, "running")
     assert person("cancel", job).code == 0
     assert person.until_state(job, "cancelled")["reason"].startswith("cancelled by")
