@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -17,73 +18,98 @@ from typing import Any, Final
 
 import torch
 
-from cotenant.checkpoint.fingerprint import bytes_of
+from cotenant.checkpoint import memory
 from cotenant.checkpoint.layout import CheckpointError, FileEntry
 
 _FLUSH_BYTES: Final = 256 * 2**20
 """Start forcing data to disk while the rest is still being written."""
+_PIECE_BYTES: Final = 4 * 2**20
 
 
-class _HashingFile:
-    """What torch.save writes into: one thread hashes a piece while another writes it."""
+class _HashedFile:
+    """What torch.save writes into. One thread follows the writer and hashes what the file really holds,
+    another begins to force it to disk; the writer waits for neither.
+    """
 
     def __init__(self, path: Path, on_first_write: Callable[[], object]) -> None:
         self.size_bytes = 0
         self._on_first_write = on_first_write
-        self._sha256 = hashlib.sha256()
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        self._hasher = ThreadPoolExecutor(1, thread_name_prefix="cotenant-hash")
-        self._flusher = ThreadPoolExecutor(1, thread_name_prefix="cotenant-flush")
-        self._flushing: Future[None] | None = None
+        self._written = threading.Condition()
+        self._complete = False
         self._flushed_bytes = 0
+        self._flushing: Future[None] | None = None
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="cotenant-file")
+        self._hashing = self._threads.submit(self._hash)
 
     def write(self, data: bytes | memoryview) -> int:
         if self.size_bytes == 0:
             self._on_first_write()
         piece = memoryview(data).cast("B")
-        # The memory belongs to the caller again when we return, so the hash must be done by then.
-        hashing = self._hasher.submit(self._sha256.update, piece) if len(piece) > 2**16 else None
-        if hashing is None:
-            self._sha256.update(piece)
-        try:
-            written = 0
-            while written < len(piece):
-                written += os.write(self._fd, piece[written:])
-        finally:
-            if hashing is not None:
-                hashing.result()
-        self.size_bytes += len(piece)
-        self._flush_ahead()
+        for start in range(0, len(piece), _PIECE_BYTES):
+            self._write_all(piece[start : start + _PIECE_BYTES])
         return len(piece)
 
     def flush(self) -> None:
-        """torch.save calls this; `finish` is what forces the data to disk."""
-
-    def _flush_ahead(self) -> None:
-        if self.size_bytes - self._flushed_bytes < _FLUSH_BYTES:
-            return
-        if self._flushing is None or self._flushing.done():
-            self._flushed_bytes = self.size_bytes
-            if self._flushing is not None:
-                self._flushing.result()
-            self._flushing = self._flusher.submit(os.fdatasync, self._fd)
+        """torch.save calls this; `sync` is what forces the data to disk."""
 
     def sync(self) -> FileEntry:
+        """Everything is written: force it to disk and say what it is."""
+        with self._written:
+            self._complete = True
+            self._written.notify()
         if self._flushing is not None:
             self._flushing.result()
         os.fsync(self._fd)
-        return FileEntry(size_bytes=self.size_bytes, sha256=self._sha256.hexdigest())
+        return FileEntry(size_bytes=self.size_bytes, sha256=self._hashing.result())
 
     def close(self) -> None:
-        self._flusher.shutdown()
-        self._hasher.shutdown()
+        with self._written:
+            self._complete = True
+            self._written.notify()
+        self._threads.shutdown()
         os.close(self._fd)
+
+    def _write_all(self, piece: memoryview) -> None:
+        done = 0
+        while done < len(piece):
+            done += os.write(self._fd, piece[done:])
+        with self._written:
+            self.size_bytes += len(piece)
+            self._written.notify()
+        if self.size_bytes - self._flushed_bytes >= _FLUSH_BYTES:
+            self._flush_ahead()
+
+    def _flush_ahead(self) -> None:
+        if self._flushing is not None and not self._flushing.done():
+            return
+        if self._flushing is not None:
+            self._flushing.result()
+        self._flushed_bytes = self.size_bytes
+        self._flushing = self._threads.submit(os.fdatasync, self._fd)
+
+    def _hash(self) -> str:
+        digest = hashlib.sha256()
+        buffer = memoryview(bytearray(_PIECE_BYTES))
+        position = 0
+        while True:
+            with self._written:
+                while self.size_bytes == position and not self._complete:
+                    self._written.wait()
+                ahead = self.size_bytes - position
+            if not ahead:
+                return digest.hexdigest()
+            count = os.preadv(self._fd, [buffer[: min(ahead, _PIECE_BYTES)]], position)
+            if not count:
+                return "the file is shorter than what was written"
+            digest.update(buffer[:count])
+            position += count
 
 
 def write_tensors(path: Path, tree: Any) -> FileEntry:
     """torch.save, durable and verified. Raises OSError (disk full, ...) or CheckpointError."""
     with _without_crc32() as restore:
-        file = _HashingFile(path, on_first_write=restore)
+        file = _HashedFile(path, on_first_write=restore)
         try:
             _save(tree, file)
             with ThreadPoolExecutor(1, thread_name_prefix="cotenant-sync") as pool:
@@ -99,7 +125,7 @@ def write_tensors(path: Path, tree: Any) -> FileEntry:
     return entry
 
 
-def _save(tree: Any, file: _HashingFile) -> None:
+def _save(tree: Any, file: _HashedFile) -> None:
     try:
         torch.save(tree, file)  # type: ignore[arg-type]
     except RuntimeError as error:  # torch hides the OSError of a failed write behind its own
@@ -183,15 +209,5 @@ def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     a, b = a.cpu().contiguous(), b.contiguous()
-    words = a.numel() * a.element_size() // 8
-    whole = _words(a, words), _words(b, words)
-    if words and not torch.equal(*whole):
-        return False
-    return bytes(bytes_of(a)[8 * words :]) == bytes(bytes_of(b)[8 * words :])
-
-
-def _words(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """The first `count` 8-byte words: comparing these is several times faster than comparing bytes."""
-    if count == 0:
-        return torch.empty(0, dtype=torch.int64)
-    return torch.frombuffer(bytes_of(tensor), dtype=torch.int64, count=count)
+    size_bytes = a.numel() * a.element_size()
+    return size_bytes == 0 or memory.compare(a.data_ptr(), b.data_ptr(), size_bytes) == 0

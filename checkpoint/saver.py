@@ -56,16 +56,23 @@ class Saver:
         self._order: SaveOrder | None = None
         self._ok = False
         self._serial = 0
+        self._tidies = True
 
     def prepare(self, own: dict[str, Any]) -> None:
         """Get the buffers for background saves ready; called once the optimizer has its state."""
         self._staging.prepare(self._gather(own))
 
-    def save(self, step: int, own: dict[str, Any], manifest: Mapping[str, Any], *, wait: bool) -> bool:
-        """Save the state as it is now, at a step boundary, on all ranks alike."""
+    def save(
+        self, step: int, own: dict[str, Any], manifest: Mapping[str, Any], *, wait: bool, tidy: bool = True
+    ) -> bool:
+        """Save the state as it is now, at a step boundary, on all ranks alike.
+
+        Without `tidy` older checkpoints stay for the next save to delete: that takes a while, too.
+        """
         started_s = time.perf_counter()
         self.join()
         self._tell(protocol.SAVING, step=step)
+        self._tidies = tidy
         if not self._already_saved(step, wait=wait):
             self._serial += 1
             self._order = self._new_order(step)
@@ -160,8 +167,10 @@ class Saver:
     def _announce(self, order: SaveOrder, manifest: layout.Manifest) -> None:
         name = order.final.name
         self._tell(protocol.DURABLE, step=order.step, name=name, exact=manifest.exact, note=manifest.note)
+        save.link_latest(order.root, name)
+        if not self._tidies:
+            return
         try:
-            save.link_latest(order.root, name)
             layout.sweep_temporaries(order.root, order.attempt, before_step=order.step)
             layout.keep_newest(order.root, order.attempt, self._place.keep)
         except OSError as error:

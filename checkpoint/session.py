@@ -216,19 +216,20 @@ class Session:
 
     def _obey(self, channel: Channel, verdict: Verdict) -> None:
         assert self._saver is not None, "orders are refused where nothing can be saved"
-        saved = self._save(self._saver, wait=verdict is Verdict.STOP)
+        stop = verdict is Verdict.STOP  # then somebody waits for our devices: tidying can wait
+        saved = self._save(self._saver, wait=stop, tidy=not stop)
         if self._progress is not None:
             self._progress.paused()
-        if verdict is Verdict.STOP and saved:
+        if stop and saved:
             channel.tell(protocol.STOPPED, step=self.step)
             self.stopping = True
             gang.leave_together()
             self.close()
             raise SystemExit(0)
 
-    def _save(self, saver_: Saver, *, wait: bool) -> bool:
+    def _save(self, saver_: Saver, *, wait: bool, tidy: bool = True) -> bool:
         manifest = {"job": self._env.job, "facts": self._facts(), **self._lineage.manifest_fields()}
-        return saver_.save(self.step, self._own(), manifest, wait=wait)
+        return saver_.save(self.step, self._own(), manifest, wait=wait, tidy=tidy)
 
     def _own(self) -> dict[str, Any]:
         return {**self._state.own(self._env.rank), "position": self._cursor.capture()}

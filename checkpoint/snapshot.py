@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from typing import Any, Callable, Final
+from typing import Any, Callable
 
 import torch
 
+from cotenant.checkpoint import memory
 from cotenant.checkpoint.layout import CheckpointError
-
-_SLICE_BYTES: Final = 32 * 2**20
 
 TensorKey = tuple[str, torch.Size, tuple[int, ...], torch.dtype]
 
@@ -132,9 +131,7 @@ class Staging:
             if key in self._buffers:
                 continue
             buffer = self._buffer(key, pinned)
-            flat = buffer.as_strided((buffer.untyped_storage().nbytes() // buffer.element_size(),), (1,))
-            for part in torch.split(flat, max(1, _SLICE_BYTES // buffer.element_size())):
-                part.zero_()
+            memory.clear(buffer.data_ptr(), buffer.untyped_storage().nbytes())
 
 
 def _buffer_key(path: str, tensor: torch.Tensor) -> TensorKey:
@@ -151,10 +148,18 @@ def _new_buffer(key: TensorKey, pinned: bool) -> torch.Tensor:
 def _copy_all(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> Callable[[], None]:
     """Start all copies. On the CPU they are done on return; on CUDA the current stream orders them before
     the next optimizer step, and only the writer has to wait."""
-    devices = {tensor.device for tensor in sources if tensor.is_cuda}
+    on_host: list[tuple[int, int, int]] = []
+    devices = set()
     with torch.no_grad():
-        if sources:
-            torch._foreach_copy_(targets, sources, non_blocking=bool(devices))
+        for source, target in zip(sources, targets):
+            if source.is_cuda:
+                devices.add(source.device)
+                target.copy_(source, non_blocking=True)
+            elif _same_layout(source, target):
+                on_host.append((target.data_ptr(), source.data_ptr(), source.numel() * source.element_size()))
+            else:
+                target.copy_(source)
+    memory.copy_all(on_host)
     events = []
     for device in devices:
         with torch.cuda.device(device):
@@ -167,3 +172,13 @@ def _copy_all(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> Calla
             event.synchronize()
 
     return wait
+
+
+def _same_layout(source: torch.Tensor, target: torch.Tensor) -> bool:
+    """Whether copying the bytes in a row copies the tensor: dense, same strides, nothing lazy about it."""
+    return (
+        source.stride() == target.stride()
+        and source.numel() * source.element_size() == target.untyped_storage().nbytes()
+        and not (source.is_conj() or source.is_neg())
+        and source.device.type == "cpu"
+    )
