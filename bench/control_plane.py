@@ -351,7 +351,7 @@ agents, which share the machine.
 
 Command: `python bench/control_plane.py --agents {agents} --seconds {seconds:g}`
 Machine: {cores} cores ({model}), Linux {kernel}, load {load:.1f} at the end.
-Python {python}, libzmq {libzmq}. Commit: {commit}.
+Python {python}, libzmq {libzmq}. Commit: {commit}. {note}
 """
 
 
@@ -371,6 +371,7 @@ def report(rows: list[str], options: Any) -> str:
         python=platform.python_version(),
         libzmq=zmq.zmq_version(),
         commit=git.stdout.strip() or "none",
+        note=options.note,
     )
 
 
@@ -381,6 +382,7 @@ def main() -> None:
     parser.add_argument("--agents", type=int, nargs="+", default=[1_000, 5_000])
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--write", type=Path, default=None, help="a page for docs/results")
+    parser.add_argument("--note", default="", help="a line about the circumstances, for the page")
     options = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

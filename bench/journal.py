@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="per measurement")
     parser.add_argument("--jobs", type=int, default=10_000, help="for the restart")
     parser.add_argument("--write", type=Path, default=None, help="a page for docs/results")
+    parser.add_argument("--note", default="", help="a line about the circumstances, for the page")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cotenant-bench-") as name:
         folder = Path(name)
@@ -190,6 +191,7 @@ def report(rows: list[tuple[str, str]], options: Any) -> str:
         "",
         f"Command: `python bench/journal.py --seconds {options.seconds:g} --jobs {options.jobs}`",
         *machine(),
+        *([options.note] if options.note else []),
     ]
     return "\n".join(lines) + "\n"
 

@@ -24,6 +24,8 @@ from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX
 
 BATCH: Final = 200
 """Messages read before other work gets its turn."""
+BUSY_PER_S: Final = 1_000
+GATHER_S: Final = 0.002
 ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
 
 Receive = Callable[[bytes, Identity, bool, bytes], None]
@@ -52,6 +54,8 @@ class Door:
         self._loop = asyncio.get_running_loop()
         self._pump_due = False
         self._paused = False
+        self._is_busy = False
+        self._counted = 0
         self._lock: Lock | None = None
         self._owner = local_identity()
         self._users = None if self.is_local else Users(keys_dir)
@@ -63,7 +67,7 @@ class Door:
         except BaseException:
             self._context.destroy(0)
             raise
-        self._loop.add_reader(self._socket.FD, self._pump)
+        self._loop.add_reader(self._socket.FD, self._readable)
         self._pump_soon()
 
     def _open_socket(self, keys_dir: Path) -> zmq.Socket[bytes]:
@@ -126,6 +130,25 @@ class Door:
         if not paused:
             self._pump_soon()
 
+    def take_pulse(self, passed_s: float) -> None:
+        """Now and then: whether so much comes in that it pays to read it in batches."""
+        self._is_busy = (self._counters["messages"] - self._counted) / passed_s > BUSY_PER_S
+        self._counted = self._counters["messages"]
+
+    def _readable(self) -> None:
+        """Something has come. When busy, wait a moment for more: every wake-up costs more than a message."""
+        if not self._is_busy or self._pump_due:
+            self._pump()
+            return
+        self._pump_due = True
+        self._loop.remove_reader(self._socket.FD)
+        self._loop.call_later(GATHER_S, self._gathered)
+
+    def _gathered(self) -> None:
+        if not self._socket.closed:
+            self._loop.add_reader(self._socket.FD, self._readable)
+            self._pump()
+
     def _pump_soon(self) -> None:
         if not self._pump_due:
             self._pump_due = True
@@ -133,17 +156,22 @@ class Door:
 
     def _pump(self) -> None:
         """Read what is there, up to a bound. The descriptor tells changes only, so read until empty."""
-        self._pump_due = False
+        self._pump_due = True  # What we send meanwhile needs no other pump: this one reads on.
+        is_empty = False
         try:
             for _ in range(BATCH):
                 if self._paused or self._socket.closed:
+                    is_empty = True
                     return
                 frames = self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
                 self._counters["messages"] += 1
                 self._take(frames)
         except zmq.Again:
-            return
-        self._pump_soon()
+            is_empty = True
+        finally:
+            self._pump_due = False
+            if not is_empty:
+                self._pump_soon()
 
     def _take(self, frames: list[zmq.Frame]) -> None:
         is_client = len(frames) == 3 and frames[1].bytes == CLIENT_MARK

@@ -173,6 +173,7 @@ class Controller:
 
     def _tick(self) -> None:
         now_s = self.core.clock.now_s()
+        self._door.take_pulse(TICK_S)
         if self.core.stuck and now_s >= self._try_again_s:
             self._try_again_s = now_s + TRY_AGAIN_S
             if self.core.try_again():
