@@ -54,6 +54,7 @@ MANIFEST_NAME: Final = "manifest.json"
 CHECKPOINT_NAME_PATTERN: Final = r"a(\d+)-s(\d+)"
 
 RESUME_NONE: Final = "none"
+TEXT_MAX: Final = 1000
 INTEGER_MAX: Final = 2**53
 """Larger step and proposal numbers are not believed."""
 
@@ -69,8 +70,11 @@ class Order:
 
 
 def encode(name: str, rank: int, fields: Mapping[str, Any]) -> bytes:
-    """One datagram; a text field that would make it too long is cut until it fits."""
+    """One datagram; texts are cut to `TEXT_MAX` characters, and further if it would still be too long."""
     message: dict[str, Any] = {"v": PROTOCOL_VERSION, "m": name, "rank": rank, **fields}
+    for key in fields:
+        if isinstance(message[key], str):
+            message[key] = message[key][:TEXT_MAX]
     data = json.dumps(message, separators=(",", ":")).encode()
     while len(data) > DATAGRAM_BYTES_MAX:
         key = max((k for k in fields if isinstance(message[k], str)), key=lambda k: len(message[k]))

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cotenant.agent import words
+
 HERE = Path(__file__).resolve().parent
 DEADLINE_S = 90.0
 
@@ -186,7 +188,9 @@ class Supervisor:
 
     def hear(self, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
         self._socket.settimeout(deadline_s)
-        message: dict[str, Any] = json.loads(self._socket.recv(8192))
+        data = self._socket.recv(8192)
+        assert words.parse(data) is not None, f"a real supervisor would drop {data!r}"
+        message: dict[str, Any] = json.loads(data)
         self.heard.append(message)
         return message
 

@@ -131,6 +131,7 @@ def test_a_long_text_is_cut_so_that_the_datagram_fits() -> None:
     data = encode("failed", 3, {"what": "save", "error": "\u2603" * 5000})
     assert len(data) <= 4096
     assert b"\\u2603" in data
+    assert len(json.loads(encode("hello", 3, {"note": "x" * 5000}))["note"]) == 1000
 
 
 # All interleavings. Ranks run steps with a blocking all-reduce between them: nobody completes step n + 1
