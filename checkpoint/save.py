@@ -37,8 +37,8 @@ class SaveOrder:
     root: Path
     attempt: int
     step: int
-    serial: int
-    """Counts this process's saves: a record left by an earlier try at the same step does not count."""
+    trial: int
+    """Counts the tries at this step: what an earlier one left does not count."""
     rank: int
     world_size: int
     idle_s_max: float
@@ -82,7 +82,7 @@ def write_own(order: SaveOrder, payload: Payload) -> str:
         files[name] = durable.write_tensors(order.temporary / name, payload.own)
         sha256 = hashing.result() if hashing is not None else ""
     record = {
-        "serial": order.serial,
+        "trial": order.trial,
         "files": {name: asdict(entry) for name, entry in files.items()},
         "parameters_sha256": sha256,
     }
@@ -136,7 +136,7 @@ def mark_failed(order: SaveOrder, error: str) -> None:
             if name and (order.temporary / name).exists():
                 os.unlink(order.temporary / name)
         os.makedirs(order.temporary, exist_ok=True)
-        _mark(order, order.rank).write_text(f"{order.serial} {error}")
+        _mark(order, order.rank).write_text(f"{order.trial} {error}")
     except OSError:
         pass  # on a full or read-only disk the others find out by waiting
 
@@ -198,10 +198,10 @@ def _progress(directory: Path) -> tuple[Any, ...]:
 def _raise_marked(order: SaveOrder) -> None:
     for rank in range(order.world_size):
         try:
-            serial, _, error = _mark(order, rank).read_text().partition(" ")
+            trial, _, error = _mark(order, rank).read_text().partition(" ")
         except OSError:
             continue
-        if serial == str(order.serial):
+        if trial == str(order.trial):
             raise SaveFailed(f"rank {rank}: {error}")
 
 
@@ -210,7 +210,7 @@ def _read_record(order: SaveOrder, rank: int) -> dict[str, Any] | None:
         record = json.loads(_record(order, rank).read_bytes())
     except FileNotFoundError:
         return None
-    return record if record["serial"] == order.serial else None
+    return record if record["trial"] == order.trial else None
 
 
 def _read_again(order: SaveOrder, manifest: Manifest) -> Manifest:

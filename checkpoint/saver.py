@@ -1,7 +1,7 @@
 """Saves of one rank, one at a time, at once or in the background.
 
 Rule: a save that fails harms nothing: it is reported, training goes on, older checkpoints stay. All ranks
-save at the same steps in the same order, so that a count of saves identifies one.
+save at the same steps, so that a step (and the number of tries at it) identifies a save.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Saver:
         self._running: threading.Thread | None = None
         self._order: SaveOrder | None = None
         self._ok = False
-        self._serial = 0
+        self._trial = 0
         self._tidies = True
 
     def prepare(self, own: dict[str, Any]) -> None:
@@ -74,7 +74,8 @@ class Saver:
         self._tell(protocol.SAVING, step=step)
         self._tidies = tidy
         if not self._already_saved(step, wait=wait):
-            self._serial += 1
+            again = self._order is not None and self._order.step == step
+            self._trial = self._trial + 1 if again else 1
             self._order = self._new_order(step)
             try:
                 self._start(self._order, own, manifest, wait)
@@ -100,7 +101,7 @@ class Saver:
             root=place.root,
             attempt=place.attempt,
             step=step,
-            serial=self._serial,
+            trial=self._trial,
             rank=place.rank,
             world_size=place.world_size,
             idle_s_max=place.idle_s_max,

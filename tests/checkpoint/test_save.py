@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from cotenant.checkpoint import durable, layout, protocol, save
+from cotenant.checkpoint import durable, layout, protocol
 from cotenant.checkpoint.fingerprint import tensors_sha256
 from cotenant.checkpoint.layout import CheckpointError
 from cotenant.checkpoint.load import load_newest
@@ -223,28 +223,32 @@ def test_what_is_loaded_needs_no_code_from_the_file(tmp_path: Path) -> None:
     assert "cannot save own.extra.thing" in heard.named(protocol.FAILED)[0]["error"]
 
 
-def gang(
-    root: Path, world_size: int, models: list[torch.nn.Module], step: int, **more: Any
-) -> tuple[list[bool], list[Heard]]:
+SaverAndState = tuple[Saver, Callable[[], dict[str, Any]]]
+
+
+def together(savers: list[SaverAndState], step: int) -> list[bool]:
     """All ranks of one save, each in its own thread."""
-    heard = [Heard() for _ in range(world_size)]
-    savers = [
-        saver_for(place(root, rank, world_size, **more), models[rank], heard[rank])
-        for rank in range(world_size)
-    ]
-    results = [False] * world_size
+    results = [False] * len(savers)
 
     def run(rank: int) -> None:
         saver, own = savers[rank]
         results[rank] = saver.save(step, own(), MANIFEST, wait=True)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world_size)]
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(savers))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
-    return results, heard
+    return results
+
+
+def gang(
+    root: Path, world_size: int, models: list[torch.nn.Module], step: int
+) -> tuple[list[bool], list[Heard]]:
+    heard = [Heard() for _ in range(world_size)]
+    places = [place(root, rank, world_size) for rank in range(world_size)]
+    return together([saver_for(*each) for each in zip(places, models, heard, strict=True)], step), heard
 
 
 def test_ranks_meet_through_files_and_all_know_the_outcome(tmp_path: Path) -> None:
@@ -289,15 +293,35 @@ def test_a_rank_that_never_comes_is_named_after_the_deadline(tmp_path: Path) -> 
     assert "missing ranks [1]" in heard.named(protocol.FAILED)[0]["error"]
 
 
-def test_an_old_record_of_the_same_step_does_not_count(tmp_path: Path) -> None:
-    order = save.SaveOrder(root=tmp_path, attempt=1, step=7, serial=2, rank=0, world_size=2, idle_s_max=0.3)
-    order.temporary.mkdir()
-    durable.write_json(order.temporary / "rank-1.json", {"serial": 1, "files": {}, "parameters_sha256": ""})
+def test_what_an_earlier_try_at_the_same_step_left_does_not_count(tmp_path: Path) -> None:
+    temporary = tmp_path / ".a1-s7.tmp"
+    temporary.mkdir()
+    durable.write_json(temporary / "rank-1.json", {"trial": 1, "files": {}, "parameters_sha256": ""})
     heard = Heard()
     saver, own = saver_for(place(tmp_path, 0, 2, idle_s=0.3), net(), heard)
-    saver.save(6, own(), MANIFEST, wait=True)  # takes serial number 1
-    assert not saver.save(7, own(), MANIFEST, wait=True)
+    assert not saver.save(7, {**own(), "extra": object()}, MANIFEST, wait=True), "the first try fails at once"
+    assert not saver.save(7, own(), MANIFEST, wait=True), "the second waits in vain for rank 1"
+    assert "missing ranks" in heard.named(protocol.FAILED)[1]["error"]
     assert newest(tmp_path) == 0
+
+
+def test_a_failed_save_is_tried_again_by_all_ranks_and_then_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = durable.write_tensors, iter([True])
+
+    def failing(path: Path, tree: Any) -> layout.FileEntry:
+        if path.name == "rank-1.pt" and next(failures, False):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path, tree)
+
+    monkeypatch.setattr(durable, "write_tensors", failing)
+    model = net()
+    savers = [saver_for(place(tmp_path, rank, 2), model, Heard()) for rank in (0, 1)]
+    assert together(savers, 7) == [False, False]
+    assert together(savers, 7) == [True, True]
+    assert together(savers, 7) == [True, True], "and is not done a third time"
+    assert together(savers, 8) == [True, True]
 
 
 def test_a_file_that_reads_back_differently_is_not_durable(
