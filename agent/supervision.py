@@ -208,6 +208,8 @@ class Supervision:
 
     def _hear(self, word: AnyRankWord) -> None:
         progress, coordination, now_s = self._progress, self._coordination, self._now_s
+        if not self._is_of(word.rank):
+            return
         match word:
             case Hello():
                 self._changed(progress.hello(word, self._expected_here(word)))
@@ -291,6 +293,11 @@ class Supervision:
         if self._lease is not None and self._now_s >= lease.save_s:
             lease.is_saved, lease.is_judged = self._lease.is_saved, self._lease.is_judged
         self._lease = lease
+
+    def _is_of(self, rank: int) -> bool:
+        """Whether that rank can be here. A launcher starts ranks that we do not know."""
+        order = self._order
+        return order.launch.mode != "worker" or any(each.rank == rank for each in order.ranks)
 
     def _expected_here(self, hello: Hello) -> int:
         """How many ranks of this host must say hello. A launcher may start more than there are devices."""

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import psutil
 
 COTENANT = (sys.executable, "-m", "cotenant.controller.cli.main")
-PATIENCE_S = 45.0
+PATIENCE_S = 60.0
 LOOK_S = 0.05
 SAY = """
 import json, os, pathlib, signal, socket, sys, time

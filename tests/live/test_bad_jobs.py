@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.person import SAY, Person, at_home, gone, when
+from tests.live.person import PATIENCE_S, SAY, Person, at_home, gone, when
 
 LOG_BYTES_MAX = 200_000
 
@@ -117,7 +117,7 @@ def test_a_working_directory_that_is_gone_at_the_start(person: Person) -> None:
         assert "queued" in running.stderr.readline() + running.stderr.readline()
         folder.rmdir()
         person.write("on", "")
-        assert running.wait(60) == 125, "it never started"
+        assert running.wait(PATIENCE_S) == 125, "it never started"
         assert f"working directory {folder} does not exist on" in running.stderr.read()
     assert person("wait", blocker).code == 0
     assert person("cancel", newest(person)).code == 0

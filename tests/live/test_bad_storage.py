@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.person import SAY, Person, at_home, when
+from tests.live.person import PATIENCE_S, SAY, Person, at_home, when
 
 DISK_MIB = 16
 TRAINER = """
@@ -219,7 +219,7 @@ def test_a_second_agent_is_refused_or_offers_nothing(person: Person) -> None:
         assert all(not device["healthy"] for device in node["devices"])
         assert all("agent" in device["note"] for device in node["devices"])
         second.terminate()
-        second.wait(30)
+        second.wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize("jump_s", [1e6, -1e6], ids=["back", "forward"])
