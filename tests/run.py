@@ -72,7 +72,7 @@ PARTS = (
     Part(name="unit", budget_s=180, command=lambda _: [*PYTEST, "--cov", "--cov-report=term", *unit_tests()]),
     Part(name="simulation", budget_s=240, command=lambda _: [*PYTEST, "tests/simulation"]),
     Part(name="live", budget_s=480, command=lambda _: [*PYTEST, "tests/live"]),
-    Part(name="wheel", budget_s=120, command=lambda _: [sys.executable, "tests/wheel.py"]),
+    Part(name="wheel", budget_s=180, command=lambda _: [sys.executable, "tests/wheel.py"]),
     Part(name="soak", budget_s=24 * 3600, command=soak, in_default=False),
 )
 

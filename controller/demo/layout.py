@@ -36,6 +36,7 @@ AXIS = 50.0
 LEGEND = 24.0
 LABEL = 13.0
 SMALL = 11.5
+LINE = 17.0
 PAD = 7.0
 
 
@@ -203,16 +204,17 @@ def _bar_labels(timeline: Timeline, attempt: Attempt, box: Box) -> list[Label]:
         names = [*full, *(f"{title}, {short}" for title in (*titles, name)), *names]
     lines = [drawing.longest_that_fits(names, LABEL, width, bold=True)]
     lines += [drawing.longest_that_fits([extra, short], SMALL, width)] if extra and two_lines else []
-    shown = [line for line in lines if line]
-    top = box.y + (box.height - len(shown) * 17.0) / 2
+    # A slice lower than a line (five tenants and more) shows no name; its tooltip has it.
+    shown = [line for line in lines if line] if box.height >= LINE else []
+    top = box.y + (box.height - len(shown) * LINE) / 2
     return [
         Label(
             content=line,
             box=Box(
                 x=box.x + PAD,
-                y=top + 17.0 * i,
+                y=top + LINE * i,
                 width=drawing.text_width(line, LABEL if i == 0 else SMALL, bold=i == 0),
-                height=17.0,
+                height=LINE,
             ),
             size=LABEL if i == 0 else SMALL,
             classes="name" if i == 0 else "extra",
