@@ -287,10 +287,16 @@ class Cluster:
         found: dict[int, list[tuple[int, int]]] = {}
         for path in sorted(self.witness.glob(f"{job_id}-r*.starts")):
             lines = [line.split() for line in path.read_text().splitlines()]
-            assert all(words[0] == "start" for words in lines), f"{path.name}: two at once: {lines}"
+            assert all(words[0] != "twice" for words in lines), f"{path.name}: two at once: {lines}"
             rank = int(path.stem.rpartition("-r")[2])
-            found[rank] = [(int(words[2]), int(words[1])) for words in lines]
+            found[rank] = [(int(words[2]), int(words[1])) for words in lines if words[0] == "start"]
         return found
+
+    def is_at_gate(self, job: JobView) -> bool:
+        """Every rank of its present attempt has come to the gate."""
+        paths = list(self.witness.glob(f"{job.job_id}-r*.starts"))
+        came = [line.split() for path in paths for line in path.read_text().splitlines()]
+        return [w[2] for w in came if w[0] == "gate"].count(str(job.attempt)) == job.gpus
 
     def sha256(self, job_id: JobId) -> str:
         """What the training says of its parameters at its end."""
@@ -338,6 +344,19 @@ class References:
             gang.wait(deadline_s=PATIENCE_S)
             self._known[*key, schedule] = parameters_of(folder / "result.json")
         return self._known[*key, schedule]
+
+
+def print_history(shown: Shown) -> None:
+    job = shown.job
+    print(f"=== job {job.job_id} {job.name}: {job.phase} at {job.step}: {job.reason}")
+    for a in shown.attempts:
+        times = " to ".join(
+            "-" if t is None else f"{t:.1f}" for t in (a.launched_s, a.first_step_s, a.ended_s)
+        )
+        print(
+            f"  {a.attempt}: steps {a.start_step} to {a.end_step}, {times} s, {', '.join(a.devices)}"
+            f" beside {a.co_tenants}, s = {a.accumulation_steps}: {a.outcome}: {a.reason}"
+        )
 
 
 def parameters_of(path: Path) -> str:

@@ -33,13 +33,13 @@ def main() -> None:
         notes.write(f"start {os.getpid()} {attempt} {time.time()}\n")
     gate = os.environ.get("WITNESS_GATE", "")
     if gate:
-        close_gate(int(gate.partition(":")[0]), Path(gate.partition(":")[2]))
+        close_gate(int(gate.partition(":")[0]), Path(gate.partition(":")[2]), folder / f"{name}.starts")
     sys.argv = sys.argv[2:]
     sys.path[0] = str(Path(script).parent)
     runpy.run_path(script, run_name="__main__")
 
 
-def close_gate(steps: int, file: Path) -> None:
+def close_gate(steps: int, file: Path, notes: Path) -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     done = 0
@@ -47,6 +47,9 @@ def close_gate(steps: int, file: Path) -> None:
     def wait_at_gate(*_: object) -> None:
         nonlocal done
         done += 1
+        if done == steps:
+            with notes.open("a") as opened:
+                opened.write(f"gate {os.getpid()} {os.environ['COTENANT_ATTEMPT']} {time.time()}\n")
         while done >= steps and not file.exists():
             time.sleep(POLL_S)
 
