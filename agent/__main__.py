@@ -18,9 +18,9 @@ from typing import Final
 from cotenant.agent.assembly import Problem, assemble
 from cotenant.agent.runtime import Runtime, log
 from cotenant.agent.state import AgentState
+from cotenant.controller.access.endpoint import BadEndpoint
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.settings import Settings
-from cotenant.controller.endpoint import BadEndpoint
 from cotenant.controller.settings import SettingsError, load
 
 FAILED: Final = 1

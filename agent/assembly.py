@@ -35,11 +35,11 @@ from cotenant.agent.memory import Memory
 from cotenant.agent.offer import offered
 from cotenant.agent.spool import Spool, SpoolProblem
 from cotenant.controller import places
+from cotenant.controller.access.endpoint import BadEndpoint, socket_path
+from cotenant.controller.access.keys import KeyFile, KeyProblem, find_key
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.domain.settings import Settings
-from cotenant.controller.endpoint import BadEndpoint, socket_path
-from cotenant.controller.keys import KeyFile, KeyProblem, find_key
 
 T = TypeVar("T")
 

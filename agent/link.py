@@ -15,8 +15,8 @@ from typing import Final
 
 import zmq
 
-from cotenant.controller.endpoint import BadEndpoint, check_owner, socket_path
-from cotenant.controller.keys import KeyFile
+from cotenant.controller.access.endpoint import BadEndpoint, check_owner, socket_path
+from cotenant.controller.access.keys import KeyFile
 from cotenant.controller.wire.agents import FromAgent, GangWord, Obey, ReadLog, ToAgent
 from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX, BadMessage, decode, encode
 

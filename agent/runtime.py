@@ -50,8 +50,8 @@ from cotenant.agent.offer import offered
 from cotenant.agent.records import Order
 from cotenant.agent.spool import Spool
 from cotenant.agent.state import AgentState
-from cotenant.controller.endpoint import BadEndpoint
-from cotenant.controller.keys import KeyFile
+from cotenant.controller.access.endpoint import BadEndpoint
+from cotenant.controller.access.keys import KeyFile
 from cotenant.controller.wire.agents import CommandSeen, Report, ToAgent
 
 DISK_RETRY_S: Final = 1.0

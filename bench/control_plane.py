@@ -30,7 +30,7 @@ from typing import Any
 
 import zmq
 
-from cotenant.controller import keys
+from cotenant.controller.access import keys
 from cotenant.controller.client import CLIENT_MARK, Client
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.commands import StartAttempt

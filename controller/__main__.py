@@ -12,17 +12,17 @@ from importlib.metadata import version
 
 from cotenant.controller import places
 from cotenant.controller import settings as sources
+from cotenant.controller.access.endpoint import BadEndpoint
+from cotenant.controller.access.keys import KeyProblem
 from cotenant.controller.core import Fatal
 from cotenant.controller.domain.job import ENDED
 from cotenant.controller.domain.settings import Settings
 from cotenant.controller.door import DoorError
-from cotenant.controller.endpoint import BadEndpoint
-from cotenant.controller.journal import Journal
-from cotenant.controller.journal_file import JournalError
-from cotenant.controller.keys import KeyProblem
+from cotenant.controller.journal.journal import Journal
+from cotenant.controller.journal.journal_file import JournalError
+from cotenant.controller.journal.recovery import replay
 from cotenant.controller.live import Controller
 from cotenant.controller.policies import registry
-from cotenant.controller.recovery import replay
 
 
 def main(words: list[str] | None = None) -> int:

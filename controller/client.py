@@ -21,8 +21,8 @@ from typing import Final, overload
 import msgspec
 import zmq
 
-from cotenant.controller.endpoint import BadEndpoint, check_owner, socket_path, user_endpoint
-from cotenant.controller.keys import KeyFile, KeyProblem, find_key
+from cotenant.controller.access.endpoint import BadEndpoint, check_owner, socket_path, user_endpoint
+from cotenant.controller.access.keys import KeyFile, KeyProblem, find_key
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire.codec import BadMessage, decode, encode
 
@@ -57,7 +57,7 @@ class Client:
         """`keys` (a key file, its folder, or the key) is needed for tcp and ignored for ipc.
 
         Raises:
-            BadEndpoint: see `cotenant.controller.endpoint`.
+            BadEndpoint: see `cotenant.controller.access.endpoint`.
             KeyProblem: a tcp endpoint without a usable key.
         """
         self.endpoint = endpoint or user_endpoint()

@@ -12,15 +12,15 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from cotenant.controller.clock import Clock
-from cotenant.controller.committing import Callbacks
+from cotenant.controller.access.keys import Identity
 from cotenant.controller.domain.commands import AnyCommand
 from cotenant.controller.domain.events import AnyEvent
 from cotenant.controller.engine import EngineConfig, MakePolicy
-from cotenant.controller.journal import Journal
-from cotenant.controller.journal_file import JournalError
-from cotenant.controller.keys import Identity
-from cotenant.controller.recovery import State, digest, recover
+from cotenant.controller.journal.clock import Clock
+from cotenant.controller.journal.committing import Callbacks
+from cotenant.controller.journal.journal import Journal
+from cotenant.controller.journal.journal_file import JournalError
+from cotenant.controller.journal.recovery import State, digest, recover
 from cotenant.controller.wire.codec import pack
 
 QUARANTINED_MAX = 100

@@ -16,10 +16,17 @@ from typing import Final
 import zmq
 from zmq.utils import z85
 
+from cotenant.controller.access.endpoint import prepare_folder, socket_path
+from cotenant.controller.access.keys import (
+    CONTROLLER_KEY,
+    Identity,
+    KeyProblem,
+    Users,
+    local_identity,
+    read_key,
+)
 from cotenant.controller.client import CLIENT_MARK
-from cotenant.controller.endpoint import prepare_folder, socket_path
-from cotenant.controller.keys import CONTROLLER_KEY, Identity, KeyProblem, Users, local_identity, read_key
-from cotenant.controller.lock import Lock, LockTaken
+from cotenant.controller.journal.lock import Lock, LockTaken
 from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX
 
 BATCH: Final = 200

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.controller import places
-from cotenant.controller.agents_link import AgentsLink
-from cotenant.controller.clients_desk import ClientsDesk
-from cotenant.controller.committing import Callbacks
+from cotenant.controller.access.keys import Identity, KeyProblem
+from cotenant.controller.access.secrets import Secrets
 from cotenant.controller.core import Core, Fatal, Poisoned, Stuck
+from cotenant.controller.desk.clients_desk import ClientsDesk
+from cotenant.controller.desk.reading import About
+from cotenant.controller.desk.submitting import Code
 from cotenant.controller.domain.commands import AnyCommand, Think
 from cotenant.controller.domain.events import AlarmRang, AnyEvent, Computed
 from cotenant.controller.domain.ids import JobId
@@ -27,12 +29,10 @@ from cotenant.controller.domain.job import ENDED
 from cotenant.controller.domain.settings import Settings
 from cotenant.controller.door import Door, raise_descriptor_limit
 from cotenant.controller.engine import EngineConfig
-from cotenant.controller.journal import Journal
-from cotenant.controller.keys import Identity, KeyProblem
+from cotenant.controller.journal.committing import Callbacks
+from cotenant.controller.journal.journal import Journal
+from cotenant.controller.links.agents_link import AgentsLink
 from cotenant.controller.policies import registry
-from cotenant.controller.reading import About
-from cotenant.controller.secrets import Secrets
-from cotenant.controller.submitting import Code
 from cotenant.controller.thinking import Thinking
 from cotenant.controller.wire.agents import FromAgent, Refused
 from cotenant.controller.wire.clients import Failure, Request

@@ -10,8 +10,8 @@ import os
 import stat
 from pathlib import Path
 
+from cotenant.controller.access.endpoint import socket_path, user_endpoint
 from cotenant.controller.domain.settings import Settings
-from cotenant.controller.endpoint import socket_path, user_endpoint
 
 
 class PlaceError(OSError):

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cotenant.controller import places, settings
+from cotenant.controller.access.endpoint import BadEndpoint, socket_path
+from cotenant.controller.access.keys import KeyProblem
 from cotenant.controller.cli.problem import Problem
 from cotenant.controller.client import Client, Refusal, Unreachable
-from cotenant.controller.endpoint import BadEndpoint, socket_path
-from cotenant.controller.keys import KeyProblem
 from cotenant.controller.wire.codec import BadMessage
 
 

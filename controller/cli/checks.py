@@ -20,11 +20,11 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.controller import places
+from cotenant.controller.access.endpoint import socket_path
 from cotenant.controller.cli.asking import asking
 from cotenant.controller.cli.problem import Problem
 from cotenant.controller.cli.screen import plural, size
 from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.endpoint import socket_path
 from cotenant.controller.settings import Loaded
 from cotenant.controller.wire.clients import GetStatus, ListNodes, Nodes, Status
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cotenant.controller import keys, places
+from cotenant.controller import places
+from cotenant.controller.access import keys
 from cotenant.controller.cli.asking import loaded_settings
 from cotenant.controller.cli.output import JsonFlag, write_json
 from cotenant.controller.cli.problem import Problem

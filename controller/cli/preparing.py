@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cotenant.controller import places
+from cotenant.controller.access.endpoint import socket_path
 from cotenant.controller.cli.asking import loaded_settings
 from cotenant.controller.cli.problem import Problem
 from cotenant.controller.cli.screen import tell
-from cotenant.controller.endpoint import socket_path
 from cotenant.controller.submission.build import Where, submission
 from cotenant.controller.submission.options import Options
 from cotenant.controller.submission.problems import BadSubmission

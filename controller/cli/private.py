@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.controller import places
+from cotenant.controller.access.endpoint import socket_path
 from cotenant.controller.cli.asking import asking, loaded_settings
 from cotenant.controller.cli.problem import Problem
 from cotenant.controller.cli.screen import tell
 from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.endpoint import socket_path
 from cotenant.controller.wire.clients import GetStatus, ListNodes
 
 IDLE_EXIT_S: Final = 600.0

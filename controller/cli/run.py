@@ -41,7 +41,8 @@ def run(
     Where no controller answers, one is started here together with an agent; it ends after ten idle
     minutes. Ctrl-C cancels the job; a second Ctrl-C leaves it running and returns.
 
-    Exit code: the job's own; 128 + n after signal n; 125 if it never started.
+    Exit code: the job's own; 128 + n after signal n; 125 if it never started; 126 or 127 if its
+    command could not be executed or was not found.
 
     For example:
 

@@ -155,7 +155,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("batch_size", "N", count, "batch per worker; known, it can be split to share a GPU"),
     Option("iterations", "N", count, "optimizer steps in all; known, its end can be told"),
     Option("share", "auto|never", choice("auto", "never"), "whether it may share its GPUs"),
-    Option("class", "hp|spot", choice("hp", "spot"), "hp is never preempted (default: spot)"),
+    Option("class", "hp|spot", choice("hp", "spot"), "class hp is never preempted (default: spot)"),
     Option("gpu_type", "TYPE", one_word, "only on this type (see `cotenant nodes`)"),
     Option("constraint", "WORD,...", word_list, "only on hosts with all these features"),
     Option("workdir", "DIR", path, "where it runs (default: here)", short="-D"),

@@ -29,11 +29,11 @@ from cotenant.agent.records import Order
 from cotenant.agent.runtime import Runtime
 from cotenant.agent.spool import Spool
 from cotenant.agent.state import AgentState
+from cotenant.controller.access.endpoint import BadEndpoint
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.commands import ForgetJob
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.domain.job import Launch
-from cotenant.controller.endpoint import BadEndpoint
 from cotenant.controller.wire.agents import (
     CommandSeen,
     FromAgent,

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from cotenant.controller.access.keys import Identity
 from cotenant.controller.domain.commands import StartAttempt, StopAttempt
 from cotenant.controller.domain.events import AttemptSeen, AttemptStarted
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.domain.job import Launch, Phase
-from cotenant.controller.keys import Identity
 from cotenant.controller.wire import clients
 from cotenant.controller.wire.agents import (
     AttemptProgress,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from cotenant.controller.access.keys import Identity
+from cotenant.controller.desk.rates import BURST, Rates
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.job import Launch
-from cotenant.controller.keys import Identity
-from cotenant.controller.rates import BURST, Rates
 from cotenant.controller.wire import clients
 from cotenant.controller.wire.agents import Heartbeat, LogReply, ReadLog
 from tests.controller.station import ADMIN, ALICE, BOB, Station, job, run_one

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.delivery import PENDING_MAX, Delivery, Overflow
 from cotenant.controller.domain.commands import ForgetJob, SaveAttempt, StartAttempt, StopAttempt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.domain.job import Launch
 from cotenant.controller.domain.reasons import because
+from cotenant.controller.links.delivery import PENDING_MAX, Delivery, Overflow
 
 H1 = HostId("h1")
 

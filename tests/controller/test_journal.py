@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.committing import Callbacks
 from cotenant.controller.domain.ids import JobId
-from cotenant.controller.journal import JOURNAL_NAME, Journal
-from cotenant.controller.journal_file import (
+from cotenant.controller.journal.committing import Callbacks
+from cotenant.controller.journal.journal import JOURNAL_NAME, Journal
+from cotenant.controller.journal.journal_file import (
     JOURNAL_VERSION,
     JournalDamaged,
     JournalError,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller import keys
-from cotenant.controller.keys import KeyProblem, Users
+from cotenant.controller.access import keys
+from cotenant.controller.access.keys import KeyProblem, Users
 
 
 @pytest.fixture

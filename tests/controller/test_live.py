@@ -14,15 +14,15 @@ import pytest
 
 from cotenant.controller import live
 from cotenant.controller.client import Client, Refusal
+from cotenant.controller.desk.reading import Reading
 from cotenant.controller.domain.actions import NOTHING, Compute, Decision
 from cotenant.controller.domain.events import AnyEvent, Computed, JobArrived
 from cotenant.controller.domain.reasons import because
 from cotenant.controller.domain.settings import ControllerSettings, Settings
 from cotenant.controller.domain.view import View
-from cotenant.controller.journal import Journal
+from cotenant.controller.journal.journal import Journal
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
-from cotenant.controller.reading import Reading
 from cotenant.controller.thinking import Thinking
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire.codec import unpack

@@ -18,10 +18,10 @@ from cotenant.controller.domain.job import ENDED, Phase
 from cotenant.controller.domain.perf import Profile, ProfilePoint
 from cotenant.controller.domain.view import View
 from cotenant.controller.engine import EngineConfig
-from cotenant.controller.journal import Journal
+from cotenant.controller.journal.journal import Journal
+from cotenant.controller.journal.recovery import State, replay
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
-from cotenant.controller.recovery import State, replay
 from cotenant.controller.wire import clients
 from tests.controller.station import Station, job, report, run_one
 

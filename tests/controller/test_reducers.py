@@ -6,7 +6,7 @@ import pytest
 
 from cotenant.controller.domain.events import HostBack, HostLost, HostSilent, ProgressSeen
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.reducers import HostWatch, ProgressFilter
+from cotenant.controller.links.reducers import HostWatch, ProgressFilter
 from cotenant.controller.wire.agents import AttemptProgress
 
 H1, H2 = HostId("h1"), HostId("h2")

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from cotenant.controller.access.secrets import Secrets
+from cotenant.controller.desk.submitting import Denied, accept
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import Dependency, JobSpec, Launch
-from cotenant.controller.secrets import Secrets
-from cotenant.controller.submitting import Denied, accept
 from cotenant.controller.wire.clients import Submit
 from tests.controller.station import ALICE, Station, job
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.clock import Clock
 from cotenant.controller.domain.commands import Think
 from cotenant.controller.domain.events import Computed
 from cotenant.controller.domain.ids import CommandId
+from cotenant.controller.journal.clock import Clock
 from cotenant.controller.thinking import Thinking
 from cotenant.controller.tuning.kinds import compute
 

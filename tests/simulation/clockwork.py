@@ -10,6 +10,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+AT_ONCE_MAX = 10_000
+"""More happenings than these at one moment are somebody who asks to be woken in the past."""
+
 
 class Clockwork:
     """Everything that will happen, in order."""
@@ -22,6 +25,7 @@ class Clockwork:
         self._loud = loud
         self._upcoming: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
+        self._at_once = 0
 
     def after(self, wait_s: float, do: Callable[..., None], *args: Any) -> None:
         self._count += 1
@@ -36,6 +40,8 @@ class Clockwork:
         if not self._upcoming:
             return False
         at_s, _, do, args = heapq.heappop(self._upcoming)
+        self._at_once = self._at_once + 1 if at_s <= self.now_s else 0
+        assert self._at_once < AT_ONCE_MAX, f"time stands still at {self.now_s}: {do}"
         self.now_s = max(self.now_s, at_s)
         do(*args)
         return True

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from cotenant.controller.agents_link import AgentsLink
-from cotenant.controller.clock import Clock
+from cotenant.controller.access.keys import Identity
+from cotenant.controller.access.secrets import Secrets
 from cotenant.controller.core import Core, Stuck
 from cotenant.controller.domain.commands import AnyCommand
 from cotenant.controller.domain.events import AlarmRang, AnyEvent
 from cotenant.controller.engine import Engine, EngineConfig
-from cotenant.controller.journal import Journal
-from cotenant.controller.keys import Identity
+from cotenant.controller.journal.clock import Clock
+from cotenant.controller.journal.journal import Journal
 from cotenant.controller.ledger import Ledger
+from cotenant.controller.links.agents_link import AgentsLink
 from cotenant.controller.policies import registry
-from cotenant.controller.secrets import Secrets
 from cotenant.controller.wire import agents as wire
 from cotenant.controller.wire.codec import decode
 from tests.simulation.clockwork import Alarm, Clockwork
@@ -34,7 +35,13 @@ SNAPSHOT_EVERY = 60
 
 class Headquarters:
     def __init__(
-        self, clock: Clockwork, network: Network, config: EngineConfig, *, lease_s: float, silent_after_s: float
+        self,
+        clock: Clockwork,
+        network: Network,
+        config: EngineConfig,
+        *,
+        lease_s: float,
+        silent_after_s: float,
     ) -> None:
         self.pages = Pages()
         self.starts = 0
@@ -137,10 +144,8 @@ class Headquarters:
         core = self._core
         if core is None:
             return
-        try:
+        with suppress(Stuck):
             work()
-        except Stuck:
-            pass
         core.seal()
         ledger = core.state.engine.view()
         assert isinstance(ledger, Ledger)

@@ -109,9 +109,7 @@ class Supervisor:
 
     def _exited(self, number: int, code: int | None, signal: int | None) -> None:
         if self.alive:
-            self.machine.clock.soon(
-                0.05, self.handle, RankExited(rank=number, exit_code=code, signal=signal)
-            )
+            self.machine.clock.soon(0.05, self.handle, RankExited(rank=number, exit_code=code, signal=signal))
 
     def handle(self, happening: AnyHappening) -> None:
         if not self.alive:
@@ -140,7 +138,9 @@ class Supervisor:
             case ClearLeftovers():
                 clock.soon(0.2, self.handle, AllGone())
             case Finish(result=result):
-                clock.say(f"{machine.name}: {self.name} {result.outcome} at step {result.step}: {result.detail}")
+                clock.say(
+                    f"{machine.name}: {self.name} {result.outcome} at step {result.step}: {result.detail}"
+                )
                 assert not any(rank.alive for rank in self.ranks)
                 machine.folders[self.key].result = through_disk(result)
                 self.alive = False
@@ -170,7 +170,9 @@ def through_disk(result: Result) -> Result:
 
 
 class Machine:
-    def __init__(self, clock: Clockwork, network: Network, world: Any, report: HostReport, domain: str) -> None:
+    def __init__(
+        self, clock: Clockwork, network: Network, world: Any, report: HostReport, domain: str
+    ) -> None:
         self.clock = clock
         self.network = network
         self.world = world

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from cotenant.controller.committing import Callbacks
 from cotenant.controller.domain.ids import HostId
-from cotenant.controller.journal import Entry, Run
+from cotenant.controller.journal.committing import Callbacks
+from cotenant.controller.journal.journal import Entry, Run
 from tests.simulation.clockwork import Clockwork
 
 
@@ -56,10 +56,16 @@ class PaperJournal:
     def begin_run(self, configuration: bytes, package: str, wall_s: float) -> float:
         runs, entries = self._pages.runs, self._pages.entries
         now_s = max([run.now_s for run in runs[-1:]] + [entry.now_s for entry in entries[-1:]], default=0.0)
-        then_s = max([run.wall_s for run in runs[-1:]] + [entry.wall_s for entry in entries[-1:]], default=wall_s)
+        then_s = max(
+            [run.wall_s for run in runs[-1:]] + [entry.wall_s for entry in entries[-1:]], default=wall_s
+        )
         now_s += max(0.0, wall_s - then_s)
         run = Run(
-            first_seq=self.last_seq + 1, package=package, configuration=configuration, now_s=now_s, wall_s=wall_s
+            first_seq=self.last_seq + 1,
+            package=package,
+            configuration=configuration,
+            now_s=now_s,
+            wall_s=wall_s,
         )
         runs.append(run)
         return now_s

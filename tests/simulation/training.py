@@ -87,9 +87,7 @@ class Rank:
             return
         answer = self.agreement.receive(order)
         if answer is not None:
-            self.say(
-                Confirm(v=1, rank=self.number, proposal=answer.proposal, step=answer.step, ok=answer.ok)
-            )
+            self.say(Confirm(v=1, rank=self.number, proposal=answer.proposal, step=answer.step, ok=answer.ok))
         training.look_again()
 
 

@@ -10,21 +10,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from cotenant.controller.agents_link import AgentsLink
-from cotenant.controller.allowing import jobs_named, must_be_admin, must_own, one_job
-from cotenant.controller.arrivals import Arrivals
-from cotenant.controller.changing import Changing
+from cotenant.controller.access.keys import Identity
+from cotenant.controller.access.secrets import Secrets
 from cotenant.controller.core import Core, Poisoned, Stuck
+from cotenant.controller.desk.allowing import jobs_named, must_be_admin, must_own, one_job
+from cotenant.controller.desk.arrivals import Arrivals
+from cotenant.controller.desk.changing import Changing
+from cotenant.controller.desk.log_desk import LogDesk
+from cotenant.controller.desk.rates import Rates
+from cotenant.controller.desk.reading import About, Reading
+from cotenant.controller.desk.submitting import Denied
 from cotenant.controller.domain.commands import AnyCommand
 from cotenant.controller.domain.events import AnyEvent, AttemptEnded, CancelRequested, JobArrived
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED
-from cotenant.controller.keys import Identity
-from cotenant.controller.log_desk import LogDesk
-from cotenant.controller.rates import Rates
-from cotenant.controller.reading import About, Reading
-from cotenant.controller.secrets import Secrets
-from cotenant.controller.submitting import Denied
+from cotenant.controller.links.agents_link import AgentsLink
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire.codec import BadMessage, encode
 

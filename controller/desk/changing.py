@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from cotenant.controller.allowing import jobs_named, must_be_admin, must_own
+from cotenant.controller.access.keys import Identity
 from cotenant.controller.core import Core
+from cotenant.controller.desk.allowing import jobs_named, must_be_admin, must_own
+from cotenant.controller.desk.submitting import Denied
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.events import (
     AnyEvent,
@@ -26,9 +28,7 @@ from cotenant.controller.domain.events import (
 )
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.job import ENDED, Job, Phase
-from cotenant.controller.keys import Identity
 from cotenant.controller.policies import registry
-from cotenant.controller.submitting import Denied
 from cotenant.controller.wire import clients as wire
 
 Make = Callable[[JobId, str], AnyEvent]

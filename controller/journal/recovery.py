@@ -11,15 +11,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cotenant.controller import history
+from cotenant.controller.desk import history
+from cotenant.controller.desk.history import History
 from cotenant.controller.domain.actions import Decision
 from cotenant.controller.domain.commands import AnyCommand, Think
 from cotenant.controller.domain.events import AnyEvent, Computed
 from cotenant.controller.engine import SNAPSHOT_VERSION, Engine, EngineConfig, MakePolicy
 from cotenant.controller.engine import Snapshot as EngineSnapshot
-from cotenant.controller.history import History
-from cotenant.controller.journal import Entry, Journal, Run
-from cotenant.controller.journal_file import damaged
+from cotenant.controller.journal.journal import Entry, Journal, Run
+from cotenant.controller.journal.journal_file import damaged
 from cotenant.controller.wire.codec import BadMessage, pack, unpack
 
 DIFFERENCES_MAX = 100

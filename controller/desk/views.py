@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import msgspec
 
+from cotenant.controller.desk.history import History, Note, Stretch
 from cotenant.controller.domain.cluster import Host, HostState
 from cotenant.controller.domain.ids import DeviceId, JobId
 from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, JobSpec, Phase
 from cotenant.controller.domain.reasons import Reason, render
 from cotenant.controller.engine import Engine
-from cotenant.controller.history import History, Note, Stretch
 from cotenant.controller.wire.agents import AttemptProgress
 from cotenant.controller.wire.clients import AttemptView, DecisionView, JobView, NodeView
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from cotenant.controller.access.keys import Identity
+from cotenant.controller.access.secrets import Secrets
 from cotenant.controller.core import Core, Stuck
+from cotenant.controller.desk.submitting import Accepted, Denied, accept
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.events import JobArrived
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Phase
 from cotenant.controller.domain.reasons import Reason, because, render
-from cotenant.controller.keys import Identity
-from cotenant.controller.secrets import Secrets
-from cotenant.controller.submitting import Accepted, Denied, accept
 from cotenant.controller.wire.clients import Submit, Submitted
 
 NO_HOST: Final = "no host has joined yet: it waits for the first one"

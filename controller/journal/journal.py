@@ -20,9 +20,9 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.committing import Callbacks, Group, Writer
 from cotenant.controller.domain.ids import HostId, JobId
-from cotenant.controller.journal_file import (
+from cotenant.controller.journal.committing import Callbacks, Group, Writer
+from cotenant.controller.journal.journal_file import (
     JournalError,
     check_local,
     check_version,
@@ -31,7 +31,7 @@ from cotenant.controller.journal_file import (
     create_if_missing,
     damaged,
 )  # fmt: skip
-from cotenant.controller.lock import Lock, LockTaken
+from cotenant.controller.journal.lock import Lock, LockTaken
 
 JOURNAL_NAME: Final = "journal.sqlite"
 LOCK_NAME: Final = "controller.lock"

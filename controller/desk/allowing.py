@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from cotenant.controller.access.keys import Identity
+from cotenant.controller.desk.submitting import Denied, with_tasks
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import Job
-from cotenant.controller.keys import Identity
-from cotenant.controller.submitting import Denied, with_tasks
 
 _LIST = "`cotenant queue --all` lists jobs"
 

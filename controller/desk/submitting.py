@@ -11,10 +11,10 @@ from typing import Final, Literal
 
 import msgspec
 
+from cotenant.controller.access.keys import Identity
+from cotenant.controller.access.secrets import SECRET_NAME, SECRETS_BYTES_MAX
 from cotenant.controller.domain.ids import JobId, natural_key
 from cotenant.controller.domain.job import Dependency, Job, JobSpec
-from cotenant.controller.keys import Identity
-from cotenant.controller.secrets import SECRET_NAME, SECRETS_BYTES_MAX
 from cotenant.controller.wire.clients import Submit
 
 JOBS_MAX: Final = 10_000

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.clock import Clock
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
+from cotenant.controller.journal.clock import Clock
 from cotenant.controller.wire.agents import LogReply, ReadLog, ToAgent
 
 OPEN_MAX: Final = 1_000

@@ -12,16 +12,16 @@ from typing import Final
 
 import msgspec
 
+from cotenant.controller.access.keys import Identity
+from cotenant.controller.access.secrets import Secrets
 from cotenant.controller.core import Core
-from cotenant.controller.delivery import Delivery, Overflow
 from cotenant.controller.domain.commands import AgentCommand, AnyCommand, StartAttempt, Think
 from cotenant.controller.domain.events import AnyEvent, HostJoined, HostLost
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.job import ON_DEVICES, Job
-from cotenant.controller.keys import Identity
-from cotenant.controller.log_relay import LogRelay
-from cotenant.controller.reducers import HostWatch, ProgressFilter
-from cotenant.controller.secrets import Secrets
+from cotenant.controller.links.delivery import Delivery, Overflow
+from cotenant.controller.links.log_relay import LogRelay
+from cotenant.controller.links.reducers import HostWatch, ProgressFilter
 from cotenant.controller.wire import agents as wire
 from cotenant.controller.wire.codec import encode
 

@@ -10,13 +10,13 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller import views
-from cotenant.controller.agents_link import AgentsLink
-from cotenant.controller.allowing import jobs_named, may_touch, one_job
+from cotenant.controller.access.keys import Identity
 from cotenant.controller.core import Core
+from cotenant.controller.desk import views
+from cotenant.controller.desk.allowing import jobs_named, may_touch, one_job
 from cotenant.controller.domain.job import ENDED, Job, Phase
 from cotenant.controller.domain.reasons import Reason, render
-from cotenant.controller.keys import Identity
+from cotenant.controller.links.agents_link import AgentsLink
 from cotenant.controller.policies import registry
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from cotenant.controller.agents_link import AgentsLink
 from cotenant.controller.core import Core
+from cotenant.controller.desk.history import Stretch
+from cotenant.controller.desk.submitting import Denied
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job import ENDED, Job, Phase
-from cotenant.controller.history import Stretch
-from cotenant.controller.log_relay import LogQuestion
-from cotenant.controller.submitting import Denied
+from cotenant.controller.links.agents_link import AgentsLink
+from cotenant.controller.links.log_relay import LogQuestion
 from cotenant.controller.wire.agents import LogReply
 from cotenant.controller.wire.clients import LogPart, ReadJobLog
 

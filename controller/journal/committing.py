@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.journal_file import connect
+from cotenant.controller.journal.journal_file import connect
 
 GROUP_ROWS_MAX: Final = 5_000
 

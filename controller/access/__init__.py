@@ -1,0 +1,1 @@
+"""Who may come in, through which door, and what stays secret."""

@@ -1,0 +1,1 @@
+"""The controller's side of the agents: commands out until seen, reports in, leases, logs passed through."""
