@@ -262,7 +262,7 @@ class Person:
 
     def leave(self) -> None:
         """No job and no daemon stays."""
-        if self.process is not None:
+        if self.process is not None and self.process.poll() is None:
             jobs = [job["job"] for job in self.json("queue")["jobs"]]
             if jobs:
                 self("cancel", *jobs)

@@ -20,7 +20,7 @@ import msgpack
 import pytest
 import zmq
 
-from cotenant.controller import keys
+from cotenant.controller.access import keys
 from cotenant.controller.client import Client, Refusal, Unreachable
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
