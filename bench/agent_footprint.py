@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import shutil
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import machine
 import msgspec
 import zmq
 
@@ -201,9 +201,6 @@ def table(idle: Cost, busy: Cost, others: list[Cost], options: argparse.Namespac
 
 
 def page(text: str, options: argparse.Namespace) -> str:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
     command = f"python bench/agent_footprint.py --seconds {options.seconds:g} --attempts {options.attempts}"
     return f"""# What an agent costs
 
@@ -215,16 +212,8 @@ The agent and its supervisors are real; the controller is a stub that answers he
 Attempts speak the job-side protocol at its highest rate. RSS counts shared pages in full.
 
 Command: `{command}`
-Machine: {os.cpu_count()} cores ({cpu_model()}), Linux {platform.release()},
-Python {platform.python_version()}, pyzmq {zmq.__version__}. Commit: {commit}.
+{machine.sentences(pyzmq=zmq.__version__)}
 """
-
-
-def cpu_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def main() -> None:

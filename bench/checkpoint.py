@@ -13,15 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import machine
 import torch
 from torch import nn
 
@@ -47,7 +46,7 @@ def main() -> None:
         rows = measure(Path(folder), options.mib, options.rounds)
     ratios = [row["save_s"] / row["plain_s"] for row in rows]
     result = {
-        "machine": machine(),
+        "machine": machine.facts(torch=torch.__version__, threads=str(torch.get_num_threads())),
         "mib": options.mib,
         "rounds": options.rounds,
         "aims": AIMS,
@@ -164,27 +163,6 @@ def show(result: dict[str, Any]) -> None:
     for key, name in names.items():
         value = result[key]
         print(f"  {name:48} {value['median']:.4f}  ({value['min']:.4f} .. {value['max']:.4f})")
-
-
-def machine() -> dict[str, Any]:
-    """Enough to compare runs, nothing that names the machine."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return {
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
-        "processor": platform.processor() or platform.machine(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "load_1_min": round(os.getloadavg()[0], 2),
-        "commit": commit.stdout.strip() or "unknown",
-    }
 
 
 if __name__ == "__main__":

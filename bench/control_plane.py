@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import resource
 import select
 import statistics
@@ -28,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import machine
 import zmq
 
 from cotenant.controller.access import keys
@@ -350,27 +350,17 @@ nothing to all welcomed. *missed*: heartbeats not answered within a second. *fle
 agents, which share the machine.
 
 Command: `python bench/control_plane.py --agents {agents} --seconds {seconds:g}`
-Machine: {cores} cores ({model}), Linux {kernel}, load {load:.1f} at the end.
-Python {python}, libzmq {libzmq}. Commit: {commit}. {note}
+{machine} {note}
 """
 
 
 def report(rows: list[str], options: Any) -> str:
-    text = Path("/proc/cpuinfo").read_text()
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
-    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return PAGE.format(
         rows="\n".join(rows),
         rate=SUBMISSIONS_PER_S,
         agents=" ".join(map(str, options.agents)),
         seconds=options.seconds,
-        cores=os.cpu_count(),
-        model=(names or [platform.machine()])[0],
-        kernel=platform.release(),
-        load=os.getloadavg()[0],
-        python=platform.python_version(),
-        libzmq=zmq.zmq_version(),
-        commit=git.stdout.strip() or "none",
+        machine=machine.sentences(libzmq=zmq.zmq_version()),
         note=options.note,
     )
 

@@ -15,7 +15,6 @@ import gc
 import itertools
 import json
 import os
-import platform
 import socket
 import statistics
 import subprocess
@@ -27,6 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import machine
 import torch
 from torch import Tensor, nn
 
@@ -60,7 +60,12 @@ def main() -> None:
             "accumulation, s = 1": split_us(options.blocks),
         }
         real = real_steps(options.blocks, env)
-    result = {"machine": machine(), "aim_ratio": AIM_RATIO, "bare_us_per_step": bare, "real": real}
+    result = {
+        "machine": machine.facts(torch=torch.__version__, threads=str(torch.get_num_threads())),
+        "aim_ratio": AIM_RATIO,
+        "bare_us_per_step": bare,
+        "real": real,
+    }
     show(result)
     if options.json is not None:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
@@ -229,27 +234,6 @@ def show(result: dict[str, Any]) -> None:
     for name in ("wall", "cpu"):
         added = real[f"added_{name}"]
         print(f"  added {name:4} {added['median']:.2%}  ({added['min']:.2%} .. {added['max']:.2%})")
-
-
-def machine() -> dict[str, Any]:
-    """Enough to compare runs, nothing that names the machine."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return {
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
-        "processor": platform.processor() or platform.machine(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "load_1_min": round(os.getloadavg()[0], 2),
-        "commit": commit.stdout.strip() or "unknown",
-    }
 
 
 if __name__ == "__main__":

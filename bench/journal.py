@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import platform
 import sqlite3
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import machine
 import zmq
 
 from cotenant.controller.client import CLIENT_MARK, Client
@@ -190,31 +190,10 @@ def report(rows: list[tuple[str, str]], options: Any) -> str:
         "Each job has 30 environment variables; no host has joined, so all of them wait.",
         "",
         f"Command: `python bench/journal.py --seconds {options.seconds:g} --jobs {options.jobs}`",
-        *machine(),
+        machine.sentences(sqlite=sqlite3.sqlite_version, libzmq=zmq.zmq_version()),
         *([options.note] if options.note else []),
     ]
     return "\n".join(lines) + "\n"
-
-
-def machine() -> list[str]:
-    """What the numbers depend on."""
-    model = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.machine(),
-    )
-    load = os.getloadavg()[0]
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
-    return [
-        f"Machine: {os.cpu_count()} cores ({model}), Linux {platform.release()}, load {load:.1f} at the end,",
-        f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, libzmq {zmq.zmq_version()}.",
-        f"Commit: {commit or 'none'}.",
-    ]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import machine
 from private_slurm import PrivateSlurm, SlurmMissing
 
 from cotenant.controller.client import Client
@@ -54,7 +54,7 @@ def main() -> None:
             print(f"without Slurm: {error}")
             slurm = None
         result = {
-            "machine": machine(),
+            "machine": machine.facts(),
             "jobs": options.jobs,
             "latency_ms": latencies(folder, cluster, slurm, options.jobs),
             "submissions_per_s": rates(cluster, slurm, options.seconds),
@@ -62,18 +62,6 @@ def main() -> None:
     show(result)
     if options.json is not None:
         options.json.write_text(json.dumps(result, indent=2) + "\n")
-
-
-def machine() -> dict[str, object]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return {
-        "cores": os.cpu_count(),
-        "kernel": platform.release().split("-")[0],
-        "python": platform.python_version(),
-        "commit": commit.stdout.strip(),
-    }
 
 
 # --- Latency ---------------------------------------------------------------------------------------
