@@ -1,4 +1,4 @@
-"""Plain memory operations on addresses, by the C library, without the interpreter lock.
+"""Plain memory operations on addresses, by the C library, without the interpreter lock; thread priority.
 
 Rule: torch's own operations divide small pieces among OpenMP threads that wait for each other, which takes
 many times longer where cores are shared. Here every thread takes the next piece when it is ready.
@@ -6,8 +6,10 @@ many times longer where cores are shared. Here every thread takes the next piece
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import threading
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +17,17 @@ from typing import Final
 
 PIECE_BYTES: Final = 4 * 2**20
 THREADS_MAX: Final = 4
+NICE: Final = 10
 
 _libc = ctypes.CDLL(None)
 _libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _libc.memcmp.restype = ctypes.c_int
+
+
+def give_way() -> None:
+    """From now on this thread, and those it starts, take the processor time that training leaves."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
 
 def compare(left: int, right: int, size_bytes: int) -> int:

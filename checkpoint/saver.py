@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Final
 
-from cotenant.checkpoint import layout, protocol, save
+from cotenant.checkpoint import layout, memory, protocol, save
 from cotenant.checkpoint.fingerprint import tensors_sha256
 from cotenant.checkpoint.layout import CheckpointError
 from cotenant.checkpoint.save import Payload, SaveOrder
@@ -138,6 +138,7 @@ class Saver:
         self._ok = True
 
         def run() -> None:
+            memory.give_way()
             arrived()
             self._ok = self._run(order, payload, wait_published=False)
 

@@ -127,6 +127,7 @@ class Staging:
             return self._buffers[key]
 
     def _allocate(self, wanted: list[tuple[TensorKey, bool]]) -> None:
+        memory.give_way()
         for key, pinned in wanted:
             if key in self._buffers:
                 continue

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from cotenant.checkpoint import durable, layout, protocol
+from cotenant.checkpoint import durable, layout, memory, protocol, save
 from cotenant.checkpoint.fingerprint import tensors_sha256
 from cotenant.checkpoint.layout import CheckpointError
 from cotenant.checkpoint.load import load_newest
@@ -198,6 +198,22 @@ def test_a_background_save_equals_one_at_once_even_if_training_goes_on(tmp_path:
     for name in ("model.pt", "rank-0.pt"):
         left, right = durable.load_tensors(at_once / name), durable.load_tensors(later / name)
         assert durable.first_difference(left, right) is None
+
+
+def test_background_work_gives_way_to_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, priorities = save.write_own, []
+
+    def noting(*args: Any) -> str:
+        priorities.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return real(*args)
+
+    monkeypatch.setattr(save, "write_own", noting)
+    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    saver, own = saver_for(place(tmp_path), net(), Heard())
+    assert saver.save(1, own(), MANIFEST, wait=False)
+    saver.join()
+    assert saver.save(2, own(), MANIFEST, wait=True)
+    assert priorities == [max(before, memory.NICE), before]
 
 
 def test_a_second_save_waits_for_the_first_and_two_are_kept(tmp_path: Path) -> None:
