@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Final
 
+import torch
+
 from cotenant.checkpoint import layout, memory, protocol, save
 from cotenant.checkpoint.fingerprint import tensors_sha256
 from cotenant.checkpoint.layout import CheckpointError
@@ -130,6 +132,8 @@ class Saver:
     def _start(self, order: SaveOrder, own: dict[str, Any], manifest: Mapping[str, Any], wait: bool) -> None:
         live = self._gather(own)
         if wait:
+            if self._state.on_cuda:
+                torch.cuda.synchronize()  # other threads read the tensors, on streams of their own
             payload = self._payload(plain(live, referenced), manifest)
             self._ok = self._run(order, payload, wait_published=True)
             return

@@ -81,6 +81,15 @@ def test_stopped_twice_with_accumulation_equals_uninterrupted_with_the_same_sche
     assert again[0]["resumed"]["exact"]
 
 
+def test_a_plain_gang_with_a_folder_numbers_its_attempts_itself(warm: Warm, tmp_path: Path) -> None:
+    args = arguments(2)
+    env = {"COTENANT_CHECKPOINT_ROOT": str(tmp_path / "root")}
+    first = launch(warm, TRAINER, tmp_path / "1", *args, "--save-at", "5", "--wait", ranks=2, env=env).wait()
+    second = launch(warm, TRAINER, tmp_path / "2", *args, "--save-at", "7", ranks=2, env=env).wait()
+    assert [(r["resumed"]["name"], r["sha256"]) for r in second] == [("a1-s5", r["sha256"]) for r in first]
+    assert layout.names_newest_first(tmp_path / "root") == ["a2-s7", "a1-s5"]
+
+
 def test_another_world_size_goes_on_from_the_same_samples_and_is_called_equivalent(
     warm: Warm, tmp_path: Path
 ) -> None:
