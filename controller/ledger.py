@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
-from sortedcontainers import SortedKeyList
+from sortedcontainers import SortedKeyList, SortedSet
 
 from cotenant.controller.domain.cluster import Device, Host, HostReport, HostState
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
@@ -69,6 +69,7 @@ class Ledger:
         """Ended jobs, oldest first."""
         self._tenants: dict[DeviceId, list[JobId]] = {}
         self._claims: dict[DeviceId, JobId] = {}
+        self._shareable: SortedSet[DeviceId] = SortedSet()
         self._departed: dict[DeviceId, Device] = {}
         self._on_host: dict[HostId, dict[JobId, None]] = {}
         self._queue_key = queue_key
@@ -121,6 +122,10 @@ class Ledger:
 
     def tenants(self, device_id: DeviceId) -> Sequence[JobId]:
         return self._tenants.get(device_id, ())
+
+    def shareable(self) -> Iterable[DeviceId]:
+        shareable: Iterable[DeviceId] = self._shareable
+        return shareable
 
     def claimed_by(self, device_id: DeviceId) -> JobId | None:
         return self._claims.get(device_id)
@@ -216,7 +221,8 @@ class Ledger:
         if host is None:
             host = Host(report=report, joined_s=self.now_s)
             self.hosts[report.host_id] = host
-        for device in host.report.devices:
+        known = host.report.devices
+        for device in known:
             if not self._tenants.get(device.device_id) and device.device_id not in self._claims:
                 self.devices.pop(device.device_id, None)
             else:  # Nobody gets it any more, unless the new report has it.
@@ -227,6 +233,8 @@ class Ledger:
             self.devices[device.device_id] = device
             self._departed.pop(device.device_id, None)
         self.refresh_host(host)
+        for device_id in {d.device_id for d in (*report.devices, *known)}:
+            self._note_tenancy(device_id)
         return host
 
     def refresh_host(self, host: Host) -> None:
@@ -401,6 +409,19 @@ class Ledger:
     def _take(self, device_id: DeviceId) -> None:
         device = self.devices[device_id]
         self.free.take(device.host_id, device.type, device_id)
+        self._note_tenancy(device_id)
+
+    def _note_tenancy(self, device_id: DeviceId) -> None:
+        """Its tenants, claim or health may have changed."""
+        if self._is_shareable(self.devices.get(device_id)):
+            self._shareable.add(device_id)
+        else:
+            self._shareable.discard(device_id)
+
+    def _is_shareable(self, device: Device | None) -> bool:
+        if device is None or not device.healthy or device.max_tenants < 2:
+            return False
+        return len(self._tenants.get(device.device_id, ())) == 1 and device.device_id not in self._claims
 
     def _give(self, device_id: DeviceId) -> None:
         device = self.devices[device_id]
@@ -408,6 +429,7 @@ class Ledger:
             self.free.give(device.host_id, device.type, device_id)
         elif device_id in self._departed and not (self._tenants.get(device_id) or device_id in self._claims):
             del self.devices[device_id], self._departed[device_id]
+        self._note_tenancy(device_id)
 
     # --- What a placement means --------------------------------------------------------------------
 
@@ -468,6 +490,8 @@ class Ledger:
                 self._restore(job)
         for host in saved.hosts:
             self.refresh_host(host)
+        for device_id in self.devices:
+            self._note_tenancy(device_id)
 
     def _restore(self, job: Job) -> None:
         end_s = job.end_s
@@ -507,6 +531,8 @@ class Ledger:
                 assert job.waits_for, f"job {job.job_id} is reserved and waits for nobody"
 
     def _check_devices(self) -> None:
+        alone = [d.device_id for d in self.devices.values() if self._is_shareable(d)]
+        assert sorted(self._shareable) == sorted(alone)
         for device_id, here in self._tenants.items():
             if not here:
                 continue

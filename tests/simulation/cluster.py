@@ -84,6 +84,8 @@ class Cluster:
         self.headquarters.watch = self._decided
         self.machines = {m.name: m for m in self._make_machines()}
         self.natures: dict[JobId, Nature] = {}
+        self.answered: set[int] = set()
+        """Submissions that have been acknowledged, and the jobs that they became."""
         self.accepted: set[JobId] = set()
         self.trainings: dict[Key, Training] = {}
         self.living: dict[JobId, Counter[int]] = {}
@@ -116,7 +118,7 @@ class Cluster:
             tail = "\n".join(self.clock.lines[-60:])
             raise Broken(
                 f"seed {self.name}: {type(error).__name__}: {error}\n"
-                f"replay with its trace: COTENANT_SIM_SEED={self.name} python -m pytest -s tests/simulation\n{tail}"
+                f"with its trace: COTENANT_SIM_SEED={self.name} python -m pytest -s tests/simulation\n{tail}"
             ) from error
         return self
 
@@ -143,9 +145,10 @@ class Cluster:
 
     def _submit(self, number: int) -> None:
         """A user submits, and again until the answer comes; the key makes it one job."""
-        if number in self.accepted or not self.headquarters.is_up:
-            if number not in self.accepted:
-                self.clock.after(2.0, self._submit, number)
+        if number in self.answered:
+            return
+        if not self.headquarters.is_up:
+            self.clock.after(2.0, self._submit, number)
             return
         name = f"key-{number}"
         engine = self.headquarters.engine
@@ -157,7 +160,7 @@ class Cluster:
         self.clock.after(3.0, self._submit, number)
 
     def _accepted(self, number: int, job_id: JobId) -> None:
-        self.accepted.add(number)  # type: ignore[arg-type]
+        self.answered.add(number)
         self.accepted.add(job_id)
         self.clock.say(f"job {job_id} is accepted")
 
@@ -425,7 +428,7 @@ class Cluster:
         hosts = self.headquarters.engine.hosts
         found += [f"host {name} has not joined" for name in self.machines if name not in hosts]
         found += [f"host {host.host_id} is {host.state}" for host in hosts.values() if host.state != "ok"]
-        if len([each for each in self.accepted if isinstance(each, int)]) < self.plan.jobs:
+        if len(self.answered) < self.plan.jobs:
             found.append("not all jobs are submitted")
         for machine in self.machines.values():
             if machine.pending_reports:
@@ -438,8 +441,7 @@ class Cluster:
     def _check_end(self) -> None:
         engine = self.headquarters.engine
         for job_id in self.accepted:
-            if isinstance(job_id, str):
-                assert job_id in engine.jobs, f"job {job_id} was accepted and is lost"
+            assert job_id in engine.jobs, f"job {job_id} was accepted and is lost"
         for job in engine.jobs.values():
             self._check_ended(job)
         view = engine.view()

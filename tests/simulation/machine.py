@@ -116,7 +116,7 @@ class Supervisor:
             return
         for effect in self.supervision.handle(happening, self.machine.clock.now_s):
             self._do(effect)
-        self._alarm.set(self.supervision.next_alarm_s if self.alive else None)
+        self._alarm.set(self.supervision.next_alarm_s)
 
     def _do(self, effect: Any) -> None:
         clock, machine = self.machine.clock, self.machine
@@ -211,7 +211,7 @@ class Machine:
             checkpoint_root="/checkpoints",
             jobside_path="/jobside",
         )
-        notes = [unpack(pack(note), AnyNote) for note in self.disk]
+        notes: list[AnyNote] = [unpack(pack(note), AnyNote) for note in self.disk]
         self.state = AgentState(config, Memory(notes))
         self.clock.say(f"{self.name}: agent starts")
         self._open()

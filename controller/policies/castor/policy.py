@@ -13,12 +13,13 @@ import msgspec
 
 from cotenant.controller.domain.actions import NOTHING, Decision
 from cotenant.controller.domain.events import AnyEvent
-from cotenant.controller.domain.ids import DeviceId, HostId
-from cotenant.controller.domain.job import Job, Phase
+from cotenant.controller.domain.ids import DeviceId
+from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.view import View, shape_of, suits
+from cotenant.controller.domain.view import View, shape_of
 from cotenant.controller.policies.base import QUIET, Parameters, Stateless, why_waiting
+from cotenant.controller.policies.castor.rooms import Place, Room, Rooms
 from cotenant.controller.policies.castor.sharing import SharingChoice, best_sharing, with_all
 from cotenant.controller.policies.classic import by_remaining, place_in_order
 
@@ -45,15 +46,10 @@ class CastorParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return {"shared_first": self.shared_first, "lookahead": self.lookahead}
 
 
-Place = tuple[HostId, str]
-"""A host and one type of its devices: gangs that share stay on one."""
-
-
 class Offer(NamedTuple):
-    """Devices that one partner could share, and how."""
+    """A room where sharing pays, and how."""
 
-    place: Place
-    devices: tuple[DeviceId, ...]
+    room: Room
     choice: SharingChoice
 
 
@@ -82,41 +78,41 @@ class Castor(Stateless):
 
     def _share(self, plan: Plan, waited_for: Job | None) -> None:
         """Try the first queued jobs in order; none behind an aged one, whose devices a guest would hold."""
-        if not has_room(plan):
-            return
+        rooms = Rooms(plan)
         tried = 0
-        for job in plan.view.queued():
+        for job in plan.view.queued() if rooms else ():
             if plan.is_placed(job.job_id):
                 continue
-            choice = self.choose(plan, job)
+            choice = self.choose(plan, job, rooms)
             if not isinstance(choice, Reason):
                 devices, best = choice
                 plan.share(job, devices, share_reason(best), best.accumulation_steps)
-                if not has_room(plan):
-                    return
+                rooms.take(devices)
             elif job is waited_for:
                 return
             tried += 1
-            if tried >= self.parameters.lookahead:
+            if tried >= self.parameters.lookahead or not rooms:
                 return
 
-    def choose(self, plan: Plan, job: Job) -> tuple[tuple[DeviceId, ...], SharingChoice] | Reason:
+    def choose(
+        self, plan: Plan, job: Job, rooms: Rooms
+    ) -> tuple[tuple[DeviceId, ...], SharingChoice] | Reason:
         """Algorithm 1 lines 3 to 19 for one job that free devices alone cannot hold."""
         if job.spec.share == "never":
             return because("sharing-off")
         if job.spec.nodes > 1:
             return because("sharing-spread", job.spec.nodes)
-        offers, refusal = candidates(plan, job)
+        offers, refusal = paying(plan.view, job, rooms)
         if not offers:
-            return refusal or because("sharing-nobody")
+            return refusal or rooms.closed or because("sharing-nobody")
         most_free, most_shareable = 0, 0
-        for place in dict.fromkeys(offer.place for offer in offers):
-            here = [offer for offer in offers if offer.place == place]
+        for place in dict.fromkeys(offer.room.place for offer in offers):
+            here = [offer for offer in offers if offer.room.place == place]
             free = free_at(plan, job, place)
             found = self._fill(plan.view, job, here, free)
             if found is not None:
                 return found
-            shareable = sum(len(offer.devices) for offer in here)
+            shareable = sum(len(offer.room.devices) for offer in here)
             if len(free) + shareable > most_free + most_shareable:
                 most_free, most_shareable = len(free), shareable
         if most_free + most_shareable >= job.spec.gpus:
@@ -130,7 +126,7 @@ class Castor(Stateless):
         chosen = [] if self.parameters.shared_first else free[: job.spec.gpus]
         partners: list[SharingChoice] = []
         for offer in offers:
-            fresh = offer.devices[: job.spec.gpus - len(chosen)]
+            fresh = offer.room.devices[: job.spec.gpus - len(chosen)]
             if fresh:
                 chosen = [*chosen, *fresh]
                 partners.append(offer.choice)
@@ -146,9 +142,10 @@ class Castor(Stateless):
         if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
             return reason
         plan = Plan(view)
-        if not has_room(plan):
+        rooms = Rooms(plan)
+        if not rooms and rooms.closed is None:
             return reason
-        choice = self.choose(plan, job)
+        choice = self.choose(plan, job, rooms)
         return choice if isinstance(choice, Reason) else reason
 
 
@@ -159,68 +156,23 @@ def share_reason(best: SharingChoice) -> Reason:
     )  # fmt: skip
 
 
-def has_room(plan: Plan) -> bool:
-    """Whether any device could take one more tenant beside its present one."""
-    view = plan.view
-    for partner in view.on_devices():
-        if partner.phase not in (Phase.RUNNING, Phase.LOADING) or partner.spec.share == "never":
-            continue
-        for device_id in partner.placement.devices if partner.placement else ():
-            if 0 < len(plan.staying(device_id)) < view.devices[device_id].max_tenants:
-                return True
-    return False
-
-
-def candidates(plan: Plan, job: Job) -> tuple[list[Offer], Reason | None]:
-    """Partners with which sharing pays, best pair completion time first; the last refusal, for `explain`."""
-    view = plan.view
-    paying: list[Offer] = []
+def paying(view: View, job: Job, rooms: Rooms) -> tuple[list[Offer], Reason | None]:
+    """Rooms in which sharing pays, best pair completion time first; the last refusal, for `explain`."""
+    shape = shape_of(job)
+    offers: list[Offer] = []
     refusal: Reason | None = None
-    for partner in view.on_devices():
-        if partner.phase not in (Phase.RUNNING, Phase.LOADING) or plan.is_leaving(partner.job_id):
+    for room in rooms:
+        if not room.admits(view, job, shape):
             continue
-        if partner.spec.share == "never":
-            never = because("sharing-unknown", partner.job_id, "it was submitted with --share never")
-            refusal = refusal or never
-            continue
-        offered = _offered(plan, job, partner)
-        planned = view.planned_mib(partner)
-        if offered and planned is None:
-            refusal = because(
-                "sharing-unknown", partner.job_id, f"the memory that job {partner.job_id} needs is not known"
-            )
-        if not offered or planned is None:
-            continue
-        left_mib = min(view.devices[d].usable_mib for d in offered) - planned
-        choice = best_sharing(view, job, partner, left_mib)
+        choice = best_sharing(view, job, room.partner, room.left_mib)
         if isinstance(choice, Reason):
             refusal = choice
         elif choice.pays:
-            places: dict[Place, list[DeviceId]] = {}
-            for d in offered:
-                places.setdefault((view.devices[d].host_id, view.devices[d].type), []).append(d)
-            paying.extend(Offer(place, tuple(devices), choice) for place, devices in places.items())
+            offers.append(Offer(room, choice))
         else:
-            refusal = because("sharing-loses", partner.job_id, choice.shared_s, choice.sequential_s)
-    paying.sort(key=lambda offer: (offer.choice.shared_s, offer.choice.partner.number))
-    return paying, refusal
-
-
-def _offered(plan: Plan, job: Job, partner: Job) -> tuple[DeviceId, ...]:
-    """The partner's devices that could take this job as second tenant."""
-    view, shape = plan.view, shape_of(job)
-    assert partner.placement is not None
-    return tuple(
-        d
-        for d in partner.placement.devices
-        if plan.staying(d) == [partner.job_id]
-        and view.devices[d].max_tenants > 1
-        and view.devices[d].healthy
-        and shape.gpu_type in ("", view.devices[d].type)
-        and view.hosts[view.devices[d].host_id].state == "ok"
-        and suits(view.hosts[view.devices[d].host_id], shape)
-        and (view.devices[d].sharing != "mps" or partner.spec.launch.uid == job.spec.launch.uid)
-    )
+            refusal = because("sharing-loses", room.partner.job_id, choice.shared_s, choice.sequential_s)
+    offers.sort(key=lambda offer: (offer.choice.shared_s, offer.choice.partner.number, offer.room.place))
+    return offers, refusal
 
 
 def free_at(plan: Plan, job: Job, place: Place) -> list[DeviceId]:
