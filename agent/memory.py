@@ -48,6 +48,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     first_step: bool = False
     durable_step: int = -1
     """The newest checkpoint reported."""
+    troubles: tuple[str, ...] = ()
+    """What was reported to have failed without ending it."""
     ended: AttemptEnded | None = None
     settled_age_s: float | None = None
     """When the controller confirmed the end; None = not yet."""

@@ -7,6 +7,7 @@ becomes a report. So a lost, repeated or skipped status changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
@@ -19,8 +20,12 @@ from cotenant.controller.domain.events import (
     CheckpointDurable,
     FirstStepDone,
     FromAttempt,
+    TroubleSeen,
 )
 from cotenant.controller.domain.ids import HostId
+
+TROUBLES_MAX: Final = 16
+"""Reports of one attempt's troubles; after these its log has the rest."""
 
 Told = tuple[FromAttempt, Attempt]
 """A report, and the attempt's record once it is made."""
@@ -48,7 +53,10 @@ def from_status(attempt: Attempt, status: Status, host_id: HostId) -> Iterator[T
     if status.first_step is not None and not attempt.first_step:
         yield first_step(attempt, status.first_step, host_id)
         attempt = msgspec.structs.replace(attempt, first_step=True)
-    yield from _checkpoints(attempt, status.durable, host_id)
+    for told in _checkpoints(attempt, status.durable, host_id):
+        attempt = told[1]
+        yield told
+    yield from _troubles(attempt, status.failed, host_id)
 
 
 def from_result(attempt: Attempt, result: Result, host_id: HostId) -> Iterator[Told]:
@@ -99,3 +107,11 @@ def _checkpoints(attempt: Attempt, durable: tuple[Durable, ...], host_id: HostId
                 exact=each.exact,
             )
             yield event, attempt
+
+
+def _troubles(attempt: Attempt, failed: tuple[str, ...], host_id: HostId) -> Iterator[Told]:
+    for what in failed:
+        if what in attempt.troubles or len(attempt.troubles) >= TROUBLES_MAX:
+            continue
+        attempt = msgspec.structs.replace(attempt, troubles=(*attempt.troubles, what))
+        yield TroubleSeen(job_id=attempt.job_id, attempt=attempt.attempt, host_id=host_id, what=what), attempt

@@ -1,8 +1,8 @@
 """How the agent stands to its controller: greeting, welcomed, or lost from sight. Pure.
 
 Rule: nothing but `Hello` is sent before `Welcome`, for a controller that does not know this start of the
-agent must learn its devices and attempts first. Three heartbeats without an answer end the welcome: heartbeats,
-not seconds, for an agent that did not get a core for a while has not listened either.
+agent must learn its devices and attempts first. Three heartbeats without an answer end the welcome:
+heartbeats, not seconds, for an agent that did not get a core for a while has not listened either.
 """
 
 from __future__ import annotations

@@ -683,6 +683,9 @@ class Engine:
         self._ledger.rekey(job, lambda j: learn_progress(self._ledger, j, event, self.now_s))
         observe_sharing(self._ledger, job)
 
+    def _on_trouble(self, event: ev.TroubleSeen) -> None:
+        """Nothing changes: it is kept in the job's history, for the user."""
+
     def _on_durable(self, event: ev.CheckpointDurable) -> None:
         job = self._ledger.jobs.get(event.job_id)
         host = self._ledger.hosts.get(event.host_id)
@@ -957,6 +960,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     ev.FirstStepDone: Engine._on_first_step,
     ev.ProgressSeen: Engine._on_progress,
     ev.CheckpointDurable: Engine._on_durable,
+    ev.TroubleSeen: Engine._on_trouble,
     ev.AttemptEnded: Engine._on_ended,
     ev.ProfileLearned: Engine._on_profile,
     ev.PairObserved: Engine._on_pair,

@@ -124,6 +124,8 @@ class History:
             self._on_host.setdefault(host_id, {})[job_id] = None
 
     def _from_event(self, event: ev.AnyEvent, now_s: float) -> None:
+        if isinstance(event, ev.TroubleSeen):
+            self._note(Note(now_s, "TroubleSeen", event.job_id, "trouble", because("trouble", event.what)))
         if not isinstance(
             event, (ev.FirstStepDone, ev.CapabilitiesSeen, ev.CheckpointDurable, ev.AttemptEnded)
         ):

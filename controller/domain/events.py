@@ -156,6 +156,15 @@ class CheckpointDurable(Event, frozen=True, kw_only=True, tag="CheckpointDurable
     exact: bool = True
 
 
+class TroubleSeen(Event, frozen=True, kw_only=True, tag="TroubleSeen"):
+    """Something failed that does not end the attempt: a save on a full disk, a damaged checkpoint."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    host_id: HostId
+    what: str
+
+
 Outcome = Literal["finished", "user-failed", "infra-failed", "stopped", "never-started"]
 """`stopped`: it left on request, its state (if any was asked for) durable."""
 
@@ -213,7 +222,9 @@ FromUser = (
     | CheckpointRequested
     | PolicyChanged
 )
-FromAttempt = AttemptStarted | CapabilitiesSeen | FirstStepDone | CheckpointDurable | AttemptEnded
+FromAttempt = (
+    AttemptStarted | CapabilitiesSeen | FirstStepDone | CheckpointDurable | TroubleSeen | AttemptEnded
+)
 FromHost = HostJoined | HostSilent | HostBack | HostLost | HostDrained | HostResumed
 AnyEvent = (
     FromUser | FromHost | FromAttempt | ProgressSeen | ProfileLearned | PairObserved | Computed | AlarmRang

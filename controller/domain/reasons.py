@@ -84,6 +84,7 @@ TEMPLATES: Final[dict[str, str]] = {
     # Preemption and ends.
     "preempted-for": "preempted for {0}, which has {1} s left against {2} s",
     "preempted-by-user": "preempted by {0}",
+    "trouble": "{0}",
     "resumed-exact": "resumed exactly at step {0}",
     "resumed-equivalent": "resumed at step {0}, equivalent but not exact: {1}",
     "waits-for-victims": "its devices are held; {0} still has to save and leave",

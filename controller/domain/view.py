@@ -118,7 +118,7 @@ class View(Protocol):
         """Jobs that hold the device now, leaving ones included."""
 
     def shareable(self) -> Iterable[DeviceId]:
-        """Healthy devices with one tenant (leaving or not), no claim, and room for another; in device order."""
+        """Healthy devices with one tenant (leaving or not), no claim and room for another, in order."""
 
     def claimed_by(self, device_id: DeviceId) -> JobId | None:
         """The reserved job that gets the device next, if any."""

@@ -102,6 +102,7 @@ def full_or_read_only(person: Person, job: str, disk: Path) -> None:
     filler.write_bytes(bytes(room - 64 * 1024))
     assert person("checkpoint", job).code == 0
     when(lambda: "No space left on device" in person.logs(job), lambda: person.logs(job))
+    when(lambda: "No space left" in person("explain", job).out, lambda: person("explain", job).out)
     mount("-o", "remount,ro", str(disk))
     assert person("checkpoint", job).code == 0
     when(lambda: "Read-only file system" in person.logs(job), lambda: person.logs(job))
