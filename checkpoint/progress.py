@@ -6,6 +6,7 @@ arrived, one report later.
 
 from __future__ import annotations
 
+import atexit
 import math
 import time
 from typing import Any
@@ -24,12 +25,15 @@ class Progress:
         self._first = True
         self._reported_step = step
         self._reported_at_s = time.perf_counter()
+        self._unreported: tuple[int, int, Any] | None = None
         self._loss = _LossReader()
+        atexit.register(self.flush)
 
     def step_done(self, step: int, steps_used: int, loss: Any) -> None:
         now_s = time.perf_counter()
         elapsed_s = now_s - self._reported_at_s
         if elapsed_s < protocol.STEP_REPORT_PERIOD_S and not self._first:
+            self._unreported = (step, steps_used, loss)
             return
         if self._first:
             self._first = False
@@ -44,6 +48,17 @@ class Progress:
         )
         self._reported_step = step
         self._reported_at_s = now_s
+        self._unreported = None
+
+    def flush(self) -> None:
+        """Report what the rate limit held back: a job that ends well is seen at its last step."""
+        if self._unreported is None:
+            return
+        step, steps_used, loss = self._unreported
+        self._unreported = None
+        # No times: what lies between here and the last step was not training.
+        value = self._loss.read(loss)
+        self._channel.report(protocol.STEP, step=step, count=0, elapsed_s=0.0, s=steps_used, loss=value)
 
     def paused(self) -> None:
         """Time until now was not spent on steps (a save): do not count it."""
