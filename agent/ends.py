@@ -90,6 +90,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     host_oom_kills: int = 0
     """On the whole host meanwhile."""
     tails: Mapping[int, str] = {}
+    knows_saves: bool = True
+    """False on a gang's other hosts: rank 0 alone says what is durable."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,12 +140,18 @@ def _words(ending: Ending) -> dict[str, object]:
     newest = max((each.step for each in ending.durable), default=None)
     return {
         "reason": f" ({ending.stop_reason})" if ending.stop_reason else "",
-        "back": "no checkpoint was made" if newest is None else f"goes back to step {newest}",
+        "back": _back(newest, ending.knows_saves),
         "failed": f" ({ending.failed[-1]})" if ending.failed else "",
         "deadline_s": ending.deadline_s,
         "memory_mib": ending.memory_mib or 0.0,
         "host_memory_mib": ending.host_memory_mib,
     }
+
+
+def _back(newest: int | None, knows_saves: bool) -> str:
+    if not knows_saves:
+        return "goes back to its newest checkpoint, if there is one"
+    return "no checkpoint was made" if newest is None else f"goes back to step {newest}"
 
 
 def _never_ran(ending: Ending, problem: StartProblem) -> Verdict:

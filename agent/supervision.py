@@ -499,6 +499,7 @@ class Supervision:
             oom_kills=gone.oom_kills,
             host_oom_kills=gone.host_oom_kills,
             tails=gone.tails,
+            knows_saves=order.is_first_host,
         )
 
     @property

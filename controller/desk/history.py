@@ -264,10 +264,16 @@ def outcome_of(job: Job, stretch: Stretch, event: ev.AnyEvent) -> str:
     if job.phase is Phase.CANCELLED:
         return "cancelled"
     if isinstance(event, ev.AttemptEnded):
-        if event.outcome == "stopped" and stretch.stop_requested_s is not None:
-            return "preempted" if job.phase is not Phase.FAILED else "stopped"
-        return event.outcome
+        if event.outcome != "stopped" or stretch.stop_requested_s is None:
+            return event.outcome
+        if job.phase is Phase.FAILED:
+            return "stopped"
+        return _NOT_PREEMPTED.get(stretch.stop_reason.code if stretch.stop_reason else "", "preempted")
     return "ended"
+
+
+_NOT_PREEMPTED = {"host-lost": "host-lost", "gang-peer-ended": "stopped", "fenced": "stopped"}
+"""Codes of stops that nobody wanted: the rest of a gang is stopped when a part of it is gone."""
 
 
 def with_one_more(jobs: tuple[JobId, ...], job_id: JobId) -> tuple[JobId, ...]:

@@ -276,6 +276,12 @@ def test_what_we_ended_ourselves(cause: Any, outcome: str, text: str) -> None:
     assert verdict.detail.startswith(text)
 
 
+def test_a_host_that_hears_of_no_save_does_not_deny_that_there_is_one() -> None:
+    """Rank 0 says what is durable, to its own supervisor; a gang's other hosts do not know."""
+    verdict = decide(ending_of(Exit(rank=1, signal=9, was_told=True), cause="lease", knows_saves=False))
+    assert verdict.detail.endswith("goes back to its newest checkpoint, if there is one")
+
+
 def test_a_detail_is_one_line_of_bounded_length() -> None:
     exit_, log = python_error("ValueError: " + "x" * 10_000)
     assert len(decide(ending_of(exit_, tails=log)).detail) <= DETAIL_CHARS
