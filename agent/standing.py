@@ -32,6 +32,7 @@ class Standing:
         self._heartbeat_s = heartbeat_s
         self._hello_at_s = 0.0
         self._beat = 0
+        self._hellos = 0
         self._heard_s = 0.0
         """When the controller last answered a heartbeat or a hello."""
         self._unanswered = 0
@@ -55,6 +56,10 @@ class Standing:
         self.beat_at_s = self.reports_at_s = _NEVER
         self._hello_at_s = now_s
         self._heard_s = now_s
+
+    def next_hello(self) -> int:
+        self._hellos += 1
+        return self._hellos
 
     def hello_due(self, now_s: float) -> bool:
         if self.welcomed or now_s < self._hello_at_s:

@@ -303,7 +303,12 @@ class AgentState:
 
     def _greet(self, now_s: float) -> None:
         if self.standing.hello_due(now_s):
-            hello = Hello(session=self.config.session, report=self.config.report, attempts=self.inventory())
+            hello = Hello(
+                session=self.config.session,
+                report=self.config.report,
+                attempts=self.inventory(),
+                number=self.standing.next_hello(),
+            )
             self._out.send(hello)
 
     def _beat(self, now_s: float, cpu_percent: float | None) -> None:

@@ -128,7 +128,10 @@ class AgentsLink:
                 return True
             if not self._is_gone(link, now_s):
                 return True  # It greets again until we know.
-        if link is not None and link.address == address and link.hello == message:
+        if link is not None and link.session == message.session and message.number < link.hello.number:
+            return True  # From before the one that we know, by another road.
+        if link is not None and link.address == address and same_but_number(link.hello, message):
+            link.hello = message
             if link.welcomed:
                 self._welcome(host_id, link)
             return True
@@ -331,6 +334,10 @@ def not_allowed(who: Identity, message: wire.Hello) -> str:
     if who.role == "agent" and who.host != host_id:
         return f"this key belongs to host {who.host}, not to {host_id}: set agent.host or use the right key"
     return ""
+
+
+def same_but_number(one: wire.Hello, other: wire.Hello) -> bool:
+    return msgspec.structs.replace(one, number=other.number) == other
 
 
 def first_host(job: Job) -> HostId | None:

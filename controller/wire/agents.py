@@ -32,6 +32,9 @@ class Hello(AgentMessage, frozen=True, kw_only=True, tag="hello"):
     """Random per agent start: the controller refuses a second agent that claims a live host."""
     report: HostReport
     attempts: tuple[AttemptSeen, ...]
+    number: int = 0
+    """Counts the hellos of this session. One that arrives after a later one is not heard: its inventory lacks
+    what has started since, and the controller would stop that."""
 
 
 class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):

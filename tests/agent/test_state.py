@@ -679,6 +679,16 @@ def test_supervisors_hear_of_the_lease_when_they_are_a_tenth_behind() -> None:
     assert again.left_s == 100.0
 
 
+def test_an_agent_that_has_just_started_passes_on_no_lease_before_its_first_renewal() -> None:
+    """It knows of none yet, and a supervisor that is told "nothing left" ends its job."""
+    agent = running()
+    again, _ = agent.restarted(Found(**KEY, alive=True))
+    again.hear(Welcome(session=again.state.config.session, lease_s=100.0, reports_seen=0, journal="j"))
+    assert told(LeaseNow, again.say(Connected(**KEY))) == []
+    [news] = told(LeaseNow, again.hear(Renew(beat=1)))
+    assert news.left_s == pytest.approx(100.0)
+
+
 def test_without_a_lease_supervisors_hear_so_once() -> None:
     agent = welcomed()
     agent.obey(start())

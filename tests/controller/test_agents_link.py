@@ -54,6 +54,15 @@ def test_a_repeated_hello_is_answered_and_changes_nothing(station: Station) -> N
     assert len(station.told(address, Welcome)) == 2 and station.journal.last_seq == entries
 
 
+def test_a_hello_from_before_the_one_we_know_is_not_heard(station: Station) -> None:
+    station.agent_says(b"agent-h1", hello("h1", 2, number=5))
+    entries = station.journal.last_seq
+    station.agent_says(b"older-connection", hello("h1", 1, number=4))
+    assert station.journal.last_seq == entries
+    station.agent_says(b"agent-h1", hello("h1", 1, number=6))
+    assert len(station.core.state.engine.hosts[HostId("h1")].report.devices) == 1
+
+
 def test_a_hello_with_other_devices_is_a_new_fact(station: Station) -> None:
     station.join("h1", devices=1)
     station.agent_says(b"agent-h1", hello("h1", 3))

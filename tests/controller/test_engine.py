@@ -365,6 +365,46 @@ def test_a_lost_hosts_job_that_cannot_resume_keeps_its_devices_until_an_admin_gi
     assert (desk.phase(1), desk.hosts(1)) == ("loading", ("b",))
 
 
+def test_only_what_a_hosts_supervisors_will_end_goes_on_elsewhere() -> None:
+    """A supervisor ends its ranks with the lease if it knows that they can resume. What the submission says, or an
+    earlier attempt said, it does not know."""
+    desk = Desk("fifo", *(report(name, checkpoint_domain="nfs") for name in ("a", "b")))
+    desk.submit(1, resumable=True)
+    one = {"job_id": JobId("1"), "attempt": AttemptNo(1), "host_id": A}
+    desk.tell(ev.FirstStepDone(**one, step=0))  # type: ignore[arg-type]
+    assert desk.job(1).resumable
+    desk.tell(ev.HostLost(host_id=A, by="lease"))
+    assert desk.phase(1) == "running"
+    desk.tell(ev.HostJoined(report=report("a", checkpoint_domain="nfs"), attempts=(seen(1, 1),)))
+    desk.start(1)
+    desk.tell(ev.HostLost(host_id=A, by="lease"))
+    assert (desk.phase(1), desk.hosts(1)) == ("loading", ("b",))
+
+
+def test_a_job_that_was_started_from_a_checkpoint_goes_on_elsewhere_even_before_its_hello() -> None:
+    desk = Desk("fifo", *(report(name, checkpoint_domain="nfs") for name in ("a", "b")))
+    desk.run(1)
+    desk.durable(1, 20)
+    desk.end(1, "infra-failed")
+    desk.wait(10)
+    (host,) = desk.hosts(1)
+    desk.tell(ev.HostLost(host_id=host, by="lease"))
+    assert (desk.phase(1), desk.job(1).attempt) == ("loading", 3)
+
+
+def test_a_gang_can_resume_only_if_all_its_hosts_say_so() -> None:
+    desk = Desk("fifo", *(report(name, 2, checkpoint_domain="nfs") for name in ("a", "b")))
+    desk.submit(1, gpus=4)
+    for host_id, can in ((A, False), (B, True)):
+        of = {"job_id": JobId("1"), "attempt": AttemptNo(1), "host_id": host_id}
+        desk.tell(ev.CapabilitiesSeen(**of, resumable=can, accumulates=True, step=0))  # type: ignore[arg-type]
+        assert not desk.job(1).resumable
+
+
+def seen(job: int, attempt: int) -> ev.AttemptSeen:
+    return ev.AttemptSeen(job_id=JobId(str(job)), attempt=AttemptNo(attempt), running=True)
+
+
 def test_a_job_whose_host_answers_again_has_its_old_reason_back() -> None:
     desk = Desk("fifo")
     desk.run(1)

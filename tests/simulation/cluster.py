@@ -180,6 +180,7 @@ class Cluster:
             if not self.plan.gentle and chance.random() < 0.1
             else None,
             deaf=chance.random() < 0.1,
+            exit_s=chance.choice((0.3, 0.3, 8.0)),
         )
         self.natures[job_id] = nature
         measured = [(s, step_s * (1 + 0.1 * s), 600.0 / s) for s in (1, 2, 8)]
@@ -239,7 +240,11 @@ class Cluster:
         return 1.33 if shared else 1.0
 
     def waited(self, key: Key, wait_s: float) -> None:
+        """A rank stands at a step boundary. On one host an agreement takes no more than a few datagrams."""
         self.events["waits"] += 1
+        assert not self.plan.gentle or wait_s < 1.0, (
+            f"promise 3: a rank of {key} waited {wait_s:.1f} s at a step"
+        )
 
     # --- What the controller decides ---------------------------------------------------------------
 
@@ -465,8 +470,11 @@ class Cluster:
         if self.plan.gentle:
             assert job.phase is Phase.DONE, f"job {job.job_id} is {job.phase}: {job.reason}"
             ran = [key for key, training in self.trainings.items() if key[0] == job.job_id and training.ranks]
-            assert len(ran) == 1, f"promise 3: job {job.job_id} ran as attempts {ran}"
-            assert job.preemptions == 0
+            # Several short outages in a row are a long one.
+            outage_s = max(self.machines[host_id].longest_gap_s for host_id in job.visited)
+            assert len(ran) == 1 or outage_s > 0.5 * LEASE_S, (
+                f"promise 3: job {job.job_id} ran as attempts {ran}"
+            )
 
 
 FAULTS = (

@@ -189,6 +189,9 @@ class Machine:
         self.crash_in: int | None = None
         """Kill the agent after so many more effects: between any two of them."""
         self.halts: list[str] = []
+        self.renewed_s = 0.0
+        self.longest_gap_s = 0.0
+        """The longest time without a renewal."""
         self._events: list[AnyAgentEvent] = []
         self._busy = False
         self._address = b""
@@ -335,6 +338,9 @@ class Machine:
     def _receive(self, frame: bytes, life: int) -> None:
         if life == self.lives:
             message: wire.ToAgent = decode(frame, wire.ToAgent)
+            if isinstance(message, wire.Renew) and message.beat:
+                self.longest_gap_s = max(self.longest_gap_s, self.clock.now_s - self.renewed_s)
+                self.renewed_s = self.clock.now_s
             self.post(Heard(message=message))
 
     # --- Supervisors -------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ class Nature(msgspec.Struct, frozen=True, kw_only=True):
     uses_library: bool = True
     fails_at: int | None = None
     """A user's mistake: every attempt that comes this far exits with 1."""
+    exit_s: float = 0.3
+    """How long a process takes to go once it has finished or stopped."""
     deaf: bool = False
     """Ignores SIGTERM."""
 
@@ -108,6 +110,7 @@ class Training:
         self._saves: set[int] = set()
         self._looking = False
         self._first_said: set[int] = set()
+        self._finished = False
 
     def join(self, rank: Rank) -> None:
         self.ranks[rank.number] = rank
@@ -163,8 +166,9 @@ class Training:
             self._exit(self.ranks[0], exit_code=1)
             return
         if self.step >= self.nature.steps:
+            self._finished = True
             for rank in list(self.ranks.values()):
-                self._clock.soon(0.2, self._exit, rank, 0)
+                self._clock.soon(self.nature.exit_s, self._exit, rank, 0)
             return
         for rank in self.ranks.values():
             rank.waits_since_s = None
@@ -188,7 +192,7 @@ class Training:
 
     def _look(self) -> None:
         self._looking = False
-        if self._in_step or self.step is None or not self._all_live:
+        if self._in_step or self.step is None or not self._all_live or self._finished:
             return
         for rank in self.ranks.values():
             if rank.verdict is Verdict.WAIT:
@@ -246,7 +250,7 @@ class Training:
         if self._publish(self.ranks[0], step):
             for rank in list(self.ranks.values()):
                 rank.say(Stopped(v=1, rank=rank.number, step=step))
-                self._clock.soon(0.3, self._exit, rank, 0)
+                self._clock.soon(self.nature.exit_s, self._exit, rank, 0)
             return
         for rank in self.ranks.values():  # The job goes on; it may be asked again.
             rank.stopped, rank.verdict = False, Verdict.GO
