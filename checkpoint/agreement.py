@@ -61,7 +61,8 @@ class Agreement:
     """
     _promises: dict[tuple[str, int], _Promise] = field(default_factory=dict)
     _obeyed: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=2 * OPEN_MAX))
-    _attention_step: int = _NEVER
+    attention_step: int = _NEVER
+    """Nothing is asked of this rank before it."""
 
     def receive(self, order: Order) -> Confirm | None:
         """Take in one order; obeying it twice changes nothing."""
@@ -79,7 +80,7 @@ class Agreement:
     def arrive(self, step: int) -> Verdict:
         """`step` optimizer steps are complete. WAIT means: ask again when an order came or time is up."""
         self.completed = step
-        if step < self._attention_step:
+        if step < self.attention_step:
             return Verdict.GO
         due = [promise for promise in self._promises.values() if promise.step <= step]
         stops = any(promise.committed and promise.kind == STOP_AT for promise in due)
@@ -130,8 +131,8 @@ class Agreement:
 
     def _remember(self, promise: _Promise) -> None:
         self._promises[promise.kind, promise.proposal] = promise
-        self._attention_step = min(self._attention_step, promise.step)
+        self.attention_step = min(self.attention_step, promise.step)
 
     def _forget(self, promise: _Promise) -> None:
         del self._promises[promise.kind, promise.proposal]
-        self._attention_step = min((p.step for p in self._promises.values()), default=_NEVER)
+        self.attention_step = min((p.step for p in self._promises.values()), default=_NEVER)

@@ -37,7 +37,8 @@ class Channel:
         self._address = supervisor.parent / f"rank-{rank}.sock"
         self._rank = rank
         self._agreement = agreement
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._out.setblocking(False)
         self._in: socket.socket | None = None
@@ -91,6 +92,15 @@ class Channel:
 
     def arrive(self, step: int) -> Verdict:
         """The step boundary: what the supervisors have agreed for this step."""
+        agreement = self._agreement
+        with self._lock:
+            agreement.completed = step
+            if step < agreement.attention_step:
+                return Verdict.GO
+        return self._decided(step)
+
+    def _decided(self, step: int) -> Verdict:
+        """Something was proposed for this step: wait for the decision if there is none yet."""
         give_up_at_s = 0.0
         refusals: list[Confirm] = []
         with self._changed:

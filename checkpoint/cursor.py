@@ -24,19 +24,25 @@ class Cursor:
         self._pending: Position | None = None
         self._rng: dict[str, Any] | None = None
         self._sources: rng.Sources | None = None
-        self._open_rows: int | None = None
+        self._rows: tuple[int, int] | None = None
         self._exhausted = False
-
-    @property
-    def batch_is_open(self) -> bool:
+        self.batch_is_open = False
         """A batch was handed out and not yet counted."""
-        return self._open_rows is not None
 
     def capture(self) -> dict[str, Any]:
         """The position as plain values, at a step boundary."""
         if self._sources is not None:
             self.position.sources_now = self._sources.capture()
+        self.position.samples = self.samples
         return self.position.to_plain()
+
+    @property
+    def samples(self) -> int:
+        """Consumed in this epoch: batches times their size, at most all there are (the last is smaller)."""
+        if self._rows is None or self.position.batch < 0:
+            return self.position.samples
+        size, total = self._rows
+        return min(self.position.batch * size, total)
 
     def resume(self, position: dict[str, Any], random_state: dict[str, Any]) -> None:
         """Continue exactly where this rank was."""
@@ -56,6 +62,7 @@ class Cursor:
     def start_epoch(self, epoch: int) -> None:
         if epoch != self.position.epoch:
             self.position = Position(epoch=epoch)
+            self._rows = None
         self._exhausted = False
         if self._rng is not None:
             rng.restore(self._rng)
@@ -66,10 +73,12 @@ class Cursor:
         """What is saved next counts as the start of the next epoch, if this one's batches are used up."""
         if self._exhausted:
             self.position = Position(epoch=self.position.epoch + 1)
+            self._rows = None
             self._exhausted = False
 
     def opened(self, loader: Any, skip: str) -> Iterator[Any]:
         """The batches that are left of this epoch."""
+        self._rows = data.rows_of(loader)
         if not self.remembers:
             return iter(loader)
         pending, self._pending = self._pending, None
@@ -91,16 +100,11 @@ class Cursor:
         """Of this epoch, once its loader is open; None if the loader does not know."""
         return len(loader) - self.position.batch if hasattr(loader, "__len__") else None
 
-    def hand_out(self, batch: Any) -> Any:
-        self._open_rows = data.rows_in(batch)
-        return batch
-
     def consume(self) -> None:
         """The batch that was handed out is done with."""
-        if self._open_rows is not None:
+        if self.batch_is_open:
+            self.batch_is_open = False
             self.position.batch += 1
-            self.position.samples += self._open_rows
-            self._open_rows = None
 
     def exhaust(self) -> None:
         self._exhausted = True

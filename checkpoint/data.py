@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from cotenant.checkpoint import rng
@@ -86,26 +85,20 @@ def caveats(loader: Any, skip: str) -> list[str]:
     return found
 
 
-def rows_in(batch: Any) -> int:
-    """The number of samples in a batch: the first dimension of its first tensor, 0 if there is none."""
-    if isinstance(batch, torch.Tensor):
-        return int(batch.shape[0]) if batch.dim() else 0
-    if isinstance(batch, dict):
-        batch = list(batch.values())
-    if isinstance(batch, (list, tuple)):
-        for part in batch:
-            rows = rows_in(part)
-            if rows:
-                return rows
-    return 0
+def rows_of(loader: Any) -> tuple[int, int] | None:
+    """(samples in a batch, samples in an epoch) of this rank, None if the loader does not say."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    size = getattr(loader, "batch_size", None) or getattr(batch_sampler, "batch_size", None)
+    sampler: Any = getattr(loader, "sampler", None)
+    if not size or not hasattr(sampler, "__len__"):
+        return None
+    return int(size), len(sampler)
 
 
 def batches_for(samples: int, loader: Any) -> int:
     """How many of this loader's batches make up `samples`, rounded down; 0 if its batch size is not known."""
-    size = getattr(loader, "batch_size", None) or getattr(
-        getattr(loader, "batch_sampler", None), "batch_size", None
-    )
-    return samples // int(size) if size else 0
+    rows = rows_of(loader)
+    return samples // rows[0] if rows else 0
 
 
 def _advanced(iterator: Iterator[Any], drawn: Iterator[Any], count: int) -> Iterator[Any]:

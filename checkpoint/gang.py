@@ -65,6 +65,21 @@ def accumulation() -> Any:
     return sys.modules.get(f"{__package__.rpartition('.')[0]}.gradaccum")
 
 
+class NoAccumulation:
+    """Stands in for `gradaccum`'s state where the script does not use it."""
+
+    completed = 0
+    last_steps = 1
+    last_loss = None
+    counted_for_us = True
+
+
+def accumulation_counter() -> Any:
+    """The object in which `gradaccum` keeps its count of steps, the latest s and the latest loss."""
+    module = accumulation()
+    return NoAccumulation() if module is None else module.PROGRESS
+
+
 def limit_memory(env: Environment) -> None:
     """Take no more of the device than was planned for this process."""
     if env.memory_fraction is not None and torch.cuda.is_available():

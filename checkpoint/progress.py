@@ -6,7 +6,6 @@ arrived, one report later.
 
 from __future__ import annotations
 
-import atexit
 import math
 import time
 from typing import Any
@@ -18,51 +17,46 @@ from cotenant.checkpoint.channel import Channel
 
 
 class Progress:
-    """Rate-limits the `step` datagrams of one rank."""
+    """Rate-limits the `step` datagrams of one rank. Between reports a step costs one comparison."""
 
     def __init__(self, channel: Channel, step: int) -> None:
+        self.due_at_s = 0.0
+        """When the next report is due, by `time.perf_counter()`; the first step always is."""
         self._channel = channel
         self._first = True
         self._reported_step = step
         self._reported_at_s = time.perf_counter()
-        self._unreported: tuple[int, int, Any] | None = None
         self._loss = _LossReader()
-        atexit.register(self.flush)
 
-    def step_done(self, step: int, steps_used: int, loss: Any) -> None:
-        now_s = time.perf_counter()
-        elapsed_s = now_s - self._reported_at_s
-        if elapsed_s < protocol.STEP_REPORT_PERIOD_S and not self._first:
-            self._unreported = (step, steps_used, loss)
-            return
+    def report(self, now_s: float, step: int, steps_used: int, loss: Any) -> None:
+        """`step` steps are complete, and a report is due."""
         if self._first:
             self._first = False
             self._channel.tell(protocol.FIRST_STEP, step=step)
+        self._say(step, step - self._reported_step, now_s - self._reported_at_s, steps_used, loss)
+        self._reported_at_s = now_s
+        self.due_at_s = now_s + protocol.STEP_REPORT_PERIOD_S
+
+    def flush(self, step: int, steps_used: int, loss: Any) -> None:
+        """Say what the rate limit held back: a job that ends well is seen at its last step."""
+        if step > self._reported_step:
+            # No times: what lies between here and the last step was not training.
+            self._say(step, 0, 0.0, steps_used, loss)
+
+    def paused(self) -> None:
+        """Time until now was not spent on steps (a save): do not count it."""
+        self._reported_at_s = time.perf_counter()
+
+    def _say(self, step: int, count: int, elapsed_s: float, steps_used: int, loss: Any) -> None:
         self._channel.report(
             protocol.STEP,
             step=step,
-            count=step - self._reported_step,
+            count=count,
             elapsed_s=round(elapsed_s, 6),
             s=steps_used,
             loss=self._loss.read(loss),
         )
         self._reported_step = step
-        self._reported_at_s = now_s
-        self._unreported = None
-
-    def flush(self) -> None:
-        """Report what the rate limit held back: a job that ends well is seen at its last step."""
-        if self._unreported is None:
-            return
-        step, steps_used, loss = self._unreported
-        self._unreported = None
-        # No times: what lies between here and the last step was not training.
-        value = self._loss.read(loss)
-        self._channel.report(protocol.STEP, step=step, count=0, elapsed_s=0.0, s=steps_used, loss=value)
-
-    def paused(self) -> None:
-        """Time until now was not spent on steps (a save): do not count it."""
-        self._reported_at_s = time.perf_counter()
 
 
 class _LossReader:

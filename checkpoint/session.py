@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -74,12 +75,16 @@ class Session:
         self._channel: Channel | None = None
         self._progress: Progress | None = None
         self._agreement = Agreement(can_save=False)
+        self._steps_used = 0
+        self._report_at_s = 0.0
         self._stepped = False
         self._watched = self._watch_optimizers()
         gang.limit_memory(self._env)
         if self._env.socket is not None:
             self._channel = Channel(self._env.socket, self._env.rank, self._agreement)
         path = Path(root) if root is not None else self._env.root
+        self._plain = self._channel is None and (path is None or not self._state.models)
+        self._find_counter()
         if path is not None and self._state.models:
             self._restore(path, keep, idle_s_max)
         if self._channel is not None:
@@ -98,8 +103,8 @@ class Session:
 
     @property
     def samples(self) -> int:
-        """Samples this rank has consumed in the current epoch."""
-        return self._cursor.position.samples
+        """Samples this rank has consumed in the current epoch, as far as the loader knows its batch size."""
+        return self._cursor.samples
 
     @property
     def accumulation_history(self) -> str:
@@ -110,6 +115,7 @@ class Session:
         """The epochs that are left of `count`, from 0."""
         for epoch in range(self._cursor.position.epoch, count):
             self._loops = 0
+            self._find_counter()
             if self._sampler is not None and hasattr(self._sampler, "set_epoch"):
                 self._sampler.set_epoch(epoch)
             self._cursor.start_epoch(epoch)
@@ -125,6 +131,8 @@ class Session:
         """
         if skip not in data.SKIPS:
             raise ValueError(f"skip must be one of {', '.join(data.SKIPS)}, got {skip!r}")
+        if self.stopping:
+            raise SystemExit(0)
         if self._loops:
             raise CheckpointError(
                 "one `batches` loop per epoch: put `for epoch in state.epochs(n)` around it, and iterate "
@@ -134,13 +142,11 @@ class Session:
         iterator = self._cursor.opened(loader, skip)
         left = self._cursor.batches_left(loader)
         self._agreement.epoch = None if left is None else (self.step + left, len(loader))
-        while True:
+        cursor = self._cursor
+        for batch in iterator:
+            cursor.batch_is_open = True
+            yield batch
             self._boundary()
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                break
-            yield self._cursor.hand_out(batch)
         self._cursor.exhaust()
 
     def step_done(self, loss: Any = None) -> None:
@@ -174,6 +180,8 @@ class Session:
         atexit.unregister(self.close)
         if self._saver is not None:
             self._saver.finish()
+        if self._progress is not None:
+            self._progress.flush(self.step, self._steps_used, self._current_loss())
         if self._channel is not None:
             self._channel.close()
 
@@ -189,30 +197,43 @@ class Session:
             self._complete()
 
     def _complete(self) -> None:
-        self.step += 1
+        """One step is done. Runs in every step, with cold caches: every object touched here counts."""
+        self.step = step = self.step + 1
         self._stepped = False
-        if self._saver is None and self._channel is None:
+        if self._plain:
             return
-        accumulation = gang.accumulation()
-        steps_used = 1 if accumulation is None else accumulation.last_steps()
-        self._lineage.used(steps_used, self.step - 1)
-        if accumulation is not None:
-            accumulation.set_completed(self.step)
-        if self._saver is not None and self._first:
-            self._first_step_done(self._saver)
-        if self._channel is None:
+        counter = self._counter
+        counter.completed = step
+        if counter.last_steps != self._steps_used or self._first:
+            self._steps_changed(counter.last_steps)
+        channel = self._channel
+        if channel is None:
             return
-        if self._progress is not None:
-            self._progress.step_done(self.step, steps_used, self._current_loss(accumulation))
-        verdict = self._channel.arrive(self.step)
+        now_s = time.perf_counter()
+        if now_s >= self._report_at_s:
+            self._report_progress(now_s)
+        verdict = channel.arrive(step)
         if verdict is not Verdict.GO:
-            self._obey(self._channel, verdict)
+            self._obey(channel, verdict)
 
-    def _first_step_done(self, saver_: Saver) -> None:
+    def _steps_changed(self, steps_used: int) -> None:
+        """s is another one than in the step before, or there was none."""
+        self._steps_used = steps_used
+        self._lineage.used(steps_used, self.step - 1)
+        if self._first:
+            self._first_step_done()
+
+    def _report_progress(self, now_s: float) -> None:
+        assert self._progress is not None
+        self._progress.report(now_s, self.step, self._steps_used, self._current_loss())
+        self._report_at_s = self._progress.due_at_s
+
+    def _first_step_done(self) -> None:
         self._first = False
+        self._find_counter()
         self._state.first_step_done()
-        if self._stage:  # the optimizer has its state now
-            saver_.prepare(self._own())
+        if self._stage and self._saver is not None:  # the optimizer has its state now
+            self._saver.prepare(self._own())
 
     def _obey(self, channel: Channel, verdict: Verdict) -> None:
         assert self._saver is not None, "orders are refused where nothing can be saved"
@@ -234,10 +255,15 @@ class Session:
     def _own(self) -> dict[str, Any]:
         return {**self._state.own(self._env.rank), "position": self._cursor.capture()}
 
-    def _current_loss(self, accumulation: Any) -> Any:
-        if self._loss is not None or accumulation is None:
-            return self._loss
-        return accumulation.last_loss()
+    def _current_loss(self) -> Any:
+        return self._counter.last_loss if self._loss is None else self._loss
+
+    def _find_counter(self) -> None:
+        """Tell `gradaccum` how many steps are complete, if the script has imported it by now."""
+        self._counter = gang.accumulation_counter()
+        if not self._plain:
+            self._counter.counted_for_us = True
+            self._counter.completed = self.step
 
     def _watch_optimizers(self) -> bool:
         """Note each optimizer step: a batch without one (the script's own accumulation) ends no step."""
@@ -288,9 +314,7 @@ class Session:
         """Put a loaded checkpoint into the script's objects, and say what differs."""
         manifest, own, env = loaded.manifest, loaded.own, self._env
         self.step = manifest.step
-        accumulation = gang.accumulation()
-        if accumulation is not None:
-            accumulation.set_completed(self.step)
+        self._find_counter()  # the facts are about the step that comes next
         differences = []
         if manifest.world_size == env.world_size:
             differences += self._state.replay_gradient_order(loaded.shared, env.world_size)

@@ -67,7 +67,7 @@ class Schedule:
 
 @dataclass
 class Progress:
-    """The process-wide state of accumulation. `cotenant.checkpoint` reads it through the package's hook."""
+    """The process-wide state of accumulation. `cotenant.checkpoint`, if used, counts the steps in it."""
 
     schedule: Schedule | None = None
     completed: int = 0

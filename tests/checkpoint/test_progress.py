@@ -24,9 +24,10 @@ def test_what_the_rate_limit_held_back_is_told_at_the_end_and_only_once() -> Non
     heard = Heard()
     progress = Progress(heard, 0)  # type: ignore[arg-type]  # Two methods of the channel are used.
     for step in range(1, 6):
-        progress.step_done(step, 1, 0.5)
-    progress.flush()
-    progress.flush()
+        if progress.due_at_s <= 100.0:
+            progress.report(100.0, step, 1, 0.5)
+    progress.flush(5, 1, 0.5)
+    progress.flush(5, 1, 0.5)
     steps = [fields for name, fields in heard.said if name == protocol.STEP]
     assert [each["step"] for each in steps] == [1, 5]
     assert (steps[-1]["count"], steps[-1]["elapsed_s"], steps[-1]["loss"]) == (0, 0.0, 0.5)
