@@ -366,8 +366,8 @@ def test_a_lost_hosts_job_that_cannot_resume_keeps_its_devices_until_an_admin_gi
 
 
 def test_only_what_a_hosts_supervisors_will_end_goes_on_elsewhere() -> None:
-    """A supervisor ends its ranks with the lease if it knows that they can resume. What the submission says, or an
-    earlier attempt said, it does not know."""
+    """A supervisor ends its ranks with the lease if it knows that they can resume. What the submission or an
+    earlier attempt said it does not know."""
     desk = Desk("fifo", *(report(name, checkpoint_domain="nfs") for name in ("a", "b")))
     desk.submit(1, resumable=True)
     one = {"job_id": JobId("1"), "attempt": AttemptNo(1), "host_id": A}

@@ -42,6 +42,8 @@ class Watcher:
         """Hosts of each attempt that have been told to start it and have not said that it is gone."""
         self._last: dict[JobId, AttemptNo] = defaultdict(lambda: AttemptNo(0))
         self._last_command = 0
+        self._over: set[JobId] = set()
+        """Jobs that have ended and were looked at since."""
 
     def saw(self, event: ev.AnyEvent, commands: Iterable[AnyCommand], *, explain: bool = True) -> None:
         self._apply(event)
@@ -54,7 +56,8 @@ class Watcher:
                 check_reason(command.reason)
         self._check_devices()
         for job in self.engine.jobs.values():
-            self._check_job(job.job_id, explain)
+            if job.job_id not in self._over:
+                self._check_job(job.job_id, explain)
         for refusal in self.engine.refusals:
             check_reason(refusal)
 
@@ -111,6 +114,8 @@ class Watcher:
         assert job.queued_s <= job.wait_s + self._within_s
         assert (job.phase in ENDED) == (job.ended_s is not None)
         check_reason(job.reason)
+        if job.phase in ENDED:
+            self._over.add(job_id)
         if explain:
             for reason in self.engine.explain(job_id, now_s):
                 check_reason(reason)

@@ -24,7 +24,7 @@ SEEDS_EACH = 25
 ONE = os.environ.get("COTENANT_SIM_SEED", "")
 
 FOUND = {
-    "10": "a job that was said to be resumable, and whose library nobody had heard, ran on two hosts after a lease",
+    "10": "a job that was said to be resumable, whose library nobody had heard, ran twice after a lease",
     "147": "the same for an attempt whose hello was lost, because an earlier attempt had said hello",
     "5": "an agent that had just started told its supervisors that nothing was left of their lease",
     "93": "the same where the job had no checkpoint yet: it began again at step 0",
