@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import machine
 from private_slurm import PrivateSlurm, SlurmMissing
@@ -44,6 +45,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=30, help="jobs per side for the latency")
     parser.add_argument("--seconds", type=float, default=5.0, help="per side for the rate")
     parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--write", type=Path, default=None, help="a page for docs/results")
+    parser.add_argument("--note", default="", help="a line about the circumstances, for the page")
     options = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cotenant-bench-")))
@@ -62,6 +65,8 @@ def main() -> None:
     show(result)
     if options.json is not None:
         options.json.write_text(json.dumps(result, indent=2) + "\n")
+    if options.write is not None:
+        options.write.write_text(page(result, options))
 
 
 # --- Latency ---------------------------------------------------------------------------------------
@@ -183,6 +188,38 @@ def _quantile(values: Sequence[float], q: float) -> float:
     if len(values) < 2:
         return values[0]
     return statistics.quantiles(values, n=100, method="inclusive")[round(q * 100) - 1]
+
+
+def page(result: dict[str, Any], options: argparse.Namespace) -> str:
+    latency = "\n".join(
+        f"| {name} | {ms['p50']:.0f} | {ms['p99']:.0f} |" for name, ms in result["latency_ms"].items()
+    )
+    rates = "\n".join(
+        f"| {clients} | {sides['cotenant']:.0f} | {sides.get('slurm', float('nan')):.0f} |"
+        for clients, sides in result["submissions_per_s"].items()
+    )
+    return f"""# Submission, beside a local Slurm
+
+Submission to started worker, {result["jobs"]} jobs each, one at a time, in turns:
+
+| asked through | p50, ms | p99, ms |
+| --- | --- | --- |
+{latency}
+
+Durable submissions per second (jobs held back, so that nothing starts):
+
+| clients | cotenant | slurm |
+| --- | --- | --- |
+{rates}
+
+cotenant's clients are threads with the client library; Slurm's are `sbatch` processes. Slurm 22.05 with its default
+scheduler, which looks at new jobs at once when it has time and else every few seconds; it writes its state to
+disk on a schedule and not before it answers, so its acknowledgement promises less. Both have two nodes' worth of
+free devices on this machine.
+
+Command: `python bench/submission.py --jobs {options.jobs} --seconds {options.seconds:g}`
+{machine.sentences()} {options.note}
+"""
 
 
 def show(result: dict[str, object]) -> None:
