@@ -212,10 +212,9 @@ Durable submissions per second (jobs held back, so that nothing starts):
 | --- | --- | --- |
 {rates}
 
-cotenant's clients are threads with the client library; Slurm's are `sbatch` processes. Slurm 22.05 with its default
-scheduler, which looks at new jobs at once when it has time and else every few seconds; it writes its state to
-disk on a schedule and not before it answers, so its acknowledgement promises less. Both have two nodes' worth of
-free devices on this machine.
+cotenant's clients are threads with the client library, Slurm's are `sbatch` processes. Slurm is Debian's, with its
+default scheduler, two nodes of two pretend GPUs; cotenant has two CPU slots. cotenant answers when the submission
+is flushed to disk; what Slurm's answer promises was not examined.
 
 Command: `python bench/submission.py --jobs {options.jobs} --seconds {options.seconds:g}`
 {machine.sentences()} {options.note}
