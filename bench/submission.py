@@ -212,9 +212,9 @@ Durable submissions per second (jobs held back, so that nothing starts):
 | --- | --- | --- |
 {rates}
 
-cotenant's clients are threads with the client library, Slurm's are `sbatch` processes. Slurm is Debian's, with its
-default scheduler, two nodes of two pretend GPUs; cotenant has two CPU slots. cotenant answers when the submission
-is flushed to disk; what Slurm's answer promises was not examined.
+cotenant's clients are threads with the client library, Slurm's are `sbatch` processes. Slurm is
+Debian's, with its default scheduler, two nodes of two pretend GPUs; cotenant has two CPU slots. cotenant
+answers when the submission is flushed to disk; what Slurm's answer promises was not examined.
 
 Command: `python bench/submission.py --jobs {options.jobs} --seconds {options.seconds:g}`
 {machine.sentences()} {options.note}
