@@ -249,6 +249,13 @@ class Memory:
             yield from (Reported(sequence=each, event=event) for each in missing)
             missing = []
 
+    def kept_jobs(self) -> Iterator[JobId]:
+        """Jobs that were here, have nothing unsettled here, and that nobody said were over."""
+        unsettled = {key[0] for key, attempt in self.attempts.items() if attempt.settled_age_s is None}
+        for job_id in self.fences:
+            if job_id not in unsettled and job_id not in self.forgotten:
+                yield job_id
+
     def notes(self) -> Iterator[AnyNote]:
         """The shortest history that leads here: what the spool is compacted to."""
         yield Aged(age_s=self.age_s)

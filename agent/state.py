@@ -9,6 +9,7 @@ The parts: `roster.py` the attempts and their table, `standing.py` how we stand 
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -65,6 +66,8 @@ from cotenant.controller.wire.agents import (
 )
 
 WAITING_STARTS_MAX: Final = 64
+KEPT_TOLD_MAX: Final = 1000
+"""In one hello; the others follow once these are forgotten."""
 
 
 class AgentState:
@@ -307,6 +310,7 @@ class AgentState:
                 session=self.config.session,
                 report=self.config.report,
                 attempts=self.inventory(),
+                keeps=tuple(islice(self.memory.kept_jobs(), KEPT_TOLD_MAX)),
                 number=self.standing.next_hello(),
             )
             self._out.send(hello)

@@ -531,6 +531,11 @@ class Engine:
                 self._fence(host.host_id, *key)
             elif job.phase in LEAVING:
                 self._send_stop(job, host.host_id, job.phase is Phase.CHECKPOINTING)
+        # It may never have heard that a job is over.
+        for job_id in dict.fromkeys((*(seen.job_id for seen in event.attempts), *event.keeps)):
+            kept = ledger.jobs.get(job_id)
+            if kept is None or kept.phase in ENDED:
+                self._forget(host.host_id, job_id)
 
     def _on_silent(self, event: ev.HostSilent) -> None:
         self._flag_host(event.host_id, silent=True)
@@ -826,13 +831,16 @@ class Engine:
         while ended:
             one = ended.popleft()
             for host_id in one.visited:
-                self._out.append(ForgetJob(command_id=self._command_id(), host_id=host_id, job_id=one.job_id))
+                self._forget(host_id, one.job_id)
             for waiting_id in sorted(self._ledger.waiting_on.pop(one.job_id, ()), key=natural_key):
                 waiting = self._ledger.jobs.get(waiting_id)
                 if waiting is not None and waiting.phase is Phase.BLOCKED:
                     self._ledger.change(waiting, Change.UNBLOCK, self._submitted(waiting))
                     if not self._queue_or_block(waiting):
                         ended.append(waiting)
+
+    def _forget(self, host_id: HostId, job_id: JobId) -> None:
+        self._out.append(ForgetJob(command_id=self._command_id(), host_id=host_id, job_id=job_id))
 
     def _submitted(self, job: Job) -> Reason:
         return because("submitted", job.spec.user or "somebody")

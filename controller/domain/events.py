@@ -75,6 +75,8 @@ class HostJoined(Event, frozen=True, kw_only=True, tag="HostJoined"):
 
     report: HostReport
     attempts: tuple[AttemptSeen, ...] = ()
+    keeps: tuple[JobId, ...] = ()
+    """Jobs without an attempt here of which it keeps something (checkpoints, a fence)."""
 
 
 class HostSilent(Event, frozen=True, kw_only=True, tag="HostSilent"):

@@ -152,7 +152,8 @@ class AgentsLink:
     def _join(self, address: bytes, host_id: HostId, message: wire.Hello, now_s: float) -> None:
         if self._core.stuck:
             return  # It greets again in a second.
-        self._core.happen(HostJoined(report=message.report, attempts=message.attempts))
+        joined = HostJoined(report=message.report, attempts=message.attempts, keeps=message.keeps)
+        self._core.happen(joined)
         self._drop(host_id)
         link = Link(address=address, session=message.session, hello=message, heard_s=now_s)
         self._links[host_id], self._addresses[address] = link, host_id

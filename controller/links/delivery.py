@@ -82,8 +82,8 @@ def supersedes(later: AgentCommand, earlier: AgentCommand) -> bool:
     """Whether the earlier command needs not arrive any more."""
     if later.job_id != earlier.job_id:
         return False
-    if isinstance(later, ForgetJob):
-        return True
+    if isinstance(later, ForgetJob):  # But what still runs has to be stopped all the same.
+        return not isinstance(earlier, StopAttempt)
     if not isinstance(later, StopAttempt) or isinstance(earlier, ForgetJob):
         return False
     return earlier.attempt <= later.attempt

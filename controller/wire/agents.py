@@ -32,6 +32,8 @@ class Hello(AgentMessage, frozen=True, kw_only=True, tag="hello"):
     """Random per agent start: the controller refuses a second agent that claims a live host."""
     report: HostReport
     attempts: tuple[AttemptSeen, ...]
+    keeps: tuple[JobId, ...] = ()
+    """Other jobs of which this host keeps something and has not been told to forget."""
     number: int = 0
     """Counts the hellos of this session. One that arrives after a later one is not heard: its inventory lacks
     what has started since, and the controller would stop that."""

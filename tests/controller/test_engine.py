@@ -559,6 +559,17 @@ def test_every_host_that_a_job_ever_ran_on_is_told_to_forget_it() -> None:
     ]
 
 
+def test_a_host_that_still_keeps_an_ended_job_is_told_again_to_forget_it() -> None:
+    desk = Desk("fifo", report("a", 2))
+    desk.run(1)
+    desk.end(1)
+    desk.run(2)
+    kept = (JobId("1"), JobId("2"), JobId("77"))
+    desk.tell(ev.HostJoined(report=report("a", 2), attempts=(seen(2, 1),), keeps=kept))
+    forgotten = [c.job_id for c in desk.commands if isinstance(c, ForgetJob)]
+    assert forgotten == ["1", "77"]
+
+
 # --- Repeated and stale words --------------------------------------------------------------------------
 
 

@@ -454,6 +454,10 @@ class Cluster:
             assert not view.tenants(device_id), f"{device_id} is not free"
             assert view.claimed_by(device_id) is None
             assert device_id in view.free.devices(device.host_id, device.type), f"{device_id} is not offered"
+        for machine in self.machines.values():
+            assert machine.state is not None
+            kept = set(machine.state.memory.kept_jobs())
+            assert not kept, f"{machine.name} was never told to forget jobs {kept}"
         assert not any(count for counts in self.living.values() for count in counts.values()), (
             "ranks are left"
         )
