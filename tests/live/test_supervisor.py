@@ -121,12 +121,20 @@ class Attempt:
 
     def connect(self) -> socket.socket:
         self.await_file(CONTROL)
-        connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(WAIT_S)
-        with short_address(self.folder / CONTROL) as address:
-            connection.connect(address)
-        self.connection = connection
-        return connection
+        deadline_s = time.monotonic() + WAIT_S
+        while True:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(WAIT_S)
+            try:
+                with short_address(self.folder / CONTROL) as address:
+                    connection.connect(address)
+            except ConnectionRefusedError:  # The file is there a moment before anybody listens.
+                connection.close()
+                assert time.monotonic() < deadline_s, f"nobody listens at {self.folder / CONTROL}"
+                time.sleep(0.01)
+                continue
+            self.connection = connection
+            return connection
 
     def until(self, wanted: Callable[[Status], bool]) -> Status:
         """Wait for a status; the supervisor sends one with every change."""
