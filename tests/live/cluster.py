@@ -35,7 +35,7 @@ from cotenant.controller.wire.clients import AttemptView, JobView, ListJobs, Sho
 from cotenant.controller.wire.job import ENV_ACCUMULATION_SCHEDULE
 from tests.checkpoint.ranks import Warm, launch
 
-PATIENCE_S = 180.0
+PATIENCE_S = 420.0
 """For everything: this machine may be busy with other things. A broken test is slow, a good one is not."""
 LOOK_S = 0.1
 WITNESS = Path(__file__).with_name("witness.py")
@@ -117,6 +117,8 @@ class Training:
     profile: Profile | None = None
     gate_at: int = 0
     """After so many steps an attempt waits until the test opens the job's gate; 0: there is none."""
+    pace_s: float = 0.0
+    """A step takes at least so long until the gate is open for all attempts."""
     more: Mapping[str, object] = field(default_factory=dict)
     """Other fields of its JobSpec."""
 
@@ -224,7 +226,8 @@ class Cluster:
     def submit(self, training: Training) -> JobId:
         env = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder / "tmp")}
         env |= {MARK: os.environ[MARK]} if MARK in os.environ else {}
-        env |= {"WITNESS_GATE": f"{training.gate_at}:{self._gate(training)}"} if training.gate_at else {}
+        env["WITNESS_GATE"] = f"{training.gate_at}:{self._gate(training)}"
+        env["WITNESS_PACE"] = str(training.pace_s)
         argv = (sys.executable, *training.argv(self.witness, self.results / f"{training.name}.json"))
         fields: dict[str, object] = {
             "name": training.name,
@@ -245,8 +248,10 @@ class Cluster:
     def _gate(self, training: Training) -> Path:
         return self.folder / f"gate-{training.name}"
 
-    def open_gate(self, job_id: JobId) -> None:
-        self._gate(self.trainings[job_id]).touch()
+    def open_gate(self, job_id: JobId, attempt: int | None = None) -> None:
+        """For one attempt, or for this and all that follow."""
+        gate = self._gate(self.trainings[job_id])
+        (gate if attempt is None else gate.with_name(f"{gate.name}-a{attempt}")).touch()
 
     def look(self) -> dict[JobId, JobView]:
         return {job.job_id: job for job in self.client.ask(ListJobs(include_ended=True)).jobs}
@@ -307,6 +312,7 @@ class Cluster:
         """The job is done; its attempts were numbered in order, apart in time, and each rank ran each of them
         at most once."""
         shown = self.shown(job_id)
+        print_history(shown)
         assert shown.job.phase is Phase.DONE, (shown.job.name, shown.job.phase, shown.job.reason)
         attempts = shown.attempts
         assert [a.attempt for a in attempts] == list(range(1, shown.job.attempt + 1))
@@ -333,7 +339,7 @@ class References:
     def sha256(self, training: Training, attempts: Sequence[AttemptView] = ()) -> str:
         """The parameters that the training ends with when nobody disturbs it, with the same schedule of s."""
         trained = [attempt for attempt in attempts if attempt.first_step is not None]
-        schedule = schedule_of(trained) or "0:1"
+        schedule = in_short(schedule_of(trained) or "0:1")
         key = (training.script, training.steps, training.batch_size, training.workers, training.seed)
         if (*key, schedule) not in self._known:
             folder = self._folder / str(len(self._known))
@@ -357,6 +363,13 @@ def print_history(shown: Shown) -> None:
             f"  {a.attempt}: steps {a.start_step} to {a.end_step}, {times} s, {', '.join(a.devices)}"
             f" beside {a.co_tenants}, s = {a.accumulation_steps}: {a.outcome}: {a.reason}"
         )
+
+
+def in_short(schedule: str) -> str:
+    """The same schedule of s, named only where it changes: `0:1,82:1` is `0:1`."""
+    words = [word.split(":") for word in schedule.split(",")]
+    kept = [word for i, word in enumerate(words) if i == 0 or word[1] != words[i - 1][1]]
+    return ",".join(":".join(word) for word in kept)
 
 
 def parameters_of(path: Path) -> str:
