@@ -24,7 +24,7 @@ from cotenant.controller.journal.recovery import State, read_entry, replay
 from cotenant.controller.policies import registry
 from cotenant.controller.wire.clients import JobView, SetPolicy, Shown
 from cotenant.controller.wire.codec import unpack
-from tests.live.cluster import Cluster, References, Training, all_done, is_past, kill_if, print_history
+from tests.live.cluster import Cluster, References, Training, all_done, is_past, kill_if
 
 HOST = "h1"
 KINDS = ("controller", "agent", "supervisor", "worker")
@@ -229,8 +229,6 @@ def test_all_finish_right_and_none_runs_twice_whoever_is_killed(
 def check_what_happened(shown: dict[JobId, Shown], struck: list[str]) -> None:
     """The storm was one: everybody was hit, devices were shared, s was above 1, jobs were preempted."""
     attempts = [attempt for each in shown.values() for attempt in each.attempts]
-    for each in shown.values():
-        print_history(each)
     resumed = sum(attempt.start_step > 0 for attempt in attempts)
     print(f"struck: {struck}; {len(attempts)} attempts of {len(shown)} jobs, {resumed} resumed past step 0")
     assert set(struck) == set(KINDS)
@@ -279,7 +277,7 @@ def check_journal(folder: Path, shown: dict[JobId, Shown]) -> None:
 
 def folded(journal: Journal) -> Iterator[tuple[ev.AnyEvent, State]]:
     """Every event, with all invariants checked after it."""
-    config = unpack(journal.runs()[0].configuration, EngineConfig)
+    config: EngineConfig = unpack(journal.runs()[0].configuration, EngineConfig)
     state = State(Engine(registry.make, config, validate=True))
     for entry in journal.entries():
         event, decision = read_entry(journal, entry)

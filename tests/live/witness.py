@@ -3,6 +3,10 @@
 `python witness.py FOLDER SCRIPT [ARGUMENT ...]`. Each rank of a job holds a lock for as long as it lives
 and notes each start in FOLDER. A second live rank of another attempt cannot get the lock: it says so in
 the notes and fails, so that the whole job fails and nobody can overlook it.
+
+With WITNESS_GATE=STEPS:FILE the rank waits after so many optimizer steps of its own until FILE, or FILE-aN
+for attempt N, is there, so that what a test does to a running job never comes too late. With
+WITNESS_PACE=SECONDS each step takes at least so long until FILE is there. Neither changes a number.
 """
 
 from __future__ import annotations
@@ -42,18 +46,22 @@ def main() -> None:
 def close_gate(steps: int, file: Path, notes: Path) -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    done = 0
+    done, attempt = 0, os.environ["COTENANT_ATTEMPT"]
+    pace_s = float(os.environ.get("WITNESS_PACE", "0"))
+    for_attempt = file.with_name(f"{file.name}-a{attempt}")
 
-    def wait_at_gate(*_: object) -> None:
+    def step_done(*_: object) -> None:
         nonlocal done
         done += 1
+        if pace_s and not file.exists():
+            time.sleep(pace_s)
         if done == steps:
             with notes.open("a") as opened:
-                opened.write(f"gate {os.getpid()} {os.environ['COTENANT_ATTEMPT']} {time.time()}\n")
-        while done >= steps and not file.exists():
+                opened.write(f"gate {os.getpid()} {attempt} {time.time()}\n")
+        while 0 < steps <= done and not (file.exists() or for_attempt.exists()):
             time.sleep(POLL_S)
 
-    register_optimizer_step_post_hook(wait_at_gate)
+    register_optimizer_step_post_hook(step_done)
 
 
 if __name__ == "__main__":
