@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cotenant.controller.demo.plan import MeasuredJob
@@ -12,13 +12,16 @@ from cotenant.controller.demo.timeline import (
     Attempt,
     DeviceRow,
     JobName,
+    Phase,
     PolicyChange,
     Preemption,
     Segment,
     Timeline,
     Wait,
 )
-from cotenant.controller.wire.clients import NodeView, Shown
+from cotenant.controller.wire.clients import AttemptView, NodeView, Shown
+
+SHORTEST_WAIT_S = 0.2
 
 
 def job_reports(
@@ -64,57 +67,7 @@ def timeline_of(
 ) -> Timeline:
     """The picture's content; time 0 is the first submission."""
     start_s = min(s.job.submitted_s for s in shown)
-    segments: list[Segment] = []
-    attempts: list[Attempt] = []
-    waits: list[Wait] = []
-    preemptions: list[Preemption] = []
-    for s in shown:
-        waiting_s = s.job.submitted_s
-        for attempt in s.attempts:
-            end_s = attempt.ended_s if attempt.ended_s is not None else s.now_s
-            waits.append(
-                Wait(job=s.job.name, start_s=waiting_s - start_s, end_s=attempt.launched_s - start_s)
-            )
-            waiting_s = end_s
-            trained_s = attempt.first_step_s if attempt.first_step_s is not None else end_s
-            asked_s = attempt.stop_requested_s if attempt.stop_requested_s is not None else end_s
-            spans = (
-                ("loading", attempt.launched_s, min(trained_s, asked_s)),
-                ("running", trained_s, asked_s),
-                ("checkpointing", asked_s, end_s),
-            )
-            for device in attempt.devices:
-                for phase, from_s, to_s in spans:
-                    if to_s > from_s:
-                        segments.append(
-                            Segment(
-                                job=s.job.name,
-                                attempt=attempt.attempt,
-                                device=device,
-                                phase=phase,  # type: ignore[arg-type]  # One of the three above.
-                                start_s=from_s - start_s,
-                                end_s=to_s - start_s,
-                            )
-                        )
-            resumed = attempt.start_step if attempt.attempt > 1 else None
-            attempts.append(
-                Attempt(
-                    job=s.job.name,
-                    attempt=attempt.attempt,
-                    accumulation_steps=attempt.accumulation_steps,
-                    resumed_from_step=resumed,
-                )
-            )
-            if attempt.outcome == "preempted":
-                newcomer = _newcomer(shown, attempt.devices[0], end_s)
-                preemptions.append(
-                    Preemption(
-                        at_s=asked_s - start_s,
-                        device=attempt.devices[0],
-                        victim=s.job.name,
-                        newcomer=newcomer,
-                    )
-                )
+    attempts = [(s, attempt) for s in shown for attempt in s.attempts]
     return Timeline(
         title="cotenant demo",
         subtitle=subtitle,
@@ -124,12 +77,69 @@ def timeline_of(
             for d in node.report.devices
         ),
         jobs=tuple(JobName(job=s.job.name, name=s.job.name) for s in shown),
-        segments=tuple(segments),
-        attempts=tuple(attempts),
-        waits=tuple(w for w in waits if w.end_s - w.start_s > 0.2),
-        preemptions=tuple(preemptions),
+        segments=tuple(segment for s, attempt in attempts for segment in _segments(s, attempt, start_s)),
+        attempts=tuple(
+            Attempt(
+                job=s.job.name,
+                attempt=attempt.attempt,
+                accumulation_steps=attempt.accumulation_steps,
+                resumed_from_step=attempt.start_step if attempt.attempt > 1 else None,
+            )
+            for s, attempt in attempts
+        ),
+        waits=tuple(wait for s in shown for wait in _waits(s, start_s)),
+        preemptions=tuple(
+            Preemption(
+                at_s=_asked_s(s, attempt) - start_s,
+                device=attempt.devices[0],
+                victim=s.job.name,
+                newcomer=_newcomer(shown, attempt.devices[0], _end_s(s, attempt)),
+            )
+            for s, attempt in attempts
+            if attempt.outcome == "preempted"
+        ),
         policies=tuple(PolicyChange(at_s=max(0.0, at_s - start_s), policy=name) for at_s, name in policies),
     )
+
+
+def _end_s(s: Shown, attempt: AttemptView) -> float:
+    return attempt.ended_s if attempt.ended_s is not None else s.now_s
+
+
+def _asked_s(s: Shown, attempt: AttemptView) -> float:
+    """When it was asked to leave, or its end."""
+    return attempt.stop_requested_s if attempt.stop_requested_s is not None else _end_s(s, attempt)
+
+
+def _segments(s: Shown, attempt: AttemptView, start_s: float) -> Iterator[Segment]:
+    """What the attempt did on each of its devices."""
+    end_s, asked_s = _end_s(s, attempt), _asked_s(s, attempt)
+    trained_s = attempt.first_step_s if attempt.first_step_s is not None else end_s
+    spans: tuple[tuple[Phase, float, float], ...] = (
+        ("loading", attempt.launched_s, min(trained_s, asked_s)),
+        ("running", trained_s, asked_s),
+        ("checkpointing", asked_s, end_s),
+    )
+    for device in attempt.devices:
+        for phase, from_s, to_s in spans:
+            if to_s > from_s:
+                yield Segment(
+                    job=s.job.name,
+                    attempt=attempt.attempt,
+                    device=device,
+                    phase=phase,
+                    start_s=from_s - start_s,
+                    end_s=to_s - start_s,
+                )
+
+
+def _waits(s: Shown, start_s: float) -> Iterator[Wait]:
+    """The times before and between its attempts that are long enough to see."""
+    waiting_s = s.job.submitted_s
+    for attempt in s.attempts:
+        if attempt.launched_s - waiting_s > SHORTEST_WAIT_S:
+            yield Wait(job=s.job.name, start_s=waiting_s - start_s, end_s=attempt.launched_s - start_s)
+        waiting_s = _end_s(s, attempt)
 
 
 def _newcomer(shown: Sequence[Shown], device: str, at_s: float) -> str:

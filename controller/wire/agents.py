@@ -35,7 +35,7 @@ class Hello(AgentMessage, frozen=True, kw_only=True, tag="hello"):
     keeps: tuple[JobId, ...] = ()
     """Other jobs of which this host keeps something and has not been told to forget."""
     number: int = 0
-    """Counts the hellos of this session. One that arrives after a later one is not heard: its inventory lacks
+    """Counts the hellos of one session. One that arrives after a later one is not heard: its inventory lacks
     what has started since, and the controller would stop that."""
 
 
