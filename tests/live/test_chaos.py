@@ -27,6 +27,7 @@ from cotenant.controller.wire.codec import unpack
 from tests.live.cluster import Cluster, References, Training, all_done, is_past, kill_if
 
 HOST = "h1"
+TRAINED = (Phase.RUNNING, Phase.CHECKPOINTING, Phase.DONE)
 KINDS = ("controller", "agent", "supervisor", "worker")
 KEPT = ("phase", "attempt", "preemptions", "durable_step", "wait_s", "load_s", "run_s", "pause_s", "ended_s")
 """What the controller knows from its journal; telemetry is not in it."""
@@ -112,7 +113,7 @@ class Storm:
         victims: list[int] = []
 
         def hit(jobs: dict[JobId, JobView]) -> bool:
-            self._ran |= {(j.job_id, j.attempt) for j in jobs.values() if j.phase is Phase.RUNNING}
+            self._ran |= {(j.job_id, j.attempt) for j in jobs.values() if j.phase in TRAINED}
             found = self._victims(blow, jobs)
             victims[:] = found or []
             return found is not None and self._kill(blow, victims)
