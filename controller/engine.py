@@ -25,6 +25,7 @@ from cotenant.controller.domain.actions import (
     AnyAction,
     Compute,
     Decision,
+    Defer,
     Hold,
     Place,
     Preempt,
@@ -58,7 +59,10 @@ from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.domain.view import View
 from cotenant.controller.estimating import (
     estimate_arrival,
+    estimate_overheads,
     learn_duration,
+    learn_load,
+    learn_pause,
     learn_progress,
     observe_sharing,
     remaining_from,
@@ -122,7 +126,6 @@ class Engine:
         self.policy_parameters: Parameters = {}
         self._make_policy = make_policy
         self._policy = make_policy(self.policy_name, {})
-        self._policy_state = self._policy.save()
         self._ledger = Ledger(lambda job: self._policy.queue_key(job))
         self._alarms: list[Alarm] = []
         self._out: list[AnyCommand] = []
@@ -187,27 +190,26 @@ class Engine:
         """Apply the event, ask the policy, commit its answer (kept in `decision`)."""
         self._apply(event, now_s)
         decision = self._policy.decide(self._ledger, event)
-        state = self._policy.save()
-        if state != self._policy_state:
-            decision = msgspec.structs.replace(decision, policy_state=state)
-        return self._commit(decision)
+        self._commit(decision)
+        self._policy.observe(self._ledger, event, decision)
+        return self._out
 
     def fold(self, event: ev.AnyEvent, decision: Decision, now_s: float) -> list[AnyCommand]:
         """What `handle` did when `decision` was the answer; asks no policy."""
         self._apply(event, now_s)
         if decision.policy_state is not None:
             self._policy.load(decision.policy_state)
-        return self._commit(decision)
+        self._commit(decision)
+        self._policy.observe(self._ledger, event, decision)
+        return self._out
 
     def _apply(self, event: ev.AnyEvent, now_s: float) -> None:
         self._ledger.begin(now_s)
         self._out, self.refusals = [], []
         _HANDLERS[type(event)](self, event)
 
-    def _commit(self, decision: Decision) -> list[AnyCommand]:
+    def _commit(self, decision: Decision) -> None:
         self.decision = decision
-        if decision.policy_state is not None:
-            self._policy_state = decision.policy_state
         for action in decision.actions:
             refusal = self._carry_out(action)
             if refusal is not None:
@@ -216,7 +218,6 @@ class Engine:
         self._forget_old()
         if self._validate:
             self._ledger.check()
-        return self._out
 
     # --- Actions of the policy ---------------------------------------------------------------------
 
@@ -231,6 +232,16 @@ class Engine:
                 job = self._ledger.jobs.get(action.job_id)
                 if job is not None and job.phase is Phase.QUEUED:
                     job.reason = action.reason
+            case Defer():
+                job = self._ledger.jobs.get(action.job_id)
+                if job is None or job.phase is not Phase.QUEUED:
+                    return because(
+                        "refused-phase", f"to defer job {action.job_id}", job.phase if job else "gone"
+                    )
+                if not self.now_s <= action.until_s < float("inf"):
+                    return because("refused-time", action.until_s)
+                job.reason = action.reason
+                self._alarm(action.until_s, "wake", "", 0)
             case Wake():
                 if not self.now_s <= action.at_s < float("inf"):
                     return because("refused-time", action.at_s)
@@ -273,6 +284,7 @@ class Engine:
         if job.spec.job_class == "hp":
             return because("refused-class", job.job_id)
         if job.phase is Phase.RESERVED:
+            job.aborted_preemptions += 1
             self._unreserve(job, action.reason)
             return None
         if not job.preemptible:
@@ -339,7 +351,9 @@ class Engine:
         save = save and job.resumable
         job.stop_cause, job.stop_reason = cause, reason
         if job.phase is Phase.LOADING:
-            job.futile_preemptions += cause == "preempted"
+            if cause == "preempted":
+                job.futile_preemptions += 1
+                job.futile_s += self.now_s - job.phase_since_s
             save = False
         change = Change.SAVE_AND_STOP if save else Change.STOP
         self._ledger.change(job, change, reason)
@@ -416,6 +430,7 @@ class Engine:
             profile=spec.profile,
         )
         job.remaining_s, job.estimate_source = estimate_arrival(ledger.estimates, spec)
+        job.expected_load_s, job.expected_pause_s = estimate_overheads(ledger.estimates, spec)
         if job.profile is not None and (alone := job.profile.at(1)) is not None:
             job.solo_step_s = alone.step_s
         job.phase = Phase.HELD if spec.hold else Phase.QUEUED
@@ -502,7 +517,6 @@ class Engine:
     def _on_policy(self, event: ev.PolicyChanged) -> None:
         self._policy = self._make_policy(event.name, event.parameters)
         self.policy_name, self.policy_parameters = event.name, event.parameters
-        self._policy_state = self._policy.save()
         self._ledger.reorder_queues()
 
     # --- Events from hosts -------------------------------------------------------------------------
@@ -671,6 +685,7 @@ class Engine:
         job.infra_failures, job.avoid = 0, ()
         for host_id in job.hosts_left:
             self._clear_suspicion(self._ledger.hosts[host_id])
+        learn_load(self._ledger.estimates, job, self.now_s - job.phase_since_s)
         job.remaining_at_s = self.now_s
         job.step = max(job.step, event.step)
         self._ledger.change(job, Change.FIRST_STEP, job.placement.reason)
@@ -777,6 +792,8 @@ class Engine:
         elif cause in ("preempted", "user"):
             assert reason is not None
             job.preemptions += 1
+            if job.phase is Phase.CHECKPOINTING:
+                learn_pause(self._ledger.estimates, job, self.now_s - job.phase_since_s)
             self._requeue(job, Change.LEAVE, reason)
         elif cause == "lost":
             assert reason is not None
@@ -788,8 +805,8 @@ class Engine:
 
     def _finish(self, job: Job) -> None:
         learn_duration(self._ledger.estimates, job, self.now_s)
-        job.remaining_s = 0.0
         self._end(job, Change.FINISH, because("finished"))
+        job.remaining_s = 0.0
 
     def _user_failed(self, job: Job, detail: str) -> None:
         job.user_failures += 1
@@ -920,7 +937,7 @@ class Engine:
             alarms=sorted(self._alarms),
             policy_name=self.policy_name,
             policy_parameters=self.policy_parameters,
-            policy_state=self._policy_state,
+            policy_state=self._policy.save(),
         )
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -928,7 +945,6 @@ class Engine:
         self._policy = self._make_policy(snapshot.policy_name, snapshot.policy_parameters)
         self._policy.load(snapshot.policy_state)
         self.policy_name, self.policy_parameters = snapshot.policy_name, snapshot.policy_parameters
-        self._policy_state = snapshot.policy_state
         self._ledger.load(snapshot.ledger, snapshot.now_s)
         self._alarms = list(snapshot.alarms)
         heapq.heapify(self._alarms)

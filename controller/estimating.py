@@ -10,7 +10,7 @@ from __future__ import annotations
 from statistics import median
 
 from cotenant.controller.domain.events import ProgressSeen
-from cotenant.controller.domain.job import Job, JobSpec, Phase
+from cotenant.controller.domain.job import LOAD_S, PAUSE_S, Job, JobSpec, Phase
 from cotenant.controller.domain.pairs import signature
 from cotenant.controller.domain.perf import step_s
 from cotenant.controller.ledger import Estimates, Ledger
@@ -36,6 +36,44 @@ def estimate_arrival(estimates: Estimates, spec: JobSpec) -> tuple[float | None,
     if estimates.recent:
         return median(estimates.recent), "cluster median"
     return None, "none"
+
+
+def estimate_overheads(estimates: Estimates, spec: JobSpec) -> tuple[float, float]:
+    """Expected load and pause seconds of a new job: said > same command > any command > a default."""
+    return (
+        _expected(spec.load_s, estimates.loads, spec, LOAD_S),
+        _expected(spec.pause_s, estimates.pauses, spec, PAUSE_S),
+    )
+
+
+def _expected(said: float | None, seen: dict[str, list[float]], spec: JobSpec, default: float) -> float:
+    if said is not None:
+        return said
+    known = seen.get(_key(spec)) or seen.get("")
+    return median(known) if known else default
+
+
+def learn_load(estimates: Estimates, job: Job, load_s: float) -> None:
+    """A load has ended with a first step: what the job's next one, and those of its like, should take."""
+    if job.spec.load_s is None:
+        job.expected_load_s = load_s
+        _keep(estimates.loads, job, load_s)
+
+
+def learn_pause(estimates: Estimates, job: Job, pause_s: float) -> None:
+    """A job has saved and left."""
+    if job.spec.pause_s is None:
+        job.expected_pause_s = pause_s
+        _keep(estimates.pauses, job, pause_s)
+
+
+def _keep(seen: dict[str, list[float]], job: Job, spent_s: float) -> None:
+    for key in (_key(job.spec), ""):
+        times = seen.setdefault(key, [])
+        times.append(spent_s)
+        del times[:-KEPT_PER_COMMAND]
+    if len(seen) > COMMANDS_KEPT:
+        del seen[next(key for key in seen if key)]
 
 
 def learn_duration(estimates: Estimates, job: Job, now_s: float) -> None:

@@ -33,6 +33,10 @@ class Estimates(msgspec.Struct, kw_only=True):
 
     by_command: dict[str, list[float]] = {}
     recent: list[float] = []
+    loads: dict[str, list[float]] = {}
+    """Launch to first step, by command; under the empty key of all commands."""
+    pauses: dict[str, list[float]] = {}
+    """Stop request to devices free, likewise."""
 
 
 class Saved(msgspec.Struct, kw_only=True):
@@ -80,6 +84,8 @@ class Ledger:
         self._sizes: dict[tuple[Shape, str], int] = {}
         """What is known of `largest_...`, until a host changes."""
         self._active: SortedKeyList[Job, Any] = SortedKeyList(key=_end_key)
+        self._running: SortedKeyList[Job, Any] = SortedKeyList(key=_end_key)
+        self._loading: SortedKeyList[Job, Any] = SortedKeyList(key=_remaining_key)
 
     # --- Reading (the View) ------------------------------------------------------------------------
 
@@ -119,6 +125,14 @@ class Ledger:
     def on_devices(self) -> Sequence[Job]:
         active: Sequence[Job] = self._active
         return active
+
+    def running(self) -> Sequence[Job]:
+        running: Sequence[Job] = self._running
+        return running
+
+    def loading(self) -> Sequence[Job]:
+        loading: Sequence[Job] = self._loading
+        return loading
 
     def tenants(self, device_id: DeviceId) -> Sequence[JobId]:
         return self._tenants.get(device_id, ())
@@ -334,6 +348,10 @@ class Ledger:
             del self._queued[job.job_id]
         elif job.phase in ON_DEVICES:
             self._active.remove(job)
+            if job.phase is Phase.RUNNING:
+                self._running.remove(job)
+            elif job.phase is Phase.LOADING:
+                self._loading.remove(job)
 
     def _enter(self, job: Job) -> None:
         if job.phase is Phase.QUEUED:
@@ -350,6 +368,10 @@ class Ledger:
         elif job.phase in ON_DEVICES:
             job.end_s = self._end_s(job)
             self._active.add(job)
+            if job.phase is Phase.RUNNING:
+                self._running.add(job)
+            elif job.phase is Phase.LOADING:
+                self._loading.add(job)
         elif job.phase in ENDED:
             self.ended[job.job_id] = None
 
@@ -497,9 +519,13 @@ class Ledger:
         end_s = job.end_s
         self._enter(job)
         if job.phase in ON_DEVICES:
-            self._active.remove(job)
+            self._leave(job)
             job.end_s = end_s
             self._active.add(job)
+            if job.phase is Phase.RUNNING:
+                self._running.add(job)
+            elif job.phase is Phase.LOADING:
+                self._loading.add(job)
             self.start_on(job, job.hosts_left)
         for dependency in job.spec.after if job.phase in (Phase.BLOCKED, Phase.HELD) else ():
             self.waiting_on.setdefault(dependency.job_id, set()).add(job.job_id)
@@ -560,3 +586,7 @@ class Ledger:
 
 def _end_key(job: Job) -> tuple[float, int]:
     return (job.end_s, job.number)
+
+
+def _remaining_key(job: Job) -> tuple[float, int]:
+    return (float("inf") if job.remaining_s is None else job.remaining_s, job.number)

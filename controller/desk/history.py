@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.actions import Compute, Hold, Place, Preempt, Resize, Share, Wake
+from cotenant.controller.domain.actions import Compute, Defer, Hold, Place, Preempt, Resize, Share, Wake
 from cotenant.controller.domain.commands import AnyCommand, StartAttempt, StopAttempt
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, Phase
@@ -280,7 +280,7 @@ def with_one_more(jobs: tuple[JobId, ...], job_id: JobId) -> tuple[JobId, ...]:
     return jobs if job_id in jobs else (*jobs, job_id)
 
 
-def in_words(action: Place | Share | Preempt | Resize | Hold) -> str:
+def in_words(action: Place | Share | Preempt | Resize | Hold | Defer) -> str:
     """An action as a short phrase."""
     match action:
         case Place() | Share():
@@ -293,3 +293,5 @@ def in_words(action: Place | Share | Preempt | Resize | Hold) -> str:
             return f"resize to {', '.join(action.devices)}"
         case Hold():
             return "hold back"
+        case Defer():
+            return "put off"

@@ -50,6 +50,18 @@ class Hold(Action, frozen=True, kw_only=True, tag="Hold"):
     job_id: JobId
 
 
+class Defer(Action, frozen=True, kw_only=True, tag="Defer"):
+    """Think about a waiting job again at `until_s`, and about preempting `victims` for it (Lazer 4.2).
+
+    It stays queued and is reported with the reason; that nobody else preempts the victims meanwhile is the
+    policy's business.
+    """
+
+    job_id: JobId
+    victims: tuple[JobId, ...]
+    until_s: float
+
+
 class Wake(Action, frozen=True, kw_only=True, tag="Wake"):
     """Ask to be called again at `at_s`, whatever happens until then."""
 
@@ -64,7 +76,7 @@ class Compute(Action, frozen=True, kw_only=True, tag="Compute"):
     payload: dict[str, str | int | float | list[float]] = {}
 
 
-AnyAction = Place | Share | Preempt | Resize | Hold | Wake | Compute
+AnyAction = Place | Share | Preempt | Resize | Hold | Defer | Wake | Compute
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +84,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     actions: tuple[AnyAction, ...] = ()
     policy_state: bytes | None = None
-    """The policy's own state after this decision, if it changed."""
+    """Written by versions before `Policy.observe` only: the policy's state after this decision."""
 
 
 NOTHING = Decision()

@@ -67,6 +67,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     iterations: int | None = None
     """Optimizer steps in all."""
     expected_s: float | None = None
+    load_s: float | None = None
+    """Launch to first step, if known beforehand; else learned from what ran before."""
+    pause_s: float | None = None
+    """Stop request to devices free, if known beforehand; else learned."""
     time_limit_s: float | None = None
     share: Literal["auto", "never"] = "auto"
     resumable: bool | None = None
@@ -115,6 +119,10 @@ def _problem(spec: JobSpec) -> str:
         (
             spec.expected_s is not None and not 0 < spec.expected_s < 1e9,
             f"expected time must be positive, got {spec.expected_s}",
+        ),
+        (
+            any(known is not None and not 0 <= known < 1e9 for known in (spec.load_s, spec.pause_s)),
+            f"load and pause times must not be negative, got {spec.load_s} and {spec.pause_s}",
         ),
         (
             spec.time_limit_s is not None and not 0 < spec.time_limit_s < 1e9,
@@ -252,6 +260,10 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool = True
 
 
+LOAD_S = 30.0
+PAUSE_S = 5.0
+"""Expected of a job of which, and of whose like, nothing has been said or measured."""
+
 StopCause = Literal["", "preempted", "cancelled", "time-limit", "user", "peer", "lost", "fenced"]
 
 
@@ -299,6 +311,10 @@ class Job(msgspec.Struct, kw_only=True):
     remaining_at_s: float = 0.0
     slowdown: float = 1.0
     estimate_source: str = "none"
+    expected_load_s: float = LOAD_S
+    """What its next load is expected to take: said, else measured on it or on jobs like it."""
+    expected_pause_s: float = PAUSE_S
+    """What saving and leaving its devices is expected to take."""
     end_s: float = float("inf")
     """Predicted end of a running job: its place in the ledger's order of running jobs."""
     profile: Profile | None = None
@@ -315,6 +331,11 @@ class Job(msgspec.Struct, kw_only=True):
     """Every job that has shared a device with this one."""
     preemptions: int = 0
     futile_preemptions: int = 0
+    """Preempted while loading: the load was for nothing."""
+    aborted_preemptions: int = 0
+    """Its devices were taken away again while its victims still left them: their pause was for nothing."""
+    futile_s: float = 0.0
+    """Part of `load_s` that ended in a futile preemption."""
     user_failures: int = 0
     infra_failures: int = 0
     """In a row; back to 0 at a first step."""

@@ -114,6 +114,13 @@ class View(Protocol):
     def on_devices(self) -> Sequence[Job]:
         """Jobs that hold devices, by predicted end (unknown ends last)."""
 
+    def running(self) -> Sequence[Job]:
+        """RUNNING jobs by predicted end, which is also the order of their remaining time now as long as each
+        runs alone: nothing has to be sorted again as time passes."""
+
+    def loading(self) -> Sequence[Job]:
+        """LOADING jobs by remaining time, which does not move while they load."""
+
     def tenants(self, device_id: DeviceId) -> Sequence[JobId]:
         """Jobs that hold the device now, leaving ones included."""
 

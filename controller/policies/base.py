@@ -18,7 +18,9 @@ Parameters = dict[str, str | int | float | bool]
 class Policy(Protocol):
     """Decides; never acts. The engine asks after every event and checks every answer.
 
-    A policy's own state is an explicit value: `save` gives it as bytes, `load` takes it back.
+    `decide` changes nothing, in the policy or anywhere; what a policy remembers changes in `observe` alone,
+    which recovery calls as well, with the recorded decision. So nothing of the policy is journalled per
+    event: its state is a fold over the journal, and an explicit value for snapshots (`save`, `load`).
     """
 
     name: str
@@ -27,7 +29,10 @@ class Policy(Protocol):
         """Where a waiting job stands; must not change while it waits (the ledger keeps it sorted)."""
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
-        """What to do now that `event` has happened."""
+        """What to do now that `event` has happened. Changes nothing."""
+
+    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+        """Learn from an event and the decision on it, now carried out; `view` is as it is afterwards."""
 
     def explain(self, view: View, job: Job) -> Reason:
         """Why a queued job does not run at this moment."""
@@ -39,6 +44,9 @@ class Policy(Protocol):
 
 class Stateless:
     """For policies that keep nothing between decisions."""
+
+    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+        pass
 
     def save(self) -> bytes:
         return b""

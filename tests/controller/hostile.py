@@ -9,6 +9,7 @@ from cotenant.controller.domain.actions import (
     AnyAction,
     Compute,
     Decision,
+    Defer,
     Hold,
     Place,
     Preempt,
@@ -65,10 +66,10 @@ class Hostile(Stateless):
             case 6:
                 return Hold(job_id=job_id, reason=WHY)
             case 7:
-                return Wake(
-                    at_s=chance.choice((-1.0, float("nan"), float("inf"), view.now_s, view.now_s + 5)),
-                    reason=WHY,
-                )
+                at_s = chance.choice((-1.0, float("nan"), float("inf"), view.now_s, view.now_s + 5))
+                if chance.random() < 0.5:
+                    return Defer(job_id=job_id, victims=(job_id,), until_s=at_s, reason=WHY)
+                return Wake(at_s=at_s, reason=WHY)
             case _:
                 if chance.random() < 0.5:
                     return Resize(job_id=job_id, devices=some, reason=WHY)

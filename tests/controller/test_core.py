@@ -93,7 +93,8 @@ def test_a_full_disk_takes_back_all_that_was_on_its_way(station: Station) -> Non
     for client in clients_waiting:
         (answer,) = station.answers(client)
         assert isinstance(answer, clients.Failure)
-    ended = Report(sequence=1, event=end_of(station, JobId("1")))
+    long = msgspec.structs.replace(end_of(station, JobId("1")), detail="x" * 50_000)
+    ended = Report(sequence=1, event=long)
     station.agent_says(address, ended)
     assert station.told(address, ReportSeen) == [], "a report is not confirmed while it cannot be kept"
     empty_disk()
@@ -115,6 +116,7 @@ class Fragile:
     def __init__(self, real: Policy) -> None:
         self._real = real
         self.queue_key, self.save, self.load = real.queue_key, real.save, real.load
+        self.observe = real.observe
         self.explain = real.explain
 
     def decide(self, view: View, event: AnyEvent) -> Decision:

@@ -136,16 +136,19 @@ class Thoughtful:
         self._asked = 0
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
-        if isinstance(event, Computed):
-            self._answers.extend(event.values)
         if not isinstance(event, JobArrived):
             return NOTHING
-        self._asked += 1
-        numbers = [1.0, 2.0, 3.0 * self._asked]
+        number = self._asked + 1
+        numbers = [1.0, 2.0, 3.0 * number]
         request = Compute(
-            reason=because("finished"), request_id=self._asked, kind="mean", payload={"values": numbers}
+            reason=because("finished"), request_id=number, kind="mean", payload={"values": numbers}
         )
         return Decision(actions=(request,))
+
+    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+        self._asked += len(decision.actions)
+        if isinstance(event, Computed):
+            self._answers.extend(event.values)
 
     def save(self) -> bytes:
         return msgspec.msgpack.encode((self._asked, self._answers))

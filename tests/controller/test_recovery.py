@@ -132,7 +132,7 @@ class Mute:
     def __init__(self, real: Policy) -> None:
         self._real = real
         self.queue_key, self.save, self.load = real.queue_key, real.save, real.load
-        self.explain = real.explain
+        self.explain, self.observe = real.explain, real.observe
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
         raise AssertionError("recovery asked the policy")
