@@ -1,0 +1,83 @@
+"""What a simulated cluster is given to do: the jobs, in columns, and the cluster itself.
+
+Rule: a workload is a value. Everything random about it (models, estimates, chosen window) was drawn from its
+seed when it was made, so two policies that get the same workload get the same jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Seconds = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cluster:
+    """Equal hosts on one network, which see one file system of checkpoints."""
+
+    hosts: int
+    gpus_per_host: int
+    memory_mib: int = 81_920
+    max_tenants: int = 2
+    gpu_type: str = "gpu"
+
+    def __post_init__(self) -> None:
+        if self.hosts < 1 or self.gpus_per_host < 1 or self.max_tenants < 1 or self.memory_mib < 1:
+            raise ValueError(f"a cluster needs at least one host, GPU and tenant, got {self}")
+
+    @property
+    def gpus(self) -> int:
+        return self.hosts * self.gpus_per_host
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """n jobs in order of arrival; each column has shape (n,)."""
+
+    name: str
+    synthetic: bool
+    """Whether any job was generated: said wherever results are shown."""
+    submit_s: Seconds
+    """Not decreasing; the first is 0."""
+    duration_s: Seconds
+    """True training time alone, > 0. Only the world knows it."""
+    expected_s: Seconds
+    """What the policy is told."""
+    gpus: NDArray[np.int32]
+    load_s: Seconds
+    """Launch to first step, >= 0."""
+    pause_s: Seconds
+    """Stop request to devices free, >= 0."""
+    model: NDArray[np.int16]
+    """Index into `models`; -1 = none."""
+    models: tuple[str, ...]
+    hp: NDArray[np.bool_]
+    organisation: NDArray[np.int16]
+    """Index into `organisations`; -1 = none."""
+    organisations: tuple[str, ...]
+    job_ids: tuple[str, ...] = ()
+    """The trace's own; empty = the row's number."""
+    excluded: Mapping[str, int]
+    """Jobs of the trace that are not here: reason -> count."""
+
+    def __post_init__(self) -> None:
+        n = len(self.submit_s)
+        for name in ("duration_s", "expected_s", "gpus", "load_s", "pause_s", "model", "hp", "organisation"):
+            assert len(getattr(self, name)) == n, f"column {name} has another length"
+        assert not self.job_ids or len(self.job_ids) == n
+        assert n == 0 or (self.submit_s[0] == 0.0 and bool(np.all(np.diff(self.submit_s) >= 0.0)))
+        assert bool(np.all(self.duration_s > 0.0)) and bool(np.all(self.gpus >= 1))
+
+    def __len__(self) -> int:
+        return len(self.submit_s)
+
+    def offered_load(self, gpus: int) -> float:
+        """Work that arrives / work the cluster can do while it arrives; NaN if all arrive at once."""
+        span_s = float(self.submit_s[-1]) if len(self) else 0.0
+        if span_s <= 0.0:
+            return float("nan")
+        return float(np.dot(self.duration_s, self.gpus)) / (span_s * gpus)
