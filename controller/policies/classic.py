@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 from cotenant.controller.domain.actions import NOTHING, Decision
 from cotenant.controller.domain.events import AnyEvent
-from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.job import Job, Phase
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies.base import QUIET, Candidates, Stateless, is_possible, why_waiting
+from cotenant.controller.policies.victims import victims_for, worth_preempting
 
 UNKNOWN_S = 1e12
 """Jobs that say nothing about their length go last under size-based orders."""
@@ -121,7 +121,7 @@ class Srtf(Stateless):
 
 def preempt_longest(plan: Plan, newcomer: Job) -> bool:
     """Make room for the newcomer by preempting the jobs with the most remaining time, or do nothing."""
-    found = victims_for(plan, newcomer)
+    found = victims_for(plan, newcomer, worth_preempting(plan, newcomer))
     if found is None:
         return False
     victims, devices = found
@@ -136,43 +136,6 @@ def preempt_longest(plan: Plan, newcomer: Job) -> bool:
     return True
 
 
-def victims_for(plan: Plan, newcomer: Job) -> tuple[list[Job], tuple[DeviceId, ...]] | None:
-    """Running jobs, most remaining first, until the newcomer fits on what is free and what they leave.
-
-    Victims that turn out not to be needed are spared. None if no set of victims makes room.
-    """
-    if newcomer.remaining_s is None:
-        return None
-    trial = plan.fork()
-    tried: list[Job] = []
-    for job in sorted(
-        worth_preempting(plan, newcomer),
-        key=lambda j: (-(j.remaining_now_s(plan.view.now_s) or 0.0), j.number),
-    ):
-        tried.append(job)
-        trial.suppose_left(job)
-        devices = trial.find_free(newcomer)
-        if devices is not None:
-            chosen = set(devices)
-            return [v for v in tried if v.placement and chosen.intersection(v.placement.devices)], devices
-    return None
-
-
-def worth_preempting(plan: Plan, newcomer: Job) -> list[Job]:
-    """Jobs on devices that may be preempted and have more remaining time than the newcomer."""
-    view = plan.view
-    mine_s = newcomer.remaining_s or 0.0
-    return [
-        job
-        for job in view.on_devices()
-        if job.phase in (Phase.RUNNING, Phase.LOADING)
-        and job.preemptible
-        and not job.aged  # It has waited long enough for all its life.
-        and not plan.is_leaving(job.job_id)
-        and (job.remaining_now_s(view.now_s) or 0.0) > mine_s
-    ]
-
-
 def why_no_victims(view: View, job: Job) -> Reason | None:
     """Why the first in the queue preempts nobody."""
     if job.remaining_s is None:
@@ -181,6 +144,6 @@ def why_no_victims(view: View, job: Job) -> Reason | None:
     firm = [j.job_id for j in on_devices if not j.preemptible]
     if on_devices and len(firm) == len(on_devices):
         return because("not-preemptible", ", ".join(firm[:5]))
-    if on_devices and not worth_preempting(Plan(view), job):
+    if on_devices and next(worth_preempting(Plan(view), job), None) is None:
         return because("outlives", job.remaining_s)
     return None

@@ -1,0 +1,56 @@
+"""Whom to preempt for a newcomer: the parts that all preempting policies share.
+
+Rule: a walk over the jobs that run starts with the one that has most left to do and stops as soon as the
+question is answered; nothing is sorted per decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from cotenant.controller.domain.ids import DeviceId
+from cotenant.controller.domain.job import Job
+from cotenant.controller.domain.plan import Plan
+from cotenant.controller.domain.view import View
+
+
+def longest_first(view: View) -> Iterator[Job]:
+    """RUNNING and LOADING jobs by remaining time now, most first, ties by arrival; jobs of unknown length
+    are left out. The view must not change while this runs."""
+    now_s = view.now_s
+    known = [job for job in (*view.running(), *view.loading()) if job.remaining_s is not None]
+    known.sort(key=lambda job: (-(job.remaining_now_s(now_s) or 0.0), job.number))
+    return iter(known)
+
+
+def worth_preempting(plan: Plan, newcomer: Job) -> Iterator[Job]:
+    """Jobs that may be preempted and have more remaining time than the newcomer, longest first."""
+    mine_s, now_s = newcomer.remaining_s, plan.view.now_s
+    if mine_s is None:
+        return
+    for job in longest_first(plan.view):
+        if (job.remaining_now_s(now_s) or 0.0) <= mine_s:
+            return
+        # One that has aged has waited long enough for all its life.
+        if job.preemptible and not job.aged and not plan.is_leaving(job.job_id):
+            yield job
+
+
+def victims_for(
+    plan: Plan, newcomer: Job, candidates: Iterable[Job]
+) -> tuple[list[Job], tuple[DeviceId, ...]] | None:
+    """The first of the candidates, in their order, whose leaving makes room for the newcomer on what is free
+    and what they leave; and the devices it gets.
+
+    Candidates that turn out not to be needed are spared. None if all of them together do not make room.
+    """
+    trial = plan.fork()
+    tried: list[Job] = []
+    for job in candidates:
+        tried.append(job)
+        trial.suppose_left(job)
+        devices = trial.find_free(newcomer)
+        if devices is not None:
+            chosen = set(devices)
+            return [v for v in tried if v.placement and chosen.intersection(v.placement.devices)], devices
+    return None
