@@ -1,0 +1,113 @@
+"""The table of jobs of docs/traces.md: CSV with a header, one job a row, times in seconds.
+
+Rule: three columns are needed (submit_time_s, duration_s, gpus); every other may be missing or empty, which
+means that the source does not have it. Unknown columns are passed over.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from pathlib import Path
+
+import numpy as np
+
+from cotenant.controller.sim.traces.drafting import Draft, finish
+from cotenant.controller.sim.traces.problems import TraceProblem
+from cotenant.controller.sim.traces.table import Table, table
+from cotenant.controller.sim.traces.trace import Labels, Trace
+
+REQUIRED = ("submit_time_s", "duration_s", "gpus")
+COLUMNS = (
+    "job_id", "submit_time_s", "duration_s", "gpus", "user", "vc", "gpu_type", "state", "type", "pods",
+    "gpus_per_pod", "model", "organisation",
+)  # fmt: skip
+"""As they are written; `pods` and `gpus_per_pod` are always empty here, for `gpus` counts the whole job."""
+
+
+def read_schema(text: str, *, name: str, source: str = "", licence: str = "") -> Trace:
+    """The trace in a CSV of the schema.
+
+    Raises:
+        TraceProblem: the text is not in the schema, or no job is left.
+    """
+    jobs = table(text, name, wanted=(*COLUMNS, "trace"), required=REQUIRED)
+    kinds = Labels.of(tuple(kind.lower() for kind in jobs.text("type")))
+    return finish(
+        Draft(
+            name=name,
+            source=source,
+            licence=licence,
+            lines=jobs.lines,
+            submit_s=jobs.numbers("submit_time_s"),
+            duration_s=jobs.numbers("duration_s", negative=False),
+            gpus=jobs.numbers("gpus", negative=False),
+            job_ids=jobs.unique("job_id") if "job_id" in jobs else (),
+            user=Labels.of(jobs.text("user")),
+            vc=_vcs(jobs),
+            organisation=Labels.of(jobs.text("organisation")),
+            model=Labels.of(jobs.text("model")),
+            gpu_type=Labels.of(jobs.text("gpu_type")),
+            state=Labels.of(jobs.text("state")),
+            hp=kinds.codes == kinds.names.index("hp") if "hp" in kinds.names else None,
+            excluded={},
+            notes=[],
+        )
+    )
+
+
+def _vcs(jobs: Table) -> Labels:
+    """Column vc; where that is empty, column `trace` (several traces in one file) takes its place."""
+    vcs = Labels.of(jobs.text("vc"))
+    return vcs if vcs.known else Labels.of(jobs.text("trace"))
+
+
+def write_csv(trace: Trace, path: Path) -> None:
+    """Writes the trace in the schema, gzip'd if the name ends in .gz; the same trace gives the same bytes.
+
+    Raises:
+        TraceProblem: the file cannot be written.
+    """
+    data = schema_text(trace).encode()
+    try:
+        path.write_bytes(_packed(data) if path.suffix == ".gz" else data)
+    except OSError as error:
+        raise TraceProblem(f"cannot be written: {error.strerror}", file=str(path)) from None
+
+
+def _packed(data: bytes) -> bytes:
+    return gzip.compress(data, compresslevel=9, mtime=0)
+
+
+def schema_text(trace: Trace) -> str:
+    """The trace as CSV; numbers are exact (`repr` of the float, whole numbers without a point)."""
+    n = len(trace)
+    empty = [""] * n
+    kinds = (["hp" if hp else "spot" for hp in trace.hp.tolist()]) if np.any(trace.hp) else empty
+    columns = {
+        "job_id": list(trace.job_ids) or [str(row) for row in range(n)],
+        "submit_time_s": [plain(value) for value in trace.submit_s.tolist()],
+        "duration_s": [plain(value) for value in trace.duration_s.tolist()],
+        "gpus": [plain(value) for value in trace.gpus.tolist()],
+        "user": trace.user.texts(),
+        "vc": trace.vc.texts(),
+        "gpu_type": trace.gpu_type.texts(),
+        "state": trace.state.texts(),
+        "type": kinds,
+        "pods": empty,
+        "gpus_per_pod": empty,
+        "model": trace.model.texts(),
+        "organisation": trace.organisation.texts(),
+    }
+    shown = [name for name in COLUMNS if name != "organisation" or trace.organisation.known]
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(shown)
+    writer.writerows(zip(*(columns[name] for name in shown), strict=True))
+    return out.getvalue()
+
+
+def plain(value: float) -> str:
+    """The shortest text that reads as the same number."""
+    return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)

@@ -1,0 +1,224 @@
+"""Bytes of a file to columns of text and numbers, each error with its line and column.
+
+Rule: no other exception than `TraceProblem` leaves this module, whatever the bytes; every reader of a text
+format is built from these few functions.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cotenant.controller.sim.traces.problems import TraceProblem, nearest, shown
+from cotenant.controller.sim.traces.trace import Floats
+
+MAX_BYTES = 1 << 30
+"""Of the unpacked text: the largest public job table we know has a fifth of it."""
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """Columns of text by name; `lines[i]` is the line of row i in `file`."""
+
+    file: str
+    columns: dict[str, tuple[str, ...]]
+    lines: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __contains__(self, column: str) -> bool:
+        return column in self.columns
+
+    def text(self, column: str) -> tuple[str, ...]:
+        """Empty texts where the file lacks the column."""
+        return self.columns.get(column) or ("",) * len(self)
+
+    def numbers(self, column: str, *, negative: bool = True) -> Floats:
+        """Shape (n,); an empty field is NaN.
+
+        Raises:
+            TraceProblem: not a finite number, or below 0 where `negative` is False.
+        """
+        texts = self.columns[column]
+        try:
+            values = np.array([float(text) if text else math.nan for text in texts])
+        except ValueError:
+            values = None
+        given = np.fromiter(map(bool, texts), np.bool_, len(texts))
+        if values is None or bool(np.any(given & ~np.isfinite(values))) or any("_" in text for text in texts):
+            raise self._not_a_number(column)
+        if not negative and bool(np.any(below := values < 0.0)):
+            row = int(np.argmax(below))
+            raise self.problem(row, column, f"{texts[row]} is negative", "it must be 0 or more")
+        return values
+
+    def parsed(self, column: str, parse: Callable[[str], float], what: str) -> Floats:
+        """Like `numbers`, by a function that raises ValueError for what it cannot read; `what` it expects."""
+        texts = self.columns[column]
+        seen: dict[str, float] = {}
+        for row, text in enumerate(texts):
+            if text not in seen:
+                try:
+                    seen[text] = parse(text)
+                except (ValueError, OverflowError):
+                    raise self.problem(row, column, f"{shown(text)} is not {what}") from None
+        return np.fromiter((seen[text] for text in texts), np.float64, len(texts))
+
+    def problem(self, row: int, column: str, what: str, hint: str = "") -> TraceProblem:
+        return TraceProblem(what, file=self.file, line=int(self.lines[row]), column=column, hint=hint)
+
+    def _not_a_number(self, column: str) -> TraceProblem:
+        for row, text in enumerate(self.columns[column]):
+            if text and not _is_number(text):
+                hint = "an unknown value is an empty field" if text.strip().lower() in _ABSENT else ""
+                return self.problem(row, column, f"{shown(text)} is not a number", hint)
+        raise AssertionError("a column without a wrong number was refused")
+
+    def unique(self, column: str) -> tuple[str, ...]:
+        """The column's texts.
+
+        Raises:
+            TraceProblem: two rows have the same.
+        """
+        texts = self.text(column)
+        if len(set(texts)) != len(texts):
+            first: dict[str, int] = {}
+            for row, text in enumerate(texts):
+                if text in first:
+                    what = f"{shown(text)} is there twice, first in line {self.lines[first[text]]}"
+                    raise self.problem(row, column, what, "each job needs its own; or leave the column out")
+                first[text] = row
+        return texts
+
+
+_ABSENT = frozenset(("nan", "na", "n/a", "none", "null", "-", "inf", "-inf", "infinity", "?"))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return "_" not in text and math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def content(path: Path) -> bytes:
+    """The file's bytes, unpacked if they are gzip.
+
+    Raises:
+        TraceProblem: it cannot be read, is empty, larger than MAX_BYTES, or broken gzip.
+    """
+    try:
+        with path.open("rb") as file:
+            packed = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise TraceProblem(f"cannot be read: {reason}", file=str(path)) from None
+    except ValueError as error:
+        raise TraceProblem(f"is no file name: {error}", file=repr(str(path))) from None
+    if path.suffix == ".gz" and packed and not packed.startswith(GZIP_MAGIC):
+        hint = "rename it without .gz if it is plain text"
+        raise TraceProblem("is named .gz but does not hold gzip data", file=str(path), hint=hint)
+    data = unpacked(packed, str(path)) if packed.startswith(GZIP_MAGIC) else packed
+    if len(data) > MAX_BYTES:
+        raise TraceProblem(f"is larger than {MAX_BYTES >> 20} MiB", file=str(path), hint="cut it into parts")
+    if not data.strip():
+        raise TraceProblem("is empty", file=str(path))
+    return data
+
+
+def unpacked(packed: bytes, file: str) -> bytes:
+    """At most MAX_BYTES + 1 bytes: a small file may unpack to more than there is memory."""
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
+            return stream.read(MAX_BYTES + 1)
+    except EOFError:
+        raise TraceProblem("ends in the middle of its gzip data", file=file, hint="fetch it again") from None
+    except (OSError, zlib.error) as error:
+        raise TraceProblem(f"is broken gzip data: {error}", file=file, hint="fetch it again") from None
+
+
+def decoded(data: bytes, file: str) -> str:
+    """UTF-8 text, without a byte order mark.
+
+    Raises:
+        TraceProblem: other bytes.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+        what = "is UTF-16 text" if utf16 else f"byte 0x{data[error.start]:02x} is not UTF-8"
+        hint = f"convert it: iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8"
+        raise TraceProblem(what, file=file, line=line, hint=hint) from None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise TraceProblem("holds a NUL byte: it is no text file", file=file, line=line)
+    return text
+
+
+def table(
+    text: str,
+    file: str,
+    *,
+    wanted: Sequence[str] | None = None,
+    required: Sequence[str] = (),
+    delimiter: str = ",",
+    header: Sequence[str] | None = None,
+) -> Table:
+    """Delimited text with a header row (or the given `header`), only the `wanted` columns (None = all).
+
+    Raises:
+        TraceProblem: a required column is missing, a row has another number of fields, or broken quotes.
+    """
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    rows: list[tuple[str, ...]] = []
+    lines: list[int] = []
+    try:
+        names = [name.strip() for name in (next(reader, []) if header is None else header)]
+        check_header(names, file, required)
+        kept = [n for n, name in enumerate(names) if wanted is None or name in wanted]
+        pick: Callable[[list[str]], tuple[str, ...]] = (
+            itemgetter(*kept) if len(kept) > 1 else lambda row: tuple(row[n] for n in kept)
+        )
+        width = len(names)
+        for row in reader:
+            if len(row) != width:
+                if not row or row == [""]:
+                    continue
+                raise _ragged(file, reader.line_num, len(row), width)
+            rows.append(pick(row))
+            lines.append(reader.line_num)
+    except csv.Error as error:
+        raise TraceProblem(f"is not CSV: {error}", file=file, line=reader.line_num) from None
+    columns = list(zip(*rows, strict=True)) or [()] * len(kept)
+    picked = {names[n]: tuple(columns[place]) for place, n in enumerate(kept)}
+    return Table(file=file, columns=picked, lines=np.array(lines, np.int64))
+
+
+def check_header(names: Sequence[str], file: str, required: Sequence[str]) -> None:
+    """Raises TraceProblem where a required column is missing or a name is there twice."""
+    for name in required:
+        if name not in names:
+            hint = nearest(name, names) or f"it has {', '.join(map(shown, names[:12])) or 'no columns'}"
+            raise TraceProblem(f"has no column {name}", file=file, line=1, hint=hint)
+    twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
+    if twice:
+        raise TraceProblem(f"has two columns {shown(twice[0])}", file=file, line=1)
+
+
+def _ragged(file: str, line: int, found: int, wanted: int) -> TraceProblem:
+    hint = "is the file cut off?" if found < wanted else "a field that holds the separator needs quotes"
+    return TraceProblem(f"has {found} fields, the header has {wanted}", file=file, line=line, hint=hint)

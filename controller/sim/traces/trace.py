@@ -1,0 +1,176 @@
+"""A trace: what was submitted to a cluster, when, and how long it ran, in columns.
+
+Rule: a trace holds only what its source recorded (or what its generator drew, and then `synthetic` says so).
+Estimates, load times and whatever else a source never has are added by `preparing.prepare`, from a seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cotenant.controller.sim.traces.problems import TraceProblem, nearest
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64] | NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Labels:
+    """A column of text, each name kept once. `codes` has shape (n,): index into `names`, -1 = none."""
+
+    codes: NDArray[np.int32]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[str]) -> Labels:
+        """Names in order of first appearance; an empty text is none."""
+        names = dict.fromkeys(values)
+        names.pop("", None)
+        if not names:
+            return cls.none(len(values))
+        code = {name: number for number, name in enumerate(names)} | {"": -1}
+        return cls(
+            codes=np.fromiter((code[value] for value in values), np.int32, len(values)), names=(*names,)
+        )
+
+    @classmethod
+    def none(cls, rows: int) -> Labels:
+        return cls(codes=np.full(rows, -1, np.int32), names=())
+
+    @classmethod
+    def same(cls, name: str, rows: int) -> Labels:
+        return cls(codes=np.zeros(rows, np.int32), names=(name,))
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @property
+    def known(self) -> bool:
+        """Whether any row has a name."""
+        return bool(np.any(self.codes >= 0))
+
+    def take(self, rows: Rows) -> Labels:
+        return Labels(codes=self.codes[rows], names=self.names)
+
+    def used(self) -> Labels:
+        """The same column with only the names that some row has."""
+        used, codes = np.unique(self.codes, return_inverse=True)
+        first = 1 if len(used) and used[0] < 0 else 0
+        names = tuple(self.names[code] for code in used[first:].tolist())
+        return Labels(codes=(codes - first).astype(np.int32), names=names)
+
+    def texts(self) -> list[str]:
+        """One text a row, empty where there is none."""
+        names = (*self.names, "")
+        return [names[code] for code in self.codes.tolist()]
+
+    def counts(self) -> dict[str, int]:
+        """Rows by name, in order of `names`; rows without one are not counted."""
+        numbers = np.bincount(self.codes[self.codes >= 0], minlength=len(self.names))
+        return {name: int(number) for name, number in zip(self.names, numbers, strict=True) if number}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace:
+    """n jobs, each column of shape (n,); in order of submission, within each VC if `clock_per_vc`."""
+
+    name: str
+    source: str
+    """Who recorded it, or how it was made: cited wherever results are shown."""
+    licence: str
+    """Of the data; empty = unknown, the user's own file."""
+    synthetic: bool = False
+    submit_s: Floats
+    """On the source's own time axis."""
+    duration_s: Floats
+    """Execution without queueing, > 0."""
+    gpus: Floats
+    """Of the whole job, > 0; below 1 for a part of a shared device."""
+    job_ids: tuple[str, ...] = ()
+    """The source's own; empty = the row's number, from 0."""
+    user: Labels
+    vc: Labels
+    organisation: Labels
+    model: Labels
+    gpu_type: Labels
+    state: Labels
+    hp: NDArray[np.bool_]
+    """Class hp (never preempted); False where the source has no classes."""
+    clock_per_vc: bool = False
+    """Times restart at 0 in every VC: VCs must not be put on one time axis."""
+    excluded: Mapping[str, int] = field(default_factory=dict)
+    """Rows of the source that are no jobs here: reason -> count."""
+    notes: tuple[str, ...] = ()
+    """What a reader did that the user should know (rows put in order, ...)."""
+
+    def __post_init__(self) -> None:
+        n = len(self.submit_s)
+        for each in dataclasses.fields(self):
+            column = getattr(self, each.name)
+            if isinstance(column, np.ndarray | Labels):
+                assert len(column) == n, f"column {each.name} has {len(column)} rows, not {n}"
+        assert not self.job_ids or len(self.job_ids) == n
+        for numbers in (self.submit_s, self.duration_s, self.gpus):
+            assert bool(np.all(np.isfinite(numbers)))
+        assert bool(np.all(self.duration_s > 0.0)) and bool(np.all(self.gpus > 0.0))
+        assert self.clock_per_vc or bool(np.all(np.diff(self.submit_s) >= 0.0)), "not in order of submission"
+
+    def __len__(self) -> int:
+        return len(self.submit_s)
+
+    def take(self, rows: Rows) -> Trace:
+        """These rows, in this order (indices or a mask)."""
+        n = len(self)
+        chosen = np.arange(n)[rows]
+        columns: dict[str, Any] = {
+            each.name: column.take(chosen) if isinstance(column, Labels) else column[chosen]
+            for each in dataclasses.fields(self)
+            if isinstance(column := getattr(self, each.name), np.ndarray | Labels)
+        }
+        if self.job_ids:
+            columns["job_ids"] = tuple(self.job_ids[row] for row in chosen.tolist())
+        return dataclasses.replace(self, **columns)
+
+    def of_vc(self, vc: str) -> Trace:
+        """The jobs of one VC, on its own clock if it has one.
+
+        Raises:
+            TraceProblem: there is no such VC.
+        """
+        if vc not in self.vc.names or not np.any(rows := self.vc.codes == self.vc.names.index(vc)):
+            raise TraceProblem(
+                f"{self.name} has no VC {vc}", hint=nearest(vc, self.vc.names) or self._vcs_hint()
+            )
+        name = f"{self.name}/{vc}" if len(self.vc.counts()) > 1 else self.name
+        return dataclasses.replace(self.take(rows), name=name, clock_per_vc=False)
+
+    def on_one_clock(self, vc: str | None = None) -> Trace:
+        """The jobs of `vc`, or all of them where they share a time axis.
+
+        Raises:
+            TraceProblem: no such VC, or times restart in every VC and none was named.
+        """
+        if vc is not None:
+            return self.of_vc(vc)
+        if not self.clock_per_vc:
+            return self
+        if len(counts := self.vc.counts()) == 1:
+            return self.of_vc(next(iter(counts)))
+        raise TraceProblem(
+            f"{self.name} has {len(counts)} VCs, each with its own clock: their times cannot be put together",
+            hint=f"choose one with --vc: {self._vcs_text()}",
+        )
+
+    def _vcs_hint(self) -> str:
+        return f"it has {self._vcs_text()}" if self.vc.known else "it has no column vc: leave --vc out"
+
+    def _vcs_text(self) -> str:
+        counts = sorted(self.vc.counts().items(), key=lambda each: (-each[1], each[0]))
+        shown = ", ".join(f"{name} ({number:,} jobs)" for name, number in counts[:20])
+        return shown + (f" and {len(counts) - 20} more" if len(counts) > 20 else "")
