@@ -272,7 +272,7 @@ class Engine:
         job.waits_for = tuple(waits_for)
         if job.waits_for:
             ledger.change(job, Change.RESERVE, because("waits-for-victims", ", ".join(job.waits_for)))
-            ledger.claim(job, action.devices)
+            ledger.holdings.claim(job, action.devices)
         else:
             self._launch(job)
         return None
@@ -308,8 +308,7 @@ class Engine:
         if job.first_start_s is None:
             job.first_start_s = self.now_s
         ledger.change(job, Change.LAUNCH, placement.reason)
-        ledger.occupy(job)
-        ledger.start_on(job, job.hosts_left)
+        ledger.holdings.occupy(job, job.hosts_left)
         self._tenancy_changed(job)
         self._send_start(job)
         if job.spec.time_limit_s is not None:
@@ -324,11 +323,11 @@ class Engine:
 
     def _launch_reserved(self) -> None:
         """Start reserved jobs whose victims have all left. A few at most, so a scan of claims is cheap."""
-        for job_id in self._ledger.claimants():
+        for job_id in self._ledger.holdings.claimants():
             job = self._ledger.jobs[job_id]
             job.waits_for = tuple(v for v in job.waits_for if self._still_on(v, job))
             if not job.waits_for:
-                self._ledger.unclaim(job)
+                self._ledger.holdings.unclaim(job)
                 self._launch(job)
 
     def _still_on(self, victim_id: JobId, job: Job) -> bool:
@@ -336,7 +335,7 @@ class Engine:
         return any(victim_id in self._ledger.tenants(d) for d in job.placement.devices)
 
     def _unreserve(self, job: Job, reason: Reason, change: Change = Change.UNRESERVE) -> None:
-        self._ledger.unclaim(job)
+        self._ledger.holdings.unclaim(job)
         job.placement, job.waits_for = None, ()
         self._ledger.change(job, change, reason)
         if change is Change.UNRESERVE:
@@ -509,7 +508,7 @@ class Engine:
         if job is None or job.phase is not Phase.RUNNING or not job.resumable:
             return
         assert job.placement is not None
-        first = self._ledger.host_of(job.placement.devices[0])
+        first = self._ledger.holdings.host_of(job.placement.devices[0])
         self._out.append(
             SaveAttempt(command_id=self._command_id(), host_id=first, job_id=job.job_id, attempt=job.attempt)
         )
@@ -535,7 +534,7 @@ class Engine:
         self._heard_again(host.host_id)
         running = {(a.job_id, a.attempt) for a in event.attempts if a.running}
         listed = {(a.job_id, a.attempt) for a in event.attempts}
-        ours = {(j.job_id, j.attempt): j for j in ledger.on_host(host.host_id)}
+        ours = {(j.job_id, j.attempt): j for j in ledger.holdings.on_host(host.host_id)}
         for job_id, attempt in sorted(running - ours.keys()):
             self._fence(host.host_id, job_id, attempt)
         for key, job in ours.items():
@@ -553,7 +552,7 @@ class Engine:
 
     def _on_silent(self, event: ev.HostSilent) -> None:
         self._flag_host(event.host_id, silent=True)
-        for job in self._ledger.on_host(event.host_id):
+        for job in self._ledger.holdings.on_host(event.host_id):
             job.reason = self._silence(job, event.host_id)
         self._drop_reservations(event.host_id, because("not-answering", event.host_id))
 
@@ -566,7 +565,7 @@ class Engine:
 
     def _heard_again(self, host_id: HostId) -> None:
         """What was said of its jobs while it was silent is not true any more."""
-        for job in self._ledger.on_host(host_id):
+        for job in self._ledger.holdings.on_host(host_id):
             if job.reason in (self._silence(job, host_id), because("host-silent", host_id)):
                 assert job.placement is not None
                 job.reason = job.stop_reason or job.placement.reason
@@ -593,7 +592,7 @@ class Engine:
         host.lost = True
         host.reason = because("host-lost", event.host_id, event.by)
         self._ledger.refresh_host(host)
-        for job in self._ledger.on_host(event.host_id):
+        for job in self._ledger.holdings.on_host(event.host_id):
             if job.ends_with_lease or event.by != "lease":
                 if not job.stop_cause:
                     job.stop_cause, job.stop_reason = "lost", host.reason
@@ -620,7 +619,7 @@ class Engine:
                 self._ledger.rekey(job, without)
 
     def _drop_reservations(self, host_id: HostId, reason: Reason) -> None:
-        for job_id in self._ledger.claimants():
+        for job_id in self._ledger.holdings.claimants():
             job = self._ledger.jobs[job_id]
             if host_id in starting.hosts_of(self._ledger, job):
                 self._unreserve(job, reason)
@@ -748,7 +747,7 @@ class Engine:
         """The gang's processes on one host are gone (or count as gone)."""
         host = self._ledger.hosts[host_id]
         co_tenants = [self._ledger.jobs[p] for p in self._ledger.partners(job)]
-        self._ledger.vacate(job, host_id)
+        self._ledger.holdings.vacate(job, host_id)
         job.hosts_left = tuple(h for h in job.hosts_left if h != host_id)
         if _SEVERITY[outcome] >= _SEVERITY.get(job.outcome.partition(": ")[0], 0):
             job.outcome = f"{outcome}: {detail}" if detail else outcome

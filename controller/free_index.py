@@ -5,35 +5,67 @@ Rule: only the ledger writes it. A host that takes no new work is absent, whatev
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-
-from sortedcontainers import SortedDict, SortedList
 
 from cotenant.controller.domain.cluster import Host, HostState
 from cotenant.controller.domain.ids import DeviceId, HostId
 
 
-class FreeIndex:
-    """Free devices by host and type, and hosts by how many they have free. Implements `FreeHosts`."""
+class _Hosts:
+    """Hosts with devices of one type, by how many of them are free."""
+
+    __slots__ = ("by_count", "most", "total")
 
     def __init__(self) -> None:
-        self._devices: dict[tuple[HostId, str], SortedList[DeviceId]] = {}
-        self._hosts: SortedDict[str, list[SortedList[HostId]]] = SortedDict()  # type -> by count
+        self.by_count: list[list[HostId]] = [[]]
+        self.most = 0
+        self.total = 0
+
+    def add(self, host_id: HostId, count: int) -> None:
+        while len(self.by_count) <= count:
+            self.by_count.append([])
+        insort(self.by_count[count], host_id)
+        self.total += count
+        if count > self.most:
+            self.most = count
+
+    def remove(self, host_id: HostId, count: int) -> None:
+        hosts = self.by_count[count]
+        del hosts[bisect_left(hosts, host_id)]
+        self.total -= count
+        while self.most and not self.by_count[self.most]:
+            self.most -= 1
+
+
+class FreeIndex:
+    """Free devices by host and type, and hosts by how many they have free. Implements `FreeHosts`.
+
+    A host has a handful of devices and a type a few hundred hosts: plain sorted lists are the fastest.
+    """
+
+    def __init__(self) -> None:
+        self._devices: dict[tuple[HostId, str], list[DeviceId]] = {}
+        self._of_type: dict[str, _Hosts] = {}
+        self._types: tuple[str, ...] = ()
 
     def types(self) -> Sequence[str]:
-        return list(self._hosts)
+        return self._types
 
     def most(self, type: str) -> int:
-        buckets = self._hosts.get(type, [])
-        return next((count for count in range(len(buckets) - 1, 0, -1) if buckets[count]), 0)
+        hosts = self._of_type.get(type)
+        return 0 if hosts is None else hosts.most
+
+    def total(self, type: str) -> int:
+        hosts = self._of_type.get(type)
+        return 0 if hosts is None else hosts.total
 
     def with_free(self, type: str, count: int) -> Iterable[HostId]:
-        buckets = self._hosts.get(type, [])
-        return buckets[count] if count < len(buckets) else ()
+        hosts = self._of_type.get(type)
+        return () if hosts is None or count >= len(hosts.by_count) else hosts.by_count[count]
 
     def devices(self, host_id: HostId, type: str) -> Sequence[DeviceId]:
-        devices: Sequence[DeviceId] = self._devices.get((host_id, type), ())
-        return devices
+        return self._devices.get((host_id, type), ())
 
     def set_host(self, host: Host, is_free: Iterable[DeviceId]) -> None:
         """Put a host's free devices in, or take it out if it does not get new work."""
@@ -42,33 +74,44 @@ class FreeIndex:
             return
         free = set(is_free)
         for type in dict.fromkeys(device.type for device in host.report.devices):
-            devices = SortedList(
+            devices = sorted(
                 d.device_id for d in host.report.devices if d.type == type and d.device_id in free
             )
             self._devices[host.host_id, type] = devices
-            self._bucket(type, len(devices)).add(host.host_id)
+            if type not in self._of_type:
+                self._of_type[type] = _Hosts()
+                self._types = tuple(sorted(self._of_type))
+            self._of_type[type].add(host.host_id, len(devices))
 
     def remove_host(self, host_id: HostId) -> None:
         for key in [key for key in self._devices if key[0] == host_id]:
-            self._bucket(key[1], len(self._devices[key])).discard(host_id)
+            self._of_type[key[1]].remove(host_id, len(self._devices[key]))
             del self._devices[key]
 
-    def take(self, host_id: HostId, type: str, device_id: DeviceId) -> None:
+    def take(self, host_id: HostId, type: str, device_ids: Iterable[DeviceId]) -> None:
+        """Devices of one host and type are not free any more; those that were not stay so."""
         devices = self._devices.get((host_id, type))
-        if devices is not None and device_id in devices:
-            self._bucket(type, len(devices)).discard(host_id)
-            devices.remove(device_id)
-            self._bucket(type, len(devices)).add(host_id)
+        if devices is None:
+            return
+        before = len(devices)
+        for device_id in device_ids:
+            if device_id in devices:
+                devices.remove(device_id)
+        self._moved(host_id, type, before, len(devices))
 
-    def give(self, host_id: HostId, type: str, device_id: DeviceId) -> None:
+    def give(self, host_id: HostId, type: str, device_ids: Iterable[DeviceId]) -> None:
+        """Devices of one host and type are free; those that were stay so."""
         devices = self._devices.get((host_id, type))
-        if devices is not None and device_id not in devices:
-            self._bucket(type, len(devices)).discard(host_id)
-            devices.add(device_id)
-            self._bucket(type, len(devices)).add(host_id)
+        if devices is None:
+            return
+        before = len(devices)
+        for device_id in device_ids:
+            if device_id not in devices:
+                insort(devices, device_id)
+        self._moved(host_id, type, before, len(devices))
 
-    def _bucket(self, type: str, count: int) -> SortedList[HostId]:
-        buckets = self._hosts.setdefault(type, [])
-        while len(buckets) <= count:
-            buckets.append(SortedList())
-        return buckets[count]
+    def _moved(self, host_id: HostId, type: str, before: int, after: int) -> None:
+        if before != after:
+            hosts = self._of_type[type]
+            hosts.remove(host_id, before)
+            hosts.add(host_id, after)

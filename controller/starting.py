@@ -15,7 +15,7 @@ def gang_of(ledger: Ledger, job: Job) -> tuple[GangMember, ...]:
     assert job.placement is not None
     by_host: dict[HostId, list[DeviceId]] = {}
     for device_id in job.placement.devices:
-        by_host.setdefault(ledger.host_of(device_id), []).append(device_id)
+        by_host.setdefault(ledger.holdings.host_of(device_id), []).append(device_id)
     members: list[GangMember] = []
     first_rank = 0
     for host_id, devices in by_host.items():
@@ -27,7 +27,7 @@ def gang_of(ledger: Ledger, job: Job) -> tuple[GangMember, ...]:
 def hosts_of(ledger: Ledger, job: Job) -> tuple[HostId, ...]:
     """The hosts of a placement in rank order, whether or not their devices are still offered."""
     assert job.placement is not None
-    return tuple(dict.fromkeys(ledger.host_of(d) for d in job.placement.devices))
+    return tuple(dict.fromkeys(ledger.holdings.host_of(d) for d in job.placement.devices))
 
 
 def start_commands(

@@ -69,6 +69,9 @@ class FreeHosts(Protocol):
     def most(self, type: str) -> int:
         """The greatest number of free devices on one host."""
 
+    def total(self, type: str) -> int:
+        """Free devices on all hosts."""
+
     def with_free(self, type: str, count: int) -> Iterable[HostId]:
         """Hosts with exactly `count` free devices, in host order."""
 
@@ -106,6 +109,9 @@ class View(Protocol):
     def newcomers(self) -> Sequence[Job]:
         """Queued jobs that were not queued before this event, in the policy's order."""
 
+    def shape(self, job: Job) -> Shape:
+        """`shape_of(job)`, without working it out again for a job that waits."""
+
     def order_key(self, job: Job) -> tuple[Any, ...]:
         """Where a waiting job stands: aged jobs first, then the policy's key, then arrival."""
 
@@ -116,10 +122,15 @@ class View(Protocol):
 
     def running(self) -> Sequence[Job]:
         """RUNNING jobs by predicted end, which is also the order of their remaining time now as long as each
-        runs alone: nothing has to be sorted again as time passes."""
+        runs alone: nothing has to be sorted again as time passes. Of two equal ones the first to arrive
+        stands last; unknown ends are last of all. Cheap from both sides (`reversed`)."""
 
     def loading(self) -> Sequence[Job]:
-        """LOADING jobs by remaining time, which does not move while they load."""
+        """LOADING jobs by remaining time, which does not move while they load; ties as in `running`."""
+
+    def paced(self) -> Iterable[Job]:
+        """RUNNING jobs that go slower or faster than alone at the whole batch: only they may stand elsewhere
+        in the order of remaining time than in the order of ends."""
 
     def tenants(self, device_id: DeviceId) -> Sequence[JobId]:
         """Jobs that hold the device now, leaving ones included."""
@@ -129,6 +140,12 @@ class View(Protocol):
 
     def claimed_by(self, device_id: DeviceId) -> JobId | None:
         """The reserved job that gets the device next, if any."""
+
+    def claimants(self) -> Sequence[JobId]:
+        """Reserved jobs, in order of arrival."""
+
+    def claimants(self) -> Iterable[JobId]:
+        """Reserved jobs, in order of arrival."""
 
     def planned_mib(self, job: Job) -> int | None:
         """A placed job's planned memory per device; None = unknown."""

@@ -73,7 +73,7 @@ def test_the_free_index_says_what_counting_says(
         host_id = HostId(f"h{number % len(counts)}")
         devices = ledger.hosts[host_id].report.devices
         device_id = devices[device % len(devices)].device_id
-        (index.give if give else index.take)(host_id, "cpu", device_id)
+        (index.give if give else index.take)(host_id, "cpu", [device_id])
         (free[host_id].add if give else free[host_id].discard)(device_id)
     for host_id, here in free.items():
         assert list(index.devices(host_id, "cpu")) == sorted(here)

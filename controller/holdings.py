@@ -1,0 +1,249 @@
+"""Who holds which device, and who gets it next.
+
+Rule: a device is free when it is healthy, nobody holds it and nobody has a claim on it; every change here
+keeps the index of free devices and the set of shareable ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+import msgspec
+
+from cotenant.controller.domain.cluster import Device, Host, HostReport, HostState
+from cotenant.controller.domain.ids import DeviceId, HostId, JobId
+from cotenant.controller.domain.job import ON_DEVICES, Job
+from cotenant.controller.free_index import FreeIndex
+
+
+class Holdings:
+    """Devices, their tenants and the claims on them."""
+
+    def __init__(self, jobs: Mapping[JobId, Job]) -> None:
+        self.devices: dict[DeviceId, Device] = {}
+        self.free = FreeIndex()
+        self.departed: dict[DeviceId, Device] = {}
+        """Devices that left their host's report while a job was on them."""
+        self._jobs = jobs
+        self._tenants: dict[DeviceId, list[JobId]] = {}
+        self._claims: dict[DeviceId, JobId] = {}
+        self._shared_count = 0
+        """Devices with more than one tenant."""
+        self._shareable: set[DeviceId] = set()
+        self._shareable_in_order: list[DeviceId] | None = []
+        self._on_host: dict[HostId, dict[JobId, None]] = {}
+
+    # --- Reading -----------------------------------------------------------------------------------
+
+    def tenants(self, device_id: DeviceId) -> Sequence[JobId]:
+        return self._tenants.get(device_id, ())
+
+    def shareable(self) -> Sequence[DeviceId]:
+        if self._shareable_in_order is None:
+            self._shareable_in_order = sorted(self._shareable)
+        return self._shareable_in_order
+
+    def claimed_by(self, device_id: DeviceId) -> JobId | None:
+        return self._claims.get(device_id)
+
+    def claimants(self) -> Sequence[JobId]:
+        """Reserved jobs, in order of arrival."""
+        if not self._claims:
+            return ()
+        return sorted(set(self._claims.values()), key=lambda job_id: self._jobs[job_id].number)
+
+    def on_host(self, host_id: HostId) -> Sequence[Job]:
+        """Jobs whose current attempt still has processes (as far as is known) on the host, by arrival."""
+        here = (self._jobs[job_id] for job_id in self._on_host.get(host_id, ()))
+        return sorted(here, key=lambda job: job.number)
+
+    def host_of(self, device_id: DeviceId) -> HostId:
+        """Also of a device that is gone: devices are named after their hosts."""
+        device = self.devices.get(device_id)
+        return HostId(device_id.rpartition("/")[0]) if device is None else device.host_id
+
+    def partners(self, job: Job) -> tuple[JobId, ...]:
+        """Jobs that hold one of its devices at this moment, in device order."""
+        if not self._shared_count or job.placement is None or job.phase not in ON_DEVICES:
+            return ()
+        seen = {
+            other: None
+            for d in job.placement.devices
+            for other in self._tenants.get(d, ())
+            if other != job.job_id
+        }
+        return tuple(seen)
+
+    def all_free(self, device_ids: Sequence[DeviceId]) -> bool:
+        """Whether these are free devices of one type on one host that takes work. A quick yes: a no may
+        also mean that they are on several hosts."""
+        first = self.devices.get(device_ids[0])
+        if first is None:
+            return False
+        free = self.free.devices(first.host_id, first.type)
+        return all(device_id in free for device_id in device_ids)
+
+    # --- Hosts -------------------------------------------------------------------------------------
+
+    def put_devices(self, report: HostReport, known: Sequence[Device]) -> None:
+        """What a host has now, and what it had before."""
+        for device in known:
+            if not self._tenants.get(device.device_id) and device.device_id not in self._claims:
+                self.devices.pop(device.device_id, None)
+            else:  # Nobody gets it any more, unless the new report has it.
+                gone = msgspec.structs.replace(device, healthy=False, note="its host no longer has it")
+                self.devices[device.device_id] = self.departed[device.device_id] = gone
+        for device in report.devices:
+            self.devices[device.device_id] = device
+            self.departed.pop(device.device_id, None)
+
+    def refresh_host(self, host: Host) -> None:
+        """After a change of its state or devices."""
+        self.free.set_host(host, (d.device_id for d in host.report.devices if self.is_free(d)))
+
+    def note_tenancy(self, device_ids: Iterable[DeviceId]) -> None:
+        """Their tenants, claims or health may have changed."""
+        shareable, before = self._shareable, len(self._shareable)
+        changed = False
+        for device_id in device_ids:
+            if self.is_shareable(self.devices.get(device_id)):
+                shareable.add(device_id)
+            elif device_id in shareable:
+                shareable.remove(device_id)
+                changed = True
+        if changed or len(shareable) != before:
+            self._shareable_in_order = None
+
+    def is_free(self, device: Device) -> bool:
+        return (
+            device.healthy
+            and not self._tenants.get(device.device_id)
+            and device.device_id not in self._claims
+        )
+
+    def is_shareable(self, device: Device | None) -> bool:
+        if device is None or not device.healthy or device.max_tenants < 2:
+            return False
+        here = self._tenants.get(device.device_id)
+        return here is not None and len(here) == 1 and device.device_id not in self._claims
+
+    # --- Taking and giving back --------------------------------------------------------------------
+
+    def claim(self, job: Job, devices: Sequence[DeviceId]) -> None:
+        """Nobody else gets these devices, though victims may still be on them."""
+        for device_id in devices:
+            assert device_id not in self._claims, f"{device_id} is already claimed"
+            self._claims[device_id] = job.job_id
+        self._take(devices)
+
+    def unclaim(self, job: Job) -> None:
+        assert job.placement is not None
+        mine = [d for d in job.placement.devices if self._claims.get(d) == job.job_id]
+        for device_id in mine:
+            del self._claims[device_id]
+        self._give(mine)
+
+    def occupy(self, job: Job, hosts: Iterable[HostId]) -> None:
+        """The gang holds its devices, and has processes on these hosts, from now on."""
+        assert job.placement is not None
+        job_id = job.job_id
+        for device_id in job.placement.devices:
+            if self._claims:
+                claim = self._claims.pop(device_id, job_id)
+                assert claim == job_id, f"{device_id} is claimed by {claim}"
+            here = self._tenants.get(device_id)
+            if here is None:
+                here = self._tenants[device_id] = []
+            limit = self.devices[device_id].max_tenants
+            assert job_id not in here and len(here) < limit, f"{device_id}: too many tenants: {here}"
+            here.append(job_id)
+            if len(here) > 1:
+                self._shared_count += len(here) == 2
+                here.sort(key=lambda job_id: self._jobs[job_id].number)  # One order, after a restart too.
+        self._take(job.placement.devices)
+        for host_id in hosts:
+            self._on_host.setdefault(host_id, {})[job_id] = None
+
+    def vacate(self, job: Job, host_id: HostId) -> None:
+        """Every process of the gang on this host is gone."""
+        assert job.placement is not None
+        gone = []
+        for device_id in job.placement.devices:
+            here = self._tenants.get(device_id, [])
+            if self.host_of(device_id) == host_id and job.job_id in here:
+                self._shared_count -= len(here) == 2
+                here.remove(job.job_id)
+                gone.append(device_id)
+        self._give(gone)
+        self._on_host.get(host_id, {}).pop(job.job_id, None)
+
+    def restore(self, job: Job) -> None:
+        """Take over what a saved job holds; hosts are refreshed afterwards."""
+        if job.phase in ON_DEVICES:
+            for host_id in job.hosts_left:
+                self._on_host.setdefault(host_id, {})[job.job_id] = None
+        for device_id in job.placement.devices if job.placement is not None else ():
+            if job.phase not in ON_DEVICES:
+                self._claims[device_id] = job.job_id
+            elif self.host_of(device_id) in job.hosts_left:
+                here = self._tenants.setdefault(device_id, [])
+                here.append(job.job_id)
+                self._shared_count += len(here) == 2
+
+    def _take(self, device_ids: Sequence[DeviceId]) -> None:
+        for (host_id, type), here in self._by_host(device_ids):
+            self.free.take(host_id, type, here)
+        self.note_tenancy(device_ids)
+
+    def _give(self, device_ids: Sequence[DeviceId]) -> None:
+        for (host_id, type), here in self._by_host(device_ids):
+            self.free.give(host_id, type, [d for d in here if self.is_free(self.devices[d])])
+        for device_id in device_ids if self.departed else ():
+            if device_id in self.departed and not (self._tenants.get(device_id) or device_id in self._claims):
+                del self.devices[device_id], self.departed[device_id]
+        self.note_tenancy(device_ids)
+
+    def _by_host(
+        self, device_ids: Sequence[DeviceId]
+    ) -> Iterator[tuple[tuple[HostId, str], Sequence[DeviceId]]]:
+        """Devices of one host and type together; those of a placement stand together already."""
+        devices = self.devices
+        if len(device_ids) == 1:
+            device = devices[device_ids[0]]
+            yield (device.host_id, device.type), device_ids
+            return
+        for key, here in groupby(device_ids, lambda d: (devices[d].host_id, devices[d].type)):
+            yield key, list(here)
+
+    def check(self, hosts: Iterable[Host]) -> None:
+        """Assert that nobody holds what cannot be held, and that the indexes say what counting says."""
+        alone = [d.device_id for d in self.devices.values() if self.is_shareable(d)]
+        assert list(self.shareable()) == sorted(self._shareable) == sorted(alone)
+        assert self._shared_count == sum(1 for here in self._tenants.values() if len(here) > 1)
+        for device_id, here in self._tenants.items():
+            if here:
+                self._check_device(self.devices[device_id], here)
+        total: dict[str, int] = {}
+        for host in hosts:
+            is_up = host.state is HostState.OK
+            wanted = {d.device_id for d in host.report.devices if is_up and self.is_free(d)}
+            types = {d.type for d in host.report.devices}
+            free = {type: self.free.devices(host.host_id, type) for type in types}
+            assert {d for devices in free.values() for d in devices} == wanted, host.host_id
+            for type, devices in free.items():
+                total[type] = total.get(type, 0) + len(devices)
+                assert list(devices) == sorted(devices)
+                assert not is_up or host.host_id in self.free.with_free(type, len(devices))
+        for type, count in total.items():
+            assert self.free.total(type) == count, f"{type}: {self.free.total(type)} free instead of {count}"
+
+    def _check_device(self, device: Device, here: Sequence[JobId]) -> None:
+        assert len(here) == len(set(here)) <= device.max_tenants, f"{device.device_id}: tenants {here}"
+        placements = [self._jobs[job_id].placement for job_id in here]
+        assert all(self._jobs[job_id].phase in ON_DEVICES for job_id in here), f"{device.device_id}: {here}"
+        assert all(p is not None and device.device_id in p.devices for p in placements)
+        if len(here) > 1:
+            planned = [p.memory_mib for p in placements if p is not None and p.memory_mib is not None]
+            assert len(planned) == len(here), f"{device.device_id}: shared with unknown memory: {here}"
+            assert sum(planned) <= device.usable_mib, f"{device.device_id}: {planned} MiB planned"

@@ -1,0 +1,252 @@
+"""Jobs in an order that is asked for at every event: who waits, who runs, who loads.
+
+Rule: an index keeps the entry under which a job stands on the side, and takes it out by that entry. So a job
+may change while it stands there, and what is compared are tuples that end before the job is reached.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any, overload
+
+from sortedcontainers import SortedList
+
+from cotenant.controller.domain.job import LEAVING, Job, Phase
+from cotenant.controller.domain.view import Shape, shape_of
+
+QueueKey = Callable[[Job], tuple[float, ...]]
+Waits = tuple[bool, tuple[float, ...], int, Job]
+"""Not aged, the policy's key, the number: the order of waiting jobs."""
+Runs = tuple[float, int, Job]
+"""Seconds and the number, negated: of two equal ones the first to arrive stands last."""
+
+EMPTY_QUEUES_KEPT = 1_000
+
+_job_of: Callable[[Any], Job] = itemgetter(-1)
+
+
+class Jobs(Sequence[Job]):
+    """The jobs of an index, read-only and in its order; always as it is now."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Sequence[Any]) -> None:
+        self._entries = entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Job]:
+        return map(_job_of, self._entries)
+
+    def __reversed__(self) -> Iterator[Job]:
+        return map(_job_of, reversed(self._entries))
+
+    @overload
+    def __getitem__(self, index: int) -> Job: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Job]: ...
+    def __getitem__(self, index: int | slice) -> Job | Sequence[Job]:
+        if isinstance(index, slice):
+            return [_job_of(entry) for entry in self._entries[index]]
+        return _job_of(self._entries[index])
+
+
+class Queue:
+    """Waiting jobs of one shape."""
+
+    __slots__ = ("entries", "head", "jobs", "shape")
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.entries: SortedList[Waits] = SortedList()
+        self.head: Waits | None = None
+        self.jobs = Jobs(self.entries)
+
+
+class Waiting:
+    """Waiting jobs, one queue per shape, and the first of each queue in order."""
+
+    def __init__(self, queue_key: QueueKey) -> None:
+        self._queue_key = queue_key
+        self._queues: dict[Shape, Queue] = {}
+        """Emptied ones stay for the next job of their shape, up to a number."""
+        self._at: dict[int, tuple[Waits, Queue]] = {}
+        self._heads: list[Waits] = []
+        self._newcomers: list[Job] = []
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def begin(self) -> None:
+        """Another event: nobody is new any more."""
+        if self._newcomers:
+            self._newcomers = []
+
+    def add(self, job: Job, *, is_new: bool) -> None:
+        shape = shape_of(job)
+        queue = self._queues.get(shape)
+        if queue is None:
+            queue = self._add_queue(shape)
+        entry = (not job.aged, self._queue_key(job), job.number, job)
+        queue.entries.add(entry)
+        self._at[job.number] = (entry, queue)
+        if queue.head is None or entry < queue.head:
+            self._set_head(queue, entry)
+        if is_new:
+            self._newcomers.append(job)
+
+    def remove(self, job: Job) -> None:
+        entry, queue = self._at.pop(job.number)
+        entries = queue.entries
+        if queue.head is entry:
+            entries.pop(0)
+            self._set_head(queue, entries[0] if entries else None)
+        else:
+            entries.remove(entry)
+
+    def _set_head(self, queue: Queue, entry: Waits | None) -> None:
+        heads = self._heads
+        if queue.head is not None:
+            del heads[bisect_left(heads, queue.head)]
+        if entry is not None:
+            insort(heads, entry)
+        queue.head = entry
+
+    def _add_queue(self, shape: Shape) -> Queue:
+        if len(self._queues) - len(self._heads) >= EMPTY_QUEUES_KEPT:
+            self._queues = {s: queue for s, queue in self._queues.items() if queue.head is not None}
+        queue = self._queues[shape] = Queue(shape)
+        return queue
+
+    def reorder(self) -> None:
+        """Another policy, another order."""
+        waiting = [entry[-1] for entry, _ in self._at.values()]
+        newcomers = self._newcomers
+        self._queues, self._at, self._heads = {}, {}, []
+        for job in waiting:
+            self.add(job, is_new=False)
+        self._newcomers = newcomers
+
+    # --- Reading -----------------------------------------------------------------------------------
+
+    def heads(self) -> Iterator[Job]:
+        return map(_job_of, self._heads)
+
+    def queue(self, shape: Shape) -> Sequence[Job]:
+        queue = self._queues.get(shape)
+        return () if queue is None else queue.jobs
+
+    def in_order(self) -> Iterator[Job]:
+        """All of them, merged lazily."""
+        heads = iter(self._heads)
+        head = next(heads, None)
+        started: list[tuple[Waits, Iterator[Waits]]] = []  # Queues that have given their head.
+        while head is not None or started:
+            if head is not None and not (started and started[0][0] < head):
+                entry, rest = head, self._at[head[2]][1].entries.islice(1)
+                head = next(heads, None)
+            else:
+                entry, rest = heapq.heappop(started)
+            yield entry[-1]
+            after = next(rest, None)
+            if after is not None:
+                heapq.heappush(started, (after, rest))
+
+    def newcomers(self) -> Sequence[Job]:
+        """Those that this event put here and that still wait."""
+        if not self._newcomers:
+            return ()
+        entries = {job.number: at[0] for job in self._newcomers if (at := self._at.get(job.number))}
+        return [entry[-1] for entry in sorted(entries.values())]
+
+    def shape(self, job: Job) -> Shape:
+        at = self._at.get(job.number)
+        return at[1].shape if at is not None and at[0][-1] is job else shape_of(job)
+
+    def order_key(self, job: Job) -> tuple[Any, ...]:
+        """The policy's order, aged jobs first, ties by arrival."""
+        at = self._at.get(job.number)
+        return (not job.aged, self._queue_key(job), job.number) if at is None else at[0]
+
+    def check(self, queued: Iterable[Job]) -> None:
+        """Assert that exactly these wait, each in its queue, and that the heads are the heads."""
+        standing = [entry for queue in self._queues.values() for entry in queue.entries]
+        assert sorted(entry[2] for entry in standing) == sorted(job.number for job in queued)
+        assert all(self._at[entry[2]][0] is entry for entry in standing) and len(self._at) == len(standing)
+        for queue in self._queues.values():
+            assert queue.head is (queue.entries[0] if queue.entries else None), queue.shape
+            for entry in queue.entries:
+                job = entry[-1]
+                assert entry[:3] == (not job.aged, self._queue_key(job), job.number), job
+                assert shape_of(job) == queue.shape, job
+        assert self._heads == sorted(q.head for q in self._queues.values() if q.head is not None)
+
+
+class Active:
+    """Jobs that hold devices: running by predicted end, loading by remaining time, leaving ones."""
+
+    def __init__(self) -> None:
+        self._running: list[Runs] = []
+        self._loading: list[Runs] = []
+        self._leaving: dict[int, Job] = {}
+        self._paced: dict[int, Job] = {}
+        self._at: dict[int, Runs] = {}
+        self.running = Jobs(self._running)
+        self.loading = Jobs(self._loading)
+
+    def add(self, job: Job) -> None:
+        """Where it stands follows from its phase and `end_s`."""
+        number, phase = job.number, job.phase
+        if phase is Phase.RUNNING:
+            self._at[number] = entry = (job.end_s, -number, job)
+            insort(self._running, entry)
+            if job.slowdown != 1.0:
+                self._paced[number] = job
+        elif phase is Phase.LOADING:
+            left_s = job.remaining_s
+            self._at[number] = entry = (float("inf") if left_s is None else left_s, -number, job)
+            insort(self._loading, entry)
+        else:
+            assert phase in LEAVING, f"job {job.job_id} is {phase}"
+            self._leaving[number] = job
+
+    def remove(self, job: Job) -> None:
+        """Before its phase changes."""
+        number, phase = job.number, job.phase
+        if phase in LEAVING:
+            del self._leaving[number]
+            return
+        entry = self._at.pop(number)
+        entries = self._running if phase is Phase.RUNNING else self._loading
+        place = bisect_left(entries, entry)
+        assert entries[place] is entry, f"job {job.job_id} is not where it stood"
+        del entries[place]
+        if self._paced:
+            self._paced.pop(number, None)
+
+    def paced(self) -> Iterable[Job]:
+        return self._paced.values()
+
+    def by_end(self) -> list[Job]:
+        """All of them, by predicted end, ties by arrival."""
+        return sorted(
+            (*self.running, *self.loading, *self._leaving.values()), key=lambda job: (job.end_s, job.number)
+        )
+
+    def check(self, active: Iterable[Job]) -> None:
+        """Assert that exactly these hold devices, each where it belongs."""
+        by_phase: dict[bool | None, set[int]] = {True: set(), False: set(), None: set()}
+        for job in active:
+            at = None if job.phase in LEAVING else job.phase is Phase.RUNNING
+            by_phase[at].add(job.number)
+        assert {job.number for job in self.running} == by_phase[True]
+        assert {job.number for job in self.loading} == by_phase[False]
+        assert set(self._leaving) == by_phase[None]
+        assert set(self._at) == by_phase[True] | by_phase[False]
+        assert self._running == sorted(self._running) and self._loading == sorted(self._loading)
+        assert all(end_s == job.end_s for end_s, _, job in self._running)
+        assert set(self._paced) == {job.number for job in self.running if job.slowdown != 1.0}
