@@ -42,6 +42,8 @@ def job_json(job: JobView, wall: Wall) -> dict[str, Any]:
         "resumable": job.resumable,
         "durable_step": job.durable_step,
         "preemptions": job.preemptions,
+        "futile_preemptions": job.futile_preemptions,
+        "aborted_preemptions": job.aborted_preemptions,
         "exit_code": job.exit_code,
         "submitted_at": utc(wall(job.submitted_s)),
         "started_at": utc(wall(job.started_s)),
@@ -50,6 +52,9 @@ def job_json(job: JobView, wall: Wall) -> dict[str, Any]:
         "load_s": job.load_s,
         "run_s": job.run_s,
         "pause_s": job.pause_s,
+        "futile_s": job.futile_s,
+        "expected_load_s": job.expected_load_s,
+        "expected_pause_s": job.expected_pause_s,
         "left_s": job.remaining_s,
         "left_source": job.estimate_source,
     }

@@ -24,7 +24,7 @@ from cotenant.controller.cli.output import EndpointFlag, JsonFlag, OutputFlag, c
 from cotenant.controller.cli.screen import NONE, Column, duration, local_time, paint
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec
-from cotenant.controller.wire.clients import AttemptView, ShowJob, Shown
+from cotenant.controller.wire.clients import AttemptView, JobView, ShowJob, Shown
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Its number.", autocompletion=complete_job)]
 
@@ -105,9 +105,10 @@ def _standing(reply: Shown, wall: Wall) -> Iterator[tuple[str, str]]:
         "spent",
         (
             f"waited {duration(job.wait_s)}, loaded {duration(job.load_s)}, ran {duration(job.run_s)},"
-            f" paused {duration(job.pause_s)}; {screen.times(job.preemptions)} preempted"
+            f" paused {duration(job.pause_s)}; {screen.times(job.preemptions)} preempted{_in_vain(job)}"
         ),
     )
+    yield "next time", _overheads(job)
     if job.ended_s is None:
         yield "left", f"{left(job)} of training ({_source(job.estimate_source)})"
     else:
@@ -119,6 +120,21 @@ def _standing(reply: Shown, wall: Wall) -> Iterator[tuple[str, str]]:
     yield "progress", _progress(reply)
     if job.ended_s is None:
         yield "resumable", f"yes, from step {job.durable_step}" if job.resumable else "no"
+
+
+def _in_vain(job: JobView) -> str:
+    if job.futile_preemptions == 0:
+        return ""
+    lost = f"{duration(job.futile_s)} of loading for nothing"
+    return f", {screen.times(job.futile_preemptions)} before its first step ({lost})"
+
+
+def _overheads(job: JobView) -> str:
+    """What the policy reckons with when it thinks of starting or preempting the job."""
+    if job.ended_s is not None or job.expected_load_s is None or job.expected_pause_s is None:
+        return ""
+    load, pause = duration(job.expected_load_s), duration(job.expected_pause_s)
+    return f"loading should take {load}, saving and leaving {pause}"
 
 
 def _times(reply: Shown, wall: Wall) -> str:

@@ -7,6 +7,7 @@ the same history. Bounded: old stretches and notes fall out, the journal keeps e
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -44,6 +45,10 @@ class Stretch(msgspec.Struct, kw_only=True):
     reason: str = ""
     exact: bool | None = None
     stop_reason: Reason | None = None
+    failed_as: Literal["", "infra-failed", "user-failed"] = ""
+    """The worst that a host of its gang said of it; empty: none of them said that it failed."""
+    failure: str = ""
+    """What failed, in that host's words."""
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True):
@@ -141,6 +146,9 @@ class History:
             if event.exact is not None and stretch.exact is None:
                 stretch.exact = event.exact
                 self._note(Note(now_s, "CapabilitiesSeen", event.job_id, "resume", resumed(event)))
+        elif isinstance(event, ev.AttemptEnded):
+            if event.outcome == "user-failed" or (event.outcome == "infra-failed" and not stretch.failed_as):
+                stretch.failed_as, stretch.failure = event.outcome, event.detail or event.outcome
         elif isinstance(event, ev.CheckpointDurable):
             stretch.exact = event.exact if stretch.exact is None else stretch.exact and event.exact
 
@@ -210,14 +218,15 @@ class History:
         if job is None:  # Ended, and forgotten at once.
             return
         stretch.outcome = outcome_of(job, stretch, event)
-        if not stretch.reason or job.phase in ENDED or job.phase is Phase.HELD:
-            stretch.reason = render(job.reason)
         what = f"attempt {stretch.attempt} {stretch.outcome}"
         reason = why_it_ended(job, stretch, event)
+        stretch.reason = render(reason)
         if isinstance(event, ev.AttemptEnded) and event.outcome == "stopped" and event.detail:
             # What the request to stop came to: saved at a step, or ended at the deadline and gone back.
             told = because("stopped-as", event.detail)
             self._note(Note(engine.now_s, type(event).__name__, job_id, f"attempt {stretch.attempt}", told))
+            if event.detail not in stretch.reason and stretch.reason not in event.detail:
+                stretch.reason += f"; {event.detail}"
         self._note(Note(engine.now_s, type(event).__name__, job_id, what, reason))
 
     def _note(self, note: Note) -> None:
@@ -246,15 +255,25 @@ def resumed(event: ev.CapabilitiesSeen) -> Reason:
 
 
 def why_it_ended(job: Job, stretch: Stretch, event: ev.AnyEvent) -> Reason:
-    """The job's own reason, unless the same event has already started it again."""
-    if job.attempt == stretch.attempt:
+    """What ended the attempt, which is not what the job waits for now, nor why it has started again: a
+    failure comes before a lost host, and either before the request to stop that it forestalled."""
+    if job.attempt == stretch.attempt and (job.phase in ENDED or job.phase is Phase.HELD):
         return job.reason
+    if stretch.failed_as == "user-failed":
+        return because("user-failed", stretch.failure)
+    if isinstance(event, ev.HostLost):
+        return because("host-lost", event.host_id, event.by)
+    if stretch.failed_as and not _went_with_host(stretch):
+        return because("infra-failed", stretch.failure)
     if stretch.stop_reason is not None:
         return stretch.stop_reason
+    return because("stopped-as", _words_of(event))
+
+
+def _words_of(event: ev.AnyEvent) -> str:
     if isinstance(event, ev.AttemptEnded):
-        code = "user-failed" if event.outcome == "user-failed" else "infra-failed"
-        return because(code, event.detail or event.outcome)
-    return job.reason
+        return event.detail or event.outcome
+    return f"ended with {type(event).__name__}"
 
 
 def outcome_of(job: Job, stretch: Stretch, event: ev.AnyEvent) -> str:
@@ -264,12 +283,20 @@ def outcome_of(job: Job, stretch: Stretch, event: ev.AnyEvent) -> str:
     if job.phase is Phase.CANCELLED:
         return "cancelled"
     if isinstance(event, ev.AttemptEnded):
+        if stretch.failed_as and not _went_with_host(stretch):
+            return stretch.failed_as
         if event.outcome != "stopped" or stretch.stop_requested_s is None:
             return event.outcome
         if job.phase is Phase.FAILED:
             return "stopped"
         return _NOT_PREEMPTED.get(stretch.stop_reason.code if stretch.stop_reason else "", "preempted")
     return "ended"
+
+
+def _went_with_host(stretch: Stretch) -> bool:
+    """Its other hosts' parts were stopped, or failed, because one host was lost."""
+    lost = stretch.stop_reason is not None and stretch.stop_reason.code == "host-lost"
+    return lost and stretch.failed_as != "user-failed"
 
 
 _NOT_PREEMPTED = {"host-lost": "host-lost", "gang-peer-ended": "stopped", "fenced": "stopped"}

@@ -71,6 +71,11 @@ def job_view(
         exit_code=job.exit_code,
         job_class=spec.job_class,
         share=spec.share,
+        futile_s=job.futile_s,
+        futile_preemptions=job.futile_preemptions,
+        aborted_preemptions=job.aborted_preemptions,
+        expected_load_s=job.expected_load_s,
+        expected_pause_s=job.expected_pause_s,
     )
 
 

@@ -65,11 +65,23 @@ TEMPLATES: Final[dict[str, str]] = {
     "fragmented": "{0} devices are free, but not the {1} it needs together on one host",
     "next-event": "fits now; it starts with the next decision",
     "outlives": "no job that could be preempted has more remaining time than this one ({0} s)",
+    "outlives-service": "no job that could be preempted has more remaining service than this one ({0} GPU-seconds)",
+    "outranks-nobody": "no job that could be preempted comes after queue {0} of attained service, or later in it",
+    "gains-nothing": "needs {0} s to its end; no running job has so much more left that preempting it would pay",
+    "devices-soon": "enough devices become free by themselves before a preemption would be of use",
+    "looks-every": "{0} looks at the queue every {1} s and starts nothing in between",
+    "next-demotion": "the next running job reaches the end of its queue",
     "not-preemptible": "the devices it needs are held by jobs that cannot be preempted: {0}",
     # Placement.
     "free-devices-in-order": "next in {0} order and {1} free devices are enough",
     "aged": "waited over {0} s and goes first",
     "preempts": "remaining {0} s is less than {1} s of {2}, which makes room",
+    "devices-being-left": "next in {0} order; the {1} devices it needs are being left for it",
+    "preempts-service": "remaining {0} GPU-seconds are less than {1} of {2}, which makes room",
+    "preempts-attained": "stands in queue {0} by attained service, before the last of {2} in queue {1}, "
+    "which makes room",
+    "preempts-and-gains": "needs {0} s to the end and a change costs {1} s, less than the {2} s left to {3}, "
+    "which makes room",
     "sharing-pays": "sharing with {0} pays: average completion {1} s shared against {2} s one after "
     "the other (sub-batch {3}, {4} accumulation steps, own slowdown {5}, partner's {6}, source: {7})",
     "sharing-loses": "sharing with {0} does not pay: average completion {1} s shared "
@@ -81,8 +93,21 @@ TEMPLATES: Final[dict[str, str]] = {
     "sharing-too-few": "{0} free and {1} shareable devices; {2} are needed",
     "sharing-spread": "a gang over {0} hosts does not share devices",
     "sharing-off": "this job was submitted with --share never",
+    # Deferred preemption. The first five operands of two of these carry the prediction.
+    "deferred": "preempting {5} for it is put off by {0} s ({1}, expected gain {2} s; it would take {3} s to "
+    "load and up to {4} s to make room)",
+    "preempts-at-once": "remaining {6} s is less than {7} s of {5}, which makes room at once: deferral {0} s "
+    "({1}, expected gain {2} s; {3} s to load, up to {4} s to make room)",
+    "deferred-until": "preempting {0} for it is put off for another {1} s",
+    "fit": "{0} samples to learn from",
     # Preemption and ends.
     "preempted-for": "preempted for {0}, which has {1} s left against {2} s",
+    "preempted-service": "preempted for {0}, which has {1} GPU-seconds left against {2}",
+    "preempted-attained": "preempted for {0}, which stands before it in queue {1}; this one is in queue {2} "
+    "after {3} GPU-seconds",
+    "preempted-and-gains": "preempted for {0}, which needs {1} s to its end; with {2} s for the change that "
+    "is less than the {3} s this one has left",
+    "reservation-replaced": "job {0} has taken over another's reservation",
     "preempted-by-user": "preempted by {0}",
     "trouble": "{0}",
     "resumed-exact": "resumed exactly at step {0}",
@@ -93,6 +118,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "checkpoint-deadline": "no checkpoint within {0} s after the stop request; goes back to step {1}",
     "finished": "finished",
     "user-failed": "failed: {0}",
+    "infra-failed": "the infrastructure failed it: {0}",
     "stopped-as": "{0}",
     "host-lost": "host {0} is lost ({1})",
     "host-silent": "host {0} is silent; the job keeps its devices until it answers "

@@ -160,6 +160,14 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None
     job_class: str
     share: str
+    futile_s: float = 0.0
+    """Part of `load_s` that ended in a preemption before the first step."""
+    futile_preemptions: int = 0
+    aborted_preemptions: int = 0
+    expected_load_s: float | None = None
+    """What its next load should take: said, else measured on it or on its like."""
+    expected_pause_s: float | None = None
+    """What saving and leaving should take."""
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
