@@ -14,7 +14,7 @@ what one job gets of a shared file system, start-up is everything from the launc
 no reading of state (processes, imports, CUDA context, NCCL, first batch). They were chosen so that the means
 over the classes come near what Lazer shows: about 100 s of load wasted by futile preemptions (section 3.2:
 SRTF adds 113 s and Pollux 126 s of load) and a pause of 8 s on average. The paper does not settle it: its
-"20.6 times" the load of SJF, read beside the seconds that are added, means loads of some 4 s; its introduction
+"20.6 times" the load of SJF, read beside the seconds that are added, means loads of some 4 s; its opening
 says "several to tens of minutes".
 """
 

@@ -17,6 +17,7 @@ from cotenant.controller.sim.traces.trace import Floats, Labels, Trace
 NO_SUBMISSION = "no submission time"
 NO_DURATION = "never ended, or no duration"
 ZERO_DURATION = "zero duration"
+BACKWARDS = "ended before it started"
 NO_GPU_COUNT = "no GPU count"
 CPU_ONLY = "no GPU"
 
@@ -100,6 +101,7 @@ def _kept(draft: Draft) -> tuple[NDArray[np.bool_], dict[str, int]]:
         (NO_GPU_COUNT, np.isnan(draft.gpus)),
         (NO_SUBMISSION, np.isnan(draft.submit_s)),
         (NO_DURATION, np.isnan(draft.duration_s)),
+        (BACKWARDS, draft.duration_s < 0.0),
         (ZERO_DURATION, draft.duration_s == 0.0),
     ):
         if number := int(np.count_nonzero(kept & out)):

@@ -2,27 +2,34 @@
 
     philly/0e4a51 | jobs.csv.gz | cluster_job_log | cluster_log.csv | pai_task_table.csv | x.swf | sacct.txt
 
-Rule: the format is recognised by what the file holds, not by what it is called.
+Rule: the format is recognised by what the file holds, not by what it is called (PAI's tables aside, which
+have no header).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Literal, get_args
 
 from cotenant.controller.sim.traces.bundled import NAMES, is_bundled, read_bundled
+from cotenant.controller.sim.traces.helios import read_helios
+from cotenant.controller.sim.traces.pai import is_pai, read_pai
+from cotenant.controller.sim.traces.philly import read_philly
 from cotenant.controller.sim.traces.problems import TraceProblem, nearest
 from cotenant.controller.sim.traces.schema import read_schema
+from cotenant.controller.sim.traces.slurm import read_sacct
+from cotenant.controller.sim.traces.swf import FIELDS, read_swf
 from cotenant.controller.sim.traces.table import content, decoded
 from cotenant.controller.sim.traces.trace import Trace
 
-Format = Literal["auto", "csv"]
-FORMATS: tuple[str, ...] = get_args(Format)
+FORMATS = ("auto", "csv", "philly", "helios", "pai", "swf", "sacct")
 
 
-def read(name_or_path: str | Path, *, format: str = "auto") -> Trace:
-    """The trace of that name (see `bundled.NAMES`), or in that file.
+def read(name_or_path: str | Path, *, format: str = "auto", processors_per_gpu: int = 1) -> Trace:
+    """The trace of that name (see `bundled.NAMES`), or in that file, in one of FORMATS.
+
+    Args:
+        processors_per_gpu: how many processors of the Standard Workload Format make a GPU.
 
     Raises:
         TraceProblem: no such trace or file, an unknown format, or something is wrong in it.
@@ -30,12 +37,69 @@ def read(name_or_path: str | Path, *, format: str = "auto") -> Trace:
     if format not in FORMATS:
         hint = nearest(format, FORMATS) or f"known: {', '.join(FORMATS)}"
         raise TraceProblem(f"{format} is not a format of traces", hint=hint)
-    path = Path(name_or_path)
-    if is_bundled(str(name_or_path)) and not path.exists():
+    path = _found(name_or_path)
+    if path is None:
         return read_bundled(str(name_or_path))
-    if not path.exists():
-        near = nearest(str(name_or_path), NAMES)
-        hint = near or f"bundled: {', '.join(NAMES)}"
-        raise TraceProblem("there is no such file", file=str(name_or_path), hint=hint)
+    if format == "pai" or (format == "auto" and is_pai(path)):
+        return read_pai(path)
+    if path.is_dir():
+        hint = "name the file; a folder is read only if it holds Alibaba PAI's tables"
+        raise TraceProblem("is a folder", file=str(path), hint=hint)
     text = decoded(content(path), str(path))
-    return dataclasses.replace(read_schema(text, name=str(path)), source=str(path))
+    return parse(text, name=str(path), format=format, processors_per_gpu=processors_per_gpu)
+
+
+def parse(text: str, *, name: str, format: str = "auto", processors_per_gpu: int = 1) -> Trace:
+    """The trace in a text; `name` stands for its file in messages.
+
+    Raises:
+        TraceProblem: the format is not recognised, or something is wrong in it.
+    """
+    match recognised(text) if format == "auto" else format:
+        case "csv":
+            return dataclasses.replace(read_schema(text, name=name), source=name)
+        case "philly":
+            return read_philly(text, name=name)
+        case "helios":
+            return read_helios(text, name=name)
+        case "swf":
+            return read_swf(text, name=name, processors_per_gpu=processors_per_gpu)
+        case "sacct":
+            return read_sacct(text, name=name)
+    raise TraceProblem(
+        "is in no format that is known",
+        file=name,
+        line=1,
+        hint="see docs/traces.md: a CSV needs a header with submit_time_s, duration_s and gpus",
+    )
+
+
+def recognised(text: str) -> str | None:
+    """The format that the first lines look like; None = none."""
+    start = text[:65_536].lstrip()
+    first = start.partition("\n")[0].strip()
+    if first.startswith(("[", "{")):
+        return "philly"
+    if "|" in first:
+        return "sacct"
+    if first.startswith(";") or len(first.split()) == len(FIELDS):
+        return "swf"
+    if not first.isprintable() or "," not in first:
+        return None
+    header = {name.strip().strip('"') for name in first.split(",")}
+    return "helios" if {"gpu_num", "submit_time"} <= header else "csv"
+
+
+def _found(name_or_path: str | Path) -> Path | None:
+    """The file or folder that is meant; None = a bundled trace."""
+    path, name = Path(name_or_path), str(name_or_path)
+    try:
+        there = path.exists()
+    except (OSError, ValueError):
+        there = False
+    if there:
+        return path
+    if is_bundled(name):
+        return None
+    near = nearest(name, NAMES)
+    raise TraceProblem("there is no such file", file=name, hint=near or f"bundled: {', '.join(NAMES)}")

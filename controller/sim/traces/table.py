@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,13 +178,16 @@ def table(
     required: Sequence[str] = (),
     delimiter: str = ",",
     header: Sequence[str] | None = None,
+    quotes: bool = True,
 ) -> Table:
     """Delimited text with a header row (or the given `header`), only the `wanted` columns (None = all).
 
     Raises:
         TraceProblem: a required column is missing, a row has another number of fields, or broken quotes.
     """
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    source = io.StringIO(text, newline="")
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
+    reader = csv.reader(source, delimiter=delimiter, quoting=quoting)
     rows: list[tuple[str, ...]] = []
     lines: list[int] = []
     try:
