@@ -1,0 +1,200 @@
+"""Tiresias: least attained service first, in a few queues, by time on devices x GPUs; no length need be
+known.
+
+Source: Tiresias (NSDI '19) section 3.2, discretised 2D-LAS. A job enters the first queue. When its attained
+service reaches a queue's threshold it goes to the next one, also while it runs. Earlier queues go first,
+whole jobs at a time; within a queue the order is first come, first served.
+
+Departs from the paper in that a place within a queue is the order of arrival, not of the last demotion (so
+that it does not move while a job waits), that time spent loading is no service, and that decisions are
+taken at events and demotions instead of once a minute. Against starvation there is the ageing of all
+size-based policies in place of the paper's knob.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from cotenant.controller.domain.actions import NOTHING, Decision, Wake
+from cotenant.controller.domain.events import AnyEvent, FirstStepDone
+from cotenant.controller.domain.job import Job, Phase
+from cotenant.controller.domain.plan import Plan
+from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain.view import View
+from cotenant.controller.policies.base import QUIET, Parameters, why_waiting
+from cotenant.controller.policies.waking import Alarm
+from cotenant.controller.policies.whole_queue import (
+    Why,
+    find_room,
+    rearrange,
+    reserved,
+    take_room,
+    whose_turn,
+)  # fmt: skip
+
+PRESETS: dict[str, str] = {
+    "one-hour": "3250",
+    "two-hours": "7200",
+    "five-hours": "18000",
+    "sixteen-hours": "57600",
+    "three-queues": "3250,7200",
+}
+"""GPU-seconds. The first and `three-queues` are those of the published simulator, rounded names."""
+
+
+class TiresiasParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where one queue ends and the next begins."""
+
+    thresholds_gpu_s: str = "3250"
+    """Attained GPU-seconds at which a job goes to the next queue: rising numbers with commas between them,
+    one fewer than queues, or the name of a preset."""
+
+    def __post_init__(self) -> None:
+        limits = self.limits()
+        if not limits or limits[0] <= 0 or any(a >= b for a, b in pairwise(limits)):
+            raise ValueError(
+                f"tiresias: thresholds_gpu_s must be rising numbers above 0 or one of {', '.join(PRESETS)}, "
+                f"got {self.thresholds_gpu_s!r}"
+            )
+
+    def limits(self) -> tuple[float, ...]:
+        """The thresholds; empty if they cannot be read."""
+        text = PRESETS.get(self.thresholds_gpu_s, self.thresholds_gpu_s)
+        try:
+            return tuple(float(part) for part in text.split(","))
+        except ValueError:
+            return ()
+
+    @classmethod
+    def parse(cls, parameters: Parameters) -> TiresiasParameters:
+        """Raises ValueError for a wrong name, type or range."""
+        return msgspec.convert({name: str(value) for name, value in parameters.items()}, cls)
+
+    def as_parameters(self) -> Parameters:
+        return {"thresholds_gpu_s": self.thresholds_gpu_s}
+
+
+def attained_gpu_s(job: Job, now_s: float) -> float:
+    """Time on devices past loading x GPUs, work that was lost and done again included."""
+    running_s = now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0
+    return (job.run_s + running_s) * job.spec.gpus
+
+
+class AttainedService:
+    """The order of discretised 2D-LAS."""
+
+    name = "tiresias"
+    is_total = True
+
+    def __init__(self, limits: Sequence[float]) -> None:
+        self._limits = limits
+
+    def queue_of(self, job: Job, now_s: float) -> int:
+        """The job's queue, the first being 0. A threshold counts as reached a microsecond before it is, as a
+        time asked for may come back rounded."""
+        return bisect_right(self._limits, attained_gpu_s(job, now_s) + 1e-6 * job.spec.gpus)
+
+    def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
+        """Jobs of later queues, and those of the same that came later; the last of all first."""
+        view = plan.view
+        now_s, mine = view.now_s, (self.queue_of(job, view.now_s), job.number)
+        later = [
+            (-rank[0], -rank[1], other)
+            for other in (*view.running(), *view.loading(), *reserved(plan))
+            if other.preemptible
+            and not other.aged
+            and (rank := (self.queue_of(other, now_s), other.number)) > mine
+            and not plan.is_leaving(other.job_id)
+        ]
+        later.sort()
+        return (other for _, _, other in later)
+
+    def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
+        room = find_room(plan, job, behind)
+        if room is not None:
+            take_room(plan, job, room, self.name, self._why(plan.view, job, room.victims))
+        return room is not None
+
+    def _why(self, view: View, newcomer: Job, victims: Sequence[Job]) -> Why:
+        queue = self.queue_of(newcomer, view.now_s) + 1
+        queues = {victim.job_id: self.queue_of(victim, view.now_s) + 1 for victim in victims}
+        gpu_s = {victim.job_id: attained_gpu_s(victim, view.now_s) for victim in victims}
+        return Why(
+            because("preempts-attained", queue, min(queues.values(), default=0), ", ".join(queues)),
+            {
+                job_id: because("preempted-attained", newcomer.job_id, queue, queues[job_id], gpu_s[job_id])
+                for job_id in queues
+            },
+        )
+
+    def next_demotion_s(self, view: View) -> float | None:
+        """When the next running job reaches a threshold, if none is stopped; None if none will."""
+        now_s, at_s = view.now_s, float("inf")
+        for job in view.running():
+            queue = self.queue_of(job, now_s)
+            if queue < len(self._limits):
+                left_gpu_s = self._limits[queue] - attained_gpu_s(job, now_s)
+                at_s = min(at_s, now_s + left_gpu_s / job.spec.gpus)
+        return None if at_s == float("inf") else at_s
+
+
+class Tiresias:
+    """Discretised 2D-LAS.
+
+    While something waits it asks to be woken at the next demotion of a running job; what it remembers is the
+    time it has asked for.
+    """
+
+    name = AttainedService.name
+
+    def __init__(self, parameters: TiresiasParameters | None = None) -> None:
+        self.parameters = parameters if parameters is not None else TiresiasParameters()
+        self._order = AttainedService(self.parameters.limits())
+        self._demotion = Alarm()
+
+    def queue_key(self, job: Job) -> tuple[float, ...]:
+        return (float(self._order.queue_of(job, job.phase_since_s)),)
+
+    def decide(self, view: View, event: AnyEvent) -> Decision:
+        if isinstance(event, QUIET) or not view.queued_count():
+            return NOTHING
+        plan = Plan(view)
+        waiting = whose_turn(plan, event)
+        if waiting is not None:
+            rearrange(plan, self._order, waiting)
+        self._ask_again(plan, event)
+        return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING
+
+    def _ask_again(self, plan: Plan, event: AnyEvent) -> None:
+        """Ask to be woken at the next demotion, unless that has been asked for. A demotion nearer than the
+        one asked for can only be that of a job that got going since, or while nothing waited."""
+        view = plan.view
+        is_set = self._demotion.is_set(view.now_s)
+        if is_set and not isinstance(event, FirstStepDone) and view.queued_count() > len(view.newcomers()):
+            return
+        at_s = self._order.next_demotion_s(view)
+        if at_s is not None and not (
+            is_set and self._demotion.at_s is not None and self._demotion.at_s <= at_s
+        ):
+            plan.actions.append(Wake(at_s=at_s, reason=because("next-demotion")))
+
+    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+        self._demotion.observe(view.now_s, decision)
+
+    def explain(self, view: View, job: Job) -> Reason:
+        reason = why_waiting(view, job, self.name)
+        if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
+            return reason
+        if next(self._order.behind(Plan(view), job), None) is not None or not view.on_devices():
+            return reason
+        return because("outranks-nobody", self._order.queue_of(job, view.now_s) + 1)
+
+    def save(self) -> bytes:
+        return self._demotion.save()
+
+    def load(self, state: bytes) -> None:
+        self._demotion.load(state)

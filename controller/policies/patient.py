@@ -1,0 +1,182 @@
+"""patient: smallest service first over the whole queue, where no preemption is for nothing.
+
+Source: ours. Whoever waits is asked in the order of remaining time x GPUs after each arrival, release of
+devices and end of a load. What it does differently from SRTF is count what a change costs:
+
+* A job that loads is never preempted. So no load is ever for nothing: there are no futile preemptions,
+  which Lazer (section 3.2) measures and tries to foresee; here they cannot happen. A reservation may be
+  replaced, as long as nothing was loaded for it.
+* A preemption must gain more than it costs: the victim must have more left than the newcomer's remaining time
+  and load, and the victim's own load and two of its pauses.
+* If enough devices become free anyway before a preempting newcomer would have begun to train, it waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cotenant.controller.domain.actions import NOTHING, Decision, Wake
+from cotenant.controller.domain.events import AnyEvent, FirstStepDone
+from cotenant.controller.domain.ids import DeviceId
+from cotenant.controller.domain.job import Job, Phase
+from cotenant.controller.domain.plan import Plan
+from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain.view import View
+from cotenant.controller.policies.base import QUIET, Candidates, why_waiting
+from cotenant.controller.policies.service import by_service
+from cotenant.controller.policies.waking import Alarm
+from cotenant.controller.policies.whole_queue import Why, find_room, rearrange, reserved, take_room
+
+
+def cost_s(victim: Job) -> float:
+    """What it costs to put a running job back and start it again: its load and two pauses."""
+    return victim.expected_load_s + 2.0 * victim.expected_pause_s
+
+
+def needs_s(newcomer: Job) -> float:
+    """How long a waiting job will hold its devices; infinite if nobody knows."""
+    left_s = newcomer.remaining_s
+    return float("inf") if left_s is None else left_s + newcomer.expected_load_s
+
+
+class Round:
+    """One pass over the queue: the order of patient, and which devices are promised to those that wait for
+    them, so that nobody else counts on the same ones."""
+
+    name = "patient"
+    is_total = False
+
+    def __init__(self, view: View) -> None:
+        self.until_s: float | None = None
+        """When it should be seen whether devices that jobs wait for did become free."""
+        self._promised: list[tuple[Job, tuple[DeviceId, ...]]] = []
+        known = (job for job in reversed(view.running()) if job.remaining_s is not None)
+        self._longest_s = max((job.end_s - view.now_s for job in (next(known, None),) if job), default=0.0)
+
+    def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
+        """Running jobs that would gain from it, most remaining time first; then reservations."""
+        if needs_s(job) < self._longest_s:
+            yield from worth_preempting(plan, job)
+        for other in reserved(plan):
+            if not other.aged and by_service(job) < by_service(other) and needs_s(job) < needs_s(other):
+                yield other
+
+    def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
+        room = find_room(plan, job, behind)
+        if room is None:
+            return False
+        if not self.is_worth_waiting(plan, job, room.victims):
+            take_room(plan, job, room, self.name, _why_gain(plan.view, job, room.victims))
+        return True
+
+    def is_worth_waiting(self, plan: Plan, job: Job, victims: Sequence[Job]) -> bool:
+        """Whether enough devices become free by themselves before the job would train on those of its
+        victims."""
+        running = [victim for victim in victims if victim.phase is Phase.RUNNING]
+        if not running:
+            return False
+        view, trial = plan.view, plan.fork()
+        until_s = view.now_s + max(v.expected_pause_s for v in running) + job.expected_load_s
+        for ending in view.running():
+            if ending.end_s > until_s:
+                break
+            if ending.end_s > view.now_s:  # One that is late may be so for long.
+                trial.suppose_left(ending)
+        for promised, devices in self._promised:
+            trial.place(promised, devices, promised.reason)
+        devices_soon = trial.find_free(job)
+        if devices_soon is None:
+            return False
+        self._promised.append((job, devices_soon))
+        self.until_s = until_s if self.until_s is None else min(self.until_s, until_s)
+        return True
+
+
+def worth_preempting(plan: Plan, newcomer: Job) -> Iterator[Job]:
+    """Running jobs with more left than the newcomer needs and the change costs; the last to end first."""
+    now_s, mine_s = plan.view.now_s, needs_s(newcomer)
+    for job in reversed(plan.view.running()):
+        if job.end_s - now_s <= mine_s:  # No later one has more left than this time to its end.
+            return
+        left_s = job.remaining_now_s(now_s)
+        if (
+            left_s is not None
+            and left_s > mine_s + cost_s(job)
+            and job.preemptible
+            and not job.aged
+            and not plan.is_leaving(job.job_id)
+        ):
+            yield job
+
+
+def _why_gain(view: View, newcomer: Job, victims: Sequence[Job]) -> Why:
+    """What the newcomer needs and the change costs, against what the victims have left."""
+    mine_s = needs_s(newcomer)
+    left_s = {victim.job_id: victim.remaining_now_s(view.now_s) or 0.0 for victim in victims}
+    costs_s = {v.job_id: cost_s(v) if v.phase is Phase.RUNNING else 0.0 for v in victims}
+    names = ", ".join(left_s)
+    most_s, least_s = max(costs_s.values(), default=0.0), min(left_s.values(), default=0.0)
+    return Why(
+        because("preempts-and-gains", mine_s, most_s, least_s, names),
+        {
+            job_id: because("preempted-and-gains", newcomer.job_id, mine_s, costs_s[job_id], left)
+            for job_id, left in left_s.items()
+        },
+    )
+
+
+class Patient:
+    """Waits where a preemption would not pay. Remembers only when it asked to be woken."""
+
+    name = Round.name
+
+    def __init__(self) -> None:
+        self._check = Alarm()
+
+    def queue_key(self, job: Job) -> tuple[float, ...]:
+        return by_service(job)
+
+    def decide(self, view: View, event: AnyEvent) -> Decision:
+        if isinstance(event, QUIET) or not view.queued_count():
+            return NOTHING
+        plan = Plan(view)
+        if isinstance(event, FirstStepDone) and not plan.any_free() and not is_wanted(view, event):
+            return NOTHING
+        turn = Round(view)
+        rearrange(plan, turn, Candidates(view))
+        if turn.until_s is not None and not self._check.is_set(view.now_s):
+            plan.actions.append(Wake(at_s=turn.until_s, reason=because("devices-soon")))
+        return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING
+
+    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+        self._check.observe(view.now_s, decision)
+
+    def explain(self, view: View, job: Job) -> Reason:
+        reason = why_waiting(view, job, self.name)
+        if (
+            reason.code not in ("first-no-devices", "behind-no-devices", "fragmented")
+            or job.remaining_s is None
+        ):
+            return reason
+        plan, turn = Plan(view), Round(view)
+        victims = turn.behind(plan, job)
+        if next(victims, None) is None:
+            return because("gains-nothing", needs_s(job)) if view.on_devices() else reason
+        room = find_room(plan, job, turn.behind(plan, job))
+        waits = room is not None and turn.is_worth_waiting(plan, job, room.victims)
+        return because("devices-soon") if waits else reason
+
+    def save(self) -> bytes:
+        return self._check.save()
+
+    def load(self, state: bytes) -> None:
+        self._check.load(state)
+
+
+def is_wanted(view: View, event: FirstStepDone) -> bool:
+    """Whether the job that has got going is one that a waiting job could preempt."""
+    job = view.jobs.get(event.job_id)
+    if job is None or not job.preemptible or job.remaining_s is None:
+        return False
+    spare_s = job.remaining_s - cost_s(job)
+    return any(needs_s(head) < spare_s for head in view.heads())

@@ -1,0 +1,106 @@
+"""Smallest service first: remaining time x GPUs. `ssf` never preempts; under `srsf` newcomers do.
+
+Source: the two-dimensional view of Tiresias (NSDI '19) section 3.2: a job of eight GPUs holds up eight
+times as much as one of the same length on one GPU, so what counts is the product. Departs from there in
+that `srsf` is to `srtf` what service is to time: only jobs that have just become eligible preempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cotenant.controller.domain.actions import NOTHING, Decision
+from cotenant.controller.domain.events import AnyEvent
+from cotenant.controller.domain.job import Job
+from cotenant.controller.domain.plan import Plan
+from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain.view import View
+from cotenant.controller.policies.base import QUIET, Stateless, why_waiting
+from cotenant.controller.policies.classic import UNKNOWN_S, Classic, place_in_order
+from cotenant.controller.policies.whole_queue import Why, find_room, take_room
+
+
+def service_now(job: Job, now_s: float) -> float:
+    """Expected GPU-seconds still to do at `now_s`; `UNKNOWN_S` if the job said nothing of its length."""
+    left_s = job.remaining_now_s(now_s)
+    return UNKNOWN_S if left_s is None else left_s * job.spec.gpus
+
+
+def by_service(job: Job) -> tuple[float, ...]:
+    """Smallest remaining service first; of a job that waits, so it stands still."""
+    return (UNKNOWN_S if job.remaining_s is None else job.remaining_s * job.spec.gpus,)
+
+
+def ssf() -> Classic:
+    """Smallest service first among those that fit; nobody is preempted."""
+    return Classic("ssf", by_service, strict=False)
+
+
+class RemainingService:
+    """The order of SRSF."""
+
+    name = "srsf"
+    is_total = True
+
+    def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
+        """Jobs with more remaining service, most first. Sorts those only, and mostly there are few."""
+        if job.remaining_s is None:
+            return iter(())
+        view, mine = plan.view, job.remaining_s * job.spec.gpus
+        more = [
+            (-service, other.number, other)
+            for other in (*view.running(), *view.loading())
+            if other.preemptible
+            and not other.aged
+            and mine < (service := service_now(other, view.now_s)) < UNKNOWN_S
+            and not plan.is_leaving(other.job_id)
+        ]
+        more.sort()
+        return (other for _, _, other in more)
+
+    def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
+        room = find_room(plan, job, behind)
+        if room is not None:
+            take_room(plan, job, room, self.name, _why_smaller(plan.view, job, room.victims))
+        return room is not None
+
+
+def _why_smaller(view: View, newcomer: Job, victims: Sequence[Job]) -> Why:
+    """Remaining service against remaining service."""
+    mine = service_now(newcomer, view.now_s)
+    left = {victim.job_id: service_now(victim, view.now_s) for victim in victims}
+    names = ", ".join(left)
+    return Why(
+        because("preempts-service", mine, min(left.values(), default=0.0), names),
+        {job_id: because("preempted-service", newcomer.job_id, mine, more) for job_id, more in left.items()},
+    )
+
+
+class Srsf(Stateless):
+    """Smallest remaining service first; a newcomer may preempt jobs with more of it."""
+
+    name = RemainingService.name
+
+    def __init__(self) -> None:
+        self._order = RemainingService()
+
+    def queue_key(self, job: Job) -> tuple[float, ...]:
+        return by_service(job)
+
+    def decide(self, view: View, event: AnyEvent) -> Decision:
+        if isinstance(event, QUIET) or not view.queued_count():
+            return NOTHING
+        plan = Plan(view)
+        if place_in_order(plan, self.name, strict=False) is None:
+            for newcomer in view.newcomers():
+                if not plan.is_placed(newcomer.job_id):
+                    self._order.make_room(plan, newcomer, self._order.behind(plan, newcomer))
+        return Decision(actions=tuple(plan.actions))
+
+    def explain(self, view: View, job: Job) -> Reason:
+        reason = why_waiting(view, job, self.name)
+        if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
+            return reason
+        if job.remaining_s is None or next(self._order.behind(Plan(view), job), None) is not None:
+            return reason
+        return because("outlives-service", service_now(job, view.now_s)) if view.on_devices() else reason

@@ -1,0 +1,201 @@
+"""A queue whose earlier jobs take the devices of jobs that stand later in one common order.
+
+Rule: one pass in order. Whoever stands earlier is asked first, for free devices and then for those of jobs
+that stand later; so nobody is started on devices that an earlier job would take from it at the next event.
+
+A pass looks at the first waiting job of each shape, and at the next only once that one is settled; it ends
+when nothing is free and no waiting job stands before one that runs. Its cost does not grow with the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple, Protocol
+
+from cotenant.controller.domain.actions import Wake
+from cotenant.controller.domain.events import AnyEvent, FirstStepDone, JobArrived
+from cotenant.controller.domain.ids import DeviceId, JobId
+from cotenant.controller.domain.job import Job, Phase
+from cotenant.controller.domain.plan import Plan
+from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain.view import Shape, View, shape_of
+from cotenant.controller.policies.base import Candidates, is_possible
+from cotenant.controller.policies.victims import victims_for
+
+
+class Why(NamedTuple):
+    """The reasons of one preemption: the newcomer's, and each victim's."""
+
+    newcomer: Reason
+    victims: dict[JobId, Reason]
+
+
+class Order(Protocol):
+    """Who stands before whom, among jobs that wait and jobs that have devices."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_total(self) -> bool:
+        """Whether nobody after a job that stands before no other does either."""
+
+    def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
+        """Jobs that may lose their devices, or their reservation, to a waiting job; last in the order
+        first."""
+
+    def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
+        """Settle what becomes of a job that found nothing free; False if nothing can be done for it now."""
+
+
+class Waiting(Protocol):
+    """Jobs to be asked, in order."""
+
+    def next(self) -> Job | None: ...
+
+    def again(self, job: Job) -> None:
+        """The job that `next` has just given is settled: go on with its shape."""
+
+
+class Newcomers:
+    """Only the jobs that were not queued before this event."""
+
+    def __init__(self, view: View) -> None:
+        self._jobs = iter(view.newcomers())
+
+    def next(self) -> Job | None:
+        return next(self._jobs, None)
+
+    def again(self, job: Job) -> None:
+        """Each is asked anyway."""
+
+
+def whose_turn(plan: Plan, event: AnyEvent) -> Waiting | None:
+    """Who is to be asked after an event, given that the whole queue was asked after each one before it.
+
+    While nothing is free, those who found no victims before an arrival find none after it: jobs that run
+    only come nearer to their end, and what started since then stood before them. A first step changes
+    nothing either. Any other event may.
+    """
+    if not isinstance(event, JobArrived | FirstStepDone) or plan.any_free():
+        return Candidates(plan.view)
+    if isinstance(event, FirstStepDone):
+        return None
+    return Candidates(plan.view) if is_aged_waiting(plan.view) else Newcomers(plan.view)
+
+
+def is_aged_waiting(view: View) -> bool:
+    """Whether a job waits that all others must wait for."""
+    for head in view.heads():  # Aged ones come first.
+        if not head.aged:
+            return False
+        if is_possible(view, head):
+            return True
+    return False
+
+
+def rearrange(plan: Plan, order: Order, waiting: Waiting) -> None:
+    """Give each job in order free devices, else those of jobs that stand behind it, else nothing."""
+    any_free = plan.any_free()
+    while (job := waiting.next()) is not None:
+        if plan.is_placed(job.job_id):
+            waiting.again(job)
+            continue
+        devices = plan.find_free(job) if any_free else None
+        if devices is not None:
+            plan.place(job, devices, because("free-devices-in-order", order.name, len(devices)))
+            any_free = plan.any_free()
+            waiting.again(job)
+            continue
+        behind = order.behind(plan, job)
+        last = next(behind, None)
+        if last is not None and order.make_room(plan, job, chain((last,), behind)):
+            any_free = any_free and plan.any_free()
+            waiting.again(job)
+        elif job.aged:
+            if is_possible(plan.view, job):
+                return
+        elif last is None and order.is_total and not any_free:
+            return
+
+
+class Room(NamedTuple):
+    """Devices for a waiting job, and who has to leave them; nobody if they are being left already."""
+
+    victims: Sequence[Job]
+    devices: tuple[DeviceId, ...]
+
+
+def find_room(plan: Plan, job: Job, behind: Iterator[Job]) -> Room | None:
+    """The last jobs in the order whose leaving is enough; fewer of them, or none, where others leave
+    already."""
+    enough = enough_of(plan, job, behind)
+    if enough is None:
+        return None
+    trial = plan.fork()
+    leaving = leaving_now(plan)
+    for one in leaving:
+        trial.suppose_left(one)
+    if leaving and (devices := trial.find_free(job)) is not None:
+        return Room((), devices)
+    found = victims_for(trial, job, enough)
+    return None if found is None else Room(*found)
+
+
+def leaving_now(plan: Plan) -> list[Job]:
+    """Jobs that save and leave, by this plan or one before it; not those whose end nobody can tell."""
+    jobs = plan.view.on_devices()
+    return [job for job in jobs if job.phase is not Phase.STOPPING and plan.is_leaving(job.job_id)]
+
+
+def enough_of(plan: Plan, job: Job, behind: Iterator[Job]) -> Iterable[Job] | None:
+    """The same jobs, if by the number of their devices alone they could make room; else None.
+
+    It costs a count per device: a wide job that waits long is asked often, and mostly in vain.
+    """
+    shape = shape_of(job)
+    if shape.gpus == 1:
+        return behind
+    view, together = plan.view, is_kept_together(plan.view, shape)
+    counts: dict[str, int] = {}
+    total = plan.free_count(shape)
+    taken: list[Job] = []
+    for victim in behind:
+        taken.append(victim)
+        for device_id in victim.placement.devices if victim.placement else ():
+            host_id = view.devices[device_id].host_id
+            if host_id not in counts:
+                counts[host_id] = sum(len(plan.free_devices(host_id, type)) for type in view.free.types())
+            counts[host_id] += 1
+            total += 1
+        if total >= shape.gpus and (not together or max(counts.values(), default=0) >= shape.gpus):
+            return chain(taken, behind)
+    return None
+
+
+def is_kept_together(view: View, shape: Shape) -> bool:
+    """Whether a gang of this shape gets devices of one host only."""
+    if shape.nodes:
+        return shape.nodes == 1
+    types = (shape.gpu_type,) if shape.gpu_type else view.free.types()
+    return any(shape.gpus <= view.largest_host(shape, type) for type in types)
+
+
+def take_room(plan: Plan, job: Job, room: Room, order: str, why: Why) -> None:
+    """Preempt the victims, if there are any, and reserve what they leave."""
+    if not room.victims:
+        plan.place(job, room.devices, because("devices-being-left", order, len(room.devices)))
+        return
+    for victim in room.victims:
+        plan.preempt(victim, job, why.victims[victim.job_id])
+    plan.place(job, room.devices, why.newcomer)
+    if any(victim.phase is Phase.RESERVED for victim in room.victims):
+        # It waits again, and may find others: ask as soon as this decision is carried out.
+        plan.actions.append(Wake(at_s=plan.view.now_s, reason=because("reservation-replaced", job.job_id)))
+
+
+def reserved(plan: Plan) -> list[Job]:
+    """Jobs that wait for their victims to leave, as far as this plan has not put them back."""
+    view = plan.view
+    return [view.jobs[job_id] for job_id in view.claimants() if not plan.is_leaving(job_id)]
