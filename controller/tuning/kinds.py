@@ -15,6 +15,7 @@ from cotenant.controller.tuning.frames import Payload
 Answer = tuple[str, tuple[float, ...]]
 
 KINDS: Final[dict[str, str]] = {
+    "deferral-fit": "cotenant.controller.tuning.deferral:answer",
     "mean": "cotenant.controller.tuning.mean:answer",
 }
 

@@ -1,0 +1,62 @@
+"""Lazer's named options; the defaults are the paper's."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from cotenant.controller.policies.base import Parameters
+
+
+class LazerParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the paper fixes, and what it leaves open as one option each."""
+
+    x_max_s: float = 100.0
+    """Longest deferral (h of section 4.2); the shortest is 0."""
+    bootstrap: int = 10
+    """M: samples collected by Latin hypercube before the model is asked (footnote 2)."""
+    updates_min: int = 100
+    """Samples the model has learned from before the acquisition stage may end."""
+    updates_max: int = 300
+    """Samples after which it ends in any case: ours, since a decision costs more with each of them."""
+    ei_stop: float = 0.10
+    """The acquisition stage ends when the expected improvement of the chosen X is below this share of how far
+    the best observed f lies below the mean f (both standardised: the mean is 0, so that is |f_best|)."""
+    chain: Literal["first", "last"] = "first"
+    """Which arrival within the window counts for F, when several would have preempted the newcomer."""
+    dwq_offered: bool = False
+    """Offer devices that become free to deferred newcomers too (the paper offers them to WQ alone)."""
+    protect_loading: bool = False
+    """Jobs that load are not in RQ, so nobody is preempted before the first step."""
+    reserve_head: bool = False
+    """The first in WQ that does not fit keeps those behind it from free devices, so that wide jobs do not
+    starve (the paper passes it over)."""
+    window_s: float = 3600.0
+    """The past over which the mean time between arrivals is taken (section 4.2)."""
+    refit_every: int = 10
+    """New samples between two fits of the hyperparameters; in between samples join with the old ones."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        problems = (
+            (not 0.0 < self.x_max_s <= 86_400.0, "x_max_s must be above 0 and at most a day"),
+            (self.bootstrap < 2, "bootstrap must be at least 2"),
+            (self.updates_min < self.bootstrap, "updates_min must not be below bootstrap"),
+            (not self.updates_min <= self.updates_max <= 1000, "updates_max must be updates_min to 1000"),
+            (not 0.0 < self.ei_stop < 1.0, "ei_stop must be between 0 and 1"),
+            (not 0.0 < self.window_s <= 604_800.0, "window_s must be above 0 and at most a week"),
+            (self.refit_every < 1, "refit_every must be at least 1"),
+            (self.seed < 0, "seed must not be negative"),
+        )
+        wrong = next((text for is_wrong, text in problems if is_wrong), "")
+        if wrong:
+            raise ValueError(f"lazer: {wrong}")
+
+    @classmethod
+    def parse(cls, parameters: Parameters) -> LazerParameters:
+        """Raises ValueError for a wrong name, type or range."""
+        return msgspec.convert(parameters, cls, strict=False)
+
+    def as_parameters(self) -> Parameters:
+        return msgspec.structs.asdict(self)
