@@ -5,16 +5,30 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 
+from cotenant.controller.policies.attained import Tiresias, TiresiasParameters
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.castor.policy import Castor, CastorParameters
 from cotenant.controller.policies.classic import Srtf, fifo, sjf
 from cotenant.controller.policies.lazer.parameters import LazerParameters
 from cotenant.controller.policies.lazer.policy import Lazer
+from cotenant.controller.policies.patient import Patient
+from cotenant.controller.policies.remaining import Interval, IntervalParameters, SrtfFull
+from cotenant.controller.policies.service import Srsf, ssf
 
 _ABOUT: dict[str, str] = {
     "fifo": "first come, first served",
     "sjf": "shortest expected job first among those that fit; no preemption",
     "srtf": "shortest remaining time first; newcomers preempt longer jobs",
+    "srtf-full": "shortest remaining time first; every waiting job may preempt longer ones, at each event",
+    "ssf": "smallest service (remaining time x GPUs) first among those that fit; no preemption",
+    "srsf": "smallest remaining service first; newcomers preempt jobs with more of it",
+    "tiresias": "least attained service first, in queues; needs no expected times",
+    "las": "another name of tiresias",
+    "interval": "srtf-full that looks at the queue every interval_s seconds only",
+    "interval-60": "srtf-full once a minute (what Lazer compares with as Pollux)",
+    "interval-360": "srtf-full every 6 minutes (what Lazer compares with as Muri)",
+    "interval-600": "srtf-full every 10 minutes (what Lazer compares with as Optimus)",
+    "patient": "smallest remaining service first; preempts only where that pays, never a job that loads",
     "castor": "SJF-BSBF: shortest first, shares devices when Theorem 1 says it pays; no preemption",
     "lazer": "Lazer: as srtf, but a preemption is deferred by a time that is learned",
 }
@@ -40,12 +54,25 @@ _MAKERS: dict[str, Callable[[Parameters], Policy]] = {
     "fifo": lambda parameters: fifo(),
     "sjf": lambda parameters: sjf(),
     "srtf": lambda parameters: Srtf(),
+    "srtf-full": lambda parameters: SrtfFull(),
+    "ssf": lambda parameters: ssf(),
+    "srsf": lambda parameters: Srsf(),
+    "tiresias": lambda parameters: Tiresias(TiresiasParameters.parse(parameters)),
+    "las": lambda parameters: Tiresias(TiresiasParameters.parse(parameters)),
+    "interval": lambda parameters: Interval("interval", IntervalParameters.parse(parameters)),
+    "interval-60": lambda parameters: Interval("interval-60", IntervalParameters(interval_s=60.0)),
+    "interval-360": lambda parameters: Interval("interval-360", IntervalParameters(interval_s=360.0)),
+    "interval-600": lambda parameters: Interval("interval-600", IntervalParameters(interval_s=600.0)),
+    "patient": lambda parameters: Patient(),
     "castor": lambda parameters: Castor(CastorParameters.parse(parameters)),
     "lazer": lambda parameters: Lazer(LazerParameters.parse(parameters)),
 }
 
 _DEFAULTS: dict[str, Parameters] = {
     "castor": CastorParameters().as_parameters(),
+    "interval": IntervalParameters().as_parameters(),
+    "las": TiresiasParameters().as_parameters(),
+    "tiresias": TiresiasParameters().as_parameters(),
     "lazer": LazerParameters().as_parameters(),
 }
 
