@@ -1,0 +1,84 @@
+"""What the engine is told of the jobs and hosts of a simulated world: specs and reports from columns.
+
+Rule: a spec is made when its job arrives, and nothing of the truth is in it. The length the engine gets is
+the expected one, said twice: in seconds, and as steps of `STEP_S` (with a profile of one point that says what a
+step takes), so that progress, lost work and what is left after a resume are counted in steps as in production.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cotenant.controller.domain.cluster import Device, HostReport
+from cotenant.controller.domain.ids import DeviceId, HostId, JobId
+from cotenant.controller.domain.job import JobSpec, Launch
+from cotenant.controller.domain.perf import Profile, ProfilePoint
+from cotenant.controller.sim.workload import Cluster, Workload
+
+STEP_S: Final = 0.001
+STEPS_PER_S: Final = 1000.0
+DOMAIN: Final = "shared"
+"""Every host sees every checkpoint."""
+
+
+def host_reports(cluster: Cluster, max_tenants: int) -> tuple[HostReport, ...]:
+    """What the hosts of a cluster say when they join."""
+    width = len(str(cluster.hosts - 1))
+    return tuple(_host(cluster, HostId(f"h{n:0{width}}"), max_tenants) for n in range(cluster.hosts))
+
+
+def _host(cluster: Cluster, host_id: HostId, max_tenants: int) -> HostReport:
+    width = len(str(cluster.gpus_per_host - 1))
+    devices = tuple(
+        Device(
+            device_id=DeviceId(f"{host_id}/{n:0{width}}"),
+            host_id=host_id,
+            kind="cuda",
+            type=cluster.gpu_type,
+            local=str(n),
+            memory_mib=cluster.memory_mib,
+            max_tenants=max_tenants,
+        )
+        for n in range(cluster.gpus_per_host)
+    )
+    return HostReport(host_id=host_id, devices=devices, address="10.0.0.1", checkpoint_domain=DOMAIN)
+
+
+class Specs:
+    """Makes the spec of each row; what many rows have in common is made once."""
+
+    def __init__(self, workload: Workload, cluster: Cluster) -> None:
+        # As many jobs as a device may hold fit on it: traces say nothing about memory.
+        point = ProfilePoint(
+            sub_batch=1,
+            accumulation_steps=1,
+            step_s=STEP_S,
+            memory_mib=cluster.memory_mib // cluster.max_tenants,
+        )
+        self._profile = Profile(points=(point,), source="the world's step")
+        self._launches = [*(Launch(argv=(model,)) for model in workload.models), Launch()]
+        self._organisations = [*workload.organisations, ""]
+        self._gpus = memoryview(workload.gpus)
+        self._expected_s = memoryview(workload.expected_s)
+        self._load_s = memoryview(workload.load_s)
+        self._pause_s = memoryview(workload.pause_s)
+        self._model = memoryview(workload.model)
+        self._hp = memoryview(workload.hp)
+        self._organisation = memoryview(workload.organisation)
+
+    def spec(self, row: int) -> JobSpec:
+        gpus, expected_s = self._gpus[row], self._expected_s[row]
+        return JobSpec(
+            job_id=JobId(str(row)),
+            organisation=self._organisations[self._organisation[row]],
+            job_class="hp" if self._hp[row] else "spot",
+            gpus_min=gpus,
+            gpus_max=gpus,
+            iterations=round(expected_s * STEPS_PER_S) or 1,
+            expected_s=expected_s,
+            load_s=self._load_s[row],
+            pause_s=self._pause_s[row],
+            resumable=True,
+            profile=self._profile,
+            launch=self._launches[self._model[row]],
+        )

@@ -1,0 +1,163 @@
+"""How fast jobs run in a simulated world, and what things cost there that no trace says.
+
+Rule: this is the truth of the world, not what anybody believes. The engine and the policies learn of it
+only by what happens, as in production, unless `xi="measured"` tells them the table beforehand.
+
+A job that shares devices runs at 1/xi of its own speed, with xi measured (Gavel's pairs on one V100, P100 or
+K80, bundled; or a file of the same columns). What the table leaves open is settled as follows:
+
+* xi below 1 is noise and counts as 1; a pair that did not run at all (out of memory) counts as not measured.
+* A model is known by `model` (the mean over its batch sizes) or `model:batch`.
+* A pair that is missing takes the mean of what is known of its two models: how the one fares beside any
+  partner, and how any partner fares beside the other. With one unknown model it is the other's mean alone,
+  with two (or jobs without a model) the mean of the table.
+* Only training slows a co-tenant: one that loads or saves leaves the device nearly idle.
+* With several co-tenants on a device the ratios multiply; a gang goes at the pace of its slowest device.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from statistics import fmean
+from typing import Final, Literal
+
+BUNDLED: Final = ("gavel-v100", "gavel-p100", "gavel-k80")
+COLUMNS: Final = ("model1", "batch1", "model2", "batch2", "xi1", "xi2")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Physics:
+    """What a run's world is like. Times in seconds."""
+
+    pairs: str = "gavel-v100"
+    """One of `BUNDLED`, a file (`FILE`, or `FILE:GPU_TYPE` where it has several), or `none`: then a device
+    takes one tenant, since nobody could say what two would do to each other."""
+    xi: Literal["learned", "measured"] = "learned"
+    """What the engine knows of pairs before the first has shared: nothing, or this table."""
+    observe_s: float = 60.0
+    """A job beside whom a tenant came or went reports its pace so long after the last such change."""
+    kill_s: float = 0.0
+    """Stop request to devices free, for a job that has nothing to save (it loads, or lost a part)."""
+    charge_s: float = 1.0
+    """What a slow computation (a fit) takes in virtual time, whatever it took in truth: the same in every
+    run, so that results do not depend on the machine."""
+
+    def __post_init__(self) -> None:
+        if self.observe_s <= 0.0 or self.kill_s < 0.0 or self.charge_s < 0.0:
+            raise ValueError(f"times of a world must not be negative, got {self}")
+
+
+Ratios = list[list[float]]
+"""`[model][partner]` -> xi of the model; the last row and column stand for jobs without a model."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairData:
+    """A table of measured ratios: xi of the first beside the second, both as `model:batch`."""
+
+    name: str
+    rows: tuple[tuple[str, str, float, float], ...]
+    """(first, second, xi of the first, xi of the second)."""
+
+    def models(self) -> tuple[str, ...]:
+        """The model names it knows, without batch sizes."""
+        return tuple(sorted({_model(name) for row in self.rows for name in row[:2]}))
+
+    def ratios(self, models: tuple[str, ...]) -> Ratios:
+        """The matrix for a workload's models, holes filled as the module says."""
+        exact: dict[tuple[str, str], list[float]] = defaultdict(list)
+        fares: dict[str, list[float]] = defaultdict(list)
+        does: dict[str, list[float]] = defaultdict(list)
+        for first, second, first_xi, second_xi in self.rows:
+            for one, other, xi in ((first, second, first_xi), (second, first, second_xi)):
+                for name in {one, _model(one)}:
+                    fares[name].append(xi)
+                    for beside in {other, _model(other)}:
+                        exact[name, beside].append(xi)
+                for beside in {other, _model(other)}:
+                    does[beside].append(xi)
+        everything = fmean([xi for row in self.rows for xi in row[2:]])
+
+        def ratio(one: str, other: str) -> float:
+            if (one, other) in exact:
+                return fmean(exact[one, other])
+            known = [fmean(of[name]) for of, name in ((fares, one), (does, other)) if name in of]
+            return fmean(known) if known else everything
+
+        names = [*(name if name in fares else _model(name) for name in models), ""]
+        return [[ratio(one, other) for other in names] for one in names]
+
+
+def _model(name: str) -> str:
+    return name.partition(":")[0]
+
+
+def pair_data(name: str) -> PairData | None:
+    """The table of `Physics.pairs`; None for `none`.
+
+    Raises:
+        ValueError: no such table, no such file, or a line that cannot be read; the text says which.
+    """
+    if name == "none":
+        return None
+    if name in BUNDLED:
+        data = (files("cotenant.controller.sim") / "data" / "gavel_pairs.csv.gz").read_bytes()
+        return PairData(name=name, rows=_rows(data, name, name.removeprefix("gavel-")))
+    path, _, gpu_type = name.rpartition(":") if not Path(name).exists() else (name, "", "")
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        tables = ", ".join((*BUNDLED, "none"))
+        raise ValueError(
+            f"no pair table {name!r} ({error.strerror}); give a file or one of {tables}"
+        ) from None
+    return PairData(name=Path(path).name, rows=_rows(data, path, gpu_type))
+
+
+def _rows(data: bytes, name: str, gpu_type: str) -> tuple[tuple[str, str, float, float], ...]:
+    try:
+        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise ValueError(f"{name}: not a CSV file, gzip'd or plain ({error})") from None
+    reader = csv.DictReader(io.StringIO(text))
+    missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+    if missing:
+        raise ValueError(f"{name}: line 1: a table of pairs needs the columns {', '.join(missing)}")
+    rows, types = [], set()
+    for row in reader:
+        here = row.get("gpu_type") or ""
+        types.add(here)
+        if (gpu_type and here != gpu_type) or not (row["xi1"] and row["xi2"]):
+            continue
+        pair = (_named(row["model1"], row["batch1"]), _named(row["model2"], row["batch2"]))
+        first_xi, second_xi = (_xi(row[column], name, reader.line_num) for column in ("xi1", "xi2"))
+        rows.append((*pair, first_xi, second_xi))
+    if not gpu_type and len(types) > 1:
+        choices = ", ".join(f"{name}:{one}" for one in sorted(types))
+        raise ValueError(f"{name}: it holds several GPU types; name one: {choices}")
+    if not rows:
+        raise ValueError(f"{name}: no measured pair{f' of GPU type {gpu_type}' if gpu_type else ''}")
+    return tuple(rows)
+
+
+def _named(model: str, batch: str) -> str:
+    return f"{model}:{batch}" if batch else model
+
+
+def _xi(text: str, name: str, line: int) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value <= 0.0:
+        raise ValueError(
+            f"{name}: line {line}: an interference ratio must be a positive number, got {text!r}"
+        )
+    return max(1.0, value)

@@ -1,0 +1,243 @@
+"""Drives the engine of production through a simulated world.
+
+Rule: this loop takes no decision and keeps no state of its own. Everything it records was said by the engine
+or happened in the world, and at each job's end the two accounts must agree.
+
+    while there is a next event: world.obey(engine.handle(event, world.now_s))
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import numpy as np
+
+from cotenant.controller.domain import events as ev
+from cotenant.controller.domain.settings import PolicySettings
+from cotenant.controller.engine import Engine, EngineConfig
+from cotenant.controller.policies import registry
+from cotenant.controller.policies.base import Parameters
+from cotenant.controller.sim.columns import Columns
+from cotenant.controller.sim.failures import Failures, FailureTimes
+from cotenant.controller.sim.jobs import host_reports
+from cotenant.controller.sim.outcome import Outcome
+from cotenant.controller.sim.physics import Physics, pair_data
+from cotenant.controller.sim.thinking import think
+from cotenant.controller.sim.workload import Cluster, Workload
+from cotenant.controller.sim.world import Run, World
+
+Watch = Callable[[int, int, float], None]
+"""Called now and then with (jobs finished, jobs in all, virtual seconds); may raise KeyboardInterrupt."""
+
+WATCH_EVERY: Final = 1000
+NO_DEADLINE_S: Final = 1e9
+"""Saves take what the workload says; nobody cuts them short."""
+IDLE_EVENTS_MAX: Final = 10_000
+"""So many events in a row after which nothing was done, in a cluster where nothing is under way: what still
+waits will never start."""
+EXACT: Final = 1e-6
+"""Relative, between two accounts of the same seconds (and of GPU-seconds)."""
+
+
+def simulate(
+    workload: Workload,
+    cluster: Cluster,
+    policy: str,
+    parameters: Parameters | None = None,
+    *,
+    seed: int = 0,
+    physics: Physics | None = None,
+    failures: Failures | None = None,
+    ageing_s: float = 0.0,
+    checkpoint_every_s: float = 600.0,
+    validate: bool = False,
+    watch: Watch | None = None,
+) -> Outcome:
+    """Run a workload under one policy, to the end or until `watch` (or Ctrl-C) interrupts it.
+
+    Args:
+        seed: of the failures; all else that is random was drawn when the workload was made.
+        ageing_s: off as in the papers; see `PolicySettings`.
+        checkpoint_every_s: of training in one attempt; matters only where hosts fail. 0 = only when asked.
+        validate: the engine checks all its invariants, and its tenants against the world's, after every event.
+
+    Raises:
+        ValueError: unknown policy, parameter or pair table.
+    """
+    physics = physics if physics is not None else Physics()
+    drive = _Drive(workload, cluster, policy, parameters or {}, physics, validate)
+    drive.prepare(seed, failures, ageing_s, checkpoint_every_s)
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    with _quiet_gc():
+        try:
+            drive.run(watch)
+        except KeyboardInterrupt:
+            drive.interrupted = True
+    return drive.outcome(seed, time.perf_counter() - wall_s, time.process_time() - cpu_s)
+
+
+@contextmanager
+def _quiet_gc() -> Iterator[None]:
+    """Nothing here makes cycles, so nobody needs to look for them again and again."""
+    was_on, frozen = gc.isenabled(), gc.get_freeze_count()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if not frozen:
+            gc.unfreeze()
+        if was_on:
+            gc.enable()
+
+
+class _Drive:
+    """One run: the engine, the world, and the columns that are filled as jobs end."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        policy: str,
+        parameters: Parameters,
+        physics: Physics,
+        validate: bool,
+    ) -> None:
+        self.interrupted = False
+        self._workload, self._cluster = workload, cluster
+        self._submit_s, self._duration_s = memoryview(workload.submit_s), memoryview(workload.duration_s)
+        self._policy, self._parameters = policy, parameters
+        self._physics, self._validate = physics, validate
+        self._finished = 0
+        self._thinking_s = 0.0
+        self._ends_gpu_s = 0.0
+        self._decision_ns = array("q")
+        self._columns = Columns(len(workload))
+
+    def prepare(
+        self, seed: int, failures: Failures | None, ageing_s: float, checkpoint_every_s: float
+    ) -> None:
+        """Make engine and world; the hosts join before anything arrives."""
+        data = pair_data(self._physics.pairs)
+        hosts = host_reports(self._cluster, self._cluster.max_tenants if data is not None else 1)
+        self._world = World(
+            self._workload,
+            self._cluster,
+            hosts,
+            self._physics,
+            None if data is None else data.ratios(self._workload.models),
+            None if failures is None else FailureTimes(failures, len(hosts), seed),
+            checkpoint_every_s,
+        )
+        settings = PolicySettings(name=self._policy, ageing_s=ageing_s, stop_deadline_s=NO_DEADLINE_S)
+        config = EngineConfig(policy=settings, checkpoint_every_s=checkpoint_every_s, keep_ended=8)
+        self._engine = Engine(registry.make, config, validate=self._validate)
+        if self._parameters:
+            self._engine.handle(ev.PolicyChanged(name=self._policy, parameters=self._parameters), 0.0)
+        for host in hosts:
+            self._engine.handle(ev.HostJoined(report=host), 0.0)
+
+    def run(self, watch: Watch | None) -> None:
+        engine, world, clock_ns = self._engine, self._world, time.perf_counter_ns
+        handle, next_alarm_s, next_event, obey = (
+            engine.handle, engine.next_alarm_s, world.next_event, world.obey,
+        )  # fmt: skip
+        spent, total, idle = self._decision_ns.append, len(self._workload), 0
+        until_watch = WATCH_EVERY
+        while self._finished < total:
+            event = next_event(next_alarm_s())
+            if event is None:
+                return
+            began_ns = clock_ns()
+            commands = handle(event, world.now_s)
+            spent(clock_ns() - began_ns)
+            if commands:
+                obey(commands)
+                idle = 0
+                if world.thinks:
+                    self._think()
+            else:
+                idle += 1
+                if idle > IDLE_EVENTS_MAX and world.is_idle:
+                    return
+            if world.done is not None:
+                self._end(world.done)
+            if self._validate:
+                self._compare()
+            until_watch -= 1
+            if not until_watch:
+                until_watch = WATCH_EVERY
+                if watch is not None:
+                    watch(self._finished, total, world.now_s)
+
+    def _think(self) -> None:
+        thinks, self._world.thinks = self._world.thinks, []
+        for command in thinks:
+            answer, spent_s = think(command)
+            self._thinking_s += spent_s
+            self._world.answer(answer, self._physics.charge_s)
+
+    def _end(self, run: Run) -> None:
+        """A job has finished: engine and world must have seen the same."""
+        job = self._engine.jobs[run.job_id]
+        row = run.row
+        ended_s = job.ended_s
+        assert ended_s is not None, f"job {row} has finished, and the engine holds it {job.phase}"
+        jct_s = ended_s - self._submit_s[row]
+        near_s = EXACT * jct_s + EXACT
+        pairs = (
+            (run.waited_s, job.wait_s), (run.loaded_s, job.load_s),
+            (run.ran_s, job.run_s), (run.paused_s, job.pause_s),
+            (jct_s, job.wait_s + job.load_s + job.run_s + job.pause_s),
+        )  # fmt: skip
+        for mine_s, told_s in pairs:
+            assert abs(mine_s - told_s) <= near_s, f"job {row}: the world's and the engine's time: {pairs}"
+        duration_s = self._duration_s[row]
+        left_s = run.trained_s - run.lost_s - duration_s
+        assert abs(left_s) <= EXACT * run.trained_s + EXACT, f"job {row} ended {left_s} s past its work"
+        self._finished += 1
+        self._ends_gpu_s += run.held_gpu_s
+        self._columns.put(row, jct_s, job, run.rework_s)
+
+    def _compare(self) -> None:
+        for device_id, here in self._world.tenants().items():
+            there = self._engine.tenants(device_id)
+            assert sorted(here) == sorted(there), f"{device_id}: {here} in the world, {there} in the ledger"
+
+    def outcome(self, seed: int, wall_s: float, cpu_s: float) -> Outcome:
+        world, columns = self._world, self._columns
+        if not self.interrupted:
+            self._check_end()
+        for job_id, job in self._engine.jobs.items():
+            columns.count(int(job_id), job)
+        end_s = world.now_s if self.interrupted else world.last_end_s
+        return Outcome(
+            workload=self._workload,
+            cluster=self._cluster,
+            policy=self._policy,
+            parameters=dict(self._parameters),
+            seed=seed,
+            **columns.arrays(),
+            makespan_s=end_s,
+            busy_gpu_s=world.busy_gpu_s,
+            events=len(self._decision_ns),
+            decision_ns=np.frombuffer(self._decision_ns, dtype=np.int64),
+            wall_s=wall_s,
+            cpu_s=cpu_s,
+            interrupted=self.interrupted,
+            thinking_s=self._thinking_s,
+        )
+
+    def _check_end(self) -> None:
+        world = self._world
+        if self._finished == len(self._workload):
+            world.check_end()
+            near = EXACT * world.held_gpu_s + EXACT
+            held = (world.held_gpu_s, self._ends_gpu_s)
+            assert abs(held[0] - held[1]) <= near, f"GPU-seconds of devices and of jobs differ: {held}"
