@@ -1,0 +1,112 @@
+"""The numbers of a run, as the simulator prints them (`sim-compare/1`).
+
+Rule: a number that makes no sense for a run is null, never 0 and never NaN: no finished job has no mean.
+Distributions are over finished jobs; percentiles interpolate linearly. Seconds unless the name says otherwise.
+
+* `offered_load`: work that arrives / work the cluster could do meanwhile.
+* `gpu_busy_ratio`: share of the GPU-time from first arrival to last end with at least one tenant.
+* `futile_s`: load time that ended in a preemption, over three populations: all jobs, those that waited
+  (`futile_s_waited`), those with at least one futile preemption (`futile_s_hit`).
+* `eviction_rate`: runs of spot jobs that ended in a preemption / runs of spot jobs that ended.
+* `sharing_benefit` is null: (completion time had the job waited) / (when shared) needs a world in which it
+  waited, and a single run has none. What a policy believed when it decided is an estimate, not a result;
+  compare the completion times of a run with the same policy under `pairs=none`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cotenant.controller.sim.outcome import Outcome
+
+Mask = NDArray[np.bool_]
+Numbers = NDArray[np.float64]
+DISTRIBUTIONS = ("jct_s", "wait_s", "load_s", "run_s", "pause_s", "rework_s")
+
+
+def summarise(outcome: Outcome) -> dict[str, Any]:
+    """One run as a value for JSON. Equal runs give equal values, `decision_ms`, `wall_s`, `cpu_s` and
+    `thinking_s` aside."""
+    workload, cluster = outcome.workload, outcome.cluster
+    everyone = np.ones(len(workload), dtype=np.bool_)
+    available_gpu_s = outcome.makespan_s * cluster.gpus
+    return {
+        "policy": outcome.policy,
+        "parameters": dict(outcome.parameters),
+        "seed": outcome.seed,
+        "interrupted": outcome.interrupted,
+        "jobs": len(workload),
+        "finished": int(outcome.finished.sum()),
+        "offered_load": _number(workload.offered_load(cluster.gpus)),
+        "makespan_s": _number(outcome.makespan_s),
+        **_times(outcome, everyone),
+        "futile_s_waited": _futile(outcome, outcome.wait_s > 0.0),
+        "futile_s_hit": _futile(outcome, outcome.futile_preemptions > 0),
+        "gpu_busy_ratio": outcome.busy_gpu_s / available_gpu_s if available_gpu_s > 0.0 else None,
+        "sharing_benefit": None,
+        "shared_jobs": int(outcome.shared.sum()),
+        "decision_ms": decision_ms(outcome),
+        "events": outcome.events,
+        "wall_s": outcome.wall_s,
+        "cpu_s": outcome.cpu_s,
+        "thinking_s": outcome.thinking_s,
+        "hp": _of_class(outcome, workload.hp),
+        "spot": _of_class(outcome, ~workload.hp, evictions=True),
+    }
+
+
+def _of_class(outcome: Outcome, mask: Mask, *, evictions: bool = False) -> dict[str, Any] | None:
+    """The same for the jobs of one class; None if there are none."""
+    if not mask.any():
+        return None
+    finished = int(outcome.finished[mask].sum())
+    block = {"jobs": int(mask.sum()), "finished": finished, **_times(outcome, mask)}
+    if evictions:
+        ended = block["preemptions"] + finished
+        block["eviction_rate"] = block["preemptions"] / ended if ended else None
+    return block
+
+
+def _times(outcome: Outcome, mask: Mask) -> dict[str, Any]:
+    done = mask & outcome.finished
+    return {
+        **{name: distribution(getattr(outcome, name)[done]) for name in DISTRIBUTIONS},
+        "preemptions": int(outcome.preemptions[mask].sum()),
+        "futile_preemptions": int(outcome.futile_preemptions[mask].sum()),
+        "aborted_preemptions": int(outcome.aborted_preemptions[mask].sum()),
+        "futile_s": _futile(outcome, mask),
+    }
+
+
+def distribution(values: Numbers) -> dict[str, float] | None:
+    """Mean and percentiles; None of nothing."""
+    if not len(values):
+        return None
+    p50, p95, p99 = np.percentile(values, (50, 95, 99))
+    return {"mean": float(values.mean()), "p50": float(p50), "p95": float(p95), "p99": float(p99)}
+
+
+def _futile(outcome: Outcome, mask: Mask) -> dict[str, float] | None:
+    among = mask & outcome.finished
+    futile_s = outcome.futile_s[among]
+    if not len(futile_s):
+        return None
+    p50, p95 = np.percentile(futile_s, (50, 95))
+    total_gpu_s = float(np.dot(futile_s, outcome.workload.gpus[among]))
+    return {"mean": float(futile_s.mean()), "p50": float(p50), "p95": float(p95), "total_gpu_s": total_gpu_s}
+
+
+def decision_ms(outcome: Outcome) -> dict[str, float] | None:
+    """What an event cost the engine, policy included."""
+    if not len(outcome.decision_ns):
+        return None
+    p50, p99 = np.percentile(outcome.decision_ns, (50, 99))
+    return {"mean": float(outcome.decision_ns.mean()) / 1e6, "p50": float(p50) / 1e6, "p99": float(p99) / 1e6}
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
