@@ -48,6 +48,8 @@ class Row(NamedTuple):
     about: str
     current: bool
     defaults: Parameters
+    lacks: str = ""
+    """What the controller needs before it can be set; empty = nothing."""
 
 
 @policy.command("list")
@@ -62,11 +64,21 @@ def list_policies(
         Row(name, about, name == reply.name, reply.defaults.get(name, {}))
         for name, about in sorted(reply.available.items())
     ]
+    rows += [
+        Row(name, f"not available: {lacks}", name == reply.name, {}, lacks)
+        for name, lacks in sorted(reply.unavailable.items())
+    ]
     listing = Listing(
         noun="policy",
         plural="policies",
         rows=rows,
-        as_json=lambda r: {"policy": r.name, "about": r.about, "current": r.current, "defaults": r.defaults},
+        as_json=lambda r: {
+            "policy": r.name,
+            "about": r.about,
+            "current": r.current,
+            "available": not r.lacks,
+            "defaults": r.defaults,
+        },
         identity=lambda r: r.name,
         columns=COLUMNS,
         wide_columns=(*COLUMNS[:-1], Column("DEFAULTS", lambda r: _settings(r.defaults)), COLUMNS[-1]),
@@ -128,6 +140,8 @@ def set_policy(
     """
     with asking(endpoint) as client:
         known = client.ask(GetPolicy())
+        if name in known.unavailable:
+            raise Problem("usage", f"policy {name} is not available", known.unavailable[name])
         if name not in known.available:
             near = suggestion(name, known.available) or f"there are {', '.join(sorted(known.available))}"
             raise Problem("usage", f"there is no policy {name!r}", near)

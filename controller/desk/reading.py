@@ -141,6 +141,7 @@ class Reading:
             parameters=engine.policy_parameters,
             available=dict(registry.AVAILABLE),
             defaults={name: registry.defaults(name) for name in registry.AVAILABLE},
+            unavailable=dict(registry.UNAVAILABLE),
         )
 
     def status(self, request_id: int, request: wire.GetStatus, who: Identity) -> wire.Status:

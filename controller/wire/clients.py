@@ -268,6 +268,8 @@ class PolicyView(Reply, frozen=True, kw_only=True, tag="policy-view"):
     available: dict[str, str]
     """Name -> one line about it."""
     defaults: dict[str, Parameters]
+    unavailable: dict[str, str] = {}
+    """Name -> what the controller lacks for it."""
 
 
 class Status(Reply, frozen=True, kw_only=True, tag="status-view"):
