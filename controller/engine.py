@@ -54,6 +54,7 @@ from cotenant.controller.domain.job import (
     Phase,
     StopCause,
 )  # fmt: skip
+from cotenant.controller.domain.pairs import PairTable
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.domain.view import View
@@ -116,8 +117,14 @@ class Engine:
     """Owns the cluster's state."""
 
     def __init__(
-        self, make_policy: MakePolicy, config: EngineConfig | None = None, *, validate: bool = False
+        self,
+        make_policy: MakePolicy,
+        config: EngineConfig | None = None,
+        *,
+        validate: bool = False,
+        pairs: PairTable | None = None,
     ) -> None:
+        """`pairs`: what was measured beforehand; recovery replaces it by what its snapshot holds."""
         self.config = config if config is not None else EngineConfig()
         self.decision: Decision = NOTHING
         self.refusals: list[Reason] = []
@@ -127,6 +134,8 @@ class Engine:
         self._make_policy = make_policy
         self._policy = make_policy(self.policy_name, {})
         self._ledger = Ledger(lambda job: self._policy.queue_key(job))
+        if pairs is not None:
+            self._ledger.pairs = pairs
         self._alarms: list[Alarm] = []
         self._out: list[AnyCommand] = []
         self._validate = validate

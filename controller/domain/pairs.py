@@ -44,6 +44,11 @@ class PairTable:
         seen.count = min(COUNT_MAX, seen.count + 1)
         seen.xi += (max(1.0, xi) - seen.xi) / seen.count
 
+    def know(self, spec: JobSpec, partner: JobSpec, xi: float) -> None:
+        """A ratio that was measured beforehand, trusted like as many observations as count at most."""
+        key = f"{signature(spec)}:{signature(partner)}"
+        self.entries[key] = Observed(xi=max(1.0, xi), count=COUNT_MAX)
+
     def interference(self, first: Job, second: Job) -> Interference:
         """The ratios of (first, second); each side from the best source there is for it."""
         rule = duty_cycle_rule(first.profile, second.profile)
