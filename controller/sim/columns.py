@@ -6,13 +6,20 @@ Rule: plain arrays of numbers, written once per job. Objects would cost a gigaby
 from __future__ import annotations
 
 from array import array
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cotenant.controller.domain.job import Job
 
 NAN = float("nan")
+
+
+def cells(column: NDArray[Any]) -> Sequence[Any]:
+    """A column to be read cell by cell, as plain numbers: several times as fast as through numpy."""
+    return cast(Sequence[Any], memoryview(cast(Any, column)))
 
 
 class Columns:

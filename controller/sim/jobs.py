@@ -1,8 +1,8 @@
 """What the engine is told of the jobs and hosts of a simulated world: specs and reports from columns.
 
-Rule: a spec is made when its job arrives, and nothing of the truth is in it. The length the engine gets is
-the expected one, said twice: in seconds, and as steps of `STEP_S` (with a profile of one point that says what a
-step takes), so that progress, lost work and what is left after a resume are counted in steps as in production.
+Rule: a spec is made when its job arrives, and nothing of the truth is in it. The length that the engine
+gets is the expected one, said twice: in seconds, and as steps of `STEP_S`, with a profile of one point that
+says what a step takes. So progress, lost work and what is left count in steps, as in production.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from typing import Final
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import JobSpec, Launch
+from cotenant.controller.domain.pairs import PairTable
 from cotenant.controller.domain.perf import Profile, ProfilePoint
+from cotenant.controller.sim.columns import cells
+from cotenant.controller.sim.physics import Ratios
 from cotenant.controller.sim.workload import Cluster, Workload
 
 STEP_S: Final = 0.001
@@ -44,6 +47,16 @@ def _host(cluster: Cluster, host_id: HostId, max_tenants: int) -> HostReport:
     return HostReport(host_id=host_id, devices=devices, address="10.0.0.1", checkpoint_domain=DOMAIN)
 
 
+def known_pairs(workload: Workload, specs: Specs, ratios: Ratios) -> PairTable:
+    """The world's ratios as if they had been measured beforehand: for each model at each width."""
+    table = PairTable()
+    kinds = sorted({*zip(workload.model.tolist(), workload.gpus.tolist(), strict=True)})
+    for model, gpus in kinds:
+        for other, other_gpus in kinds:
+            table.know(specs.kind(model, gpus), specs.kind(other, other_gpus), ratios[model][other])
+    return table
+
+
 class Specs:
     """Makes the spec of each row; what many rows have in common is made once."""
 
@@ -58,13 +71,17 @@ class Specs:
         self._profile = Profile(points=(point,), source="the world's step")
         self._launches = [*(Launch(argv=(model,)) for model in workload.models), Launch()]
         self._organisations = [*workload.organisations, ""]
-        self._gpus = memoryview(workload.gpus)
-        self._expected_s = memoryview(workload.expected_s)
-        self._load_s = memoryview(workload.load_s)
-        self._pause_s = memoryview(workload.pause_s)
-        self._model = memoryview(workload.model)
-        self._hp = memoryview(workload.hp)
-        self._organisation = memoryview(workload.organisation)
+        self._gpus = cells(workload.gpus)
+        self._expected_s = cells(workload.expected_s)
+        self._load_s = cells(workload.load_s)
+        self._pause_s = cells(workload.pause_s)
+        self._model = cells(workload.model)
+        self._hp = cells(workload.hp)
+        self._organisation = cells(workload.organisation)
+
+    def kind(self, model: int, gpus: int) -> JobSpec:
+        """What jobs of a model and width have in common, for measurements of pairs."""
+        return JobSpec(job_id=JobId(""), gpus_min=gpus, gpus_max=gpus, launch=self._launches[model])
 
     def spec(self, row: int) -> JobSpec:
         gpus, expected_s = self._gpus[row], self._expected_s[row]

@@ -22,14 +22,16 @@ from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.sim.columns import Columns
+from cotenant.controller.sim.columns import Columns, cells
+from cotenant.controller.sim.devices import Devices
 from cotenant.controller.sim.failures import Failures, FailureTimes
-from cotenant.controller.sim.jobs import host_reports
+from cotenant.controller.sim.jobs import Specs, host_reports, known_pairs
 from cotenant.controller.sim.outcome import Outcome
 from cotenant.controller.sim.physics import Physics, pair_data
+from cotenant.controller.sim.run import Run
 from cotenant.controller.sim.thinking import think
 from cotenant.controller.sim.workload import Cluster, Workload
-from cotenant.controller.sim.world import Run, World
+from cotenant.controller.sim.world import World
 
 Watch = Callable[[int, int, float], None]
 """Called now and then with (jobs finished, jobs in all, virtual seconds); may raise KeyboardInterrupt."""
@@ -64,7 +66,7 @@ def simulate(
         seed: of the failures; all else that is random was drawn when the workload was made.
         ageing_s: off as in the papers; see `PolicySettings`.
         checkpoint_every_s: of training in one attempt; matters only where hosts fail. 0 = only when asked.
-        validate: the engine checks all its invariants, and its tenants against the world's, after every event.
+        validate: after every event the engine checks all its invariants, and its tenants against the world's.
 
     Raises:
         ValueError: unknown policy, parameter or pair table.
@@ -111,7 +113,7 @@ class _Drive:
     ) -> None:
         self.interrupted = False
         self._workload, self._cluster = workload, cluster
-        self._submit_s, self._duration_s = memoryview(workload.submit_s), memoryview(workload.duration_s)
+        self._submit_s, self._duration_s = cells(workload.submit_s), cells(workload.duration_s)
         self._policy, self._parameters = policy, parameters
         self._physics, self._validate = physics, validate
         self._finished = 0
@@ -126,18 +128,22 @@ class _Drive:
         """Make engine and world; the hosts join before anything arrives."""
         data = pair_data(self._physics.pairs)
         hosts = host_reports(self._cluster, self._cluster.max_tenants if data is not None else 1)
+        ratios = None if data is None else data.ratios(self._workload.models)
+        specs = Specs(self._workload, self._cluster)
         self._world = World(
             self._workload,
-            self._cluster,
+            specs,
+            Devices(hosts, ratios),
             hosts,
             self._physics,
-            None if data is None else data.ratios(self._workload.models),
             None if failures is None else FailureTimes(failures, len(hosts), seed),
             checkpoint_every_s,
         )
+        told = ratios if self._physics.xi == "measured" else None
+        pairs = None if told is None else known_pairs(self._workload, specs, told)
         settings = PolicySettings(name=self._policy, ageing_s=ageing_s, stop_deadline_s=NO_DEADLINE_S)
         config = EngineConfig(policy=settings, checkpoint_every_s=checkpoint_every_s, keep_ended=8)
-        self._engine = Engine(registry.make, config, validate=self._validate)
+        self._engine = Engine(registry.make, config, validate=self._validate, pairs=pairs)
         if self._parameters:
             self._engine.handle(ev.PolicyChanged(name=self._policy, parameters=self._parameters), 0.0)
         for host in hosts:
@@ -206,12 +212,13 @@ class _Drive:
         self._columns.put(row, jct_s, job, run.rework_s)
 
     def _compare(self) -> None:
-        for device_id, here in self._world.tenants().items():
+        for device_id, here in self._world.devices.tenants().items():
             there = self._engine.tenants(device_id)
             assert sorted(here) == sorted(there), f"{device_id}: {here} in the world, {there} in the ledger"
 
     def outcome(self, seed: int, wall_s: float, cpu_s: float) -> Outcome:
         world, columns = self._world, self._columns
+        world.devices.count_to(world.now_s)
         if not self.interrupted:
             self._check_end()
         for job_id, job in self._engine.jobs.items():
@@ -225,7 +232,7 @@ class _Drive:
             seed=seed,
             **columns.arrays(),
             makespan_s=end_s,
-            busy_gpu_s=world.busy_gpu_s,
+            busy_gpu_s=world.devices.busy_gpu_s,
             events=len(self._decision_ns),
             decision_ns=np.frombuffer(self._decision_ns, dtype=np.int64),
             wall_s=wall_s,
@@ -238,6 +245,6 @@ class _Drive:
         world = self._world
         if self._finished == len(self._workload):
             world.check_end()
-            near = EXACT * world.held_gpu_s + EXACT
-            held = (world.held_gpu_s, self._ends_gpu_s)
+            held = (world.devices.held_gpu_s, self._ends_gpu_s)
+            near = EXACT * held[0] + EXACT
             assert abs(held[0] - held[1]) <= near, f"GPU-seconds of devices and of jobs differ: {held}"

@@ -1,7 +1,7 @@
 """The numbers of a run, as the simulator prints them (`sim-compare/1`).
 
 Rule: a number that makes no sense for a run is null, never 0 and never NaN: no finished job has no mean.
-Distributions are over finished jobs; percentiles interpolate linearly. Seconds unless the name says otherwise.
+Distributions are over finished jobs; percentiles interpolate linearly. Times are seconds.
 
 * `offered_load`: work that arrives / work the cluster could do meanwhile.
 * `gpu_busy_ratio`: share of the GPU-time from first arrival to last end with at least one tenant.
