@@ -76,7 +76,8 @@ def _demand(jobs: Table, tasks: Table) -> tuple[Floats, Floats]:
     first_s, last_s = np.full(len(jobs), np.inf), np.full(len(jobs), -np.inf)
     np.fmin.at(first_s, job[known], tasks.numbers("start_time")[known])
     # An end that is missing makes the job's missing: it had not ended.
-    np.maximum.at(last_s, job[known], tasks.numbers("end_time")[known])
+    end_s = tasks.numbers("end_time")[known]
+    np.maximum.at(last_s, job[known], np.where(np.isnan(end_s), np.inf, end_s))
     span_s = np.full(len(jobs), np.nan)
     some = np.isfinite(first_s) & np.isfinite(last_s)
     span_s[some] = last_s[some] - first_s[some]

@@ -243,14 +243,14 @@ def _durations(n: int, kind: Kind, random: np.random.Generator) -> Floats:
     long = random.random(n) < LONG_SHARE
     normal = random.standard_normal(n)
     drawn_s = np.where(long, long_s * np.exp(LONG_SIGMA * normal), short_s * np.exp(SHORT_SIGMA * normal))
+    durations_s = drawn_s
     scale = 1.0
     for _ in range(50):
         # Both ends cut the mean: scale what is between them until it fits.
+        scale *= kind.duration_s_mean / float(np.mean(durations_s))
         durations_s = np.clip(np.round(drawn_s * scale), 1.0, kind.duration_s_max)
-        ratio = kind.duration_s_mean / float(np.mean(durations_s))
-        if abs(ratio - 1.0) < 1e-4:
+        if abs(float(np.mean(durations_s)) / kind.duration_s_mean - 1.0) < 1e-4:
             break
-        scale *= ratio
     return durations_s
 
 

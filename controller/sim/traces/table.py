@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from cotenant.controller.sim.traces.problems import TraceProblem, nearest, shown
 from cotenant.controller.sim.traces.trace import Floats
 
+MAX_NUMBER = 1e15
+"""30 million years in seconds: beyond it, sums and differences lose what they are for."""
 MAX_BYTES = 1 << 30
 """Of the unpacked text: the largest public job table we know has a fifth of it."""
 GZIP_MAGIC = b"\x1f\x8b"
@@ -50,7 +52,7 @@ class Table:
         """Shape (n,); an empty field is NaN.
 
         Raises:
-            TraceProblem: not a finite number, or below 0 where `negative` is False.
+            TraceProblem: not a finite number, absurdly large, or below 0 where `negative` is False.
         """
         texts = self.columns[column]
         try:
@@ -60,9 +62,12 @@ class Table:
         given = np.fromiter(map(bool, texts), np.bool_, len(texts))
         if values is None or bool(np.any(given & ~np.isfinite(values))) or any("_" in text for text in texts):
             raise self._not_a_number(column)
+        if bool(np.any(large := np.abs(values) > MAX_NUMBER)):
+            row = int(np.argmax(large))
+            raise self.problem(row, column, f"{shown(texts[row])} is too large")
         if not negative and bool(np.any(below := values < 0.0)):
             row = int(np.argmax(below))
-            raise self.problem(row, column, f"{texts[row]} is negative", "it must be 0 or more")
+            raise self.problem(row, column, f"{shown(texts[row])} is negative", "it must be 0 or more")
         return values
 
     def parsed(self, column: str, parse: Callable[[str], float], what: str) -> Floats:
