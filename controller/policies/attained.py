@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise, takewhile
 
 import msgspec
 
@@ -30,6 +30,7 @@ from cotenant.controller.policies.waking import Alarm
 from cotenant.controller.policies.whole_queue import (
     Why,
     find_room,
+    is_anybody_left,
     rearrange,
     reserved,
     take_room,
@@ -81,48 +82,70 @@ class TiresiasParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 def attained_gpu_s(job: Job, now_s: float) -> float:
     """Time on devices past loading x GPUs, work that was lost and done again included."""
     running_s = now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0
-    return (job.run_s + running_s) * job.spec.gpus
+    return (job.run_s + running_s) * job.spec.gpus_min
+
+
+class Queues:
+    """Which queue a job is in, the first being 0."""
+
+    def __init__(self, limits: Sequence[float]) -> None:
+        self.limits = limits
+
+    def of(self, job: Job, now_s: float) -> int:
+        """A threshold counts as reached a microsecond early, as a time asked for may come back rounded."""
+        return bisect_right(self.limits, attained_gpu_s(job, now_s) + 1e-6 * job.spec.gpus_min)
+
+    def next_demotion_s(self, view: View) -> float | None:
+        """When the next running job reaches a threshold, if none is stopped; None if none will."""
+        now_s, at_s = view.now_s, float("inf")
+        for job in view.running():
+            queue = self.of(job, now_s)
+            if queue < len(self.limits):
+                left_gpu_s = self.limits[queue] - attained_gpu_s(job, now_s)
+                at_s = min(at_s, now_s + left_gpu_s / job.spec.gpus_min)
+        return None if at_s == float("inf") else at_s
 
 
 class AttainedService:
-    """The order of discretised 2D-LAS."""
+    """The order of discretised 2D-LAS at one moment."""
 
     name = "tiresias"
     is_total = True
 
-    def __init__(self, limits: Sequence[float]) -> None:
-        self._limits = limits
-
-    def queue_of(self, job: Job, now_s: float) -> int:
-        """The job's queue, the first being 0. A threshold counts as reached a microsecond before it is, as a
-        time asked for may come back rounded."""
-        return bisect_right(self._limits, attained_gpu_s(job, now_s) + 1e-6 * job.spec.gpus)
+    def __init__(self, queues: Queues, view: View) -> None:
+        self._queues, self._view = queues, view
+        self._ranked: list[tuple[int, int, Job]] | None = None
+        """Queue, number and job of all who could be put back, the last in the order first; once asked for."""
 
     def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Jobs of later queues, and those of the same that came later; the last of all first."""
-        view = plan.view
-        now_s, mine = view.now_s, (self.queue_of(job, view.now_s), job.number)
-        later = [
-            (-rank[0], -rank[1], other)
-            for other in (*view.running(), *view.loading(), *reserved(plan))
-            if other.preemptible
-            and not other.aged
-            and (rank := (self.queue_of(other, now_s), other.number)) > mine
-            and not plan.is_leaving(other.job_id)
+        if self._ranked is None:
+            self._ranked = self._rank(plan)
+        mine = (self._queues.of(job, self._view.now_s), job.number)
+        later = takewhile(lambda ranked: ranked[:2] > mine, self._ranked)
+        return (other for _, _, other in later if not plan.is_leaving(other.job_id))
+
+    def _rank(self, plan: Plan) -> list[tuple[int, int, Job]]:
+        view, queue_of = self._view, self._queues.of
+        ranked = [
+            (queue_of(other, view.now_s), other.number, other)
+            for other in chain(view.running(), view.loading(), reserved(plan))
+            if other.preemptible and not other.aged
         ]
-        later.sort()
-        return (other for _, _, other in later)
+        ranked.sort(reverse=True)
+        return ranked
 
     def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
         room = find_room(plan, job, behind)
         if room is not None:
-            take_room(plan, job, room, self.name, self._why(plan.view, job, room.victims))
+            take_room(plan, job, room, self.name, self._why(job, room.victims))
         return room is not None
 
-    def _why(self, view: View, newcomer: Job, victims: Sequence[Job]) -> Why:
-        queue = self.queue_of(newcomer, view.now_s) + 1
-        queues = {victim.job_id: self.queue_of(victim, view.now_s) + 1 for victim in victims}
-        gpu_s = {victim.job_id: attained_gpu_s(victim, view.now_s) for victim in victims}
+    def _why(self, newcomer: Job, victims: Sequence[Job]) -> Why:
+        now_s = self._view.now_s
+        queue = self._queues.of(newcomer, now_s) + 1
+        queues = {victim.job_id: self._queues.of(victim, now_s) + 1 for victim in victims}
+        gpu_s = {victim.job_id: attained_gpu_s(victim, now_s) for victim in victims}
         return Why(
             because("preempts-attained", queue, min(queues.values(), default=0), ", ".join(queues)),
             {
@@ -130,16 +153,6 @@ class AttainedService:
                 for job_id in queues
             },
         )
-
-    def next_demotion_s(self, view: View) -> float | None:
-        """When the next running job reaches a threshold, if none is stopped; None if none will."""
-        now_s, at_s = view.now_s, float("inf")
-        for job in view.running():
-            queue = self.queue_of(job, now_s)
-            if queue < len(self._limits):
-                left_gpu_s = self._limits[queue] - attained_gpu_s(job, now_s)
-                at_s = min(at_s, now_s + left_gpu_s / job.spec.gpus)
-        return None if at_s == float("inf") else at_s
 
 
 class Tiresias:
@@ -153,11 +166,11 @@ class Tiresias:
 
     def __init__(self, parameters: TiresiasParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else TiresiasParameters()
-        self._order = AttainedService(self.parameters.limits())
+        self._queues = Queues(self.parameters.limits())
         self._demotion = Alarm()
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
-        return (float(self._order.queue_of(job, job.phase_since_s)),)
+        return (float(self._queues.of(job, job.phase_since_s)),)
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
         if isinstance(event, QUIET) or not view.queued_count():
@@ -165,8 +178,9 @@ class Tiresias:
         plan = Plan(view)
         waiting = whose_turn(plan, event)
         if waiting is not None:
-            rearrange(plan, self._order, waiting)
-        self._ask_again(plan, event)
+            rearrange(plan, AttainedService(self._queues, view), waiting)
+        if is_anybody_left(plan):
+            self._ask_again(plan, event)
         return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING
 
     def _ask_again(self, plan: Plan, event: AnyEvent) -> None:
@@ -176,7 +190,7 @@ class Tiresias:
         is_set = self._demotion.is_set(view.now_s)
         if is_set and not isinstance(event, FirstStepDone) and view.queued_count() > len(view.newcomers()):
             return
-        at_s = self._order.next_demotion_s(view)
+        at_s = self._queues.next_demotion_s(view)
         if at_s is not None and not (
             is_set and self._demotion.at_s is not None and self._demotion.at_s <= at_s
         ):
@@ -189,9 +203,10 @@ class Tiresias:
         reason = why_waiting(view, job, self.name)
         if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
             return reason
-        if next(self._order.behind(Plan(view), job), None) is not None or not view.on_devices():
+        order = AttainedService(self._queues, view)
+        if next(order.behind(Plan(view), job), None) is not None or not view.on_devices():
             return reason
-        return because("outranks-nobody", self._order.queue_of(job, view.now_s) + 1)
+        return because("outranks-nobody", self._queues.of(job, view.now_s) + 1)
 
     def save(self) -> bytes:
         return self._demotion.save()

@@ -6,14 +6,16 @@ devices and end of a load. What it does differently from SRTF is count what a ch
 * A job that loads is never preempted. So no load is ever for nothing: there are no futile preemptions,
   which Lazer (section 3.2) measures and tries to foresee; here they cannot happen. A reservation may be
   replaced, as long as nothing was loaded for it.
-* A preemption must gain more than it costs: the victim must have more left than the newcomer's remaining time
-  and load, and the victim's own load and two of its pauses.
+* A preemption must gain more than it costs: the victim must have more time left than the newcomer's remaining
+  time and load, and the victim's own load and two of its pauses. It must have more service left as well, or
+  wide jobs and narrow ones would take turns in preempting each other.
 * If enough devices become free anyway before a preempting newcomer would have begun to train, it waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from cotenant.controller.domain.actions import NOTHING, Decision, Wake
 from cotenant.controller.domain.events import AnyEvent, FirstStepDone
@@ -49,17 +51,18 @@ class Round:
     def __init__(self, view: View) -> None:
         self.until_s: float | None = None
         """When it should be seen whether devices that jobs wait for did become free."""
+        self._view = view
         self._promised: list[tuple[Job, tuple[DeviceId, ...]]] = []
         known = (job for job in reversed(view.running()) if job.remaining_s is not None)
         self._longest_s = max((job.end_s - view.now_s for job in (next(known, None),) if job), default=0.0)
 
     def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
-        """Running jobs that would gain from it, most remaining time first; then reservations."""
-        if needs_s(job) < self._longest_s:
-            yield from worth_preempting(plan, job)
-        for other in reserved(plan):
-            if not other.aged and by_service(job) < by_service(other) and needs_s(job) < needs_s(other):
-                yield other
+        """Running jobs whose leaving pays, most remaining service first; then reservations."""
+        running = worth_preempting(plan, job) if needs_s(job) < self._longest_s else iter(())
+        if not self._view.claimants():
+            return running
+        mine = (by_service(job), needs_s(job))
+        return chain(running, (other for other in reserved(plan) if not other.aged and _both(mine, other)))
 
     def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
         room = find_room(plan, job, behind)
@@ -92,21 +95,32 @@ class Round:
         return True
 
 
+def _both(mine: tuple[tuple[float, ...], float], other: Job) -> bool:
+    """Whether a reserved job stands after one of this order and need in both ways."""
+    return mine[0] < by_service(other) and mine[1] < needs_s(other)
+
+
 def worth_preempting(plan: Plan, newcomer: Job) -> Iterator[Job]:
-    """Running jobs with more left than the newcomer needs and the change costs; the last to end first."""
+    """Running jobs that stand after the newcomer and have more left than it needs and the change costs; the one
+    with the most service first. Sorts those only, and mostly there are few."""
     now_s, mine_s = plan.view.now_s, needs_s(newcomer)
+    (mine_gpu_s,) = by_service(newcomer)
+    worth: list[tuple[float, int, Job]] = []
     for job in reversed(plan.view.running()):
         if job.end_s - now_s <= mine_s:  # No later one has more left than this time to its end.
-            return
+            break
         left_s = job.remaining_now_s(now_s)
         if (
             left_s is not None
             and left_s > mine_s + cost_s(job)
+            and left_s * job.spec.gpus > mine_gpu_s
             and job.preemptible
             and not job.aged
             and not plan.is_leaving(job.job_id)
         ):
-            yield job
+            worth.append((-left_s * job.spec.gpus, job.number, job))
+    worth.sort()
+    return (job for _, _, job in worth)
 
 
 def _why_gain(view: View, newcomer: Job, victims: Sequence[Job]) -> Why:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from cotenant.controller.domain.actions import NOTHING, AnyAction, Decision, Place, Wake
+from cotenant.controller.domain.actions import NOTHING, AnyAction, Decision, Wake
 from cotenant.controller.domain.events import AnyEvent
 from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.plan import Plan
@@ -30,6 +30,7 @@ from cotenant.controller.policies.waking import Alarm
 from cotenant.controller.policies.whole_queue import (
     Why,
     find_room,
+    is_anybody_left,
     rearrange,
     reserved,
     take_room,
@@ -144,14 +145,9 @@ class Interval:
         if self._look.is_due(view.now_s):
             rearrange(plan, self._order, Candidates(view))
         actions: list[AnyAction] = plan.actions
-        if self._waits_after(plan):
+        if is_anybody_left(plan):
             actions.append(Wake(at_s=self._next_s(view.now_s), reason=self._reason()))
         return Decision(actions=tuple(actions))
-
-    def _waits_after(self, plan: Plan) -> bool:
-        """Whether somebody is left in the queue; those who lose their devices come back to it."""
-        placed = sum(1 for action in plan.actions if isinstance(action, Place))
-        return placed < max(plan.view.queued_count(), len(plan.actions))
 
     def _next_s(self, now_s: float) -> float:
         """The first multiple after now."""

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple, Protocol
 
-from cotenant.controller.domain.actions import Wake
+from cotenant.controller.domain.actions import Place, Wake
 from cotenant.controller.domain.events import AnyEvent, FirstStepDone, JobArrived
-from cotenant.controller.domain.ids import DeviceId, JobId
+from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import Job, Phase
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
@@ -120,6 +120,12 @@ def rearrange(plan: Plan, order: Order, waiting: Waiting) -> None:
             return
 
 
+def is_anybody_left(plan: Plan) -> bool:
+    """Whether somebody waits once the plan is carried out; those who lose their devices come back."""
+    placed = sum(1 for action in plan.actions if isinstance(action, Place))
+    return placed < max(plan.view.queued_count(), len(plan.actions))
+
+
 class Room(NamedTuple):
     """Devices for a waiting job, and who has to leave them; nobody if they are being left already."""
 
@@ -145,7 +151,10 @@ def find_room(plan: Plan, job: Job, behind: Iterator[Job]) -> Room | None:
 
 def leaving_now(plan: Plan) -> list[Job]:
     """Jobs that save and leave, by this plan or one before it; not those whose end nobody can tell."""
-    jobs = plan.view.on_devices()
+    view = plan.view
+    if not plan.actions and len(view.on_devices()) == len(view.running()) + len(view.loading()):
+        return []
+    jobs = view.on_devices()
     return [job for job in jobs if job.phase is not Phase.STOPPING and plan.is_leaving(job.job_id)]
 
 
@@ -157,19 +166,24 @@ def enough_of(plan: Plan, job: Job, behind: Iterator[Job]) -> Iterable[Job] | No
     shape = shape_of(job)
     if shape.gpus == 1:
         return behind
-    view, together = plan.view, is_kept_together(plan.view, shape)
-    counts: dict[str, int] = {}
-    total = plan.free_count(shape)
+    view, types = plan.view, plan.view.free.types()
+    together = is_kept_together(view, shape)
+    on_host: dict[HostId, int] = {}
+    found = 0 if together else plan.free_count(shape)
     taken: list[Job] = []
     for victim in behind:
         taken.append(victim)
         for device_id in victim.placement.devices if victim.placement else ():
-            host_id = view.devices[device_id].host_id
-            if host_id not in counts:
-                counts[host_id] = sum(len(plan.free_devices(host_id, type)) for type in view.free.types())
-            counts[host_id] += 1
-            total += 1
-        if total >= shape.gpus and (not together or max(counts.values(), default=0) >= shape.gpus):
+            if together:
+                host_id = view.devices[device_id].host_id
+                here = on_host.get(host_id)
+                if here is None:
+                    here = sum(len(plan.free_devices(host_id, type)) for type in types)
+                on_host[host_id] = here + 1
+                found = max(found, here + 1)
+            else:
+                found += 1
+        if found >= shape.gpus:
             return chain(taken, behind)
     return None
 
