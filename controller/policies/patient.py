@@ -101,8 +101,8 @@ def _both(mine: tuple[tuple[float, ...], float], other: Job) -> bool:
 
 
 def worth_preempting(plan: Plan, newcomer: Job) -> Iterator[Job]:
-    """Running jobs that stand after the newcomer and have more left than it needs and the change costs; the one
-    with the most service first. Sorts those only, and mostly there are few."""
+    """Running jobs that stand after the newcomer and have more left than it needs and the change costs; most
+    service first. Sorts those only, and mostly there are few."""
     now_s, mine_s = plan.view.now_s, needs_s(newcomer)
     (mine_gpu_s,) = by_service(newcomer)
     worth: list[tuple[float, int, Job]] = []
