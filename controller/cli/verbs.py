@@ -42,6 +42,10 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("top", "top", "a live table of devices and jobs"),
         Verb("policy", "policy", "list, show or set the policy"),
     ),
+    "What if": (
+        Verb("sim", "sim", "policies over a trace; replay of a journal; traces"),
+        Verb("whatif", "whatif", "what this cluster's last days would have been under another policy"),
+    ),
     "Set up": (
         Verb("up", "up", "controller and agent on this machine"),
         Verb("controller", "daemons", "the controller alone"),

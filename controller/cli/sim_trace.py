@@ -1,0 +1,196 @@
+"""`cotenant sim trace`: what a trace holds, a generated one, another format turned into ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+
+from cotenant.controller.cli import screen
+from cotenant.controller.cli.output import JsonFlag, Listing, OutputFlag, chosen, show_listing, show_one
+from cotenant.controller.cli.problem import Problem
+from cotenant.controller.cli.screen import NONE, Column, duration
+from cotenant.controller.cli.sim_options import FormatFlag, SeedFlag, TraceArgument, VcFlag, as_problems
+from cotenant.controller.sim.scenario import SYNTH, open_trace
+from cotenant.controller.sim.traces.trace import Trace
+
+trace = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+FileArgument = Annotated[
+    str, typer.Argument(metavar="FILE", help="To write: .csv, or .csv.gz to have it packed.")
+]
+ForceFlag = Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")]
+
+
+@trace.callback()
+def about() -> None:
+    """Traces: what was submitted to a cluster, when, and how long it ran.
+
+    \b
+    For example:
+      cotenant sim trace list
+      cotenant sim trace show philly/6214e9
+      cotenant sim trace import cluster_job_log ours.csv.gz --format philly
+      cotenant sim trace synth earth.csv.gz --like earth --jobs 50000 --seed 7
+    """
+
+
+class Known(NamedTuple):
+    """A trace that can be named without a file."""
+
+    name: str
+    synthetic: bool
+    about: str
+
+
+@trace.command("list")
+def list_traces(output: OutputFlag = None, as_json: JsonFlag = False) -> None:
+    """The traces that come with cotenant, and those it can generate."""
+    from cotenant.controller.sim.traces.bundled import NAMES
+    from cotenant.controller.sim.traces.synth import KINDS
+
+    real = [Known(name, False, _about_bundled(name)) for name in NAMES]
+    made = [
+        Known(
+            f"{SYNTH}{name}", True, f"SYNTHETIC: generated like {kind.title}; {SYNTH}{name}:JOBS for so many"
+        )
+        for name, kind in KINDS.items()
+    ]
+    listing = Listing(
+        noun="trace",
+        rows=[*real, *made],
+        as_json=lambda row: {"trace": row.name, "synthetic": row.synthetic, "about": row.about},
+        identity=lambda row: row.name,
+        columns=LIST_COLUMNS,
+    )
+    show_listing(listing, chosen(output, as_json))
+
+
+LIST_COLUMNS: Final = (Column("TRACE", lambda row: row.name), Column("ABOUT", lambda row: row.about))
+
+
+def _about_bundled(name: str) -> str:
+    vc = name.partition("/")[2]
+    if not vc:
+        return "Microsoft Philly 2017, twelve VCs on one clock (durations halved by its source)"
+    return f"Microsoft Philly 2017, virtual cluster {vc}"
+
+
+@trace.command("show")
+def show_trace(
+    trace: TraceArgument,
+    format: FormatFlag = "auto",
+    vc: VcFlag = None,
+    seed: SeedFlag = 0,
+    output: OutputFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """How many jobs, how long, how wide, how often; what was left out, and where it comes from."""
+    from cotenant.controller.sim.traces.description import describe
+
+    form = chosen(output, as_json)
+    with as_problems():
+        found = open_trace(trace, format=format, seed=seed)
+        if vc is not None:
+            found = found.of_vc(vc)
+        value = {"schema": "trace/1", **describe(found)}
+    show_one(form, value, found.name, lambda: page(found, value))
+
+
+def page(found: Trace, value: dict[str, Any]) -> str:
+    lines = [f"{found.name}: {screen.plural(len(found), 'job')}"]
+    if found.synthetic:
+        lines[0] += "  " + screen.paint("SYNTHETIC", "yellow")
+    lines += [f"  source   {found.source or NONE}", f"  licence  {found.licence or 'not known'}"]
+    lines += [f"  {line}" for line in _facts(value)]
+    lines += [f"  left out {count:,}: {reason}" for reason, count in sorted(found.excluded.items())]
+    return "\n".join([*lines, *(f"  note: {note}" for note in found.notes)])
+
+
+def _facts(value: dict[str, Any]) -> list[str]:
+    """Every number or group of numbers, durations in words."""
+    lines = []
+    for key, found in value.items():
+        if key in ("schema", "name", "source", "licence", "synthetic", "jobs", "excluded", "notes"):
+            continue
+        lines.append(f"{key:<20} {_shown(key, found)}")
+    return lines
+
+
+def _shown(key: str, found: Any) -> str:
+    if isinstance(found, dict):
+        inner = (f"{name} {_shown(key, value)}" for name, value in list(found.items())[:20])
+        return "  ".join(inner) or NONE
+    if isinstance(found, float) and key.endswith("_s"):
+        return duration(found)
+    if isinstance(found, float):
+        return f"{found:,.4g}"
+    return f"{found:,}" if isinstance(found, int) and not isinstance(found, bool) else str(found)
+
+
+@trace.command("synth")
+def synth(
+    file: FileArgument,
+    like: Annotated[str, typer.Option("--like", metavar="earth|saturn|uranus|philly", help="What to match.")],
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, max=10_000_000, help="Jobs.")] = 20_000,
+    seed: SeedFlag = 0,
+    force: ForceFlag = False,
+) -> None:
+    """Generate a trace: heavy-tailed durations, bursty arrivals, means as published. Labelled synthetic.
+
+    \b
+    For example:
+      cotenant sim trace synth earth.csv.gz --like earth --jobs 50000 --seed 7
+    """
+    with as_problems():
+        made = open_trace(f"{SYNTH}{like}:{jobs}", seed=seed)
+    write(made, file, force)
+
+
+@trace.command("import")
+def import_trace(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file of another system.")],
+    file: FileArgument,
+    format: FormatFlag = "auto",
+    vc: VcFlag = None,
+    force: ForceFlag = False,
+) -> None:
+    """Turn a trace of another system into our CSV: Philly, Helios, Alibaba PAI, SWF, Slurm's sacct.
+
+    \b
+    For example:
+      cotenant sim trace import cluster_log.csv venus.csv.gz
+      sacct --parsable2 --allusers --format=ALL > jobs.txt
+      cotenant sim trace import jobs.txt ours.csv.gz --format sacct
+    """
+    with as_problems():
+        found = open_trace(source, format=format)
+        if vc is not None:
+            found = found.of_vc(vc)
+    write(found, file, force)
+
+
+def write(made: Trace, file: str, force: bool) -> None:
+    """Raises Problem."""
+    from cotenant.controller.sim.traces.schema import write_csv
+
+    path = Path(file).expanduser()
+    if path.exists() and not force:
+        raise Problem("refused", f"{path} is already there", "replace it with --force")
+    try:
+        write_csv(made, path)
+    except OSError as error:
+        raise Problem(
+            "refused", f"{path} cannot be written: {error.strerror}", "choose another FILE"
+        ) from None
+    screen.tell(f"{path}: {screen.plural(len(made), 'job')}" + (", SYNTHETIC" if made.synthetic else ""))
+    for reason, count in sorted(made.excluded.items()):
+        screen.tell(f"left out: {screen.plural(count, 'row')} ({reason})")
+    for note in made.notes:
+        screen.tell(f"note: {note}")

@@ -1,0 +1,102 @@
+"""Which policies to run, as people write them: `fifo,lazer:chain=last,dwq_offered=true,srtf`.
+
+Rule: names and parameters are checked here, before anything is simulated; the same text always means the
+same policy, so a label in a table can be typed again.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from cotenant.controller.policies import registry
+from cotenant.controller.policies.base import Parameters
+from cotenant.controller.submission.problems import suggestion
+
+_WORDS: Final = {"true": True, "yes": True, "false": False, "no": False}
+
+
+class PolicyChoice(NamedTuple):
+    """One policy with the parameters that were given; the others have their defaults."""
+
+    name: str
+    parameters: Parameters
+
+    @property
+    def label(self) -> str:
+        """What was asked for; parameters in the order of their names."""
+        given = ",".join(f"{key}={_text(value)}" for key, value in sorted(self.parameters.items()))
+        return f"{self.name}:{given}" if given else self.name
+
+
+class BadChoice(ValueError):
+    """A policy or a parameter that does not exist; `hint` says what does."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def policies_named(text: str) -> tuple[PolicyChoice, ...]:
+    """The policies of a comma-separated list, each once, in its order.
+
+    After `NAME:` every word with an equals sign belongs to NAME, up to the next word without one.
+
+    Raises:
+        BadChoice: an unknown policy or parameter, or a value of the wrong kind.
+    """
+    groups: list[list[str]] = []
+    for word in (each.strip() for each in text.split(",")):
+        if not word:
+            continue
+        if "=" in word and ":" not in word.partition("=")[0]:
+            if not groups:
+                raise BadChoice(f"{word!r} belongs to no policy", "write NAME:KEY=VALUE")
+            groups[-1].append(word)
+        else:
+            groups.append([word])
+    if not groups:
+        raise BadChoice("no policy was named", f"there are {_all_names()}")
+    return tuple({choice.label: choice for choice in map(_choice, groups)}.values())
+
+
+def _choice(words: list[str]) -> PolicyChoice:
+    name, _, first = words[0].partition(":")
+    given = [word for word in (first, *words[1:]) if word]
+    if name not in registry.AVAILABLE:
+        raise BadChoice(
+            f"there is no policy {name!r}",
+            suggestion(name, registry.AVAILABLE) or f"there are {_all_names()}",
+        )
+    known = registry.defaults(name)
+    parameters = dict(_parameter(name, word, known) for word in given)
+    try:
+        registry.make(name, parameters)
+    except ValueError as error:
+        raise BadChoice(str(error)) from None
+    return PolicyChoice(name, parameters)
+
+
+def _parameter(policy: str, word: str, known: Parameters) -> tuple[str, str | int | float | bool]:
+    """In the type of its default."""
+    key, equals, value = word.partition("=")
+    if not equals:
+        raise BadChoice(f"{word!r} is not KEY=VALUE", "write NAME:KEY=VALUE,KEY=VALUE")
+    if key not in known:
+        near = suggestion(key, known) or (f"it has {', '.join(sorted(known))}" if known else "it has none")
+        raise BadChoice(f"policy {policy} has no parameter {key!r}", near)
+    kind = type(known[key])
+    try:
+        return key, _WORDS[value.lower()] if kind is bool else kind(value)
+    except (ValueError, KeyError):
+        words = {bool: "true or false", int: "a whole number", float: "a number"}
+        raise BadChoice(f"{policy}: {key} must be {words.get(kind, 'text')}, got {value!r}") from None
+
+
+def _text(value: str | int | float | bool) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _all_names() -> str:
+    return ", ".join(registry.AVAILABLE)

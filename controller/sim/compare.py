@@ -1,0 +1,234 @@
+"""Several runs at once, each in a process of its own, with progress and a way to stop.
+
+Rule: what a run returns depends on its task alone, never on who ran beside it or in which process. A stop
+loses nothing that is finished, and what was under way comes back as far as it got.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from cotenant.controller.sim.choices import PolicyChoice
+from cotenant.controller.sim.failures import Failures
+from cotenant.controller.sim.outcome import Outcome
+from cotenant.controller.sim.physics import Physics
+from cotenant.controller.sim.simulate import simulate
+from cotenant.controller.sim.summary import summarise
+from cotenant.controller.sim.workload import Cluster, Workload
+
+REPORT_EVERY_S: Final = 0.2
+WORTH_A_PROCESS: Final = 20_000
+"""Below so many jobs over all runs, starting processes takes longer than the runs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """One run: everything its result depends on."""
+
+    policy: PolicyChoice
+    seed: int
+    workload: Workload
+    cluster: Cluster
+    physics: Physics
+    failures: Failures | None = None
+    ageing_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """What came of a task."""
+
+    task: Task
+    summary: dict[str, Any]
+    outcome: Outcome | None
+    """Where it was asked for: it is large."""
+
+    @property
+    def label(self) -> str:
+        return self.task.policy.label
+
+
+class Stop(Protocol):
+    """Set once, seen by every process."""
+
+    def is_set(self) -> bool: ...
+
+    def set(self) -> None: ...
+
+
+class Progress(NamedTuple):
+    """How far a task is, by its place in the list of tasks."""
+
+    task: int
+    finished: int
+    total: int
+
+
+Report = Callable[[Progress], None]
+
+
+class WorkerLost(Exception):
+    """A process ended without a result: most often it was out of memory."""
+
+
+def run_all(
+    tasks: Sequence[Task], *, workers: int | None = None, keep: bool = False, report: Report | None = None
+) -> list[Run]:
+    """Runs in the order of the tasks; after an interrupt (Ctrl-C) those that were finished, and those under
+    way as far as they got. A second interrupt ends everything at once.
+
+    Args:
+        workers: processes; None = one per core. With one, everything runs in this process.
+        keep: whether outcomes (columns of every job) come back as well.
+
+    Raises:
+        WorkerLost: a process died.
+        KeyboardInterrupt: interrupted twice.
+    """
+    tell = report or (lambda progress: None)
+    jobs = sum(len(task.workload) for task in tasks)
+    count = min(workers or len(os.sched_getaffinity(0)), len(tasks))
+    if count <= 1 or (workers is None and jobs < WORTH_A_PROCESS):
+        return _here(tasks, keep, tell)
+    return _in_processes(tasks, count, keep, tell)
+
+
+def _here(tasks: Sequence[Task], keep: bool, report: Report) -> list[Run]:
+    stop = threading.Event()
+    runs: list[Run] = []
+    with stopping(stop):
+        for number, task in enumerate(tasks):
+            if stop.is_set():
+                break
+            runs.append(_run(task, keep, _watch(number, stop, report)))
+    return runs
+
+
+def _in_processes(tasks: Sequence[Task], count: int, keep: bool, report: Report) -> list[Run]:
+    context = multiprocessing.get_context("spawn")  # A fork would copy threads' locks in unknown states.
+    stop, mail = context.Event(), context.SimpleQueue()
+    pool = ProcessPoolExecutor(count, context, initializer=_begin_worker, initargs=(stop, mail))
+    futures: dict[Future[Run | None], int] = {}
+    try:
+        with _interrupts_ignored():  # What a process starts with, it keeps: only this one hears Ctrl-C.
+            for number, task in enumerate(tasks):
+                futures[pool.submit(_run_task, number, task, keep)] = number
+        with stopping(stop):
+            _wait_for(futures, stop, mail, report)
+    except BrokenProcessPool:
+        raise WorkerLost("a simulation's process ended by itself, probably out of memory") from None
+    except KeyboardInterrupt:
+        for process in (pool._processes or {}).values():
+            process.kill()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    ended = [future.result() for future in futures if not future.cancelled()]
+    return [run for run in ended if run is not None]
+
+
+def _wait_for(futures: dict[Future[Run | None], int], stop: Stop, mail: Any, report: Report) -> None:
+    waiting = set(futures)
+    while waiting:
+        ended, waiting = wait(waiting, timeout=REPORT_EVERY_S / 2, return_when=FIRST_COMPLETED)
+        for future in ended:
+            if not future.cancelled():
+                future.result()
+        while not mail.empty():
+            report(mail.get())
+        if stop.is_set():
+            waiting -= {future for future in waiting if future.cancel()}
+
+
+# --- In the process that simulates -------------------------------------------------------------------
+
+_stop: Stop
+_mail: Any
+
+
+def _begin_worker(stop: Stop, mail: Any) -> None:
+    global _stop, _mail
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _stop, _mail = stop, mail
+
+
+def _run_task(number: int, task: Task, keep: bool) -> Run | None:
+    """None: the stop came before it began (a pool hands out a little more than it has processes)."""
+    if _stop.is_set():
+        return None
+    return _run(task, keep, _watch(number, _stop, _mail.put))
+
+
+def _run(task: Task, keep: bool, watch: Callable[[int, int, float], None]) -> Run:
+    outcome = simulate(
+        task.workload,
+        task.cluster,
+        task.policy.name,
+        task.policy.parameters,
+        seed=task.seed,
+        physics=task.physics,
+        failures=task.failures,
+        ageing_s=task.ageing_s,
+        watch=watch,
+    )
+    summary = {"label": task.policy.label, **summarise(outcome)}
+    return Run(task=task, summary=summary, outcome=outcome if keep else None)
+
+
+def _watch(number: int, stop: Stop, report: Report) -> Callable[[int, int, float], None]:
+    """Tells how far a run is, now and then; ends it where a stop was asked for."""
+    next_s = 0.0
+
+    def watch(finished: int, total: int, now_s: float) -> None:
+        nonlocal next_s
+        if stop.is_set():
+            raise KeyboardInterrupt
+        if (moment_s := time.monotonic()) >= next_s or finished == total:
+            next_s = moment_s + REPORT_EVERY_S
+            report(Progress(number, finished, total))
+
+    return watch
+
+
+# --- Ctrl-C ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def stopping(stop: Stop) -> Iterator[None]:
+    """The first Ctrl-C sets `stop`, the second one interrupts. Elsewhere than in the main thread: nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def asked(number: int, frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = signal.signal(signal.SIGINT, asked)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,138 @@
+"""Everything a comparison is about except the policies: trace, window, cluster, physics, misfortune.
+
+Rule: every run of a comparison gets the same workload object for the same seed, prepared once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from cotenant.controller.sim.choices import PolicyChoice
+from cotenant.controller.sim.compare import Task
+from cotenant.controller.sim.failures import Failures
+from cotenant.controller.sim.overheads import Overheads
+from cotenant.controller.sim.physics import PairData, Physics, pair_data
+from cotenant.controller.sim.preparing import prepare
+from cotenant.controller.sim.traces.problems import TraceProblem
+from cotenant.controller.sim.traces.reading import read
+from cotenant.controller.sim.traces.trace import Trace
+from cotenant.controller.sim.workload import Cluster, Workload
+
+SYNTH: Final = "synth:"
+SYNTH_JOBS: Final = 20_000
+"""Generated where `synth:NAME` names no number."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scenario:
+    """As asked for on a command line; times in seconds unless said otherwise."""
+
+    trace: str
+    """A file, a bundled name, or `synth:NAME[:JOBS]`."""
+    format: str = "auto"
+    vc: str | None = None
+    from_s: float | None = None
+    jobs: int | None = None
+    load_scale: float = 1.0
+    """Times between arrivals are divided by it."""
+    noise: float = 0.0
+    load_time_scale: float = 1.0
+    pairs: str = "gavel-v100"
+    xi: Literal["learned", "measured"] = "learned"
+    failures_mtbf_h: float | None = None
+    """Mean time between failures of each host, in hours; None = nothing fails."""
+    hosts: int = 8
+    gpus_per_host: int = 8
+
+    def __post_init__(self) -> None:
+        if self.failures_mtbf_h is not None and not 0.0 < self.failures_mtbf_h < math.inf:
+            raise ValueError(f"hosts must fail after a time above 0 h, got {self.failures_mtbf_h:g}")
+        if not 0.0 <= self.load_time_scale <= 1e6:
+            raise ValueError(f"the scale of load times must be 0 or more, got {self.load_time_scale:g}")
+
+    @property
+    def cluster(self) -> Cluster:
+        return Cluster(hosts=self.hosts, gpus_per_host=self.gpus_per_host)
+
+    @property
+    def failures(self) -> Failures | None:
+        return (
+            None if self.failures_mtbf_h is None else Failures(mean_between_s=self.failures_mtbf_h * 3600.0)
+        )
+
+    def options(self) -> dict[str, Any]:
+        """For a result: all that was asked for, the trace and the cluster apart."""
+        apart = ("trace", "hosts", "gpus_per_host")
+        return {key: value for key, value in dataclasses.asdict(self).items() if key not in apart}
+
+
+def open_trace(name: str, *, format: str = "auto", seed: int = 0) -> Trace:
+    """Of a file, a bundled name, or `synth:NAME[:JOBS]`, which the seed generates.
+
+    Raises:
+        TraceProblem: no such trace, or something is wrong in it.
+    """
+    if not name.startswith(SYNTH):
+        return read(name, format=format)
+    from cotenant.controller.sim.traces.synth import synthesise
+
+    like, _, count = name.removeprefix(SYNTH).partition(":")
+    if count and not count.isdecimal():
+        raise TraceProblem(f"{count!r} is not a number of jobs", hint="write synth:earth:20000")
+    return synthesise(like, seed=seed, jobs=int(count) if count else SYNTH_JOBS)
+
+
+def tasks(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[int]) -> list[Task]:
+    """A run for each policy and seed; seeds in order, the policies within each.
+
+    Raises:
+        TraceProblem: the trace, or what was asked of it.
+        ValueError: the table of pairs.
+    """
+    physics = Physics(pairs=scenario.pairs, xi=scenario.xi)
+    table = pair_data(scenario.pairs)
+    fixed = None if scenario.trace.startswith(SYNTH) else open_trace(scenario.trace, format=scenario.format)
+    made: list[Task] = []
+    for seed in seeds:
+        trace = fixed if fixed is not None else open_trace(scenario.trace, seed=seed)
+        workload = workload_of(scenario, trace, table, seed)
+        made += [
+            Task(
+                policy=policy,
+                seed=seed,
+                workload=workload,
+                cluster=scenario.cluster,
+                physics=physics,
+                failures=scenario.failures,
+            )
+            for policy in policies
+        ]
+    return made
+
+
+def workload_of(scenario: Scenario, trace: Trace, table: PairData | None, seed: int) -> Workload:
+    return prepare(
+        trace,
+        cluster=scenario.cluster,
+        seed=seed,
+        vc=scenario.vc,
+        from_s=scenario.from_s,
+        jobs=scenario.jobs,
+        load_scale=scenario.load_scale,
+        noise=scenario.noise,
+        overheads=Overheads(load_time_scale=scenario.load_time_scale),
+        models=_models(trace, table),
+    )
+
+
+def _models(trace: Trace, table: PairData | None) -> tuple[str, ...]:
+    """Models for the jobs of a trace that has none, or none that the table of pairs has measured."""
+    if table is None:
+        return ()
+    known = table.models()
+    own = {name.partition(":")[0] for name in trace.model.names}
+    return () if own & set(known) else known
