@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cotenant.controller.sim.preparing import prepare
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.reading import read
+from cotenant.controller.sim.traces.schema import write_csv
 from cotenant.controller.sim.traces.synth import KINDS, medians, synthesise
+from cotenant.controller.sim.workload import Cluster
 
 TABLE_1 = {"earth": (427_000, 59.5, 39.0), "saturn": (698_000, 72.2, 80.0), "uranus": (329_000, 128.1, 243.0)}
 
@@ -67,6 +72,14 @@ def test_a_seed_gives_the_same_trace_and_another_seed_another() -> None:
     for column in ("submit_s", "duration_s", "gpus"):
         np.testing.assert_array_equal(getattr(one, column), getattr(again, column))
         assert not np.array_equal(getattr(one, column), getattr(other, column))
+
+
+def test_a_generated_trace_stays_one_in_a_file(tmp_path: Path) -> None:
+    write_csv(synthesise("earth", seed=1, jobs=50), tmp_path / "earth.csv.gz")
+    trace = read(tmp_path / "earth.csv.gz")
+    assert trace.synthetic and "generated" in trace.source
+    made = prepare(trace, cluster=Cluster(hosts=64, gpus_per_host=8), seed=1)
+    assert made.synthetic, "and so does every workload that is made of it"
 
 
 def test_one_job_arrives_at_once() -> None:

@@ -42,6 +42,7 @@ class Draft:
     gpu_type: Labels | None = None
     state: Labels | None = None
     hp: NDArray[np.bool_] | None = None
+    synthetic: bool = False
     excluded: dict[str, int]
     """What the reader itself left out already."""
     notes: list[str]
@@ -75,6 +76,7 @@ def finish(draft: Draft) -> Trace:
         name=draft.name,
         source=draft.source,
         licence=draft.licence,
+        synthetic=draft.synthetic,
         submit_s=draft.submit_s[rows],
         duration_s=draft.duration_s[rows],
         gpus=draft.gpus[rows],

@@ -57,7 +57,9 @@ def parse(text: str, *, name: str, format: str = "auto", processors_per_gpu: int
     """
     match recognised(text) if format == "auto" else format:
         case "csv":
-            return dataclasses.replace(read_schema(text, name=name), source=name)
+            trace = read_schema(text, name=name)
+            origin = f"{name}: generated, no recorded jobs" if trace.synthetic else name
+            return dataclasses.replace(trace, source=origin)
         case "philly":
             return read_philly(text, name=name)
         case "helios":

@@ -21,9 +21,12 @@ from cotenant.controller.sim.traces.trace import Labels, Trace
 REQUIRED = ("submit_time_s", "duration_s", "gpus")
 COLUMNS = (
     "job_id", "submit_time_s", "duration_s", "gpus", "user", "vc", "gpu_type", "state", "type", "pods",
-    "gpus_per_pod", "model", "organisation",
+    "gpus_per_pod", "model", "organisation", "synthetic",
 )  # fmt: skip
-"""As they are written; `pods` and `gpus_per_pod` are always empty here, for `gpus` counts the whole job."""
+"""As they are written; `pods` and `gpus_per_pod` are always empty here, for `gpus` counts the whole job.
+
+The last two are written only where there is something to say. A generated trace stays one in every file.
+"""
 
 
 def read_schema(text: str, *, name: str, source: str = "", licence: str = "") -> Trace:
@@ -51,6 +54,7 @@ def read_schema(text: str, *, name: str, source: str = "", licence: str = "") ->
             gpu_type=Labels.of(jobs.text("gpu_type")),
             state=Labels.of(jobs.text("state")),
             hp=kinds.codes == kinds.names.index("hp") if "hp" in kinds.names else None,
+            synthetic="yes" in jobs.text("synthetic"),
             excluded={},
             notes=[],
         )
@@ -99,8 +103,10 @@ def schema_text(trace: Trace) -> str:
         "gpus_per_pod": empty,
         "model": trace.model.texts(),
         "organisation": trace.organisation.texts(),
+        "synthetic": ["yes"] * n,
     }
-    shown = [name for name in COLUMNS if name != "organisation" or trace.organisation.known]
+    without = {"organisation": not trace.organisation.known, "synthetic": not trace.synthetic}
+    shown = [name for name in COLUMNS if not without.get(name)]
     out = io.StringIO(newline="")
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(shown)
