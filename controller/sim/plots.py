@@ -100,7 +100,8 @@ def distributions(curves: Sequence[Curve], title: str, axis: str, *, synthetic: 
         axes.plot(np.maximum(each.values, SMALLEST), 100.0 * QUANTILES, label=each.label, **_line(number))
     axes.set_xscale("log")
     axes.set_ylim(0, 100)
-    axes.set_xlabel(f"{axis} (s; {SMALLEST:g} s and less at the left edge)")
+    edge = any(np.any(each.values < SMALLEST) for each in curves)
+    axes.set_xlabel(f"{axis} (s{f'; {SMALLEST:g} s and less at the left edge' if edge else ''})")
     axes.set_ylabel("jobs (%)")
     _legend(axes, len(curves))
     return figure
@@ -117,7 +118,7 @@ def stacked(bars: Sequence[Parts], title: str, *, synthetic: bool) -> Figure:
         axes.barh(places, lengths, left=left, color=colour, hatch=hatch, edgecolor="white", label=name)
         left = left + lengths
     for place, total in zip(places, left, strict=True):
-        axes.annotate(f"{total:.3g}", (total, place), xytext=(3, 0), textcoords="offset points", va="center")
+        _beside(axes, f"{total:.3g}", total, place)
     _rows(axes, places, [bar.label for bar in bars])
     axes.set_xlim(0, 1.12 * float(left.max(initial=1e-9)))
     axes.set_xlabel(f"mean over the jobs around the median JCT ({unit})")
@@ -134,9 +135,7 @@ def shares(bars: Sequence[Share], title: str, axis: str, *, synthetic: bool) -> 
     axes.barh(places, percents, xerr=halves if any(halves) else None, color=COLOURS[0], capsize=2)
     for place, bar in zip(places, bars, strict=True):
         text = f"{bar.percent:.2g}" if bar.percent else "0"
-        axes.annotate(
-            text, (bar.percent + bar.half, place), xytext=(3, 0), textcoords="offset points", va="center"
-        )
+        _beside(axes, text, bar.percent + bar.half, place)
     _rows(axes, places, [bar.label for bar in bars])
     axes.set_xlim(0, 1.15 * max(max((p + h for p, h in zip(percents, halves, strict=True)), default=0), 1e-9))
     axes.set_xlabel(axis)
@@ -224,6 +223,12 @@ def _line(number: int) -> dict[str, Any]:
         "linestyle": DASHES[(number // len(COLOURS) + number) % len(DASHES)],
         "linewidth": 1.6,
     }
+
+
+def _beside(axes: Any, text: str, x: float, place: Any) -> None:
+    """What a bar's length is."""
+    at = {"xytext": (3, 0), "textcoords": "offset points"}
+    axes.annotate(text, (x, place), va="center", fontsize=8, **at)
 
 
 def _legend(axes: Any, entries: int) -> None:

@@ -65,6 +65,8 @@ class Lived:
     is_measured: bool
     """False: it shared devices or lost work, and its step time alone is not known, so that its length has
     these losses in it."""
+    is_quick: bool
+    """Done before its first step was seen."""
     expected_s: float | None
     """What was expected of it when it arrived."""
     one_load_s: float
@@ -361,7 +363,7 @@ class _Watcher:
         self._waiting_to_arrive.pop(job_id, None)
         if kept.arrived_s is not None and kept.arrived_s < self._begin_s:
             return
-        if job is None or kept.arrived_s is None or job.run_s <= 0.0:
+        if job is None or kept.arrived_s is None or not _has_worked(job):
             self._excluded[NEVER_TRAINED] += 1
         else:
             self._jobs.append(_lived(job, kept, kept.arrived_s, engine.now_s))
@@ -418,12 +420,21 @@ class _Watcher:
         return [f"the policy changed meanwhile: most jobs arrived under {name}, {said}"]
 
 
+def _has_worked(job: Job) -> bool:
+    """Or was done before anybody could tell that it had begun to."""
+    return job.run_s > 0.0 or (job.phase is Phase.DONE and job.load_s > 0.0)
+
+
 def _about_jobs(jobs: tuple[Lived, ...]) -> list[str]:
     notes = []
     if blurred := sum(not job.is_measured for job in jobs):
         notes.append(
             f"{blurred} jobs shared devices or lost work, and their step time alone is not known: their "
             "length has that in it"
+        )
+    if quick := sum(job.is_quick for job in jobs):
+        notes.append(
+            f"{quick} jobs were done before their first step was seen: their load counts as training"
         )
     if unknown := sum(job.expected_s is None for job in jobs):
         notes.append(f"of {unknown} jobs no length was expected: the simulated policy is told the median")
@@ -435,6 +446,10 @@ def _about_jobs(jobs: tuple[Lived, ...]) -> list[str]:
 def _lived(job: Job, kept: _Open, arrived_s: float, now_s: float) -> Lived:
     ended_s = now_s if job.ended_s is None else job.ended_s
     jct_s = max(0.0, ended_s - arrived_s)
+    load_s, run_s = job.load_s, job.run_s
+    if run_s <= 0.0:
+        load_s, run_s = job.futile_s, job.load_s - job.futile_s
+        kept.loads = [0.0]
     blurred = kept.lost_work or bool(job.co_tenants)
     alone_s = None if job.solo_step_s is None or job.step < 1 else job.solo_step_s * job.step
     return Lived(
@@ -444,17 +459,18 @@ def _lived(job: Job, kept: _Open, arrived_s: float, now_s: float) -> Lived:
         gpus=job.spec.gpus,
         arrived_s=arrived_s,
         jct_s=jct_s,
-        wait_s=max(0.0, jct_s - job.load_s - job.run_s - job.pause_s),
-        load_s=job.load_s,
-        run_s=job.run_s,
+        wait_s=max(0.0, jct_s - load_s - run_s - job.pause_s),
+        load_s=load_s,
+        run_s=run_s,
         pause_s=job.pause_s,
         futile_s=job.futile_s,
         preemptions=job.preemptions,
         futile_preemptions=job.futile_preemptions,
         aborted_preemptions=job.aborted_preemptions,
         shared=bool(job.co_tenants),
-        length_s=min(alone_s, job.run_s) if blurred and alone_s is not None else job.run_s,
+        length_s=min(alone_s, run_s) if blurred and alone_s is not None else run_s,
         is_measured=not blurred or alone_s is not None,
+        is_quick=job.run_s <= 0.0,
         expected_s=kept.expected_s,
         one_load_s=sum(kept.loads) / len(kept.loads) if kept.loads else job.expected_load_s,
         one_pause_s=sum(kept.pauses) / len(kept.pauses) if kept.pauses else job.expected_pause_s,
