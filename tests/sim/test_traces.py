@@ -260,6 +260,15 @@ def test_a_bundled_name_that_is_wrong_is_answered_with_the_right_ones(name: str,
     assert near in caught.value.hint
 
 
+def test_a_bundled_name_wins_over_a_file_unless_the_file_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("philly").write_text(JOBS)
+    assert len(read("philly")) == 65_011
+    assert len(read("./philly")) == len(read(Path("philly"))) == 3
+
+
 @needs_shared
 def test_bundled_rows_are_the_rows_of_the_public_files() -> None:
     whole = read(SHARED / "philly_by_vc.csv.gz")

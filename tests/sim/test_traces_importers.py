@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cotenant.controller.sim.traces.clock_times import clock_s, elapsed_s
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.reading import parse, read
 from cotenant.controller.sim.traces.slurm import gpus_of
+from cotenant.controller.sim.traces.trace import Trace
 
 # Helios.
 
@@ -175,6 +179,21 @@ def test_a_broken_pai_table_is_refused_with_its_line(tmp_path: Path) -> None:
     folder = pai(tmp_path, job=PAI_JOBS, task=PAI_TASKS.replace("800.0", "many"))
     with pytest.raises(TraceProblem, match=r"pai_task_table\.csv:3: column plan_gpu: 'many' is not a number"):
         read(folder)
+
+
+cells = st.sampled_from(["", "j1", "j2", "1.0", "-1", "nan", "1e14", "x", '"', "V100", "50.0"])
+pai_texts = st.lists(st.lists(cells, min_size=5, max_size=11).map(",".join), max_size=5).map("\n".join)
+
+
+@given(job=pai_texts, task=pai_texts, good=st.booleans())
+def test_any_pai_tables_give_a_trace_or_a_problem(job: str, task: str, good: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        found: Trace | TraceProblem
+        try:
+            found = read(pai(Path(folder), job=PAI_JOBS if good else job, task=task))
+        except TraceProblem as problem:
+            found = problem
+    assert found.message if isinstance(found, TraceProblem) else len(found)
 
 
 # Standard Workload Format.

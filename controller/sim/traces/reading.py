@@ -28,6 +28,8 @@ FORMATS = ("auto", "csv", "philly", "helios", "pai", "swf", "sacct")
 def read(name_or_path: str | Path, *, format: str = "auto", processors_per_gpu: int = 1) -> Trace:
     """The trace of that name (see `bundled.NAMES`), or in that file, in one of FORMATS.
 
+    A bundled name wins over a file that is called the same: write ./philly for the file.
+
     Args:
         processors_per_gpu: how many processors of the Standard Workload Format make a GPU.
 
@@ -95,6 +97,8 @@ def recognised(text: str) -> str | None:
 def _found(name_or_path: str | Path) -> Path | None:
     """The file or folder that is meant; None = a bundled trace."""
     path, name = Path(name_or_path), str(name_or_path)
+    if name_or_path in NAMES:
+        return None
     try:
         there = path.exists()
     except (OSError, ValueError):
