@@ -14,8 +14,9 @@ devices and end of a load. What it does differently from SRTF is count what a ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 from cotenant.controller.domain.actions import NOTHING, Decision, Wake
 from cotenant.controller.domain.events import AnyEvent, FirstStepDone
@@ -27,7 +28,15 @@ from cotenant.controller.domain.view import View
 from cotenant.controller.policies.base import QUIET, Candidates, why_waiting
 from cotenant.controller.policies.service import by_service
 from cotenant.controller.policies.waking import Alarm
-from cotenant.controller.policies.whole_queue import Why, find_room, rearrange, reserved, take_room
+from cotenant.controller.policies.whole_queue import (
+    Newcomers,
+    Why,
+    find_room,
+    rearrange,
+    reserved,
+    take_room,
+    whose_turn,
+)  # fmt: skip
 
 
 def cost_s(victim: Job) -> float:
@@ -41,6 +50,34 @@ def needs_s(newcomer: Job) -> float:
     return float("inf") if left_s is None else left_s + newcomer.expected_load_s
 
 
+class Spare(NamedTuple):
+    """A running job that may be preempted, in the order in which it would be."""
+
+    less_gpu_s: float
+    """Its remaining service, negative: the most comes first."""
+    number: int
+    spare_s: float
+    """Time left beyond what it costs to put it back."""
+    job: Job
+
+
+def spare(view: View, asking: Iterable[Job]) -> list[Spare]:
+    """All that could be preempted by one of those who ask, once per pass. It costs a look at each job that runs
+    longer than the shortest who asks; it does not grow with the queue."""
+    now_s, least_s = view.now_s, min(map(needs_s, asking), default=float("inf"))
+    found: list[Spare] = []
+    for job in reversed(view.running()):
+        ends_in_s = job.end_s - now_s
+        if ends_in_s <= least_s:  # No later one has more left than this time to its end.
+            break
+        left_s = ends_in_s / job.slowdown
+        spare_s = left_s - job.expected_load_s - 2.0 * job.expected_pause_s
+        if spare_s > least_s and job.preemptible and not job.aged and job.remaining_s is not None:
+            found.append(Spare(-left_s * job.spec.gpus_min, job.number, spare_s, job))
+    found.sort()
+    return found
+
+
 class Round:
     """One pass over the queue: the order of patient, and which devices are promised to those that wait for
     them, so that nobody else counts on the same ones."""
@@ -48,21 +85,31 @@ class Round:
     name = "patient"
     is_total = False
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, asking: Iterable[Job]) -> None:
         self.until_s: float | None = None
         """When it should be seen whether devices that jobs wait for did become free."""
         self._view = view
         self._promised: list[tuple[Job, tuple[DeviceId, ...]]] = []
-        known = (job for job in reversed(view.running()) if job.remaining_s is not None)
-        self._longest_s = max((job.end_s - view.now_s for job in (next(known, None),) if job), default=0.0)
+        self._running = spare(view, asking)
+        self._most_spare_s = max((one.spare_s for one in self._running), default=0.0)
 
     def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Running jobs whose leaving pays, most remaining service first; then reservations."""
-        running = worth_preempting(plan, job) if needs_s(job) < self._longest_s else iter(())
+        mine_s = needs_s(job)
+        running = self._worth_preempting(plan, job, mine_s) if mine_s < self._most_spare_s else iter(())
         if not self._view.claimants():
             return running
-        mine = (by_service(job), needs_s(job))
+        mine = (by_service(job), mine_s)
         return chain(running, (other for other in reserved(plan) if not other.aged and _both(mine, other)))
+
+    def _worth_preempting(self, plan: Plan, newcomer: Job, mine_s: float) -> Iterator[Job]:
+        """Jobs that stand after the newcomer and have more to spare than it needs."""
+        (mine_gpu_s,) = by_service(newcomer)
+        for less_gpu_s, _, spare_s, job in self._running:
+            if -less_gpu_s <= mine_gpu_s:
+                return
+            if spare_s > mine_s and not plan.is_leaving(job.job_id):
+                yield job
 
     def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
         room = find_room(plan, job, behind)
@@ -100,29 +147,6 @@ def _both(mine: tuple[tuple[float, ...], float], other: Job) -> bool:
     return mine[0] < by_service(other) and mine[1] < needs_s(other)
 
 
-def worth_preempting(plan: Plan, newcomer: Job) -> Iterator[Job]:
-    """Running jobs that stand after the newcomer and have more left than it needs and the change costs; most
-    service first. Sorts those only, and mostly there are few."""
-    now_s, mine_s = plan.view.now_s, needs_s(newcomer)
-    (mine_gpu_s,) = by_service(newcomer)
-    worth: list[tuple[float, int, Job]] = []
-    for job in reversed(plan.view.running()):
-        if job.end_s - now_s <= mine_s:  # No later one has more left than this time to its end.
-            break
-        left_s = job.remaining_now_s(now_s)
-        if (
-            left_s is not None
-            and left_s > mine_s + cost_s(job)
-            and left_s * job.spec.gpus > mine_gpu_s
-            and job.preemptible
-            and not job.aged
-            and not plan.is_leaving(job.job_id)
-        ):
-            worth.append((-left_s * job.spec.gpus, job.number, job))
-    worth.sort()
-    return (job for _, _, job in worth)
-
-
 def _why_gain(view: View, newcomer: Job, victims: Sequence[Job]) -> Why:
     """What the newcomer needs and the change costs, against what the victims have left."""
     mine_s = needs_s(newcomer)
@@ -156,11 +180,23 @@ class Patient:
         plan = Plan(view)
         if isinstance(event, FirstStepDone) and not plan.any_free() and not is_wanted(view, event):
             return NOTHING
-        turn = Round(view)
-        rearrange(plan, turn, Candidates(view))
+        turn = self._only_newcomers(plan, event)
+        if turn is None:
+            plan, turn = Plan(view), Round(view, view.heads())
+            rearrange(plan, turn, Candidates(view))
         if turn.until_s is not None and not self._check.is_set(view.now_s):
             plan.actions.append(Wake(at_s=turn.until_s, reason=because("devices-soon")))
         return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING
+
+    def _only_newcomers(self, plan: Plan, event: AnyEvent) -> Round | None:
+        """An arrival with nothing free is the newcomer's affair alone (see `whose_turn`), unless it might wait
+        for devices: then one must know who else does. None: ask the whole queue."""
+        waiting = whose_turn(plan, event)
+        if not isinstance(waiting, Newcomers):
+            return None
+        turn = Round(plan.view, plan.view.newcomers())
+        rearrange(plan, turn, waiting)
+        return turn if turn.until_s is None else None
 
     def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
         self._check.observe(view.now_s, decision)
@@ -172,7 +208,7 @@ class Patient:
             or job.remaining_s is None
         ):
             return reason
-        plan, turn = Plan(view), Round(view)
+        plan, turn = Plan(view), Round(view, [job])
         victims = turn.behind(plan, job)
         if next(victims, None) is None:
             return because("gains-nothing", needs_s(job)) if view.on_devices() else reason

@@ -9,6 +9,7 @@ when nothing is free and no waiting job stands before one that runs. Its cost do
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple, Protocol
@@ -166,26 +167,35 @@ def enough_of(plan: Plan, job: Job, behind: Iterator[Job]) -> Iterable[Job] | No
     shape = shape_of(job)
     if shape.gpus == 1:
         return behind
-    view, types = plan.view, plan.view.free.types()
-    together = is_kept_together(view, shape)
+    view = plan.view
+    if not is_kept_together(view, shape):
+        found, taken = plan.free_count(shape), []
+        for victim in behind:
+            taken.append(victim)
+            found += victim.spec.gpus
+            if found >= shape.gpus:
+                return chain(taken, behind)
+        return None
     on_host: dict[HostId, int] = {}
-    found = 0 if together else plan.free_count(shape)
-    taken: list[Job] = []
+    taken = []
     for victim in behind:
         taken.append(victim)
-        for device_id in victim.placement.devices if victim.placement else ():
-            if together:
-                host_id = view.devices[device_id].host_id
-                here = on_host.get(host_id)
-                if here is None:
-                    here = sum(len(plan.free_devices(host_id, type)) for type in types)
-                on_host[host_id] = here + 1
-                found = max(found, here + 1)
-            else:
-                found += 1
-        if found >= shape.gpus:
-            return chain(taken, behind)
+        for host_id, devices in devices_by_host(view, victim):
+            here = on_host.get(host_id)
+            if here is None:
+                here = sum(len(plan.free_devices(host_id, type)) for type in view.free.types())
+            on_host[host_id] = here = here + devices
+            if here >= shape.gpus:
+                return chain(taken, behind)
     return None
+
+
+def devices_by_host(view: View, job: Job) -> Iterable[tuple[HostId, int]]:
+    """How many devices a placed job has on each host."""
+    devices = job.placement.devices if job.placement else ()
+    if len(job.hosts_left) == 1 and job.phase is not Phase.RESERVED:  # As most do: nothing to look up.
+        return ((job.hosts_left[0], len(devices)),)
+    return Counter(view.devices[device_id].host_id for device_id in devices).items()
 
 
 def is_kept_together(view: View, shape: Shape) -> bool:
