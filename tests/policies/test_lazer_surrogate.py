@@ -97,7 +97,7 @@ def test_log_noisy_expected_improvement_is_that_of_botorch_over_the_same_fantasi
 ) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("botorch")
-    from botorch.acquisition import LogNoisyExpectedImprovement
+    from botorch.acquisition.analytic import LogNoisyExpectedImprovement
 
     model, samples = made(seed, 40)
     ours = Improvement(model, (seed,))
