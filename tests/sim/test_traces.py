@@ -92,7 +92,7 @@ def test_rows_out_of_order_are_put_in_order_and_the_user_is_told_where() -> None
     )
     assert trace.job_ids == ("b", "c", "d", "a"), "equal times keep their order"
     (note,) = trace.notes
-    assert "1 rows" in note and "line 3" in note
+    assert "above them: 1 (first: line 3)" in note
 
 
 def test_times_that_restart_in_every_vc_are_several_clocks() -> None:

@@ -132,7 +132,7 @@ def _in_order(rows: NDArray[np.int64], draft: Draft, notes: list[str]) -> NDArra
         return rows
     first = int(draft.lines[rows[earlier[0] + 1]])
     notes.append(
-        f"{len(earlier):,} rows were submitted before the row above them (first: line {first}); "
-        "the rows were put in order of submission"
+        f"rows submitted before the row above them: {len(earlier):,} (first: line {first}); "
+        "all were put in order of submission"
     )
     return rows[np.argsort(submit_s, kind="stable")]
