@@ -12,7 +12,6 @@ Recovery calls `fold` with the recorded decision instead, so that no policy is a
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -79,6 +78,7 @@ DEADLINE_SLACK_S = 15.0
 PROBATION_S = 300.0
 """A suspect host is tried again with one attempt after this."""
 CHECKPOINTS_KNOWN = 4
+FINISHED = because("finished")
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,7 +224,8 @@ class Engine:
             if refusal is not None:
                 self.refusals.append(refusal)
         self._launch_reserved()
-        self._forget_old()
+        while len(self._ledger.ended) > self.config.keep_ended:
+            self._ledger.forget_job(next(iter(self._ledger.ended)))
         if self._validate:
             self._ledger.check()
 
@@ -275,11 +276,9 @@ class Engine:
             return refusal
         job = ledger.jobs[action.job_id]
         job.placement = placing.placement(ledger, job, action)
-        waits_for = {
-            t: None for d in action.devices for t in ledger.tenants(d) if ledger.jobs[t].phase in LEAVING
-        }
-        job.waits_for = tuple(waits_for)
-        if job.waits_for:
+        victims = [t for d in action.devices for t in ledger.tenants(d) if ledger.jobs[t].phase in LEAVING]
+        if victims:
+            job.waits_for = tuple(dict.fromkeys(victims))
             ledger.change(job, Change.RESERVE, because("waits-for-victims", ", ".join(job.waits_for)))
             ledger.holdings.claim(job, action.devices)
         else:
@@ -307,18 +306,22 @@ class Engine:
         """Free devices (or devices with a co-tenant that stays) become this job's; its hosts are told."""
         ledger, placement = self._ledger, job.placement
         assert placement is not None
+        hosts = starting.hosts_of(ledger, job)
         job.attempt = AttemptNo(job.attempt + 1)
         job.waits_for, job.stop_cause, job.stop_reason, job.outcome = (), "", None, ""
-        job.visited = tuple(dict.fromkeys((*job.visited, *starting.hosts_of(ledger, job))))
+        job.visited = tuple(dict.fromkeys((*job.visited, *hosts))) if job.visited else hosts
         job.started_hosts, job.exit_code, job.step_s = (), None, None
         job.start_step = job.step = job.durable_step
-        job.hosts_left = starting.hosts_of(ledger, job)
-        job.capable, job.known_to_resume = (), job.durable_step > 0
+        job.hosts_left = hosts
+        job.capable, job.known_to_resume = (), job.step > 0
         if job.first_start_s is None:
-            job.first_start_s = self.now_s
+            job.first_start_s = ledger.now_s
+        job.slowdown, job.remaining_at_s = ledger.stretch(job, placement.accumulation_steps), ledger.now_s
         ledger.change(job, Change.LAUNCH, placement.reason)
-        ledger.holdings.occupy(job, job.hosts_left)
-        self._tenancy_changed(job)
+        ledger.holdings.occupy(job, hosts)
+        partners = ledger.partners(job)
+        if partners:
+            self._share(job, partners)
         self._send_start(job)
         if job.spec.time_limit_s is not None:
             left_s = job.spec.time_limit_s - job.load_s - job.run_s
@@ -398,10 +401,9 @@ class Engine:
             )
         )
 
-    def _tenancy_changed(self, job: Job) -> None:
-        """Co-tenants came or went: everybody concerned has a new pace."""
+    def _share(self, job: Job, partners: tuple[JobId, ...]) -> None:
+        """A job has come to devices that others hold: everybody concerned has a new pace."""
         ledger = self._ledger
-        partners = ledger.partners(job)
         for other_id in partners:
             other = ledger.jobs[other_id]
             other.co_tenants = tuple(dict.fromkeys((*other.co_tenants, job.job_id)))
@@ -423,7 +425,7 @@ class Engine:
     # --- Events from users -------------------------------------------------------------------------
 
     def _on_arrived(self, event: ev.JobArrived) -> None:
-        ledger, spec = self._ledger, event.spec
+        ledger, spec, now_s = self._ledger, event.spec, self._ledger.now_s
         if spec.job_id in ledger.jobs:
             return  # The same submission, journalled twice.
         number = ledger.next_number
@@ -431,8 +433,8 @@ class Engine:
         job = Job(
             spec=spec,
             number=number,
-            submitted_s=self.now_s,
-            phase_since_s=self.now_s,
+            submitted_s=now_s,
+            phase_since_s=now_s,
             reason=because("submitted", spec.user or "somebody"),
             resumable=spec.resumable is True,
             profile=spec.profile,
@@ -441,8 +443,8 @@ class Engine:
         job.expected_load_s, job.expected_pause_s = estimate_overheads(ledger.estimates, spec)
         if job.profile is not None and (alone := job.profile.at(1)) is not None:
             job.solo_step_s = alone.step_s
-        job.phase = Phase.HELD if spec.hold else Phase.QUEUED
         if spec.hold:
+            job.phase = Phase.HELD
             job.reason = because("held-by", spec.user or "its owner")
         ledger.add_job(job)
         if not spec.hold and not self._queue_or_block(job):
@@ -450,6 +452,9 @@ class Engine:
 
     def _queue_or_block(self, job: Job) -> bool:
         """A queued job with an open dependency is blocked; with a failed one it is cancelled: False."""
+        if not job.spec.after:
+            self._start_ageing(job)
+            return True
         waits = None
         for dependency in job.spec.after:
             other = self._ledger.jobs.get(dependency.job_id)
@@ -755,13 +760,13 @@ class Engine:
     ) -> None:
         """The gang's processes on one host are gone (or count as gone)."""
         host = self._ledger.hosts[host_id]
-        co_tenants = [self._ledger.jobs[p] for p in self._ledger.partners(job)]
+        co_tenants = self._ledger.partners(job)
         self._ledger.holdings.vacate(job, host_id)
-        job.hosts_left = tuple(h for h in job.hosts_left if h != host_id)
-        if _SEVERITY[outcome] >= _SEVERITY.get(job.outcome.partition(": ")[0], 0):
+        job.hosts_left = tuple([h for h in job.hosts_left if h != host_id])
+        if not job.outcome or _SEVERITY[outcome] >= _SEVERITY[job.outcome.partition(": ")[0]]:
             job.outcome = f"{outcome}: {detail}" if detail else outcome
-        for other in co_tenants:
-            self._repace(other)
+        for other_id in co_tenants:
+            self._repace(self._ledger.jobs[other_id])
         if outcome == "infra-failed" and not job.stop_cause and not workdir_missing:
             self._blame(host, job)
         elif outcome == "finished":
@@ -813,7 +818,7 @@ class Engine:
 
     def _finish(self, job: Job) -> None:
         learn_duration(self._ledger.estimates, job, self.now_s)
-        self._end(job, Change.FINISH, because("finished"))
+        self._end(job, Change.FINISH, FINISHED)
         job.remaining_s = 0.0
 
     def _user_failed(self, job: Job, detail: str) -> None:
@@ -852,12 +857,12 @@ class Engine:
     def _ended(self, job: Job) -> None:
         """Its hosts may forget it; jobs that waited for it may go, or are cancelled with it (and those that
         waited for them: a list of work, since a chain can be longer than the stack is deep)."""
-        ended = deque([job])
-        while ended:
-            one = ended.popleft()
+        ended = [job]
+        for one in ended:
             for host_id in one.visited:
                 self._forget(host_id, one.job_id)
-            for waiting_id in sorted(self._ledger.waiting_on.pop(one.job_id, ()), key=natural_key):
+            waiting_on = self._ledger.waiting_on.pop(one.job_id, None)
+            for waiting_id in sorted(waiting_on, key=natural_key) if waiting_on else ():
                 waiting = self._ledger.jobs.get(waiting_id)
                 if waiting is not None and waiting.phase is Phase.BLOCKED:
                     self._ledger.change(waiting, Change.UNBLOCK, self._submitted(waiting))
@@ -869,10 +874,6 @@ class Engine:
 
     def _submitted(self, job: Job) -> Reason:
         return because("submitted", job.spec.user or "somebody")
-
-    def _forget_old(self) -> None:
-        while len(self._ledger.ended) > self.config.keep_ended:
-            self._ledger.forget_job(next(iter(self._ledger.ended)))
 
     # --- Learning, thinking, time ------------------------------------------------------------------
 

@@ -49,6 +49,8 @@ def estimate_overheads(estimates: Estimates, spec: JobSpec) -> tuple[float, floa
 def _expected(said: float | None, seen: dict[str, list[float]], spec: JobSpec, default: float) -> float:
     if said is not None:
         return said
+    if not seen:
+        return default
     known = seen.get(_key(spec)) or seen.get("")
     return median(known) if known else default
 

@@ -7,7 +7,6 @@ keeps the index of free devices and the set of shareable ones.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 
 import msgspec
 
@@ -30,8 +29,8 @@ class Holdings:
         self._claims: dict[DeviceId, JobId] = {}
         self._shared_count = 0
         """Devices with more than one tenant."""
-        self._shareable: set[DeviceId] = set()
-        self._shareable_in_order: list[DeviceId] | None = []
+        self._shareable: list[DeviceId] | None = []
+        """None: to be counted when somebody asks; few policies do."""
         self._on_host: dict[HostId, dict[JobId, None]] = {}
 
     # --- Reading -----------------------------------------------------------------------------------
@@ -40,9 +39,14 @@ class Holdings:
         return self._tenants.get(device_id, ())
 
     def shareable(self) -> Sequence[DeviceId]:
-        if self._shareable_in_order is None:
-            self._shareable_in_order = sorted(self._shareable)
-        return self._shareable_in_order
+        if self._shareable is None:
+            single = (device_id for device_id, here in self._tenants.items() if len(here) == 1)
+            self._shareable = sorted(filter(self._has_room, single))
+        return self._shareable
+
+    def _has_room(self, device_id: DeviceId) -> bool:
+        device = self.devices[device_id]
+        return device.healthy and device.max_tenants > 1 and device_id not in self._claims
 
     def claimed_by(self, device_id: DeviceId) -> JobId | None:
         return self._claims.get(device_id)
@@ -61,7 +65,7 @@ class Holdings:
     def host_of(self, device_id: DeviceId) -> HostId:
         """Also of a device that is gone: devices are named after their hosts."""
         device = self.devices.get(device_id)
-        return HostId(device_id.rpartition("/")[0]) if device is None else device.host_id
+        return device.host_id if device is not None else HostId(device_id.rpartition("/")[0])
 
     def partners(self, job: Job) -> tuple[JobId, ...]:
         """Jobs that hold one of its devices at this moment, in device order."""
@@ -100,20 +104,8 @@ class Holdings:
 
     def refresh_host(self, host: Host) -> None:
         """After a change of its state or devices."""
+        self._shareable = None
         self.free.set_host(host, (d.device_id for d in host.report.devices if self.is_free(d)))
-
-    def note_tenancy(self, device_ids: Iterable[DeviceId]) -> None:
-        """Their tenants, claims or health may have changed."""
-        shareable, before = self._shareable, len(self._shareable)
-        changed = False
-        for device_id in device_ids:
-            if self.is_shareable(self.devices.get(device_id)):
-                shareable.add(device_id)
-            elif device_id in shareable:
-                shareable.remove(device_id)
-                changed = True
-        if changed or len(shareable) != before:
-            self._shareable_in_order = None
 
     def is_free(self, device: Device) -> bool:
         return (
@@ -121,12 +113,6 @@ class Holdings:
             and not self._tenants.get(device.device_id)
             and device.device_id not in self._claims
         )
-
-    def is_shareable(self, device: Device | None) -> bool:
-        if device is None or not device.healthy or device.max_tenants < 2:
-            return False
-        here = self._tenants.get(device.device_id)
-        return here is not None and len(here) == 1 and device.device_id not in self._claims
 
     # --- Taking and giving back --------------------------------------------------------------------
 
@@ -147,15 +133,15 @@ class Holdings:
     def occupy(self, job: Job, hosts: Iterable[HostId]) -> None:
         """The gang holds its devices, and has processes on these hosts, from now on."""
         assert job.placement is not None
-        job_id = job.job_id
+        job_id, tenants, devices = job.job_id, self._tenants, self.devices
         for device_id in job.placement.devices:
             if self._claims:
                 claim = self._claims.pop(device_id, job_id)
                 assert claim == job_id, f"{device_id} is claimed by {claim}"
-            here = self._tenants.get(device_id)
+            here = tenants.get(device_id)
             if here is None:
-                here = self._tenants[device_id] = []
-            limit = self.devices[device_id].max_tenants
+                here = tenants[device_id] = []
+            limit = devices[device_id].max_tenants
             assert job_id not in here and len(here) < limit, f"{device_id}: too many tenants: {here}"
             here.append(job_id)
             if len(here) > 1:
@@ -168,15 +154,14 @@ class Holdings:
     def vacate(self, job: Job, host_id: HostId) -> None:
         """Every process of the gang on this host is gone."""
         assert job.placement is not None
-        gone = []
-        for device_id in job.placement.devices:
-            here = self._tenants.get(device_id, [])
-            if self.host_of(device_id) == host_id and job.job_id in here:
-                self._shared_count -= len(here) == 2
-                here.remove(job.job_id)
-                gone.append(device_id)
+        job_id = job.job_id
+        gone = [d for d in job.placement.devices if self.host_of(d) == host_id]
+        for device_id in gone:
+            here = self._tenants[device_id]
+            self._shared_count -= len(here) == 2
+            here.remove(job_id)
         self._give(gone)
-        self._on_host.get(host_id, {}).pop(job.job_id, None)
+        del self._on_host[host_id][job_id]
 
     def restore(self, job: Job) -> None:
         """Take over what a saved job holds; hosts are refreshed afterwards."""
@@ -192,34 +177,36 @@ class Holdings:
                 self._shared_count += len(here) == 2
 
     def _take(self, device_ids: Sequence[DeviceId]) -> None:
-        for (host_id, type), here in self._by_host(device_ids):
+        for host_id, type, here in self._by_host(device_ids):
             self.free.take(host_id, type, here)
-        self.note_tenancy(device_ids)
+        self._shareable = None
 
     def _give(self, device_ids: Sequence[DeviceId]) -> None:
-        for (host_id, type), here in self._by_host(device_ids):
+        for host_id, type, here in self._by_host(device_ids):
             self.free.give(host_id, type, [d for d in here if self.is_free(self.devices[d])])
         for device_id in device_ids if self.departed else ():
             if device_id in self.departed and not (self._tenants.get(device_id) or device_id in self._claims):
                 del self.devices[device_id], self.departed[device_id]
-        self.note_tenancy(device_ids)
+        self._shareable = None
 
-    def _by_host(
-        self, device_ids: Sequence[DeviceId]
-    ) -> Iterator[tuple[tuple[HostId, str], Sequence[DeviceId]]]:
+    def _by_host(self, device_ids: Sequence[DeviceId]) -> Iterator[tuple[HostId, str, list[DeviceId]]]:
         """Devices of one host and type together; those of a placement stand together already."""
-        devices = self.devices
-        if len(device_ids) == 1:
-            device = devices[device_ids[0]]
-            yield (device.host_id, device.type), device_ids
-            return
-        for key, here in groupby(device_ids, lambda d: (devices[d].host_id, devices[d].type)):
-            yield key, list(here)
+        here: list[DeviceId] = []
+        host_id, type = HostId(""), ""
+        for device_id in device_ids:
+            device = self.devices[device_id]
+            if device.host_id != host_id or device.type != type:
+                if here:
+                    yield host_id, type, here
+                host_id, type, here = device.host_id, device.type, []
+            here.append(device_id)
+        if here:
+            yield host_id, type, here
 
     def check(self, hosts: Iterable[Host]) -> None:
         """Assert that nobody holds what cannot be held, and that the indexes say what counting says."""
-        alone = [d.device_id for d in self.devices.values() if self.is_shareable(d)]
-        assert list(self.shareable()) == sorted(self._shareable) == sorted(alone)
+        single = [d for d in self.devices if len(self.tenants(d)) == 1]
+        assert self.shareable() == sorted(filter(self._has_room, single))
         assert self._shared_count == sum(1 for here in self._tenants.values() if len(here) > 1)
         for device_id, here in self._tenants.items():
             if here:

@@ -6,18 +6,16 @@ every index and the cheap invariants; `check` asserts all of them (tests run it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from cotenant.controller.domain.cluster import Device, Host, HostReport
-from cotenant.controller.domain.ids import DeviceId, HostId, JobId
+from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.job import ENDED, ON_DEVICES, Change, Job, Phase, advance
 from cotenant.controller.domain.pairs import Observed, PairTable
 from cotenant.controller.domain.perf import Interference, memory_mib, step_s
 from cotenant.controller.domain.reasons import Reason
-from cotenant.controller.domain.view import Shape
 from cotenant.controller.holdings import Holdings
 from cotenant.controller.ordering import Active, QueueKey, Waiting
 from cotenant.controller.sizes import Sizes
@@ -69,32 +67,18 @@ class Ledger:
         self._waiting = Waiting(queue_key)
         self._active = Active()
         self._sizes = Sizes(self.hosts)
+        # Most of the view is what an index says, without a layer between: they are asked at every event.
+        self.heads, self.queue, self.queued = self._waiting.heads, self._waiting.queue, self._waiting.in_order
+        self.shape, self.order_key = self._waiting.shape, self._waiting.order_key
+        self.newcomers, self.queued_count = self._waiting.newcomers, self._waiting.__len__
+        self.on_devices, self.paced = self._active.by_end, self._active.paced
+        self.tenants, self.shareable = self.holdings.tenants, self.holdings.shareable
+        self.claimed_by, self.claimants = self.holdings.claimed_by, self.holdings.claimants
+        self.partners = self.holdings.partners
+        self.largest_placement, self.largest_now = self._sizes.ever, self._sizes.now
+        self.largest_host = self._sizes.on_host
 
     # --- Reading (the View) ------------------------------------------------------------------------
-
-    def heads(self) -> Iterator[Job]:
-        return self._waiting.heads()
-
-    def queue(self, shape: Shape) -> Sequence[Job]:
-        return self._waiting.queue(shape)
-
-    def queued(self) -> Iterator[Job]:
-        return self._waiting.in_order()
-
-    def newcomers(self) -> Sequence[Job]:
-        return self._waiting.newcomers()
-
-    def queued_count(self) -> int:
-        return len(self._waiting)
-
-    def shape(self, job: Job) -> Shape:
-        return self._waiting.shape(job)
-
-    def order_key(self, job: Job) -> tuple[Any, ...]:
-        return self._waiting.order_key(job)
-
-    def on_devices(self) -> Sequence[Job]:
-        return self._active.by_end()
 
     def running(self) -> Sequence[Job]:
         return self._active.running
@@ -102,38 +86,11 @@ class Ledger:
     def loading(self) -> Sequence[Job]:
         return self._active.loading
 
-    def paced(self) -> Iterable[Job]:
-        return self._active.paced()
-
-    def tenants(self, device_id: DeviceId) -> Sequence[JobId]:
-        return self.holdings.tenants(device_id)
-
-    def shareable(self) -> Sequence[DeviceId]:
-        return self.holdings.shareable()
-
-    def claimed_by(self, device_id: DeviceId) -> JobId | None:
-        return self.holdings.claimed_by(device_id)
-
-    def claimants(self) -> Sequence[JobId]:
-        return self.holdings.claimants()
-
-    def partners(self, job: Job) -> tuple[JobId, ...]:
-        return self.holdings.partners(job)
-
     def planned_mib(self, job: Job) -> int | None:
         return job.placement.memory_mib if job.placement else None
 
     def interference(self, first: Job, second: Job) -> Interference:
         return self.pairs.interference(first, second)
-
-    def largest_placement(self, shape: Shape) -> int:
-        return self._sizes.ever(shape)
-
-    def largest_now(self, shape: Shape) -> int:
-        return self._sizes.now(shape)
-
-    def largest_host(self, shape: Shape, type: str) -> int:
-        return self._sizes.on_host(shape, type)
 
     # --- Hosts -------------------------------------------------------------------------------------
 
@@ -142,11 +99,9 @@ class Ledger:
         host = self.hosts.get(report.host_id)
         if host is None:
             host = self.hosts[report.host_id] = Host(report=report, joined_s=self.now_s)
-        known = host.report.devices
-        self.holdings.put_devices(report, known)
+        self.holdings.put_devices(report, host.report.devices)
         host.report = report
         self.refresh_host(host)
-        self.holdings.note_tenancy({d.device_id for d in (*report.devices, *known)})
         return host
 
     def refresh_host(self, host: Host) -> None:
@@ -298,7 +253,6 @@ class Ledger:
                 self._restore(job)
         for host in saved.hosts:
             self.refresh_host(host)
-        self.holdings.note_tenancy(self.devices)
 
     def _restore(self, job: Job) -> None:
         if job.phase is Phase.QUEUED:

@@ -11,7 +11,7 @@ from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.job import LEAVING, Job, Phase, Placement
 from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.view import shape_of, suits
+from cotenant.controller.domain.view import suits
 from cotenant.controller.ledger import Ledger
 
 
@@ -25,6 +25,8 @@ def check(ledger: Ledger, action: Place | Share) -> Reason | None:
     count = len(set(action.devices))
     if count != len(action.devices) or not spec.gpus_min <= count <= spec.gpus_max:
         return because("refused-gang", what, count, spec.gpus_min, spec.gpus_max)
+    if _is_plain(ledger, job, action):
+        return None
     refusal = _check_accumulation(job, action.accumulation_steps)
     if refusal is not None:
         return refusal
@@ -36,6 +38,23 @@ def check(ledger: Ledger, action: Place | Share) -> Reason | None:
         if refusal is not None:
             return refusal
     return None
+
+
+def _is_plain(ledger: Ledger, job: Job, action: Place | Share) -> bool:
+    """Whether it is the whole batch on free devices of one suitable host: what most placements are, and all
+    checks that follow at once."""
+    spec = job.spec
+    if action.accumulation_steps != 1 or spec.nodes > 1 or job.profile is not None:
+        return False
+    if not ledger.holdings.all_free(action.devices):
+        return False
+    first, shape = ledger.devices[action.devices[0]], ledger.shape(job)
+    host = ledger.hosts[first.host_id]
+    if host.state is not HostState.OK or shape.gpu_type not in ("", first.type) or not suits(host, shape):
+        return False
+    return not shape.memory_mib or all(
+        ledger.devices[d].usable_mib >= shape.memory_mib for d in action.devices
+    )
 
 
 def _check_accumulation(job: Job, steps: int) -> Reason | None:
@@ -75,7 +94,7 @@ def _check_device(ledger: Ledger, job: Job, action: Place | Share, device_id: De
     what = f"job {job.job_id}"
     device = ledger.devices[device_id]
     host = ledger.hosts[device.host_id]
-    shape = shape_of(job)
+    shape = ledger.shape(job)
     if host.state is not HostState.OK or not device.healthy:
         return because("refused-devices", what, device_id, host.state if device.healthy else device.note)
     if shape.gpu_type not in ("", device.type) or not suits(host, shape):
@@ -122,7 +141,9 @@ def _check_sharing(
 
 def placement(ledger: Ledger, job: Job, action: Place | Share) -> Placement:
     """The placement an allowed action stands for; devices in rank order, one host's together."""
-    devices = tuple(sorted(action.devices, key=lambda d: (ledger.devices[d].host_id, d)))
+    devices = action.devices
+    if len(devices) > 1:
+        devices = tuple(sorted(devices, key=lambda d: (ledger.devices[d].host_id, d)))
     steps = action.accumulation_steps
     batch = job.spec.batch_size
     return Placement(

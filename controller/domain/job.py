@@ -82,13 +82,27 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     launch: Launch = Launch()
 
     def __post_init__(self) -> None:
-        problem = _problem(self)
-        if problem:
+        if not _is_plain(self) and (problem := _problem(self)):
             raise ValueError(f"job {self.job_id}: {problem}")
 
     @property
     def gpus(self) -> int:
         return self.gpus_min
+
+
+def _is_plain(spec: JobSpec) -> bool:
+    """Whether a spec leaves most things open and nothing can be wrong with the rest: as `_problem` says, but
+    quickly. A simulation makes hundreds of thousands of them."""
+    return (
+        0 < spec.gpus_min == spec.gpus_max
+        and spec.nodes == spec.cpus == spec.host_memory_mib == spec.retries == 0
+        and spec.gpu_fraction == 1.0
+        and spec.memory_mib is spec.batch_size is spec.iterations is spec.time_limit_s is None
+        and (spec.expected_s is None or 0 < spec.expected_s < 1e9)
+        and (spec.load_s is None or 0 <= spec.load_s < 1e9)
+        and (spec.pause_s is None or 0 <= spec.pause_s < 1e9)
+        and not spec.after
+    )
 
 
 def _problem(spec: JobSpec) -> str:
@@ -354,7 +368,7 @@ class Job(msgspec.Struct, kw_only=True):
 
     @property
     def durable_step(self) -> int:
-        return max((c.step for c in self.checkpoints), default=0)
+        return max(c.step for c in self.checkpoints) if self.checkpoints else 0
 
     @property
     def can_accumulate(self) -> bool:

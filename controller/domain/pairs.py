@@ -7,6 +7,7 @@ Sources in falling trust: this kind of pair observed live > the duty-cycle rule 
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 import msgspec
 
@@ -16,7 +17,12 @@ from cotenant.controller.domain.perf import Interference, duty_cycle_rule
 
 def signature(spec: JobSpec) -> str:
     """What makes two jobs "the same kind" for measurements: command, batch, workers, device type."""
-    parts = (*spec.launch.argv, "", str(spec.batch_size), str(spec.gpus_min), spec.gpu_type)
+    return _signature(spec.launch.argv, spec.batch_size, spec.gpus_min, spec.gpu_type)
+
+
+@lru_cache(maxsize=4096)
+def _signature(argv: tuple[str, ...], batch_size: int | None, gpus: int, gpu_type: str) -> str:
+    parts = (*argv, "", str(batch_size), str(gpus), gpu_type)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

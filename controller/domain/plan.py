@@ -6,23 +6,27 @@ the cluster holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import insort
+from collections.abc import Iterable, Iterator, Sequence
 
-from cotenant.controller.domain.actions import AnyAction, Place, Preempt, Share
+from cotenant.controller.domain.actions import NOTHING, AnyAction, Decision, Place, Preempt, Share
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import LEAVING, Job
 from cotenant.controller.domain.reasons import Reason
-from cotenant.controller.domain.view import Shape, View, shape_of, suits
+from cotenant.controller.domain.view import Shape, View, suits
 
 
 class Plan:
     """Actions of one decision, and the cluster as it would be after them."""
 
+    __slots__ = ("_added", "_free", "_more", "_placed", "_preempted", "actions", "view")
+
     def __init__(self, view: View) -> None:
         self.view = view
         self.actions: list[AnyAction] = []
         self._free: dict[tuple[HostId, str], list[DeviceId]] = {}  # Touched hosts only.
+        self._more: dict[str, int] = {}  # Free devices by type beyond the view's, below 0 for fewer.
         self._added: dict[DeviceId, list[JobId]] = {}
         self._placed: set[JobId] = set()
         self._preempted: set[JobId] = set()
@@ -31,6 +35,7 @@ class Plan:
         """A plan of its own that starts where this one stands: for trying something out."""
         trial = Plan(self.view)
         trial._free = {key: list(devices) for key, devices in self._free.items()}
+        trial._more = dict(self._more)
         trial._added = {device_id: list(jobs) for device_id, jobs in self._added.items()}
         trial._placed = set(self._placed)
         trial._preempted = set(self._preempted)
@@ -47,8 +52,8 @@ class Plan:
                 continue
             free = self._touch(device.host_id, device.type)
             if not self.staying(device_id) and device_id not in free:
-                free.append(device_id)
-                free.sort()
+                insort(free, device_id)
+                self._more[device.type] = self._more.get(device.type, 0) + 1
 
     # --- What is free ------------------------------------------------------------------------------
 
@@ -56,8 +61,19 @@ class Plan:
         touched = self._free.get((host_id, type))
         return self.view.free.devices(host_id, type) if touched is None else touched
 
-    def _hosts_with(self, type: str, count: int) -> Iterator[HostId]:
-        for host_id in self.view.free.with_free(type, count):
+    def free_total(self, type: str) -> int:
+        """Free devices of a type on all hosts."""
+        return self.view.free.total(type) + self._more.get(type, 0)
+
+    def any_free(self) -> bool:
+        return any(self.free_total(type) > 0 for type in self.view.free.types())
+
+    def _hosts_with(self, type: str, count: int) -> Iterable[HostId]:
+        untouched = self.view.free.with_free(type, count)
+        return self._merged(untouched, type, count) if self._free else untouched
+
+    def _merged(self, untouched: Iterable[HostId], type: str, count: int) -> Iterator[HostId]:
+        for host_id in untouched:
             if (host_id, type) not in self._free:
                 yield host_id
         for (host_id, host_type), devices in self._free.items():
@@ -65,11 +81,12 @@ class Plan:
                 yield host_id
 
     def _most(self, type: str) -> int:
-        touched = (len(devices) for (_, t), devices in self._free.items() if t == type)
-        return max(self.view.free.most(type), max(touched, default=0))
-
-    def any_free(self) -> bool:
-        return any(self._most(type) > 0 for type in self.view.free.types())
+        most = self.view.free.most(type)
+        if not self._free:
+            return most
+        return max(
+            most, max((len(devices) for (_, t), devices in self._free.items() if t == type), default=0)
+        )
 
     def free_count(self, shape: Shape) -> int:
         """Free devices that a job of this shape could use, all of one type."""
@@ -97,25 +114,28 @@ class Plan:
         of its last failures only when no other will do. Over several hosts otherwise, or as `nodes`
         asks, the fullest free ones first.
         """
-        shape = shape_of(job)
+        shape = self.view.shape(job)
+        gpus, free, more = shape.gpus, self.view.free, self._more
         for avoid in (job.avoid, ()) if job.avoid else ((),):
             for type in self._types(shape):
-                found = self._find_on_type(shape, type, avoid)
-                if found:
-                    return found
+                if free.total(type) + more.get(type, 0) >= gpus:
+                    found = self._find_on_type(shape, type, avoid)
+                    if found:
+                        return found
         return None
 
     def _find_on_type(self, shape: Shape, type: str, avoid: Sequence[HostId]) -> tuple[DeviceId, ...] | None:
-        if shape.nodes > 1:
-            return self._find_pods(shape, type, shape.nodes, shape.gpus // shape.nodes, avoid)
-        for count in range(shape.gpus, self._most(type) + 1):
+        gpus, nodes = shape.gpus, shape.nodes
+        if nodes > 1:
+            return self._find_pods(shape, type, nodes, gpus // nodes, avoid)
+        for count in range(gpus, self._most(type) + 1):
             for host_id in self._hosts_with(type, count):
                 if host_id in avoid or not self._suits(host_id, shape):
                     continue
                 devices = self._fitting(host_id, type, shape)
-                if len(devices) >= shape.gpus:
-                    return tuple(devices[: shape.gpus])
-        if shape.nodes == 0 and shape.gpus > self.view.largest_host(shape, type):
+                if len(devices) >= gpus:
+                    return tuple(devices[:gpus])
+        if nodes == 0 and gpus > self.view.largest_host(shape, type):
             return self._spread(shape, type, avoid)
         return None
 
@@ -173,6 +193,10 @@ class Plan:
     def is_placed(self, job_id: JobId) -> bool:
         return job_id in self._placed
 
+    def decision(self) -> Decision:
+        """What the policy answers."""
+        return Decision(actions=tuple(self.actions)) if self.actions else NOTHING
+
     # --- Deciding ----------------------------------------------------------------------------------
 
     def place(
@@ -203,6 +227,7 @@ class Plan:
             free = self._touch(device.host_id, device.type)
             if device_id in free:
                 free.remove(device_id)
+                self._more[device.type] = self._more.get(device.type, 0) - 1
             self._added.setdefault(device_id, []).append(job.job_id)
 
     def _touch(self, host_id: HostId, type: str) -> list[DeviceId]:

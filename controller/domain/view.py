@@ -34,8 +34,10 @@ class Shape(NamedTuple):
 
 def shape_of(job: Job) -> Shape:
     """The shape of a job as it waits now."""
-    newest = max(job.checkpoints, key=lambda c: (c.attempt, c.step), default=None)
-    return shape_of_spec(job.spec, newest.domain if newest else "", job.workdir_missing)
+    if not job.checkpoints:
+        return shape_of_spec(job.spec, "", job.workdir_missing)
+    newest = max(job.checkpoints, key=lambda c: (c.attempt, c.step))
+    return shape_of_spec(job.spec, newest.domain, job.workdir_missing)
 
 
 def shape_of_spec(spec: JobSpec, domain: str = "", not_hosts: tuple[HostId, ...] = ()) -> Shape:
@@ -142,9 +144,6 @@ class View(Protocol):
         """The reserved job that gets the device next, if any."""
 
     def claimants(self) -> Sequence[JobId]:
-        """Reserved jobs, in order of arrival."""
-
-    def claimants(self) -> Iterable[JobId]:
         """Reserved jobs, in order of arrival."""
 
     def planned_mib(self, job: Job) -> int | None:

@@ -77,7 +77,7 @@ class Candidates:
 
     def again(self, job: Job) -> None:
         """The job that `next` has just given was placed: go on with its shape."""
-        queue, index = self._view.queue(shape_of(job)), self._index + 1
+        queue, index = self._view.queue(self._view.shape(job)), self._index + 1
         if index < len(queue):
             heapq.heappush(self._more, (self._view.order_key(queue[index]), index, queue[index]))
 
@@ -110,7 +110,7 @@ def why_waiting(view: View, job: Job, order: str) -> Reason:
 def is_possible(view: View, job: Job) -> bool:
     """Whether the hosts that take new work could hold the job, were they empty: only then is it worth keeping
     others back for it."""
-    return view.largest_now(shape_of(job)) >= job.spec.gpus
+    return view.largest_now(view.shape(job)) >= job.spec.gpus_min
 
 
 def _free(order: str, free: int, needed: int) -> tuple[str | int, ...]:

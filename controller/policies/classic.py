@@ -46,7 +46,7 @@ class Classic(Stateless):
             return NOTHING
         plan = Plan(view)
         place_in_order(plan, self.name, self._strict)
-        return Decision(actions=tuple(plan.actions))
+        return plan.decision()
 
     def explain(self, view: View, job: Job) -> Reason:
         return why_waiting(view, job, self.name)
@@ -59,20 +59,21 @@ def place_in_order(plan: Plan, order: str, strict: bool) -> Job | None:
     not fit, otherwise the first that has aged. (If smaller ones went on passing it by, a wide job that has
     aged would still starve.) A job that is not possible now is never waited for.
     """
-    view = plan.view
+    view, any_free = plan.view, plan.any_free()
     candidates = Candidates(view)
     while (job := candidates.next()) is not None:
         if plan.is_placed(job.job_id):
             candidates.again(job)
             continue
-        devices = plan.find_free(job)
+        devices = plan.find_free(job) if any_free else None
         if devices is not None:
             plan.place(job, devices, because("free-devices-in-order", order, len(devices)))
+            any_free = plan.any_free()
             candidates.again(job)
         elif strict or job.aged:
             if is_possible(view, job):
                 return job
-        elif not plan.any_free():
+        elif not any_free:
             return None
     return None
 
@@ -110,7 +111,7 @@ class Srtf(Stateless):
             for newcomer in view.newcomers():
                 if not plan.is_placed(newcomer.job_id):
                     preempt_longest(plan, newcomer)
-        return Decision(actions=tuple(plan.actions))
+        return plan.decision()
 
     def explain(self, view: View, job: Job) -> Reason:
         reason = why_waiting(view, job, self.name)
