@@ -62,7 +62,7 @@ class Spare(NamedTuple):
 
 
 def spare(view: View, asking: Iterable[Job]) -> list[Spare]:
-    """All that could be preempted by one of those who ask, once per pass. It costs a look at each job that runs
+    """All that could be preempted by one of those who ask, once per pass. It looks at each job that runs
     longer than the shortest who asks; it does not grow with the queue."""
     now_s, least_s = view.now_s, min(map(needs_s, asking), default=float("inf"))
     found: list[Spare] = []
@@ -189,7 +189,7 @@ class Patient:
         return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING
 
     def _only_newcomers(self, plan: Plan, event: AnyEvent) -> Round | None:
-        """An arrival with nothing free is the newcomer's affair alone (see `whose_turn`), unless it might wait
+        """An arrival with nothing free is the newcomer's own affair (see `whose_turn`), unless it might wait
         for devices: then one must know who else does. None: ask the whole queue."""
         waiting = whose_turn(plan, event)
         if not isinstance(waiting, Newcomers):
