@@ -1,0 +1,90 @@
+"""Lazer on a real cluster: a preemption is really put off, told in plain words, and survives the controller.
+
+The jobs are real trainings of the demo. What they should take is said: so it is certain who may preempt whom.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import LOAD_S, PAUSE_S, Phase
+from cotenant.controller.policies.lazer.learning import Learner
+from cotenant.controller.policies.lazer.parameters import LazerParameters
+from cotenant.controller.wire.clients import Explain, GetDecisions, SetPolicy
+from tests.live.cluster import Cluster, Training
+
+pytestmark = pytest.mark.skipif(
+    find_spec("botorch") is None, reason="lazer is offered where the [bo] extra (botorch) is installed"
+)
+
+PARAMETERS = LazerParameters(x_max_s=6.0, bootstrap=2, updates_min=2, seed=4)
+"""Its first two deferrals are drawn, not learned: 4.53 s and 2.93 s."""
+LONG = Training(
+    name="long", script="compute_bound", steps=300, pace_s=0.2, more={"iterations": None, "expected_s": 900.0}
+)
+SHORT = Training(name="short", script="compute_bound", steps=12, more={"iterations": None, "expected_s": 5.0})
+SHORTER = Training(
+    name="shorter", script="compute_bound", steps=12, more={"iterations": None, "expected_s": 4.0}
+)
+
+
+def predictions(cluster: Cluster, job_id: JobId) -> list[str]:
+    """What the predictor said of it, newest first."""
+    decisions = cluster.client.ask(GetDecisions(job_id=job_id)).decisions
+    return [d.reason for d in decisions if d.what == "put off"]
+
+
+def drawn_s(number: int) -> float:
+    return round(Learner(PARAMETERS).predict(0.0, 1.0, 1.0, 1.0, already=number).x_s, 2)
+
+
+def await_deferred(cluster: Cluster, training: Training) -> JobId:
+    job_id = cluster.submit(training)
+    cluster.until(lambda jobs: jobs[job_id].reason_code == "deferred-until" or jobs[job_id].attempt > 0)
+    return job_id
+
+
+def test_a_deferral_is_kept_explained_and_not_forgotten_with_the_controller(cluster: Cluster) -> None:
+    controller = cluster.add_controller()
+    controller.start()
+    cluster.add_agent("a", "agent.devices=cpu:1", "agent.heartbeat_s=0.3").start()
+    long = cluster.submit(LONG)
+    cluster.until(lambda jobs: jobs[long].phase is Phase.RUNNING and jobs[long].resumable)
+    cluster.client.ask(SetPolicy(name="lazer", parameters=PARAMETERS.as_parameters()))
+    load_s = cluster.shown(long).job.expected_load_s
+    assert load_s is not None and load_s != LOAD_S, "its first load has been measured"
+
+    # A shorter job comes: it could preempt, and is told to wait for a drawn time instead.
+    short = await_deferred(cluster, SHORT)
+    (told,) = predictions(cluster, short)
+    assert told.startswith(f"preempting {long} for it is put off by {drawn_s(0):.2f} s (bootstrap"), told
+    assert f"it would take {load_s:.2f} s to load" in told, "the predictor is fed the measured load"
+    explained = cluster.client.ask(Explain(job_id=short)).lines
+    assert any(f"preempting {long} for it is put off" in line for line in explained)
+
+    # The controller dies with the deferral open; the next one knows of it.
+    controller.kill()
+    controller.start()
+    assert predictions(cluster, short) == [told]
+    cluster.until(lambda jobs: jobs[short].phase is Phase.DONE)
+    first = cluster.shown(long).attempts[0]
+    assert first.stop_requested_s is not None
+    assert first.stop_requested_s - cluster.shown(short).job.submitted_s >= drawn_s(0), "not before its time"
+    assert first.outcome == "preempted" and f"preempted for {short}" in first.reason
+    pause_s = cluster.shown(long).job.expected_pause_s
+    assert pause_s is not None and pause_s != PAUSE_S, "its first pause has been measured"
+
+    # What was learned outlived it, too: the next draw is the second one.
+    cluster.until(lambda jobs: jobs[long].phase is Phase.RUNNING)
+    shorter = await_deferred(cluster, SHORTER)
+    (told,) = predictions(cluster, shorter)
+    assert told.startswith(f"preempting {long} for it is put off by {drawn_s(1):.2f} s (bootstrap"), told
+    assert f"up to {pause_s:.2f} s to make room" in told, "the predictor is fed the measured pause"
+    cluster.until(lambda jobs: jobs[shorter].phase is Phase.DONE)
+
+    cluster.open_gate(long)
+    cluster.until(lambda jobs: jobs[long].phase is Phase.DONE)
+    assert cluster.check_history(long).job.preemptions == 2
