@@ -138,6 +138,8 @@ class Engine:
             self._ledger.pairs = pairs
         self._alarms: list[Alarm] = []
         self._out: list[AnyCommand] = []
+        self._vacated: list[DeviceId] = []
+        """By this event."""
         self._validate = validate
 
     # --- Reading -----------------------------------------------------------------------------------
@@ -334,8 +336,11 @@ class Engine:
                 self._out.append(command)
 
     def _launch_reserved(self) -> None:
-        """Start reserved jobs whose victims have all left. A few at most, so a scan of claims is cheap."""
-        for job_id in self._ledger.holdings.claimants():
+        """Start reserved jobs whose victims have all left; only devices that were vacated can tell."""
+        if not self._vacated:
+            return
+        vacated, self._vacated = self._vacated, []
+        for job_id in self._ledger.holdings.claimants(vacated):
             job = self._ledger.jobs[job_id]
             job.waits_for = tuple(v for v in job.waits_for if self._still_on(v, job))
             if not job.waits_for:
@@ -761,7 +766,7 @@ class Engine:
         """The gang's processes on one host are gone (or count as gone)."""
         host = self._ledger.hosts[host_id]
         co_tenants = self._ledger.partners(job)
-        self._ledger.holdings.vacate(job, host_id)
+        self._vacated += self._ledger.holdings.vacate(job, host_id)
         job.hosts_left = tuple([h for h in job.hosts_left if h != host_id])
         if not job.outcome or _SEVERITY[outcome] >= _SEVERITY[job.outcome.partition(": ")[0]]:
             job.outcome = f"{outcome}: {detail}" if detail else outcome

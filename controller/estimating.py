@@ -73,7 +73,8 @@ def _keep(seen: dict[str, list[float]], job: Job, spent_s: float) -> None:
     for key in (_key(job.spec), ""):
         times = seen.setdefault(key, [])
         times.append(spent_s)
-        del times[:-KEPT_PER_COMMAND]
+        if len(times) > KEPT_PER_COMMAND:
+            del times[0]
     if len(seen) > COMMANDS_KEPT:
         del seen[next(key for key in seen if key)]
 
@@ -85,11 +86,13 @@ def learn_duration(estimates: Estimates, job: Job, now_s: float) -> None:
         return
     same = estimates.by_command.setdefault(_key(job.spec), [])
     same.append(run_s)
-    del same[:-KEPT_PER_COMMAND]
+    if len(same) > KEPT_PER_COMMAND:
+        del same[0]
     if len(estimates.by_command) > COMMANDS_KEPT:
         del estimates.by_command[next(iter(estimates.by_command))]
     estimates.recent.append(run_s)
-    del estimates.recent[:-KEPT_RECENT]
+    if len(estimates.recent) > KEPT_RECENT:
+        del estimates.recent[0]
 
 
 def _key(spec: JobSpec) -> str:

@@ -51,11 +51,13 @@ class Holdings:
     def claimed_by(self, device_id: DeviceId) -> JobId | None:
         return self._claims.get(device_id)
 
-    def claimants(self) -> Sequence[JobId]:
-        """Reserved jobs, in order of arrival."""
+    def claimants(self, devices: Iterable[DeviceId] | None = None) -> Sequence[JobId]:
+        """Reserved jobs, in order of arrival; those that get one of these devices, if any are named."""
         if not self._claims:
             return ()
-        return sorted(set(self._claims.values()), key=lambda job_id: self._jobs[job_id].number)
+        claims = self._claims.values() if devices is None else map(self._claims.get, devices)
+        found = {job_id for job_id in claims if job_id is not None}
+        return sorted(found, key=lambda job_id: self._jobs[job_id].number)
 
     def on_host(self, host_id: HostId) -> Sequence[Job]:
         """Jobs whose current attempt still has processes (as far as is known) on the host, by arrival."""
@@ -151,8 +153,8 @@ class Holdings:
         for host_id in hosts:
             self._on_host.setdefault(host_id, {})[job_id] = None
 
-    def vacate(self, job: Job, host_id: HostId) -> None:
-        """Every process of the gang on this host is gone."""
+    def vacate(self, job: Job, host_id: HostId) -> list[DeviceId]:
+        """Every process of the gang on this host is gone: the devices that it held there."""
         assert job.placement is not None
         job_id = job.job_id
         gone = [d for d in job.placement.devices if self.host_of(d) == host_id]
@@ -162,6 +164,7 @@ class Holdings:
             here.remove(job_id)
         self._give(gone)
         del self._on_host[host_id][job_id]
+        return gone
 
     def restore(self, job: Job) -> None:
         """Take over what a saved job holds; hosts are refreshed afterwards."""

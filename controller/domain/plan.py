@@ -43,15 +43,19 @@ class Plan:
 
     def suppose_left(self, job: Job) -> None:
         """As if the job had left its devices: those that nobody else holds count as free."""
+        view, host_id, is_up = self.view, HostId(""), False
         self._preempted.add(job.job_id)
         for device_id in job.placement.devices if job.placement else ():
-            device = self.view.devices.get(device_id)
+            device = view.devices.get(device_id)
             if device is None or not device.healthy:
                 continue
-            if self.view.hosts[device.host_id].state is not HostState.OK:
+            if device.host_id != host_id:
+                host_id = device.host_id
+                is_up = view.hosts[host_id].state is HostState.OK
+            if not is_up:
                 continue
-            free = self._touch(device.host_id, device.type)
-            if not self.staying(device_id) and device_id not in free:
+            free = self._touch(host_id, device.type)
+            if device_id not in free and not self.staying(device_id):
                 insort(free, device_id)
                 self._more[device.type] = self._more.get(device.type, 0) + 1
 
@@ -185,7 +189,8 @@ class Plan:
         claim = self.view.claimed_by(device_id)
         if claim is not None and claim not in self._preempted:
             here.append(claim)
-        return here + self._added.get(device_id, [])
+        added = self._added.get(device_id)
+        return here + added if added else here
 
     def is_leaving(self, job_id: JobId) -> bool:
         return job_id in self._preempted or self.view.jobs[job_id].phase in LEAVING
