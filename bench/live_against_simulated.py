@@ -10,6 +10,7 @@ are not repeated (`--fresh` does), and with `--page-only` only simulation, page 
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 import time
@@ -156,37 +157,37 @@ def write(path: Path, value: object) -> None:
 
 
 def report(runs: Sequence[LiveRun], data: Path, page: Path, picture: Path) -> None:
-    """Errors as JSON, page, picture, and the table on the screen."""
+    """Errors as JSON, page, picture, and a line per comparison on the screen."""
     live: list[list[Told]] = [told_live(run) for run in runs]
     simulated = [told_simulated(run) for run in runs]
-    errors = [compare(f"run {n} beside run 1", live[0], jobs) for n, jobs in enumerate(live[1:], 2)]
-    errors += [
+    floors = [compare(f"run {n} beside run 1", live[0], jobs) for n, jobs in enumerate(live[1:], 2)]
+    own = [
         compare(f"simulated with run {n}'s times beside run {n}", live[n - 1], jobs)
         for n, jobs in enumerate(simulated, 1)
     ]
-    errors += [
+    foretold = [
         compare(f"simulated with run 1's times beside run {n}", jobs, simulated[0])
         for n, jobs in enumerate(live[1:], 2)
     ]
+    errors = [*floors, *own, *foretold]
     write(data / "errors.json", errors)
     live_page.draw(picture, live, simulated[0])
-    command = (
-        f"python {shlex.join([Path(sys.argv[0]).name and 'bench/' + Path(sys.argv[0]).name, *sys.argv[1:]])}"
-    )
+    words = [Path(sys.argv[0]).name, *(word for word in sys.argv[1:] if word != "--page-only")]
     text = live_page.page(
-        runs, live, simulated, errors, picture=relative(picture, page.parent), command=command
+        runs,
+        live,
+        simulated,
+        errors,
+        own=own[0],
+        floor=floors[0] if floors else None,
+        picture=os.path.relpath(picture.resolve(), page.parent.resolve()),
+        command=f"python bench/{shlex.join(words)}",
     )
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(text, encoding="utf-8")
     for e in errors:
         print(f"{e.what}: median {e.median:.1%}, P90 {e.p90:.1%} of {e.jobs} jobs")
     print(f"written: {page}, {picture}, {data / 'errors.json'}")
-
-
-def relative(path: Path, folder: Path) -> str:
-    import os
-
-    return os.path.relpath(path.resolve(), folder.resolve())
 
 
 if __name__ == "__main__":

@@ -34,7 +34,6 @@ from cotenant.controller.policies.base import Parameters
 from cotenant.controller.wire.clients import (
     AttemptView,
     ChangeJobs,
-    JobView,
     ListJobs,
     SetPolicy,
     ShowJob,
@@ -236,6 +235,7 @@ def job_spec(folder: Path, name: str, kind: Kind, steps: int, *, expected_s: flo
         iterations=steps,
         expected_s=expected_s,
         share="never",
+        resumable=True,  # Said, or a job could not be preempted before its first hello, in its first load.
         launch=Launch(argv=argv, workdir=str(folder), env=job_environment()),
     )
 
@@ -295,9 +295,7 @@ def warm_up(client: Client, folder: Path, say: Say) -> dict[str, Pace]:
             ]: name
             for name in names
         }
-        _until(client, jobs, lambda job: job.phase is Phase.RUNNING and job.step >= WARM_PREEMPT_AT)
-        client.ask(ChangeJobs(verb="preempt", job_ids=tuple(jobs)))
-        _until(client, jobs, lambda job: job.phase in ENDED)
+        _preempt_each_once(client, jobs)
         for job_id, name in jobs.items():
             paces[name] = _pace(client, job_id)
             pace = paces[name]
@@ -305,13 +303,21 @@ def warm_up(client: Client, folder: Path, say: Say) -> dict[str, Pace]:
     return paces
 
 
-def _until(client: Client, jobs: dict[JobId, str], true: Callable[[JobView], bool]) -> None:
+def _preempt_each_once(client: Client, jobs: Mapping[JobId, str]) -> None:
+    """As soon as it has done enough steps; then wait until all have ended."""
     deadline_s = time.monotonic() + WARM_TIMEOUT_S
-    while not all(true(job) for job in client.ask(ListJobs(job_ids=tuple(jobs))).jobs):
+    asked: set[JobId] = set()
+    while True:
+        seen = client.ask(ListJobs(job_ids=tuple(jobs))).jobs
+        for job in seen:
+            if job.job_id not in asked and job.phase is Phase.RUNNING and job.step >= WARM_PREEMPT_AT:
+                client.ask(ChangeJobs(verb="preempt", job_ids=(job.job_id,)))
+                asked.add(job.job_id)
+        if all(job.phase in ENDED for job in seen):
+            return
         if time.monotonic() > deadline_s:
-            raise WentWrong(
-                f"the warm-up did not get on within {WARM_TIMEOUT_S:.0f} s: {', '.join(jobs.values())}"
-            )
+            stand = ", ".join(f"{job.name} {job.phase} at step {job.step}: {job.reason}" for job in seen)
+            raise WentWrong(f"the warm-up did not get on within {WARM_TIMEOUT_S:.0f} s: {stand}")
         client.ask(WaitJobs(job_ids=tuple(jobs), timeout_s=LOOK_S))
 
 
