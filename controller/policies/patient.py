@@ -91,6 +91,9 @@ class Round:
         self._view = view
         self._promised: list[tuple[Job, tuple[DeviceId, ...]]] = []
         self._running = spare(view, asking)
+        self._soon, self._soon_s, self._soon_actions = Plan(view), float("inf"), 0
+        self._ending: Iterator[Job] = iter(())
+        self._next_ending: Job | None = None
         self._most_spare_s = max((one.spare_s for one in self._running), default=0.0)
 
     def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
@@ -112,34 +115,43 @@ class Round:
                 yield job
 
     def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
-        room = find_room(plan, job, behind)
+        first = next(behind)
+        if first.phase is Phase.RUNNING and self.is_worth_waiting(plan, job, first):
+            return True
+        room = find_room(plan, job, chain((first,), behind))
         if room is None:
             return False
-        if not self.is_worth_waiting(plan, job, room.victims):
-            take_room(plan, job, room, self.name, _why_gain(plan.view, job, room.victims))
+        take_room(plan, job, room, self.name, _why_gain(plan.view, job, room.victims))
         return True
 
-    def is_worth_waiting(self, plan: Plan, job: Job, victims: Sequence[Job]) -> bool:
-        """Whether enough devices become free by themselves before the job would train on those of its
-        victims."""
-        running = [victim for victim in victims if victim.phase is Phase.RUNNING]
-        if not running:
+    def is_worth_waiting(self, plan: Plan, job: Job, victim: Job) -> bool:
+        """Whether enough devices get free by themselves before the job could train on those of a victim."""
+        until_s = plan.view.now_s + victim.expected_pause_s + job.expected_load_s
+        devices = self._free_by(plan, until_s).find_free(job)
+        if devices is None:
             return False
-        view, trial = plan.view, plan.fork()
-        until_s = view.now_s + max(v.expected_pause_s for v in running) + job.expected_load_s
-        for ending in view.running():
-            if ending.end_s > until_s:
-                break
-            if ending.end_s > view.now_s:  # One that is late may be so for long.
-                trial.suppose_left(ending)
-        for promised, devices in self._promised:
-            trial.place(promised, devices, promised.reason)
-        devices_soon = trial.find_free(job)
-        if devices_soon is None:
-            return False
-        self._promised.append((job, devices_soon))
+        self._promised.append((job, devices))
+        self._soon.place(job, devices, job.reason)
         self.until_s = until_s if self.until_s is None else min(self.until_s, until_s)
         return True
+
+    def _free_by(self, plan: Plan, until_s: float) -> Plan:
+        """The plan with the devices of jobs that will have ended, but for those that were promised. Built
+        once, and carried on as long as the plan is the same and the time no earlier one."""
+        now_s = plan.view.now_s
+        if until_s < self._soon_s or self._soon_actions != len(plan.actions):
+            self._soon, self._soon_s, self._soon_actions = plan.fork(), now_s, len(plan.actions)
+            self._ending = (
+                one for one in plan.view.running() if one.end_s > now_s
+            )  # Late: may be so for long.
+            self._next_ending = next(self._ending, None)
+            for promised, devices in self._promised:
+                self._soon.place(promised, devices, promised.reason)
+        while self._next_ending is not None and self._next_ending.end_s <= until_s:
+            self._soon.suppose_left(self._next_ending)
+            self._next_ending = next(self._ending, None)
+        self._soon_s = until_s
+        return self._soon
 
 
 def _both(mine: tuple[tuple[float, ...], float], other: Job) -> bool:
@@ -209,11 +221,10 @@ class Patient:
         ):
             return reason
         plan, turn = Plan(view), Round(view, [job])
-        victims = turn.behind(plan, job)
-        if next(victims, None) is None:
+        first = next(turn.behind(plan, job), None)
+        if first is None:
             return because("gains-nothing", needs_s(job)) if view.on_devices() else reason
-        room = find_room(plan, job, turn.behind(plan, job))
-        waits = room is not None and turn.is_worth_waiting(plan, job, room.victims)
+        waits = first.phase is Phase.RUNNING and turn.is_worth_waiting(plan, job, first)
         return because("devices-soon") if waits else reason
 
     def save(self) -> bytes:
