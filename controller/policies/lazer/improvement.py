@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from cotenant.controller.policies.lazer.products import Array, inverse_of_lower, product
 from cotenant.controller.policies.lazer.surrogate import (
     FINER,
-    Array,
     Context,
     Surrogate,
     polished,
@@ -49,7 +49,7 @@ class Improvement:
         """Cholesky factor of the noiseless kernel, and its inverse."""
         kernel = self.surrogate.kernel
         root = np.asarray(np.linalg.cholesky(kernel + NOISELESS * np.eye(len(kernel))), np.float64)
-        return root, np.asarray(np.linalg.inv(root), np.float64)
+        return root, inverse_of_lower(root)
 
     @cached_property
     def fantasies(self) -> Array:
@@ -57,28 +57,24 @@ class Improvement:
         model, (root, _) = self.surrogate, self._root
         n = len(model.y)
         draws = np.random.default_rng(self._seed).standard_normal((2 * n, FANTASIES))
-        before = root @ draws[:n]
+        before = product(root, draws[:n])
         noise = math.sqrt(model.hyper.noise) * draws[n:]
         surprise = (model.y - model.hyper.constant)[:, None] - before - noise
-        return (
-            model.hyper.constant
-            + before
-            + model.kernel @ (model.inverse_factor.T @ (model.inverse_factor @ surprise))
-        )
+        explained = product(model.inverse_factor.T, product(model.inverse_factor, surprise))
+        return model.hyper.constant + before + product(model.kernel, explained)
 
     @cached_property
     def _fantasy_weights(self) -> Array:
         """(kernel + noiseless)^-1 (fantasy - constant), shape (n, FANTASIES)."""
         _, inverse = self._root
-        weights: Array = inverse.T @ (inverse @ (self.fantasies - self.surrogate.hyper.constant))
-        return weights
+        return product(inverse.T, product(inverse, self.fantasies - self.surrogate.hyper.constant))
 
     def log_value(self, cross: Array) -> Array:
         """The logarithm of the improvement expected (standardised) at points whose covariances with the
         samples are `cross`, shape (m, n) -> (m,)."""
         _, inverse = self._root
-        mean = self.surrogate.hyper.constant + cross @ self._fantasy_weights
-        rooted = inverse @ cross.T
+        mean = self.surrogate.hyper.constant + product(cross, self._fantasy_weights)
+        rooted = product(inverse, cross.T)
         variance = 1.0 - np.einsum("ij,ij->j", rooted, rooted)
         deviation = np.sqrt(np.maximum(variance, VARIANCE_MIN))[:, None]
         best = self.fantasies.min(axis=0)

@@ -19,9 +19,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from cotenant.controller.policies.lazer.products import Array, inverse_of_lower, product
 
 DIMENSIONS: Final = 5
 GRID: Final = 101
@@ -118,7 +117,7 @@ class Surrogate:
     def kernel(self) -> Array:
         """Covariance of the noise-free values at the samples, shape (n, n)."""
         squares = np.sum(self._whitened**2, axis=1)
-        distances = squares[:, None] + squares[None, :] - 2.0 * self._whitened @ self._whitened.T
+        distances = squares[:, None] + squares[None, :] - 2.0 * product(self._whitened, self._whitened.T)
         covariance: Array = np.exp(-0.5 * np.maximum(distances, 0.0))
         np.fill_diagonal(covariance, 1.0)
         return covariance
@@ -127,8 +126,7 @@ class Surrogate:
     def inverse_factor(self) -> Array:
         """The inverse of the Cholesky factor of kernel + noise."""
         noisy = self.kernel + self.hyper.noise * np.eye(len(self.y))
-        inverse: Array = np.linalg.inv(np.linalg.cholesky(noisy))
-        return inverse
+        return inverse_of_lower(np.asarray(np.linalg.cholesky(noisy), np.float64))
 
     @cached_property
     def weights(self) -> Array:
@@ -154,7 +152,7 @@ class Surrogate:
         apart = (inputs / self._scales)[:, None, :] - self._whitened[None, :, :]
         cross = np.exp(-0.5 * np.sum(apart * apart, axis=2))
         mean = self.hyper.constant + cross @ self.weights
-        rooted = self.inverse_factor @ cross.T
+        rooted = product(self.inverse_factor, cross.T)
         variance = np.maximum(1.0 - np.sum(rooted * rooted, axis=0), 0.0)
         return self.hyper.mean_s + self.hyper.deviation_s * mean, self.hyper.deviation_s**2 * variance
 
