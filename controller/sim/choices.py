@@ -62,6 +62,8 @@ def policies_named(text: str) -> tuple[PolicyChoice, ...]:
 def _choice(words: list[str]) -> PolicyChoice:
     name, _, first = words[0].partition(":")
     given = [word for word in (first, *words[1:]) if word]
+    if name in registry.UNAVAILABLE:
+        raise BadChoice(f"policy {name} is not available", registry.UNAVAILABLE[name])
     if name not in registry.AVAILABLE:
         raise BadChoice(
             f"there is no policy {name!r}",
