@@ -86,15 +86,11 @@ def simulate(
 @contextmanager
 def _quiet_gc() -> Iterator[None]:
     """Nothing here makes cycles, so nobody needs to look for them again and again."""
-    was_on, frozen = gc.isenabled(), gc.get_freeze_count()
-    gc.collect()
-    gc.freeze()
+    was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if not frozen:
-            gc.unfreeze()
         if was_on:
             gc.enable()
 
