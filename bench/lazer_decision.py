@@ -14,8 +14,8 @@ grid search over whole seconds (0, 1, 2, ...), as many times each. What "the bes
 does not say, so three readings are reported: the least f of the search, the mean f while searching, and the
 mean f afterwards on contexts that nobody has seen, with the X that the method recommends (Bayesian
 optimisation: the posterior mean's minimum in that context; the others: the X with the least f). Beside these,
-for the last reading, stands what deferring never would have cost. One source is synthetic and says so: there F
-follows from the context, which shows what the search can find when there is something to find.
+for the last reading, stands what deferring never would have cost. One source is synthetic and says so: there
+F follows from the context, which shows what the search can find when there is something to find.
 
 Prints tables, writes `lazer_decision.json` beside itself and `docs/results/bench-lazer.md`.
 """
