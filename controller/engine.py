@@ -308,7 +308,8 @@ class Engine:
         """Free devices (or devices with a co-tenant that stays) become this job's; its hosts are told."""
         ledger, placement = self._ledger, job.placement
         assert placement is not None
-        hosts = starting.hosts_of(ledger, job)
+        parts = ledger.holdings.parts(placement.devices)
+        hosts = tuple(parts)
         job.attempt = AttemptNo(job.attempt + 1)
         job.waits_for, job.stop_cause, job.stop_reason, job.outcome = (), "", None, ""
         job.visited = tuple(dict.fromkeys((*job.visited, *hosts))) if job.visited else hosts
@@ -320,7 +321,7 @@ class Engine:
             job.first_start_s = ledger.now_s
         job.slowdown, job.remaining_at_s = ledger.stretch(job, placement.accumulation_steps), ledger.now_s
         ledger.change(job, Change.LAUNCH, placement.reason)
-        ledger.holdings.occupy(job, hosts)
+        ledger.holdings.occupy(job, parts)
         partners = ledger.partners(job)
         if partners:
             self._share(job, partners)
@@ -348,6 +349,9 @@ class Engine:
                 self._launch(job)
 
     def _still_on(self, victim_id: JobId, job: Job) -> bool:
+        victim = self._ledger.jobs.get(victim_id)
+        if victim is None or not victim.hosts_left:
+            return False
         assert job.placement is not None
         return any(victim_id in self._ledger.tenants(d) for d in job.placement.devices)
 

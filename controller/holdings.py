@@ -31,7 +31,8 @@ class Holdings:
         """Devices with more than one tenant."""
         self._shareable: list[DeviceId] | None = []
         """None: to be counted when somebody asks; few policies do."""
-        self._on_host: dict[HostId, dict[JobId, None]] = {}
+        self._on_host: dict[HostId, dict[JobId, list[DeviceId]]] = {}
+        """The part of each gang on a host, until its processes there are gone."""
 
     # --- Reading -----------------------------------------------------------------------------------
 
@@ -68,6 +69,18 @@ class Holdings:
         """Also of a device that is gone: devices are named after their hosts."""
         device = self.devices.get(device_id)
         return device.host_id if device is not None else HostId(device_id.rpartition("/")[0])
+
+    def parts(self, device_ids: Sequence[DeviceId]) -> dict[HostId, list[DeviceId]]:
+        """A placement's devices by host, both in rank order."""
+        parts: dict[HostId, list[DeviceId]] = {}
+        for device_id in device_ids:
+            device = self.devices.get(device_id)
+            host_id = device.host_id if device is not None else self.host_of(device_id)
+            if host_id in parts:
+                parts[host_id].append(device_id)
+            else:
+                parts[host_id] = [device_id]
+        return parts
 
     def partners(self, job: Job) -> tuple[JobId, ...]:
         """Jobs that hold one of its devices at this moment, in device order."""
@@ -132,8 +145,8 @@ class Holdings:
             del self._claims[device_id]
         self._give(mine)
 
-    def occupy(self, job: Job, hosts: Iterable[HostId]) -> None:
-        """The gang holds its devices, and has processes on these hosts, from now on."""
+    def occupy(self, job: Job, parts: Mapping[HostId, list[DeviceId]]) -> None:
+        """The gang holds its devices, and has processes on their hosts, from now on."""
         assert job.placement is not None
         job_id, tenants, devices = job.job_id, self._tenants, self.devices
         for device_id in job.placement.devices:
@@ -150,34 +163,34 @@ class Holdings:
                 self._shared_count += len(here) == 2
                 here.sort(key=lambda job_id: self._jobs[job_id].number)  # One order, after a restart too.
         self._take(job.placement.devices)
-        for host_id in hosts:
-            self._on_host.setdefault(host_id, {})[job_id] = None
+        for host_id, part in parts.items():
+            self._on_host.setdefault(host_id, {})[job_id] = part
 
     def vacate(self, job: Job, host_id: HostId) -> list[DeviceId]:
         """Every process of the gang on this host is gone: the devices that it held there."""
-        assert job.placement is not None
         job_id = job.job_id
-        gone = [d for d in job.placement.devices if self.host_of(d) == host_id]
+        gone = self._on_host[host_id].pop(job_id)
         for device_id in gone:
             here = self._tenants[device_id]
             self._shared_count -= len(here) == 2
             here.remove(job_id)
         self._give(gone)
-        del self._on_host[host_id][job_id]
         return gone
 
     def restore(self, job: Job) -> None:
         """Take over what a saved job holds; hosts are refreshed afterwards."""
-        if job.phase in ON_DEVICES:
-            for host_id in job.hosts_left:
-                self._on_host.setdefault(host_id, {})[job.job_id] = None
-        for device_id in job.placement.devices if job.placement is not None else ():
-            if job.phase not in ON_DEVICES:
-                self._claims[device_id] = job.job_id
-            elif self.host_of(device_id) in job.hosts_left:
-                here = self._tenants.setdefault(device_id, [])
-                here.append(job.job_id)
-                self._shared_count += len(here) == 2
+        if job.placement is None:
+            return
+        if job.phase not in ON_DEVICES:
+            self._claims.update(dict.fromkeys(job.placement.devices, job.job_id))
+            return
+        for host_id, part in self.parts(job.placement.devices).items():
+            if host_id in job.hosts_left:
+                self._on_host.setdefault(host_id, {})[job.job_id] = part
+                for device_id in part:
+                    here = self._tenants.setdefault(device_id, [])
+                    here.append(job.job_id)
+                    self._shared_count += len(here) == 2
 
     def _take(self, device_ids: Sequence[DeviceId]) -> None:
         for host_id, type, here in self._by_host(device_ids):

@@ -11,7 +11,7 @@ from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.job import LEAVING, Job, Phase, Placement
 from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.view import suits
+from cotenant.controller.domain.view import Shape, suits
 from cotenant.controller.ledger import Ledger
 
 
@@ -33,8 +33,9 @@ def check(ledger: Ledger, action: Place | Share) -> Reason | None:
     refusal = _check_gang(ledger, job, action.devices)
     if refusal is not None:
         return refusal
+    shape, needed = ledger.shape(job), ledger.needed_mib(job, action.accumulation_steps)
     for device_id in action.devices:
-        refusal = _check_device(ledger, job, action, device_id)
+        refusal = _check_device(ledger, job, action, device_id, shape, needed)
         if refusal is not None:
             return refusal
     return None
@@ -44,7 +45,7 @@ def _is_plain(ledger: Ledger, job: Job, action: Place | Share) -> bool:
     """Whether it is the whole batch on free devices of one suitable host: what most placements are, and all
     checks that follow at once."""
     spec = job.spec
-    if action.accumulation_steps != 1 or spec.nodes > 1 or job.profile is not None:
+    if action.accumulation_steps != 1 or spec.nodes > 1:
         return False
     if not ledger.holdings.all_free(action.devices):
         return False
@@ -52,9 +53,8 @@ def _is_plain(ledger: Ledger, job: Job, action: Place | Share) -> bool:
     host = ledger.hosts[first.host_id]
     if host.state is not HostState.OK or shape.gpu_type not in ("", first.type) or not suits(host, shape):
         return False
-    return not shape.memory_mib or all(
-        ledger.devices[d].usable_mib >= shape.memory_mib for d in action.devices
-    )
+    needed = ledger.needed_mib(job, 1)
+    return needed is None or all(ledger.devices[d].usable_mib >= needed for d in action.devices)
 
 
 def _check_accumulation(job: Job, steps: int) -> Reason | None:
@@ -90,11 +90,12 @@ def _check_gang(ledger: Ledger, job: Job, devices: tuple[DeviceId, ...]) -> Reas
     return None
 
 
-def _check_device(ledger: Ledger, job: Job, action: Place | Share, device_id: DeviceId) -> Reason | None:
+def _check_device(
+    ledger: Ledger, job: Job, action: Place | Share, device_id: DeviceId, shape: Shape, needed: int | None
+) -> Reason | None:
     what = f"job {job.job_id}"
     device = ledger.devices[device_id]
     host = ledger.hosts[device.host_id]
-    shape = ledger.shape(job)
     if host.state is not HostState.OK or not device.healthy:
         return because("refused-devices", what, device_id, host.state if device.healthy else device.note)
     if shape.gpu_type not in ("", device.type) or not suits(host, shape):
@@ -107,7 +108,6 @@ def _check_device(ledger: Ledger, job: Job, action: Place | Share, device_id: De
         return because("refused-tenants", what, device_id, len(staying))
     if len(staying) >= device.max_tenants:
         return because("refused-tenants", what, device_id, len(staying))
-    needed = ledger.needed_mib(job, action.accumulation_steps)
     if not staying:
         if needed is not None and needed > device.usable_mib:
             return because("refused-memory", what, needed, device_id, device.usable_mib)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from cotenant.controller.domain.commands import GangMember, StartAttempt
-from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId
+from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId
 from cotenant.controller.domain.job import Job
 from cotenant.controller.ledger import Ledger
 
@@ -13,12 +13,9 @@ from cotenant.controller.ledger import Ledger
 def gang_of(ledger: Ledger, job: Job) -> tuple[GangMember, ...]:
     """The hosts of a placement in rank order."""
     assert job.placement is not None
-    by_host: dict[HostId, list[DeviceId]] = {}
-    for device_id in job.placement.devices:
-        by_host.setdefault(ledger.holdings.host_of(device_id), []).append(device_id)
     members: list[GangMember] = []
     first_rank = 0
-    for host_id, devices in by_host.items():
+    for host_id, devices in ledger.holdings.parts(job.placement.devices).items():
         members.append(GangMember(host_id=host_id, devices=tuple(devices), first_rank=first_rank))
         first_rank += len(devices)
     return tuple(members)
@@ -27,7 +24,7 @@ def gang_of(ledger: Ledger, job: Job) -> tuple[GangMember, ...]:
 def hosts_of(ledger: Ledger, job: Job) -> tuple[HostId, ...]:
     """The hosts of a placement in rank order, whether or not their devices are still offered."""
     assert job.placement is not None
-    return tuple(dict.fromkeys(ledger.holdings.host_of(d) for d in job.placement.devices))
+    return tuple(ledger.holdings.parts(job.placement.devices))
 
 
 def start_commands(
@@ -40,7 +37,7 @@ def start_commands(
     first = ledger.hosts[gang[0].host_id].report
     # Derived from the attempt, so that a repeated command names the same port.
     port = first.port_first + (job.number * 31 + job.attempt) % first.port_count
-    newest = max(job.checkpoints, key=lambda c: (c.attempt, c.step), default=None)
+    newest = max(job.checkpoints, key=lambda c: (c.attempt, c.step)) if job.checkpoints else None
     shared = bool(ledger.partners(job))
     for member in gang:
         yield StartAttempt(

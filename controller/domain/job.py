@@ -97,7 +97,8 @@ def _is_plain(spec: JobSpec) -> bool:
         0 < spec.gpus_min == spec.gpus_max
         and spec.nodes == spec.cpus == spec.host_memory_mib == spec.retries == 0
         and spec.gpu_fraction == 1.0
-        and spec.memory_mib is spec.batch_size is spec.iterations is spec.time_limit_s is None
+        and spec.memory_mib is spec.batch_size is spec.time_limit_s is None
+        and (spec.iterations is None or spec.iterations > 0)
         and (spec.expected_s is None or 0 < spec.expected_s < 1e9)
         and (spec.load_s is None or 0 <= spec.load_s < 1e9)
         and (spec.pause_s is None or 0 <= spec.pause_s < 1e9)
@@ -389,8 +390,8 @@ class Job(msgspec.Struct, kw_only=True):
 
     def remaining_now_s(self, now_s: float) -> float | None:
         """Expected training time still to do, alone, at `now_s`; never negative."""
-        if self.remaining_s is None:
-            return None
-        if self.phase is not Phase.RUNNING:
-            return self.remaining_s
-        return max(0.0, self.remaining_s - (now_s - self.remaining_at_s) / self.slowdown)
+        remaining_s = self.remaining_s
+        if remaining_s is None or self.phase is not Phase.RUNNING:
+            return remaining_s
+        left_s = remaining_s - (now_s - self.remaining_at_s) / self.slowdown
+        return left_s if left_s > 0.0 else 0.0

@@ -70,7 +70,7 @@ class Plan:
         return self.view.free.total(type) + self._more.get(type, 0)
 
     def any_free(self) -> bool:
-        return any(self.free_total(type) > 0 for type in self.view.free.types())
+        return any(map(self.free_total, self.view.free.types()))
 
     def _hosts_with(self, type: str, count: int) -> Iterable[HostId]:
         untouched = self.view.free.with_free(type, count)
