@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
-from live_run import DEVICES, LiveRun
+from live_run import DEVICES, JobRow, LiveRun
 
 from cotenant.controller.sim.outcome import Outcome
 from cotenant.controller.sim.physics import Physics
@@ -25,6 +25,7 @@ PARTS: Final = ("wait_s", "load_s", "run_s", "pause_s")
 class Told(NamedTuple):
     """One job as one run, or the simulator, tells it. Seconds."""
 
+    job_id: str
     name: str
     gpus: int
     arrived_s: float
@@ -64,6 +65,7 @@ def told_live(run: LiveRun) -> list[Told]:
     first_s = run.rows[0].arrived_s
     return [
         Told(
+            job_id=row.job_id,
             name=row.name,
             gpus=row.gpus,
             arrived_s=row.arrived_s - first_s,
@@ -80,8 +82,12 @@ def told_live(run: LiveRun) -> list[Told]:
     ]
 
 
-def told_simulated(run: LiveRun) -> list[Told]:
-    """The same arrivals with that run's times, in the simulator, under the run's policy and parameters."""
+def told_simulated(run: LiveRun, *, foreseen: bool = False) -> list[Told]:
+    """The same arrivals in the simulator, under the run's policy and parameters.
+
+    Args:
+        foreseen: with nothing but what was known before the first job arrived; else with the run's times.
+    """
     # What no job's own times say: a load's end by force, and how long a fit takes, as this run measured them.
     physics = Physics(
         pairs="none",
@@ -89,13 +95,13 @@ def told_simulated(run: LiveRun) -> list[Told]:
         charge_s=median(run.fit_s) if run.fit_s else 1.0,
     )
     cluster = Cluster(hosts=1, gpus_per_host=DEVICES, max_tenants=1)
-    outcome = simulate(workload(run), cluster, run.policy, run.parameters, physics=physics)
+    outcome = simulate(workload(run, foreseen), cluster, run.policy, run.parameters, physics=physics)
     assert bool(np.all(outcome.finished)), "a simulated job did not finish"
-    return [_simulated(outcome, i, row.name) for i, row in enumerate(run.rows)]
+    return [_simulated(outcome, i, row) for i, row in enumerate(run.rows)]
 
 
-def workload(run: LiveRun) -> Workload:
-    """What arrived in a real run, and the times it measured."""
+def workload(run: LiveRun, foreseen: bool) -> Workload:
+    """What arrived in a real run, and the times it measured, or those its warm-up let expect."""
     jobs = run.rows
     count, first_s = len(jobs), jobs[0].arrived_s
     none = np.full(count, -1, np.int16)
@@ -103,11 +109,11 @@ def workload(run: LiveRun) -> Workload:
         name="a real run",
         synthetic=False,
         submit_s=np.array([job.arrived_s - first_s for job in jobs]),
-        duration_s=np.array([job.run_s for job in jobs]),
+        duration_s=np.array([job.expected_s if foreseen else job.run_s for job in jobs]),
         expected_s=np.array([job.expected_s for job in jobs]),
         gpus=np.array([job.gpus for job in jobs], np.int32),
-        load_s=np.array([job.one_load_s for job in jobs]),
-        pause_s=np.array([job.one_pause_s for job in jobs]),
+        load_s=np.array([job.foreseen.load_s if foreseen else job.one_load_s for job in jobs]),
+        pause_s=np.array([job.foreseen.pause_s if foreseen else job.one_pause_s for job in jobs]),
         model=none,
         models=(),
         hp=np.zeros(count, np.bool_),
@@ -118,9 +124,10 @@ def workload(run: LiveRun) -> Workload:
     )
 
 
-def _simulated(outcome: Outcome, i: int, name: str) -> Told:
+def _simulated(outcome: Outcome, i: int, row: JobRow) -> Told:
     return Told(
-        name=name,
+        job_id=row.job_id,
+        name=row.name,
         gpus=int(outcome.workload.gpus[i]),
         arrived_s=float(outcome.workload.submit_s[i]),
         jct_s=float(outcome.jct_s[i]),

@@ -26,6 +26,11 @@ The error of a job is |JCT - JCT of what it is set beside| / the latter. *Same p
 preempted equally often in both, loads for nothing included. Mean JCT: first the one that is set beside the
 other, then the other."""
 
+SERIES: Final = """\
+*With a run's times*: the simulator is told each job's mean load and pause and its training time as that run
+measured them; what is left to it is every decision and all that follows from them. *From the warm-up alone*:
+it is told the step time, load and pause of each kind, measured before the first job arrived, and predicts."""
+
 VERDICT: Final = """\
 The papers claim {claim:.0%} for their simulators. Here the median error, against the run whose times the
 simulator was told, is {median:.1%} ({within} that claim), and the P90 is {p90:.1%}."""
@@ -50,8 +55,8 @@ these are scaled down by the policy's own options, named above; loads take secon
 each schedule every kind of job runs once, is preempted by hand and resumes, under fifo: that gives step
 times (and with them `--expect`), and the first loads and pauses to learn from. All times are those of the
 controller's journal. JCT = wait + load + run + pause; the training time a job is simulated with is `run`.
-Jobs are submitted with `--resumable yes`: one that leaves it to be found out cannot be preempted before it has
-said so itself, some seconds into its first load, and a simulated job always can."""
+Jobs are submitted with `--resumable yes`: one that leaves it to be found out cannot be preempted before it
+has said so itself, some seconds into its first load, and a simulated job always can."""
 
 
 def page(
@@ -133,7 +138,7 @@ def _errors_table(errors: Sequence[Errors]) -> list[str]:
             f"| {e.what} | {e.jobs} | {e.median:.1%} | {e.p90:.1%} | {e.same_path_jobs} | "
             f"{_share(e.same_path_median)} | {_share(e.same_path_p90)} | {other_s:.1f} / {yardstick_s:.1f} |"
         )
-    return [*rows, "", ERROR]
+    return [*rows, "", ERROR, "", SERIES]
 
 
 def _verdict(own: Errors, floor: Errors | None) -> list[str]:
@@ -187,7 +192,7 @@ def _jobs_table(live: Sequence[Sequence[Told]], simulated: Sequence[Told]) -> li
         real, sim = jobs[0], jobs[-1]
         times = " / ".join(f"{job.jct_s:.1f}" for job in jobs)
         paths = " / ".join(f"{job.preemptions} ({job.futile_preemptions})" for job in jobs)
-        head = f"| {real.name} | {real.gpus} | {real.arrived_s:.1f}"
+        head = f"| {real.job_id}: {real.name} | {real.gpus} | {real.arrived_s:.1f}"
         rows.append(f"{head} | {times} | {error(real, sim):.1%} | {paths} |")
     return [*rows, "", "Simulated: with the times of run 1; the error is against run 1."]
 

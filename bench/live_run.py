@@ -66,6 +66,7 @@ class Deferral(msgspec.Struct, frozen=True, kw_only=True):
 class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     """One job of the schedule as it was. JCT = wait + load + run + pause; seconds."""
 
+    job_id: str
     name: str
     gpus: int
     arrived_s: float
@@ -86,6 +87,8 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     """Mean of its loads that came to a first step."""
     one_pause_s: float
     """Mean of its pauses after such loads; without one, what the controller had learned to expect."""
+    foreseen: Pace
+    """Of its kind, as the first run's warm-up measured it."""
     attempts: tuple[AttemptView, ...]
 
 
@@ -202,7 +205,7 @@ class _Run:
     def _row(self, job_id: JobId, arrival: Arrival) -> JobRow:
         pace = self._paces[arrival.kind]
         expected_s = pace.expected_s(pace.steps(arrival.length_s))
-        return job_row(self._client.ask(ShowJob(job_id=job_id)), expected_s)
+        return job_row(self._client.ask(ShowJob(job_id=job_id)), expected_s, pace)
 
     def rows(self) -> tuple[JobRow, ...]:
         """Of the jobs that have ended, in order of arrival."""
@@ -240,14 +243,13 @@ def job_spec(folder: Path, name: str, kind: Kind, steps: int, *, expected_s: flo
     )
 
 
-def job_row(shown: Shown, expected_s: float) -> JobRow:
+def job_row(shown: Shown, expected_s: float, foreseen: Pace) -> JobRow:
     """Of a job that is done."""
     job = shown.job
     assert job.phase is Phase.DONE and job.ended_s is not None and job.expected_pause_s is not None
-    trained = [a for a in shown.attempts if a.first_step_s is not None]
-    loads = [a.first_step_s - a.launched_s for a in trained if a.first_step_s is not None]
-    pauses = [stop_s for a in trained if (stop_s := _stopping_s(a)) is not None and a.outcome != "finished"]
+    loads, pauses = _loads_and_pauses(shown.attempts)
     return JobRow(
+        job_id=job.job_id,
         name=job.name,
         gpus=job.gpus,
         arrived_s=job.submitted_s,
@@ -263,8 +265,17 @@ def job_row(shown: Shown, expected_s: float) -> JobRow:
         expected_s=expected_s,
         one_load_s=fmean(loads),
         one_pause_s=fmean(pauses) if pauses else job.expected_pause_s,
+        foreseen=foreseen,
         attempts=shown.attempts,
     )
+
+
+def _loads_and_pauses(attempts: Sequence[AttemptView]) -> tuple[list[float], list[float]]:
+    """Those of attempts that came to a first step."""
+    trained = [a for a in attempts if a.first_step_s is not None]
+    loads = [a.first_step_s - a.launched_s for a in trained if a.first_step_s is not None]
+    pauses = [stop_s for a in trained if (stop_s := _stopping_s(a)) is not None and a.outcome != "finished"]
+    return loads, pauses
 
 
 def _stopping_s(attempt: AttemptView) -> float | None:
@@ -331,7 +342,13 @@ def _pace(client: Client, job_id: JobId) -> Pace:
     step_s = shown.job.step_s
     assert step_s is not None, f"{shown.job.name} told no step time"
     steps = last.end_step - last.start_step - 1
-    return Pace(step_s=step_s, tail_s=max(0.0, last.ended_s - last.first_step_s - steps * step_s))
+    loads, pauses = _loads_and_pauses(shown.attempts)
+    return Pace(
+        step_s=step_s,
+        tail_s=max(0.0, last.ended_s - last.first_step_s - steps * step_s),
+        load_s=fmean(loads),
+        pause_s=fmean(pauses),
+    )
 
 
 # --- After it ----------------------------------------------------------------------------------------

@@ -45,6 +45,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float
     tail_s: float
     """Last step done to devices free: the final evaluation, and Python's own end."""
+    load_s: float
+    pause_s: float
 
     def steps(self, length_s: float) -> int:
         return max(STEPS_MIN, math.ceil((length_s - self.tail_s) / self.step_s))
