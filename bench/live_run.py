@@ -10,7 +10,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import Final
@@ -48,6 +49,7 @@ SAY_EVERY_S: Final = 5.0
 WARM_STEPS: Final = 240
 WARM_PREEMPT_AT: Final = 80
 WARM_TIMEOUT_S: Final = 180.0
+CANCEL_TIMEOUT_S: Final = 20.0
 OVERDUE_S: Final = 600.0
 """After the last arrival: by then every job should long have ended."""
 
@@ -142,7 +144,11 @@ def run_live(
         policy=policy, parameters=parameters, machine=machine, rows=(), load_started=os.getloadavg()[0]
     )
     keep(so_far)
-    with PrivateCluster(folder, f"cpu:{DEVICES}") as cluster, Client(cluster.endpoint) as client:
+    with (
+        PrivateCluster(folder, f"cpu:{DEVICES}") as cluster,
+        Client(cluster.endpoint) as client,
+        no_job_left(client),
+    ):
         measured = warm_up(client, folder, say)
         run = _Run(client, folder, schedule, paces or measured, say)
         client.ask(SetPolicy(name=policy, parameters=parameters))
@@ -151,6 +157,19 @@ def run_live(
     done = _with_journal(complete, run.jobs, folder / "controller")
     keep(done)
     return done, paces or measured
+
+
+@contextmanager
+def no_job_left(client: Client) -> Iterator[None]:
+    """Jobs outlive their agent: whatever goes wrong, none of them does so here."""
+    try:
+        yield
+    except BaseException:
+        left = tuple(job.job_id for job in client.ask(ListJobs()).jobs)
+        if left:
+            client.ask(ChangeJobs(verb="cancel", job_ids=left))
+            client.ask(WaitJobs(job_ids=left, timeout_s=CANCEL_TIMEOUT_S))
+        raise
 
 
 # --- The schedule ------------------------------------------------------------------------------------
