@@ -49,8 +49,8 @@ class Outcome:
     """Sum over devices of the time with at least one tenant."""
     events: int
     decision_ns: NDArray[np.int64]
-    """What each event cost the engine, policy included: time elapsed, in a process that does nothing else. (A
-    processor clock takes longer to read than many a decision takes.)"""
+    """What an event cost the engine, policy included, in processor time: of the first events all, then a
+    fixed share."""
     wall_s: float
     cpu_s: float
     interrupted: bool = False

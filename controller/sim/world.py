@@ -163,7 +163,12 @@ class World:
             run.doing, run.done = LEFT, True
             if run.shared:
                 self._repace_beside(run)
-            return self._last_words(run, "finished")
+            if len(run.gang) > 1:
+                return self._last_words(run, "finished")
+            host_id = run.gang[0].host_id
+            ended = self._ended(run, host_id, "finished")
+            self._vacate(run, host_id)
+            return ended
         run.paused_s += self.now_s - run.since_s
         saved = run.doing is SAVES and not run.lost_part
         run.doing, run.since_s = LEFT, self.now_s
@@ -174,19 +179,19 @@ class World:
 
     def _last_words(self, run: Run, outcome: ev.Outcome) -> ev.AnyEvent:
         """`AttemptEnded` of every host that is left, after what is already to be told."""
-        exit_code = 0 if outcome == "finished" else None
-        gang, steps = run.gang, run.steps
-        for member in gang:
-            ended = ev.AttemptEnded(
-                job_id=run.job_id,
-                attempt=run.number,
-                host_id=member.host_id,
-                outcome=outcome,
-                exit_code=exit_code,
-                step=steps,
-            )
-            self._ready.append((ended, run))
+        for member in run.gang:
+            self._ready.append((self._ended(run, member.host_id, outcome), run))
         return self._next_ready()
+
+    def _ended(self, run: Run, host_id: HostId, outcome: ev.Outcome) -> ev.AttemptEnded:
+        return ev.AttemptEnded(
+            job_id=run.job_id,
+            attempt=run.number,
+            host_id=host_id,
+            outcome=outcome,
+            exit_code=0 if outcome == "finished" else None,
+            step=run.steps,
+        )
 
     # --- Obeying -----------------------------------------------------------------------------------
 
