@@ -12,7 +12,17 @@ import msgspec
 
 from cotenant.controller.domain.cluster import Device, Host, HostReport
 from cotenant.controller.domain.ids import HostId, JobId
-from cotenant.controller.domain.job import ENDED, ON_DEVICES, Change, Job, Phase, advance
+from cotenant.controller.domain.job import (
+    ENDED,
+    LOADING,
+    ON_DEVICES,
+    QUEUED,
+    RUNNING,
+    Change,
+    Job,
+    Phase,
+    advance,
+)
 from cotenant.controller.domain.pairs import Observed, PairTable
 from cotenant.controller.domain.perf import Interference, memory_mib, step_s
 from cotenant.controller.domain.reasons import Reason
@@ -156,12 +166,12 @@ class Ledger:
     def _account(self, job: Job) -> None:
         phase, spent_s = job.phase, self.now_s - job.phase_since_s
         assert spent_s >= 0, f"job {job.job_id}: time went backwards by {-spent_s} s"
-        if phase is Phase.QUEUED or phase is Phase.RESERVED:
+        if phase is QUEUED or phase is Phase.RESERVED:
             job.wait_s += spent_s
             job.queued_s += spent_s
-        elif phase is Phase.LOADING:
+        elif phase is LOADING:
             job.load_s += spent_s
-        elif phase is Phase.RUNNING:
+        elif phase is RUNNING:
             job.run_s += spent_s
             if job.remaining_s is not None:
                 job.remaining_s = job.remaining_now_s(self.now_s)
@@ -178,14 +188,14 @@ class Ledger:
         self._enter(job, is_new=True)
 
     def _leave(self, job: Job) -> None:
-        if job.phase is Phase.QUEUED:
+        if job.phase is QUEUED:
             self._waiting.remove(job)
         elif job.phase in ON_DEVICES:
             self._active.remove(job)
 
     def _enter(self, job: Job, *, is_new: bool) -> None:
         phase = job.phase
-        if phase is Phase.QUEUED:
+        if phase is QUEUED:
             self._waiting.add(job, is_new=is_new)
         elif phase in ON_DEVICES:
             left_s = job.remaining_now_s(self.now_s)
@@ -255,7 +265,7 @@ class Ledger:
             self.refresh_host(host)
 
     def _restore(self, job: Job) -> None:
-        if job.phase is Phase.QUEUED:
+        if job.phase is QUEUED:
             self._waiting.add(job, is_new=False)
         elif job.phase in ON_DEVICES:
             self._active.add(job)  # With the `end_s` it had: computed again it could stand elsewhere.
@@ -267,7 +277,7 @@ class Ledger:
         """Assert every invariant. Costs as much as the cluster holds: for tests."""
         jobs = self.jobs.values()
         self.holdings.check(self.hosts.values())
-        self._waiting.check(job for job in jobs if job.phase is Phase.QUEUED)
+        self._waiting.check(job for job in jobs if job.phase is QUEUED)
         self._active.check(job for job in jobs if job.phase in ON_DEVICES)
         for job in jobs:
             placed = job.phase in ON_DEVICES or job.phase is Phase.RESERVED

@@ -14,7 +14,7 @@ from typing import Any, overload
 
 from sortedcontainers import SortedList
 
-from cotenant.controller.domain.job import LEAVING, Job, Phase
+from cotenant.controller.domain.job import LEAVING, LOADING, RUNNING, Job
 from cotenant.controller.domain.view import Shape, shape_of
 
 QueueKey = Callable[[Job], tuple[float, ...]]
@@ -201,12 +201,12 @@ class Active:
     def add(self, job: Job) -> None:
         """Where it stands follows from its phase and `end_s`."""
         number, phase = job.number, job.phase
-        if phase is Phase.RUNNING:
+        if phase is RUNNING:
             self._at[number] = entry = (job.end_s, -number, job)
             insort(self._running, entry)
             if job.slowdown != 1.0:
                 self._paced[number] = job
-        elif phase is Phase.LOADING:
+        elif phase is LOADING:
             left_s = job.remaining_s
             self._at[number] = entry = (float("inf") if left_s is None else left_s, -number, job)
             insort(self._loading, entry)
@@ -221,7 +221,7 @@ class Active:
             del self._leaving[number]
             return
         entry = self._at.pop(number)
-        entries = self._running if phase is Phase.RUNNING else self._loading
+        entries = self._running if phase is RUNNING else self._loading
         place = bisect_left(entries, entry)
         assert entries[place] is entry, f"job {job.job_id} is not where it stood"
         del entries[place]
@@ -241,7 +241,7 @@ class Active:
         """Assert that exactly these hold devices, each where it belongs."""
         by_phase: dict[bool | None, set[int]] = {True: set(), False: set(), None: set()}
         for job in active:
-            at = None if job.phase in LEAVING else job.phase is Phase.RUNNING
+            at = None if job.phase in LEAVING else job.phase is RUNNING
             by_phase[at].add(job.number)
         assert {job.number for job in self.running} == by_phase[True]
         assert {job.number for job in self.loading} == by_phase[False]

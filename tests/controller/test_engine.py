@@ -646,7 +646,7 @@ def test_another_policy_takes_over_the_queue_in_its_own_order() -> None:
 
 
 def test_an_unknown_policy_or_parameter_is_named_with_what_there_is() -> None:
-    with pytest.raises(ValueError, match="no policy 'sfj'; there are fifo, sjf, srtf, .*castor"):
+    with pytest.raises(ValueError, match=r"no policy 'sfj'; there are fifo, sjf, srtf, .*castor"):
         registry.make("sfj", {})
     with pytest.raises(ValueError, match="policy castor has no parameter ahead; it takes"):
         registry.make("castor", {"ahead": 3})

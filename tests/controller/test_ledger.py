@@ -14,6 +14,7 @@ from cotenant.controller.domain.view import shape_of
 from cotenant.controller.engine import Snapshot
 from cotenant.controller.free_index import FreeIndex
 from cotenant.controller.ledger import Ledger
+from cotenant.controller.policies.victims import longest_first
 from tests.controller.building import Desk, engine, profile, report
 
 LENGTHS = st.lists(
@@ -133,3 +134,45 @@ def test_a_host_report_that_makes_no_sense_is_refused(wrong: object) -> None:
     assert callable(wrong)
     with pytest.raises(ValueError):
         wrong()
+
+
+@given(
+    jobs=st.lists(st.tuples(st.sampled_from([5.0, 20.0, 20.0, 300.0, None]), st.integers(0, 3)), max_size=9),
+    paces=st.lists(st.tuples(st.integers(1, 9), st.sampled_from([0.5, 1.0, 2.0, 4.0])), max_size=5),
+)
+def test_the_longest_come_first_whatever_phase_and_pace_they_have(
+    jobs: list[tuple[float | None, int]], paces: list[tuple[int, float]]
+) -> None:
+    desk = Desk("fifo", report("a", 9))
+    for number, (expected_s, phase) in enumerate(jobs, 1):
+        desk.submit(number, expected_s=expected_s)
+        desk.wait(1.0)
+        if phase:
+            desk.start(number)
+    for number, step_s in paces:
+        if number <= len(jobs) and desk.phase(number) == "running":
+            desk.wait(0.5)
+            desk.job(number).solo_step_s = 1.0
+            desk.engine._ledger.rekey(desk.job(number), lambda job, s=step_s: setattr(job, "slowdown", s))  # type: ignore[misc]
+    now_s = desk.engine.now_s
+    left_s = {job.number: job.remaining_now_s(now_s) for job in desk.engine.jobs.values()}
+    known = sorted((-left, number) for number, left in left_s.items() if left is not None)
+    found = [(-(left_s[job.number] or 0.0), job.number) for job in longest_first(desk.engine.view())]
+    assert sorted(found) == known
+    due = sum(
+        1 for left, _ in known if left < 0.0
+    )  # Of those past their end none has more left than another.
+    assert found[:due] == known[:due]
+
+
+def test_a_job_may_change_where_it_stands_and_is_still_found_there() -> None:
+    desk = Desk("sjf", report("a", 2))
+    desk.submit(1, expected_s=50.0)
+    desk.submit(2, expected_s=60.0)
+    for number in (1, 2):
+        desk.job(
+            number
+        ).remaining_s = 1.0  # Loading ones stand by what is left: here behind the ledger's back.
+        desk.start(number)
+    desk.end(1)
+    assert [job.job_id for job in desk.engine.view().running()] == ["2"]
