@@ -220,6 +220,8 @@ def take_room(plan: Plan, job: Job, room: Room, order: str, why: Why) -> None:
 
 
 def reserved(plan: Plan) -> list[Job]:
-    """Jobs that wait for their victims to leave, as far as this plan has not put them back."""
+    """Jobs that wait for their victims to leave, as far as this plan has not put them back; class hp, which
+    keeps what it was given, left out."""
     view = plan.view
-    return [view.jobs[job_id] for job_id in view.claimants() if not plan.is_leaving(job_id)]
+    jobs = [view.jobs[job_id] for job_id in view.claimants() if not plan.is_leaving(job_id)]
+    return [job for job in jobs if job.spec.job_class != "hp"]

@@ -64,6 +64,8 @@ ROWS: list[Row] = [
      then(running(job(900)), waiting(8, 500)), job(100), ["preempt 8 for 9", "place 9 on a/cpu0"]),
     ("a reservation is not replaced by one that takes longer to load and end", [report("a", 1)],
      then(running(job(900)), waiting(8, 100)), job(95, load_s=20.0), []),
+    ("a reservation of class hp is not replaced", [report("a", 1)],
+     then(running(job(900)), waiting(8, 500, job_class="hp")), job(100), []),
     ("what a gang leaves over is taken before anybody else is preempted", [FOUR, report("b", 1)],
      then(running(job(900, gpus=4), job(800)), waiting(8, 50)), job(60), ["place 9 on a/cpu1"]),
     ("hp is never preempted", [report("a", 1)], running(job(900, job_class="hp")), job(1), []),

@@ -76,6 +76,8 @@ FULL: list[Row] = [
     ("a reservation is replaced by one that is shorter", [report("a", 1)],
      then(running(dict(LONG)), queued(2, expected_s=50)), {"expected_s": 40},
      ["preempt 2 for 9", "place 9 on a/cpu0"]),
+    ("a reservation of class hp is not replaced", [report("a", 1)],
+     then(running(dict(LONG)), queued(2, expected_s=50, job_class="hp")), {"expected_s": 40}, []),
     ("a longer job is preempted before a reservation is replaced", [TWO],
      then(running(dict(LONG), {"expected_s": 800.0}), queued(3, expected_s=50)), {"expected_s": 40},
      ["preempt 2 for 9", "place 9 on a/cpu1"]),
