@@ -10,6 +10,7 @@ orchestrator asks whether the newcomer really fits on what its victims leave; th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import msgspec
@@ -87,6 +88,8 @@ class Lazer:
         Returns the job for which devices are kept back: one that has aged, or the head if `reserve_head`.
         """
         view, reserve = plan.view, self.parameters.reserve_head
+        if not reserve and not plan.any_free():
+            return next((job for job in aged_first(view) if is_possible(view, job)), None)
         candidates = Candidates(view)
         while (job := candidates.next()) is not None:
             if plan.is_placed(job.job_id) or self._is_out_of_wq(view, job):
@@ -193,3 +196,8 @@ class Lazer:
             names = ", ".join(victim_id for victim_id, _ in deferral.victims)
             return because("deferred-until", names, deferral.until_s - view.now_s)
         return why_waiting(view, job, self.name)
+
+
+def aged_first(view: View) -> Iterator[Job]:
+    """The first of each shape that has aged: they stand before all others."""
+    return itertools.takewhile(lambda job: job.aged, view.heads())
