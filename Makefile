@@ -12,10 +12,13 @@ export TORCH_INDEX ?=
 SEEDS ?= 2000
 FIRST ?= 0
 
-BENCHES := $(filter-out bench/private_slurm.py,$(sort $(wildcard bench/*.py)))
+# How long `make results-lazer` may begin new runs.
+MINUTES ?= 100000
+
+BENCHES := $(filter-out bench/private_slurm.py bench/results_lazer.py,$(sort $(wildcard bench/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit simulation live wheel-test soak bench clean
+.PHONY: help setup demo test lint unit simulation live wheel-test soak bench results-lazer clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -53,6 +56,9 @@ soak: $(READY) ## Cluster simulation over many seeds: make soak SEEDS=5000 FIRST
 
 bench: $(READY) ## Measure everything in bench/; each script says what it measured and on which machine.
 	@set -e; for script in $(BENCHES); do echo "== $$script"; $(VENV)/bin/python $$script; done
+
+results-lazer: $(READY) ## docs/results/lazer.md: simulate what is missing (MINUTES=25 stops then; run it again to go on).
+	@$(VENV)/bin/python bench/results_lazer.py --minutes $(MINUTES)
 
 clean: ## Remove what was built or measured; .venv stays.
 	rm -rf build dist demo-out *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

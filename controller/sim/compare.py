@@ -110,7 +110,7 @@ def _here(tasks: Sequence[Task], keep: bool, report: Report) -> list[Run]:
         for number, task in enumerate(tasks):
             if stop.is_set():
                 break
-            runs.append(_run(task, keep, _watch(number, stop, report)))
+            runs.append(_run(number, task, keep, stop, report))
     return runs
 
 
@@ -166,10 +166,10 @@ def _run_task(number: int, task: Task, keep: bool) -> Run | None:
     """None: the stop came before it began (a pool hands out a little more than it has processes)."""
     if _stop.is_set():
         return None
-    return _run(task, keep, _watch(number, _stop, _mail.put))
+    return _run(number, task, keep, _stop, _mail.put)
 
 
-def _run(task: Task, keep: bool, watch: Callable[[int, int, float], None]) -> Run:
+def _run(number: int, task: Task, keep: bool, stop: Stop, report: Report) -> Run:
     outcome = simulate(
         task.workload,
         task.cluster,
@@ -179,8 +179,9 @@ def _run(task: Task, keep: bool, watch: Callable[[int, int, float], None]) -> Ru
         physics=task.physics,
         failures=task.failures,
         ageing_s=task.ageing_s,
-        watch=watch,
+        watch=_watch(number, stop, report),
     )
+    report(Progress(number, int(outcome.finished.sum()), len(task.workload)))
     summary = {"label": task.policy.label, **summarise(outcome)}
     return Run(task=task, summary=summary, outcome=outcome if keep else None)
 
