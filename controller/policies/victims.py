@@ -16,7 +16,7 @@ from cotenant.controller.domain.view import View
 
 def longest_first(view: View) -> Iterator[Job]:
     """RUNNING and LOADING jobs by remaining time now, most first, ties by arrival; those past their expected
-    end have nothing left and come last. Jobs of unknown length are left out. The view must not change meanwhile.
+    end have nothing left and come last. Jobs of unknown length are left out. The view must not change then.
     """
     now_s = view.now_s
     running = _known(reversed(view.running()))
