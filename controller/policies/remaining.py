@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from cotenant.controller.domain.actions import NOTHING, AnyAction, Decision, Wake
+from cotenant.controller.domain.actions import NOTHING, Decision, Wake
 from cotenant.controller.domain.events import AnyEvent
 from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.plan import Plan
@@ -30,7 +30,6 @@ from cotenant.controller.policies.waking import Alarm
 from cotenant.controller.policies.whole_queue import (
     Why,
     find_room,
-    is_anybody_left,
     rearrange,
     reserved,
     take_room,
@@ -124,7 +123,9 @@ class IntervalParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 class Interval:
     """Shortest remaining time first among all jobs, at multiples of `interval_s` and at no other time.
 
-    It asks to be woken only while something waits. What it remembers is the look it has asked for.
+    After a look nothing more can be done until something happens: jobs that run only come nearer to their
+    end. So only an event that finds jobs waiting asks for the next look, and a quiet night costs nothing.
+    What it remembers is the look it has asked for.
     """
 
     def __init__(self, name: str = "interval", parameters: IntervalParameters | None = None) -> None:
@@ -137,17 +138,15 @@ class Interval:
         return by_remaining(job)
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
-        if not view.queued_count():
+        if not view.queued_count() or self._look.is_set(view.now_s):
             return NOTHING
-        if self._look.is_set(view.now_s):
-            return NOTHING
-        plan = Plan(view)
         if self._look.is_due(view.now_s):
+            plan = Plan(view)
             rearrange(plan, self._order, Candidates(view))
-        actions: list[AnyAction] = plan.actions
-        if is_anybody_left(plan):
-            actions.append(Wake(at_s=self._next_s(view.now_s), reason=self._reason()))
-        return Decision(actions=tuple(actions))
+            return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING
+        if isinstance(event, QUIET):
+            return NOTHING
+        return Decision(actions=(Wake(at_s=self._next_s(view.now_s), reason=self._reason()),))
 
     def _next_s(self, now_s: float) -> float:
         """The first multiple after now."""
