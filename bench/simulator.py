@@ -3,7 +3,7 @@
     python bench/simulator.py [--policies fifo,sjf,srtf] [--vcs all] [--jobs N] [--parts vcs,growth,large]
                               [--write docs/results/bench-simulator.md]
 
-Three parts, each run in a fresh process (so that peak memory is its own) and counted in processor time without
+Three parts, each run in a fresh process (so that peak memory is its own), in processor time without
 the making of the workload:
 
 * vcs: the nine bundled Philly VCs on 8 hosts of 8 GPUs.

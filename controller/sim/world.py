@@ -29,10 +29,11 @@ from cotenant.controller.domain.commands import (
     Think,
 )  # fmt: skip
 from cotenant.controller.domain.ids import HostId
+from cotenant.controller.sim import words
 from cotenant.controller.sim.columns import cells
 from cotenant.controller.sim.devices import Devices, part_on
 from cotenant.controller.sim.failures import FailureTimes
-from cotenant.controller.sim.jobs import STEP_S, Specs
+from cotenant.controller.sim.jobs import Specs
 from cotenant.controller.sim.physics import Physics
 from cotenant.controller.sim.run import DIES, LEFT, LOADS, SAVES, TRAINS, WAITS, Doing, Run
 from cotenant.controller.sim.workload import Workload
@@ -124,9 +125,7 @@ class World:
                 return None
             self.now_s = at_s
             run.settle(at_s, self._every_s)
-            return ev.ProgressSeen(
-                job_id=run.job_id, attempt=run.number, step=run.steps, step_s=STEP_S * run.slowdown
-            )
+            return words.progress(run)
         self.now_s = at_s
         if rank == ANSWER:
             return self._answers.pop(ticket)
@@ -152,9 +151,7 @@ class World:
             self._will_report(run)
             self._repace_beside(run)
         run.ticket = self._push(now_s + left_s, LEAVES, row)
-        return ev.FirstStepDone(
-            job_id=run.job_id, attempt=run.number, host_id=run.gang[0].host_id, step=run.steps
-        )
+        return words.first_step(run)
 
     def _leaves(self, run: Run) -> ev.AnyEvent:
         """The end of the work, or of a pause: every host of the gang says so, in rank order."""
@@ -166,7 +163,7 @@ class World:
             if len(run.gang) > 1:
                 return self._last_words(run, "finished")
             host_id = run.gang[0].host_id
-            ended = self._ended(run, host_id, "finished")
+            ended = words.ended(run, host_id, "finished")
             self._vacate(run, host_id)
             return ended
         run.paused_s += self.now_s - run.since_s
@@ -180,18 +177,8 @@ class World:
     def _last_words(self, run: Run, outcome: ev.Outcome) -> ev.AnyEvent:
         """`AttemptEnded` of every host that is left, after what is already to be told."""
         for member in run.gang:
-            self._ready.append((self._ended(run, member.host_id, outcome), run))
+            self._ready.append((words.ended(run, member.host_id, outcome), run))
         return self._next_ready()
-
-    def _ended(self, run: Run, host_id: HostId, outcome: ev.Outcome) -> ev.AttemptEnded:
-        return ev.AttemptEnded(
-            job_id=run.job_id,
-            attempt=run.number,
-            host_id=host_id,
-            outcome=outcome,
-            exit_code=0 if outcome == "finished" else None,
-            step=run.steps,
-        )
 
     # --- Obeying -----------------------------------------------------------------------------------
 
@@ -228,21 +215,8 @@ class World:
                 other.shared = True
                 self._will_report(other)
         if command.resume_step < run.safe_steps:
-            self._say_where(run)
+            self._ready += [(words.resumed(run, member.host_id), run) for member in run.gang]
         run.ticket = self._push(now_s + self._load_s[row], FIRST_STEP, row)
-
-    def _say_where(self, run: Run) -> None:
-        """It finds a newer checkpoint than the engine knows of, and says so as real jobs do."""
-        for member in run.gang:
-            hello = ev.CapabilitiesSeen(
-                job_id=run.job_id,
-                attempt=run.number,
-                host_id=member.host_id,
-                resumable=True,
-                accumulates=False,
-                step=run.safe_steps,
-            )
-            self._ready.append((hello, run))
 
     def _stop(self, command: StopAttempt) -> None:
         run = self._runs.get(int(command.job_id))
@@ -346,10 +320,7 @@ class World:
     def _tell_safe(self, run: Run) -> None:
         if run.safe_s > run.told_s:
             run.told_s = run.safe_s
-            durable = ev.CheckpointDurable(
-                job_id=run.job_id, attempt=run.number, host_id=run.gang[0].host_id, step=run.safe_steps
-            )
-            self._ready.append((durable, run))
+            self._ready.append((words.durable(run), run))
 
     def _host_is_gone(self, host_id: HostId) -> None:
         """Gangs with a part on it stop training at this moment; other parts hold on until they are told."""
