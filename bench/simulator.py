@@ -9,7 +9,7 @@ the making of the workload:
 * vcs: the nine bundled Philly VCs on 8 hosts of 8 GPUs.
 * growth: the first 5,000 jobs of one busy VC, and the same ten times over in a row on the same cluster. Where
   more arrives than the cluster can do, the queue is ten times as long at the end.
-* large: 698,000 generated jobs (Helios Saturn's size) on 64 hosts of 8 GPUs.
+* large: 698,000 generated jobs (Helios Saturn's size) on 64 hosts of 8 GPUs, under sjf.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from cotenant.controller.sim.workload import Cluster, Workload
 
 VCS: Final = ("0e4a51", "103959", "51b7ef", "6214e9", "6c71a0", "b436b2", "e13805", "ed69ec", "ee9e8c")
 GROWTH_VC, GROWTH_JOBS, GROWTH = "6214e9", 5000, 10
+LARGE_POLICY: Final = "sjf"
 SMALL, LARGE = Cluster(hosts=8, gpus_per_host=8), Cluster(hosts=64, gpus_per_host=8)
 
 Row = dict[str, Any]
@@ -189,7 +190,11 @@ def main() -> int:
         "large": ["saturn"],
     }
     parts = {
-        part: [apart(name, policy, options.jobs) for policy in policies for name in names[part]]
+        part: [
+            apart(name, policy, options.jobs)
+            for policy in (policies if part != "large" else [LARGE_POLICY])
+            for name in names[part]
+        ]
         for part in options.parts.split(",")
     }
     command = " ".join(["python", "bench/simulator.py", *sys.argv[1:]])

@@ -156,7 +156,7 @@ class World:
     def _leaves(self, run: Run) -> ev.AnyEvent:
         """The end of the work, or of a pause: every host of the gang says so, in rank order."""
         if run.doing is TRAINS:
-            run.settle(self.now_s, self._every_s)
+            run.settle(self.now_s, 0.0)  # Nobody will need a checkpoint of it any more.
             run.doing, run.done = LEFT, True
             if run.shared:
                 self._repace_beside(run)
