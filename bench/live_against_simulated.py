@@ -183,6 +183,7 @@ def report(runs: Sequence[LiveRun], data: Path, page: Path, picture: Path) -> No
         errors,
         own=own[0],
         floor=floors[0] if floors else None,
+        foretold=foretold[0] if foretold else None,
         picture=os.path.relpath(picture.resolve(), page.parent.resolve()),
         command=f"python bench/{shlex.join(words)}",
     )

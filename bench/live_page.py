@@ -36,8 +36,9 @@ The papers claim {claim:.0%} for their simulators. Here the median error, agains
 simulator was told, is {median:.1%} ({within} that claim), and the P90 is {p90:.1%}."""
 
 FLOOR: Final = """\
-Two real runs of one schedule differ by {median:.1%} and {p90:.1%}: the simulator's median is {beside} this
-floor."""
+That error is of decisions alone. Two real runs of one schedule differ by {floor.median:.1%} and
+{floor.p90:.1%} (the noise floor); told the times of run 1, the simulator differs from run 2 by
+{foretold.median:.1%} and {foretold.p90:.1%}, of which the floor is a part."""
 
 DIFFERENCES: Final = """\
 What the two worlds are known to differ in. The simulator has one load and one pause time per job, the mean of
@@ -67,6 +68,7 @@ def page(
     *,
     own: Errors,
     floor: Errors | None,
+    foretold: Errors | None,
     picture: str,
     command: str,
 ) -> str:
@@ -81,7 +83,7 @@ def page(
             "",
             *_errors_table(errors),
             "",
-            *_verdict(own, floor),
+            *_verdict(own, floor, foretold),
             "",
             f"![each job's completion time]({picture})",
             "",
@@ -141,12 +143,11 @@ def _errors_table(errors: Sequence[Errors]) -> list[str]:
     return [*rows, "", ERROR, "", SERIES]
 
 
-def _verdict(own: Errors, floor: Errors | None) -> list[str]:
+def _verdict(own: Errors, floor: Errors | None, foretold: Errors | None) -> list[str]:
     within = "within" if own.median <= CLAIM else "above"
     lines = [VERDICT.format(claim=CLAIM, within=within, median=own.median, p90=own.p90)]
-    if floor is not None:
-        beside = "below" if own.median <= floor.median else "above"
-        lines.append(FLOOR.format(beside=beside, median=floor.median, p90=floor.p90))
+    if floor is not None and foretold is not None:
+        lines.append(FLOOR.format(floor=floor, foretold=foretold))
     return lines
 
 
