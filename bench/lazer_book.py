@@ -100,6 +100,13 @@ def at(*keys: str) -> Number:
 JCT_MEAN, JCT_P50, JCT_P95 = (at("jct_s", name) for name in ("mean", "p50", "p95"))
 WAIT_MEAN, WAIT_P50, WAIT_P95 = (at("wait_s", name) for name in ("mean", "p50", "p95"))
 FUTILE_GPU_S = at("futile_s", "total_gpu_s")
+
+
+def lost_mean_s(result: Result) -> float:
+    """Mean time of a job's life in which it did not train: waiting, loading, pausing."""
+    return JCT_MEAN(result) - at("run_s", "mean")(result)
+
+
 PREEMPTIONS, FUTILE = at("preemptions"), at("futile_preemptions")
 
 

@@ -43,7 +43,7 @@ POPULATIONS: Final = """Load time that ended in a preemption, seconds a job: P50
     The paper does not say which it reports; a median over all jobs is above 0 only where half of all jobs
     are hit."""
 
-OPTIONS: Final = """Nine VCs at 1x ({seeds}). JCT relative to srtf (below 1: better than srtf), futile GPU
+OPTIONS: Final = """{vcs} VCs at 1x ({seeds}). JCT relative to srtf (below 1: better than srtf), futile GPU
     time in per cent of srtf's. Lazer defers newcomers only. What is left with `protect_loading`, which
     keeps jobs that load out of the choice, against what is left with the other readings, says how much of
     the futile time is such choices."""
