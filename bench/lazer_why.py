@@ -115,8 +115,8 @@ def sensitivity(book: Book, folder: Path) -> str:
         "",
     ]
     kinds: tuple[tuple[str, str, Sequence[float], bool], ...] = (
-        ("load_time_scale", "load times, times", cells.LOAD_TIMES, True),
-        ("load_scale", "arrivals, times", cells.REGIME_RATES, True),
+        ("load_time_scale", "load times (x)", cells.LOAD_TIMES, True),
+        ("load_scale", "arrivals (x)", cells.REGIME_RATES, True),
         ("noise", "sigma of the estimates' error", cells.NOISES, False),
     )
     for field, axis, values, is_log in kinds:
@@ -176,8 +176,8 @@ def regime(book: Book, folder: Path) -> str:
                 title,
                 rows=[f"{scale:g}" for scale in book.sizes.load_times],
                 columns=[f"{rate:g}" for rate in book.sizes.rates],
-                row_axis="load times, times",
-                column_axis="arrivals, times",
+                row_axis="load times (x)",
+                column_axis="arrivals (x)",
                 bar=f"{what}, % above srtf",
                 synthetic=True,
             )

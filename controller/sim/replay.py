@@ -429,18 +429,20 @@ def _about_jobs(jobs: tuple[Lived, ...]) -> list[str]:
     notes = []
     if blurred := sum(not job.is_measured for job in jobs):
         notes.append(
-            f"{blurred} jobs shared devices or lost work, and their step time alone is not known: their "
+            f"{_jobs(blurred)} shared devices or lost work, and their step time alone is not known: their "
             "length has that in it"
         )
     if quick := sum(job.is_quick for job in jobs):
-        notes.append(
-            f"{quick} jobs were done before their first step was seen: their load counts as training"
-        )
+        notes.append(f"{_jobs(quick)} ended well before a first step was seen: the load counts as training")
     if unknown := sum(job.expected_s is None for job in jobs):
-        notes.append(f"of {unknown} jobs no length was expected: the simulated policy is told the median")
+        notes.append(f"of {_jobs(unknown)} no length was expected: the simulated policy is told the median")
     if pinned := sum(not job.preemptible for job in jobs):
-        notes.append(f"{pinned} jobs cannot resume or are hp: never preempted here either")
+        notes.append(f"{_jobs(pinned)} cannot resume, or hp: never preempted here either")
     return notes
+
+
+def _jobs(count: int) -> str:
+    return f"{count:,} job{'' if count == 1 else 's'}"
 
 
 def _lived(job: Job, kept: _Open, arrived_s: float, now_s: float) -> Lived:
