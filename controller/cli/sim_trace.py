@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -104,34 +105,46 @@ def show_trace(
 
 
 def page(found: Trace, value: dict[str, Any]) -> str:
-    lines = [f"{found.name}: {screen.plural(len(found), 'job')}"]
+    lines = [f"{found.name}: {len(found):,} jobs"]
     if found.synthetic:
         lines[0] += "  " + screen.paint("SYNTHETIC", "yellow")
-    lines += [f"  source   {found.source or NONE}", f"  licence  {found.licence or 'not known'}"]
-    lines += [f"  {line}" for line in _facts(value)]
+    lines += [f"  source        {found.source or NONE}", f"  licence       {found.licence or 'not known'}"]
+    lines += [f"  {key:<12}  {text}" for key, text in facts(value)]
+    if len(value["vcs"]) > 1:
+        lines += ["", screen.table(VC_COLUMNS, value["vcs"], screen.terminal_width()), ""]
     lines += [f"  left out {count:,}: {reason}" for reason, count in sorted(found.excluded.items())]
     return "\n".join([*lines, *(f"  note: {note}" for note in found.notes)])
 
 
-def _facts(value: dict[str, Any]) -> list[str]:
-    """Every number or group of numbers, durations in words."""
-    lines = []
-    for key, found in value.items():
-        if key in ("schema", "name", "source", "licence", "synthetic", "jobs", "excluded", "notes"):
-            continue
-        lines.append(f"{key:<20} {_shown(key, found)}")
-    return lines
+VC_COLUMNS: Final = (
+    Column("VC", lambda vc: vc["vc"]),
+    Column("JOBS", lambda vc: f"{vc['jobs']:,}", right=True),
+    Column("GPU-HOURS", lambda vc: f"{vc['gpu_hours']:,.0f}", right=True),
+    Column("MEDIAN", lambda vc: duration(vc["duration_s"]["p50"]), right=True),
+    Column("MEAN GPUS", lambda vc: f"{vc['gpus']['mean']:.2f}", right=True),
+    Column("BETWEEN ARRIVALS", lambda vc: duration(vc["interarrival_s"]["mean"]), right=True),
+)
 
 
-def _shown(key: str, found: Any) -> str:
-    if isinstance(found, dict):
-        inner = (f"{name} {_shown(key, value)}" for name, value in list(found.items())[:20])
-        return "  ".join(inner) or NONE
-    if isinstance(found, float) and key.endswith("_s"):
-        return duration(found)
-    if isinstance(found, float):
-        return f"{found:,.4g}"
-    return f"{found:,}" if isinstance(found, int) and not isinstance(found, bool) else str(found)
+def facts(value: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What there is to say of the jobs as a whole; what the trace does not have is left out."""
+    if value["span_s"] is not None:
+        yield "submissions", f"over {duration(value['span_s'])}"
+    for title, key, text in (
+        ("durations", "duration_s", duration),
+        ("gpus", "gpus", lambda number: f"{number:g}"),
+        ("arrivals", "interarrival_s", duration),
+    ):
+        if value[key]["mean"] is not None:
+            yield title, ", ".join(f"{name} {text(number)}" for name, number in value[key].items())
+    yield "one GPU", f"{100 * value['one_gpu_share']:.1f} % of the jobs"
+    yield "work", f"{value['gpu_hours']:,.0f} GPU-hours"
+    if value["users"]:
+        yield "users", f"{value['users']:,}"
+    if value["models"]:
+        yield "models", ", ".join(value["models"])
+    if value["states"]:
+        yield "states", ", ".join(f"{name} {count:,}" for name, count in value["states"].items())
 
 
 @trace.command("synth")
