@@ -25,7 +25,7 @@ from cotenant.controller.domain.view import View
 from cotenant.controller.policies.base import QUIET, Candidates, is_possible, why_waiting
 from cotenant.controller.policies.classic import by_remaining
 from cotenant.controller.policies.lazer.deferrals import Deferral, Deferrals
-from cotenant.controller.policies.lazer.learning import AT_ONCE, DEFERRED, PREDICTED, Learner, Memory
+from cotenant.controller.policies.lazer.learning import PREDICTED, Learner, Memory
 from cotenant.controller.policies.lazer.parameters import LazerParameters
 from cotenant.controller.policies.victims import victims_for, worth_preempting
 
@@ -136,11 +136,11 @@ class Lazer:
                         job_id=newcomer.job_id,
                         victims=names,
                         until_s=now_s + told.x_s,
-                        reason=because(DEFERRED, *operands),
+                        reason=because("deferred", *operands),
                     )
                 )
                 return names
-            reason = because(AT_ONCE, *operands, mine_s, least_s)
+            reason = because("preempts-at-once", *operands, mine_s, least_s)
         for victim in victims:
             left_s = victim.remaining_now_s(now_s) or 0.0
             plan.preempt(victim, newcomer, because("preempted-for", newcomer.job_id, mine_s, left_s))
