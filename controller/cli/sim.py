@@ -102,7 +102,7 @@ def run_one(
     For example:
       cotenant sim run philly/0e4a51 --policy srtf
       cotenant sim run synth:earth:5000 --policy castor --hosts 16 --xi measured
-      cotenant sim run jobs.csv --policy tiresias:threshold_gpu_s=7200 --failures 500
+      cotenant sim run jobs.csv --policy tiresias:thresholds_gpu_s=7200 --failures 500
     """
     form = chosen(output, as_json)
     scenario = scenario_from(

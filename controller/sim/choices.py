@@ -39,7 +39,8 @@ class BadChoice(ValueError):
 def policies_named(text: str) -> tuple[PolicyChoice, ...]:
     """The policies of a comma-separated list, each once, in its order.
 
-    After `NAME:` every word with an equals sign belongs to NAME, up to the next word without one.
+    After `NAME:` every word with an equals sign belongs to NAME, up to the next word without one; a number
+    belongs to the value before it (`tiresias:thresholds_gpu_s=3250,7200`).
 
     Raises:
         BadChoice: an unknown policy or parameter, or a value of the wrong kind.
@@ -52,11 +53,21 @@ def policies_named(text: str) -> tuple[PolicyChoice, ...]:
             if not groups:
                 raise BadChoice(f"{word!r} belongs to no policy", "write NAME:KEY=VALUE")
             groups[-1].append(word)
+        elif groups and "=" in groups[-1][-1] and _is_number(word):
+            groups[-1][-1] += f",{word}"
         else:
             groups.append([word])
     if not groups:
         raise BadChoice("no policy was named", f"there are {_all_names()}")
     return tuple({choice.label: choice for choice in map(_choice, groups)}.values())
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _choice(words: list[str]) -> PolicyChoice:

@@ -46,6 +46,12 @@ def test_options_belong_to_the_policy_before_them() -> None:
     assert policies_named("fifo,interval:interval_s=30")[1].parameters == {"interval_s": 30.0}
 
 
+def test_a_list_of_numbers_is_one_value() -> None:
+    tiresias, fifo = policies_named("tiresias:thresholds_gpu_s=3250,7200,fifo")
+    assert tiresias.parameters == {"thresholds_gpu_s": "3250,7200"}
+    assert fifo.name == "fifo"
+
+
 def test_a_label_can_be_typed_again() -> None:
     (choice,) = policies_named("interval:interval_s=30")
     assert policies_named(choice.label) == (choice,)
