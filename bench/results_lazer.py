@@ -2,7 +2,7 @@
 
     python bench/results_lazer.py            everything, in as many minutes as it takes
     python bench/results_lazer.py --minutes 25   stop then; the page has fewer seeds, and a later call goes on
-    python bench/results_lazer.py --quick --out /tmp/page   a few hundred jobs, to see that it works
+    python bench/results_lazer.py --quick --out quick-page   a few hundred jobs, to see that it works
     python bench/results_lazer.py --page     only the page, from the runs that are there
 
 Rule: what was run is kept in bench/.cache/lazer/; `--fresh` runs it again.
