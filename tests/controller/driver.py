@@ -71,15 +71,18 @@ class Driver:
 
     def run(self, until_s: float = 1e9) -> Driver:
         """Until nothing more happens, or all jobs have ended."""
-        while self._upcoming and (len(self.engine.jobs) < len(self.truths) or not self._is_over()):
+        while len(self.engine.jobs) < len(self.truths) or not self._is_over():
             alarm_s = self.engine.next_alarm_s()
-            if alarm_s is not None and alarm_s <= self._upcoming[0][0]:
+            if not self._upcoming and alarm_s is None:
+                break
+            next_s = self._upcoming[0][0] if self._upcoming else until_s
+            if alarm_s is not None and alarm_s <= next_s:
                 self.now_s = max(self.now_s, alarm_s)
                 self.tell(ev.AlarmRang())
                 continue
-            at_s, _, do = heapq.heappop(self._upcoming)
-            if at_s > until_s:
+            if next_s > until_s or not self._upcoming:
                 break
+            at_s, _, do = heapq.heappop(self._upcoming)
             self.now_s = max(self.now_s, at_s)
             do()
         return self
