@@ -73,7 +73,7 @@ def test_a_child_that_dies_is_an_answer_and_the_next_one_works() -> None:
 
 
 def test_an_unknown_kind_says_what_there_is() -> None:
-    with pytest.raises(ValueError, match="there are .*mean"):
+    with pytest.raises(ValueError, match=r"there are .*mean"):
         compute("astrology", {})
 
 

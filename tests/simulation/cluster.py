@@ -439,6 +439,8 @@ class Cluster:
             if machine.pending_reports:
                 found.append(f"{machine.name} has {machine.pending_reports} unconfirmed reports")
             found += [f"{machine.name}: supervisor of {each.name} lives" for each in machine.living()]
+            kept = machine.state.memory.kept_jobs() if machine.state is not None else ()
+            found += [f"{machine.name} has not forgotten job {job_id}" for job_id in kept]
         if self.headquarters.link.undelivered:
             found.append(f"{self.headquarters.link.undelivered} commands are not seen")
         return found
@@ -454,10 +456,6 @@ class Cluster:
             assert not view.tenants(device_id), f"{device_id} is not free"
             assert view.claimed_by(device_id) is None
             assert device_id in view.free.devices(device.host_id, device.type), f"{device_id} is not offered"
-        for machine in self.machines.values():
-            assert machine.state is not None
-            kept = set(machine.state.memory.kept_jobs())
-            assert not kept, f"{machine.name} was never told to forget jobs {kept}"
         assert not any(count for counts in self.living.values() for count in counts.values()), (
             "ranks are left"
         )
