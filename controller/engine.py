@@ -42,9 +42,19 @@ from cotenant.controller.domain.commands import (
 )  # fmt: skip
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId, natural_key
 from cotenant.controller.domain.job import (
+    CHECKPOINTING,
     ENDED,
+    FINISH,
+    FIRST_STEP,
+    LAUNCH,
+    LEAVE,
     LEAVING,
+    LOADING,
     ON_DEVICES,
+    QUEUED,
+    RESERVED,
+    RUNNING,
+    STOPPING,
     WAITING,
     Change,
     CheckpointRecord,
@@ -200,9 +210,10 @@ class Engine:
     def handle(self, event: ev.AnyEvent, now_s: float) -> list[AnyCommand]:
         """Apply the event, ask the policy, commit its answer (kept in `decision`)."""
         self._apply(event, now_s)
-        decision = self._policy.decide(self._ledger, event)
+        policy, ledger = self._policy, self._ledger
+        decision = policy.decide(ledger, event)
         self._commit(decision)
-        self._policy.observe(self._ledger, event, decision)
+        policy.observe(ledger, event, decision)
         return self._out
 
     def fold(self, event: ev.AnyEvent, decision: Decision, now_s: float) -> list[AnyCommand]:
@@ -225,9 +236,11 @@ class Engine:
             refusal = self._carry_out(action)
             if refusal is not None:
                 self.refusals.append(refusal)
-        self._launch_reserved()
-        while len(self._ledger.ended) > self.config.keep_ended:
-            self._ledger.forget_job(next(iter(self._ledger.ended)))
+        if self._vacated:
+            self._launch_reserved()
+        ended = self._ledger.ended
+        while len(ended) > self.config.keep_ended:
+            self._ledger.forget_job(next(iter(ended)))
         if self._validate:
             self._ledger.check()
 
@@ -246,7 +259,7 @@ class Engine:
                     job.reason = action.reason
             case Defer():
                 job = self._ledger.jobs.get(action.job_id)
-                if job is None or job.phase is not Phase.QUEUED:
+                if job is None or job.phase is not QUEUED:
                     return because(
                         "refused-phase", f"to defer job {action.job_id}", job.phase if job else "gone"
                     )
@@ -289,11 +302,11 @@ class Engine:
 
     def _preempt(self, action: Preempt) -> Reason | None:
         job = self._ledger.jobs.get(action.job_id)
-        if job is None or job.phase not in (Phase.LOADING, Phase.RUNNING, Phase.RESERVED):
+        if job is None or job.phase not in (RUNNING, LOADING, RESERVED):
             return because("refused-phase", f"to preempt job {action.job_id}", job.phase if job else "gone")
         if job.spec.job_class == "hp":
             return because("refused-class", job.job_id)
-        if job.phase is Phase.RESERVED:
+        if job.phase is RESERVED:
             job.aborted_preemptions += 1
             self._unreserve(job, action.reason)
             return None
@@ -320,26 +333,26 @@ class Engine:
         if job.first_start_s is None:
             job.first_start_s = ledger.now_s
         job.slowdown, job.remaining_at_s = ledger.stretch(job, placement.accumulation_steps), ledger.now_s
-        ledger.change(job, Change.LAUNCH, placement.reason)
+        ledger.change(job, LAUNCH, placement.reason)
         ledger.holdings.occupy(job, parts)
         partners = ledger.partners(job)
         if partners:
             self._share(job, partners)
-        self._send_start(job)
+        self._send_start(job, parts)
         if job.spec.time_limit_s is not None:
             left_s = job.spec.time_limit_s - job.load_s - job.run_s
             self._alarm(self.now_s + max(0.0, left_s), "limit", job.job_id, job.attempt)
 
-    def _send_start(self, job: Job, only: HostId | None = None) -> None:
-        every_s = self.config.checkpoint_every_s
-        for command in starting.start_commands(self._ledger, job, every_s, self._command_id):
-            if only in (None, command.host_id):
+    def _send_start(
+        self, job: Job, parts: Mapping[HostId, list[DeviceId]], only: HostId | None = None
+    ) -> None:
+        every_s, gang = self.config.checkpoint_every_s, starting.gang_of(parts)
+        for command in starting.start_commands(self._ledger, job, gang, every_s, self._command_id):
+            if only is None or only == command.host_id:
                 self._out.append(command)
 
     def _launch_reserved(self) -> None:
         """Start reserved jobs whose victims have all left; only devices that were vacated can tell."""
-        if not self._vacated:
-            return
         vacated, self._vacated = self._vacated, []
         for job_id in self._ledger.holdings.claimants(vacated):
             job = self._ledger.jobs[job_id]
@@ -364,13 +377,13 @@ class Engine:
 
     def _stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:
         """Ask a job to leave its devices: with a save if it can and is past loading."""
-        if job.phase is Phase.STOPPING or (job.phase is Phase.CHECKPOINTING and save):
+        if job.phase is STOPPING or (job.phase is CHECKPOINTING and save):
             if cause == "cancelled":
                 job.stop_cause, job.stop_reason = cause, reason
             return
         save = save and job.resumable
         job.stop_cause, job.stop_reason = cause, reason
-        if job.phase is Phase.LOADING:
+        if job.phase is LOADING:
             if cause == "preempted":
                 job.futile_preemptions += 1
                 job.futile_s += self.now_s - job.phase_since_s
@@ -562,7 +575,8 @@ class Engine:
             self._fence(host.host_id, job_id, attempt)
         for key, job in ours.items():
             if key not in listed and host.host_id not in job.started_hosts and job.phase is Phase.LOADING:
-                self._send_start(job, only=host.host_id)
+                assert job.placement is not None
+                self._send_start(job, ledger.holdings.parts(job.placement.devices), only=host.host_id)
             elif key not in listed:
                 self._fence(host.host_id, *key)
             elif job.phase in LEAVING:
@@ -701,7 +715,7 @@ class Engine:
 
     def _on_first_step(self, event: ev.FirstStepDone) -> None:
         job = self._current(event.job_id, event.attempt)
-        if job is None or job.phase is not Phase.LOADING:
+        if job is None or job.phase is not LOADING:
             return
         assert job.placement is not None
         job.infra_failures, job.avoid = 0, ()
@@ -710,7 +724,7 @@ class Engine:
         learn_load(self._ledger.estimates, job, self.now_s - job.phase_since_s)
         job.remaining_at_s = self.now_s
         job.step = max(job.step, event.step)
-        self._ledger.change(job, Change.FIRST_STEP, job.placement.reason)
+        self._ledger.change(job, FIRST_STEP, job.placement.reason)
 
     def _clear_suspicion(self, host: Host) -> None:
         if host.failures_in_row:
@@ -814,9 +828,9 @@ class Engine:
         elif cause in ("preempted", "user"):
             assert reason is not None
             job.preemptions += 1
-            if job.phase is Phase.CHECKPOINTING:
+            if job.phase is CHECKPOINTING:
                 learn_pause(self._ledger.estimates, job, self.now_s - job.phase_since_s)
-            self._requeue(job, Change.LEAVE, reason)
+            self._requeue(job, LEAVE, reason)
         elif cause == "lost":
             assert reason is not None
             self._requeue(job, Change.LEAVE, reason)
@@ -827,7 +841,7 @@ class Engine:
 
     def _finish(self, job: Job) -> None:
         learn_duration(self._ledger.estimates, job, self.now_s)
-        self._end(job, Change.FINISH, FINISHED)
+        self._end(job, FINISH, FINISHED)
         job.remaining_s = 0.0
 
     def _user_failed(self, job: Job, detail: str) -> None:
@@ -855,7 +869,7 @@ class Engine:
         """Wait again, from the last durable step."""
         left_s = remaining_from(self._ledger.estimates, job, job.durable_step, self.now_s)
         self._ledger.requeue(job, change, reason, left_s)
-        if change is Change.LEAVE:
+        if change is LEAVE:
             self._start_ageing(job)
 
     def _end(self, job: Job, change: Change, reason: Reason) -> None:

@@ -37,6 +37,21 @@ class _Hosts:
         while self.most and not self.by_count[self.most]:
             self.most -= 1
 
+    def move(self, host_id: HostId, before: int, after: int) -> None:
+        """The host has another number of free devices."""
+        by_count = self.by_count
+        hosts = by_count[before]
+        del hosts[bisect_left(hosts, host_id)]
+        while len(by_count) <= after:
+            by_count.append([])
+        insort(by_count[after], host_id)
+        self.total += after - before
+        if after > self.most:
+            self.most = after
+        else:
+            while self.most and not by_count[self.most]:
+                self.most -= 1
+
 
 class FreeIndex:
     """Free devices by host and type, and hosts by how many they have free. Implements `FreeHosts`.
@@ -59,6 +74,12 @@ class FreeIndex:
     def total(self, type: str) -> int:
         hosts = self._of_type.get(type)
         return 0 if hosts is None else hosts.total
+
+    def any(self) -> bool:
+        for hosts in self._of_type.values():  # noqa: SIM110 - a generator costs more than all the rest.
+            if hosts.total:
+                return True
+        return False
 
     def with_free(self, type: str, count: int) -> Iterable[HostId]:
         hosts = self._of_type.get(type)
@@ -112,6 +133,4 @@ class FreeIndex:
 
     def _moved(self, host_id: HostId, type: str, before: int, after: int) -> None:
         if before != after:
-            hosts = self._of_type[type]
-            hosts.remove(host_id, before)
-            hosts.add(host_id, after)
+            self._of_type[type].move(host_id, before, after)

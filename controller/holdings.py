@@ -193,9 +193,13 @@ class Holdings:
                     self._shared_count += len(here) == 2
 
     def _take(self, device_ids: Sequence[DeviceId]) -> None:
+        self._shareable = None
+        if len(device_ids) == 1:
+            device = self.devices[device_ids[0]]
+            self.free.take(device.host_id, device.type, device_ids)
+            return
         for host_id, type, here in self._by_host(device_ids):
             self.free.take(host_id, type, here)
-        self._shareable = None
 
     def _give(self, device_ids: Sequence[DeviceId]) -> None:
         for host_id, type, here in self._by_host(device_ids):

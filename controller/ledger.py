@@ -17,6 +17,7 @@ from cotenant.controller.domain.job import (
     LOADING,
     ON_DEVICES,
     QUEUED,
+    RESERVED,
     RUNNING,
     Change,
     Job,
@@ -166,7 +167,7 @@ class Ledger:
     def _account(self, job: Job) -> None:
         phase, spent_s = job.phase, self.now_s - job.phase_since_s
         assert spent_s >= 0, f"job {job.job_id}: time went backwards by {-spent_s} s"
-        if phase is QUEUED or phase is Phase.RESERVED:
+        if phase is QUEUED or phase is RESERVED:
             job.wait_s += spent_s
             job.queued_s += spent_s
         elif phase is LOADING:

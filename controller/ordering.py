@@ -160,6 +160,9 @@ class Waiting:
         """Those that this event put here and that still wait."""
         if not self._newcomers:
             return ()
+        if len(self._newcomers) == 1:
+            alone = self._newcomers[0]
+            return self._newcomers if alone.number in self._at else ()
         entries = {job.number: at[0] for job in self._newcomers if (at := self._at.get(job.number))}
         return [entry[-1] for entry in sorted(entries.values())]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from cotenant.controller.domain.actions import Place, Share
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import DeviceId
-from cotenant.controller.domain.job import LEAVING, Job, Phase, Placement
+from cotenant.controller.domain.job import LEAVING, QUEUED, Job, Placement
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import Shape, suits
 from cotenant.controller.ledger import Ledger
@@ -19,12 +19,12 @@ def check(ledger: Ledger, action: Place | Share) -> Reason | None:
     """Why the placement is refused, or None if it is allowed."""
     what = f"job {action.job_id}"
     job = ledger.jobs.get(action.job_id)
-    if job is None or job.phase is not Phase.QUEUED:
+    if job is None or job.phase is not QUEUED:
         return because("refused-phase", what, job.phase if job else "gone")
     spec = job.spec
-    count = len(set(action.devices))
-    if count != len(action.devices) or not spec.gpus_min <= count <= spec.gpus_max:
-        return because("refused-gang", what, count, spec.gpus_min, spec.gpus_max)
+    count = len(action.devices)
+    if (count > 1 and count != len(set(action.devices))) or not spec.gpus_min <= count <= spec.gpus_max:
+        return because("refused-gang", what, len(set(action.devices)), spec.gpus_min, spec.gpus_max)
     if _is_plain(ledger, job, action):
         return None
     refusal = _check_accumulation(job, action.accumulation_steps)
@@ -51,7 +51,7 @@ def _is_plain(ledger: Ledger, job: Job, action: Place | Share) -> bool:
         return False
     first, shape = ledger.devices[action.devices[0]], ledger.shape(job)
     host = ledger.hosts[first.host_id]
-    if host.state is not HostState.OK or shape.gpu_type not in ("", first.type) or not suits(host, shape):
+    if not host.takes_work or shape.gpu_type not in ("", first.type) or not suits(host, shape):
         return False
     needed = ledger.needed_mib(job, 1)
     return needed is None or all(ledger.devices[d].usable_mib >= needed for d in action.devices)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from cotenant.controller.domain.commands import GangMember, StartAttempt
-from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId
+from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId
 from cotenant.controller.domain.job import Job
 from cotenant.controller.ledger import Ledger
 
 
-def gang_of(ledger: Ledger, job: Job) -> tuple[GangMember, ...]:
-    """The hosts of a placement in rank order."""
-    assert job.placement is not None
+def gang_of(parts: Mapping[HostId, Sequence[DeviceId]]) -> tuple[GangMember, ...]:
+    """The hosts of a placement in rank order, from its devices by host."""
     members: list[GangMember] = []
     first_rank = 0
-    for host_id, devices in ledger.holdings.parts(job.placement.devices).items():
+    for host_id, devices in parts.items():
         members.append(GangMember(host_id=host_id, devices=tuple(devices), first_rank=first_rank))
         first_rank += len(devices)
     return tuple(members)
@@ -28,12 +27,15 @@ def hosts_of(ledger: Ledger, job: Job) -> tuple[HostId, ...]:
 
 
 def start_commands(
-    ledger: Ledger, job: Job, checkpoint_every_s: float, command_id: Callable[[], CommandId]
+    ledger: Ledger,
+    job: Job,
+    gang: Sequence[GangMember],
+    checkpoint_every_s: float,
+    command_id: Callable[[], CommandId],
 ) -> Iterator[StartAttempt]:
     """The commands that start the job's current attempt."""
     placement = job.placement
     assert placement is not None
-    gang = gang_of(ledger, job)
     first = ledger.hosts[gang[0].host_id].report
     # Derived from the attempt, so that a repeated command names the same port.
     port = first.port_first + (job.number * 31 + job.attempt) % first.port_count
@@ -46,7 +48,7 @@ def start_commands(
             job_id=job.job_id,
             attempt=job.attempt,
             launch=job.spec.launch,
-            gang=gang,
+            gang=tuple(gang),
             master_address=first.address if len(gang) > 1 else "127.0.0.1",
             master_port=port,
             sub_batch=placement.sub_batch,

@@ -114,5 +114,10 @@ class Host(msgspec.Struct, kw_only=True):
             return HostState.DRAINED
         return HostState.SUSPECT if self.failures_in_row >= SUSPECT_AFTER else HostState.OK
 
+    @property
+    def takes_work(self) -> bool:
+        """`state is HostState.OK`, quickly."""
+        return not (self.lost or self.silent or self.drained_by or self.failures_in_row >= SUSPECT_AFTER)
+
 
 SUSPECT_AFTER = 3

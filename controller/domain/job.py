@@ -172,8 +172,11 @@ class Phase(StrEnum):
 # Looking a member up in its class costs more than all else in a comparison; what is asked several times per
 # event is asked by these names.
 QUEUED: Final = Phase.QUEUED
+RESERVED: Final = Phase.RESERVED
 LOADING: Final = Phase.LOADING
 RUNNING: Final = Phase.RUNNING
+CHECKPOINTING: Final = Phase.CHECKPOINTING
+STOPPING: Final = Phase.STOPPING
 
 WAITING = frozenset({Phase.BLOCKED, Phase.HELD, Phase.QUEUED})
 ON_DEVICES = frozenset({Phase.LOADING, Phase.RUNNING, Phase.CHECKPOINTING, Phase.STOPPING})
@@ -203,6 +206,11 @@ class Change(StrEnum):
     FAIL = "fail"
     CANCEL = "cancel"
 
+
+LAUNCH: Final = Change.LAUNCH
+FIRST_STEP: Final = Change.FIRST_STEP
+FINISH: Final = Change.FINISH
+LEAVE: Final = Change.LEAVE
 
 LIFECYCLE: dict[tuple[Phase, Change], Phase] = {
     (Phase.BLOCKED, Change.UNBLOCK): Phase.QUEUED,

@@ -10,7 +10,6 @@ from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 
 from cotenant.controller.domain.actions import NOTHING, AnyAction, Decision, Place, Preempt, Share
-from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import LEAVING, Job
 from cotenant.controller.domain.reasons import Reason
@@ -51,13 +50,36 @@ class Plan:
                 continue
             if device.host_id != host_id:
                 host_id = device.host_id
-                is_up = view.hosts[host_id].state is HostState.OK
+                is_up = view.hosts[host_id].takes_work
             if not is_up:
                 continue
             free = self._touch(host_id, device.type)
             if device_id not in free and not self.staying(device_id):
                 insort(free, device_id)
                 self._more[device.type] = self._more.get(device.type, 0) + 1
+
+    def left_by(self, victim: Job, newcomer: Job) -> tuple[DeviceId, ...] | None:
+        """What the newcomer would find if this job left, where that is seen at once: nothing else is free
+        and it has a host's devices to itself. None: suppose that it has left, and look.
+        """
+        view, placement = self.view, victim.placement
+        shape = view.shape(newcomer)
+        if placement is None or shape.nodes > 1 or shape.memory_mib or len(victim.hosts_left) != 1:
+            return None
+        devices = placement.devices
+        host = view.hosts[victim.hosts_left[0]]
+        if len(devices) < shape.gpus or self.actions or self._free or view.free.any():
+            return None
+        if not host.takes_work or not suits(host, shape):
+            return None
+        type = shape.gpu_type or view.devices[devices[0]].type
+        for device_id in devices:
+            device = view.devices[device_id]
+            if not device.healthy or device.type != type or device.host_id != host.host_id:
+                return None
+            if len(view.tenants(device_id)) > 1 or view.claimed_by(device_id) is not None:
+                return None
+        return devices[: shape.gpus]
 
     # --- What is free ------------------------------------------------------------------------------
 
@@ -69,7 +91,13 @@ class Plan:
         """Free devices of a type on all hosts."""
         return self.view.free.total(type) + self._more.get(type, 0)
 
+    def free_on(self, host_id: HostId) -> int:
+        """Free devices of all types on one host."""
+        return sum([len(self.free_devices(host_id, type)) for type in self.view.free.types()])
+
     def any_free(self) -> bool:
+        if not self._more:
+            return self.view.free.any()
         return any(map(self.free_total, self.view.free.types()))
 
     def _hosts_with(self, type: str, count: int) -> Iterable[HostId]:

@@ -74,6 +74,9 @@ class FreeHosts(Protocol):
     def total(self, type: str) -> int:
         """Free devices on all hosts."""
 
+    def any(self) -> bool:
+        """Whether a device of any type is free."""
+
     def with_free(self, type: str, count: int) -> Iterable[HostId]:
         """Hosts with exactly `count` free devices, in host order."""
 

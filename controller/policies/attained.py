@@ -25,7 +25,7 @@ from cotenant.controller.domain.job import Job, Phase
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
-from cotenant.controller.policies.base import QUIET, Parameters, why_waiting
+from cotenant.controller.policies.base import Parameters, is_quiet, why_waiting
 from cotenant.controller.policies.waking import Alarm
 from cotenant.controller.policies.whole_queue import (
     Why,
@@ -173,7 +173,7 @@ class Tiresias:
         return (float(self._queues.of(job, job.phase_since_s)),)
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
-        if isinstance(event, QUIET) or not view.queued_count():
+        if not view.queued_count() or is_quiet(view, event):
             return NOTHING
         plan = Plan(view)
         waiting = whose_turn(plan, event)

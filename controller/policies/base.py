@@ -6,8 +6,8 @@ import heapq
 from typing import Any, Protocol
 
 from cotenant.controller.domain.actions import Decision
-from cotenant.controller.domain.events import AnyEvent, AttemptStarted, ProgressSeen
-from cotenant.controller.domain.job import Job
+from cotenant.controller.domain.events import AnyEvent, AttemptStarted, CheckpointDurable, ProgressSeen
+from cotenant.controller.domain.job import ON_DEVICES, Job
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View, shape_of
@@ -86,6 +86,15 @@ QUIET = (ProgressSeen, AttemptStarted)
 """Events after which nothing is possible that was not possible before."""
 
 
+def is_quiet(view: View, event: AnyEvent) -> bool:
+    """Whether nothing is possible after an event that was not possible before: it says how far a job on its
+    devices has got."""
+    if not isinstance(event, CheckpointDurable):
+        return isinstance(event, QUIET)
+    job = view.jobs.get(event.job_id)
+    return job is None or job.phase in ON_DEVICES
+
+
 def why_waiting(view: View, job: Job, order: str) -> Reason:
     """The reason of a queued job, from the view alone: structure first, then devices, then the queue."""
     structural = why_impossible(view, job)
@@ -111,6 +120,16 @@ def is_possible(view: View, job: Job) -> bool:
     """Whether the hosts that take new work could hold the job, were they empty: only then is it worth keeping
     others back for it."""
     return view.largest_now(view.shape(job)) >= job.spec.gpus_min
+
+
+def is_aged_waiting(view: View) -> bool:
+    """Whether a job waits that all others must wait for."""
+    for head in view.heads():  # Aged ones come first.
+        if not head.aged:
+            return False
+        if is_possible(view, head):
+            return True
+    return False
 
 
 def _free(order: str, free: int, needed: int) -> tuple[str | int, ...]:

@@ -14,7 +14,14 @@ from cotenant.controller.domain.job import Job, Phase
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
-from cotenant.controller.policies.base import QUIET, Candidates, Stateless, is_possible, why_waiting
+from cotenant.controller.policies.base import (
+    Candidates,
+    Stateless,
+    is_aged_waiting,
+    is_possible,
+    is_quiet,
+    why_waiting,
+)  # fmt: skip
 from cotenant.controller.policies.victims import victims_for, worth_preempting
 
 UNKNOWN_S = 1e12
@@ -42,7 +49,7 @@ class Classic(Stateless):
         return self._key(job)
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
-        if isinstance(event, QUIET) or not view.queued_count():
+        if not view.queued_count() or not view.free.any() or is_quiet(view, event):
             return NOTHING
         plan = Plan(view)
         place_in_order(plan, self.name, self._strict)
@@ -104,20 +111,31 @@ class Srtf(Stateless):
         return by_remaining(job)
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
-        if isinstance(event, QUIET) or not view.queued_count():
+        if not view.queued_count() or is_quiet(view, event):
             return NOTHING
-        plan = Plan(view)
-        if place_in_order(plan, self.name, strict=False) is None:
-            for newcomer in view.newcomers():
-                if not plan.is_placed(newcomer.job_id):
-                    preempt_longest(plan, newcomer)
-        return plan.decision()
+        return place_or_preempt(Plan(view), self.name, preempt_longest)
 
     def explain(self, view: View, job: Job) -> Reason:
         reason = why_waiting(view, job, self.name)
         if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
             return reason
         return why_no_victims(view, job) or reason
+
+
+def place_or_preempt(plan: Plan, order: str, preempt: Callable[[Plan, Job], bool]) -> Decision:
+    """Give free devices to queued jobs in order; newcomers that find none may preempt, unless an aged job
+    waits for its devices."""
+    view = plan.view
+    if view.free.any():
+        newcomers = () if place_in_order(plan, order, strict=False) is not None else view.newcomers()
+    else:
+        newcomers = view.newcomers()
+        if not newcomers or is_aged_waiting(view):
+            return NOTHING
+    for newcomer in newcomers:
+        if not plan.is_placed(newcomer.spec.job_id):
+            preempt(plan, newcomer)
+    return plan.decision()
 
 
 def preempt_longest(plan: Plan, newcomer: Job) -> bool:

@@ -14,19 +14,21 @@ devices and end of a load. What it does differently from SRTF is count what a ch
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 from cotenant.controller.domain.actions import NOTHING, Decision, Wake
 from cotenant.controller.domain.events import AnyEvent, FirstStepDone
-from cotenant.controller.domain.ids import DeviceId
+from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.domain.job import Job, Phase
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
-from cotenant.controller.policies.base import QUIET, Candidates, why_waiting
+from cotenant.controller.policies.base import Candidates, is_quiet, why_waiting
 from cotenant.controller.policies.service import by_service
+from cotenant.controller.policies.victims import devices_by_host, is_kept_together
 from cotenant.controller.policies.waking import Alarm
 from cotenant.controller.policies.whole_queue import (
     Newcomers,
@@ -50,15 +52,9 @@ def needs_s(newcomer: Job) -> float:
     return float("inf") if left_s is None else left_s + newcomer.expected_load_s
 
 
-class Spare(NamedTuple):
-    """A running job that may be preempted, in the order in which it would be."""
-
-    less_gpu_s: float
-    """Its remaining service, negative: the most comes first."""
-    number: int
-    spare_s: float
-    """Time left beyond what it costs to put it back."""
-    job: Job
+Spare = tuple[float, int, float, Job]
+"""A running job that may be preempted, in the order in which it would be: its remaining service, negative
+(the most comes first); its number; its time left beyond what it costs to put it back; the job."""
 
 
 def spare(view: View, asking: Iterable[Job]) -> list[Spare]:
@@ -73,9 +69,42 @@ def spare(view: View, asking: Iterable[Job]) -> list[Spare]:
         left_s = ends_in_s / job.slowdown
         spare_s = left_s - job.expected_load_s - 2.0 * job.expected_pause_s
         if spare_s > least_s and job.preemptible and not job.aged and job.remaining_s is not None:
-            found.append(Spare(-left_s * job.spec.gpus_min, job.number, spare_s, job))
+            found.append((-left_s * job.spec.gpus_min, job.number, spare_s, job))
     found.sort()
     return found
+
+
+class SoonEnds:
+    """Running jobs in the order of their ends: looked at once per pass, and no further than anybody asks."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        # Late ones may be so for long.
+        self._rest = (job for job in view.running() if job.end_s > view.now_s)
+        self._next = next(self._rest, None)
+        self._jobs: list[Job] = []
+        self._ends_s: list[float] = []
+
+    def are_enough(self, plan: Plan, job: Job, until_s: float) -> bool:
+        """Whether by number alone, on one host where one host must do, the job may find enough devices among
+        those free and those of jobs that end by then. A no is certain, a yes is not."""
+        while self._next is not None and self._next.end_s <= until_s:
+            self._jobs.append(self._next)
+            self._ends_s.append(self._next.end_s)
+            self._next = next(self._rest, None)
+        ending = self._jobs[: bisect_right(self._ends_s, until_s)]
+        view, gpus = self._view, job.spec.gpus_min
+        free = sum(map(plan.free_total, view.free.types()))
+        if free + sum([one.spec.gpus_min for one in ending]) < gpus:
+            return False
+        if gpus == 1 or not is_kept_together(view, view.shape(job)):
+            return True
+        on_host: Counter[HostId] = Counter()
+        for one in ending:
+            for host_id, devices in devices_by_host(view, one):
+                on_host[host_id] += devices
+        most = max((plan.free_on(host_id) + devices for host_id, devices in on_host.items()), default=0)
+        return most >= gpus or free >= gpus
 
 
 class Round:
@@ -94,7 +123,8 @@ class Round:
         self._soon, self._soon_s, self._soon_actions = Plan(view), float("inf"), 0
         self._ending: Iterator[Job] = iter(())
         self._next_ending: Job | None = None
-        self._most_spare_s = max((one.spare_s for one in self._running), default=0.0)
+        self._most_spare_s = max([spare_s for _, _, spare_s, _ in self._running], default=0.0)
+        self._soon_ends = SoonEnds(view)
 
     def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Running jobs whose leaving pays, most remaining service first; then reservations."""
@@ -127,6 +157,8 @@ class Round:
     def is_worth_waiting(self, plan: Plan, job: Job, victim: Job) -> bool:
         """Whether enough devices get free by themselves before the job could train on those of a victim."""
         until_s = plan.view.now_s + victim.expected_pause_s + job.expected_load_s
+        if not self._soon_ends.are_enough(plan, job, until_s):
+            return False
         devices = self._free_by(plan, until_s).find_free(job)
         if devices is None:
             return False
@@ -187,7 +219,7 @@ class Patient:
         return by_service(job)
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
-        if isinstance(event, QUIET) or not view.queued_count():
+        if not view.queued_count() or is_quiet(view, event):
             return NOTHING
         plan = Plan(view)
         if isinstance(event, FirstStepDone) and not plan.any_free() and not is_wanted(view, event):

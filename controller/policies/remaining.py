@@ -23,7 +23,7 @@ from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
-from cotenant.controller.policies.base import QUIET, Candidates, Parameters, Stateless, why_waiting
+from cotenant.controller.policies.base import Candidates, Parameters, Stateless, is_quiet, why_waiting
 from cotenant.controller.policies.classic import by_remaining
 from cotenant.controller.policies.victims import worth_preempting
 from cotenant.controller.policies.waking import Alarm
@@ -89,7 +89,7 @@ class SrtfFull(Stateless):
         return by_remaining(job)
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
-        if isinstance(event, QUIET) or not view.queued_count():
+        if not view.queued_count() or is_quiet(view, event):
             return NOTHING
         plan = Plan(view)
         waiting = whose_turn(plan, event)
@@ -144,7 +144,7 @@ class Interval:
             plan = Plan(view)
             rearrange(plan, self._order, Candidates(view))
             return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING
-        if isinstance(event, QUIET):
+        if is_quiet(view, event):
             return NOTHING
         return Decision(actions=(Wake(at_s=self._next_s(view.now_s), reason=self._reason()),))
 

@@ -15,8 +15,8 @@ from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
-from cotenant.controller.policies.base import QUIET, Stateless, why_waiting
-from cotenant.controller.policies.classic import UNKNOWN_S, Classic, place_in_order
+from cotenant.controller.policies.base import Stateless, is_quiet, why_waiting
+from cotenant.controller.policies.classic import UNKNOWN_S, Classic, place_or_preempt
 from cotenant.controller.policies.whole_queue import Why, find_room, take_room
 
 
@@ -88,14 +88,12 @@ class Srsf(Stateless):
         return by_service(job)
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
-        if isinstance(event, QUIET) or not view.queued_count():
+        if not view.queued_count() or is_quiet(view, event):
             return NOTHING
-        plan = Plan(view)
-        if place_in_order(plan, self.name, strict=False) is None:
-            for newcomer in view.newcomers():
-                if not plan.is_placed(newcomer.job_id):
-                    self._order.make_room(plan, newcomer, self._order.behind(plan, newcomer))
-        return Decision(actions=tuple(plan.actions))
+        return place_or_preempt(Plan(view), self.name, self._preempt)
+
+    def _preempt(self, plan: Plan, newcomer: Job) -> bool:
+        return self._order.make_room(plan, newcomer, self._order.behind(plan, newcomer))
 
     def explain(self, view: View, job: Job) -> Reason:
         reason = why_waiting(view, job, self.name)

@@ -6,82 +6,154 @@ question is answered; nothing is sorted per decision.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
 
-from cotenant.controller.domain.ids import DeviceId
-from cotenant.controller.domain.job import Job
+from cotenant.controller.domain.ids import DeviceId, HostId
+from cotenant.controller.domain.job import RESERVED, Job
 from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain.view import Shape, View
 
 
-def longest_first(view: View) -> Iterator[Job]:
-    """RUNNING and LOADING jobs by remaining time now, most first, ties by arrival; those past their expected
-    end have nothing left and come last. Jobs of unknown length are left out. The view must not change then.
+def longest_first(view: View) -> Iterator[tuple[float, Job]]:
+    """RUNNING and LOADING jobs with their remaining time now, most first, ties by arrival; those past their
+    expected end have nothing left and come last. Jobs of unknown length are left out. The view must not
+    change then.
     """
     now_s = view.now_s
-    running = _known(reversed(view.running()))
-    paced = {job.number: job for job in view.paced()}
-    others = _known(reversed(view.loading()))
-    if paced:  # Where ends are not in the order of remaining time.
-        running = (job for job in running if job.number not in paced)
-        known = [*others, *_known(iter(paced.values()))]
-        others = iter(sorted(known, key=lambda job: (-_left_s(job, now_s), job.number)))
+    paced = {job.number for job in view.paced()}  # Their ends are not in the order of remaining time.
+    others = _others(view, now_s)
     other = next(others, None)
-    for job in running:
-        if other is not None:
-            left_s = _left_s(job, now_s)
-            while other is not None and _stands_before(other, now_s, job, left_s):
-                yield other
-                other = next(others, None)
-        yield job
+    for job in reversed(view.running()):
+        remaining_s = job.remaining_s
+        if remaining_s is None or job.number in paced:
+            continue
+        left_s = remaining_s - (now_s - job.remaining_at_s)
+        if left_s < 0.0:
+            left_s = 0.0
+        while other is not None and (other[0], -other[1]) > (left_s, -job.number):
+            yield other[0], other[2]
+            other = next(others, None)
+        yield left_s, job
     while other is not None:
-        yield other
+        yield other[0], other[2]
         other = next(others, None)
 
 
-def _known(jobs: Iterator[Job]) -> Iterator[Job]:
-    return (job for job in jobs if job.remaining_s is not None)
-
-
-def _left_s(job: Job, now_s: float) -> float:
-    return job.remaining_now_s(now_s) or 0.0
-
-
-def _stands_before(other: Job, now_s: float, job: Job, left_s: float) -> bool:
-    other_s = _left_s(other, now_s)
-    return other_s > left_s or (other_s == left_s and other.number < job.number)
+def _others(view: View, now_s: float) -> Iterator[tuple[float, int, Job]]:
+    """Loading and paced jobs, in the same order."""
+    if not view.loading() and not view.paced():
+        return iter(())
+    found = [
+        (-(job.remaining_now_s(now_s) or 0.0), job.number, job)
+        for job in (*view.loading(), *view.paced())
+        if job.remaining_s is not None
+    ]
+    found.sort()
+    return iter([(-less_s, number, job) for less_s, number, job in found])
 
 
 def worth_preempting(plan: Plan, newcomer: Job) -> Iterator[Job]:
     """Jobs that may be preempted and have more remaining time than the newcomer, longest first."""
-    mine_s, now_s = newcomer.remaining_s, plan.view.now_s
+    mine_s, is_leaving = newcomer.remaining_s, plan.is_leaving
     if mine_s is None:
         return
-    for job in longest_first(plan.view):
-        if _left_s(job, now_s) <= mine_s:
+    for left_s, job in longest_first(plan.view):
+        if left_s <= mine_s:
             return
         # One that has aged has waited long enough for all its life.
-        if job.preemptible and not job.aged and not plan.is_leaving(job.job_id):
+        if job.preemptible and not job.aged and not is_leaving(job.spec.job_id):
             yield job
 
 
-def victims_for(
-    plan: Plan, newcomer: Job, candidates: Iterable[Job]
-) -> tuple[list[Job], tuple[DeviceId, ...]] | None:
+class Room(NamedTuple):
+    """Devices for a waiting job, and who has to leave them; nobody if they are being left already."""
+
+    victims: Sequence[Job]
+    devices: tuple[DeviceId, ...]
+
+
+def victims_for(plan: Plan, newcomer: Job, candidates: Iterable[Job]) -> Room | None:
     """The first of the candidates, in their order, whose leaving makes room for the newcomer on what is free
     and what they leave; and the devices it gets.
 
     Candidates that turn out not to be needed are spared. None if all of them together do not make room.
     """
-    trial: Plan | None = None
+    candidates = iter(candidates)
+    first = next(candidates, None)
+    if first is None:
+        return None
+    devices = plan.left_by(first, newcomer)
+    if devices is not None:
+        return Room((first,), devices)
+    enough = enough_of(plan, newcomer, chain((first,), candidates))
+    return None if enough is None else room_of(plan.fork(), newcomer, *enough)
+
+
+def room_of(trial: Plan, newcomer: Job, needed: Sequence[Job], more: Iterable[Job]) -> Room | None:
+    """The same on a plan of its own, which is used up; without those who are needed there is no room."""
     tried: list[Job] = []
-    for job in candidates:
-        if trial is None:
-            trial = plan.fork()
+    for job in needed[:-1]:
+        tried.append(job)
+        trial.suppose_left(job)
+    for job in chain(needed[-1:], more):
         tried.append(job)
         trial.suppose_left(job)
         devices = trial.find_free(newcomer)
         if devices is not None:
             chosen = set(devices)
-            return [v for v in tried if v.placement and chosen.intersection(v.placement.devices)], devices
+            return Room(
+                [v for v in tried if v.placement and chosen.intersection(v.placement.devices)], devices
+            )
     return None
+
+
+def enough_of(
+    plan: Plan, newcomer: Job, candidates: Iterator[Job]
+) -> tuple[Sequence[Job], Iterator[Job]] | None:
+    """The same candidates, split where by the number of their devices alone they could make room; None if all
+    of them could not.
+
+    It costs a count per device: a wide job that waits long is asked often, and mostly in vain.
+    """
+    shape, view = plan.view.shape(newcomer), plan.view
+    if shape.gpus == 1:
+        return (), candidates
+    taken: list[Job] = []
+    if not is_kept_together(view, shape):
+        found = plan.free_count(shape)
+        for victim in candidates:
+            taken.append(victim)
+            found += victim.spec.gpus
+            if found >= shape.gpus:
+                return taken, candidates
+        return None
+    on_host: dict[HostId, int] = {}
+    for victim in candidates:
+        taken.append(victim)
+        for host_id, devices in devices_by_host(view, victim):
+            here = on_host.get(host_id)
+            if here is None:
+                here = plan.free_on(host_id)
+            on_host[host_id] = here = here + devices
+            if here >= shape.gpus:
+                return taken, candidates
+    return None
+
+
+def devices_by_host(view: View, job: Job) -> Iterable[tuple[HostId, int]]:
+    """How many devices a placed job has on each host."""
+    devices = job.placement.devices if job.placement else ()
+    if len(job.hosts_left) == 1 and job.phase is not RESERVED:  # As most do: nothing to look up.
+        return ((job.hosts_left[0], len(devices)),)
+    return Counter(view.devices[device_id].host_id for device_id in devices).items()
+
+
+def is_kept_together(view: View, shape: Shape) -> bool:
+    """Whether a gang of this shape gets devices of one host only."""
+    if shape.nodes:
+        return shape.nodes == 1
+    types = (shape.gpu_type,) if shape.gpu_type else view.free.types()
+    return any(shape.gpus <= view.largest_host(shape, type) for type in types)

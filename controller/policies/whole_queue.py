@@ -9,20 +9,19 @@ when nothing is free and no waiting job stands before one that runs. Its cost do
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple, Protocol
 
 from cotenant.controller.domain.actions import Place, Wake
-from cotenant.controller.domain.events import AnyEvent, FirstStepDone, JobArrived
-from cotenant.controller.domain.ids import DeviceId, HostId, JobId
+from cotenant.controller.domain.events import AnyEvent, AttemptEnded, FirstStepDone, JobArrived
+from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import Job, Phase
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.view import Shape, View, shape_of
-from cotenant.controller.policies.base import Candidates, is_possible
-from cotenant.controller.policies.victims import victims_for
+from cotenant.controller.domain.view import View
+from cotenant.controller.policies.base import Candidates, is_aged_waiting, is_possible
+from cotenant.controller.policies.victims import Room, enough_of, room_of, victims_for
 
 
 class Why(NamedTuple):
@@ -72,28 +71,22 @@ class Newcomers:
         """Each is asked anyway."""
 
 
+ROUTINE = (JobArrived, FirstStepDone, AttemptEnded)
+"""What happens all the time."""
+
+
 def whose_turn(plan: Plan, event: AnyEvent) -> Waiting | None:
     """Who is to be asked after an event, given that the whole queue was asked after each one before it.
 
     While nothing is free, those who found no victims before an arrival find none after it: jobs that run
-    only come nearer to their end, and what started since then stood before them. A first step changes
-    nothing either. Any other event may.
+    only come nearer to their end, and what started since then stood before them. Nor do they after a first
+    step, or the end of an attempt whose devices somebody waited for. Any other event may change that.
     """
-    if not isinstance(event, JobArrived | FirstStepDone) or plan.any_free():
+    if not isinstance(event, ROUTINE) or plan.any_free():
         return Candidates(plan.view)
-    if isinstance(event, FirstStepDone):
+    if not plan.view.newcomers():
         return None
     return Candidates(plan.view) if is_aged_waiting(plan.view) else Newcomers(plan.view)
-
-
-def is_aged_waiting(view: View) -> bool:
-    """Whether a job waits that all others must wait for."""
-    for head in view.heads():  # Aged ones come first.
-        if not head.aged:
-            return False
-        if is_possible(view, head):
-            return True
-    return False
 
 
 def rearrange(plan: Plan, order: Order, waiting: Waiting) -> None:
@@ -127,27 +120,22 @@ def is_anybody_left(plan: Plan) -> bool:
     return placed < max(plan.view.queued_count(), len(plan.actions))
 
 
-class Room(NamedTuple):
-    """Devices for a waiting job, and who has to leave them; nobody if they are being left already."""
-
-    victims: Sequence[Job]
-    devices: tuple[DeviceId, ...]
-
-
 def find_room(plan: Plan, job: Job, behind: Iterator[Job]) -> Room | None:
     """The last jobs in the order whose leaving is enough; fewer of them, or none, where others leave
     already."""
+    leaving = leaving_now(plan)
+    if not leaving:
+        return victims_for(plan, job, behind)
     enough = enough_of(plan, job, behind)
     if enough is None:
         return None
     trial = plan.fork()
-    leaving = leaving_now(plan)
     for one in leaving:
         trial.suppose_left(one)
-    if leaving and (devices := trial.find_free(job)) is not None:
+    if (devices := trial.find_free(job)) is not None:
         return Room((), devices)
-    found = victims_for(trial, job, enough)
-    return None if found is None else Room(*found)
+    needed, more = enough
+    return room_of(trial, job, (), chain(needed, more))
 
 
 def leaving_now(plan: Plan) -> list[Job]:
@@ -157,53 +145,6 @@ def leaving_now(plan: Plan) -> list[Job]:
         return []
     jobs = view.on_devices()
     return [job for job in jobs if job.phase is not Phase.STOPPING and plan.is_leaving(job.job_id)]
-
-
-def enough_of(plan: Plan, job: Job, behind: Iterator[Job]) -> Iterable[Job] | None:
-    """The same jobs, if by the number of their devices alone they could make room; else None.
-
-    It costs a count per device: a wide job that waits long is asked often, and mostly in vain.
-    """
-    shape = shape_of(job)
-    if shape.gpus == 1:
-        return behind
-    view = plan.view
-    if not is_kept_together(view, shape):
-        found, taken = plan.free_count(shape), []
-        for victim in behind:
-            taken.append(victim)
-            found += victim.spec.gpus
-            if found >= shape.gpus:
-                return chain(taken, behind)
-        return None
-    on_host: dict[HostId, int] = {}
-    taken = []
-    for victim in behind:
-        taken.append(victim)
-        for host_id, devices in devices_by_host(view, victim):
-            here = on_host.get(host_id)
-            if here is None:
-                here = sum(len(plan.free_devices(host_id, type)) for type in view.free.types())
-            on_host[host_id] = here = here + devices
-            if here >= shape.gpus:
-                return chain(taken, behind)
-    return None
-
-
-def devices_by_host(view: View, job: Job) -> Iterable[tuple[HostId, int]]:
-    """How many devices a placed job has on each host."""
-    devices = job.placement.devices if job.placement else ()
-    if len(job.hosts_left) == 1 and job.phase is not Phase.RESERVED:  # As most do: nothing to look up.
-        return ((job.hosts_left[0], len(devices)),)
-    return Counter(view.devices[device_id].host_id for device_id in devices).items()
-
-
-def is_kept_together(view: View, shape: Shape) -> bool:
-    """Whether a gang of this shape gets devices of one host only."""
-    if shape.nodes:
-        return shape.nodes == 1
-    types = (shape.gpu_type,) if shape.gpu_type else view.free.types()
-    return any(shape.gpus <= view.largest_host(shape, type) for type in types)
 
 
 def take_room(plan: Plan, job: Job, room: Room, order: str, why: Why) -> None:

@@ -157,7 +157,9 @@ def test_the_longest_come_first_whatever_phase_and_pace_they_have(
     now_s = desk.engine.now_s
     left_s = {job.number: job.remaining_now_s(now_s) for job in desk.engine.jobs.values()}
     known = sorted((-left, number) for number, left in left_s.items() if left is not None)
-    found = [(-(left_s[job.number] or 0.0), job.number) for job in longest_first(desk.engine.view())]
+    walked = list(longest_first(desk.engine.view()))
+    assert [left for left, _ in walked] == [left_s[job.number] for _, job in walked]
+    found = [(-left, job.number) for left, job in walked]
     assert sorted(found) == known
     due = sum(
         1 for left, _ in known if left < 0.0

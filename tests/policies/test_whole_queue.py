@@ -14,7 +14,7 @@ from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
-from cotenant.controller.policies.base import QUIET, Candidates
+from cotenant.controller.policies.base import Candidates, is_quiet
 from cotenant.controller.policies.remaining import RemainingTime
 from cotenant.controller.policies.whole_queue import rearrange
 from tests.controller.building import Desk, report
@@ -307,7 +307,7 @@ def test_after_every_event_of_srtf_full_the_whole_queue_has_nothing_left_to_ask_
         engine.handle(event, engine.now_s + WAITS_S[step[3] % len(WAITS_S)])
         while (alarm_s := engine.next_alarm_s()) is not None and alarm_s <= engine.now_s:
             engine.handle(ev.AlarmRang(), engine.now_s)
-        if not isinstance(event, QUIET) and not engine.refusals:
+        if not is_quiet(engine.view(), event) and not engine.refusals:
             plan = Plan(engine.view())
             rearrange(plan, RemainingTime("srtf-full"), Candidates(engine.view()))
             assert plan.actions == []
