@@ -6,8 +6,8 @@ import pytest
 
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.ids import HostId
-from cotenant.controller.estimating import estimate_arrival
-from cotenant.controller.ledger import Estimates
+from cotenant.controller.engine.estimating import estimate_arrival
+from cotenant.controller.engine.ledger import Estimates
 from tests.controller.building import Desk, profile, report, spec
 
 

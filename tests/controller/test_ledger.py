@@ -12,8 +12,8 @@ from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.domain.view import shape_of
 from cotenant.controller.engine import Snapshot
-from cotenant.controller.free_index import FreeIndex
-from cotenant.controller.ledger import Ledger
+from cotenant.controller.engine.free_index import FreeIndex
+from cotenant.controller.engine.ledger import Ledger
 from cotenant.controller.policies.victims import longest_first
 from tests.controller.building import Desk, engine, profile, report
 

@@ -113,13 +113,14 @@ NOT_ENGINE = (DOMAIN, WIRE, POLICIES, *DRIVERS)
 
 
 def engine_parts() -> tuple[str, ...]:
-    """`engine`, `ledger` and every module beside them that they reach: what `handle` runs through.
+    """The engine's package and every module of the controller that it reaches: what `handle` runs through.
 
     Found by following imports, so that a part split off the engine cannot lose its purity.
     """
-    files = {module_of(path): path for path in (ROOT / "controller").glob("*.py")}
+    folders = (ROOT / "controller", ROOT / "controller" / "engine")
+    files = {module_of(path): path for folder in folders for path in folder.glob("*.py")}
     parts: set[str] = set()
-    waiting = {f"{CONTROLLER}.engine", f"{CONTROLLER}.ledger"}
+    waiting = {module for module in files if within(module, f"{CONTROLLER}.engine")}
     while waiting:
         part = waiting.pop()
         parts.add(part)
@@ -278,7 +279,7 @@ BAD = {
     "a policy that reads the clock": (f"{POLICIES}.classic", "import time"),
     "an engine with a favourite policy": (f"{CONTROLLER}.engine", f"from {POLICIES} import castor"),
     "an engine that logs": (f"{CONTROLLER}.engine", "import logging"),
-    "a ledger that knows who drives it": (f"{CONTROLLER}.ledger", f"import {CONTROLLER}.live"),
+    "a ledger that knows who drives it": (f"{CONTROLLER}.engine.ledger", f"import {CONTROLLER}.live"),
     "an agent state machine that sleeps": ("cotenant.agent.state", "from asyncio import sleep"),
     "an agent that imports a policy": ("cotenant.agent.main", f"from {POLICIES} import base"),
     "an agent that imports torch": ("cotenant.agent.supervisor", "import torch"),

@@ -17,9 +17,9 @@ from cotenant.controller.core import Core, Stuck
 from cotenant.controller.domain.commands import AnyCommand
 from cotenant.controller.domain.events import AlarmRang, AnyEvent
 from cotenant.controller.engine import Engine, EngineConfig
+from cotenant.controller.engine.ledger import Ledger
 from cotenant.controller.journal.clock import Clock
 from cotenant.controller.journal.journal import Journal
-from cotenant.controller.ledger import Ledger
 from cotenant.controller.links.agents_link import AgentsLink
 from cotenant.controller.policies import registry
 from cotenant.controller.wire import agents as wire

@@ -13,7 +13,7 @@ from cotenant.controller.domain.events import ProgressSeen
 from cotenant.controller.domain.job import LOAD_S, PAUSE_S, Job, JobSpec, Phase
 from cotenant.controller.domain.pairs import signature
 from cotenant.controller.domain.perf import step_s
-from cotenant.controller.ledger import Estimates, Ledger
+from cotenant.controller.engine.ledger import Estimates, Ledger
 
 KEPT_PER_COMMAND = 20
 KEPT_RECENT = 200

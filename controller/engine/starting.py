@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from cotenant.controller.domain.commands import GangMember, StartAttempt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId
 from cotenant.controller.domain.job import Job
-from cotenant.controller.ledger import Ledger
+from cotenant.controller.engine.ledger import Ledger
 
 
 def gang_of(parts: Mapping[HostId, Sequence[DeviceId]]) -> tuple[GangMember, ...]:

@@ -13,7 +13,7 @@ import msgspec
 from cotenant.controller.domain.cluster import Device, Host, HostReport, HostState
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import ON_DEVICES, Job
-from cotenant.controller.free_index import FreeIndex
+from cotenant.controller.engine.free_index import FreeIndex
 
 
 class Holdings:

@@ -12,7 +12,7 @@ from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.job import LEAVING, QUEUED, Job, Placement
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import Shape, suits
-from cotenant.controller.ledger import Ledger
+from cotenant.controller.engine.ledger import Ledger
 
 
 def check(ledger: Ledger, action: Place | Share) -> Reason | None:

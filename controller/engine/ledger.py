@@ -27,9 +27,9 @@ from cotenant.controller.domain.job import (
 from cotenant.controller.domain.pairs import Observed, PairTable
 from cotenant.controller.domain.perf import Interference, memory_mib, step_s
 from cotenant.controller.domain.reasons import Reason
-from cotenant.controller.holdings import Holdings
-from cotenant.controller.ordering import Active, QueueKey, Waiting
-from cotenant.controller.sizes import Sizes
+from cotenant.controller.engine.holdings import Holdings
+from cotenant.controller.engine.ordering import Active, QueueKey, Waiting
+from cotenant.controller.engine.sizes import Sizes
 
 
 class Estimates(msgspec.Struct, kw_only=True):

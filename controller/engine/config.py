@@ -1,0 +1,15 @@
+"""What the engine is told once."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cotenant.controller.domain.settings import PolicySettings
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine is told once; part of the configuration hash."""
+
+    policy: PolicySettings = PolicySettings()
+    checkpoint_every_s: float = 600.0
+    keep_ended: int = 10_000

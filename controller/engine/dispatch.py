@@ -1,0 +1,227 @@
+"""Jobs are started, stopped and put back: what that changes in the ledger, sends and schedules.
+
+Rule: devices are given out here and nowhere else. A command is only collected; it leaves when the event it
+answers is durable.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+
+from cotenant.controller.domain.commands import AnyCommand, StopAttempt
+from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
+from cotenant.controller.domain.job import (
+    CHECKPOINTING,
+    ENDED,
+    LAUNCH,
+    LOADING,
+    ON_DEVICES,
+    STOPPING,
+    Change,
+    Job,
+    Phase,
+    StopCause,
+)  # fmt: skip
+from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.engine import starting
+from cotenant.controller.engine.alarms import Alarm, AlarmKind
+from cotenant.controller.engine.config import EngineConfig
+from cotenant.controller.engine.ledger import Ledger
+
+DEADLINE_SLACK_S = 15.0
+"""The supervisor ends a job at its deadline by itself; the engine insists this much later."""
+
+
+class Dispatch:
+    """The ledger, the alarms, and the commands of the present event."""
+
+    def __init__(self, ledger: Ledger, config: EngineConfig) -> None:
+        self.ledger = ledger
+        self.config = config
+        self.alarms: list[Alarm] = []
+        self.out: list[AnyCommand] = []
+        self.vacated: list[DeviceId] = []
+        """By this event."""
+
+    def launch(self, job: Job) -> None:
+        """Free devices (or devices with a co-tenant that stays) become this job's; its hosts are told."""
+        ledger, placement = self.ledger, job.placement
+        assert placement is not None
+        parts = ledger.holdings.parts(placement.devices)
+        hosts = tuple(parts)
+        job.attempt = AttemptNo(job.attempt + 1)
+        job.waits_for, job.stop_cause, job.stop_reason, job.outcome = (), "", None, ""
+        job.visited = tuple(dict.fromkeys((*job.visited, *hosts))) if job.visited else hosts
+        job.started_hosts, job.exit_code, job.step_s = (), None, None
+        job.start_step = job.step = job.durable_step
+        job.hosts_left = hosts
+        job.capable, job.known_to_resume = (), job.step > 0
+        if job.first_start_s is None:
+            job.first_start_s = ledger.now_s
+        job.slowdown, job.remaining_at_s = ledger.stretch(job, placement.accumulation_steps), ledger.now_s
+        ledger.change(job, LAUNCH, placement.reason)
+        ledger.holdings.occupy(job, parts)
+        partners = ledger.partners(job)
+        if partners:
+            self.share(job, partners)
+        self.send_start(job, parts)
+        if job.spec.time_limit_s is not None:
+            left_s = job.spec.time_limit_s - job.load_s - job.run_s
+            self.wake_at(self.ledger.now_s + max(0.0, left_s), "limit", job.job_id, job.attempt)
+
+    def send_start(
+        self, job: Job, parts: Mapping[HostId, list[DeviceId]], only: HostId | None = None
+    ) -> None:
+        every_s, gang = self.config.checkpoint_every_s, starting.gang_of(parts)
+        for command in starting.start_commands(self.ledger, job, gang, every_s, self.command_id):
+            if only is None or only == command.host_id:
+                self.out.append(command)
+
+    def launch_reserved(self) -> None:
+        """Start reserved jobs whose victims have all left; only devices that were vacated can tell."""
+        vacated, self.vacated = self.vacated, []
+        for job_id in self.ledger.holdings.claimants(vacated):
+            job = self.ledger.jobs[job_id]
+            job.waits_for = tuple(v for v in job.waits_for if self._still_on(v, job))
+            if not job.waits_for:
+                self.ledger.holdings.unclaim(job)
+                self.launch(job)
+
+    def _still_on(self, victim_id: JobId, job: Job) -> bool:
+        victim = self.ledger.jobs.get(victim_id)
+        if victim is None or not victim.hosts_left:
+            return False
+        assert job.placement is not None
+        return any(victim_id in self.ledger.tenants(d) for d in job.placement.devices)
+
+    def unreserve(self, job: Job, reason: Reason, change: Change = Change.UNRESERVE) -> None:
+        self.ledger.holdings.unclaim(job)
+        job.placement, job.waits_for = None, ()
+        self.ledger.change(job, change, reason)
+        if change is Change.UNRESERVE:
+            self.start_ageing(job)
+
+    def drop_reservations(self, host_id: HostId, reason: Reason) -> None:
+        for job_id in self.ledger.holdings.claimants():
+            job = self.ledger.jobs[job_id]
+            if host_id in starting.hosts_of(self.ledger, job):
+                self.unreserve(job, reason)
+
+    def stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:
+        """Ask a job to leave its devices: with a save if it can and is past loading."""
+        if job.phase is STOPPING or (job.phase is CHECKPOINTING and save):
+            if cause == "cancelled":
+                job.stop_cause, job.stop_reason = cause, reason
+            return
+        save = save and job.resumable
+        job.stop_cause, job.stop_reason = cause, reason
+        if job.phase is LOADING:
+            if cause == "preempted":
+                job.futile_preemptions += 1
+                job.futile_s += self.ledger.now_s - job.phase_since_s
+            save = False
+        change = Change.SAVE_AND_STOP if save else Change.STOP
+        self.ledger.change(job, change, reason)
+        deadline_s = self.config.policy.stop_deadline_s
+        if save:
+            self.wake_at(
+                self.ledger.now_s + deadline_s + DEADLINE_SLACK_S, "deadline", job.job_id, job.attempt
+            )
+        for host_id in job.hosts_left:
+            self.send_stop(job, host_id, save)
+
+    def send_stop(self, job: Job, host_id: HostId, save: bool) -> None:
+        self.out.append(
+            StopAttempt(
+                command_id=self.command_id(),
+                host_id=host_id,
+                job_id=job.job_id,
+                attempt=job.attempt,
+                save=save,
+                deadline_s=self.config.policy.stop_deadline_s if save else 0.0,
+                reason=job.stop_reason or job.reason,
+            )
+        )
+
+    def fence(self, host_id: HostId, job_id: JobId, attempt: AttemptNo) -> None:
+        """End an attempt that nobody should be running any more."""
+        self.out.append(
+            StopAttempt(
+                command_id=self.command_id(),
+                host_id=host_id,
+                job_id=job_id,
+                attempt=attempt,
+                save=False,
+                deadline_s=0.0,
+                reason=because("fenced", host_id),
+            )
+        )
+
+    def share(self, job: Job, partners: tuple[JobId, ...]) -> None:
+        """A job has come to devices that others hold: everybody concerned has a new pace."""
+        ledger = self.ledger
+        for other_id in partners:
+            other = ledger.jobs[other_id]
+            other.co_tenants = tuple(dict.fromkeys((*other.co_tenants, job.job_id)))
+            job.co_tenants = tuple(dict.fromkeys((*job.co_tenants, other_id)))
+        for one in (job, *(ledger.jobs[p] for p in partners)):
+            self.repace(one)
+
+    def repace(self, job: Job) -> None:
+        if job.phase not in ON_DEVICES:
+            return
+
+        def update(job: Job) -> None:
+            job.remaining_s = job.remaining_now_s(self.ledger.now_s)
+            job.remaining_at_s = self.ledger.now_s
+            job.slowdown = self.ledger.expected_slowdown(job)
+
+        self.ledger.rekey(job, update)
+
+    def queue_or_block(self, job: Job) -> bool:
+        """A queued job with an open dependency is blocked; with a failed one it is cancelled: False."""
+        if not job.spec.after:
+            self.start_ageing(job)
+            return True
+        waits = None
+        for dependency in job.spec.after:
+            other = self.ledger.jobs.get(dependency.job_id)
+            if other is None or other.phase is Phase.DONE:
+                continue
+            if other.phase in ENDED:
+                if dependency.need == "ok":
+                    reason = because("after-failed", other.job_id, other.phase)
+                    self.ledger.change(job, Change.CANCEL, reason)
+                    return False
+                continue
+            self.ledger.waiting_on.setdefault(other.job_id, set()).add(job.job_id)
+            waits = waits or (other.job_id, " well" if dependency.need == "ok" else "")
+        if waits is not None:
+            self.ledger.change(job, Change.BLOCK, because("after-job", *waits))
+        else:
+            self.start_ageing(job)
+        return True
+
+    def start_ageing(self, job: Job) -> None:
+        if self.config.policy.ageing_s > 0 and not job.aged:
+            due_s = self.ledger.now_s + max(0.0, self.config.policy.ageing_s - job.queued_s)
+            self.wake_at(due_s, "age", job.job_id, job.attempt)
+
+    def current(self, job_id: JobId, attempt: AttemptNo) -> Job | None:
+        """The job, if this is its attempt on devices; stale words change nothing."""
+        job = self.ledger.jobs.get(job_id)
+        if job is None or job.attempt != attempt or job.phase not in ON_DEVICES:
+            return None
+        return job
+
+    def wake_at(self, at_s: float, kind: AlarmKind, subject: str, attempt: int) -> None:
+        heapq.heappush(self.alarms, Alarm(at_s, kind, subject, attempt))
+
+    def command_id(self) -> CommandId:
+        command_id = self.ledger.next_command
+        self.ledger.next_command += 1
+        return CommandId(command_id)
+
+    def submitted(self, job: Job) -> Reason:
+        return because("submitted", job.spec.user or "somebody")

@@ -1,0 +1,145 @@
+"""The end of an attempt, and what becomes of its job.
+
+Rule: devices are given back host by host, when every process of the gang there is known to be gone; what
+becomes of the job is decided once, when the last host has said so.
+"""
+
+from __future__ import annotations
+
+from cotenant.controller.domain import events as ev
+from cotenant.controller.domain.commands import ForgetJob
+from cotenant.controller.domain.ids import HostId, JobId, natural_key
+from cotenant.controller.domain.job import CHECKPOINTING, FINISH, LEAVE, LEAVING, Change, Job, Phase
+from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.engine.dispatch import Dispatch
+from cotenant.controller.engine.estimating import learn_duration, learn_pause, remaining_from
+from cotenant.controller.engine.suspects import blame, clear_suspicion
+from cotenant.controller.policies.base import why_impossible
+
+FINISHED = because("finished")
+_SEVERITY: dict[str, int] = {
+    "finished": 1,
+    "never-started": 2,
+    "stopped": 3,
+    "infra-failed": 4,
+    "user-failed": 5,
+}
+"""Of a gang's hosts the worst outcome counts; a user's failure explains its peers' failures."""
+
+
+def left_host(
+    dispatch: Dispatch,
+    job: Job,
+    host_id: HostId,
+    outcome: ev.Outcome,
+    detail: str,
+    workdir_missing: bool = False,
+) -> None:
+    """The gang's processes on one host are gone (or count as gone)."""
+    host = dispatch.ledger.hosts[host_id]
+    co_tenants = dispatch.ledger.partners(job)
+    dispatch.vacated += dispatch.ledger.holdings.vacate(job, host_id)
+    job.hosts_left = tuple([h for h in job.hosts_left if h != host_id])
+    if not job.outcome or _SEVERITY[outcome] >= _SEVERITY[job.outcome.partition(": ")[0]]:
+        job.outcome = f"{outcome}: {detail}" if detail else outcome
+    for other_id in co_tenants:
+        dispatch.repace(dispatch.ledger.jobs[other_id])
+    if outcome == "infra-failed" and not job.stop_cause and not workdir_missing:
+        blame(dispatch, host, job)
+    elif outcome == "finished":
+        clear_suspicion(dispatch, host)
+    if not job.hosts_left:
+        _settle(dispatch, job)
+    elif outcome != "finished" and job.phase not in LEAVING:
+        reason = job.stop_reason or because("gang-peer-ended", host_id)
+        dispatch.stop(job, job.stop_cause or "peer", reason, save=False)
+
+
+def _settle(dispatch: Dispatch, job: Job) -> None:
+    """All hosts have reported: decide what becomes of the job."""
+    outcome, _, detail = job.outcome.partition(": ")
+    cause, reason = job.stop_cause, job.stop_reason
+    if outcome == "finished":
+        _finish(dispatch, job)
+    elif cause == "cancelled":
+        assert reason is not None
+        end(dispatch, job, Change.CANCEL, reason)
+    elif cause == "time-limit":
+        assert reason is not None
+        end(dispatch, job, Change.FAIL, reason)
+    elif cause in ("preempted", "user"):
+        assert reason is not None
+        job.preemptions += 1
+        if job.phase is CHECKPOINTING:
+            learn_pause(dispatch.ledger.estimates, job, dispatch.ledger.now_s - job.phase_since_s)
+        requeue(dispatch, job, LEAVE, reason)
+    elif cause == "lost":
+        assert reason is not None
+        requeue(dispatch, job, Change.LEAVE, reason)
+    elif outcome == "user-failed":
+        _user_failed(dispatch, job, detail)
+    else:
+        _infra_failed(dispatch, job, detail or outcome)
+
+
+def _finish(dispatch: Dispatch, job: Job) -> None:
+    learn_duration(dispatch.ledger.estimates, job, dispatch.ledger.now_s)
+    end(dispatch, job, FINISH, FINISHED)
+    job.remaining_s = 0.0
+
+
+def _user_failed(dispatch: Dispatch, job: Job, detail: str) -> None:
+    job.user_failures += 1
+    if job.user_failures <= job.spec.retries:
+        requeue(dispatch, job, Change.LEAVE, because("user-failed", detail))
+    else:
+        end(dispatch, job, Change.FAIL, because("user-failed", detail))
+
+
+def _infra_failed(dispatch: Dispatch, job: Job, detail: str) -> None:
+    policy = dispatch.config.policy
+    if job.workdir_missing and why_impossible(dispatch.ledger, job) is not None:
+        missing = because("workdir-missing", job.spec.launch.workdir, ", ".join(job.workdir_missing))
+        requeue(dispatch, job, Change.LEAVE_HELD, missing)
+        return
+    job.infra_failures += 1
+    if job.infra_failures > policy.infra_retries:
+        requeue(dispatch, job, Change.LEAVE_HELD, because("held-infra", job.infra_failures, detail))
+        return
+    wait_s = policy.back_off_s * 2 ** (job.infra_failures - 1)
+    requeue(dispatch, job, Change.LEAVE_BLOCKED, because("back-off", wait_s, detail))
+    dispatch.wake_at(dispatch.ledger.now_s + wait_s, "back-off", job.job_id, job.attempt)
+
+
+def requeue(dispatch: Dispatch, job: Job, change: Change, reason: Reason) -> None:
+    """Wait again, from the last durable step."""
+    left_s = remaining_from(dispatch.ledger.estimates, job, job.durable_step, dispatch.ledger.now_s)
+    dispatch.ledger.requeue(job, change, reason, left_s)
+    if change is LEAVE:
+        dispatch.start_ageing(job)
+
+
+def end(dispatch: Dispatch, job: Job, change: Change, reason: Reason) -> None:
+    dispatch.ledger.change(job, change, reason)
+    job.placement = None
+    ended(dispatch, job)
+
+
+def ended(dispatch: Dispatch, job: Job) -> None:
+    """Its hosts may forget it; jobs that waited for it may go, or are cancelled with it (and those that
+    waited for them: a list of work, since a chain can be longer than the stack is deep)."""
+    ended = [job]
+    for one in ended:
+        for host_id in one.visited:
+            forget(dispatch, host_id, one.job_id)
+        waiting_on = dispatch.ledger.waiting_on.pop(one.job_id, None)
+        for waiting_id in sorted(waiting_on, key=natural_key) if waiting_on else ():
+            waiting = dispatch.ledger.jobs.get(waiting_id)
+            if waiting is not None and waiting.phase is Phase.BLOCKED:
+                dispatch.ledger.change(waiting, Change.UNBLOCK, dispatch.submitted(waiting))
+                if not dispatch.queue_or_block(waiting):
+                    ended.append(waiting)
+
+
+def forget(dispatch: Dispatch, host_id: HostId, job_id: JobId) -> None:
+    dispatch.out.append(ForgetJob(command_id=dispatch.command_id(), host_id=host_id, job_id=job_id))

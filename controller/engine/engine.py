@@ -1,0 +1,325 @@
+"""The engine: takes an event and the time, changes the state, and says what must be done.
+
+Rule: `handle` is the only way the cluster's state changes. It never reads a clock, a socket or a file;
+live and simulated runs are two short loops around it. Devices are given out here and nowhere else,
+and they are given back only when every process of the gang on them is known to be gone.
+
+    handle = apply the event -> ask the policy -> commit what the ledger allows
+
+Recovery calls `fold` with the recorded decision instead, so that no policy is asked twice.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from cotenant.controller.domain import events as ev
+from cotenant.controller.domain.actions import (
+    NOTHING,
+    AnyAction,
+    Compute,
+    Decision,
+    Defer,
+    Hold,
+    Place,
+    Preempt,
+    Resize,
+    Share,
+    Wake,
+)  # fmt: skip
+from cotenant.controller.domain.cluster import Host
+from cotenant.controller.domain.commands import AnyCommand, Think
+from cotenant.controller.domain.ids import DeviceId, HostId, JobId
+from cotenant.controller.domain.job import (
+    LEAVING,
+    LOADING,
+    QUEUED,
+    RESERVED,
+    RUNNING,
+    Change,
+    Job,
+    JobSpec,
+    Phase,
+)  # fmt: skip
+from cotenant.controller.domain.pairs import PairTable
+from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain.view import View
+from cotenant.controller.engine import due, hosts, placing, reports, requests
+from cotenant.controller.engine.alarms import Alarm
+from cotenant.controller.engine.config import EngineConfig
+from cotenant.controller.engine.dispatch import Dispatch
+from cotenant.controller.engine.ledger import Ledger, Saved
+from cotenant.controller.policies.base import Parameters, Policy, why_impossible
+
+MakePolicy = Callable[[str, Parameters], Policy]
+
+
+class Snapshot(msgspec.Struct, kw_only=True):
+    """Everything the engine is, as of one journal entry."""
+
+    version: int
+    now_s: float
+    ledger: Saved
+    alarms: list[Alarm]
+    policy_name: str
+    policy_parameters: Parameters
+    policy_state: bytes
+
+
+SNAPSHOT_VERSION = 1
+
+
+class Engine:
+    """Owns the cluster's state."""
+
+    def __init__(
+        self,
+        make_policy: MakePolicy,
+        config: EngineConfig | None = None,
+        *,
+        validate: bool = False,
+        pairs: PairTable | None = None,
+    ) -> None:
+        """`pairs`: what was measured beforehand; recovery replaces it by what its snapshot holds."""
+        self.config = config if config is not None else EngineConfig()
+        self.decision: Decision = NOTHING
+        self.refusals: list[Reason] = []
+        """Why actions of the last decision were not carried out."""
+        self.policy_name = self.config.policy.name
+        self.policy_parameters: Parameters = {}
+        self._make_policy = make_policy
+        self._policy = make_policy(self.policy_name, {})
+        self._ledger = Ledger(lambda job: self._policy.queue_key(job))
+        if pairs is not None:
+            self._ledger.pairs = pairs
+        self._dispatch = Dispatch(self._ledger, self.config)
+        self._validate = validate
+
+    # --- Reading -----------------------------------------------------------------------------------
+
+    @property
+    def jobs(self) -> Mapping[JobId, Job]:
+        return self._ledger.jobs
+
+    @property
+    def hosts(self) -> Mapping[HostId, Host]:
+        return self._ledger.hosts
+
+    @property
+    def now_s(self) -> float:
+        return self._ledger.now_s
+
+    @property
+    def next_number(self) -> int:
+        """The number the next submitted job will get."""
+        return self._ledger.next_number
+
+    def view(self) -> View:
+        return self._ledger
+
+    def tenants(self, device_id: DeviceId) -> tuple[JobId, ...]:
+        return tuple(self._ledger.tenants(device_id))
+
+    def partners(self, job_id: JobId) -> tuple[JobId, ...]:
+        return self._ledger.partners(self.jobs[job_id])
+
+    def next_alarm_s(self) -> float | None:
+        """When `AlarmRang` is due, or None."""
+        return self._dispatch.alarms[0].at_s if self._dispatch.alarms else None
+
+    def explain(self, job_id: JobId, now_s: float) -> list[Reason]:
+        """Why the job is where it is: for a queued one the policy's present answer, then what led here."""
+        job = self.jobs[job_id]
+        if job.phase is not Phase.QUEUED:
+            return [job.reason]
+        before_s, self._ledger.now_s = self._ledger.now_s, max(self._ledger.now_s, now_s)
+        try:
+            return [why_impossible(self._ledger, job) or self._policy.explain(self._ledger, job), job.reason]
+        finally:
+            self._ledger.now_s = before_s
+
+    def never_fits(self, spec: JobSpec) -> Reason | None:
+        """Why a job like this could never start on the hosts known now; None if it could, or if no
+        host has joined yet."""
+        if not self.hosts:
+            return None
+        probe = Job(spec=spec, number=0, submitted_s=self.now_s, reason=because("submitted", spec.user))
+        reason = why_impossible(self._ledger, probe)
+        permanent = ("never-fits", "no-such-type", "no-such-feature", "needs-memory")
+        return reason if reason is not None and reason.code in permanent else None
+
+    # --- The one way in ----------------------------------------------------------------------------
+
+    def handle(self, event: ev.AnyEvent, now_s: float) -> list[AnyCommand]:
+        """Apply the event, ask the policy, commit its answer (kept in `decision`)."""
+        self._apply(event, now_s)
+        policy, ledger = self._policy, self._ledger
+        decision = policy.decide(ledger, event)
+        self._commit(decision)
+        policy.observe(ledger, event, decision)
+        return self._dispatch.out
+
+    def fold(self, event: ev.AnyEvent, decision: Decision, now_s: float) -> list[AnyCommand]:
+        """What `handle` did when `decision` was the answer; asks no policy."""
+        self._apply(event, now_s)
+        if decision.policy_state is not None:
+            self._policy.load(decision.policy_state)
+        self._commit(decision)
+        self._policy.observe(self._ledger, event, decision)
+        return self._dispatch.out
+
+    def _apply(self, event: ev.AnyEvent, now_s: float) -> None:
+        self._ledger.begin(now_s)
+        self._dispatch.out, self.refusals = [], []
+        if type(event) is ev.PolicyChanged:
+            self._change_policy(event)
+        else:
+            HANDLERS[type(event)](self._dispatch, event)
+
+    def _commit(self, decision: Decision) -> None:
+        self.decision = decision
+        for action in decision.actions:
+            refusal = self._carry_out(action)
+            if refusal is not None:
+                self.refusals.append(refusal)
+        if self._dispatch.vacated:
+            self._dispatch.launch_reserved()
+        ended = self._ledger.ended
+        while len(ended) > self.config.keep_ended:
+            self._ledger.forget_job(next(iter(ended)))
+        if self._validate:
+            self._ledger.check()
+
+    # --- Actions of the policy ---------------------------------------------------------------------
+
+    def _carry_out(self, action: AnyAction) -> Reason | None:
+        """Do it if the ledger allows; else the reason why not."""
+        match action:
+            case Place() | Share():
+                return self._place(action)
+            case Preempt():
+                return self._preempt(action)
+            case Hold():
+                job = self._ledger.jobs.get(action.job_id)
+                if job is not None and job.phase is Phase.QUEUED:
+                    job.reason = action.reason
+            case Defer():
+                job = self._ledger.jobs.get(action.job_id)
+                if job is None or job.phase is not QUEUED:
+                    return because(
+                        "refused-phase", f"to defer job {action.job_id}", job.phase if job else "gone"
+                    )
+                if not self.now_s <= action.until_s < float("inf"):
+                    return because("refused-time", action.until_s)
+                job.reason = action.reason
+                self._dispatch.wake_at(action.until_s, "wake", "", 0)
+            case Wake():
+                if not self.now_s <= action.at_s < float("inf"):
+                    return because("refused-time", action.at_s)
+                self._dispatch.wake_at(action.at_s, "wake", "", 0)
+            case Compute():
+                self._dispatch.out.append(
+                    Think(
+                        command_id=self._dispatch.command_id(),
+                        request_id=action.request_id,
+                        kind=action.kind,
+                        payload=action.payload,
+                    )
+                )
+            case Resize():
+                return because("refused-phase", f"to resize job {action.job_id}", "not elastic yet")
+        return None
+
+    def _place(self, action: Place | Share) -> Reason | None:
+        ledger = self._ledger
+        refusal = placing.check(ledger, action)
+        if refusal is not None:
+            return refusal
+        job = ledger.jobs[action.job_id]
+        job.placement = placing.placement(ledger, job, action)
+        victims = [t for d in action.devices for t in ledger.tenants(d) if ledger.jobs[t].phase in LEAVING]
+        if victims:
+            job.waits_for = tuple(dict.fromkeys(victims))
+            ledger.change(job, Change.RESERVE, because("waits-for-victims", ", ".join(job.waits_for)))
+            ledger.holdings.claim(job, action.devices)
+        else:
+            self._dispatch.launch(job)
+        return None
+
+    def _preempt(self, action: Preempt) -> Reason | None:
+        job = self._ledger.jobs.get(action.job_id)
+        if job is None or job.phase not in (RUNNING, LOADING, RESERVED):
+            return because("refused-phase", f"to preempt job {action.job_id}", job.phase if job else "gone")
+        if job.spec.job_class == "hp":
+            return because("refused-class", job.job_id)
+        if job.phase is RESERVED:
+            job.aborted_preemptions += 1
+            self._dispatch.unreserve(job, action.reason)
+            return None
+        if not job.preemptible:
+            return because("refused-resumable", job.job_id)
+        self._dispatch.stop(job, "preempted", action.reason, save=True)
+        return None
+
+    def _change_policy(self, event: ev.PolicyChanged) -> None:
+        self._policy = self._make_policy(event.name, event.parameters)
+        self.policy_name, self.policy_parameters = event.name, event.parameters
+        self._ledger.reorder_queues()
+
+    # --- Saving ------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Everything needed to go on from here; a value the caller may encode at leisure is not
+        promised: encode it before the next `handle`."""
+        return Snapshot(
+            version=SNAPSHOT_VERSION,
+            now_s=self.now_s,
+            ledger=self._ledger.save(),
+            alarms=sorted(self._dispatch.alarms),
+            policy_name=self.policy_name,
+            policy_parameters=self.policy_parameters,
+            policy_state=self._policy.save(),
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take over a snapshot; this engine must be new."""
+        self._policy = self._make_policy(snapshot.policy_name, snapshot.policy_parameters)
+        self._policy.load(snapshot.policy_state)
+        self.policy_name, self.policy_parameters = snapshot.policy_name, snapshot.policy_parameters
+        self._ledger.load(snapshot.ledger, snapshot.now_s)
+        self._dispatch.alarms = list(snapshot.alarms)
+        heapq.heapify(self._dispatch.alarms)
+        if self._validate:
+            self._ledger.check()
+
+
+HANDLERS: dict[type, Callable[[Dispatch, Any], None]] = {
+    ev.JobArrived: requests.on_arrived,
+    ev.CancelRequested: requests.on_cancel,
+    ev.HoldRequested: requests.on_hold,
+    ev.ReleaseRequested: requests.on_release,
+    ev.PreemptRequested: requests.on_preempt,
+    ev.CheckpointRequested: requests.on_checkpoint,
+    ev.HostJoined: hosts.on_joined,
+    ev.HostSilent: hosts.on_silent,
+    ev.HostBack: hosts.on_back,
+    ev.HostLost: hosts.on_lost,
+    ev.HostDrained: hosts.on_drained,
+    ev.HostResumed: hosts.on_resumed,
+    ev.AttemptStarted: reports.on_started,
+    ev.CapabilitiesSeen: reports.on_capabilities,
+    ev.FirstStepDone: reports.on_first_step,
+    ev.ProgressSeen: reports.on_progress,
+    ev.CheckpointDurable: reports.on_durable,
+    ev.TroubleSeen: reports.on_trouble,
+    ev.AttemptEnded: reports.on_ended,
+    ev.ProfileLearned: reports.on_profile,
+    ev.PairObserved: reports.on_pair,
+    ev.Computed: reports.on_computed,
+    ev.AlarmRang: due.on_alarm,
+}
+"""Who takes in which event; a change of policy is the engine's own."""

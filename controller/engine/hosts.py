@@ -1,0 +1,131 @@
+"""What becomes known of hosts: they join, fall silent, are lost, drained and resumed."""
+
+from __future__ import annotations
+
+from cotenant.controller.domain import events as ev
+from cotenant.controller.domain.ids import HostId
+from cotenant.controller.domain.job import ENDED, LEAVING, ON_DEVICES, Job, Phase
+from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.engine.dispatch import Dispatch
+from cotenant.controller.engine.ending import forget, left_host
+from cotenant.controller.engine.estimating import remaining_from
+from cotenant.controller.engine.suspects import host_reason
+
+
+def on_joined(dispatch: Dispatch, event: ev.HostJoined) -> None:
+    """Register the host, then make both sides agree on which attempts run there."""
+    ledger = dispatch.ledger
+    known = ledger.hosts.get(event.report.host_id)
+    changed = known is not None and known.report != event.report
+    host = ledger.put_host(event.report)
+    host.silent = host.lost = False
+    host.reason = host_reason(host)
+    ledger.refresh_host(host)
+    if changed:
+        dispatch.drop_reservations(host.host_id, because("host-changed", host.host_id))
+    _heard_again(dispatch, host.host_id)
+    running = {(a.job_id, a.attempt) for a in event.attempts if a.running}
+    listed = {(a.job_id, a.attempt) for a in event.attempts}
+    ours = {(j.job_id, j.attempt): j for j in ledger.holdings.on_host(host.host_id)}
+    for job_id, attempt in sorted(running - ours.keys()):
+        dispatch.fence(host.host_id, job_id, attempt)
+    for key, job in ours.items():
+        if key not in listed and host.host_id not in job.started_hosts and job.phase is Phase.LOADING:
+            assert job.placement is not None
+            dispatch.send_start(job, ledger.holdings.parts(job.placement.devices), only=host.host_id)
+        elif key not in listed:
+            dispatch.fence(host.host_id, *key)
+        elif job.phase in LEAVING:
+            dispatch.send_stop(job, host.host_id, job.phase is Phase.CHECKPOINTING)
+    # It may never have heard that a job is over.
+    for job_id in dict.fromkeys((*(seen.job_id for seen in event.attempts), *event.keeps)):
+        kept = ledger.jobs.get(job_id)
+        if kept is None or kept.phase in ENDED:
+            forget(dispatch, host.host_id, job_id)
+
+
+def on_silent(dispatch: Dispatch, event: ev.HostSilent) -> None:
+    """It gets no new work; its jobs keep their devices."""
+    _flag_host(dispatch, event.host_id, silent=True)
+    for job in dispatch.ledger.holdings.on_host(event.host_id):
+        job.reason = _silence(dispatch, job, event.host_id)
+    dispatch.drop_reservations(event.host_id, because("not-answering", event.host_id))
+
+
+def on_back(dispatch: Dispatch, event: ev.HostBack) -> None:
+    """It was heard again before its lease ended."""
+    _flag_host(dispatch, event.host_id, silent=False)
+    _heard_again(dispatch, event.host_id)
+
+
+def _silence(dispatch: Dispatch, job: Job, host_id: HostId) -> Reason:
+    return because("host-silent-lease" if job.ends_with_lease else "host-silent", host_id)
+
+
+def _heard_again(dispatch: Dispatch, host_id: HostId) -> None:
+    """What was said of its jobs while it was silent is not true any more."""
+    for job in dispatch.ledger.holdings.on_host(host_id):
+        if job.reason in (_silence(dispatch, job, host_id), because("host-silent", host_id)):
+            assert job.placement is not None
+            job.reason = job.stop_reason or job.placement.reason
+
+
+def _flag_host(dispatch: Dispatch, host_id: HostId, *, silent: bool) -> None:
+    host = dispatch.ledger.hosts.get(host_id)
+    if host is not None:
+        host.silent = silent
+        dispatch.ledger.refresh_host(host)
+
+
+def on_lost(dispatch: Dispatch, event: ev.HostLost) -> None:
+    """Its resumable jobs go on elsewhere; the others keep waiting unless an admin said so."""
+    host = dispatch.ledger.hosts.get(event.host_id)
+    if host is None:
+        return
+    host.lost = True
+    host.reason = because("host-lost", event.host_id, event.by)
+    dispatch.ledger.refresh_host(host)
+    for job in dispatch.ledger.holdings.on_host(event.host_id):
+        if job.ends_with_lease or event.by != "lease":
+            if not job.stop_cause:
+                job.stop_cause, job.stop_reason = "lost", host.reason
+            left_host(dispatch, job, event.host_id, "infra-failed", f"host {event.host_id} is lost")
+        else:
+            job.reason = because("host-silent", event.host_id)
+    dispatch.drop_reservations(event.host_id, host.reason)
+    if event.by != "lease":
+        _give_up_checkpoints(dispatch, host.checkpoint_domain)
+
+
+def _give_up_checkpoints(dispatch: Dispatch, domain: str) -> None:
+    """An admin said that a host will not come back; what only it could read is lost with it."""
+    if any(host.checkpoint_domain == domain and not host.lost for host in dispatch.ledger.hosts.values()):
+        return
+
+    def without(job: Job) -> None:
+        job.checkpoints = tuple(c for c in job.checkpoints if c.domain != domain)
+        if job.phase not in ON_DEVICES:
+            job.step = job.durable_step
+            job.remaining_s = remaining_from(dispatch.ledger.estimates, job, job.step, dispatch.ledger.now_s)
+
+    for job in dispatch.ledger.jobs.values():
+        if job.phase not in ENDED and any(c.domain == domain for c in job.checkpoints):
+            dispatch.ledger.rekey(job, without)
+
+
+def on_drained(dispatch: Dispatch, event: ev.HostDrained) -> None:
+    """It gets no new work until it is resumed."""
+    host = dispatch.ledger.hosts.get(event.host_id)
+    if host is not None:
+        host.drained_by, host.reason = event.by, because("drained", event.host_id)
+        dispatch.ledger.refresh_host(host)
+        dispatch.drop_reservations(event.host_id, host.reason)
+
+
+def on_resumed(dispatch: Dispatch, event: ev.HostResumed) -> None:
+    """It gets work again, and starts with a clean slate."""
+    host = dispatch.ledger.hosts.get(event.host_id)
+    if host is not None:
+        host.drained_by, host.failures_in_row = "", 0
+        host.reason = host.reason if host.lost else None
+        dispatch.ledger.refresh_host(host)

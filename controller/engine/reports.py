@@ -1,0 +1,155 @@
+"""What attempts say of themselves: started, got going, progress, checkpoints, ends, measurements.
+
+Rule: a word about another than the present attempt changes nothing.
+"""
+
+from __future__ import annotations
+
+from cotenant.controller.domain import events as ev
+from cotenant.controller.domain.job import (
+    ENDED,
+    FIRST_STEP,
+    LOADING,
+    ON_DEVICES,
+    CheckpointRecord,
+    Job,
+    Phase,
+)  # fmt: skip
+from cotenant.controller.engine import starting
+from cotenant.controller.engine.dispatch import Dispatch
+from cotenant.controller.engine.ending import left_host
+from cotenant.controller.engine.estimating import learn_load, learn_progress, observe_sharing, remaining_from
+from cotenant.controller.engine.suspects import clear_suspicion
+
+CHECKPOINTS_KNOWN = 4
+
+
+def on_started(dispatch: Dispatch, event: ev.AttemptStarted) -> None:
+    """Its processes run on one host."""
+    job = dispatch.current(event.job_id, event.attempt)
+    if job is not None and event.host_id in job.hosts_left and event.host_id not in job.started_hosts:
+        job.started_hosts = (*job.started_hosts, event.host_id)
+
+
+def on_capabilities(dispatch: Dispatch, event: ev.CapabilitiesSeen) -> None:
+    """What the job can do, and the step it found."""
+    job = dispatch.current(event.job_id, event.attempt)
+    if job is None or event.host_id not in job.hosts_left:
+        return
+    can = event.resumable and job.spec.resumable is not False and len(_domains(dispatch, job)) <= 1
+    if not can:
+        job.resumable, job.capable, job.known_to_resume = False, (), False
+    elif event.host_id not in job.capable:
+        job.capable = (*job.capable, event.host_id)
+        everywhere = set(job.capable) >= set(starting.hosts_of(dispatch.ledger, job))
+        job.resumable = job.resumable or everywhere
+    job.accumulates = event.accumulates
+    if job.phase is Phase.LOADING and event.step != job.step:  # Not the step we thought it would find.
+        dispatch.ledger.rekey(job, lambda j: _resumed_at(dispatch, j, event.step))
+
+
+def _resumed_at(dispatch: Dispatch, job: Job, step: int) -> None:
+    job.remaining_s = remaining_from(dispatch.ledger.estimates, job, step, dispatch.ledger.now_s)
+    job.start_step = job.step = step
+
+
+def _domains(dispatch: Dispatch, job: Job) -> set[str]:
+    """The checkpoint domains a gang writes to; over more than one it cannot resume."""
+    hosts = starting.hosts_of(dispatch.ledger, job)
+    return {dispatch.ledger.hosts[host_id].checkpoint_domain for host_id in hosts}
+
+
+def on_first_step(dispatch: Dispatch, event: ev.FirstStepDone) -> None:
+    """It has loaded: from now on it trains."""
+    job = dispatch.current(event.job_id, event.attempt)
+    if job is None or job.phase is not LOADING:
+        return
+    assert job.placement is not None
+    job.infra_failures, job.avoid = 0, ()
+    for host_id in job.hosts_left:
+        clear_suspicion(dispatch, dispatch.ledger.hosts[host_id])
+    learn_load(dispatch.ledger.estimates, job, dispatch.ledger.now_s - job.phase_since_s)
+    job.remaining_at_s = dispatch.ledger.now_s
+    job.step = max(job.step, event.step)
+    dispatch.ledger.change(job, FIRST_STEP, job.placement.reason)
+
+
+def on_progress(dispatch: Dispatch, event: ev.ProgressSeen) -> None:
+    """A later step, and perhaps how long one takes."""
+    job = dispatch.current(event.job_id, event.attempt)
+    if job is None or event.step < job.step:
+        return
+    dispatch.ledger.rekey(job, lambda j: learn_progress(dispatch.ledger, j, event, dispatch.ledger.now_s))
+    observe_sharing(dispatch.ledger, job)
+
+
+def on_trouble(dispatch: Dispatch, event: ev.TroubleSeen) -> None:
+    """Nothing changes: it is kept in the job's history, for the user."""
+
+
+def on_durable(dispatch: Dispatch, event: ev.CheckpointDurable) -> None:
+    """It could go on from here."""
+    job = dispatch.ledger.jobs.get(event.job_id)
+    host = dispatch.ledger.hosts.get(event.host_id)
+    if job is None or host is None or job.attempt != event.attempt or job.phase in ENDED:
+        return
+    # Nobody could put the parts of a gang over several domains together: they bind it to no host.
+    if job.phase is Phase.RESERVED or (
+        len(_domains(dispatch, job)) > 1 if job.phase in ON_DEVICES else not job.resumable
+    ):
+        return
+    record = CheckpointRecord(
+        attempt=event.attempt, step=event.step, domain=host.checkpoint_domain, exact=event.exact
+    )
+    if record in job.checkpoints:
+        return
+    # Also a late word of a host that was given up: the job still waits, and may as well go on from there.
+    dispatch.ledger.rekey(job, lambda j: _learn_checkpoint(dispatch, j, record))
+
+
+def _learn_checkpoint(dispatch: Dispatch, job: Job, record: CheckpointRecord) -> None:
+    known = sorted((*job.checkpoints, record), key=lambda c: (c.attempt, c.step))
+    job.checkpoints = tuple(known[-CHECKPOINTS_KNOWN:])
+    if job.phase not in ON_DEVICES and job.durable_step > job.step:
+        job.remaining_s = remaining_from(
+            dispatch.ledger.estimates, job, job.durable_step, dispatch.ledger.now_s
+        )
+        job.step = job.durable_step
+
+
+def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
+    """All its processes on one host are gone."""
+    job = dispatch.current(event.job_id, event.attempt)
+    if job is None or event.host_id not in job.hosts_left:
+        return
+    job.step = max(job.step, event.step)
+    if event.exit_code is not None:
+        job.exit_code = event.exit_code
+    if event.workdir_missing:
+        job.workdir_missing = tuple(dict.fromkeys((*job.workdir_missing, event.host_id)))
+    left_host(dispatch, job, event.host_id, event.outcome, event.detail, event.workdir_missing)
+
+
+def on_profile(dispatch: Dispatch, event: ev.ProfileLearned) -> None:
+    job = dispatch.ledger.jobs.get(event.job_id)
+    if job is None:
+        return
+
+    def update(job: Job) -> None:
+        job.profile = event.profile
+        alone = event.profile.at(1)
+        job.solo_step_s = alone.step_s if alone else job.solo_step_s
+
+    dispatch.ledger.rekey(job, update)
+
+
+def on_pair(dispatch: Dispatch, event: ev.PairObserved) -> None:
+    """Two jobs were measured beside each other."""
+    first, second = dispatch.ledger.jobs.get(event.first), dispatch.ledger.jobs.get(event.second)
+    if first is not None and second is not None:
+        dispatch.ledger.pairs.observe(first, second, event.first_xi)
+        dispatch.ledger.pairs.observe(second, first, event.second_xi)
+
+
+def on_computed(dispatch: Dispatch, event: ev.Computed) -> None:
+    """Nothing to keep: the policy sees the event itself."""

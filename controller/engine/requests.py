@@ -1,0 +1,97 @@
+"""What users and admins ask for: events of jobs, as they come from the desk."""
+
+from __future__ import annotations
+
+from cotenant.controller.domain import events as ev
+from cotenant.controller.domain.commands import SaveAttempt
+from cotenant.controller.domain.job import ENDED, WAITING, Change, Job, Phase
+from cotenant.controller.domain.reasons import because
+from cotenant.controller.engine.dispatch import Dispatch
+from cotenant.controller.engine.ending import ended
+from cotenant.controller.engine.estimating import estimate_arrival, estimate_overheads
+
+
+def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
+    """A job is there: it waits in the queue, for another job, or held."""
+    ledger, spec, now_s = dispatch.ledger, event.spec, dispatch.ledger.now_s
+    if spec.job_id in ledger.jobs:
+        return  # The same submission, journalled twice.
+    number = ledger.next_number
+    ledger.next_number += 1
+    job = Job(
+        spec=spec,
+        number=number,
+        submitted_s=now_s,
+        phase_since_s=now_s,
+        reason=because("submitted", spec.user or "somebody"),
+        resumable=spec.resumable is True,
+        profile=spec.profile,
+    )
+    job.remaining_s, job.estimate_source = estimate_arrival(ledger.estimates, spec)
+    job.expected_load_s, job.expected_pause_s = estimate_overheads(ledger.estimates, spec)
+    if job.profile is not None and (alone := job.profile.at(1)) is not None:
+        job.solo_step_s = alone.step_s
+    if spec.hold:
+        job.phase = Phase.HELD
+        job.reason = because("held-by", spec.user or "its owner")
+    ledger.add_job(job)
+    if not spec.hold and not dispatch.queue_or_block(job):
+        ended(dispatch, job)
+
+
+def on_cancel(dispatch: Dispatch, event: ev.CancelRequested) -> None:
+    """A waiting job ends at once, one on devices when its processes are gone."""
+    job = dispatch.ledger.jobs.get(event.job_id)
+    if job is None or job.phase in ENDED:
+        return
+    reason = because("cancelled-by", event.by)
+    if job.phase is Phase.RESERVED:
+        dispatch.unreserve(job, reason, Change.CANCEL)
+        ended(dispatch, job)
+    elif job.phase in WAITING:
+        dispatch.ledger.change(job, Change.CANCEL, reason)
+        ended(dispatch, job)
+    else:
+        dispatch.stop(job, "cancelled", reason, save=False)
+
+
+def on_hold(dispatch: Dispatch, event: ev.HoldRequested) -> None:
+    """A job that waits goes on waiting until it is released; one on devices is left alone."""
+    job = dispatch.ledger.jobs.get(event.job_id)
+    if job is None:
+        return
+    if job.phase is Phase.RESERVED:
+        dispatch.unreserve(job, because("held-by", event.by), Change.HOLD)
+    elif job.phase in (Phase.QUEUED, Phase.BLOCKED):
+        dispatch.ledger.change(job, Change.HOLD, because("held-by", event.by))
+
+
+def on_release(dispatch: Dispatch, event: ev.ReleaseRequested) -> None:
+    """A held job waits in the queue again, whatever it was held for."""
+    job = dispatch.ledger.jobs.get(event.job_id)
+    if job is None or job.phase is not Phase.HELD:
+        return
+    job.infra_failures = 0
+    job.workdir_missing = ()
+    dispatch.ledger.change(job, Change.RELEASE, dispatch.submitted(job))
+    if not dispatch.queue_or_block(job):
+        ended(dispatch, job)
+
+
+def on_preempt(dispatch: Dispatch, event: ev.PreemptRequested) -> None:
+    """A resumable job saves and leaves its devices."""
+    job = dispatch.ledger.jobs.get(event.job_id)
+    if job is not None and job.phase in (Phase.RUNNING, Phase.LOADING) and job.resumable:
+        dispatch.stop(job, "user", because("preempted-by-user", event.by), save=True)
+
+
+def on_checkpoint(dispatch: Dispatch, event: ev.CheckpointRequested) -> None:
+    """A running job saves and goes on."""
+    job = dispatch.ledger.jobs.get(event.job_id)
+    if job is None or job.phase is not Phase.RUNNING or not job.resumable:
+        return
+    assert job.placement is not None
+    first = dispatch.ledger.holdings.host_of(job.placement.devices[0])
+    dispatch.out.append(
+        SaveAttempt(command_id=dispatch.command_id(), host_id=first, job_id=job.job_id, attempt=job.attempt)
+    )
