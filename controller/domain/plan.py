@@ -43,7 +43,8 @@ class Plan:
     def suppose_left(self, job: Job) -> None:
         """As if the job had left its devices: those that nobody else holds count as free."""
         view, host_id, is_up = self.view, HostId(""), False
-        self._preempted.add(job.job_id)
+        alone, added = (job.spec.job_id,), self._added
+        self._preempted.add(job.spec.job_id)
         for device_id in job.placement.devices if job.placement else ():
             device = view.devices.get(device_id)
             if device is None or not device.healthy:
@@ -54,7 +55,14 @@ class Plan:
             if not is_up:
                 continue
             free = self._touch(host_id, device.type)
-            if device_id not in free and not self.staying(device_id):
+            if device_id in free:
+                continue
+            is_alone = (
+                tuple(view.tenants(device_id)) == alone
+                and view.claimed_by(device_id) is None
+                and device_id not in added
+            )
+            if is_alone or not self.staying(device_id):
                 insort(free, device_id)
                 self._more[device.type] = self._more.get(device.type, 0) + 1
 

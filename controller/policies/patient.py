@@ -119,16 +119,20 @@ class Round:
         """When it should be seen whether devices that jobs wait for did become free."""
         self._view = view
         self._promised: list[tuple[Job, tuple[DeviceId, ...]]] = []
-        self._running = spare(view, asking)
+        self._asking = asking
+        self._running: list[Spare] | None = None
         self._soon, self._soon_s, self._soon_actions = Plan(view), float("inf"), 0
         self._ending: Iterator[Job] = iter(())
         self._next_ending: Job | None = None
-        self._most_spare_s = max([spare_s for _, _, spare_s, _ in self._running], default=0.0)
+        self._most_spare_s = 0.0
         self._soon_ends = SoonEnds(view)
 
     def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Running jobs whose leaving pays, most remaining service first; then reservations."""
         mine_s = needs_s(job)
+        if self._running is None:  # Many passes end before anybody asks.
+            self._running = spare(self._view, self._asking)
+            self._most_spare_s = max([spare_s for _, _, spare_s, _ in self._running], default=0.0)
         running = self._worth_preempting(plan, job, mine_s) if mine_s < self._most_spare_s else iter(())
         if not self._view.claimants():
             return running
@@ -138,7 +142,7 @@ class Round:
     def _worth_preempting(self, plan: Plan, newcomer: Job, mine_s: float) -> Iterator[Job]:
         """Jobs that stand after the newcomer and have more to spare than it needs."""
         (mine_gpu_s,) = by_service(newcomer)
-        for less_gpu_s, _, spare_s, job in self._running:
+        for less_gpu_s, _, spare_s, job in self._running or ():
             if -less_gpu_s <= mine_gpu_s:
                 return
             if spare_s > mine_s and not plan.is_leaving(job.job_id):
