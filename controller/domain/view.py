@@ -58,7 +58,7 @@ def suits(host: Host, shape: Shape) -> bool:
     """Whether a host may run a job of this shape at all, leaving its devices aside."""
     if shape.domain and host.checkpoint_domain != shape.domain:
         return False
-    if host.host_id in shape.not_hosts:
+    if shape.not_hosts and host.host_id in shape.not_hosts:
         return False
     return not shape.features or set(shape.features) <= set(host.report.features)
 

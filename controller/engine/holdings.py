@@ -101,7 +101,10 @@ class Holdings:
         if first is None:
             return False
         free = self.free.devices(first.host_id, first.type)
-        return all(device_id in free for device_id in device_ids)
+        for device_id in device_ids:  # noqa: SIM110 - a generator costs more than the look.
+            if device_id not in free:
+                return False
+        return True
 
     # --- Hosts -------------------------------------------------------------------------------------
 
@@ -202,12 +205,17 @@ class Holdings:
             self.free.take(host_id, type, here)
 
     def _give(self, device_ids: Sequence[DeviceId]) -> None:
+        self._shareable = None
+        if len(device_ids) == 1 and not self.departed:
+            device = self.devices[device_ids[0]]
+            if self.is_free(device):
+                self.free.give(device.host_id, device.type, device_ids)
+            return
         for host_id, type, here in self._by_host(device_ids):
             self.free.give(host_id, type, [d for d in here if self.is_free(self.devices[d])])
         for device_id in device_ids if self.departed else ():
             if device_id in self.departed and not (self._tenants.get(device_id) or device_id in self._claims):
                 del self.devices[device_id], self.departed[device_id]
-        self._shareable = None
 
     def _by_host(self, device_ids: Sequence[DeviceId]) -> Iterator[tuple[HostId, str, list[DeviceId]]]:
         """Devices of one host and type together; those of a placement stand together already."""

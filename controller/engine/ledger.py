@@ -14,6 +14,7 @@ from cotenant.controller.domain.cluster import Device, Host, HostReport
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.job import (
     ENDED,
+    LIFECYCLE,
     LOADING,
     ON_DEVICES,
     QUEUED,
@@ -126,7 +127,8 @@ class Ledger:
         """Another event."""
         assert now_s >= self.now_s, f"time went back from {self.now_s} to {now_s}"
         self.now_s = now_s
-        self._waiting.begin()
+        if self._waiting.fresh:
+            self._waiting.begin()
 
     def add_job(self, job: Job) -> None:
         assert job.job_id not in self.jobs, f"job {job.job_id} arrived twice"
@@ -141,10 +143,13 @@ class Ledger:
 
     def change(self, job: Job, change: Change, reason: Reason) -> None:
         """The only way a phase changes: accounts for the time spent, moves the job between indexes."""
-        after = advance(job.phase, change)
+        after = LIFECYCLE.get((job.phase, change)) or advance(job.phase, change)
         self._leave(job)
         self._account(job)
-        self._become(job, after, reason)
+        job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
+        if after in ENDED:
+            job.ended_s = self.now_s
+        self._enter(job, is_new=True)
 
     def requeue(self, job: Job, change: Change, reason: Reason, remaining_s: float | None) -> None:
         """All processes are gone and the job waits again, with what is left from its durable step."""
@@ -152,7 +157,8 @@ class Ledger:
         self._leave(job)
         self._account(job)
         job.placement, job.step, job.remaining_s, job.slowdown = None, job.durable_step, remaining_s, 1.0
-        self._become(job, after, reason)
+        job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
+        self._enter(job, is_new=True)
 
     def rekey(self, job: Job, update: Callable[[Job], None]) -> None:
         """Change what an index is ordered by (remaining time, slowdown, age) without losing the job."""
@@ -181,12 +187,6 @@ class Ledger:
             job.pause_s += spent_s
         elif phase not in ENDED:
             job.wait_s += spent_s
-
-    def _become(self, job: Job, after: Phase, reason: Reason) -> None:
-        job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
-        if after in ENDED:
-            job.ended_s = self.now_s
-        self._enter(job, is_new=True)
 
     def _leave(self, job: Job) -> None:
         if job.phase is QUEUED:

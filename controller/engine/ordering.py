@@ -76,15 +76,15 @@ class Waiting:
         """Emptied ones stay for the next job of their shape, up to a number."""
         self._at: dict[int, tuple[Waits, Queue]] = {}
         self._heads: list[Waits] = []
-        self._newcomers: list[Job] = []
+        self.fresh: list[Job] = []
+        """Those that this event put here, though they may have left again."""
 
     def __len__(self) -> int:
         return len(self._at)
 
     def begin(self) -> None:
         """Another event: nobody is new any more."""
-        if self._newcomers:
-            self._newcomers = []
+        self.fresh = []
 
     def add(self, job: Job, *, is_new: bool) -> None:
         shape = shape_of(job)
@@ -97,7 +97,7 @@ class Waiting:
         if queue.head is None or entry < queue.head:
             self._set_head(queue, entry)
         if is_new:
-            self._newcomers.append(job)
+            self.fresh.append(job)
 
     def remove(self, job: Job) -> None:
         entry, queue = self._at.pop(job.number)
@@ -125,11 +125,11 @@ class Waiting:
     def reorder(self) -> None:
         """Another policy, another order."""
         waiting = [entry[-1] for entry, _ in self._at.values()]
-        newcomers = self._newcomers
+        newcomers = self.fresh
         self._queues, self._at, self._heads = {}, {}, []
         for job in waiting:
             self.add(job, is_new=False)
-        self._newcomers = newcomers
+        self.fresh = newcomers
 
     # --- Reading -----------------------------------------------------------------------------------
 
@@ -158,12 +158,12 @@ class Waiting:
 
     def newcomers(self) -> Sequence[Job]:
         """Those that this event put here and that still wait."""
-        if not self._newcomers:
+        if not self.fresh:
             return ()
-        if len(self._newcomers) == 1:
-            alone = self._newcomers[0]
-            return self._newcomers if alone.number in self._at else ()
-        entries = {job.number: at[0] for job in self._newcomers if (at := self._at.get(job.number))}
+        if len(self.fresh) == 1:
+            alone = self.fresh[0]
+            return self.fresh if alone.number in self._at else ()
+        entries = {job.number: at[0] for job in self.fresh if (at := self._at.get(job.number))}
         return [entry[-1] for entry in sorted(entries.values())]
 
     def shape(self, job: Job) -> Shape:

@@ -17,14 +17,14 @@ from cotenant.controller.engine.ledger import Ledger
 
 def check(ledger: Ledger, action: Place | Share) -> Reason | None:
     """Why the placement is refused, or None if it is allowed."""
-    what = f"job {action.job_id}"
     job = ledger.jobs.get(action.job_id)
     if job is None or job.phase is not QUEUED:
-        return because("refused-phase", what, job.phase if job else "gone")
+        return because("refused-phase", f"job {action.job_id}", job.phase if job else "gone")
     spec = job.spec
     count = len(action.devices)
     if (count > 1 and count != len(set(action.devices))) or not spec.gpus_min <= count <= spec.gpus_max:
-        return because("refused-gang", what, len(set(action.devices)), spec.gpus_min, spec.gpus_max)
+        distinct = len(set(action.devices))
+        return because("refused-gang", f"job {job.job_id}", distinct, spec.gpus_min, spec.gpus_max)
     if _is_plain(ledger, job, action):
         return None
     refusal = _check_accumulation(job, action.accumulation_steps)
@@ -54,7 +54,11 @@ def _is_plain(ledger: Ledger, job: Job, action: Place | Share) -> bool:
     if not host.takes_work or shape.gpu_type not in ("", first.type) or not suits(host, shape):
         return False
     needed = ledger.needed_mib(job, 1)
-    return needed is None or all(ledger.devices[d].usable_mib >= needed for d in action.devices)
+    if needed is not None:
+        for device_id in action.devices:
+            if ledger.devices[device_id].usable_mib < needed:
+                return False
+    return True
 
 
 def _check_accumulation(job: Job, steps: int) -> Reason | None:

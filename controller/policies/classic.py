@@ -62,20 +62,22 @@ class Classic(Stateless):
 def place_in_order(plan: Plan, order: str, strict: bool) -> Job | None:
     """Give free devices to queued jobs in order.
 
-    Returns the job that all others must wait for, if there is one: under a strict order the first that does
-    not fit, otherwise the first that has aged. (If smaller ones went on passing it by, a wide job that has
-    aged would still starve.) A job that is not possible now is never waited for.
+    Returns the job that all others must wait for, if there is one: the first that does not fit and has aged,
+    or any that does not fit under a strict order while devices are left. (If smaller ones went on passing it
+    by, a wide job that has aged would still starve.) A job that is not possible now is never waited for.
     """
     view, any_free = plan.view, plan.any_free()
     candidates = Candidates(view)
     while (job := candidates.next()) is not None:
-        if plan.is_placed(job.job_id):
+        if plan.actions and plan.is_placed(job.job_id):
             candidates.again(job)
             continue
         devices = plan.find_free(job) if any_free else None
         if devices is not None:
             plan.place(job, devices, because("free-devices-in-order", order, len(devices)))
             any_free = plan.any_free()
+            if not any_free and not job.aged:  # And those that have aged stand before it.
+                return None
             candidates.again(job)
         elif strict or job.aged:
             if is_possible(view, job):
