@@ -99,6 +99,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None
     detail: str
     workdir_missing: bool = False
+    out_of_memory: bool = False
+    """Of the device."""
 
 
 def decide(ending: Ending) -> Verdict:
@@ -192,6 +194,7 @@ def _looked_up(ending: Ending) -> Verdict:
         outcome=row.outcome,
         exit_code=exit_.shell_code,
         detail=who + row.text.format(**_row_words(exit_, ending)).removesuffix(": "),
+        out_of_memory=row.is_device_memory,
     )
 
 

@@ -468,6 +468,7 @@ class Supervision:
                     detail=verdict.detail,
                     step=status.step,
                     workdir_missing=verdict.workdir_missing,
+                    out_of_memory=verdict.out_of_memory,
                     durable=status.durable,
                     first_step=status.first_step,
                     resumable=status.resumable,

@@ -93,6 +93,10 @@ TEMPLATES: Final[dict[str, str]] = {
     "sharing-too-few": "{0} free and {1} shareable devices; {2} are needed",
     "sharing-spread": "a gang over {0} hosts does not share devices",
     "sharing-off": "this job was submitted with --share never",
+    "sharing-alone": "this job ran out of device memory while it shared ({0} x), so it runs alone",
+    "sharing-crowded": "no sharing with {0}: jobs of these two kinds have run out of device memory together",
+    "sharing-lost": "no sharing with {0}: jobs of these two kinds were measured to be slowed {1} and {2} "
+    "times together, worse than taking turns",
     # Deferred preemption. The first five operands of two of these carry the prediction.
     "deferred": "preempting {5} for it is put off by {0} s ({1}, expected gain {2} s; it would take {3} s to "
     "load and up to {4} s to make room)",
@@ -109,6 +113,12 @@ TEMPLATES: Final[dict[str, str]] = {
     "is less than the {3} s this one has left",
     "reservation-replaced": "job {0} has taken over another's reservation",
     "preempted-by-user": "preempted by {0}",
+    "parted-loss": "parted from {0}: together they were measured to be slowed {1} and {2} times, worse than "
+    "taking turns",
+    "parted-theorem": "parted from {0}: slowed {1} and {2} times as measured, the two would end after {3} s on "
+    "average, against {4} s if this one goes on later, its pause and load included",
+    "crowded-out": "ran out of device memory beside {0} ({1}); this pair is not made again, and the job goes "
+    "on alone",
     "trouble": "{0}",
     "resumed-exact": "resumed exactly at step {0}",
     "resumed-equivalent": "resumed at step {0}, equivalent but not exact: {1}",
