@@ -58,10 +58,12 @@ from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.domain.view import View
 from cotenant.controller.estimating import (
+    blame_memory,
     estimate_arrival,
     estimate_overheads,
     learn_duration,
     learn_load,
+    learn_memory,
     learn_pause,
     learn_progress,
     observe_sharing,
@@ -762,6 +764,9 @@ class Engine:
             job.exit_code = event.exit_code
         if event.workdir_missing:
             job.workdir_missing = tuple(dict.fromkeys((*job.workdir_missing, event.host_id)))
+        if event.out_of_memory and not job.stop_cause and event.outcome == "user-failed":
+            job.stop_reason = blame_memory(self._ledger, job)
+            job.stop_cause = "crowded" if job.stop_reason is not None else ""
         self._left_host(job, event.host_id, event.outcome, event.detail, event.workdir_missing)
 
     def _left_host(
@@ -817,7 +822,7 @@ class Engine:
             if job.phase is Phase.CHECKPOINTING:
                 learn_pause(self._ledger.estimates, job, self.now_s - job.phase_since_s)
             self._requeue(job, Change.LEAVE, reason)
-        elif cause == "lost":
+        elif cause in ("lost", "crowded"):
             assert reason is not None
             self._requeue(job, Change.LEAVE, reason)
         elif outcome == "user-failed":
@@ -895,6 +900,7 @@ class Engine:
             job.profile = event.profile
             alone = event.profile.at(1)
             job.solo_step_s = alone.step_s if alone else job.solo_step_s
+            learn_memory(self._ledger, job)
 
         self._ledger.rekey(job, update)
 
