@@ -146,8 +146,8 @@ def learn_memory(ledger: Ledger, job: Job) -> None:
 
 
 def blame_memory(ledger: Ledger, job: Job) -> Reason | None:
-    """A job has run out of device memory: if it shared, or was capped for others, that is why, and the pair is
-    not made again. Blamed is the one that died: a guest is capped at what was planned for it, so it needed
+    """A job has run out of device memory: if it shared, or was capped for others, that is why, and the pair
+    is not made again. Blamed is the one that died: a guest is capped at what was planned for it, so it needed
     more than that; an incumbent has no cap and can only run out if it outgrew its own plan.
 
     Returns why it goes on later, alone; None if it had the device for itself: then its program is too large.

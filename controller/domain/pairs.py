@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
+from statistics import fmean
 
 import msgspec
 
@@ -84,12 +85,19 @@ class PairTable:
 
     def __init__(self, entries: dict[str, Observed] | None = None) -> None:
         self.entries: dict[str, Observed] = entries if entries is not None else {}
+        self._of: dict[str, dict[str, None]] = {}
+        """Kind -> keys of its entries, in their order."""
+        for key in self.entries:
+            self._of.setdefault(key.partition(":")[0], {})[key] = None
+        self._speeds: dict[str, float | None] = {}
+        """Kind -> mean speed beside others, worked out when it is asked for."""
 
     def observe(self, job: Job, partner: Job, xi: float) -> None:
         """Take in one measurement; below 1 is noise and counts as 1."""
         seen = self._entry(job, partner)
         seen.count = min(COUNT_MAX, seen.count + 1)
         seen.xi += (max(1.0, xi) - seen.xi) / seen.count
+        self._speeds.pop(signature(job.spec), None)
 
     def crowded(self, job: Job, partner: Job) -> None:
         """The job ran out of device memory beside the partner."""
@@ -97,15 +105,19 @@ class PairTable:
 
     def know(self, spec: JobSpec, partner: JobSpec, xi: float) -> None:
         """A ratio that was measured beforehand, trusted like as many observations as count at most."""
-        key = f"{signature(spec)}:{signature(partner)}"
+        kind = signature(spec)
+        key = f"{kind}:{signature(partner)}"
         self.entries[key] = Observed(xi=max(1.0, xi), count=COUNT_MAX)
+        self._of.setdefault(kind, {})[key] = None
+        self._speeds.pop(kind, None)
 
     def interference(self, first: Job, second: Job) -> Interference:
         """The ratios of (first, second); each side from the best source there is for it."""
         mine, theirs = signature(first.spec), signature(second.spec)
         one, two = self.entries.get(f"{mine}:{theirs}"), self.entries.get(f"{theirs}:{mine}")
         rule = duty_cycle_rule(first.profile, second.profile)
-        if one is None and two is None:
+        speeds = self._speed(mine), self._speed(theirs)
+        if one is None and two is None and speeds == (None, None):
             return rule
         seen = [side for side in (one, two) if side is not None and side.count]
         return Interference(
@@ -114,6 +126,8 @@ class PairTable:
             source="observed" if seen else rule.source,
             count=min((side.count for side in seen), default=0),
             both=len(seen) == 2,
+            first_speed=speeds[0],
+            second_speed=speeds[1],
             crowded=any(side is not None and side.out_of_memory for side in (one, two)),
         )
 
@@ -139,12 +153,24 @@ class PairTable:
             )
         return list(found.values())
 
+    def _speed(self, kind: str) -> float | None:
+        if kind not in self._speeds:
+            seen = [self.entries[key] for key in self._of.get(kind, ())]
+            self._speeds[kind] = (
+                fmean([1.0 / entry.xi for entry in seen if entry.count])
+                if any(entry.count for entry in seen)
+                else None
+            )
+        return self._speeds[kind]
+
     def _entry(self, job: Job, partner: Job) -> Observed:
-        key = _key(job, partner)
+        kind = signature(job.spec)
+        key = f"{kind}:{signature(partner.spec)}"
         entry = self.entries.get(key)
         if entry is None:
             self._make_room()
             entry = self.entries[key] = Observed(xi=1.0, count=0)
+            self._of.setdefault(kind, {})[key] = None
         if not entry.job:
             entry.job, entry.beside = kind_of(job.spec), kind_of(partner.spec)
         return entry
@@ -152,13 +178,11 @@ class PairTable:
     def _make_room(self) -> None:
         """One out, one in: whoever simulates with a larger table beforehand keeps its size."""
         if len(self.entries) >= ENTRIES_MAX:
-            oldest = next((key for key, entry in self.entries.items() if not entry.out_of_memory), None)
-            if oldest is not None:
-                del self.entries[oldest]
-
-
-def _key(job: Job, partner: Job) -> str:
-    return f"{signature(job.spec)}:{signature(partner.spec)}"
+            harmless = (key for key, entry in self.entries.items() if not entry.out_of_memory)
+            oldest = next(harmless, None) or next(iter(self.entries))
+            kind = oldest.partition(":")[0]
+            del self.entries[oldest], self._of[kind][oldest]
+            self._speeds.pop(kind, None)
 
 
 KIND_CHARS = 60

@@ -130,11 +130,20 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True):
     """How many observations stand behind it (0 for rules and defaults)."""
     both: bool = False
     """Both ratios were observed; otherwise one of them, or both, come from elsewhere."""
+    first_speed: float | None = None
+    second_speed: float | None = None
+    """1 / xi of each on average over all that it was ever observed beside; None if beside nobody."""
     crowded: bool = False
     """One of the two ran out of device memory beside the other: the pair is not made again."""
 
     def swapped(self) -> Interference:
-        return msgspec.structs.replace(self, first=self.second, second=self.first)
+        return msgspec.structs.replace(
+            self,
+            first=self.second,
+            second=self.first,
+            first_speed=self.second_speed,
+            second_speed=self.first_speed,
+        )
 
     @property
     def gain(self) -> float:
