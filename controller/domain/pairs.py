@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from functools import lru_cache
 from statistics import fmean
+from typing import Literal
 
 import msgspec
 
@@ -45,11 +46,16 @@ class Observed(msgspec.Struct, kw_only=True):
 
 COUNT_MAX = 20
 """Older observations fade: the mean moves by at least 1/COUNT_MAX with each new one."""
-ENTRIES_MAX = 50_000
+ENTRIES_MAX = 20_000
 """Kinds of pairs that are remembered, one way each; the oldest goes that never ran out of memory."""
 LOSS_MIN = 0.05
 """A pair loses when it gets less than 1 - LOSS_MIN of the work done that taking turns would: where two only
 take turns on the device (xi = 2 both) measurements scatter around 1 by about so much."""
+
+
+OBSERVATIONS = 3
+"""So many measurements, both ways, make a verdict on a pair, unless a policy's parameter says otherwise."""
+Verdict = Literal["pays", "even", "loses", "unsure", "crowded"]
 
 
 def loses(xi: Interference, observations: int) -> bool:
@@ -78,6 +84,16 @@ class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
         return Interference(
             first=self.first_xi, second=self.second_xi, source="observed", count=count, both=True
         )
+
+    def verdict(self, observations: int) -> Verdict:
+        """crowded: one ran out of device memory beside the other; unsure: not measured often enough both
+        ways; pays, even, loses: by what sharing yields beyond taking turns."""
+        if self.first_out_of_memory or self.second_out_of_memory:
+            return "crowded"
+        xi = self.xi
+        if xi is None or xi.count < observations:
+            return "unsure"
+        return "loses" if loses(xi, observations) else "pays" if xi.gain > LOSS_MIN else "even"
 
 
 class PairTable:

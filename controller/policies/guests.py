@@ -16,6 +16,7 @@ from cotenant.controller.domain.actions import NOTHING, Decision
 from cotenant.controller.domain.events import AnyEvent, PairObserved, ProgressSeen
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.job import Job
+from cotenant.controller.domain.pairs import OBSERVATIONS
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.tenancy import why_alone
@@ -42,7 +43,7 @@ class GuestParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     part: bool = True
     """Part pairs whose measured benefit is negative, and do not make such pairs again; false is what the
     papers do."""
-    observations: int = 3
+    observations: int = OBSERVATIONS
     """So many measurements, both ways, before a pair is parted or not made again."""
 
     def __post_init__(self) -> None:
