@@ -19,8 +19,8 @@ from cotenant.controller.sim.run import Run
 def wait_s(
     devices: Devices, hosts: Sequence[HostReport], gpus: int, leaves_in_s: Callable[[Run], float]
 ) -> float:
-    """Seconds until a gang has devices to itself: on one host if one could hold it, else anywhere. Infinite if
-    the cluster could never hold it."""
+    """Seconds until a gang has devices to itself: on one host if one could hold it, else anywhere. Infinite
+    if the cluster could never hold it."""
     at = [
         sorted(
             max((leaves_in_s(run) for run in devices.here(device.device_id)), default=0.0)

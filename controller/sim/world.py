@@ -306,8 +306,8 @@ class World:
                 other.ticket = self._push(self.now_s + left_s, LEAVES, other.row)
 
     def _will_report(self, run: Run) -> None:
-        """It reports its pace a while after the last change beside it, and some more times while it shares, as
-        a real job does every minute: one measurement convinces nobody."""
+        """It reports its pace a while after the last change beside it, and some more times while it shares,
+        as a real job does every minute: one measurement convinces nobody."""
         run.reports = REPORTS
         run.report = self._push(self.now_s + self._observe_s, REPORT, run.row)
 
