@@ -133,7 +133,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "parted-loss": "parted from {0}: together they were measured to be slowed {1} and {2} times, worse than "
     "taking turns",
     "parted-theorem": "parted from {0}: slowed {1} and {2} times as measured, the two would end after {3} s "
-    "on average, against {4} s if this one goes on later, its pause and load included",
+    "on average, against {4} s if this one goes on later, its pause and load counted twice",
     "crowded-out": "ran out of device memory beside {0} ({1}); this pair is not made again, and the job "
     "goes on alone",
     "trouble": "{0}",

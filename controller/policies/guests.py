@@ -80,9 +80,10 @@ class Guests(Stateless, ABC):
         """Why it joins nobody, None if it would. Asked when a person asks."""
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
-        if isinstance(event, ProgressSeen | PairObserved):
-            apart = parting(view, event, self.observations) if self.observations is not None else None
-            return NOTHING if apart is None else Decision(actions=(apart,))
+        if isinstance(event, ProgressSeen | PairObserved) and self.observations is not None:
+            apart = parting(view, event, self.observations)
+            if apart is not None:
+                return Decision(actions=(apart,))
         if isinstance(event, QUIET) or not view.queued_count():
             return NOTHING
         plan = Plan(view)

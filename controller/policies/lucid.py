@@ -11,17 +11,18 @@ beside the first one that
 * has at least half as much left: the newcomer's GPU time is at most `longer_max` times the partner's.
 
 Departs from Lucid in that the mean speed is what has been observed of the kind of job beside any other; for a
-kind that was never observed it is what the best source there is says of this very pair (Lucid asks a model
-that was trained on counters beforehand), and in that a pair measured to lose is parted (`part=false`: never).
+kind that was never observed it is what the best source there is says of this very pair, and where nothing is
+known the label is `unknown_label` (Lucid asks a model that was trained on counters beforehand); and in that a
+pair measured to lose is parted (`part=false`: never).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.perf import Interference
+from cotenant.controller.domain.perf import Interference, XiSource
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.tenancy import peak_mib
@@ -39,6 +40,8 @@ class LucidParameters(GuestParameters, frozen=True, kw_only=True, forbid_unknown
     tiny: float = 0.95
     medium: float = 0.85
     """Least mean speeds beside others, of 1 alone, for labels 0 and 1."""
+    unknown_label: int = 1
+    """Of a kind of job of which nothing is known: it is packed with light ones, and so gets known."""
     labels_max: int = 2
     longer_max: float = 2.0
     """Newcomer's GPU time / partner's, at most."""
@@ -49,6 +52,11 @@ class LucidParameters(GuestParameters, frozen=True, kw_only=True, forbid_unknown
             raise ValueError(f"speeds must be 0 < medium <= tiny <= 1, got {self.medium} and {self.tiny}")
         if self.gpus_max < 1 or self.labels_max < 0 or self.longer_max <= 0.0:
             raise ValueError("gpus_max must be at least 1, labels_max not negative, longer_max positive")
+        if self.unknown_label not in (0, 1, 2):
+            raise ValueError(f"unknown_label must be 0, 1 or 2, got {self.unknown_label}")
+
+
+Speed = float | Literal["unknown"]
 
 
 class Seen(NamedTuple):
@@ -56,8 +64,8 @@ class Seen(NamedTuple):
 
     mine: int
     theirs: int
-    mine_speed: float
-    their_speed: float
+    mine_speed: Speed
+    their_speed: Speed
     mine_gpu_s: float
     their_gpu_s: float
 
@@ -113,8 +121,10 @@ class Lucid(Guests):
             return because("packing-labels", *told_labels), None
         return None, Seen(mine, theirs, mine_speed, their_speed, job.remaining_s * gpus, left_s * gpus)
 
-    def label(self, speed: float) -> int:
+    def label(self, speed: Speed) -> int:
         """0: bears any company; 1: some; 2: only the lightest."""
+        if speed == "unknown":
+            return self.parameters.unknown_label
         return 0 if speed >= self.parameters.tiny else 1 if speed >= self.parameters.medium else 2
 
     def why_not(self, plan: Plan, job: Job, rooms: Rooms) -> Reason | None:
@@ -149,8 +159,13 @@ def equals(view: View, job: Job, rooms: Rooms) -> Iterator[Room]:
             yield room
 
 
-def speeds(xi: Interference) -> tuple[float, float]:
+def speeds(xi: Interference) -> tuple[Speed, Speed]:
     """Mean speeds beside others; in this very pair where a kind was never seen beside anybody."""
-    mine = xi.first_speed if xi.first_speed is not None else 1.0 / xi.first
-    theirs = xi.second_speed if xi.second_speed is not None else 1.0 / xi.second
-    return mine, theirs
+    mine = _speed(xi.first_speed, xi.first, xi.source)
+    return mine, _speed(xi.second_speed, xi.second, xi.source)
+
+
+def _speed(mean: float | None, xi: float, source: XiSource) -> Speed:
+    if mean is not None:
+        return mean
+    return "unknown" if source == "default" else 1.0 / xi

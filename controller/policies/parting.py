@@ -5,10 +5,11 @@ predicted ratios, and keeps to it). Only what was observed of this kind of pair,
 parts anybody; a model's opinion does not.
 
 The rule: with the measured ratios, the average completion time of the two if they go on together is compared
-with that if one stops now, saves, and goes on when the other has ended, its pause and load included. The pair
-is parted if stopping is better. Which one stops: of those that may be preempted the one whose stopping gives
-the better average, the later arrival if both are equal. Where a length is not known, a pair is parted that
-gets less work done than taking turns would, and the later arrival stops.
+with that if one stops now, saves, and goes on when the other has ended; its pause and load count twice, since
+lengths are estimates and a change for little is no gain. The pair is parted if stopping is better. Which one
+stops: of those that may be preempted the one whose stopping gives the better average (the longer, if their
+loads are alike), the later arrival if both are equal. Where a length is not known, a pair is parted that gets
+less work done than taking turns would, and the later arrival stops.
 
 The pair is not made again: where it loses against taking turns that is a fact about the two kinds of jobs
 (`loses`), and where it lost by Theorem 1 the measured ratios keep telling so (if the average is worse now, it
@@ -90,8 +91,8 @@ def _apart_s(view: View, stops: Job, stays: Job) -> float:
     """The same if one stops now and goes on when the other has ended, at its whole batch."""
     stays_s, left_s = alone_s(view, stays), stops.remaining_now_s(view.now_s)
     assert stays_s is not None and left_s is not None
-    goes_on_s = max(stays_s, stops.expected_pause_s)
-    return (stays_s + goes_on_s + stops.expected_load_s + left_s) / 2
+    change_s = 2.0 * (stops.expected_pause_s + stops.expected_load_s)
+    return (stays_s + stays_s + change_s + left_s) / 2
 
 
 def _stop(

@@ -156,8 +156,8 @@ def test_the_reason_of_a_share_says_what_was_weighed() -> None:
         told[policy] = str(desk.job(9).reason)
     assert told == {
         "castor-cost": "sharing with 1 gains more than it costs: it ends in 50.00 s instead of waiting "
-        "1000.00 s and running 50.00 s, and they end 0.00 s later in all (sub-batch 32, 1 accumulation steps, "
-        "own slowdown 1.00)",
+        "1000.00 s and running 50.00 s, and they end 0.00 s later in all (sub-batch 32, 1 accumulation "
+        "steps, own slowdown 1.00)",
         "sjf-ffs": "shares with 1, the first that leaves room (sub-batch 32, 1 accumulation steps, 300 MiB "
         "needed, 700 MiB left)",
         "lucid": "packed with 1: labels 0 and 0 by the mean speeds 1.00 and 1.00 beside others, and it needs "
@@ -169,15 +169,15 @@ def test_lucid_labels_a_kind_by_its_mean_speed_beside_all_that_it_was_seen_with(
     desk = Desk("lucid", report("a", 3))
     for number, name in enumerate("xyz", 1):
         desk.run(number, **with_(LIGHT, argv=("python", f"{name}.py")))
-    for other, xi in (("2", 1.0), ("3", 1.3)):
+    for other, xi in (("2", 1.0), ("3", 1.5)):
         for _ in range(3):
             pair = ev.PairObserved(first=JobId("1"), second=JobId(other), first_xi=xi, second_xi=1.0)
             desk.tell(pair)
     seen = desk.engine.view().interference(desk.job(1), desk.job(2))
-    assert seen.first_speed == pytest.approx((1.0 + 1 / 1.3) / 2)
+    assert seen.first_speed == pytest.approx((1.0 + 1 / 1.5) / 2)
     assert (seen.second_speed, seen.swapped().first_speed) == (1.0, 1.0)
     desk.submit(9, **with_(LIGHT, argv=("python", "x.py")))
-    assert shared(desk) == ["9 a/cpu1 s=1"], "x has label 1: beside another x it would be 1 + 1, also allowed"
+    assert shared(desk) == ["9 a/cpu1 s=1"], "x has label 2: with another x that is 4, with y 2 + 0"
 
 
 @pytest.mark.parametrize("policy", SHARING)

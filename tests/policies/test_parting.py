@@ -27,8 +27,8 @@ def pair(policy: str = "castor", first: Any = None, second: Any = None, **parame
     desk = Desk(policy)
     if parameters:
         desk.tell(ev.PolicyChanged(name=policy, parameters=parameters, by="root"))
-    desk.run(1, **(first or job("x.py")))
-    desk.submit(2, **(second or job("y.py", 900.0)))
+    desk.run(1, **(first or job("x.py", 900.0)))
+    desk.submit(2, **(second or job("y.py")))
     assert desk.phase(2) == "loading"
     desk.start(2)
     return desk
@@ -119,7 +119,7 @@ def test_the_one_whose_stopping_costs_less_stops_even_if_it_came_first() -> None
     ],
 )
 def test_only_who_may_be_preempted_stops(first: Any, second: Any, stops: int) -> None:
-    desk = pair(first=job("x.py", **first), second=job("y.py", 900.0, **second))
+    desk = pair(first=job("x.py", 900.0, **first), second=job("y.py", **second))
     measure(desk, 3.0, 3.0)
     stopping = [number for number in (1, 2) if desk.phase(number) == "checkpointing"]
     assert stopping == ([stops] if stops else [])
