@@ -50,7 +50,7 @@ def profile(seed: int, duty: float) -> Profile:
             sub_batch=BATCH // s,
             accumulation_steps=s,
             step_s=1.0 + 0.03 * (s - 1) + 0.001 * (seed % 7),
-            memory_mib=600.0 / s + 100.0 + seed % 13,
+            memory_mib=(350.0 if seed % 2 else 550.0) / s + 100.0 + seed % 13,
         )
         for s in (1, 2, 4, 8, 16, 32)
     )

@@ -129,12 +129,12 @@ class PairTable:
 
     def interference(self, first: Job, second: Job) -> Interference:
         """The ratios of (first, second); each side from the best source there is for it."""
-        mine, theirs = signature(first.spec), signature(second.spec)
-        one, two = self.entries.get(f"{mine}:{theirs}"), self.entries.get(f"{theirs}:{mine}")
         rule = duty_cycle_rule(first.profile, second.profile)
-        speeds = self._speed(mine), self._speed(theirs)
-        if one is None and two is None and speeds == (None, None):
+        mine, theirs = signature(first.spec), signature(second.spec)
+        if mine not in self._of and theirs not in self._of:
             return rule
+        one, two = self.entries.get(f"{mine}:{theirs}"), self.entries.get(f"{theirs}:{mine}")
+        speeds = self._speed(mine), self._speed(theirs)
         seen = [side for side in (one, two) if side is not None and side.count]
         return Interference(
             first=one.xi if one is not None and one.count else rule.first,

@@ -234,18 +234,19 @@ class World:
         """Its JCT had it waited now, up to when enough devices are free, and then run alone."""
         hosts = [host for number, host in enumerate(self._hosts) if number not in self._down]
         waits_s = wait_s(self.devices, hosts, self._gpus[row], self._leaves_in_s)
-        left_s = self._duration_s[row] - run.work_s
-        return self.now_s - self._submit_s[row] + waits_s + self._load_s[row] + left_s
+        left_s = float(self._duration_s[row] - run.work_s)
+        return self.now_s - float(self._submit_s[row]) + waits_s + float(self._load_s[row]) + left_s
 
     def _leaves_in_s(self, run: Run) -> float:
         """When a run leaves its devices if it goes on as it does now."""
         row, since_s = run.row, self.now_s - run.since_s
-        left_s = self._duration_s[row] - run.work_s
+        left_s = float(self._duration_s[row] - run.work_s)
         if run.doing is TRAINS:
             return max(0.0, left_s * run.slowdown - since_s)
         if run.doing is LOADS:
-            return max(0.0, self._load_s[row] - since_s) + left_s
-        return max(0.0, (self._pause_s[row] if run.doing is SAVES else self._kill_s) - since_s)
+            return max(0.0, float(self._load_s[row]) - since_s) + left_s
+        pause_s = float(self._pause_s[row]) if run.doing is SAVES else self._kill_s
+        return max(0.0, pause_s - since_s)
 
     def _stop(self, command: StopAttempt) -> None:
         run = self._runs.get(int(command.job_id))

@@ -13,19 +13,11 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.plan import Plan
-from cotenant.controller.policies.castor.cost import (
-    Beside,
-    CastorCost,
-    Guest,
-    beside,
-    best_set,
-    nets,
-    outcome,
-    sub_batches,
-)
+from cotenant.controller.policies.castor.cost import Beside, CastorCost, balances, beside, best_set, outcome
 from cotenant.controller.policies.castor.policy import Castor, CastorParameters, paying, places_of
 from cotenant.controller.policies.castor.rooms import Room, Rooms
-from cotenant.controller.policies.castor.sharing import ranked
+from cotenant.controller.policies.castor.sharing import ranked, sub_batches
+from cotenant.controller.policies.guests import Guest
 from tests.controller.building import Desk, profile, report
 
 SECONDS = st.floats(1.0, 5000.0)
@@ -57,7 +49,7 @@ def tenants(draw: st.DrawFn) -> dict[str, Any]:
 @st.composite
 def clusters(draw: st.DrawFn) -> Desk:
     """Some hosts with tenants, some pairs observed; the last job waits."""
-    mps = {"kind": "cuda", "type": "T4", "device": {"sharing": "mps"}}
+    mps: dict[str, Any] = {"kind": "cuda", "type": "T4", "device": {"sharing": "mps"}}
     hosts = [report("a", 4), report("b", 2), report("c", 3), report("d", 2, **mps)]
     desk = Desk("fifo", *hosts)
     for number, more in enumerate(draw(st.lists(tenants(), min_size=1, max_size=8)), 1):
@@ -105,8 +97,8 @@ def test_the_balance_beside_each_tenant_is_that_of_the_plain_reckoning(desk: Des
     rooms, choices = CastorCost().rooms(plan), sub_batches(job)
     if not choices or choices[0].accumulation_steps != 1:
         return
-    waits_s = rooms.wait_s(job)
-    for room, net_s in zip(rooms, nets(plan.view, job, rooms, choices).tolist(), strict=True):
+    waits_s, balance = rooms.wait_s(job), balances(plan.view, job, rooms, choices)
+    for room, net_s in zip(rooms, (balance.gain_s - balance.cost_s).tolist(), strict=True):
         fitting = [choice for choice in choices if choice.needed_mib <= room.left_mib]
         left_s = room.partner.remaining_now_s(plan.view.now_s)
         allowed = rooms.why_not_again(job, room.partner) is None
@@ -130,14 +122,17 @@ def test_pruning_loses_no_better_set(desk: Desk) -> None:
     if desk.phase(99) != "queued" or job.spec.gpus == 1 or job.remaining_s is None or not choices:
         return
     found = policy.join(plan, job, rooms)
-    worth: list[Room] = [
-        room
-        for room, net_s in zip(rooms, nets(plan.view, job, rooms, choices).tolist(), strict=True)
-        if not np.isnan(net_s)
-    ]
+    balance = balances(plan.view, job, rooms, choices)
+    both = zip(rooms, balance.gain_s.tolist(), balance.cost_s.tolist(), strict=True)
+    alone = {
+        room.devices[0]: beside(plan.view, job, room)._replace(gain_s=gain_s, cost_s=cost_s)
+        for room, gain_s, cost_s in both
+        if not np.isnan(gain_s)
+    }
+    worth: list[Room] = [room for room in rooms if room.devices[0] in alone]
     best: tuple[float, Guest] | None = None
     for where in places_of(plan.view, job, worth):
-        one = best_set(plan, job, choices, where, rooms.wait_s(job))
+        one = best_set(plan, job, choices, where, rooms.wait_s(job), alone)
         if one is not None and (best is None or one[0] > best[0]):
             best = one
     if best is not None:

@@ -10,6 +10,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.actions import Share
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.policies import registry
+from cotenant.controller.policies.base import Parameters
 from tests.controller.building import Desk, profile, report
 
 LIGHT = profile(32, (1, 1.0, 300.0), (2, 1.1, 160.0), (32, 3.0, 20.0), duty=0.4)
@@ -207,6 +208,7 @@ def test_the_parameters_are_named_and_checked(policy: str) -> None:
 
 
 def test_lucids_own_parameters_are_checked() -> None:
-    for wrong in ({"tiny": 0.5}, {"gpus_max": 0}, {"longer_max": 0.0}, {"labels_max": -1}):
+    wrongs: list[Parameters] = [{"tiny": 0.5}, {"gpus_max": 0}, {"longer_max": 0.0}, {"labels_max": -1}]
+    for wrong in [*wrongs, {"unknown_label": 3}]:
         with pytest.raises(ValueError, match=r"must be|at least"):
             registry.make("lucid", wrong)

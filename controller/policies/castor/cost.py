@@ -12,8 +12,8 @@ one + 1 / xi of the other > 1). For a gang the slowest partner sets the pace: so
 partners below it that lose least per device are tried, and the set with the best balance is taken. With one
 bound per xi that occurs nothing is missed that a finer scan would find.
 
-Pruned exactly: a set is never better than the worst of its members would be alone, because each further
-partner can only slow the newcomer, and the longer it stays the more the others lose.
+Pruned exactly: each further partner can only slow the newcomer, and the longer it stays the more the others
+lose. So a set is no better than the gain beside the best of its members less what each would lose alone.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ class Beside(NamedTuple):
     mine: float
     """Interference ratio of the newcomer beside it, and of it beside the newcomer."""
     theirs: float
+    gain_s: float = 0.0
+    """Of the newcomer, with this one as the only partner; and what this one loses then."""
+    cost_s: float = 0.0
 
 
 class Outcome(NamedTuple):
@@ -105,7 +108,8 @@ class CostRooms(Rooms):
 
     def stays_s(self) -> Numbers:
         """Seconds that each tenant still trains alone at its own sub-batch."""
-        return self.left_s() * np.array([_stretch_of(room.partner) for room in self.everything()])
+        stretches: Numbers = np.array([_stretch_of(room.partner) for room in self.everything()])
+        return self.left_s() * stretches
 
 
 def _stretch_of(partner: Job) -> float:
@@ -133,35 +137,19 @@ class CastorCost(Guests):
         choices = sub_batches(job)
         if job.spec.nodes > 1 or job.remaining_s is None or not choices or choices[0].accumulation_steps != 1:
             return None
-        net_s = nets(plan.view, job, rooms, choices)
-        worth = np.flatnonzero(net_s > 0.0).tolist()
-        if not worth:
-            return None
+        partners = worth_sharing(plan.view, job, rooms, choices)
         if job.spec.gpus == 1:
-            best = min(worth, key=lambda number: (-net_s[number], rooms[number].partner.number, number))
-            worth = [best]
-        bounds = {rooms[number].devices[0]: float(net_s[number]) for number in worth}
-        return self._best(plan, job, rooms, choices, [rooms[number] for number in worth], bounds)
-
-    def _best(
-        self,
-        plan: Plan,
-        job: Job,
-        rooms: CostRooms,
-        choices: tuple[SubBatch, ...],
-        worth: Sequence[Room],
-        bounds: dict[DeviceId, float],
-    ) -> Guest | None:
-        """The best set of partners at any place; places whose bound is no better are not looked into."""
+            partners = partners[:1]  # One device is enough, and every room has one.
+        alone = {partner.room.devices[0]: partner for partner in partners}
         best: tuple[float, Guest] | None = None
         wheres = [
-            (max(bounds[room.devices[0]] for room in where.offers), where)
-            for where in places_of(plan.view, job, worth)
+            (bound_s(plan, job, where, alone), where)
+            for where in places_of(plan.view, job, [partner.room for partner in partners])
         ]
-        for bound_s, where in sorted(wheres, key=lambda at: -at[0]):
-            if best is not None and bound_s <= best[0]:
+        for most_s, where in sorted(wheres, key=lambda at: -at[0]):
+            if most_s <= (0.0 if best is None else best[0]):
                 break
-            found = best_set(plan, job, choices, where, rooms.wait_s(job))
+            found = best_set(plan, job, choices, where, rooms.wait_s(job), alone)
             if found is not None and (best is None or found[0] > best[0]):
                 best = found
         return None if best is None else best[1]
@@ -177,17 +165,20 @@ class CastorCost(Guests):
         if not refusals:
             return nobody(rooms)
         # The one that came closest to a gain is the one to tell of.
-        told = max(refusals, key=lambda refusal: refusal[0])[1]
-        return told if told is not None else because("sharing-slowest", _first(rooms), job.spec.gpus)
+        told, first = max(refusals, key=lambda refusal: refusal[0])[1], next(iter(rooms))
+        return told if told is not None else because("sharing-slowest", first.partner.job_id, job.spec.gpus)
 
 
-def _first(rooms: Rooms) -> str:
-    return next(iter(rooms)).partner.job_id
+class Balances(NamedTuple):
+    """Beside each tenant as if it were the only partner; NaN where the pair may not be, or would get less
+    done than taking turns."""
+
+    gain_s: Numbers
+    cost_s: Numbers
 
 
-def nets(view: View, job: Job, rooms: CostRooms, choices: tuple[SubBatch, ...]) -> Numbers:
-    """`outcome(...).net_s` beside each tenant as if it were the only partner; NaN where the pair may not be,
-    or would get less done than taking turns."""
+def balances(view: View, job: Job, rooms: CostRooms, choices: tuple[SubBatch, ...]) -> Balances:
+    """`outcome` for one partner, in all rooms at once."""
     mine_s, waits_s = job.remaining_s, rooms.wait_s(job)
     assert mine_s is not None
     stretch, theirs_s = least_stretch(choices, rooms.left_mib()), rooms.stays_s()
@@ -196,23 +187,63 @@ def nets(view: View, job: Job, rooms: CostRooms, choices: tuple[SubBatch, ...]) 
         alone_s, both_s = mine_s * stretch, theirs_s * theirs
         ends_s = np.where(alone_s * mine <= both_s, alone_s * mine, both_s + (alone_s - both_s / mine))
         cost_s = np.minimum(ends_s, both_s) * (1.0 - 1.0 / theirs)
-        net_s = (theirs_s if waits_s == NEVER else waits_s) + mine_s - ends_s - cost_s
+        gain_s = (theirs_s if waits_s == NEVER else waits_s) + mine_s - ends_s
         able = allowed & rooms.admitted(job, view.shape(job)) & (1.0 / (mine * stretch) + 1.0 / theirs > 1.0)
-    return np.where(able, net_s, np.nan)
+    return Balances(np.where(able, gain_s, np.nan), np.where(able, cost_s, np.nan))
+
+
+def worth_sharing(view: View, job: Job, rooms: CostRooms, choices: tuple[SubBatch, ...]) -> list[Beside]:
+    """Tenants beside each of whom alone it would pay, the best balance first."""
+    gain_s, cost_s = balances(view, job, rooms, choices)
+    (mine, theirs, _), left_s = rooms.ratios(job), rooms.stays_s()
+    found = [
+        Beside(rooms[n], *(float(column[n]) for column in (left_s, mine, theirs, gain_s, cost_s)))
+        for n in np.flatnonzero(gain_s - cost_s > 0.0).tolist()
+    ]
+    return sorted(found, key=lambda one: (one.cost_s - one.gain_s, one.room.partner.number))
+
+
+Alone = dict[DeviceId, Beside]
+"""First device of a room -> its tenant as the only partner."""
+
+
+def bound_s(plan: Plan, job: Job, where: Where, alone: Alone) -> float:
+    """No set of partners at this place has a better balance: the newcomer gains no more than beside the worst
+    of them, and whoever gives the devices it needs loses at least what they would alone."""
+    needed = job.spec.gpus - min(job.spec.gpus - 1, where.free_at_most(plan))
+    here = [alone[room.devices[0]] for room in where.offers]
+    left, gain_s = needed, NEVER
+    for partner in sorted(here, key=lambda one: -one.gain_s):
+        if left > 0:
+            left, gain_s = left - len(partner.room.devices), partner.gain_s
+    if left > 0:
+        return -NEVER
+    left, cost_s = needed, 0.0
+    for each_s, count in sorted(_cost_per_device(partner, needed) for partner in here):
+        cost_s, left = cost_s + each_s * min(left, count), left - min(left, count)
+    return gain_s - cost_s
+
+
+def _cost_per_device(partner: Beside, needed: int) -> tuple[float, int]:
+    count = min(needed, len(partner.room.devices))
+    return partner.cost_s / count, count
 
 
 def best_set(
-    plan: Plan, job: Job, choices: tuple[SubBatch, ...], where: Where, waits_s: float
+    plan: Plan, job: Job, choices: tuple[SubBatch, ...], where: Where, waits_s: float, alone: Alone
 ) -> tuple[float, Guest] | None:
     """At one place: the free devices and, for each xi as a bound, the partners below it that lose least."""
     free = where.free(plan, job)[: job.spec.gpus - 1]
     needed = job.spec.gpus - len(free)
     if sum(len(room.devices) for room in where.offers) < needed:
         return None
-    all_here = [beside(plan.view, job, room) for room in where.offers]
+    all_here = sorted(
+        (alone[room.devices[0]] for room in where.offers),
+        key=lambda one: (_cost_per_device(one, needed), one.room.partner.number),
+    )
     best: tuple[float, Guest] | None = None
     for bound in sorted({partner.mine for partner in all_here}):
-        chosen, devices = _cheapest(job, [p for p in all_here if p.mine <= bound], needed)
+        chosen, devices = _first(needed, [p for p in all_here if p.mine <= bound])
         split = _split(choices, min((p.room.left_mib for p in chosen), default=0))
         if len(devices) < needed or split is None:
             continue
@@ -234,16 +265,11 @@ def beside(view: View, job: Job, room: Room) -> Beside:
     return Beside(room, left_s * _stretch_of(room.partner), xi.first, xi.second)
 
 
-def _cheapest(job: Job, partners: list[Beside], needed: int) -> tuple[list[Beside], list[DeviceId]]:
-    """Partners until the gang is whole, those first that lose least for each device they give."""
-
-    def cost(partner: Beside) -> tuple[float, int]:
-        alone = outcome(job.remaining_s or 0.0, 1.0, 0.0, [partner])
-        return alone.cost_s / min(needed, len(partner.room.devices)), partner.room.partner.number
-
+def _first(needed: int, partners: list[Beside]) -> tuple[list[Beside], list[DeviceId]]:
+    """The first partners that together make the gang whole."""
     chosen: list[Beside] = []
     devices: list[DeviceId] = []
-    for partner in sorted(partners, key=cost):
+    for partner in partners:
         if len(devices) < needed:
             devices += partner.room.devices[: needed - len(devices)]
             chosen.append(partner)

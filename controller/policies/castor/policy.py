@@ -125,8 +125,10 @@ def paying(view: View, job: Job, rooms: Rooms) -> tuple[list[Room], Reason | Non
             continue
         again = rooms.why_not_again(job, room.partner)
         choice = best_sharing(view, job, room.partner, room.left_mib)
-        if again is not None or isinstance(choice, Reason):
-            refusal = again if again is not None else choice
+        if again is not None:
+            refusal = again
+        elif isinstance(choice, Reason):
+            refusal = choice
         elif choice.pays:
             offers.append((choice.shared_s, room.partner.number, number, room))
         else:

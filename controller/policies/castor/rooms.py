@@ -72,17 +72,20 @@ class Rooms:
         self._observations = observations
         self.closed: Reason | None = None
         """Why somebody who has a device to himself shares it with nobody."""
+        view = plan.view
         found: dict[tuple[JobId, Place], list[DeviceId]] = {}
         able: dict[JobId, int] = {}
-        for device_id in plan.view.shareable():
-            staying = plan.staying(device_id)
-            if len(staying) != 1:
+        takes_work = {host_id: host.state is HostState.OK for host_id, host in view.hosts.items()}
+        for device_id in view.shareable():
+            device = view.devices[device_id]
+            staying = plan.staying(device_id) if plan.actions else view.tenants(device_id)
+            if len(staying) != 1 or not takes_work[device.host_id]:
                 continue
             job_id = staying[0]
-            if job_id not in able:
-                able[job_id] = self._needs_mib(self._view.jobs[job_id])
-            device = self._view.devices[device_id]
-            if able[job_id] and self._view.hosts[device.host_id].state is HostState.OK:
+            needed = able.get(job_id)
+            if needed is None:
+                needed = able[job_id] = self._needs_mib(view.jobs[job_id])
+            if needed:
                 found.setdefault((job_id, (device.host_id, device.type)), []).append(device_id)
         self._all = [self._room(job_id, place, here, able[job_id]) for (job_id, place), here in found.items()]
         self._at = {device_id: n for n, room in enumerate(self._all) for device_id in room.devices}
@@ -106,14 +109,13 @@ class Rooms:
         return planned or 0
 
     def _room(self, job_id: JobId, place: Place, here: list[DeviceId], planned: int) -> Room:
-        devices = self._view.devices
-        return Room(
-            partner=self._view.jobs[job_id],
-            place=place,
-            devices=tuple(here),
-            left_mib=min(devices[d].usable_mib for d in here) - planned,
-            one_uid=any(devices[d].sharing == "mps" for d in here),
-        )
+        devices, partner = self._view.devices, self._view.jobs[job_id]
+        first = devices[here[0]]
+        if len(here) == 1:
+            left_mib = first.usable_mib - planned
+            return Room(partner, place, (here[0],), left_mib, first.sharing == "mps")
+        left_mib = min([devices[d].usable_mib for d in here]) - planned
+        return Room(partner, place, tuple(here), left_mib, any(devices[d].sharing == "mps" for d in here))
 
     def __bool__(self) -> bool:
         return self._open > 0
