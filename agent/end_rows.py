@@ -28,7 +28,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     signals: tuple[int, ...] = ()
     need: Literal["", "own-oom", "host-oom"] = ""
     is_symptom: bool = False
-    is_device_memory: bool = False
+    memory: Literal["", "device", "host"] = ""
+    """Which memory there was too little of, if that was it."""
 
 
 SIGNALS_OF_SHELLS: Final = (1, 2, 6, 9, 11, 15)
@@ -70,14 +71,7 @@ ROWS: Final[tuple[Row, ...]] = (
         pattern=r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
         r"|CUDA error: out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED",
         text="out of device memory{cap}: {error}",
-        is_device_memory=True,
-    ),
-    Row(
-        name="CPU slot memory",  # The memory of a CPU slot is the host's, and torch says it like this.
-        outcome="user-failed",
-        pattern=r"DefaultCPUAllocator: (can't|not enough memory)|Unable to allocate .* for an array",
-        text="out of memory on its CPU slot{cap}: {error}",
-        is_device_memory=True,
+        memory="device",
     ),
     Row(
         name="GPU fault",
@@ -145,6 +139,7 @@ ROWS: Final[tuple[Row, ...]] = (
         pattern=r"\bMemoryError\b|DefaultCPUAllocator: (can't|not enough)"
         r"|Cannot allocate memory",
         text="out of host memory: {error}",
+        memory="host",
     ),
     Row(
         name="import",

@@ -83,6 +83,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     failed: tuple[str, ...] = ()
     deadline_s: float = 0.0
     host_memory_mib: int = 0
+    on_cuda: bool = True
+    """False on CPU slots, whose memory is the host's."""
     memory_cap_mib: int | None = None
     memory_mib: float | None = None
     oom_kills: int = 0
@@ -194,7 +196,7 @@ def _looked_up(ending: Ending) -> Verdict:
         outcome=row.outcome,
         exit_code=exit_.shell_code,
         detail=who + row.text.format(**_row_words(exit_, ending)).removesuffix(": "),
-        out_of_memory=row.is_device_memory,
+        out_of_memory=row.memory == "device" or (row.memory == "host" and not ending.on_cuda),
     )
 
 

@@ -495,6 +495,7 @@ class Supervision:
             failed=status.failed,
             deadline_s=order.start_deadline_s if waited_for_start or stop is None else stop.allowed_s,
             host_memory_mib=order.host_memory_mib,
+            on_cuda=any(rank.cuda_uuids for rank in order.ranks),
             memory_cap_mib=order.memory_cap_mib,
             memory_mib=self._over_mib,
             oom_kills=gone.oom_kills,

@@ -126,9 +126,9 @@ class Guests(Stateless, ABC):
             return reason
         plan = Plan(view)
         rooms = self.rooms(plan)
-        if not rooms:
-            return rooms.closed or reason
-        return why_alone(job) or self.why_not(plan, job, rooms) or reason
+        if not rooms and rooms.closed is None:
+            return reason
+        return why_alone(job) or (self.why_not(plan, job, rooms) if rooms else rooms.closed) or reason
 
 
 def nobody(rooms: Rooms) -> Reason:

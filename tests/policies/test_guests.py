@@ -209,6 +209,7 @@ def test_the_parameters_are_named_and_checked(policy: str) -> None:
 
 def test_lucids_own_parameters_are_checked() -> None:
     wrongs: list[Parameters] = [{"tiny": 0.5}, {"gpus_max": 0}, {"longer_max": 0.0}, {"labels_max": -1}]
-    for wrong in [*wrongs, {"unknown_label": 3}]:
+    wrongs.append({"unknown_label": 3})
+    for wrong in wrongs:
         with pytest.raises(ValueError, match=r"must be|at least"):
             registry.make("lucid", wrong)
