@@ -28,6 +28,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     signals: tuple[int, ...] = ()
     need: Literal["", "own-oom", "host-oom"] = ""
     is_symptom: bool = False
+    memory: Literal["", "device", "host"] = ""
+    """Which memory there was too little of, if that was it."""
 
 
 SIGNALS_OF_SHELLS: Final = (1, 2, 6, 9, 11, 15)
@@ -66,8 +68,10 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         name="device memory",
         outcome="user-failed",
-        pattern=r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation",
+        pattern=r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+        r"|CUDA error: out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED",
         text="out of device memory{cap}: {error}",
+        memory="device",
     ),
     Row(
         name="GPU fault",
@@ -135,6 +139,7 @@ ROWS: Final[tuple[Row, ...]] = (
         pattern=r"\bMemoryError\b|DefaultCPUAllocator: (can't|not enough)"
         r"|Cannot allocate memory",
         text="out of host memory: {error}",
+        memory="host",
     ),
     Row(
         name="import",

@@ -83,6 +83,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     failed: tuple[str, ...] = ()
     deadline_s: float = 0.0
     host_memory_mib: int = 0
+    on_cuda: bool = True
+    """False on CPU slots, whose memory is the host's."""
     memory_cap_mib: int | None = None
     memory_mib: float | None = None
     oom_kills: int = 0
@@ -99,6 +101,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None
     detail: str
     workdir_missing: bool = False
+    out_of_memory: bool = False
+    """Of the device."""
 
 
 def decide(ending: Ending) -> Verdict:
@@ -192,6 +196,7 @@ def _looked_up(ending: Ending) -> Verdict:
         outcome=row.outcome,
         exit_code=exit_.shell_code,
         detail=who + row.text.format(**_row_words(exit_, ending)).removesuffix(": "),
+        out_of_memory=row.memory == "device" or (row.memory == "host" and not ending.on_cuda),
     )
 
 

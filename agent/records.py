@@ -141,6 +141,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     step: int
     workdir_missing: bool = False
+    out_of_memory: bool = False
     durable: tuple[Durable, ...] = ()
     first_step: int | None = None
     resumable: bool | None = None

@@ -81,6 +81,7 @@ def from_result(attempt: Attempt, result: Result, host_id: HostId) -> Iterator[T
         detail=result.detail,
         step=result.step,
         workdir_missing=result.workdir_missing,
+        out_of_memory=result.out_of_memory,
     )
     yield ended, with_end(attempt, ended)
 

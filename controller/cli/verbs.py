@@ -40,6 +40,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
     "Hosts and policy": (
         Verb("nodes", "nodes", "hosts and devices; drain, resume, lost"),
         Verb("top", "top", "a live table of devices and jobs"),
+        Verb("pairs", "pairs", "which jobs share well: slowdowns measured both ways, and verdicts"),
         Verb("policy", "policy", "list, show or set the policy"),
     ),
     "What if": (

@@ -81,6 +81,7 @@ class ClientsDesk:
             wire.Explain: reading.explained,
             wire.GetDecisions: reading.decisions,
             wire.ListNodes: reading.nodes,
+            wire.ListPairs: reading.pairs,
             wire.GetPolicy: reading.policy,
             wire.GetStatus: reading.status,
             wire.ChangeJobs: changing.jobs,

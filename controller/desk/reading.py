@@ -15,6 +15,7 @@ from cotenant.controller.core import Core
 from cotenant.controller.desk import views
 from cotenant.controller.desk.allowing import jobs_named, may_touch, one_job
 from cotenant.controller.domain.job import ENDED, Job, Phase
+from cotenant.controller.domain.pairs import OBSERVATIONS
 from cotenant.controller.domain.reasons import Reason, render
 from cotenant.controller.links.agents_link import AgentsLink
 from cotenant.controller.policies import registry
@@ -26,6 +27,7 @@ REASONS_S_MAX: Final = 0.05
 LIST_MAX: Final = 20_000
 LIST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
 HISTORY_LINES: Final = 20
+PAIRS_MAX: Final = 10_000
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +134,20 @@ class Reading:
         ]
         wall_s = self._core.clock.wall()
         return wire.Nodes(request_id=request_id, nodes=tuple(nodes), now_s=now_s, wall_s=wall_s)
+
+    def pairs(self, request_id: int, request: wire.ListPairs, who: Identity) -> wire.Pairs:
+        engine = self._core.state.engine
+        observations = int(engine.policy_parameters.get("observations", OBSERVATIONS))
+        found = views.pair_views(engine.pairs.seen(), observations, request.containing)
+        limit = min(max(1, request.limit), PAIRS_MAX)
+        return wire.Pairs(
+            request_id=request_id,
+            pairs=tuple(found[:limit]),
+            observations=observations,
+            now_s=self._core.clock.now_s(),
+            wall_s=self._core.clock.wall(),
+            more=max(0, len(found) - limit),
+        )
 
     def policy(self, request_id: int, request: wire.GetPolicy, who: Identity) -> wire.PolicyView:
         engine = self._core.state.engine

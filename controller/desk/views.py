@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -10,10 +11,11 @@ from cotenant.controller.desk.history import History, Note, Stretch
 from cotenant.controller.domain.cluster import Host, HostState
 from cotenant.controller.domain.ids import DeviceId, JobId
 from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, JobSpec, Phase
+from cotenant.controller.domain.pairs import PairSeen, Verdict
 from cotenant.controller.domain.reasons import Reason, render
 from cotenant.controller.engine import Engine
 from cotenant.controller.wire.agents import AttemptProgress
-from cotenant.controller.wire.clients import AttemptView, DecisionView, JobView, NodeView
+from cotenant.controller.wire.clients import AttemptView, DecisionView, JobView, NodeView, PairView
 
 Telemetry = Mapping[JobId, AttemptProgress]
 
@@ -145,6 +147,56 @@ def planned_mib(engine: Engine, device_id: DeviceId, job_id: JobId) -> int:
     placement = engine.jobs[job_id].placement
     planned = placement.memory_mib if placement is not None else None
     return engine.view().devices[device_id].usable_mib if planned is None else planned
+
+
+_FIRST_SHOWN: Final = ("crowded", "loses")
+
+
+def pair_views(seen: Iterable[PairSeen], observations: int, containing: str = "") -> list[PairView]:
+    """Those that are not made again first, then by benefit, the worst first; unmeasured ones last."""
+    shown = [pair_view(pair, observations) for pair in seen if containing in pair.first + "\n" + pair.second]
+    inf = float("inf")
+    shown.sort(
+        key=lambda pair: (
+            pair.verdict not in _FIRST_SHOWN,
+            inf if pair.benefit is None else pair.benefit,
+            pair.first,
+            pair.second,
+        )
+    )
+    return shown
+
+
+def pair_view(pair: PairSeen, observations: int) -> PairView:
+    xi, verdict = pair.xi, pair.verdict(observations)
+    return PairView(
+        first=pair.first,
+        second=pair.second,
+        first_xi=pair.first_xi,
+        second_xi=pair.second_xi,
+        first_count=pair.first_count,
+        second_count=pair.second_count,
+        benefit=None if xi is None else xi.gain,
+        verdict=verdict,
+        quarantine=_quarantine(pair, verdict),
+    )
+
+
+def _quarantine(pair: PairSeen, verdict: Verdict) -> str:
+    if verdict == "loses":
+        return "together they get less done than taking turns"
+    if verdict != "crowded":
+        return ""
+    one, two = (pair.first, pair.second) if pair.first != pair.second else ("one", "the other")
+    died = [
+        f"{job} ran out of device memory beside {beside} ({count} x)"
+        for job, beside, count in (
+            (one, two, pair.first_out_of_memory),
+            (two, one, pair.second_out_of_memory if pair.first != pair.second else 0),
+        )
+        if count
+    ]
+    return "; ".join(died)
 
 
 def decision_view(note: Note) -> DecisionView:

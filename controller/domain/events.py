@@ -183,6 +183,8 @@ class AttemptEnded(Event, frozen=True, kw_only=True, tag="AttemptEnded"):
     """One line for a person: the exit code's meaning, the signal, the first error line."""
     step: int = 0
     workdir_missing: bool = False
+    out_of_memory: bool = False
+    """It ended because it got no more memory on its device."""
 
 
 class ProfileLearned(Event, frozen=True, kw_only=True, tag="ProfileLearned"):

@@ -277,6 +277,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """Planned peak per device; the cap when sharing. None: unknown, so the device is not shared."""
     slowdown: float = 1.0
     """Expected step time / step time alone at the whole batch, at the moment of placing."""
+    beside: tuple[JobId, ...] = ()
+    """Those it was placed beside: its memory is capped for their sake, even when they have left."""
     reason: Reason
 
 
@@ -293,7 +295,7 @@ LOAD_S = 30.0
 PAUSE_S = 5.0
 """Expected of a job of which, and of whose like, nothing has been said or measured."""
 
-StopCause = Literal["", "preempted", "cancelled", "time-limit", "user", "peer", "lost", "fenced"]
+StopCause = Literal["", "preempted", "cancelled", "time-limit", "user", "peer", "lost", "fenced", "crowded"]
 
 
 class Job(msgspec.Struct, kw_only=True):
@@ -358,6 +360,9 @@ class Job(msgspec.Struct, kw_only=True):
     pause_s: float = 0.0
     co_tenants: tuple[JobId, ...] = ()
     """Every job that has shared a device with this one."""
+    crowded: int = 0
+    """How often it ran out of device memory while it shared: after the first time it runs alone, since what
+    is known of its memory is wrong."""
     preemptions: int = 0
     futile_preemptions: int = 0
     """Preempted while loading: the load was for nothing."""

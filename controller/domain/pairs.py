@@ -2,12 +2,17 @@
 
 Sources in falling trust: this kind of pair observed live > the duty-cycle rule > the default
 (a trained predictor will stand between the first two).
+
+Rule: what happened to a pair is kept with its ratio and never fades: where one job ran out of device memory
+beside the other, neither the count nor a later measurement makes that undone.
 """
 
 from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
+from statistics import fmean
+from typing import Literal
 
 import msgspec
 
@@ -31,10 +36,64 @@ class Observed(msgspec.Struct, kw_only=True):
 
     xi: float
     count: int
+    out_of_memory: int = 0
+    """How often the one ran out of device memory beside the other."""
+    job: str = ""
+    """For people: the kind of the one that was observed."""
+    beside: str = ""
+    """And of the other."""
 
 
 COUNT_MAX = 20
 """Older observations fade: the mean moves by at least 1/COUNT_MAX with each new one."""
+ENTRIES_MAX = 20_000
+"""Kinds of pairs that are remembered, one way each; the oldest goes that never ran out of memory."""
+LOSS_MIN = 0.05
+"""A pair loses when it gets less than 1 - LOSS_MIN of the work done that taking turns would: where two only
+take turns on the device (xi = 2 both) measurements scatter around 1 by about so much."""
+
+
+OBSERVATIONS = 3
+"""So many measurements, both ways, make a verdict on a pair, unless a policy's parameter says otherwise."""
+Verdict = Literal["pays", "even", "loses", "unsure", "crowded"]
+
+
+def loses(xi: Interference, observations: int) -> bool:
+    """Whether sharing has been measured, both ways and often enough, to be worse than taking turns."""
+    return xi.both and xi.count >= observations and xi.gain < -LOSS_MIN
+
+
+class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of one kind of pair, for people. `first` is the smaller of the two keys."""
+
+    first: str
+    second: str
+    first_xi: float | None
+    second_xi: float | None
+    first_count: int
+    second_count: int
+    first_out_of_memory: int
+    second_out_of_memory: int
+
+    @property
+    def xi(self) -> Interference | None:
+        """None unless both ways were observed."""
+        if self.first_xi is None or self.second_xi is None:
+            return None
+        count = min(self.first_count, self.second_count)
+        return Interference(
+            first=self.first_xi, second=self.second_xi, source="observed", count=count, both=True
+        )
+
+    def verdict(self, observations: int) -> Verdict:
+        """crowded: one ran out of device memory beside the other; unsure: not measured often enough both
+        ways; pays, even, loses: by what sharing yields beyond taking turns."""
+        if self.first_out_of_memory or self.second_out_of_memory:
+            return "crowded"
+        xi = self.xi
+        if xi is None or xi.count < observations:
+            return "unsure"
+        return "loses" if loses(xi, observations) else "pays" if xi.gain > LOSS_MIN else "even"
 
 
 class PairTable:
@@ -42,32 +101,115 @@ class PairTable:
 
     def __init__(self, entries: dict[str, Observed] | None = None) -> None:
         self.entries: dict[str, Observed] = entries if entries is not None else {}
+        self._of: dict[str, dict[str, None]] = {}
+        """Kind -> keys of its entries, in their order."""
+        for key in self.entries:
+            self._of.setdefault(key.partition(":")[0], {})[key] = None
+        self._speeds: dict[str, float | None] = {}
+        """Kind -> mean speed beside others, worked out when it is asked for."""
 
     def observe(self, job: Job, partner: Job, xi: float) -> None:
         """Take in one measurement; below 1 is noise and counts as 1."""
-        key = _key(job, partner)
-        seen = self.entries.setdefault(key, Observed(xi=max(1.0, xi), count=0))
+        seen = self._entry(job, partner)
         seen.count = min(COUNT_MAX, seen.count + 1)
         seen.xi += (max(1.0, xi) - seen.xi) / seen.count
+        self._speeds.pop(signature(job.spec), None)
+
+    def crowded(self, job: Job, partner: Job) -> None:
+        """The job ran out of device memory beside the partner."""
+        self._entry(job, partner).out_of_memory += 1
 
     def know(self, spec: JobSpec, partner: JobSpec, xi: float) -> None:
         """A ratio that was measured beforehand, trusted like as many observations as count at most."""
-        key = f"{signature(spec)}:{signature(partner)}"
+        kind = signature(spec)
+        key = f"{kind}:{signature(partner)}"
         self.entries[key] = Observed(xi=max(1.0, xi), count=COUNT_MAX)
+        self._of.setdefault(kind, {})[key] = None
+        self._speeds.pop(kind, None)
 
     def interference(self, first: Job, second: Job) -> Interference:
         """The ratios of (first, second); each side from the best source there is for it."""
         rule = duty_cycle_rule(first.profile, second.profile)
-        one, two = self.entries.get(_key(first, second)), self.entries.get(_key(second, first))
-        if one is None and two is None:
+        mine, theirs = signature(first.spec), signature(second.spec)
+        if mine not in self._of and theirs not in self._of:
             return rule
+        one, two = self.entries.get(f"{mine}:{theirs}"), self.entries.get(f"{theirs}:{mine}")
+        speeds = self._speed(mine), self._speed(theirs)
+        seen = [side for side in (one, two) if side is not None and side.count]
         return Interference(
-            first=one.xi if one else rule.first,
-            second=two.xi if two else rule.second,
-            source="observed",
-            count=min((seen.count for seen in (one, two) if seen), default=0),
+            first=one.xi if one is not None and one.count else rule.first,
+            second=two.xi if two is not None and two.count else rule.second,
+            source="observed" if seen else rule.source,
+            count=min((side.count for side in seen), default=0),
+            both=len(seen) == 2,
+            first_speed=speeds[0],
+            second_speed=speeds[1],
+            crowded=any(side is not None and side.out_of_memory for side in (one, two)),
         )
 
+    def seen(self) -> list[PairSeen]:
+        """Every kind of pair of which something was seen live, each once, the oldest first."""
+        found: dict[tuple[str, str], PairSeen] = {}
+        for key, entry in self.entries.items():
+            one, _, other = key.partition(":")
+            pair = (min(one, other), max(one, other))
+            if not entry.job or pair in found:
+                continue
+            there, back = self.entries.get(f"{pair[0]}:{pair[1]}"), self.entries.get(f"{pair[1]}:{pair[0]}")
+            names = (entry.job, entry.beside) if one == pair[0] else (entry.beside, entry.job)
+            found[pair] = PairSeen(
+                first=names[0],
+                second=names[1],
+                first_xi=there.xi if there is not None and there.count else None,
+                second_xi=back.xi if back is not None and back.count else None,
+                first_count=there.count if there is not None else 0,
+                second_count=back.count if back is not None else 0,
+                first_out_of_memory=there.out_of_memory if there is not None else 0,
+                second_out_of_memory=back.out_of_memory if back is not None else 0,
+            )
+        return list(found.values())
 
-def _key(job: Job, partner: Job) -> str:
-    return f"{signature(job.spec)}:{signature(partner.spec)}"
+    def _speed(self, kind: str) -> float | None:
+        if kind not in self._speeds:
+            seen = [self.entries[key] for key in self._of.get(kind, ())]
+            self._speeds[kind] = (
+                fmean([1.0 / entry.xi for entry in seen if entry.count])
+                if any(entry.count for entry in seen)
+                else None
+            )
+        return self._speeds[kind]
+
+    def _entry(self, job: Job, partner: Job) -> Observed:
+        kind = signature(job.spec)
+        key = f"{kind}:{signature(partner.spec)}"
+        entry = self.entries.get(key)
+        if entry is None:
+            self._make_room()
+            entry = self.entries[key] = Observed(xi=1.0, count=0)
+            self._of.setdefault(kind, {})[key] = None
+        if not entry.job:
+            entry.job, entry.beside = kind_of(job.spec), kind_of(partner.spec)
+        return entry
+
+    def _make_room(self) -> None:
+        """One out, one in: whoever simulates with a larger table beforehand keeps its size."""
+        if len(self.entries) >= ENTRIES_MAX:
+            harmless = (key for key, entry in self.entries.items() if not entry.out_of_memory)
+            oldest = next(harmless, None) or next(iter(self.entries))
+            kind = oldest.partition(":")[0]
+            del self.entries[oldest], self._of[kind][oldest]
+            self._speeds.pop(kind, None)
+
+
+KIND_CHARS = 60
+
+
+def kind_of(spec: JobSpec) -> str:
+    """The kind of a job for people: what it runs, on how many devices, with which batch."""
+    words = [word.rpartition("/")[2] if number == 0 else word for number, word in enumerate(spec.launch.argv)]
+    command = " ".join(words) or spec.name or "no command"
+    if len(command) > KIND_CHARS:
+        command = command[: KIND_CHARS - 3] + "..."
+    batch = f", batch {spec.batch_size}" if spec.batch_size is not None else ""
+    gpus = f" x{spec.gpus_min}" if spec.gpus_min > 1 else ""
+    return f"{command}{gpus}{batch}"

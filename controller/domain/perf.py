@@ -128,9 +128,28 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True):
     source: XiSource
     count: int = 0
     """How many observations stand behind it (0 for rules and defaults)."""
+    both: bool = False
+    """Both ratios were observed; otherwise one of them, or both, come from elsewhere."""
+    first_speed: float | None = None
+    second_speed: float | None = None
+    """1 / xi of each on average over all that it was ever observed beside; None if beside nobody."""
+    crowded: bool = False
+    """One of the two ran out of device memory beside the other: the pair is not made again."""
 
     def swapped(self) -> Interference:
-        return Interference(first=self.second, second=self.first, source=self.source, count=self.count)
+        return msgspec.structs.replace(
+            self,
+            first=self.second,
+            second=self.first,
+            first_speed=self.second_speed,
+            second_speed=self.first_speed,
+        )
+
+    @property
+    def gain(self) -> float:
+        """What sharing yields beyond taking turns: 1 / xi of the one + 1 / xi of the other - 1. Below 0 the
+        two get less done together than one after the other."""
+        return 1.0 / self.first + 1.0 / self.second - 1.0
 
 
 DEFAULT_XI = 1.5

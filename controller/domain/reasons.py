@@ -86,13 +86,34 @@ TEMPLATES: Final[dict[str, str]] = {
     "the other (sub-batch {3}, {4} accumulation steps, own slowdown {5}, partner's {6}, source: {7})",
     "sharing-loses": "sharing with {0} does not pay: average completion {1} s shared "
     "against {2} s one after the other",
+    "sharing-gains": "sharing with {0} gains more than it costs: it ends in {1} s instead of waiting {2} s "
+    "and running {3} s, and they end {4} s later in all (sub-batch {5}, {6} accumulation steps, own "
+    "slowdown {7})",
+    "sharing-costs": "sharing with {0} does not pay: this one would end {1} s earlier than after a wait of "
+    "{2} s, and {0} {3} s later",
+    "sharing-slows": "sharing with {0} does not pay: slowed {1} and {2} times, the two get less done than "
+    "taking turns",
     "sharing-no-memory": "even {1} does not fit beside {0}: {2} MiB needed, {3} MiB left",
+    "sharing-first-fit": "shares with {0}, the first that leaves room (sub-batch {1}, {2} accumulation "
+    "steps, {3} MiB needed, {4} MiB left)",
+    "sharing-packs": "packed with {0}: labels {1} and {2} by the mean speeds {3} and {4} beside others, and "
+    "it needs {5} GPU-seconds against {6}",
+    "packing-width": "no packing of {0} GPUs: only up to {1} are packed",
+    "packing-no-equal": "no job with exactly {0} GPUs to itself is there to be packed with",
+    "packing-labels": "no packing with {0}: labels {1} and {2} by the mean speeds {3} and {4} beside "
+    "others; their sum is above {5}",
+    "packing-longer": "no packing with {0}: this one needs {1} GPU-seconds, more than {2} times the {3} of "
+    "{0}",
     "sharing-unknown": "cannot share with {0}: {1}",
     "sharing-slowest": "sharing with {0} alone would pay, but not with all who hold the {1} devices it needs",
     "sharing-nobody": "no job to share with holds a device that this one could use",
     "sharing-too-few": "{0} free and {1} shareable devices; {2} are needed",
     "sharing-spread": "a gang over {0} hosts does not share devices",
     "sharing-off": "this job was submitted with --share never",
+    "sharing-alone": "this job ran out of device memory while it shared ({0} x), so it runs alone",
+    "sharing-crowded": "no sharing with {0}: jobs of these two kinds have run out of device memory together",
+    "sharing-lost": "no sharing with {0}: jobs of these two kinds were measured to be slowed {1} and {2} "
+    "times together, worse than taking turns",
     # Deferred preemption. The first five operands of two of these carry the prediction.
     "deferred": "preempting {5} for it is put off by {0} s ({1}, expected gain {2} s; it would take {3} s to "
     "load and up to {4} s to make room)",
@@ -109,6 +130,12 @@ TEMPLATES: Final[dict[str, str]] = {
     "is less than the {3} s this one has left",
     "reservation-replaced": "job {0} has taken over another's reservation",
     "preempted-by-user": "preempted by {0}",
+    "parted-loss": "parted from {0}: together they were measured to be slowed {1} and {2} times, worse than "
+    "taking turns",
+    "parted-theorem": "parted from {0}: slowed {1} and {2} times as measured, the two would end after {3} s "
+    "on average, against {4} s if this one goes on later, its pause and load counted twice",
+    "crowded-out": "ran out of device memory beside {0} ({1}); this pair is not made again, and the job "
+    "goes on alone",
     "trouble": "{0}",
     "resumed-exact": "resumed exactly at step {0}",
     "resumed-equivalent": "resumed at step {0}, equivalent but not exact: {1}",

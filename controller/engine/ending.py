@@ -73,7 +73,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         if job.phase is CHECKPOINTING:
             learn_pause(dispatch.ledger.estimates, job, dispatch.ledger.now_s - job.phase_since_s)
         requeue(dispatch, job, LEAVE, reason)
-    elif cause == "lost":
+    elif cause in ("lost", "crowded"):
         assert reason is not None
         requeue(dispatch, job, Change.LEAVE, reason)
     elif outcome == "user-failed":

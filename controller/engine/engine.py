@@ -121,6 +121,11 @@ class Engine:
     def view(self) -> View:
         return self._ledger
 
+    @property
+    def pairs(self) -> PairTable:
+        """What was observed of kinds of jobs that shared; to be read only."""
+        return self._ledger.pairs
+
     def tenants(self, device_id: DeviceId) -> tuple[JobId, ...]:
         return tuple(self._ledger.tenants(device_id))
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from statistics import median
 
+import msgspec
+
 from cotenant.controller.domain.events import ProgressSeen
 from cotenant.controller.domain.job import LOAD_S, PAUSE_S, Job, JobSpec, Phase
 from cotenant.controller.domain.pairs import signature
 from cotenant.controller.domain.perf import step_s
+from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.engine.ledger import Estimates, Ledger
 
 KEPT_PER_COMMAND = 20
@@ -130,6 +133,37 @@ def observe_sharing(ledger: Ledger, job: Job) -> None:
     if job.phase is Phase.RUNNING and partner.phase is Phase.RUNNING:
         alone_s = job.solo_step_s * ledger.stretch(job, job.placement.accumulation_steps)
         ledger.pairs.observe(job, partner, job.step_s / alone_s)
+
+
+def learn_memory(ledger: Ledger, job: Job) -> None:
+    """A profile has come for a job on devices. In place. What is planned for it grows with what was measured;
+    while it shares the plan stands, since it is its cap."""
+    if job.placement is None or ledger.partners(job):
+        return
+    needed = ledger.needed_mib(job, job.placement.accumulation_steps)
+    if needed is not None and needed > (job.placement.memory_mib or 0):
+        job.placement = msgspec.structs.replace(job.placement, memory_mib=needed)
+
+
+def blame_memory(ledger: Ledger, job: Job) -> Reason | None:
+    """A job has run out of device memory: if it shared, or was capped for others, that is why, and the pair
+    is not made again. Blamed is the one that died: a guest is capped at what was planned for it, so it needed
+    more than that; an incumbent has no cap and can only run out if it outgrew its own plan.
+
+    Returns why it goes on later, alone; None if it had the device for itself: then its program is too large.
+    """
+    assert job.placement is not None
+    beside = ledger.partners(job) or job.placement.beside
+    known = [ledger.jobs[other_id] for other_id in beside if other_id in ledger.jobs]
+    if not known:
+        return None
+    for partner in known:
+        ledger.pairs.crowded(job, partner)
+    job.crowded += 1
+    planned = job.placement.memory_mib
+    was = "capped at" if job.placement.beside else "planned with"
+    plan = f"{was} {planned} MiB" if planned is not None else "nobody knew its memory"
+    return because("crowded-out", ", ".join(partner.job_id for partner in known), plan)
 
 
 def remaining_from(estimates: Estimates, job: Job, step: int, now_s: float) -> float | None:

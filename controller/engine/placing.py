@@ -11,6 +11,7 @@ from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.job import LEAVING, QUEUED, Job, Placement
 from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain.tenancy import tenant_mib, why_alone
 from cotenant.controller.domain.view import Shape, suits
 from cotenant.controller.engine.ledger import Ledger
 
@@ -124,14 +125,18 @@ def _check_sharing(
 ) -> Reason | None:
     what = f"job {job.job_id}"
     device = ledger.devices[device_id]
-    if job.spec.share == "never":
-        return because("sharing-off")
+    alone = why_alone(job)
+    if alone is not None:
+        return alone
     for other in staying:
-        if other.spec.share == "never":
-            return because("sharing-unknown", other.job_id, "it was submitted with --share never")
+        theirs = why_alone(other, beside=job)
+        if theirs is not None:
+            return theirs
         if device.sharing == "mps" and other.spec.launch.uid != job.spec.launch.uid:
             return because("refused-uid", what, device_id)
-    planned = [ledger.planned_mib(other) for other in staying]
+        if ledger.interference(job, other).crowded:
+            return because("sharing-crowded", other.job_id)
+    planned = [tenant_mib(other) for other in staying]
     if needed is None or any(p is None for p in planned):
         unknown = job.job_id if needed is None else staying[0].job_id
         return because(
@@ -150,11 +155,13 @@ def placement(ledger: Ledger, job: Job, action: Place | Share) -> Placement:
         devices = tuple(sorted(devices, key=lambda d: (ledger.devices[d].host_id, d)))
     steps = action.accumulation_steps
     batch = job.spec.batch_size
+    beside = (t for d in devices for t in ledger.tenants(d) if ledger.jobs[t].phase not in LEAVING)
     return Placement(
         devices=devices,
         accumulation_steps=steps,
         sub_batch=None if batch is None else -(-batch // steps),
         memory_mib=ledger.needed_mib(job, steps),
         slowdown=ledger.stretch(job, steps),
+        beside=tuple(dict.fromkeys(beside)) if isinstance(action, Share) else (),
         reason=action.reason,
     )

@@ -18,7 +18,14 @@ from cotenant.controller.domain.job import (
 from cotenant.controller.engine import starting
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import left_host
-from cotenant.controller.engine.estimating import learn_load, learn_progress, observe_sharing, remaining_from
+from cotenant.controller.engine.estimating import (
+    blame_memory,
+    learn_load,
+    learn_memory,
+    learn_progress,
+    observe_sharing,
+    remaining_from,
+)  # fmt: skip
 from cotenant.controller.engine.suspects import clear_suspicion
 
 CHECKPOINTS_KNOWN = 4
@@ -127,6 +134,9 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
         job.exit_code = event.exit_code
     if event.workdir_missing:
         job.workdir_missing = tuple(dict.fromkeys((*job.workdir_missing, event.host_id)))
+    if event.out_of_memory and not job.stop_cause and event.outcome == "user-failed":
+        job.stop_reason = blame_memory(dispatch.ledger, job)
+        job.stop_cause = "crowded" if job.stop_reason is not None else ""
     left_host(dispatch, job, event.host_id, event.outcome, event.detail, event.workdir_missing)
 
 
@@ -139,6 +149,7 @@ def on_profile(dispatch: Dispatch, event: ev.ProfileLearned) -> None:
         job.profile = event.profile
         alone = event.profile.at(1)
         job.solo_step_s = alone.step_s if alone else job.solo_step_s
+        learn_memory(dispatch.ledger, job)
 
     dispatch.ledger.rekey(job, update)
 

@@ -7,13 +7,17 @@ from collections.abc import Callable
 
 from cotenant.controller.policies.attained import Tiresias, TiresiasParameters
 from cotenant.controller.policies.base import Parameters, Policy
+from cotenant.controller.policies.castor.cost import CastorCost
 from cotenant.controller.policies.castor.policy import Castor, CastorParameters
 from cotenant.controller.policies.classic import Srtf, fifo, sjf
+from cotenant.controller.policies.guests import GuestParameters
 from cotenant.controller.policies.lazer.parameters import LazerParameters
 from cotenant.controller.policies.lazer.policy import Lazer
+from cotenant.controller.policies.lucid import Lucid, LucidParameters
 from cotenant.controller.policies.patient import Patient
 from cotenant.controller.policies.remaining import Interval, IntervalParameters, SrtfFull
 from cotenant.controller.policies.service import Srsf, ssf
+from cotenant.controller.policies.sjf_ffs import SjfFfs
 
 _ABOUT: dict[str, str] = {
     "fifo": "first come, first served",
@@ -29,7 +33,10 @@ _ABOUT: dict[str, str] = {
     "interval-360": "srtf-full every 6 minutes (what Lazer compares with as Muri)",
     "interval-600": "srtf-full every 10 minutes (what Lazer compares with as Optimus)",
     "patient": "smallest remaining service first; preempts only where that pays, never a job that loads",
-    "castor": "SJF-BSBF: shortest first, shares devices when Theorem 1 says it pays; no preemption",
+    "castor": "SJF-BSBF: shortest first, shares devices when Theorem 1 says it pays; parts pairs that lose",
+    "castor-cost": "shares when the newcomer gains more than its partners lose, against its real wait",
+    "sjf-ffs": "shortest first; shares the first devices that have the memory, whatever it costs",
+    "lucid": "Lucid: packs jobs of equal width whose labels say that they bear company",
     "lazer": "Lazer: as srtf, but a preemption is deferred by a time that is learned",
 }
 
@@ -65,11 +72,17 @@ _MAKERS: dict[str, Callable[[Parameters], Policy]] = {
     "interval-600": lambda parameters: Interval("interval-600", IntervalParameters(interval_s=600.0)),
     "patient": lambda parameters: Patient(),
     "castor": lambda parameters: Castor(CastorParameters.parse(parameters)),
+    "castor-cost": lambda parameters: CastorCost(GuestParameters.parse(parameters)),
+    "sjf-ffs": lambda parameters: SjfFfs(GuestParameters.parse(parameters)),
+    "lucid": lambda parameters: Lucid(LucidParameters.parse(parameters)),
     "lazer": lambda parameters: Lazer(LazerParameters.parse(parameters)),
 }
 
 _DEFAULTS: dict[str, Parameters] = {
     "castor": CastorParameters().as_parameters(),
+    "castor-cost": GuestParameters().as_parameters(),
+    "sjf-ffs": GuestParameters().as_parameters(),
+    "lucid": LucidParameters().as_parameters(),
     "interval": IntervalParameters().as_parameters(),
     "las": TiresiasParameters().as_parameters(),
     "tiresias": TiresiasParameters().as_parameters(),

@@ -34,6 +34,8 @@ class Columns:
 
         self.jct_s, self.wait_s, self.load_s = seconds(), seconds(), seconds()
         self.run_s, self.pause_s, self.rework_s, self.futile_s = seconds(), seconds(), seconds(), seconds()
+        self.sharing_benefit = seconds()
+        """A ratio, not seconds; NaN for those that were nobody's guest."""
         self.preemptions, self.futile, self.aborted = counts(), counts(), counts()
         self.shared, self.finished = bytearray(jobs), bytearray(jobs)
 
@@ -59,7 +61,9 @@ class Columns:
 
     def arrays(self) -> dict[str, Any]:
         """The columns as `Outcome` names them."""
-        seconds = ("jct_s", "wait_s", "load_s", "run_s", "pause_s", "rework_s", "futile_s")
+        seconds = (
+            "jct_s", "wait_s", "load_s", "run_s", "pause_s", "rework_s", "futile_s", "sharing_benefit",
+        )  # fmt: skip
         counts = {
             "preemptions": self.preemptions,
             "futile_preemptions": self.futile,

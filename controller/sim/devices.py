@@ -64,6 +64,14 @@ class Devices:
         self.held -= len(part.devices)
         run.held_gpu_s += len(part.devices) * (now_s - run.launched_s)
 
+    def any_tenant(self, gang: Sequence[GangMember]) -> bool:
+        """Whether a gang would find anybody on these devices."""
+        return any(self._here[device_id] for member in gang for device_id in member.devices)
+
+    def here(self, device_id: DeviceId) -> Sequence[Run]:
+        """Tenants of one device."""
+        return self._here[device_id]
+
     def beside(self, run: Run, gang: Sequence[GangMember]) -> list[Run]:
         """Its co-tenants on these devices, in device order."""
         found: dict[int, Run] = {}

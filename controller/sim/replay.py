@@ -120,6 +120,7 @@ class Record:
             futile_preemptions=np.array([job.futile_preemptions for job in jobs], np.int32),
             aborted_preemptions=np.array([job.aborted_preemptions for job in jobs], np.int32),
             rework_s=np.zeros(len(jobs)),
+            sharing_benefit=np.full(len(jobs), np.nan),
             shared=np.array([job.shared for job in jobs]),
             finished=np.ones(len(jobs), np.bool_),
             makespan_s=ends_s - jobs[0].arrived_s,

@@ -48,6 +48,8 @@ class Run:
     """Of the heap entry that says what comes next for it; 0 = nothing by itself."""
     report = 0
     """Of the entry for its next report of progress."""
+    reports = 0
+    """How many are still to come after the last change beside it."""
     shared = False
     """Whether this attempt ever had a co-tenant: without one, nobody's pace needs a look."""
     lost_part = False

@@ -211,6 +211,9 @@ class _Drive:
         self._finished += 1
         self._ends_gpu_s += run.held_gpu_s
         self._columns.put(row, jct_s, job, run.rework_s)
+        waited_s = self._world.had_it_waited_s.pop(row, None)
+        if waited_s is not None and jct_s > 0.0:
+            self._columns.sharing_benefit[row] = waited_s / jct_s
 
     def _compare(self) -> None:
         for device_id, here in self._world.devices.tenants().items():

@@ -8,9 +8,11 @@ Distributions are over finished jobs; percentiles interpolate linearly. Times ar
 * `futile_s`: load time that ended in a preemption, over three populations: all jobs, those that waited
   (`futile_s_waited`), those with at least one futile preemption (`futile_s_hit`).
 * `eviction_rate`: runs of spot jobs that ended in a preemption / runs of spot jobs that ended.
-* `sharing_benefit` is null: (completion time had the job waited) / (when shared) needs a world in which it
-  waited, and a single run has none. What a policy believed when it decided is an estimate, not a result;
-  compare the completion times of a run with the same policy under `pairs=none`.
+* `sharing_benefit`: (completion time had the job waited) / (completion time that it had), over the finished
+  jobs that began an attempt as a guest, once per job, at its first such attempt (Castor eq. 24; what "had it
+  waited" supposes stands in `waiting.py`). Above 1 sharing was better for the guest; what it cost its
+  partners is not in it. Null where nobody was a guest. Read the median: a job of seconds that would have
+  waited for days has a ratio of thousands, which makes the mean what it likes.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         "futile_s_waited": _futile(outcome, outcome.wait_s > 0.0),
         "futile_s_hit": _futile(outcome, outcome.futile_preemptions > 0),
         "gpu_busy_ratio": outcome.busy_gpu_s / available_gpu_s if available_gpu_s > 0.0 else None,
-        "sharing_benefit": None,
+        "sharing_benefit": sharing_benefit(outcome),
         "shared_jobs": int(outcome.shared.sum()),
         "decision_ms": decision_ms(outcome),
         "events": outcome.events,
@@ -88,6 +90,14 @@ def distribution(values: Numbers) -> dict[str, float] | None:
         return None
     p50, p95, p99 = np.percentile(values, (50, 95, 99))
     return {"mean": float(values.mean()), "p50": float(p50), "p95": float(p95), "p99": float(p99)}
+
+
+def sharing_benefit(outcome: Outcome) -> dict[str, float] | None:
+    """Mean and median over guests that have finished, with their number."""
+    known = outcome.sharing_benefit[np.isfinite(outcome.sharing_benefit)]
+    if not len(known):
+        return None
+    return {"mean": float(known.mean()), "p50": float(np.median(known)), "jobs": len(known)}
 
 
 def _futile(outcome: Outcome, mask: Mask) -> dict[str, float] | None:

@@ -29,6 +29,7 @@ from cotenant.controller.domain.commands import (
     Think,
 )  # fmt: skip
 from cotenant.controller.domain.ids import HostId
+from cotenant.controller.domain.pairs import OBSERVATIONS
 from cotenant.controller.sim import words
 from cotenant.controller.sim.columns import cells
 from cotenant.controller.sim.devices import Devices, part_on
@@ -36,9 +37,12 @@ from cotenant.controller.sim.failures import FailureTimes
 from cotenant.controller.sim.jobs import Specs
 from cotenant.controller.sim.physics import Physics
 from cotenant.controller.sim.run import DIES, LEFT, LOADS, SAVES, TRAINS, WAITS, Doing, Run
+from cotenant.controller.sim.waiting import wait_s
 from cotenant.controller.sim.workload import Workload
 
 NEVER: Final = math.inf
+REPORTS: Final = OBSERVATIONS
+"""Reports after a change, as many as make a verdict; those that follow would say the same."""
 LEAVES, FIRST_STEP, HOST, ANSWER, REPORT = range(5)
 """Kinds of heap entries (at_s, rank, row, ticket), in their order at one instant. LEAVES: the work is done,
 or a stopped attempt has left its devices."""
@@ -68,7 +72,7 @@ class World:
         self._jobs, self._arrived = len(workload), 0
         self._submit_s, self._duration_s = cells(workload.submit_s), cells(workload.duration_s)
         self._load_s, self._pause_s = cells(workload.load_s), cells(workload.pause_s)
-        self._model = cells(workload.model)
+        self._model, self._gpus = cells(workload.model), cells(workload.gpus)
         self._arrives_s = self._submit_s[0] if self._jobs else NEVER
         self._kill_s, self._observe_s = physics.kill_s, physics.observe_s
         self._every_s = checkpoint_every_s
@@ -80,6 +84,9 @@ class World:
         self._answers: dict[int, ev.Computed] = {}
         self._ticket = 0
         self._down: set[int] = set()
+        self.had_it_waited_s: dict[int, float] = {}
+        """Row -> the JCT that a job would have had if it had not become a guest when it first did, but waited
+        for devices of its own (see `waiting.py`)."""
         if failing is not None:
             for number in range(len(hosts)):
                 self._push(failing.next_s(number), HOST, number)
@@ -125,6 +132,9 @@ class World:
                 return None
             self.now_s = at_s
             run.settle(at_s, self._every_s)
+            run.reports -= 1
+            if run.reports and self.devices.beside(run, run.gang):
+                run.report = self._push(at_s + self._observe_s, REPORT, row)
             return words.progress(run)
         self.now_s = at_s
         if rank == ANSWER:
@@ -206,6 +216,8 @@ class World:
         assert run.doing is WAITS, f"job {row} was started while it {run.doing.name.lower()}"
         now_s = self.now_s
         run.waited_s += now_s - run.since_s
+        if row not in self.had_it_waited_s and self.devices.any_tenant(command.gang):
+            self.had_it_waited_s[row] = self._had_it_waited_s(row, run)
         run.number, run.gang, run.doing, run.slowdown = command.attempt, command.gang, LOADS, 1.0
         run.since_s = run.launched_s = now_s
         run.lost_part = False
@@ -217,6 +229,24 @@ class World:
         if command.resume_step < run.safe_steps:
             self._ready += [(words.resumed(run, member.host_id), run) for member in run.gang]
         run.ticket = self._push(now_s + self._load_s[row], FIRST_STEP, row)
+
+    def _had_it_waited_s(self, row: int, run: Run) -> float:
+        """Its JCT had it waited now, up to when enough devices are free, and then run alone."""
+        hosts = [host for number, host in enumerate(self._hosts) if number not in self._down]
+        waits_s = wait_s(self.devices, hosts, self._gpus[row], self._leaves_in_s)
+        left_s = float(self._duration_s[row] - run.work_s)
+        return self.now_s - float(self._submit_s[row]) + waits_s + float(self._load_s[row]) + left_s
+
+    def _leaves_in_s(self, run: Run) -> float:
+        """When a run leaves its devices if it goes on as it does now."""
+        row, since_s = run.row, self.now_s - run.since_s
+        left_s = float(self._duration_s[row] - run.work_s)
+        if run.doing is TRAINS:
+            return max(0.0, left_s * run.slowdown - since_s)
+        if run.doing is LOADS:
+            return max(0.0, float(self._load_s[row]) - since_s) + left_s
+        pause_s = float(self._pause_s[row]) if run.doing is SAVES else self._kill_s
+        return max(0.0, pause_s - since_s)
 
     def _stop(self, command: StopAttempt) -> None:
         run = self._runs.get(int(command.job_id))
@@ -277,7 +307,9 @@ class World:
                 other.ticket = self._push(self.now_s + left_s, LEAVES, other.row)
 
     def _will_report(self, run: Run) -> None:
-        """One report a while after the last change beside it."""
+        """It reports its pace a while after the last change beside it, and some more times while it shares,
+        as a real job does every minute: one measurement convinces nobody."""
+        run.reports = REPORTS
         run.report = self._push(self.now_s + self._observe_s, REPORT, run.row)
 
     def _vacate(self, run: Run, host_id: HostId) -> None:

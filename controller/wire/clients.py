@@ -13,6 +13,7 @@ import msgspec
 from cotenant.controller.domain.cluster import HostReport, HostState
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.job import JobSpec, Phase
+from cotenant.controller.domain.pairs import Verdict
 
 Parameters = dict[str, str | int | float | bool]
 
@@ -85,6 +86,14 @@ class ChangeNode(ClientMessage, frozen=True, kw_only=True, tag="change-node"):
     host_id: HostId
 
 
+class ListPairs(ClientMessage, frozen=True, kw_only=True, tag="pairs"):
+    """What was measured of kinds of jobs that shared devices."""
+
+    containing: str = ""
+    """Only pairs with this in the name of either kind; empty: all."""
+    limit: int = 1_000
+
+
 class GetPolicy(ClientMessage, frozen=True, kw_only=True, tag="policy"):
     pass
 
@@ -110,7 +119,7 @@ class Stop(ClientMessage, frozen=True, kw_only=True, tag="stop"):
 
 
 AnyRequest = (
-    Submit | ListJobs | ShowJob | Explain | ChangeJobs | WaitJobs | ReadJobLog | ListNodes
+    Submit | ListJobs | ShowJob | Explain | ChangeJobs | WaitJobs | ReadJobLog | ListNodes | ListPairs
     | ChangeNode | GetPolicy | SetPolicy | GetStatus | GetDecisions | Stop
 )  # fmt: skip
 
@@ -199,6 +208,23 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_age_s: float | None
 
 
+class PairView(msgspec.Struct, frozen=True, kw_only=True):
+    """Two kinds of jobs that have shared devices. A kind is a command with its batch and its GPUs."""
+
+    first: str
+    second: str
+    first_xi: float | None
+    """Iteration time beside the other / alone; None: never measured in this direction."""
+    second_xi: float | None
+    first_count: int
+    second_count: int
+    benefit: float | None
+    """1 / first_xi + 1 / second_xi - 1: what sharing yields beyond taking turns."""
+    verdict: Verdict
+    quarantine: str = ""
+    """Why the pair is not made again; empty if it may be."""
+
+
 class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float
     event: str
@@ -262,6 +288,18 @@ class Nodes(Reply, frozen=True, kw_only=True, tag="node-list"):
     wall_s: float
 
 
+class Pairs(Reply, frozen=True, kw_only=True, tag="pair-list"):
+    """Those first that are not made again, then by benefit, the worst first."""
+
+    pairs: tuple[PairView, ...]
+    observations: int
+    """So many measurements, both ways, make a verdict."""
+    now_s: float
+    wall_s: float
+    more: int = 0
+    """How many matched beyond `limit`."""
+
+
 class PolicyView(Reply, frozen=True, kw_only=True, tag="policy-view"):
     name: str
     parameters: Parameters
@@ -307,5 +345,6 @@ class Failure(Reply, frozen=True, kw_only=True, tag="failure"):
 
 
 AnyReply = (
-    Submitted | Jobs | Shown | Explained | LogPart | Nodes | PolicyView | Status | Decisions | Done | Failure
+    Submitted | Jobs | Shown | Explained | LogPart | Nodes | Pairs | PolicyView | Status | Decisions | Done
+    | Failure
 )  # fmt: skip

@@ -97,6 +97,18 @@ def status(**more: Any) -> wire.Status:
     return wire.Status(request_id=0, **{**known, **more})
 
 
+def pair(**more: Any) -> wire.PairView:
+    known: dict[str, Any] = {
+        "first": "python a.py, batch 8", "second": "python b.py x2", "first_xi": 1.25, "second_xi": 1.6,
+        "first_count": 7, "second_count": 5, "benefit": 0.425, "verdict": "pays",
+    }  # fmt: skip
+    return wire.PairView(**{**known, **more})
+
+
+def pairs(*views: wire.PairView, more: int = 0) -> wire.Pairs:
+    return wire.Pairs(request_id=0, pairs=views, observations=3, now_s=NOW_S, wall_s=WALL_S, more=more)
+
+
 def policy(**more: Any) -> wire.PolicyView:
     known: dict[str, Any] = {
         "name": "castor",

@@ -179,6 +179,7 @@ def _ended(of: dict[str, Any], step: int, y: int, z: int) -> ev.AnyEvent:
         detail="boom: it broke" if z % 2 else "",
         step=step,
         workdir_missing=outcome == "infra-failed" and y == 7,
+        out_of_memory=outcome == "user-failed" and y % 2 == 0,
     )
 
 

@@ -79,6 +79,15 @@ class Watcher:
         assert [m.first_rank for m in command.gang] == [
             sum(len(m.devices) for m in command.gang[:i]) for i in range(len(command.gang))
         ]
+        if (
+            self.engine.policy_name != "hostile"
+        ):  # It reserves, and what it was allowed then may be wrong now.
+            view = self.engine.view()
+            for partner in self.engine.partners(command.job_id):
+                assert not (job.crowded or self.engine.jobs[partner].crowded), (
+                    "it ran out of memory like that"
+                )
+                assert not view.interference(job, self.engine.jobs[partner]).crowded, "such a pair has been"
         newest = self._last[command.job_id]
         assert command.attempt >= newest, "an attempt number was used twice"
         for (job_id, attempt), hosts in self._running.items():

@@ -89,7 +89,13 @@ TABLE: list[tuple[str, list[Any], list[dict[str, Any]], dict[str, Any], list[str
     ("free devices on another host do not keep a gang from sharing on its partner's",
      [report("a", 3), report("b", 2)], [with_(LIGHT, gpus=2), with_(LIGHT, gpus=2)], with_(LIGHT, gpus=2),
      ["share 9 on b/cpu0 b/cpu1"]),
+    ("a gang larger than any host shares on several", [report("a", 2), report("b", 2)],
+     [with_(LIGHT, gpus=2), with_(LIGHT, gpus=2)], with_(LIGHT, gpus=4),
+     ["share 9 on a/cpu0 a/cpu1 b/cpu0 b/cpu1"]),
     ("a gang larger than any host is never shared in part", [report("a", 2), report("b", 2)],
+     [with_(LIGHT, gpus=2), with_(LIGHT, gpus=2, share="never")], with_(LIGHT, gpus=4), []),
+    ("a gang larger than any host does not go where others cannot reach it",
+     [report("a", 2), report("b", 2, address="127.0.0.1")],
      [with_(LIGHT, gpus=2), with_(LIGHT, gpus=2)], with_(LIGHT, gpus=4), []),
     ("`--nodes 2` does not share", [report("a", 2), report("b", 2)],
      [with_(LIGHT, gpus=2), with_(LIGHT, gpus=2)], with_(LIGHT, gpus=2, nodes=2), []),
@@ -241,4 +247,9 @@ def test_the_sub_batches_go_down_to_one_sample(batch: int | None, wanted: list[i
 
 
 def test_the_parameters_have_the_papers_values_and_names() -> None:
-    assert registry.defaults("castor") == {"shared_first": False, "lookahead": 64}
+    assert registry.defaults("castor") == {
+        "lookahead": 64,
+        "part": True,
+        "observations": 3,
+        "shared_first": False,
+    }

@@ -1,152 +1,111 @@
 """Algorithm 1: SJF-BSBF. Shortest job first; free devices first; else the partners that pay most.
 
-Source: Castor section 5.3 as settled. Never preempts; a whole gang or nothing; each device holds at
-most its `max_tenants` jobs. Departs from the paper in that at most `lookahead` queued jobs are tried for
-sharing per event: the paper's scan of the whole queue costs more the longer the queue is.
+Source: Castor section 5.2 as settled. Takes nobody's devices to make room; a whole gang or nothing; each
+device holds at most its `max_tenants` jobs. Departs from the paper in that
+
+* a gang that fits on one host shares on one host only, as it is placed on free devices: partners on
+  several hosts would make a gang of one host one of many. Wider gangs share on as many hosts as it takes;
+* with several partners the pair is judged again with the pace that the slowest of them sets;
+* a pair that was measured to lose is parted and not made again (`part`; see `policies/parting.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import msgspec
-
-from cotenant.controller.domain.actions import NOTHING, Decision
-from cotenant.controller.domain.events import AnyEvent
-from cotenant.controller.domain.ids import DeviceId
+from cotenant.controller.domain.cluster import HostState
+from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.view import View, shape_of
-from cotenant.controller.policies.base import QUIET, Parameters, Stateless, why_waiting
-from cotenant.controller.policies.castor.rooms import Place, Room, Rooms
-from cotenant.controller.policies.castor.sharing import SharingChoice, best_sharing, with_all
-from cotenant.controller.policies.classic import by_remaining, place_in_order
+from cotenant.controller.domain.view import View
+from cotenant.controller.policies.castor.rooms import Place, Room, Rooms, is_suitable
+from cotenant.controller.policies.castor.sharing import SharingChoice, best_sharing, ranked, with_all
+from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.guests import Guest, GuestParameters, Guests, nobody
+
+Offers = Sequence[Room]
+"""Rooms in which sharing pays, best pair completion time first."""
 
 
-class CastorParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Named options; the defaults are the paper's."""
+class CastorParameters(GuestParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Named options; the defaults are the paper's, but for `part`."""
 
     shared_first: bool = False
     """Fill the gang from shareable devices before free ones (the paper's text; its Algorithm 1 fills
     with free ones first)."""
-    lookahead: int = 64
-    """Queued jobs tried for sharing per event."""
-
-    def __post_init__(self) -> None:
-        if self.lookahead < 1:
-            raise ValueError(f"castor: lookahead must be at least 1, got {self.lookahead}")
-
-    @classmethod
-    def parse(cls, parameters: Parameters) -> CastorParameters:
-        """Raises ValueError for a wrong name, type or range."""
-        return msgspec.convert(parameters, cls, strict=False)
-
-    def as_parameters(self) -> Parameters:
-        return {"shared_first": self.shared_first, "lookahead": self.lookahead}
 
 
-class Offer(NamedTuple):
-    """A room where sharing pays, and how."""
-
-    room: Room
-    choice: SharingChoice
-
-
-class Castor(Stateless):
+class Castor(Guests):
     """SJF-BSBF."""
 
     name = "castor"
 
     def __init__(self, parameters: CastorParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else CastorParameters()
+        super().__init__(self.parameters)
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return by_remaining(job)
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
-        if isinstance(event, QUIET) or not view.queued_count():
-            return NOTHING
-        plan = Plan(view)
-        while (waited_for := place_in_order(plan, self.name, strict=False)) is not None:
-            self._share(plan, waited_for)
-            if not plan.is_placed(waited_for.job_id):
-                break
-        else:
-            self._share(plan, None)
-        return Decision(actions=tuple(plan.actions))
-
-    def _share(self, plan: Plan, waited_for: Job | None) -> None:
-        """Try the first queued jobs in order; none behind an aged one, whose devices a guest would hold."""
-        rooms = Rooms(plan)
-        tried = 0
-        for job in plan.view.queued() if rooms else ():
-            if plan.is_placed(job.job_id):
-                continue
-            choice = self.choose(plan, job, rooms)
-            if not isinstance(choice, Reason):
-                devices, best = choice
-                plan.share(job, devices, share_reason(best), best.accumulation_steps)
-                rooms.take(devices)
-            elif job is waited_for:
-                return
-            tried += 1
-            if tried >= self.parameters.lookahead or not rooms:
-                return
-
-    def choose(
-        self, plan: Plan, job: Job, rooms: Rooms
-    ) -> tuple[tuple[DeviceId, ...], SharingChoice] | Reason:
+    def join(self, plan: Plan, job: Job, rooms: Rooms) -> Guest | None:
         """Algorithm 1 lines 3 to 19 for one job that free devices alone cannot hold."""
-        if job.spec.share == "never":
-            return because("sharing-off")
+        if job.spec.nodes > 1:
+            return None
+        numbers = ranked(plan.view, job, rooms)
+        if job.spec.gpus == 1:
+            numbers = numbers[:1]  # One device is enough, and every room has one.
+        return self._gather(plan, job, [rooms[number] for number in numbers])
+
+    def _gather(self, plan: Plan, job: Job, offers: Offers) -> Guest | None:
+        """The first place, by its best offer, where the gang becomes whole and sharing pays with all."""
+        for where in places_of(plan.view, job, offers):
+            gang = self._fill(plan, job, where)
+            if gang is not None:
+                return gang
+        return None
+
+    def _fill(self, plan: Plan, job: Job, where: Where) -> Guest | None:
+        """Lines 14 to 17, at one place: devices of the best offers until the gang is whole."""
+        gpus = job.spec.gpus
+        if sum(len(room.devices) for room in where.offers) + where.free_at_most(plan) < gpus:
+            return None
+        free = where.free(plan, job)
+        chosen = [] if self.parameters.shared_first else free[:gpus]
+        partners: list[SharingChoice] = []
+        for room in where.offers:
+            if len(chosen) == gpus:
+                break
+            choice = best_sharing(plan.view, job, room.partner, room.left_mib)
+            assert not isinstance(choice, Reason), f"an offer that is none: {choice}"
+            chosen = [*chosen, *room.devices[: gpus - len(chosen)]]
+            partners.append(choice)
+        if self.parameters.shared_first:
+            chosen = [*chosen, *free[: gpus - len(chosen)]]
+        if not partners or len(chosen) < gpus:
+            return None
+        together = with_all(plan.view, job, partners)
+        if together is None:
+            return None
+        return Guest(tuple(chosen), together.accumulation_steps, share_reason(together))
+
+    def why_not(self, plan: Plan, job: Job, rooms: Rooms) -> Reason | None:
         if job.spec.nodes > 1:
             return because("sharing-spread", job.spec.nodes)
         offers, refusal = paying(plan.view, job, rooms)
         if not offers:
-            return refusal or rooms.closed or because("sharing-nobody")
-        most_free, most_shareable = 0, 0
-        for place in dict.fromkeys(offer.room.place for offer in offers):
-            here = [offer for offer in offers if offer.room.place == place]
-            free = free_at(plan, job, place)
-            found = self._fill(plan.view, job, here, free)
-            if found is not None:
-                return found
-            shareable = sum(len(offer.room.devices) for offer in here)
-            if len(free) + shareable > most_free + most_shareable:
-                most_free, most_shareable = len(free), shareable
-        if most_free + most_shareable >= job.spec.gpus:
-            return because("sharing-slowest", offers[0].choice.partner.job_id, job.spec.gpus)
-        return because("sharing-too-few", most_free, most_shareable, job.spec.gpus)
-
-    def _fill(
-        self, view: View, job: Job, offers: list[Offer], free: list[DeviceId]
-    ) -> tuple[tuple[DeviceId, ...], SharingChoice] | None:
-        """Take one host's devices until the gang is whole; see whether it still pays with all partners."""
-        chosen = [] if self.parameters.shared_first else free[: job.spec.gpus]
-        partners: list[SharingChoice] = []
-        for offer in offers:
-            fresh = offer.room.devices[: job.spec.gpus - len(chosen)]
-            if fresh:
-                chosen = [*chosen, *fresh]
-                partners.append(offer.choice)
-        if self.parameters.shared_first:
-            chosen = [*chosen, *free[: job.spec.gpus - len(chosen)]]
-        if not partners or len(chosen) < job.spec.gpus:
+            return refusal or nobody(rooms)
+        if self._gather(plan, job, offers) is not None:
             return None
-        together = with_all(view, job, partners)
-        return None if together is None else (tuple(chosen), together)
-
-    def explain(self, view: View, job: Job) -> Reason:
-        reason = why_waiting(view, job, self.name)
-        if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
-            return reason
-        plan = Plan(view)
-        rooms = Rooms(plan)
-        if not rooms and rooms.closed is None:
-            return reason
-        choice = self.choose(plan, job, rooms)
-        return choice if isinstance(choice, Reason) else reason
+        most_free, most_shareable = 0, 0
+        for where in places_of(plan.view, job, offers):
+            free, shareable = len(where.free(plan, job)), sum(len(room.devices) for room in where.offers)
+            if free + shareable > most_free + most_shareable:
+                most_free, most_shareable = free, shareable
+        if most_free + most_shareable >= job.spec.gpus:
+            return because("sharing-slowest", offers[0].partner.job_id, job.spec.gpus)
+        return because("sharing-too-few", most_free, most_shareable, job.spec.gpus)
 
 
 def share_reason(best: SharingChoice) -> Reason:
@@ -156,26 +115,81 @@ def share_reason(best: SharingChoice) -> Reason:
     )  # fmt: skip
 
 
-def paying(view: View, job: Job, rooms: Rooms) -> tuple[list[Offer], Reason | None]:
-    """Rooms in which sharing pays, best pair completion time first; the last refusal, for `explain`."""
-    shape = shape_of(job)
-    offers: list[Offer] = []
+def paying(view: View, job: Job, rooms: Rooms) -> tuple[list[Room], Reason | None]:
+    """What `ranked` says, one pair at a time, and the last refusal: for a person who asks why."""
+    shape = view.shape(job)
+    offers: list[tuple[float, int, int, Room]] = []
     refusal: Reason | None = None
-    for room in rooms:
+    for number, room in enumerate(rooms):
         if not room.admits(view, job, shape):
             continue
+        again = rooms.why_not_again(job, room.partner)
         choice = best_sharing(view, job, room.partner, room.left_mib)
-        if isinstance(choice, Reason):
+        if again is not None:
+            refusal = again
+        elif isinstance(choice, Reason):
             refusal = choice
         elif choice.pays:
-            offers.append(Offer(room, choice))
+            offers.append((choice.shared_s, room.partner.number, number, room))
         else:
             refusal = because("sharing-loses", room.partner.job_id, choice.shared_s, choice.sequential_s)
-    offers.sort(key=lambda offer: (offer.choice.shared_s, offer.choice.partner.number, offer.room.place))
-    return offers, refusal
+    offers.sort(key=lambda offer: offer[:3])
+    return [room for *_, room in offers], refusal
 
 
-def free_at(plan: Plan, job: Job, place: Place) -> list[DeviceId]:
-    """Free devices to fill a gang up with."""
-    needed = shape_of(job).memory_mib
-    return [d for d in plan.free_devices(*place) if plan.view.devices[d].usable_mib >= needed]
+# --- Places ---------------------------------------------------------------------------------------------
+
+
+class Where(NamedTuple):
+    """The hosts that one gang may use together, all with devices of one type, and the offers there."""
+
+    hosts: tuple[HostId, ...]
+    type: str
+    offers: tuple[Room, ...]
+
+    def free_at_most(self, plan: Plan) -> int:
+        return sum(len(plan.free_devices(host_id, self.type)) for host_id in self.hosts)
+
+    def free(self, plan: Plan, job: Job) -> list[DeviceId]:
+        """Free devices to fill a gang up with, those of the host with most of them first."""
+        needed, devices = plan.view.shape(job).memory_mib, plan.view.devices
+        found: list[tuple[int, HostId, list[DeviceId]]] = []
+        for host_id in self.hosts:
+            here = [d for d in plan.free_devices(host_id, self.type) if devices[d].usable_mib >= needed]
+            found.append((-len(here), host_id, here))
+        return [device_id for _, _, here in sorted(found) for device_id in here]
+
+
+def places_of(view: View, job: Job, offers: Iterable[Room]) -> list[Where]:
+    """Where the gang could be whole, the place of the best offer first: single hosts, or for a gang that no
+    host could ever hold all hosts with devices of one type that others can reach."""
+    at: dict[Place, list[Room]] = {}
+    wide: dict[str, bool] = {}
+    for room in offers:
+        host_id, type = room.place
+        if type not in wide:
+            wide[type] = job.spec.gpus > 1 and job.spec.gpus > view.largest_host(view.shape(job), type)
+        if not wide[type]:
+            at.setdefault(room.place, []).append(room)
+        elif _is_reachable(view, host_id):
+            at.setdefault((HostId(""), type), []).append(room)
+    return [
+        Where((host_id,) if host_id else _wide(view, job, type), type, tuple(rooms))
+        for (host_id, type), rooms in at.items()
+    ]
+
+
+def _wide(view: View, job: Job, type: str) -> tuple[HostId, ...]:
+    shape = view.shape(job)
+    return tuple(
+        host_id
+        for host_id, host in view.hosts.items()
+        if host.state is HostState.OK
+        and _is_reachable(view, host_id)
+        and is_suitable(view, shape, (host_id, type))
+    )
+
+
+def _is_reachable(view: View, host_id: HostId) -> bool:
+    """A gang over several hosts needs addresses that other hosts can reach."""
+    return not view.hosts[host_id].report.address.startswith("127.")

@@ -1,7 +1,9 @@
-"""Where a guest could go: devices with one tenant that may take another, by tenant and host.
+"""Where a guest could go: devices with one tenant that may take another, by tenant and place.
 
 Rule: looked up once for a decision and kept up with it, so that trying many jobs costs what is shareable,
-not what the cluster holds.
+not what the cluster holds. What is the same for every newcomer (the tenant's remaining time, the memory
+beside it) is worked out once; what is the same for all newcomers of one kind (their interference ratios)
+once per kind.
 """
 
 from __future__ import annotations
@@ -9,15 +11,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import Job, Phase
+from cotenant.controller.domain.pairs import loses, signature
+from cotenant.controller.domain.perf import Interference
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain.tenancy import tenant_mib, why_alone
 from cotenant.controller.domain.view import Shape, View, suits
 
 Place = tuple[HostId, str]
-"""A host and one type of its devices: gangs that share stay on one."""
+"""A host and one type of its devices."""
+Numbers = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 
 class Room(NamedTuple):
@@ -32,61 +42,163 @@ class Room(NamedTuple):
     """Under MPS both tenants must be one user's."""
 
     def admits(self, view: View, job: Job, shape: Shape) -> bool:
-        if shape.gpu_type not in ("", self.place[1]) or not suits(view.hosts[self.place[0]], shape):
+        if not is_suitable(view, shape, self.place):
             return False
         return not self.one_uid or job.spec.launch.uid == self.partner.spec.launch.uid
 
 
-class Rooms:
-    """All rooms of a plan."""
+def is_suitable(view: View, shape: Shape, place: Place) -> bool:
+    """Whether a job of this shape may use devices of the place."""
+    host_id, type = place
+    return shape.gpu_type in ("", type) and suits(view.hosts[host_id], shape)
 
-    def __init__(self, plan: Plan) -> None:
+
+class Ratios(NamedTuple):
+    """Of one kind of newcomer beside each tenant, in the order of the rooms."""
+
+    mine: Numbers
+    theirs: Numbers
+    allowed: Mask
+    """False where the pair is not made again."""
+
+
+class Rooms:
+    """All rooms of a plan, in the order of their first devices."""
+
+    def __init__(self, plan: Plan, observations: int | None = None) -> None:
+        """`observations`: so many make a measured loss certain, and such a pair is not made again; None:
+        losses are not looked at."""
         self._view = plan.view
-        self._devices: dict[tuple[JobId, Place], list[DeviceId]] = {}
+        self._observations = observations
         self.closed: Reason | None = None
         """Why somebody who has a device to himself shares it with nobody."""
-        for device_id in plan.view.shareable():
-            staying = plan.staying(device_id)
-            if len(staying) == 1:
-                self._add(device_id, self._view.jobs[staying[0]])
+        view = plan.view
+        found: dict[tuple[JobId, Place], list[DeviceId]] = {}
+        able: dict[JobId, int] = {}
+        takes_work = {host_id: host.state is HostState.OK for host_id, host in view.hosts.items()}
+        for device_id in view.shareable():
+            device = view.devices[device_id]
+            staying = plan.staying(device_id) if plan.actions else view.tenants(device_id)
+            if len(staying) != 1 or not takes_work[device.host_id]:
+                continue
+            job_id = staying[0]
+            needed = able.get(job_id)
+            if needed is None:
+                needed = able[job_id] = self._needs_mib(view.jobs[job_id])
+            if needed:
+                found.setdefault((job_id, (device.host_id, device.type)), []).append(device_id)
+        self._all = [self._room(job_id, place, here, able[job_id]) for (job_id, place), here in found.items()]
+        self._at = {device_id: n for n, room in enumerate(self._all) for device_id in room.devices}
+        self._open = len(self._all)
+        self._ratios: dict[tuple[str, int], Ratios] = {}
+        self._left_s: Numbers | None = None
+        self._left_mib: Numbers | None = None
 
-    def _add(self, device_id: DeviceId, partner: Job) -> None:
-        device = self._view.devices[device_id]
+    def _needs_mib(self, partner: Job) -> int:
+        """What a tenant that may share needs; 0 if it may not."""
         if partner.phase not in (Phase.RUNNING, Phase.LOADING):
-            return
-        if self._view.hosts[device.host_id].state is not HostState.OK:
-            return
-        if partner.spec.share == "never":
-            self.closed = because("sharing-unknown", partner.job_id, "it was submitted with --share never")
-        elif self._view.planned_mib(partner) is None:
+            return 0
+        alone = why_alone(partner, beside=partner)
+        if alone is not None:
+            self.closed = alone
+            return 0
+        planned = tenant_mib(partner)
+        if planned is None:
             why = f"the memory that job {partner.job_id} needs is not known"
             self.closed = because("sharing-unknown", partner.job_id, why)
-        else:
-            place = (device.host_id, device.type)
-            self._devices.setdefault((partner.job_id, place), []).append(device_id)
+        return planned or 0
+
+    def _room(self, job_id: JobId, place: Place, here: list[DeviceId], planned: int) -> Room:
+        devices, partner = self._view.devices, self._view.jobs[job_id]
+        first = devices[here[0]]
+        if len(here) == 1:
+            left_mib = first.usable_mib - planned
+            return Room(partner, place, (here[0],), left_mib, first.sharing == "mps")
+        left_mib = min([devices[d].usable_mib for d in here]) - planned
+        return Room(partner, place, tuple(here), left_mib, any(devices[d].sharing == "mps" for d in here))
 
     def __bool__(self) -> bool:
-        return bool(self._devices)
+        return self._open > 0
+
+    def __len__(self) -> int:
+        """Rooms that there were; some may have been taken."""
+        return len(self._all)
+
+    def __getitem__(self, number: int) -> Room:
+        return self._all[number]
+
+    def everything(self) -> list[Room]:
+        """Also those that have been taken: as `left_s` and the like count them."""
+        return self._all
 
     def __iter__(self) -> Iterator[Room]:
-        devices = self._view.devices
-        for (job_id, place), here in self._devices.items():
-            partner = self._view.jobs[job_id]
-            planned = self._view.planned_mib(partner)
-            assert planned is not None
-            yield Room(
-                partner=partner,
-                place=place,
-                devices=tuple(here),
-                left_mib=min(devices[d].usable_mib for d in here) - planned,
-                one_uid=any(devices[d].sharing == "mps" for d in here),
-            )
+        return (room for room in self._all if room.devices)
 
     def take(self, taken: tuple[DeviceId, ...]) -> None:
         """A guest has moved in."""
-        for key, here in list(self._devices.items()):
-            left = [d for d in here if d not in taken]
-            if left:
-                self._devices[key] = left
-            else:
-                del self._devices[key]
+        for number in dict.fromkeys(self._at[d] for d in taken if d in self._at):
+            room = self._all[number]
+            left = tuple(d for d in room.devices if d not in taken)
+            self._all[number] = room._replace(devices=left)
+            self._open -= not left
+        for device_id in taken:
+            self._at.pop(device_id, None)
+        self._left_mib = None
+
+    # --- All rooms at once -------------------------------------------------------------------------
+
+    def left_s(self) -> Numbers:
+        """Seconds that each tenant still trains, alone; NaN if nobody knows."""
+        if self._left_s is None:
+            now_s = self._view.now_s
+            lefts = (room.partner.remaining_now_s(now_s) for room in self._all)
+            self._left_s = np.array([np.nan if left is None else left for left in lefts])
+        return self._left_s
+
+    def left_mib(self) -> Numbers:
+        """Beside each tenant; below 0 where no device is left."""
+        if self._left_mib is None:
+            self._left_mib = np.array([room.left_mib if room.devices else -1.0 for room in self._all])
+        return self._left_mib
+
+    def ratios(self, job: Job) -> Ratios:
+        """Of a newcomer beside each tenant."""
+        kind = signature(job.spec), id(job.profile)
+        known = self._ratios.get(kind)
+        if known is None:
+            pairs = [self._view.interference(job, room.partner) for room in self._all]
+            known = self._ratios[kind] = Ratios(
+                np.array([xi.first for xi in pairs]),
+                np.array([xi.second for xi in pairs]),
+                np.array([not (xi.crowded or self._has_lost(xi)) for xi in pairs], dtype=np.bool_),
+            )
+        return known
+
+    def _has_lost(self, xi: Interference) -> bool:
+        return self._observations is not None and loses(xi, self._observations)
+
+    def why_not_again(self, job: Job, partner: Job) -> Reason | None:
+        """Why this pair is not made again, whatever it would bring by the model; None if it may be."""
+        xi = self._view.interference(job, partner)
+        if xi.crowded:
+            return because("sharing-crowded", partner.job_id)
+        if self._has_lost(xi):
+            return because("sharing-lost", partner.job_id, xi.first, xi.second)
+        return None
+
+    def admitted(self, job: Job, shape: Shape) -> Mask:
+        """Rooms whose host and device type suit the job, under MPS of the same user."""
+        places: dict[Place, bool] = {}
+        for room in self._all:
+            if room.place not in places:
+                places[room.place] = is_suitable(self._view, shape, room.place)
+        if all(places.values()) and not any(room.one_uid for room in self._all):
+            return np.ones(len(self._all), dtype=np.bool_)
+        uid = job.spec.launch.uid
+        return np.array(
+            [
+                places[room.place] and (not room.one_uid or room.partner.spec.launch.uid == uid)
+                for room in self._all
+            ],
+            dtype=np.bool_,
+        )

@@ -8,13 +8,17 @@ partner ends" by the average completion time of the two.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.perf import XiSource, memory_mib, pair_timing, step_s
+from cotenant.controller.domain.perf import XiSource, pair_timing, step_s
 from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain.tenancy import peak_mib
 from cotenant.controller.domain.view import View
+from cotenant.controller.policies.castor.rooms import Numbers, Rooms
 
 
 class SharingChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,10 +63,36 @@ def stretch(job: Job, accumulation_steps: int) -> float | None:
     return max(1.0, part / whole) if whole and part else None
 
 
-def needed_mib(job: Job, accumulation_steps: int) -> int | None:
-    """Peak memory per device at s: profiled, else declared, else unknown."""
-    profiled = memory_mib(job.profile, accumulation_steps) if job.profile else None
-    return max(1, round(profiled)) if profiled is not None else job.spec.memory_mib
+class SubBatch(NamedTuple):
+    """One way to split a job's batch."""
+
+    accumulation_steps: int
+    size: int
+    """0 if the batch is not known, and so not split."""
+    needed_mib: int
+    stretch: float
+
+
+def sub_batches(job: Job) -> tuple[SubBatch, ...]:
+    """The candidates of Algorithm 2 of which memory and time are known, the whole batch first."""
+    batch = job.spec.batch_size
+    found = []
+    for s in accumulation_choices(job):
+        needed, slower = peak_mib(job, s), stretch(job, s)
+        if needed is not None and slower is not None:
+            found.append(SubBatch(s, -(-batch // s) if batch else 0, needed, slower))
+    return tuple(found)
+
+
+def why_unknown(newcomer: Job, partner: Job, theirs_s: float | None) -> Reason | None:
+    """What is missing to decide on this pair, if anything is."""
+    if newcomer.remaining_s is None or theirs_s is None:
+        unknown = newcomer if newcomer.remaining_s is None else partner
+        return because("sharing-unknown", partner.job_id, f"the length of job {unknown.job_id} is not known")
+    if peak_mib(newcomer, 1) is None:
+        why = f"the memory that job {newcomer.job_id} needs is not known"
+        return because("sharing-unknown", partner.job_id, why)
+    return None
 
 
 def best_sharing(view: View, newcomer: Job, partner: Job, left_mib: int) -> SharingChoice | Reason:
@@ -75,22 +105,14 @@ def best_sharing(view: View, newcomer: Job, partner: Job, left_mib: int) -> Shar
         The choice with the least average completion time (it may still not pay), or why there is none.
     """
     mine_s, theirs_s = newcomer.remaining_s, partner.remaining_now_s(view.now_s)
-    if mine_s is None or theirs_s is None:
-        unknown = newcomer if mine_s is None else partner
-        return because("sharing-unknown", partner.job_id, f"the length of job {unknown.job_id} is not known")
-    if needed_mib(newcomer, 1) is None:
-        return because(
-            "sharing-unknown", partner.job_id, f"the memory that job {newcomer.job_id} needs is not known"
-        )
+    unknown = why_unknown(newcomer, partner, theirs_s)
+    if unknown is not None:
+        return unknown
+    assert mine_s is not None and theirs_s is not None
     xi = view.interference(newcomer, partner)
     best: SharingChoice | None = None
-    smallest = (newcomer.spec.batch_size or 1, needed_mib(newcomer, 1) or 0)
-    for s in accumulation_choices(newcomer):
-        needed, slower = needed_mib(newcomer, s), stretch(newcomer, s)
-        if needed is None or slower is None:
-            continue
-        sub_batch = -(-newcomer.spec.batch_size // s) if newcomer.spec.batch_size else 0
-        smallest = (sub_batch, needed)
+    choices = sub_batches(newcomer)
+    for s, size, needed, slower in choices:
         if needed > left_mib:
             continue
         timing = pair_timing(mine_s, theirs_s, xi.first, xi.second, slower)
@@ -98,17 +120,58 @@ def best_sharing(view: View, newcomer: Job, partner: Job, left_mib: int) -> Shar
             best = SharingChoice(
                 partner=partner,
                 accumulation_steps=s,
-                sub_batch=sub_batch,
+                sub_batch=size,
                 shared_s=timing.shared_s,
                 sequential_s=timing.sequential_s,
                 newcomer_xi=xi.first * slower,
                 partner_xi=xi.second,
                 source=xi.source,
             )
-    if best is None:
-        what = f"a sub-batch of {smallest[0]}" if newcomer.spec.batch_size else "its whole batch"
-        return because("sharing-no-memory", partner.job_id, what, smallest[1], left_mib)
-    return best
+    return best if best is not None else no_memory(newcomer, partner, choices, left_mib)
+
+
+def no_memory(newcomer: Job, partner: Job, choices: tuple[SubBatch, ...], left_mib: int) -> Reason:
+    """Nothing fits: the last, smallest candidate says by how much."""
+    size, needed = (choices[-1].size, choices[-1].needed_mib) if choices else (0, 0)
+    what = f"a sub-batch of {size or 1}" if newcomer.spec.batch_size else "its whole batch"
+    return because("sharing-no-memory", partner.job_id, what, needed, left_mib)
+
+
+def ranked(view: View, newcomer: Job, rooms: Rooms) -> tuple[int, ...]:
+    """Algorithm 2 for the newcomer beside every tenant at once: the rooms in which sharing pays, the pair
+    that ends first on average first.
+
+    Equals `best_sharing` in each room, since of the sub-batches that fit the one with the least stretch ends
+    first whoever the partner is: the average completion time grows with the stretch in both cases of
+    Theorem 1. So there is one timing per room, and the arithmetic is that of `pair_timing`.
+    """
+    mine_s, choices = newcomer.remaining_s, sub_batches(newcomer)
+    if mine_s is None or not choices or choices[0].accumulation_steps != 1:
+        return ()
+    slower = least_stretch(choices, rooms.left_mib())
+    theirs_s, (mine_xi, theirs_xi, allowed) = rooms.left_s(), rooms.ratios(newcomer)
+    with np.errstate(invalid="ignore"):  # Unknown lengths and rooms without memory are NaN, and never pay.
+        alone_s = mine_s * slower
+        mine_shared, theirs_shared = alone_s * mine_xi, theirs_s * theirs_xi
+        mine_first = mine_shared <= theirs_shared
+        mine_end = np.where(mine_first, mine_shared, theirs_shared + (alone_s - theirs_shared / mine_xi))
+        theirs_end = np.where(mine_first, mine_shared + (theirs_s - mine_shared / theirs_xi), theirs_shared)
+        shared_s, sequential_s = (mine_end + theirs_end) / 2, (theirs_s + theirs_s + mine_s) / 2
+        pays = (shared_s < sequential_s) & allowed & rooms.admitted(newcomer, view.shape(newcomer))
+    numbers = np.flatnonzero(pays).tolist()
+    ends_s = shared_s[pays].tolist()
+    order = sorted(
+        zip(ends_s, numbers, strict=True), key=lambda at: (at[0], rooms[at[1]].partner.number, at[1])
+    )
+    return tuple(number for _, number in order)
+
+
+def least_stretch(choices: tuple[SubBatch, ...], left_mib: Numbers) -> Numbers:
+    """The least stretch among the sub-batches that fit, by memory left; NaN where none does."""
+    by_need = sorted(choices, key=lambda choice: choice.needed_mib)
+    needs = np.array([choice.needed_mib for choice in by_need], dtype=np.float64)
+    best = np.minimum.accumulate([choice.stretch for choice in by_need])
+    return np.concatenate(([np.nan], best))[np.searchsorted(needs, left_mib, side="right")]
 
 
 def with_all(view: View, newcomer: Job, choices: list[SharingChoice]) -> SharingChoice | None:

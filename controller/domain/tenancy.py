@@ -1,0 +1,43 @@
+"""Who may share a device at all, and how much of it a tenant needs.
+
+Rule: the engine refuses by these, and policies ask the same, so that no policy proposes what is refused. A
+job shares only if its peak memory is known: measured (profiled), else declared.
+"""
+
+from __future__ import annotations
+
+from cotenant.controller.domain.job import Job
+from cotenant.controller.domain.perf import memory_mib
+from cotenant.controller.domain.reasons import Reason, because
+
+
+def why_alone(job: Job, beside: Job | None = None) -> Reason | None:
+    """Why a job shares with nobody, whoever it is; None if it may. `beside`: it is the tenant of that one's
+    device, and the reason is the other's."""
+    if job.spec.share == "never":
+        if beside is None:
+            return because("sharing-off")
+        return because("sharing-unknown", job.job_id, "it was submitted with --share never")
+    if job.crowded:
+        if beside is None:
+            return because("sharing-alone", job.crowded)
+        return because("sharing-unknown", job.job_id, "it ran out of device memory when it last shared")
+    return None
+
+
+def peak_mib(job: Job, accumulation_steps: int) -> int | None:
+    """Peak memory per device at s: profiled, else declared (a bound at any s), else unknown."""
+    profiled = memory_mib(job.profile, accumulation_steps) if job.profile else None
+    return max(1, round(profiled)) if profiled is not None else job.spec.memory_mib
+
+
+def tenant_mib(tenant: Job) -> int | None:
+    """What a placed job needs per device: what was planned, or more if it has been measured to need more
+    since; None if nobody knows."""
+    placement = tenant.placement
+    if placement is None:
+        return None
+    profiled = memory_mib(tenant.profile, placement.accumulation_steps) if tenant.profile else None
+    if profiled is None or placement.memory_mib is None:
+        return placement.memory_mib
+    return max(placement.memory_mib, round(profiled))

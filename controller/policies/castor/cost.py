@@ -1,0 +1,311 @@
+"""castor-cost: share when the newcomer gains more than its partners lose.
+
+Source: ours. Castor's Theorem 1 compares sharing with "start when THIS partner ends", which is too
+pessimistic about waiting: other jobs may end earlier. Here waiting costs what it is expected to take until
+enough devices of any jobs are free (`openings.py`), and a share is judged by all whom it touches:
+
+    gain = (wait + remaining alone) - (remaining when shared)      of the newcomer
+    cost = sum over the partners of how much later each of them ends
+
+Share iff gain > cost and, with each partner, the two together get more done than taking turns (1 / xi of the
+one + 1 / xi of the other > 1). For a gang the slowest partner sets the pace: so for each xi as a bound, those
+partners below it that lose least per device are tried, and the set with the best balance is taken. With one
+bound per xi that occurs nothing is missed that a finer scan would find.
+
+Pruned exactly: each further partner can only slow the newcomer, and the longer it stays the more the others
+lose. So a set is no better than the gain beside the best of its members less what each would lose alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cotenant.controller.domain.ids import DeviceId
+from cotenant.controller.domain.job import Job
+from cotenant.controller.domain.plan import Plan
+from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain.view import View
+from cotenant.controller.policies.castor.openings import NEVER, Openings
+from cotenant.controller.policies.castor.policy import Where, places_of
+from cotenant.controller.policies.castor.rooms import Numbers, Room, Rooms
+from cotenant.controller.policies.castor.sharing import (
+    SubBatch,
+    least_stretch,
+    no_memory,
+    sub_batches,
+    why_unknown,
+)
+from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.guests import Guest, GuestParameters, Guests, nobody
+
+
+class Beside(NamedTuple):
+    """One partner as the newcomer would find it. Seconds."""
+
+    room: Room
+    left_s: float
+    """It still trains, alone, at its own sub-batch."""
+    mine: float
+    """Interference ratio of the newcomer beside it, and of it beside the newcomer."""
+    theirs: float
+    gain_s: float = 0.0
+    """Of the newcomer, with this one as the only partner; and what this one loses then."""
+    cost_s: float = 0.0
+
+
+class Outcome(NamedTuple):
+    """What a share would bring. Seconds."""
+
+    ends_s: float
+    """The newcomer's remaining time when shared."""
+    waits_s: float
+    alone_s: float
+    cost_s: float
+    """How much later the partners end, summed."""
+
+    @property
+    def net_s(self) -> float:
+        return self.waits_s + self.alone_s - self.ends_s - self.cost_s
+
+
+def outcome(mine_s: float, stretch: float, waits_s: float, partners: Sequence[Beside]) -> Outcome:
+    """The newcomer beside all of these from now on; each leaves when it ends, and the pace is that of the
+    slowest still there."""
+    left_s, now_s = mine_s * stretch, 0.0
+    ending = sorted((p.left_s * p.theirs, p.mine) for p in partners)
+    for number, (end_s, _) in enumerate(ending):
+        pace = max(mine for _, mine in ending[number:])
+        if left_s * pace <= end_s - now_s:
+            break
+        left_s -= (end_s - now_s) / pace
+        now_s = end_s
+    else:
+        pace = 1.0
+    ends_s = now_s + left_s * pace
+    cost_s = sum(min(ends_s, p.left_s * p.theirs) * (1.0 - 1.0 / p.theirs) for p in partners)
+    if (
+        waits_s == NEVER
+    ):  # Nobody knows when others end: it waits for one of these, as in Theorem 1, at least.
+        waits_s = min(p.left_s for p in partners)
+    return Outcome(ends_s, waits_s, mine_s, cost_s)
+
+
+class CostRooms(Rooms):
+    """Rooms, and when devices become free by themselves."""
+
+    def __init__(self, plan: Plan, observations: int | None) -> None:
+        super().__init__(plan, observations)
+        self._plan = plan
+        self._openings: Openings | None = None
+
+    def wait_s(self, job: Job) -> float:
+        if self._openings is None:
+            self._openings = Openings(self._plan)
+        return self._openings.wait_s(job)
+
+    def stays_s(self) -> Numbers:
+        """Seconds that each tenant still trains alone at its own sub-batch."""
+        stretches: Numbers = np.array([_stretch_of(room.partner) for room in self.everything()])
+        return self.left_s() * stretches
+
+
+def _stretch_of(partner: Job) -> float:
+    assert partner.placement is not None
+    return partner.placement.slowdown
+
+
+class CastorCost(Guests):
+    """Algorithm 1 with another question: not the pair's average, but what all gain and lose."""
+
+    name = "castor-cost"
+
+    def __init__(self, parameters: GuestParameters | None = None) -> None:
+        self.parameters = parameters if parameters is not None else GuestParameters()
+        super().__init__(self.parameters)
+
+    def queue_key(self, job: Job) -> tuple[float, ...]:
+        return by_remaining(job)
+
+    def rooms(self, plan: Plan) -> CostRooms:
+        return CostRooms(plan, self.observations)
+
+    def join(self, plan: Plan, job: Job, rooms: Rooms) -> Guest | None:
+        assert isinstance(rooms, CostRooms)
+        choices = sub_batches(job)
+        if job.spec.nodes > 1 or job.remaining_s is None or not choices or choices[0].accumulation_steps != 1:
+            return None
+        partners = worth_sharing(plan.view, job, rooms, choices)
+        if job.spec.gpus == 1:
+            partners = partners[:1]  # One device is enough, and every room has one.
+        alone = {partner.room.devices[0]: partner for partner in partners}
+        best: tuple[float, Guest] | None = None
+        wheres = [
+            (bound_s(plan, job, where, alone), where)
+            for where in places_of(plan.view, job, [partner.room for partner in partners])
+        ]
+        for most_s, where in sorted(wheres, key=lambda at: -at[0]):
+            if most_s <= (0.0 if best is None else best[0]):
+                break
+            found = best_set(plan, job, choices, where, rooms.wait_s(job), alone)
+            if found is not None and (best is None or found[0] > best[0]):
+                best = found
+        return None if best is None else best[1]
+
+    def why_not(self, plan: Plan, job: Job, rooms: Rooms) -> Reason | None:
+        assert isinstance(rooms, CostRooms)
+        if job.spec.nodes > 1:
+            return because("sharing-spread", job.spec.nodes)
+        if self.join(plan, job, rooms) is not None:
+            return None
+        view, shape = plan.view, plan.view.shape(job)
+        refusals = [why_refused(view, job, rooms, room) for room in rooms if room.admits(view, job, shape)]
+        if not refusals:
+            return nobody(rooms)
+        # The one that came closest to a gain is the one to tell of.
+        told, first = max(refusals, key=lambda refusal: refusal[0])[1], next(iter(rooms))
+        return told if told is not None else because("sharing-slowest", first.partner.job_id, job.spec.gpus)
+
+
+class Balances(NamedTuple):
+    """Beside each tenant as if it were the only partner; NaN where the pair may not be, or would get less
+    done than taking turns."""
+
+    gain_s: Numbers
+    cost_s: Numbers
+
+
+def balances(view: View, job: Job, rooms: CostRooms, choices: tuple[SubBatch, ...]) -> Balances:
+    """`outcome` for one partner, in all rooms at once."""
+    mine_s, waits_s = job.remaining_s, rooms.wait_s(job)
+    assert mine_s is not None
+    stretch, theirs_s = least_stretch(choices, rooms.left_mib()), rooms.stays_s()
+    mine, theirs, allowed = rooms.ratios(job)
+    with np.errstate(invalid="ignore"):
+        alone_s, both_s = mine_s * stretch, theirs_s * theirs
+        ends_s = np.where(alone_s * mine <= both_s, alone_s * mine, both_s + (alone_s - both_s / mine))
+        cost_s = np.minimum(ends_s, both_s) * (1.0 - 1.0 / theirs)
+        gain_s = (theirs_s if waits_s == NEVER else waits_s) + mine_s - ends_s
+        able = allowed & rooms.admitted(job, view.shape(job)) & (1.0 / (mine * stretch) + 1.0 / theirs > 1.0)
+    return Balances(np.where(able, gain_s, np.nan), np.where(able, cost_s, np.nan))
+
+
+def worth_sharing(view: View, job: Job, rooms: CostRooms, choices: tuple[SubBatch, ...]) -> list[Beside]:
+    """Tenants beside each of whom alone it would pay, the best balance first."""
+    gain_s, cost_s = balances(view, job, rooms, choices)
+    (mine, theirs, _), left_s = rooms.ratios(job), rooms.stays_s()
+    found = [
+        Beside(rooms[n], *(float(column[n]) for column in (left_s, mine, theirs, gain_s, cost_s)))
+        for n in np.flatnonzero(gain_s - cost_s > 0.0).tolist()
+    ]
+    return sorted(found, key=lambda one: (one.cost_s - one.gain_s, one.room.partner.number))
+
+
+Alone = dict[DeviceId, Beside]
+"""First device of a room -> its tenant as the only partner."""
+
+
+def bound_s(plan: Plan, job: Job, where: Where, alone: Alone) -> float:
+    """No set of partners at this place has a better balance: the newcomer gains no more than beside the worst
+    of them, and whoever gives the devices it needs loses at least what they would alone."""
+    needed = job.spec.gpus - min(job.spec.gpus - 1, where.free_at_most(plan))
+    here = [alone[room.devices[0]] for room in where.offers]
+    left, gain_s = needed, NEVER
+    for partner in sorted(here, key=lambda one: -one.gain_s):
+        if left > 0:
+            left, gain_s = left - len(partner.room.devices), partner.gain_s
+    if left > 0:
+        return -NEVER
+    left, cost_s = needed, 0.0
+    for each_s, count in sorted(_cost_per_device(partner, needed) for partner in here):
+        cost_s, left = cost_s + each_s * min(left, count), left - min(left, count)
+    return gain_s - cost_s
+
+
+def _cost_per_device(partner: Beside, needed: int) -> tuple[float, int]:
+    count = min(needed, len(partner.room.devices))
+    return partner.cost_s / count, count
+
+
+def best_set(
+    plan: Plan, job: Job, choices: tuple[SubBatch, ...], where: Where, waits_s: float, alone: Alone
+) -> tuple[float, Guest] | None:
+    """At one place: the free devices and, for each xi as a bound, the partners below it that lose least."""
+    free = where.free(plan, job)[: job.spec.gpus - 1]
+    needed = job.spec.gpus - len(free)
+    if sum(len(room.devices) for room in where.offers) < needed:
+        return None
+    all_here = sorted(
+        (alone[room.devices[0]] for room in where.offers),
+        key=lambda one: (_cost_per_device(one, needed), one.room.partner.number),
+    )
+    best: tuple[float, Guest] | None = None
+    for bound in sorted({partner.mine for partner in all_here}):
+        chosen, devices = _first(needed, [p for p in all_here if p.mine <= bound])
+        split = _split(choices, min((p.room.left_mib for p in chosen), default=0))
+        if len(devices) < needed or split is None:
+            continue
+        together = outcome(job.remaining_s or 0.0, split.stretch, waits_s, chosen)
+        pace = max(p.mine for p in chosen) * split.stretch
+        if together.net_s <= 0.0 or any(1.0 / pace + 1.0 / p.theirs <= 1.0 for p in chosen):
+            continue
+        if best is None or together.net_s > best[0]:
+            reason = gain_reason(chosen, together, split, pace)
+            guest = Guest((*free, *devices), split.accumulation_steps, reason)
+            best = together.net_s, guest
+    return best
+
+
+def beside(view: View, job: Job, room: Room) -> Beside:
+    xi = view.interference(job, room.partner)
+    left_s = room.partner.remaining_now_s(view.now_s)
+    assert left_s is not None
+    return Beside(room, left_s * _stretch_of(room.partner), xi.first, xi.second)
+
+
+def _first(needed: int, partners: list[Beside]) -> tuple[list[Beside], list[DeviceId]]:
+    """The first partners that together make the gang whole."""
+    chosen: list[Beside] = []
+    devices: list[DeviceId] = []
+    for partner in partners:
+        if len(devices) < needed:
+            devices += partner.room.devices[: needed - len(devices)]
+            chosen.append(partner)
+    return chosen, devices
+
+
+def _split(choices: tuple[SubBatch, ...], left_mib: int) -> SubBatch | None:
+    """The sub-batch that fits beside all with the least stretch."""
+    fitting = [choice for choice in choices if choice.needed_mib <= left_mib]
+    return min(fitting, key=lambda c: (c.stretch, c.accumulation_steps), default=None)
+
+
+def gain_reason(chosen: Sequence[Beside], together: Outcome, split: SubBatch, pace: float) -> Reason:
+    names = ", ".join(dict.fromkeys(p.room.partner.job_id for p in chosen))
+    return because(
+        "sharing-gains", names, together.ends_s, together.waits_s, together.alone_s, together.cost_s,
+        split.size or "all", split.accumulation_steps, pace,
+    )  # fmt: skip
+
+
+def why_refused(view: View, job: Job, rooms: CostRooms, room: Room) -> tuple[float, Reason | None]:
+    """Why a job does not share with one tenant, and how near it was to a gain; no reason if it would."""
+    partner = room.partner
+    again = rooms.why_not_again(job, partner)
+    unknown = why_unknown(job, partner, partner.remaining_now_s(view.now_s))
+    if again is not None or unknown is not None:
+        return -NEVER, again or unknown
+    choices = sub_batches(job)
+    split = _split(choices, room.left_mib)
+    if split is None:
+        return -NEVER, no_memory(job, partner, choices, room.left_mib)
+    one = beside(view, job, room)
+    alone = outcome(job.remaining_s or 0.0, split.stretch, rooms.wait_s(job), [one])
+    if 1.0 / (one.mine * split.stretch) + 1.0 / one.theirs <= 1.0:
+        return alone.net_s, because("sharing-slows", partner.job_id, one.mine * split.stretch, one.theirs)
+    if alone.net_s > 0.0:
+        return alone.net_s, None
+    gain_s = alone.waits_s + alone.alone_s - alone.ends_s
+    return alone.net_s, because("sharing-costs", partner.job_id, gain_s, alone.waits_s, alone.cost_s)

@@ -1,0 +1,171 @@
+"""lucid: pack jobs of equal width that are known to bear company.
+
+Source: Lucid (ASPLOS '23) section 4.3, the "indolent" packing, as Castor section 9.1 compares with it and as
+settled here. Waiting jobs stand in the order of remaining time x GPUs; free devices first; else a job is put
+beside the first one that
+
+* holds exactly as many GPUs as it needs, at most `gpus_max`, all of them alone: no gang is packed in part;
+* leaves room for its whole batch: Lucid does not split batches;
+* is light enough together with it: each kind of job has a label, 0, 1 or 2, by its mean speed beside others
+  (at least `tiny`, at least `medium`, below), and the two labels sum up to at most `labels_max`;
+* has at least half as much left: the newcomer's GPU time is at most `longer_max` times the partner's.
+
+Departs from Lucid in that the mean speed is what has been observed of the kind of job beside any other; for a
+kind that was never observed it is what the best source there is says of this very pair, and where nothing is
+known the label is `unknown_label` (Lucid asks a model that was trained on counters beforehand); and in that a
+pair measured to lose is parted (`part=false`: never).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from cotenant.controller.domain.job import Job
+from cotenant.controller.domain.perf import Interference, XiSource
+from cotenant.controller.domain.plan import Plan
+from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain.tenancy import peak_mib
+from cotenant.controller.domain.view import View
+from cotenant.controller.policies.castor.rooms import Room, Rooms
+from cotenant.controller.policies.guests import Guest, GuestParameters, Guests, nobody
+from cotenant.controller.policies.service import by_service
+
+
+class LucidParameters(GuestParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Named options; the defaults are Lucid's, but for `part`."""
+
+    gpus_max: int = 8
+    """Wider jobs are not packed."""
+    tiny: float = 0.95
+    medium: float = 0.85
+    """Least mean speeds beside others, of 1 alone, for labels 0 and 1."""
+    unknown_label: int = 1
+    """Of a kind of job of which nothing is known: it is packed with light ones, and so gets known."""
+    labels_max: int = 2
+    longer_max: float = 2.0
+    """Newcomer's GPU time / partner's, at most."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.medium <= self.tiny <= 1.0:
+            raise ValueError(f"speeds must be 0 < medium <= tiny <= 1, got {self.medium} and {self.tiny}")
+        if self.gpus_max < 1 or self.labels_max < 0 or self.longer_max <= 0.0:
+            raise ValueError("gpus_max must be at least 1, labels_max not negative, longer_max positive")
+        if self.unknown_label not in (0, 1, 2):
+            raise ValueError(f"unknown_label must be 0, 1 or 2, got {self.unknown_label}")
+
+
+Speed = float | Literal["unknown"]
+
+
+class Seen(NamedTuple):
+    """Two jobs as Lucid sees them."""
+
+    mine: int
+    theirs: int
+    mine_speed: Speed
+    their_speed: Speed
+    mine_gpu_s: float
+    their_gpu_s: float
+
+
+class Lucid(Guests):
+    """First match."""
+
+    name = "lucid"
+
+    def __init__(self, parameters: LucidParameters | None = None) -> None:
+        self.parameters = parameters if parameters is not None else LucidParameters()
+        super().__init__(self.parameters)
+
+    def queue_key(self, job: Job) -> tuple[float, ...]:
+        return by_service(job)
+
+    def join(self, plan: Plan, job: Job, rooms: Rooms) -> Guest | None:
+        needed = peak_mib(job, 1)
+        if job.spec.gpus > self.parameters.gpus_max or job.remaining_s is None or needed is None:
+            return None
+        for room in equals(plan.view, job, rooms):
+            refusal, seen = self._match(plan.view, job, rooms, room, needed)
+            if refusal is None and seen is not None:
+                return Guest(room.devices, 1, because("sharing-packs", room.partner.job_id, *seen))
+        return None
+
+    def _match(
+        self, view: View, job: Job, rooms: Rooms, room: Room, needed: int
+    ) -> tuple[Reason | None, Seen | None]:
+        """Why the job is not packed with this tenant, or how the two look."""
+        partner, limits = room.partner, self.parameters
+        left_s = partner.remaining_now_s(view.now_s)
+        if left_s is None or job.remaining_s is None:
+            unknown = partner if left_s is None else job
+            why = f"the length of job {unknown.job_id} is not known"
+            return because("sharing-unknown", partner.job_id, why), None
+        if needed > room.left_mib:
+            return because(
+                "sharing-no-memory", partner.job_id, "its whole batch", needed, room.left_mib
+            ), None
+        gpus = job.spec.gpus
+        if job.remaining_s > limits.longer_max * left_s:
+            mine_gpu_s, their_gpu_s = job.remaining_s * gpus, left_s * gpus
+            told = (partner.job_id, mine_gpu_s, limits.longer_max, their_gpu_s)
+            return because("packing-longer", *told), None
+        again = rooms.why_not_again(job, partner)
+        if again is not None:
+            return again, None
+        mine_speed, their_speed = speeds(view.interference(job, partner))
+        mine, theirs = self.label(mine_speed), self.label(their_speed)
+        if mine + theirs > limits.labels_max:
+            told_labels = (partner.job_id, mine, theirs, mine_speed, their_speed, limits.labels_max)
+            return because("packing-labels", *told_labels), None
+        return None, Seen(mine, theirs, mine_speed, their_speed, job.remaining_s * gpus, left_s * gpus)
+
+    def label(self, speed: Speed) -> int:
+        """0: bears any company; 1: some; 2: only the lightest."""
+        if speed == "unknown":
+            return self.parameters.unknown_label
+        return 0 if speed >= self.parameters.tiny else 1 if speed >= self.parameters.medium else 2
+
+    def why_not(self, plan: Plan, job: Job, rooms: Rooms) -> Reason | None:
+        if job.spec.gpus > self.parameters.gpus_max:
+            return because("packing-width", job.spec.gpus, self.parameters.gpus_max)
+        view, shape = plan.view, plan.view.shape(job)
+        needed, told = peak_mib(job, 1), None
+        for room in equals(view, job, rooms):
+            if needed is None:
+                why = f"the memory that job {job.job_id} needs is not known"
+                return because("sharing-unknown", room.partner.job_id, why)
+            refusal, _ = self._match(view, job, rooms, room, needed)
+            if refusal is None:
+                return None
+            told = refusal
+        if told is not None:
+            return told
+        if any(room.admits(view, job, shape) for room in rooms):
+            return because("packing-no-equal", job.spec.gpus)
+        return nobody(rooms)
+
+
+def equals(view: View, job: Job, rooms: Rooms) -> Iterator[Room]:
+    """Tenants of as many devices as the job needs, all of which they hold alone, on one host."""
+    shape = view.shape(job)
+    for room in rooms:
+        placement = room.partner.placement
+        assert placement is not None
+        if not len(room.devices) == job.spec.gpus == len(placement.devices) or job.spec.nodes > 1:
+            continue
+        if room.admits(view, job, shape):
+            yield room
+
+
+def speeds(xi: Interference) -> tuple[Speed, Speed]:
+    """Mean speeds beside others; in this very pair where a kind was never seen beside anybody."""
+    mine = _speed(xi.first_speed, xi.first, xi.source)
+    return mine, _speed(xi.second_speed, xi.second, xi.source)
+
+
+def _speed(mean: float | None, xi: float, source: XiSource) -> Speed:
+    if mean is not None:
+        return mean
+    return "unknown" if source == "default" else 1.0 / xi

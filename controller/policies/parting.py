@@ -1,0 +1,104 @@
+"""Pairs that turn out to lose are parted: one of the two saves its state and goes on later.
+
+Source: ours, from Castor's Theorem 1 and what is measured while two jobs share (the paper decides once, by
+predicted ratios, and keeps to it). Only what was observed of this kind of pair, both ways and several times,
+parts anybody; a model's opinion does not.
+
+The rule: with the measured ratios, the average completion time of the two if they go on together is compared
+with that if one stops now, saves, and goes on when the other has ended; its pause and load count twice, since
+lengths are estimates and a change for little is no gain. The pair is parted if stopping is better. Which one
+stops: of those that may be preempted the one whose stopping gives the better average (the longer, if their
+loads are alike), the later arrival if both are equal. Where a length is not known, a pair is parted that gets
+less work done than taking turns would, and the later arrival stops.
+
+The pair is not made again: where it loses against taking turns that is a fact about the two kinds of jobs
+(`loses`), and where it lost by Theorem 1 the measured ratios keep telling so (if the average is worse now, it
+is worse after the partner has gone on alone for a while: its remaining time only shrinks).
+"""
+
+from __future__ import annotations
+
+from cotenant.controller.domain.actions import Preempt
+from cotenant.controller.domain.events import PairObserved, ProgressSeen
+from cotenant.controller.domain.job import Job, Phase
+from cotenant.controller.domain.pairs import loses
+from cotenant.controller.domain.perf import Interference, shared_ends
+from cotenant.controller.domain.reasons import because
+from cotenant.controller.domain.view import View
+
+
+def parting(view: View, event: ProgressSeen | PairObserved, observations: int) -> Preempt | None:
+    """Whom to stop after an observation, if the pair it is about loses."""
+    job_id = event.job_id if isinstance(event, ProgressSeen) else event.first
+    job = view.jobs.get(job_id)
+    if job is None:
+        return None
+    for partner in co_tenants(view, job):
+        found = part(view, job, partner, observations)
+        if found is not None:
+            return found
+    return None
+
+
+def co_tenants(view: View, job: Job) -> list[Job]:
+    """Jobs that train on a device of a job that trains, by arrival."""
+    if job.phase is not Phase.RUNNING or job.placement is None:
+        return []
+    here = {other for device_id in job.placement.devices for other in view.tenants(device_id)}
+    others = [view.jobs[job_id] for job_id in here if job_id != job.job_id]
+    return sorted((o for o in others if o.phase is Phase.RUNNING), key=lambda other: other.number)
+
+
+def part(view: View, job: Job, partner: Job, observations: int) -> Preempt | None:
+    """The one of two jobs that share which should stop, if the pair loses as measured."""
+    xi = view.interference(job, partner)
+    if not xi.both or xi.count < observations:
+        return None
+    able = [one for one in (job, partner) if one.preemptible and not one.aged]
+    if not able:
+        return None
+    together_s = _together_s(view, job, partner, xi)
+    if together_s is None:
+        if not loses(xi, observations):
+            return None
+        return _stop(max(able, key=lambda one: one.number), job, partner, xi)
+    apart = {one.number: _apart_s(view, one, partner if one is job else job) for one in able}
+    stops = min(able, key=lambda one: (apart[one.number], -one.number))
+    if together_s <= apart[stops.number]:
+        return None
+    if loses(xi, observations):
+        return _stop(stops, job, partner, xi)
+    return _stop(stops, job, partner, xi, (together_s, apart[stops.number]))
+
+
+def alone_s(view: View, job: Job) -> float | None:
+    """Seconds that a job would still train without its co-tenant, at its sub-batch; None if not known."""
+    left_s = job.remaining_now_s(view.now_s)
+    if left_s is None or job.placement is None:
+        return None
+    return left_s * job.placement.slowdown
+
+
+def _together_s(view: View, job: Job, partner: Job, xi: Interference) -> float | None:
+    """Average completion time, from now, if both go on."""
+    mine_s, theirs_s = alone_s(view, job), alone_s(view, partner)
+    if mine_s is None or theirs_s is None:
+        return None
+    return sum(shared_ends(mine_s, theirs_s, xi.first, xi.second)) / 2
+
+
+def _apart_s(view: View, stops: Job, stays: Job) -> float:
+    """The same if one stops now and goes on when the other has ended, at its whole batch."""
+    stays_s, left_s = alone_s(view, stays), stops.remaining_now_s(view.now_s)
+    assert stays_s is not None and left_s is not None
+    change_s = 2.0 * (stops.expected_pause_s + stops.expected_load_s)
+    return (stays_s + stays_s + change_s + left_s) / 2
+
+
+def _stop(
+    stops: Job, job: Job, partner: Job, xi: Interference, ends_s: tuple[float, float] | None = None
+) -> Preempt:
+    other, ratios = (partner, (xi.first, xi.second)) if stops is job else (job, (xi.second, xi.first))
+    if ends_s is None:
+        return Preempt(job_id=stops.job_id, reason=because("parted-loss", other.job_id, *ratios))
+    return Preempt(job_id=stops.job_id, reason=because("parted-theorem", other.job_id, *ratios, *ends_s))
