@@ -450,7 +450,7 @@ class Engine:
         )
         job.remaining_s, job.estimate_source = estimate_arrival(ledger.estimates, spec)
         job.expected_load_s, job.expected_pause_s = estimate_overheads(ledger.estimates, spec)
-        if job.profile is not None and (alone := job.profile.at(1)) is not None:
+        if job.profile is not None and (alone := job.profile.at(1, spec.gang)) is not None:
             job.solo_step_s = alone.step_s
         if spec.hold:
             job.phase = Phase.HELD
@@ -893,7 +893,7 @@ class Engine:
 
         def update(job: Job) -> None:
             job.profile = event.profile
-            alone = event.profile.at(1)
+            alone = event.profile.at(1, job.spec.gang)
             job.solo_step_s = alone.step_s if alone else job.solo_step_s
 
         self._ledger.rekey(job, update)
