@@ -1,8 +1,9 @@
 """The throughput model of one job: fitted to its measured steps, with its error, or refused with the reason.
 
-Rule: no model without an error, and no error from the points that made it. Every measured step is predicted by
-a fit that has not seen its gang (or, where no other gang has its reach, the step itself), and what came of that
-is the model's error. Where the points cannot say this, there is no model: a caller goes by what was measured.
+Rule: no model without an error, and no error from the points that made it. Every measured step is predicted
+by a fit that has not seen its gang (or, where no other gang has its reach, the step itself), and what came of
+that is the model's error. Where the points cannot say this there is no model, and a caller goes by what was
+measured.
 """
 
 from __future__ import annotations
@@ -62,6 +63,11 @@ def _batch(sub_batch: int, accumulation_steps: int, batch_size: int) -> float:
     """The samples of a step: with 10 in 4 micro-batches of at most 3 the last is smaller."""
     same = -(-batch_size // accumulation_steps) == sub_batch
     return batch_size if same else sub_batch * accumulation_steps
+
+
+def hold_out_points(profile: Profile, batch_size: int, gang: Gang) -> list[HeldOut]:
+    """Each point of a job's profile as the others predict it: of one gang, each s without that s."""
+    return hold_out(measured_steps(profile, batch_size, gang))
 
 
 def with_throughput(profile: Profile, batch_size: int, gang: Gang) -> tuple[Profile, Reason | None]:

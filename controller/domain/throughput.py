@@ -130,7 +130,7 @@ def _power_log(x: float, power: float) -> float:
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """A step time, and the range that a measurement of it should fall into at least four times out of five."""
+    """A step time, and the range into which a measurement should fall at least four times out of five."""
 
     step_s: float
     low_s: float
