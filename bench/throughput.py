@@ -15,8 +15,8 @@ other four. Seeds 0 to 4, all reported; what counts is the mean over seeds. The 
 beside it: every placement with as many hosts and devices is held out together.
 
 *From what a profiler sees.* The fit gets 1, 2 and 4 devices of one host and 1+1 and 2+2 on two hosts, at the
-smallest, the middle and the largest batch size: fifteen rows, or as many of them as were measured. It predicts
-every row above four devices.
+smallest, the middle and the largest batch size: fifteen rows, or as many of them as were measured. It
+predicts every row above four devices.
 
 *Live* (`--live`): small torch scripts on CPU slots, profiled alone at several accumulation steps; each inner
 number of steps is predicted by the fit to the others.

@@ -1,6 +1,6 @@
 """Real jobs on CPU slots: each profiled alone at several s, each inner s predicted from the others.
 
-Rule: a CPU slot is a core that time-slices; these numbers say that the law fits such jobs, nothing about GPUs.
+Rule: a CPU slot is a core, which time-slices; the numbers say that the law fits such jobs, not how GPUs do.
 """
 
 from __future__ import annotations
@@ -69,14 +69,8 @@ def measure() -> list[LiveJob]:
 
 
 def _job(script: str, batch_size: int, workers: int, cores: list[int]) -> LiveJob:
-    argv = (
-        sys.executable,
-        str(WORKLOADS / f"{script}.py"),
-        "--steps",
-        "1000000",
-        "--batch-size",
-        str(batch_size),
-    )
+    options = ("--steps", "1000000", "--batch-size", str(batch_size))
+    argv = (sys.executable, str(WORKLOADS / f"{script}.py"), *options)
     command = Command(argv=argv, workdir=os.getcwd(), env=job_environment())
     run = measure_solo(command, [Seat(cores=(core,)) for core in cores], plan=PLAN)
     profile, gang = run.profile(batch_size), Gang(devices=workers)

@@ -16,8 +16,8 @@ HEAD: Final = """\
 
 Made by `python bench/throughput.py --live --write docs/results/throughput.md --pictures docs/pictures`. The
 protocol stands in that file and was committed before the first number was looked at. The form of the law
-(logarithmic growth, three levels for a growth term, the priors) was chosen on the same data with another seed:
-what follows is held out for the numbers of each fit, not for the choice of the law.
+(logarithmic growth, three levels for a growth term, the priors) was chosen on the same data with another
+seed: what follows is held out for the numbers of each fit, but not for the choice of the law.
 
 [What the model is](../throughput-model.md).
 """
@@ -32,8 +32,8 @@ PICTURES: Final = """\
 ![Predicted against measured](../pictures/throughput-scatter.svg)
 """
 LIVE: Final = """\
-A slot is one core, which time-slices: this says that the law fits such jobs, not how GPUs behave. Each job was
-profiled alone at five numbers of accumulation steps; each inner one is predicted from the others. A line
+A slot is one core, which time-slices: this says that the law fits such jobs, not how GPUs behave. Each job
+was profiled alone at five numbers of accumulation steps; each inner one is predicted from the others. A line
 through the first and the last of the others is what a job without a fitted model is predicted by.
 """
 
@@ -53,7 +53,8 @@ def page(result: dict[str, Any]) -> str:
     facts = result["machine"]
     machine = (
         f"Machine: {facts['cores']} cores ({facts['processor']}), {facts['memory_gib']} GiB.\n"
-        f"Python {facts['python']}, numpy {facts['numpy']}, scipy {facts['scipy']}. Commit: {facts['commit']}."
+        f"Python {facts['python']}, numpy {facts['numpy']}, scipy {facts['scipy']}. "
+        f"Commit: {facts['commit']}."
     )
     return "\n".join([HEAD, DATA, tables(result), "", PICTURES, machine, ""])
 
@@ -140,8 +141,9 @@ def seen(result: dict[str, Any]) -> str:
 def cost(result: dict[str, Any]) -> str:
     taken = result["fit_ms"]
     return (
-        f"One fit takes {taken['profile']:.0f} ms of processor time to a profile and {taken['every row']:.0f} ms\n"
-        "to every row of an application (medians); the model's error costs one more for each part held out."
+        f"One fit takes {taken['profile']:.0f} ms of processor time to a profile and "
+        f"{taken['every row']:.0f} ms to every row of an application (medians);\n"
+        "the model's error costs one more for each part held out."
     )
 
 

@@ -1,6 +1,6 @@
 """What is held out, what is fitted to what, and what comes of it. Reads one file; decides by seed alone.
 
-Rule: a row is predicted by a fit that has seen no row of its placement, and every row above the line is counted:
+Rule: a row is predicted by a fit that has seen no row of its placement, and none is left out of the count:
 one that could not be predicted is reported as such.
 """
 

@@ -83,12 +83,12 @@ class Table:
     @property
     def inside(self) -> NDArray[np.bool_]:
         """Where a gang has several devices and one host."""
-        return (self.devices > 1) & (self.hosts == 1)
+        return np.asarray((self.devices > 1) & (self.hosts == 1))
 
     @property
     def across(self) -> NDArray[np.bool_]:
         """Where a gang has several hosts."""
-        return self.hosts > 1
+        return np.asarray(self.hosts > 1)
 
 
 def sync_design(table: Table) -> Array:
