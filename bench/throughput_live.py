@@ -13,13 +13,14 @@ import msgspec
 
 from cotenant.controller.demo.measuring import job_environment
 from cotenant.controller.demo.plan import WORKLOADS
+from cotenant.controller.domain.fitting import measured_steps
 from cotenant.controller.domain.perf import Profile, fit_step_model
 from cotenant.controller.domain.reasons import Reason
 from cotenant.controller.domain.throughput import Gang
 from cotenant.profiler.ranks import Command, Seat
 from cotenant.profiler.run import Plan
 from cotenant.profiler.solo import measure_solo
-from cotenant.profiler.throughput import fit, hold_out_points, measured_steps
+from cotenant.profiler.throughput import fit, hold_out_points
 
 STEPS: Final = (16, 8, 4, 2, 1)
 PLAN: Final = Plan(accumulation_steps=STEPS, steps_min=4, measured_s_min=1.2, deadline_s=20.0)

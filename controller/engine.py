@@ -19,6 +19,7 @@ import msgspec
 
 from cotenant.controller import placing, starting
 from cotenant.controller.domain import events as ev
+from cotenant.controller.domain import fitting
 from cotenant.controller.domain.actions import (
     NOTHING,
     AnyAction,
@@ -897,6 +898,21 @@ class Engine:
             job.solo_step_s = alone.step_s if alone else job.solo_step_s
 
         self._ledger.rekey(job, update)
+        self._ask_for_law(job)
+
+    def _ask_for_law(self, job: Job) -> None:
+        """Have the throughput model of its profile fitted, if there is enough to fit it to."""
+        if job.profile is None or job.profile.throughput is not None or job.spec.batch_size is None:
+            return
+        payload = fitting.question(job.profile, job.spec.batch_size, job.spec.gang)
+        if payload is None:
+            return
+        number = self._command_id()
+        # Policies count their own requests upwards from 1.
+        think = Think(
+            command_id=number, request_id=-number, kind=fitting.KIND, payload=payload, job_id=job.job_id
+        )
+        self._out.append(think)
 
     def _on_pair(self, event: ev.PairObserved) -> None:
         first, second = self._ledger.jobs.get(event.first), self._ledger.jobs.get(event.second)
@@ -905,7 +921,17 @@ class Engine:
             self._ledger.pairs.observe(second, first, event.second_xi)
 
     def _on_computed(self, event: ev.Computed) -> None:
-        """Nothing to keep: the policy sees the event itself."""
+        """A policy sees the answer to its own request itself; one about a job's profile is kept with it."""
+        job = self._ledger.jobs.get(event.job_id) if event.job_id is not None else None
+        law = fitting.model_of(event.values)
+        if job is None or job.profile is None or law is None or law.steps != len(job.profile.points):
+            return
+        profile = msgspec.structs.replace(job.profile, throughput=law)
+
+        def update(job: Job) -> None:
+            job.profile = profile
+
+        self._ledger.rekey(job, update)
 
     def _on_alarm(self, event: ev.AlarmRang) -> None:
         while self._alarms and self._alarms[0].at_s <= self.now_s:

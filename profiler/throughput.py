@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from cotenant.controller.domain.fitting import measured_steps
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.throughput import Gang, MeasuredStep, Reach, ThroughputModel
@@ -40,29 +41,6 @@ class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
     def error_ratio(self) -> float:
         """|predicted - measured| / measured."""
         return abs(self.predicted_s / self.step.step_s - 1.0)
-
-
-def measured_steps(profile: Profile, batch_size: int, gang: Gang) -> tuple[MeasuredStep, ...]:
-    """A profile's points as the fit wants them; a point that does not name its gang is of the job's own.
-
-    Args:
-        batch_size: samples per device and step; points of another total are taken as they were measured.
-    """
-    return tuple(
-        MeasuredStep(
-            batch_size=_batch(point.sub_batch, point.accumulation_steps, batch_size),
-            accumulation_steps=point.accumulation_steps,
-            gang=point.gang or gang,
-            step_s=point.step_s,
-        )
-        for point in profile.points
-    )
-
-
-def _batch(sub_batch: int, accumulation_steps: int, batch_size: int) -> float:
-    """The samples of a step: with 10 in 4 micro-batches of at most 3 the last is smaller."""
-    same = -(-batch_size // accumulation_steps) == sub_batch
-    return batch_size if same else sub_batch * accumulation_steps
 
 
 def hold_out_points(profile: Profile, batch_size: int, gang: Gang) -> list[HeldOut]:
@@ -143,6 +121,8 @@ def hold_out(steps: Sequence[MeasuredStep]) -> list[HeldOut]:
             continue
         known = {step.gang.reach for step, out in zip(steps, rows, strict=True) if not out}
         wanted = [step for step, out in zip(steps, rows, strict=True) if out and step.gang.reach in known]
+        if not wanted:
+            continue
         predicted = solve(rest).predict(Table.of(wanted))
         found += [HeldOut(step=s, predicted_s=float(p)) for s, p in zip(wanted, predicted, strict=True)]
     return found

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cotenant.controller.domain.fitting import measured_steps
 from cotenant.controller.domain.perf import Profile, ProfilePoint
 from cotenant.controller.domain.reasons import Reason
 from cotenant.controller.domain.throughput import Coefficients, Gang, MeasuredStep, ThroughputModel
 from cotenant.profiler import step_law
-from cotenant.profiler.throughput import fit, hold_out, hold_out_points, measured_steps, with_throughput
+from cotenant.profiler.throughput import fit, hold_out, hold_out_points, with_throughput
 
 pytest.importorskip("scipy", reason="fits need SciPy, which is not installed here")
 
