@@ -1,7 +1,7 @@
 """What is asked for a job's throughput model, and what the answer means. Pure.
 
-Rule: the engine asks, a process of its own fits, and the answer is an event. An answer names how many points it
-stands on: one about a profile that has grown since is dropped, and the question about the new one is on its way.
+Rule: the engine asks, a process of its own fits, and the answer is an event. An answer names how many points
+it stands on: one about a profile that has grown since is dropped, and the next one is on its way.
 """
 
 from __future__ import annotations
