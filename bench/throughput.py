@@ -81,6 +81,7 @@ def judged(rows: dict[str, list[Row]], pictures: Path | None) -> dict[str, Any]:
             "placements": len({row.placement for row in found}),
             "held_out": [msgspec.to_builtins(protocol.spread(found, one)) for one in by_seed],
             "held_out_by_counts": [msgspec.to_builtins(protocol.spread(found, one)) for one in harder],
+            "unknown_reach": [protocol.unknown(found, protocol.by_placement, seed) for seed in SEEDS],
             "held_out_in_range": protocol.in_range(found, protocol.by_placement, SEEDS[0]),
             "seen": msgspec.to_builtins(seen),
         }

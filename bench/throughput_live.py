@@ -27,7 +27,7 @@ PLAN: Final = Plan(accumulation_steps=STEPS, steps_min=4, measured_s_min=1.2, de
 JOBS: Final = (
     ("language_model", 32, 1),
     ("compute_bound", 64, 1),
-    ("memory_heavy", 512, 1),
+    ("memory_heavy", 128, 1),
     ("language_model", 32, 2),
 )
 """Script, samples per worker and step, workers."""

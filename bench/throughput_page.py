@@ -88,21 +88,18 @@ def held_out(result: dict[str, Any]) -> str:
         f"Mean over applications {_percent(_mean(means))} %, the worst {_percent(max(means))} % ({asked}). "
         f"By counts, that is with all placements of as many hosts and devices held out together: "
         f"{_percent(_mean(harder))} %, the worst {_percent(max(harder))} %. "
-        f"{_unpredicted(result)} In the range: of the four in five that a prediction names."
+        f"{_unknown(result)} In the range: of the four in five that a prediction names (unknown: outside)."
     )
     return "\n".join([*lines, "", summary])
 
 
-def _unpredicted(result: dict[str, Any]) -> str:
-    lost = [
-        f"{app}: {sum(one['unpredicted'] for one in found[way])} by {name}"
-        for app, found in result["applications"].items()
-        for way, name in (("held_out", "placement"), ("held_out_by_counts", "counts"))
-        if any(one["unpredicted"] for one in found[way])
-    ]
-    if not lost:
-        return "Every row was predicted."
-    return f"Rows of a reach that no other fold had, over all seeds, were not predicted: {'; '.join(lost)}."
+def _unknown(result: dict[str, Any]) -> str:
+    found = {app: one["unknown_reach"] for app, one in result["applications"].items()}
+    shares = ", ".join(f"{app} {sum(counts)}" for app, counts in found.items())
+    return (
+        "Rows of a reach that no other fold had are counted in all errors, though a model says that it does "
+        f"not know them (by placement, over all seeds: {shares})."
+    )
 
 
 def seen(result: dict[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """What is held out, what is fitted to what, and what comes of it. Reads one file; decides by seed alone.
 
-Rule: a row is predicted by a fit that has seen no row of its placement, and none is left out of the count:
-one that could not be predicted is reported as such.
+Rule: a row is predicted by a fit that has seen no row of its placement, and none is left out of the count,
+also where its reach was not seen: there a model would say that it does not know, and the law is asked
+anyway.
 """
 
 from __future__ import annotations
@@ -42,7 +43,6 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
     """Errors |predicted - measured| / measured of one application's held-out rows."""
 
     rows: int
-    unpredicted: int
     mean: float
     median: float
     p95: float
@@ -102,19 +102,24 @@ def folds(rows: Sequence[Row], group: Callable[[Row], str], seed: int) -> NDArra
 
 
 def predicted(rows: Sequence[Row], group: Callable[[Row], str], seed: int) -> Array:
-    """Each row by the fit to the other folds; NaN where those know nothing of its reach."""
+    """Each row by the fit to the other folds."""
     fold, table = folds(rows, group, seed), Table.of([row.step for row in rows])
-    reach = np.array([row.step.gang.reach for row in rows])
-    result = np.full(len(rows), np.nan)
+    result = np.empty(len(rows))
     for number in range(FOLDS):
         out = fold == number
-        known = out & np.isin(reach, np.unique(reach[~out]))
-        result[known] = solve(table.only(~out)).predict(table.only(known))
+        result[out] = solve(table.only(~out)).predict(table.only(out))
     return result
 
 
+def unknown(rows: Sequence[Row], group: Callable[[Row], str], seed: int) -> int:
+    """How many rows have a reach that the other folds have not."""
+    fold = folds(rows, group, seed)
+    reach = np.array([row.step.gang.reach for row in rows])
+    return sum(int((~np.isin(reach[fold == n], reach[fold != n])).sum()) for n in range(FOLDS))
+
+
 def in_range(rows: Sequence[Row], group: Callable[[Row], str], seed: int) -> float:
-    """Share of rows in the predicted range, each by the model of the other folds."""
+    """Share of rows in the predicted range, each by the model of the other folds; unknown is outside."""
     fold, hits = folds(rows, group, seed), []
     for number in range(FOLDS):
         model = fit([row.step for row, one in zip(rows, fold, strict=True) if one != number])
@@ -130,15 +135,13 @@ def _within(model: ThroughputModel, row: Row) -> bool:
 
 def spread(rows: Sequence[Row], predictions: Array) -> Spread:
     ratios = predictions / np.array([row.step.step_s for row in rows]) - 1.0
-    known = ratios[np.isfinite(ratios)]
-    errors = np.abs(known)
+    errors = np.abs(ratios)
     return Spread(
         rows=len(rows),
-        unpredicted=len(rows) - len(known),
         mean=float(errors.mean()),
         median=float(np.median(errors)),
         p95=float(np.quantile(errors, 0.95)),
-        bias=float(known.mean()),
+        bias=float(ratios.mean()),
     )
 
 
@@ -158,7 +161,7 @@ def from_a_profile(rows: Sequence[Row]) -> tuple[Seen, list[Row], Array]:
     model = fit([row.step for row in few])
     assert isinstance(model, ThroughputModel), str(model)
     wide = [row for row in rows if row.step.gang.devices > SEEN_DEVICES_MAX]
-    guesses = np.array([model.step_s(row.step.batch_size, 1, row.step.gang) or np.nan for row in wide])
+    guesses = np.array([_known(model.step_s(row.step.batch_size, 1, row.step.gang)) for row in wide])
     return (
         Seen(
             fitted_rows=len(few),
@@ -172,10 +175,15 @@ def from_a_profile(rows: Sequence[Row]) -> tuple[Seen, list[Row], Array]:
     )
 
 
+def _known(step_s: float | None) -> float:
+    assert step_s is not None, "two hosts were profiled"
+    return step_s
+
+
 def by_devices(rows: Sequence[Row], predictions: Array) -> dict[str, float]:
     """Mean error of rows with 5 to 8 devices, 9 to 16, ..."""
     devices = np.array([row.step.gang.devices for row in rows])
     measured = np.array([row.step.step_s for row in rows])
     errors = np.abs(predictions / measured - 1.0)
     bands = {f"{half + 1}-{2 * half}": (devices > half) & (devices <= 2 * half) for half in (4, 8, 16, 32)}
-    return {name: float(np.nanmean(errors[rows])) for name, rows in bands.items() if rows.any()}
+    return {name: float(errors[rows].mean()) for name, rows in bands.items() if rows.any()}
