@@ -162,7 +162,7 @@ def live(jobs: list[LiveJob]) -> str:
             _row(
                 f"{job.script}, batch {job.batch_size}",
                 job.workers,
-                ", ".join(f"{1e3 * job.points_s[s]:.1f}" for s in sorted(job.points_s)),
+                ", ".join(f"{1e3 * job.points_s[s]:.1f} at {s}" for s in sorted(job.points_s)),
                 job.steps,
                 f"**{_percent(job.error())}**",
                 _percent(job.error(line=True)),
