@@ -894,7 +894,7 @@ class Engine:
 
         def update(job: Job) -> None:
             job.profile = event.profile
-            alone = event.profile.at(1, job.spec.gang)
+            alone = event.profile.at(1, job.gang)
             job.solo_step_s = alone.step_s if alone else job.solo_step_s
 
         self._ledger.rekey(job, update)
@@ -904,7 +904,7 @@ class Engine:
         """Have the throughput model of its profile fitted, if there is enough to fit it to."""
         if job.profile is None or job.profile.throughput is not None or job.spec.batch_size is None:
             return
-        payload = fitting.question(job.profile, job.spec.batch_size, job.spec.gang)
+        payload = fitting.question(job.profile, job.spec.batch_size, job.gang)
         if payload is None:
             return
         number = self._command_id()

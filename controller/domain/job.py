@@ -380,6 +380,13 @@ class Job(msgspec.Struct, kw_only=True):
         return self.spec.job_id
 
     @property
+    def gang(self) -> Gang:
+        """What it runs on, or asks for."""
+        if self.placement is None or not self.hosts_left:
+            return self.spec.gang
+        return Gang(devices=len(self.placement.devices), hosts=len(self.hosts_left))
+
+    @property
     def durable_step(self) -> int:
         return max(c.step for c in self.checkpoints) if self.checkpoints else 0
 

@@ -14,7 +14,7 @@ from cotenant.controller.domain.perf import Profile, step_s
 from cotenant.controller.domain.throughput import Coefficients, Gang, MeasuredStep, Reach, ThroughputModel
 from cotenant.controller.sim.thinking import think
 from cotenant.controller.tuning.kinds import KINDS
-from tests.controller.building import Desk, profile
+from tests.controller.building import Desk, profile, report
 
 LAW = Coefficients(fixed_s=0.05, per_sample_s=2e-3)
 POINTS = tuple((s, LAW.step_s(64, s, Gang()), 900.0 / s) for s in (1, 2, 4, 8))
@@ -97,6 +97,14 @@ def test_a_learned_profile_is_asked_about_once_and_the_model_is_kept() -> None:
     assert law.error_ratio < 1e-3
     assert desk.commands == [], "a model makes no new question"
     assert step_s(desk.job(1).profile, 64, 16, Gang()) == pytest.approx(LAW.step_s(64, 16, Gang()), rel=1e-3)
+
+
+def test_what_was_learned_on_two_hosts_is_asked_about_as_such() -> None:
+    desk = Desk("fifo", report("a", 2), report("b", 2))
+    desk.run(1, gpus=4, batch_size=64, iterations=100)
+    desk.tell(ev.ProfileLearned(job_id=desk.job(1).job_id, profile=profile(64, *POINTS)))
+    (asked,) = (command for command in desk.commands if isinstance(command, Think))
+    assert {step.gang for step in steps_in(asked.payload)} == {Gang(devices=4, hosts=2)}
 
 
 def test_a_profile_that_says_too_little_is_not_asked_about() -> None:
