@@ -1,6 +1,6 @@
 """The fit on measured step times of real applications, where the shared measurements are at hand.
 
-The whole validation, with its protocol, is `bench/throughput.py`. This is a small part of it, which fails when a
+The whole validation, with its protocol, is `bench/throughput.py`. This is a small part of it: it fails when a
 change of the law makes it worse.
 """
 
