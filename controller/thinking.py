@@ -61,6 +61,7 @@ class Thinking:
             model_sha256=result.model_sha256,
             values=result.values,
             error=result.error,
+            job_id=think.job_id,
         )
 
     async def _ask_child(self, think: Think) -> Result:
@@ -97,4 +98,4 @@ class Thinking:
 
 
 def failed(think: Think, why: str) -> Computed:
-    return Computed(request_id=think.request_id, model_sha256="", values=(), error=why)
+    return Computed(request_id=think.request_id, model_sha256="", values=(), error=why, job_id=think.job_id)

@@ -84,6 +84,8 @@ class Think(Command, frozen=True, kw_only=True, tag="Think"):
     request_id: int
     kind: str
     payload: dict[str, str | int | float | list[float]] = {}
+    job_id: JobId | None = None
+    """The job of which the engine asked it; None: a policy did."""
 
 
 AgentCommand = StartAttempt | StopAttempt | SaveAttempt | ForgetJob

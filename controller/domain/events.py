@@ -205,12 +205,14 @@ class PairObserved(Event, frozen=True, kw_only=True, tag="PairObserved"):
 
 
 class Computed(Event, frozen=True, kw_only=True, tag="Computed"):
-    """The answer to a `Compute` action."""
+    """The answer to a `Compute` action, or to what the engine asked of a job."""
 
     request_id: int
     model_sha256: str
     values: tuple[float, ...]
     error: str = ""
+    job_id: JobId | None = None
+    """That job; None for a policy's."""
 
 
 class AlarmRang(Event, frozen=True, kw_only=True, tag="AlarmRang"):

@@ -13,6 +13,7 @@ import msgspec
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.domain.reasons import Reason
+from cotenant.controller.domain.throughput import Gang
 
 LaunchMode = Literal["worker", "host"]
 
@@ -88,6 +89,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gpus(self) -> int:
         return self.gpus_min
+
+    @property
+    def gang(self) -> Gang:
+        """What it asks for; without a number of hosts it is taken for a gang of one."""
+        return Gang(devices=self.gpus_min, hosts=max(1, self.nodes))
 
 
 def _is_plain(spec: JobSpec) -> bool:
@@ -385,6 +391,13 @@ class Job(msgspec.Struct, kw_only=True):
     @property
     def job_id(self) -> JobId:
         return self.spec.job_id
+
+    @property
+    def gang(self) -> Gang:
+        """What it runs on, or asks for."""
+        if self.placement is None or not self.hosts_left:
+            return self.spec.gang
+        return Gang(devices=len(self.placement.devices), hosts=len(self.hosts_left))
 
     @property
     def durable_step(self) -> int:

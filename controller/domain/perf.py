@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from cotenant.controller.domain.throughput import Gang, ThroughputModel
+
 XiSource = Literal["observed", "measured", "predicted", "duty-cycle", "default"]
 
 
@@ -22,6 +24,8 @@ class ProfilePoint(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of one optimizer step: all its micro-batches, the gradient sync and the update."""
     memory_mib: float
     """Peak device memory of one worker."""
+    gang: Gang | None = None
+    """Where it was measured; None: on as many devices and hosts as the job has."""
 
     def __post_init__(self) -> None:
         if self.sub_batch < 1 or self.accumulation_steps < 1:
@@ -41,13 +45,19 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     """How many optimizer steps were measured."""
     source: str = "unknown"
+    throughput: ThroughputModel | None = None
+    """Fitted to the points, where they determine it."""
 
-    def at(self, accumulation_steps: int) -> ProfilePoint | None:
-        """The measured point for exactly this s, or None."""
+    def at(self, accumulation_steps: int, gang: Gang | None = None) -> ProfilePoint | None:
+        """The measured point for exactly this s (and this gang, if one is named), or None."""
         for point in self.points:
-            if point.accumulation_steps == accumulation_steps:
+            if point.accumulation_steps == accumulation_steps and _is_of(point, gang):
                 return point
         return None
+
+
+def _is_of(point: ProfilePoint, gang: Gang | None) -> bool:
+    return gang is None or point.gang is None or point.gang == gang
 
 
 class StepModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,13 +102,43 @@ def fit_step_model(profile: Profile, batch_size: int) -> StepModel | None:
     )
 
 
-def step_s(profile: Profile, batch_size: int, accumulation_steps: int) -> float | None:
-    """Seconds per optimizer step at s: measured if this s was profiled, else by the model."""
-    point = profile.at(accumulation_steps)
+def step_s(
+    profile: Profile, batch_size: int, accumulation_steps: int, gang: Gang | None = None
+) -> float | None:
+    """Seconds per optimizer step at s: measured if this s was profiled, else by a model.
+
+    The fitted law says how a step of this gang scales from the nearest s that was measured on it; without
+    such a point it is taken as it is. Without a law, or where it does not know the gang, the small model
+    serves, through points of this gang alone.
+
+    Args:
+        gang: what the job runs on; None where every point is of the job's own.
+    """
+    point = profile.at(accumulation_steps, gang)
     if point is not None:
         return point.step_s
-    model = fit_step_model(profile, batch_size)
+    own = _own(profile, gang)
+    law = profile.throughput
+    if law is not None and gang is not None and law.knows(gang):
+        return _by_law(law, own, batch_size, accumulation_steps, gang)
+    model = fit_step_model(own, batch_size)
     return None if model is None else model.step_s(accumulation_steps)
+
+
+def _own(profile: Profile, gang: Gang | None) -> Profile:
+    if gang is None or all(point.gang is None for point in profile.points):
+        return profile
+    return msgspec.structs.replace(profile, points=tuple(p for p in profile.points if _is_of(p, gang)))
+
+
+def _by_law(law: ThroughputModel, own: Profile, batch_size: int, s: int, gang: Gang) -> float:
+    def predicted_s(steps: int) -> float:
+        return law.coefficients.step_s(batch_size, steps, gang)
+
+    if not own.points:
+        return predicted_s(s)
+    near = min(own.points, key=lambda p: (abs(p.accumulation_steps - s), p.accumulation_steps))
+    return near.step_s * predicted_s(s) / predicted_s(near.accumulation_steps)
 
 
 def memory_mib(profile: Profile, accumulation_steps: int) -> float | None:

@@ -158,6 +158,13 @@ TEMPLATES: Final[dict[str, str]] = {
     "drained": "host {0} is drained",
     "suspect": "host {0} had {1} infrastructure failures in a row; "
     "`cotenant nodes resume {0}` trusts it again at once",
+    # Why there is no throughput model of a job.
+    "throughput-one-batch": "all {0} measured steps have micro-batches of {1} samples: what a micro-batch "
+    "costs by itself and what a sample adds cannot be told apart",
+    "throughput-few": "{0} measured steps do not determine a throughput model; it takes {1}",
+    "throughput-no-error": "{0} measured steps determine a throughput model, but not its error: fewer than "
+    "{1} can be predicted from the others",
+    "throughput-error": "no throughput model: it is off by {0} % on average over {1} steps it has not seen",
     # The engine's refusals of a policy's action.
     "refused-phase": "refused {0}: the job is {1}",
     "refused-devices": "refused {0}: device {1} is not available ({2})",

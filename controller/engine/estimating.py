@@ -30,7 +30,7 @@ def estimate_arrival(estimates: Estimates, spec: JobSpec) -> tuple[float | None,
     if spec.expected_s is not None:
         return spec.expected_s, "user"
     if spec.iterations is not None and spec.profile is not None and spec.batch_size is not None:
-        one = step_s(spec.profile, spec.batch_size, 1)
+        one = step_s(spec.profile, spec.batch_size, 1, spec.gang)
         if one is not None:
             return spec.iterations * one, "profile"
     same = estimates.by_command.get(_key(spec))

@@ -211,8 +211,8 @@ class Ledger:
         """Step time at s / step time at the whole batch, alone; 1 where nothing is known."""
         if accumulation_steps == 1 or job.profile is None or job.spec.batch_size is None:
             return 1.0
-        whole = step_s(job.profile, job.spec.batch_size, 1)
-        part = step_s(job.profile, job.spec.batch_size, accumulation_steps)
+        whole = step_s(job.profile, job.spec.batch_size, 1, job.gang)
+        part = step_s(job.profile, job.spec.batch_size, accumulation_steps, job.gang)
         return max(1.0, part / whole) if whole and part else 1.0
 
     def expected_slowdown(self, job: Job) -> float:

@@ -5,7 +5,11 @@ Rule: a word about another than the present attempt changes nothing.
 
 from __future__ import annotations
 
+import msgspec
+
 from cotenant.controller.domain import events as ev
+from cotenant.controller.domain import fitting
+from cotenant.controller.domain.commands import Think
 from cotenant.controller.domain.job import (
     ENDED,
     FIRST_STEP,
@@ -147,11 +151,27 @@ def on_profile(dispatch: Dispatch, event: ev.ProfileLearned) -> None:
 
     def update(job: Job) -> None:
         job.profile = event.profile
-        alone = event.profile.at(1)
+        alone = event.profile.at(1, job.gang)
         job.solo_step_s = alone.step_s if alone else job.solo_step_s
         learn_memory(dispatch.ledger, job)
 
     dispatch.ledger.rekey(job, update)
+    _ask_for_law(dispatch, job)
+
+
+def _ask_for_law(dispatch: Dispatch, job: Job) -> None:
+    """Have the throughput model of its profile fitted, if there is enough to fit it to."""
+    if job.profile is None or job.profile.throughput is not None or job.spec.batch_size is None:
+        return
+    payload = fitting.question(job.profile, job.spec.batch_size, job.gang)
+    if payload is None:
+        return
+    number = dispatch.command_id()
+    # Policies count their own requests upwards from 1.
+    think = Think(
+        command_id=number, request_id=-number, kind=fitting.KIND, payload=payload, job_id=job.job_id
+    )
+    dispatch.out.append(think)
 
 
 def on_pair(dispatch: Dispatch, event: ev.PairObserved) -> None:
@@ -163,4 +183,14 @@ def on_pair(dispatch: Dispatch, event: ev.PairObserved) -> None:
 
 
 def on_computed(dispatch: Dispatch, event: ev.Computed) -> None:
-    """Nothing to keep: the policy sees the event itself."""
+    """A policy sees the answer to its own request itself; one about a job's profile is kept with it."""
+    job = dispatch.ledger.jobs.get(event.job_id) if event.job_id is not None else None
+    law = fitting.model_of(event.values)
+    if job is None or job.profile is None or law is None or law.steps != len(job.profile.points):
+        return
+    profile = msgspec.structs.replace(job.profile, throughput=law)
+
+    def update(job: Job) -> None:
+        job.profile = profile
+
+    dispatch.ledger.rekey(job, update)

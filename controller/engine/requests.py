@@ -29,7 +29,7 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
     )
     job.remaining_s, job.estimate_source = estimate_arrival(ledger.estimates, spec)
     job.expected_load_s, job.expected_pause_s = estimate_overheads(ledger.estimates, spec)
-    if job.profile is not None and (alone := job.profile.at(1)) is not None:
+    if job.profile is not None and (alone := job.profile.at(1, spec.gang)) is not None:
         job.solo_step_s = alone.step_s
     if spec.hold:
         job.phase = Phase.HELD

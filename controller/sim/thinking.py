@@ -21,5 +21,11 @@ def think(command: Think) -> tuple[Computed, float]:
         error = ""
     except Exception as failure:  # noqa: BLE001 - whatever a computation raises is its answer
         model_sha256, values, error = "", (), f"{type(failure).__name__}: {failure}"
-    answer = Computed(request_id=command.request_id, model_sha256=model_sha256, values=values, error=error)
+    answer = Computed(
+        request_id=command.request_id,
+        model_sha256=model_sha256,
+        values=values,
+        error=error,
+        job_id=command.job_id,
+    )
     return answer, time.process_time() - began_s

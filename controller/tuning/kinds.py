@@ -17,6 +17,7 @@ Answer = tuple[str, tuple[float, ...]]
 KINDS: Final[dict[str, str]] = {
     "deferral-fit": "cotenant.controller.tuning.deferral:answer",
     "mean": "cotenant.controller.tuning.mean:answer",
+    "throughput-fit": "cotenant.controller.tuning.throughput:answer",
 }
 
 

@@ -58,8 +58,8 @@ def stretch(job: Job, accumulation_steps: int) -> float | None:
         return 1.0
     if job.profile is None or job.spec.batch_size is None:
         return None
-    whole = step_s(job.profile, job.spec.batch_size, 1)
-    part = step_s(job.profile, job.spec.batch_size, accumulation_steps)
+    whole = step_s(job.profile, job.spec.batch_size, 1, job.gang)
+    part = step_s(job.profile, job.spec.batch_size, accumulation_steps, job.gang)
     return max(1.0, part / whole) if whole and part else None
 
 

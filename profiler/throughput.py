@@ -1,0 +1,148 @@
+"""The throughput model of one job: fitted to its measured steps, with its error, or refused with the reason.
+
+Rule: no model without an error, and no error from the points that made it. Every measured step is predicted
+by a fit that has not seen its gang (or, where no other gang has its reach, the step itself), and what came of
+that is the model's error. Where the points cannot say this there is no model, and a caller goes by what was
+measured.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from cotenant.controller.domain.fitting import measured_steps
+from cotenant.controller.domain.perf import Profile
+from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain.throughput import Gang, MeasuredStep, Reach, ThroughputModel
+from cotenant.profiler.step_law import NOISE_MIN, Table, covariance, free_coefficients, solve
+
+FOLDS_MAX: Final = 10
+"""With more gangs than that several are left out together."""
+FOLDS_MIN: Final = 3
+ERROR_RATIO_MAX: Final = 0.5
+"""Above this the law does not describe the job."""
+IN_RANGE: Final = 0.8
+REACHES: Final[tuple[Reach, ...]] = ("device", "host", "hosts")
+
+
+class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
+    """One measured step beside what the others make of it."""
+
+    step: MeasuredStep
+    predicted_s: float
+
+    @property
+    def error_ratio(self) -> float:
+        """|predicted - measured| / measured."""
+        return abs(self.predicted_s / self.step.step_s - 1.0)
+
+
+def hold_out_points(profile: Profile, batch_size: int, gang: Gang) -> list[HeldOut]:
+    """Each point of a job's profile as the others predict it: of one gang, each s without that s."""
+    return hold_out(measured_steps(profile, batch_size, gang))
+
+
+def with_throughput(profile: Profile, batch_size: int, gang: Gang) -> tuple[Profile, Reason | None]:
+    """The profile with its model, or with none and why.
+
+    Raises:
+        SciPyMissing: no SciPy here.
+    """
+    found = fit(measured_steps(profile, batch_size, gang))
+    if isinstance(found, Reason):
+        return msgspec.structs.replace(profile, throughput=None), found
+    return msgspec.structs.replace(profile, throughput=found), None
+
+
+def fit(steps: Sequence[MeasuredStep]) -> ThroughputModel | Reason:
+    """The model of these steps, or why they do not determine one.
+
+    Raises:
+        SciPyMissing: no SciPy here.
+    """
+    table = Table.of(steps)
+    if (refusal := undetermined(table)) is not None:
+        return refusal
+    held_out = hold_out(steps)
+    if len({(h.step.gang, h.step.sub_batch) for h in held_out}) < FOLDS_MIN:
+        return because("throughput-no-error", len(steps), FOLDS_MIN)
+    errors = [h.error_ratio for h in held_out]
+    error_ratio = float(np.mean(errors))
+    if error_ratio > ERROR_RATIO_MAX:
+        return because("throughput-error", round(100 * error_ratio), len(held_out))
+    logs = np.array([np.log(h.predicted_s / h.step.step_s) for h in held_out])
+    noise = max(float(np.sqrt(np.mean(logs**2))), NOISE_MIN)
+    solution = solve(table)
+    open_ = covariance(solution, table, noise)
+    met = {step.gang.reach for step in steps}
+    return ThroughputModel(
+        coefficients=solution.coefficients,
+        reaches=tuple(reach for reach in REACHES if reach in met),
+        error_ratio=error_ratio,
+        noise=noise,
+        covariance=tuple(tuple(map(float, row)) for row in open_),
+        width=_width(len(steps) - len(free_coefficients(table))),
+        steps=len(steps),
+    )
+
+
+def undetermined(table: Table, *, spare: int = 1) -> Reason | None:
+    """Why these rows cannot tell the law's numbers apart with some to spare, or None if they can."""
+    if len(np.unique(table.sub_batch)) < 2:
+        size = float(table.sub_batch[0]) if len(table.sub_batch) else 0.0
+        return because("throughput-one-batch", len(table.sub_batch), size)
+    needed = len(_counted(table)) + spare
+    if len(table.step_s) < needed:
+        return because("throughput-few", len(table.step_s), needed)
+    return None
+
+
+def _counted(table: Table) -> list[int]:
+    """What points must determine: the overlap has a default to lean on."""
+    return free_coefficients(table)[: -1 if (table.devices > 1).any() else None]
+
+
+def hold_out(steps: Sequence[MeasuredStep]) -> list[HeldOut]:
+    """Each step predicted without its gang, or without itself alone where no other gang has its reach.
+
+    Steps of which the others say nothing are left out of the result.
+    """
+    table = Table.of(steps)
+    found: list[HeldOut] = []
+    for rows in _folds(steps):
+        rest = table.only(~rows)
+        if undetermined(rest, spare=0) is not None:
+            continue
+        known = {step.gang.reach for step, out in zip(steps, rows, strict=True) if not out}
+        wanted = [step for step, out in zip(steps, rows, strict=True) if out and step.gang.reach in known]
+        if not wanted:
+            continue
+        predicted = solve(rest).predict(Table.of(wanted))
+        found += [HeldOut(step=s, predicted_s=float(p)) for s, p in zip(wanted, predicted, strict=True)]
+    return found
+
+
+def _folds(steps: Sequence[MeasuredStep]) -> Iterator[NDArray[np.bool_]]:
+    """Which rows to leave out together, at most `FOLDS_MAX` times."""
+    gangs = {step.gang for step in steps}
+    kinds = [sum(gang.reach == step.gang.reach for gang in gangs) for step in steps]
+    keys = [
+        (step.gang.hosts, step.gang.devices, -1 if others > 1 else row)
+        for row, (step, others) in enumerate(zip(steps, kinds, strict=True))
+    ]
+    order = {key: number % FOLDS_MAX for number, key in enumerate(sorted(set(keys)))}
+    fold = np.array([order[key] for key in keys])
+    for number in sorted(set(order.values())):
+        yield fold == number
+
+
+def _width(freedom: int) -> float:
+    """Standard deviations to each side of a range that holds four of five, for so many degrees of freedom."""
+    stats = importlib.import_module("scipy.stats")
+    return float(stats.t.ppf((1.0 + IN_RANGE) / 2.0, max(1, freedom)))
