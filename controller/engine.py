@@ -54,6 +54,7 @@ from cotenant.controller.domain.job import (
     StopCause,
 )  # fmt: skip
 from cotenant.controller.domain.pairs import PairTable
+from cotenant.controller.domain.profiles import Known
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.domain.view import View
@@ -68,6 +69,7 @@ from cotenant.controller.estimating import (
     remaining_from,
 )  # fmt: skip
 from cotenant.controller.ledger import Ledger, Saved
+from cotenant.controller.learning import give_profile, known_profile, learn_profile
 from cotenant.controller.policies.base import Parameters, Policy, why_impossible
 
 MakePolicy = Callable[[str, Parameters], Policy]
@@ -86,6 +88,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     policy: PolicySettings = PolicySettings()
     checkpoint_every_s: float = 600.0
+    profile_s: float = 0.0
+    """T_prof of the profile in place; 0 = none."""
     keep_ended: int = 10_000
 
 
@@ -163,6 +167,15 @@ class Engine:
 
     def view(self) -> View:
         return self._ledger
+
+    @property
+    def known_profiles(self) -> Mapping[str, Known]:
+        """Kept for jobs to come, by key."""
+        return self._ledger.profiles.known
+
+    def loads_seen(self) -> list[float]:
+        """Seconds from launch to first step, of the last jobs that loaded here."""
+        return list(self._ledger.estimates.loads.get("", ()))
 
     def tenants(self, device_id: DeviceId) -> tuple[JobId, ...]:
         return tuple(self._ledger.tenants(device_id))
@@ -332,7 +345,8 @@ class Engine:
 
     def _send_start(self, job: Job, only: HostId | None = None) -> None:
         every_s = self.config.checkpoint_every_s
-        for command in starting.start_commands(self._ledger, job, every_s, self._command_id):
+        profile_s = self.config.profile_s
+        for command in starting.start_commands(self._ledger, job, every_s, profile_s, self._command_id):
             if only in (None, command.host_id):
                 self._out.append(command)
 
@@ -446,9 +460,10 @@ class Engine:
             phase_since_s=now_s,
             reason=because("submitted", spec.user or "somebody"),
             resumable=spec.resumable is True,
-            profile=spec.profile,
+            profile=known_profile(ledger, spec),
         )
-        job.remaining_s, job.estimate_source = estimate_arrival(ledger.estimates, spec)
+        job.profile_given = job.profile is not None
+        job.remaining_s, job.estimate_source = estimate_arrival(ledger.estimates, spec, job.profile)
         job.expected_load_s, job.expected_pause_s = estimate_overheads(ledger.estimates, spec)
         if job.profile is not None and (alone := job.profile.at(1)) is not None:
             job.solo_step_s = alone.step_s
@@ -462,7 +477,7 @@ class Engine:
     def _queue_or_block(self, job: Job) -> bool:
         """A queued job with an open dependency is blocked; with a failed one it is cancelled: False."""
         if not job.spec.after:
-            self._start_ageing(job)
+            self._ready(job)
             return True
         waits = None
         for dependency in job.spec.after:
@@ -480,8 +495,16 @@ class Engine:
         if waits is not None:
             self._ledger.change(job, Change.BLOCK, because("after-job", *waits))
         else:
-            self._start_ageing(job)
+            self._ready(job)
         return True
+
+    def _ready(self, job: Job) -> None:
+        """It waits for devices from now on. Its like may have been profiled since it came."""
+        self._start_ageing(job)
+        if job.profile is None and job.attempt == 0 and job.spec.after:
+            profile = known_profile(self._ledger, job.spec)
+            if profile is not None:
+                self._ledger.rekey(job, lambda job: give_profile(self._ledger, job, profile))
 
     def _start_ageing(self, job: Job) -> None:
         if self.config.policy.ageing_s > 0 and not job.aged:
@@ -808,6 +831,9 @@ class Engine:
         elif cause == "cancelled":
             assert reason is not None
             self._end(job, Change.CANCEL, reason)
+        elif cause == "profiled":
+            assert reason is not None
+            self._end(job, Change.FINISH, reason)
         elif cause == "time-limit":
             assert reason is not None
             self._end(job, Change.FAIL, reason)
@@ -890,13 +916,13 @@ class Engine:
         job = self._ledger.jobs.get(event.job_id)
         if job is None:
             return
+        self._ledger.rekey(job, lambda job: learn_profile(self._ledger, job, event))
+        current = event.attempt in (None, job.attempt) and job.phase in (Phase.LOADING, Phase.RUNNING)
+        if current and event.is_complete and job.spec.profiling == "only":
+            self._stop(job, "profiled", because("profiled"), save=False)
 
-        def update(job: Job) -> None:
-            job.profile = event.profile
-            alone = event.profile.at(1)
-            job.solo_step_s = alone.step_s if alone else job.solo_step_s
-
-        self._ledger.rekey(job, update)
+    def _on_forgotten(self, event: ev.ProfilesForgotten) -> None:
+        self._ledger.profiles.forget(event.keys)
 
     def _on_pair(self, event: ev.PairObserved) -> None:
         first, second = self._ledger.jobs.get(event.first), self._ledger.jobs.get(event.second)
@@ -1005,6 +1031,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     ev.TroubleSeen: Engine._on_trouble,
     ev.AttemptEnded: Engine._on_ended,
     ev.ProfileLearned: Engine._on_profile,
+    ev.ProfilesForgotten: Engine._on_forgotten,
     ev.PairObserved: Engine._on_pair,
     ev.Computed: Engine._on_computed,
     ev.AlarmRang: Engine._on_alarm,

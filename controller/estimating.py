@@ -12,7 +12,7 @@ from statistics import median
 from cotenant.controller.domain.events import ProgressSeen
 from cotenant.controller.domain.job import LOAD_S, PAUSE_S, Job, JobSpec, Phase
 from cotenant.controller.domain.pairs import signature
-from cotenant.controller.domain.perf import step_s
+from cotenant.controller.domain.perf import Profile, step_s
 from cotenant.controller.ledger import Estimates, Ledger
 
 KEPT_PER_COMMAND = 20
@@ -22,12 +22,15 @@ OVERRUN_RATIO = 0.1
 """A job past its estimate is expected to need this share of what it has had."""
 
 
-def estimate_arrival(estimates: Estimates, spec: JobSpec) -> tuple[float | None, str]:
-    """Expected training seconds of a new job, and where the number comes from."""
+def estimate_arrival(
+    estimates: Estimates, spec: JobSpec, profile: Profile | None = None
+) -> tuple[float | None, str]:
+    """Expected training seconds of a new job, and where the number comes from. `profile`: what is known of it."""
+    profile = profile if profile is not None else spec.profile
     if spec.expected_s is not None:
         return spec.expected_s, "user"
-    if spec.iterations is not None and spec.profile is not None and spec.batch_size is not None:
-        one = step_s(spec.profile, spec.batch_size, 1)
+    if spec.iterations is not None and profile is not None and spec.batch_size is not None:
+        one = step_s(profile, spec.batch_size, 1)
         if one is not None:
             return spec.iterations * one, "profile"
     same = estimates.by_command.get(_key(spec))

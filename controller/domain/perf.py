@@ -42,6 +42,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Launch to first optimizer step."""
     steps: int = 0
     """How many optimizer steps were measured."""
+    memory_mib_peak: float | None = None
+    """The most that one worker was seen to hold at the sub-batch it was started with; also of jobs that say
+    nothing of their steps. None if nobody measured it."""
     indicators: Indicators | None = None
     """Means and variances of Table 2 while it ran alone; None if nobody sampled them."""
     source: str = "unknown"
@@ -121,7 +124,7 @@ def memory_mib(profile: Profile, accumulation_steps: int) -> float | None:
         batch = hi.sub_batch * hi.accumulation_steps
         share = (batch / accumulation_steps - lo.sub_batch) / max(1, hi.sub_batch - lo.sub_batch)
         return lo.memory_mib + min(1.0, max(0.0, share)) * (hi.memory_mib - lo.memory_mib)
-    return below[-1].memory_mib if below else None
+    return below[-1].memory_mib if below else None if points else profile.memory_mib_peak
 
 
 class Interference(msgspec.Struct, frozen=True, kw_only=True):

@@ -117,6 +117,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "time-limit": "reached its time limit of {0} s",
     "checkpoint-deadline": "no checkpoint within {0} s after the stop request; goes back to step {1}",
     "finished": "finished",
+    "profiled": "its profile is complete, which is all it ran for",
     "user-failed": "failed: {0}",
     "infra-failed": "the infrastructure failed it: {0}",
     "stopped-as": "{0}",
