@@ -115,9 +115,7 @@ class Profiling:
         if not hellos and now_s >= self._started_s + BLIND_AFTER_S:
             inplace.watch_from_outside()
         alone = self._coordination.is_alone
-        inplace.clock(
-            now_s, alone=alone, is_training=self._first_step_s is not None or inplace.is_outside
-        )
+        inplace.clock(now_s, alone=alone, is_training=self._first_step_s is not None or inplace.is_outside)
         self._take_turns(inplace)
         if not may_ask or not alone or self._first_step_s is None or not self._coordination.can_turn:
             return []

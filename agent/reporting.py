@@ -32,9 +32,7 @@ Told = tuple[FromAttempt, Attempt]
 """A report, and the attempt's record once it is made."""
 
 
-def from_status(
-    attempt: Attempt, status: Status, host_id: HostId, device_type: str = ""
-) -> Iterator[Told]:
+def from_status(attempt: Attempt, status: Status, host_id: HostId, device_type: str = "") -> Iterator[Told]:
     """In the order in which things happen: started, hello, first step, checkpoints, profile."""
     job_id, number = attempt.key
     if status.started and not attempt.started:
@@ -74,9 +72,7 @@ def from_status(
     yield from _troubles(attempt, status.failed, host_id)
 
 
-def from_result(
-    attempt: Attempt, result: Result, host_id: HostId, device_type: str = ""
-) -> Iterator[Told]:
+def from_result(attempt: Attempt, result: Result, host_id: HostId, device_type: str = "") -> Iterator[Told]:
     """What no status had time to say, then the end."""
     last = Status(
         job_id=result.job_id,

@@ -350,7 +350,9 @@ class Supervision:
             self._judge_linger()
         if self._phase == "running":
             self._keep_agreeing()
-        self._say(self._profiling.advance(self._now_s, may_ask=self._phase == "running" and self._stop is None))
+        self._say(
+            self._profiling.advance(self._now_s, may_ask=self._phase == "running" and self._stop is None)
+        )
         self._tell_profile(is_over=self._phase == "clearing")
         if self._phase == "leaving" and self._now_s >= self._kill_s:
             self._out.append(EndRanks(force=True))

@@ -120,7 +120,11 @@ class Guard:
     @contextlib.contextmanager
     def note_buffers(self, model: torch.nn.Module) -> Iterator[None]:
         """Around a whole batch: a stateful forward pass is remembered, for the first time that s > 1."""
-        if not isinstance(model, torch.nn.Module) or self._buffers_checked.get(model) or model in self._refused:
+        if (
+            not isinstance(model, torch.nn.Module)
+            or self._buffers_checked.get(model)
+            or model in self._refused
+        ):
             yield
             return
         before = {name: value.clone() for name, value in _saved_buffers(model)}

@@ -160,7 +160,9 @@ class InPlace:
             self.is_complete = True
             return None
         self._asked, self._asked_s = True, self._clock_s
-        return Wish(s=s, count=max(least, WARM_UP_STEPS + math.ceil(self._window_s(accumulates) / expected_s)))
+        return Wish(
+            s=s, count=max(least, WARM_UP_STEPS + math.ceil(self._window_s(accumulates) / expected_s))
+        )
 
     def agreed(self, window: Window) -> None:
         """All ranks have promised it."""
@@ -257,9 +259,7 @@ class InPlace:
         news, self._news = self._news, False
         return news
 
-    def profile(
-        self, *, load_s: float | None, peak_mib: float | None, others_mib: float = 0.0
-    ) -> Profile:
+    def profile(self, *, load_s: float | None, peak_mib: float | None, others_mib: float = 0.0) -> Profile:
         """What was measured until now.
 
         Args:

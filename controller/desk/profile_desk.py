@@ -57,7 +57,9 @@ class ProfileDesk:
         if keys:
             self._core.happen(ProfilesForgotten(keys=keys, by=who.name))
             self._core.audit(who, "forget-profiles", ",".join(keys)[:200])
-        return wire.Done(request_id=request_id, lines=tuple(f"profile {key} is forgotten" for key in keys[:50]))
+        return wire.Done(
+            request_id=request_id, lines=tuple(f"profile {key} is forgotten" for key in keys[:50])
+        )
 
     def _of(self, who: Identity) -> dict[str, Known]:
         known = self._core.state.engine.known_profiles

@@ -253,12 +253,5 @@ FromAttempt = (
 )
 FromHost = HostJoined | HostSilent | HostBack | HostLost | HostDrained | HostResumed
 AnyEvent = (
-    FromUser
-    | FromHost
-    | FromAttempt
-    | ProgressSeen
-    | ProfilesForgotten
-    | PairObserved
-    | Computed
-    | AlarmRang
+    FromUser | FromHost | FromAttempt | ProgressSeen | ProfilesForgotten | PairObserved | Computed | AlarmRang
 )

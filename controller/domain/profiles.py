@@ -27,7 +27,16 @@ def base_key(spec: JobSpec) -> str:
         return ""
     launch = spec.launch
     env = (f"{name}={value}" for name, value in sorted(launch.env.items()) if name not in NOT_CONFIGURATION)
-    parts = (spec.user, spec.code_sha256, launch.mode, launch.workdir, str(spec.batch_size), *launch.argv, "", *env)
+    parts = (
+        spec.user,
+        spec.code_sha256,
+        launch.mode,
+        launch.workdir,
+        str(spec.batch_size),
+        *launch.argv,
+        "",
+        *env,
+    )
     return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 
