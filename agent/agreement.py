@@ -296,7 +296,8 @@ class Agreement:
         return self._next(now_s)
 
     def _not_there(self, now: Proposal) -> set[int]:
-        """A rank that is past the step of a save or a turn must have heard of it: else it would wait there."""
+        """A rank that is past the step of a save or a turn must have heard of it: else it would wait
+        there."""
         goes_on = now.wish.kind != "stop"
         past = {rank for rank, (step, _) in self._seen.items() if step > now.step and goes_on}
         return self._ranks - now.reached - past

@@ -127,7 +127,8 @@ class Coordination:
         return self._voice(self._agreement.ask("save", now_s)) if self.is_first else []
 
     def ask_to_stop(self, now_s: float) -> Voice:
-        """A stop goes before all else, of which none is wanted any more. A member waits for the coordinator."""
+        """A stop goes before all else, of which none is wanted any more. A member waits for the
+        coordinator."""
         if not self.is_first:
             return []
         dropped = self._agreement.drop("save", now_s) + self._agreement.drop("accumulate", now_s)

@@ -1,7 +1,7 @@
-"""The supervisor's part in the profile in place: it agrees with the ranks on windows and tells what they showed.
+"""The supervisor's part in the profile in place: agrees with the ranks on windows, tells what they showed.
 
-Rule: pure, and only the gang's first host measures: its ranks stand for all. Nothing here ever stops, fails or
-delays a job; where ranks cannot agree, or words are lost, there is less of a profile.
+Rule: pure, and only the gang's first host measures: its ranks stand for all. Nothing here ever stops, fails
+or delays a job; where ranks cannot agree, or words are lost, there is less of a profile.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ class Peak:
         """Nothing of what is measured now was left over from before (true until a restart failed)."""
 
     def read_mib(self) -> float | None:
-        """On a CUDA device what torch had allocated there, else what was resident; None if that is not known."""
+        """On a CUDA device what torch had allocated there, else what was resident; None if that is not
+        known."""
         if torch.cuda.is_initialized():
             return float(torch.cuda.max_memory_allocated()) / _MIB
         return _resident_peak_mib() if self._is_whole else None

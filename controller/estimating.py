@@ -25,7 +25,8 @@ OVERRUN_RATIO = 0.1
 def estimate_arrival(
     estimates: Estimates, spec: JobSpec, profile: Profile | None = None
 ) -> tuple[float | None, str]:
-    """Expected training seconds of a new job, and where the number comes from. `profile`: what is known of it."""
+    """Expected training seconds of a new job, and where the number comes from. `profile`: what is known of
+    it."""
     profile = profile if profile is not None else spec.profile
     if spec.expected_s is not None:
         return spec.expected_s, "user"

@@ -71,8 +71,8 @@ class Progress:
 
     schedule: Schedule | None = None
     turns: tuple[Any, ...] = ()
-    """Steps for which the supervisor has agreed on another s: `start`, `until`, `s` each. A checkpoint Session
-    keeps them up to date."""
+    """Steps for which the supervisor has agreed on another s: `start`, `until`, `s` each. A checkpoint
+    Session keeps them up to date."""
     completed: int = 0
     counted_for_us: bool = False
     """Someone else counts steps (a checkpoint Session); else the end of each `split` is one."""

@@ -1,13 +1,13 @@
-"""The profile of a job in place: what it needs at one s and another, measured while it trains for itself. Pure.
+"""The profile of a job in place: what it needs at one s and another, measured while it trains. Pure.
 
-Rule: the job is never run for the profile's sake, only watched. For some steps at a time all ranks use another
-s (a *window*, agreed on beforehand, over by itself, recorded in the job's checkpoints); a step counts only if
-all of it lay in one window, behind the first ones after the change, while nobody shared the job's devices.
-What was not measured is absent: nothing here is a default or a guess.
+Rule: the job is never run for the profile's sake, only watched. For some steps at a time all ranks use
+another s (a *window*, agreed on beforehand, over by itself, recorded in the job's checkpoints); a step
+counts only if all of it lay in one window, behind the first ones after the change, while nobody shared the
+job's devices. What was not measured is absent: nothing here is a default or a guess.
 
 Source: Castor section 7, which profiles each job for T_prof before it is admitted to the queue. Departs from
-it in that the job's own first attempt is the run (nobody's script is started twice), and in that T_prof counts
-only time alone, so that a co-tenant interrupts the profile and does not spoil it.
+it in that the job's own first attempt is the run (nobody's script is started twice), and in that T_prof
+counts only time alone, so that a co-tenant interrupts the profile and does not spoil it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ SAMPLE_PERIOD_S: Final = 0.5
 CHOICES_MAX: Final = 5
 """Different s at most, the ordered one included: 1, 2, 4, 8, 16."""
 ROUNDS: Final = 2
-"""How often each s is visited if time allows: apart in time, so that a slow minute does not hit one s alone."""
+"""How often each s is visited if time allows: apart in time, so that a slow minute does not hit one s
+alone."""
 WARM_UP_STEPS: Final = 2
 """At a window's beginning, not counted: allocators and caches settle."""
 COUNTED_STEPS_MIN: Final = 3

@@ -57,10 +57,9 @@ class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True):
             f"{each.gpus}" if each.hosts == 1 else f"{each.gpus} over {each.hosts} hosts"
             for each in self.series
         )
-        return (
-            f"{plural(len(self.series), 'job')} on {shapes} devices, about {duration(self.estimated_device_s)} of "
-            f"device time (a load of {duration(self.load_s)} and {duration(self.profile_s)} measured, on each)"
-        )
+        each = f"a load of {duration(self.load_s)} and {duration(self.profile_s)} measured, on each"
+        total = f"about {duration(self.estimated_device_s)} of device time"
+        return f"{plural(len(self.series), 'job')} on {shapes} devices, {total} ({each})"
 
     def account(self, results: tuple[Result, ...]) -> str:
         spent_s = sum(each.device_s for each in results)

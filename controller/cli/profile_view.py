@@ -1,4 +1,4 @@
-"""Profiles as tables, pages and JSON. `profile/1` is one series; `known-profile/1` what is kept of one kind."""
+"""Profiles as tables, pages and JSON: `profile/1` is one series, `known-profile/1` is kept of one kind."""
 
 from __future__ import annotations
 

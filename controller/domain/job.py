@@ -80,11 +80,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     hold: bool = False
     profile: Profile | None = None
     profiling: Literal["auto", "never", "only"] = "auto"
-    """auto: measured in place, while its first attempt runs alone, if no like job was before. only: it runs for
-    its profile's sake and ends when that is complete (`cotenant profile`)."""
+    """auto: measured in place, while its first attempt runs alone, if no like job was before. only: it runs
+    for its profile's sake and ends when that is complete (`cotenant profile`)."""
     code_sha256: str = ""
-    """Of the script, what lies beside it and the libraries it would load, as the submitter's machine has them;
-    empty if nobody could read them. Jobs with the same one may share a profile."""
+    """Of the script, what lies beside it and the libraries it would load, as the submitter's machine has
+    them; empty if nobody could read them. Jobs with the same one may share a profile."""
     launch: Launch = Launch()
 
     def __post_init__(self) -> None:

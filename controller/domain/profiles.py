@@ -1,8 +1,9 @@
 """Profiles of kinds of jobs, kept for the next one: what was measured once is not measured again.
 
 Rule: a profile is only used for a job of the same user with the same command, code and configuration, on the
-same type of device and as many of them: `key_of` is all of that. Where the code is not known (nobody could read
-it when the job was submitted) nothing is kept. The store is bounded; the one that was used longest ago goes.
+same type of device and as many of them: `key_of` is all of that. Where the code is not known (nobody could
+read it when the job was submitted) nothing is kept. The store is bounded; the one that was used longest ago
+goes.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from cotenant.controller.domain.job import JobSpec
 from cotenant.controller.domain.perf import Profile
 
 PROFILES_MAX = 1000
-_SECRET_FREE = 12
-"""Characters of a key that people see and type."""
+KEY_CHARACTERS = 12
+"""People see and type keys."""
 
 
 def base_key(spec: JobSpec) -> str:
@@ -40,11 +41,11 @@ def base_key(spec: JobSpec) -> str:
     return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 
-NOT_CONFIGURATION = frozenset(
-    "COLUMNS DISPLAY HISTFILE HOSTNAME LINES MAIL OLDPWD PWD SHLVL SSH_AUTH_SOCK SSH_CLIENT SSH_CONNECTION SSH_TTY "
-    "TERM TMPDIR WINDOWID XDG_RUNTIME_DIR XDG_SESSION_ID COTENANT_ARRAY_INDEX COTENANT_PROFILING "
-    "SLURM_ARRAY_TASK_ID".split()
-)
+NOT_CONFIGURATION = frozenset((
+    "COLUMNS", "DISPLAY", "HISTFILE", "HOSTNAME", "LINES", "MAIL", "OLDPWD", "PWD", "SHLVL", "SSH_AUTH_SOCK",
+    "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "TERM", "TMPDIR", "WINDOWID", "XDG_RUNTIME_DIR",
+    "XDG_SESSION_ID", "COTENANT_ARRAY_INDEX", "COTENANT_PROFILING", "SLURM_ARRAY_TASK_ID",
+))  # fmt: skip
 """Variables of a shell, a session or a task, which say nothing about what is computed."""
 
 
@@ -54,7 +55,7 @@ def key_of(spec: JobSpec, hosts: int, device_type: str) -> str:
     if not base or not device_type:
         return ""
     parts = (base, str(spec.gpus_min), str(hosts), device_type)
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_SECRET_FREE]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:KEY_CHARACTERS]
 
 
 class Known(msgspec.Struct, kw_only=True):

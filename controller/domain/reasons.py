@@ -142,5 +142,6 @@ TEMPLATES: Final[dict[str, str]] = {
     "refused-accumulation": "refused {0}: {1} accumulation steps are not possible ({2})",
     "refused-time": "refused to wake at {0} s",
     "refused-resumable": "refused to preempt {0}: it cannot resume",
+    "refused-profiling": "refused: nobody is preempted for a job that only runs to be measured",
     "refused-class": "refused to preempt {0}: it has class hp",
 }

@@ -1,7 +1,8 @@
-"""What a command would run, as one hash: its script, the modules beside it, its configuration files, its libraries.
+"""What a command would run, as one hash: script, modules beside it, configuration files, libraries.
 
-Rule: reads files, starts nothing. A hash that leaves out something that matters would hand a job the profile of
-another; so whatever is too large to be read, or cannot be, means that there is no hash, and the job is measured.
+Rule: reads files, starts nothing. A hash that leaves out something that matters would hand a job the
+profile of another; so whatever is too large to be read, or cannot be, means that there is no hash, and the
+job is measured.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ def code_sha256(argv: Sequence[str], workdir: Path, path: str) -> str:
     """The hash, or an empty text where the code is not known from here. `path` is the job's PATH.
 
     Counted in: each file that the command line names, with its content; every Python file in and below the
-    folder of each Python script (of the working directory for `python -m`), which is where it imports from; the
-    program's own file name and size, and the names of the packages installed in its environment, which carry
-    their versions. Modules elsewhere on PYTHONPATH are known by that variable alone.
+    folder of each Python script (of the working directory for `python -m`), which is where it imports from;
+    the program's own file name and size, and the names of the packages installed in its environment, which
+    carry their versions. Modules elsewhere on PYTHONPATH are known by that variable alone.
     """
     digest = hashlib.sha256()
     try:

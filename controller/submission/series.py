@@ -1,8 +1,8 @@
 """The full profile of a command: the same job on 1, 2, 4, ... devices of a host, then over two hosts. Pure.
 
-Rule: every configuration is an ordinary job in the queue, placed by the controller like any other: no device is
-emptied for it and nobody is preempted for it by us. It shares with nobody, knows that it is only measured
-(COTENANT_PROFILING=1), and ends when its profile is complete.
+Rule: every configuration is an ordinary job in the queue, placed by the controller like any other: no
+device is emptied for it and nobody is preempted for it by us. It shares with nobody, knows that it is only
+measured (COTENANT_PROFILING=1), and ends when its profile is complete.
 
 Source: Castor section 7: powers of two within a node; over nodes not more than two, so that short jobs do not
 queue for long and the cost of crossing hosts is still seen.

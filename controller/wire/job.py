@@ -85,8 +85,9 @@ CONFIRM: Final = "confirm"
 STOPPED: Final = "stopped"
 """{step}: this rank reached the agreed stop step, its state is durable, and it exits next."""
 STRETCH: Final = "stretch"
-"""{first, step, s, memory_mib: float | null}: the steps after `first` up to `step` are over, between two agreed
-turns of s; `memory_mib` is this process's own peak in them (resident on CPU, allocated on a CUDA device)."""
+"""{first, step, s, memory_mib: float | null}: the steps after `first` up to `step` are over, between two
+agreed turns of s; `memory_mib` is this process's own peak in them (resident on CPU, allocated on a CUDA
+device)."""
 FAILED: Final = "failed"
 """{what: "save" | "load" | "accumulate", error}: the named thing failed; the process may go on."""
 
@@ -96,7 +97,8 @@ STOP_AT: Final = "stop_at"
 SAVE_AT: Final = "save_at"
 """{proposal, step, phase}: save at that step and go on."""
 ACCUMULATE_AT: Final = "accumulate_at"
-"""{proposal, step, phase, s, until}: after `step` completed steps use s, after `until` the ordered s again."""
+"""{proposal, step, phase, s, until}: after `step` completed steps use s, after `until` the ordered s
+again."""
 
 PHASE_PROPOSE: Final = "propose"
 PHASE_COMMIT: Final = "commit"
