@@ -118,11 +118,14 @@ class Agreement:
     def ask(self, kind: Kind, now_s: float, *, s: int = 1, count: int = 0) -> Words:
         """Start towards an agreement, or queue behind the one under way. Asking again changes nothing.
 
-        A turn ("accumulate") is for `s` during `count` steps.
+        A turn ("accumulate") is for `s` during `count` steps; one that is agreed on is behind us.
         """
         self.gave_up.discard(kind)
-        paused = self._pause.wish.kind if self._pause is not None else None
-        if kind not in {wish.kind for wish in self._wanted} | {self._under_way, paused}:
+        busy = {wish.kind for wish in self._wanted}
+        busy |= {self._pause.wish.kind} if self._pause is not None else set()
+        if self._now is not None and not (kind == "accumulate" and self._now.committed):
+            busy.add(self._now.wish.kind)
+        if kind not in busy:
             self._wanted.append(Wish(kind=kind, s=s, count=count))
         return self._next(now_s)
 
@@ -199,10 +202,6 @@ class Agreement:
     @property
     def _ranks(self) -> set[int]:
         return self._near | self._far
-
-    @property
-    def _under_way(self) -> Kind | None:
-        return self._now.wish.kind if self._now is not None else None
 
     @staticmethod
     def _due_s(now: Proposal) -> float:

@@ -240,7 +240,7 @@ class Supervision:
                 coordination.saw_step(rank, step, now_s)
                 self._profiling.stepped(word, now_s)
             case Stretch(rank=rank, step=step):
-                coordination.saw_step(rank, step, now_s)
+                self._say(coordination.reached(rank, step, now_s))
                 if self._profiling.stretch_over(word, now_s):
                     self._out.append(TakeSample())
             case Saving(rank=rank, step=step):

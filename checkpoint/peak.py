@@ -30,13 +30,13 @@ class Peak:
     def read_mib(self) -> float | None:
         """On a CUDA device what torch had allocated there, else what was resident; None if that is not
         known."""
-        if torch.cuda.is_initialized():
+        if _on_cuda():
             return float(torch.cuda.max_memory_allocated()) / _MIB
         return _resident_peak_mib() if self._is_whole else None
 
     def restart(self) -> None:
         """The next stretch begins."""
-        if torch.cuda.is_initialized():
+        if _on_cuda():
             torch.cuda.reset_peak_memory_stats()
             return
         _give_back()
@@ -45,6 +45,10 @@ class Peak:
             self._is_whole = True
         except OSError:  # Some sandboxes forbid it: a peak of before would be taken for this stretch's.
             self._is_whole = False
+
+
+def _on_cuda() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def _give_back() -> None:

@@ -246,8 +246,8 @@ class Engine:
             self._ledger.check()
 
     def _spared(self, decision: Decision) -> list[AnyAction]:
-        """Nobody is preempted for a job that only runs to be measured: neither the victim's preemption nor the
-        placement on its devices is carried out."""
+        """Nobody is preempted for a job that only runs to be measured: neither the victim's preemption nor
+        the placement on its devices is carried out."""
         jobs = self._ledger.jobs
         measured = [
             action

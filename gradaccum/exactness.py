@@ -118,13 +118,10 @@ class Guard:
         self._buffers_checked[model] = True
 
     @contextlib.contextmanager
-    def note_buffers(self, model: torch.nn.Module) -> Iterator[None]:
+    def note_buffers(self, model: Any) -> Iterator[None]:
         """Around a whole batch: a stateful forward pass is remembered, for the first time that s > 1."""
-        if (
-            not isinstance(model, torch.nn.Module)
-            or self._buffers_checked.get(model)
-            or model in self._refused
-        ):
+        is_module = isinstance(model, torch.nn.Module)
+        if not is_module or self._buffers_checked.get(model) or model in self._refused:
             yield
             return
         before = {name: value.clone() for name, value in _saved_buffers(model)}

@@ -25,6 +25,8 @@ from cotenant.profiler.sources import Indicator, Sample, Summary, summarise
 
 SAMPLE_PERIOD_S: Final = 0.5
 """How often indicators are read inside a window; their variance depends on it."""
+CLOSED_S_MAX: Final = 0.05
+"""A sample that is taken because a window is over comes within this, or says something else."""
 CHOICES_MAX: Final = 5
 """Different s at most, the ordered one included: 1, 2, 4, 8, 16."""
 ROUNDS: Final = 2
@@ -94,6 +96,9 @@ class InPlace:
         self._alone_since_s: float | None = started_s
         self._window: Window | None = None
         self._opened_s = math.inf
+        self._closed: tuple[float, float, int] | None = None
+        """Of a window that is just over: when it opened and closed, and its s; a last sample may be on its
+        way."""
         self._asked = False
         self._asked_s = started_s
         self._step = 0
@@ -238,14 +243,19 @@ class InPlace:
         if step == window.start:
             self._opened_s, self._sampled_s = now_s, math.inf
         elif step >= window.until:
+            self._closed = (self._opened_s, now_s, window.s)
             self._close()
 
     def sampled(self, sample: Sample, now_s: float) -> None:
         """Indicators since the sample before. They count where both lie in one window at the ordered s."""
         before_s, self._sampled_s = self._sampled_s, now_s
         alone = self._alone_since_s is not None and self._alone_since_s <= before_s < now_s
-        window = self._window
-        at_ordered = window is not None and window.s == self._ordered and self._opened_s <= before_s
+        closed, self._closed = self._closed, None
+        if closed is not None and now_s - closed[1] <= CLOSED_S_MAX:
+            opened_s, s = closed[0], closed[2]
+        else:
+            opened_s, s = self._opened_s, self._window.s if self._window is not None else 0
+        at_ordered = s == self._ordered and opened_s <= before_s
         if alone and (at_ordered or self.is_outside) and not self.is_complete:
             self._samples.append(sample)
             self._news = True

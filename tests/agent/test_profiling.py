@@ -153,6 +153,10 @@ class Job:
         return self.finish
 
 
+def is_over(job: Job) -> bool:
+    return job.status.profile_complete
+
+
 def test_within_t_prof_every_s_is_measured_while_the_job_trains_for_itself() -> None:
     job = Job().loads().trains(60.0)
     assert job.status.profile_complete
@@ -184,13 +188,13 @@ def test_a_co_tenant_interrupts_and_what_was_measured_until_then_is_told() -> No
     turns = len(job.turns)
     job.happens(CompanyNow(alone=False))
     profile = job.status.profile
-    assert profile is not None and not job.status.profile_complete
+    assert profile is not None and not is_over(job)
     assert profile.points and profile.points[0].accumulation_steps == 1
     job.trains(60.0)
     assert len(job.turns) == turns, "beside a co-tenant nothing is tried"
     job.happens(CompanyNow(alone=True))
     job.trains(60.0)
-    assert job.status.profile_complete and job.status.profile_no == 2
+    assert is_over(job) and job.status.profile_no == 2
 
 
 def test_a_job_that_ends_early_leaves_what_was_measured() -> None:

@@ -94,9 +94,7 @@ def _ended(replies: ModuleType, job_id: str) -> wire.JobView:
 def _shown(replies: ModuleType, controller: StandIn, job_id: str) -> wire.Shown:
     spec = controller.asked_for(wire.Submit)[-1].specs[0]
     job = _ended(replies, job_id)
-    return wire.Shown(
-        request_id=0, job=job, spec=spec, attempts=(), now_s=0.0, wall_s=0.0, profile=MEASURED
-    )
+    return wire.Shown(request_id=0, job=job, spec=spec, attempts=(), now_s=0.0, wall_s=0.0, profile=MEASURED)
 
 
 # --- The series -------------------------------------------------------------------------------------
@@ -114,7 +112,9 @@ def test_the_full_series_is_one_job_for_each_power_of_two_and_two_hosts_at_most(
         assert (spec.profiling, spec.share, spec.batch_size) == ("only", "never", 8)
     assert len({spec.code_sha256 for spec in submit.specs}) == 1 and submit.specs[0].code_sha256
     # 13 devices for a load of 5 s and 60 s each.
-    assert "5 jobs on 1, 2, 4, 2 over 2 hosts, 4 over 2 hosts devices, about 14m05s of device time" in result.err
+    assert (
+        "5 jobs on 1, 2, 4, 2 over 2 hosts, 4 over 2 hosts devices, about 14m05s of device time" in result.err
+    )
     assert "1m40s of device time were used; 14m05s were expected" in result.err
     assert result.out.splitlines()[0].split()[:5] == ["GPUS", "HOSTS", "JOB", "S", "SUB-BATCH"]
     assert len(result.out.splitlines()) == 1 + 5 * len(POINTS)

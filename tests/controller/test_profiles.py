@@ -1,4 +1,5 @@
-"""Profiles in the controller: who is measured, what follows from it, what is kept for the next job, and for whom."""
+"""Profiles in the controller: who is measured, what follows from it, what is kept for the next job, and for
+whom."""
 
 from __future__ import annotations
 
@@ -239,7 +240,7 @@ def test_what_is_forgotten_is_measured_anew() -> None:
 
 def test_kept_profiles_outlive_the_controller() -> None:
     made = kept_from_first()
-    snapshot = unpack(pack(made.engine.snapshot()), Snapshot)
+    snapshot: Snapshot = unpack(pack(made.engine.snapshot()), Snapshot)
     again = Engine(registry.make, made.engine.config, validate=True)
     again.restore(snapshot)
     assert again.known_profiles == made.engine.known_profiles and again.known_profiles

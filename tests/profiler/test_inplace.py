@@ -27,7 +27,8 @@ LEAD_STEPS = 3
 
 
 class Trainer:
-    """A job that trains and reports each step; t(s) = fixed * s + rest, memory = base + per_row * batch / s."""
+    """A job that trains and reports each step; t(s) = fixed * s + rest, memory = base + per_row * batch /
+    s."""
 
     def __init__(self, *, batch: int | None = 16, fixed_s: float = 0.02, rest_s: float = 0.1) -> None:
         self.batch, self.fixed_s, self.rest_s = batch, fixed_s, rest_s
@@ -82,6 +83,10 @@ class Trainer:
             start = self.step + LEAD_STEPS
             self.windows.append(Window(start=start, until=start + wish.count, s=wish.s))
             inplace.agreed(self.windows[-1])
+
+
+def is_over(inplace: InPlace) -> bool:
+    return inplace.is_complete
 
 
 def result(inplace: InPlace, peak_mib: float | None = None) -> Profile:
@@ -176,11 +181,11 @@ def test_steps_beside_a_co_tenant_do_not_count_and_t_prof_waits_for_the_job_to_b
     seen = len(trainer.windows)
     trainer.train(inplace, 2000)
     assert len(trainer.windows) == seen, "no window is asked for beside a co-tenant"
-    assert not inplace.is_complete
+    assert not is_over(inplace)
     assert all(point.step_s == pytest.approx(0.12) for point in result(inplace).points)
     trainer.alone, trainer.slower = True, 1.0
     trainer.train(inplace, 2000)
-    assert inplace.is_complete
+    assert is_over(inplace)
     for point in result(inplace).points:
         assert point.step_s == pytest.approx(trainer.step_s(point.accumulation_steps))
 
@@ -246,9 +251,7 @@ def test_samples_count_only_where_they_lie_in_a_window_at_the_whole_batch() -> N
     inplace = Trainer().begin(1000.0)
 
     def stretch(first: int, step: int, now_s: float, s: int = 1) -> None:
-        inplace.stretch_over(
-            first=first, step=step, s=s, memory_mib=None, is_first_rank=True, now_s=now_s
-        )
+        inplace.stretch_over(first=first, step=step, s=s, memory_mib=None, is_first_rank=True, now_s=now_s)
 
     inplace.sampled(sample(0.9), 0.5)  # Before any window.
     assert inplace.wish(0.1, accumulates=True) is not None
