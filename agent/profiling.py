@@ -30,6 +30,7 @@ class Profiling:
         self._coordination = coordination
         self._inplace: InPlace | None = None
         self._started_s = inf
+        self._clock_s = -inf
         self._first_step_s: float | None = None
         self._turn: ToRank | None = None
         self._others_mib = 0.0
@@ -57,15 +58,13 @@ class Profiling:
 
     @property
     def next_alarm_s(self) -> float:
-        return self._due_s if self.is_sampling else inf
-
-    @property
-    def _due_s(self) -> float:
-        if not self._progress.hellos:
-            return self._started_s + BLIND_AFTER_S
-        return self._clock_s + LOOK_PERIOD_S
-
-    _clock_s = -inf
+        """Always ahead of the last `advance`."""
+        inplace = self._inplace
+        if inplace is None or inplace.is_complete:
+            return inf
+        if self._first_step_s is not None or inplace.is_outside:
+            return self._clock_s + LOOK_PERIOD_S
+        return inf if self._progress.hellos else self._started_s + BLIND_AFTER_S
 
     # --- What is heard --------------------------------------------------------------------------------
 

@@ -28,10 +28,15 @@ class Peak:
         """Nothing of what is measured now was left over from before (true until a restart failed)."""
 
     def read_mib(self) -> float | None:
-        """On a CUDA device what torch had allocated there, else what was resident; None if that is not
-        known."""
+        """What it takes of its device: on CUDA what torch had allocated at most, and what is in use there beside
+        torch (the context, the driver); else what was resident. None if that is not known.
+
+        Only true while nobody else uses the device.
+        """
         if _on_cuda():
-            return float(torch.cuda.max_memory_allocated()) / _MIB
+            free, total = torch.cuda.mem_get_info()
+            beside = total - free - torch.cuda.memory_reserved()
+            return float(beside + torch.cuda.max_memory_allocated()) / _MIB
         return _resident_peak_mib() if self._is_whole else None
 
     def restart(self) -> None:

@@ -71,6 +71,7 @@ from cotenant.controller.estimating import (
 from cotenant.controller.learning import give_profile, known_profile, learn_profile
 from cotenant.controller.ledger import Ledger, Saved
 from cotenant.controller.policies.base import Parameters, Policy, why_impossible
+from cotenant.controller.sparing import spared
 
 MakePolicy = Callable[[str, Parameters], Policy]
 AlarmKind = Literal["deadline", "limit", "back-off", "age", "probation", "wake"]
@@ -234,9 +235,9 @@ class Engine:
 
     def _commit(self, decision: Decision) -> None:
         self.decision = decision
-        spared = self._spared(decision)
+        kept_back = spared(self._ledger, decision.actions)
         for action in decision.actions:
-            refusal = self._carry_out(action) if action not in spared else because("refused-profiling")
+            refusal = self._carry_out(action) if action not in kept_back else because("refused-profiling")
             if refusal is not None:
                 self.refusals.append(refusal)
         self._launch_reserved()
@@ -244,35 +245,6 @@ class Engine:
             self._ledger.forget_job(next(iter(self._ledger.ended)))
         if self._validate:
             self._ledger.check()
-
-    def _spared(self, decision: Decision) -> list[AnyAction]:
-        """Nobody is preempted for a job that only runs to be measured: neither the victim's preemption nor
-        the placement on its devices is carried out."""
-        jobs = self._ledger.jobs
-        measured = [
-            action
-            for action in decision.actions
-            if isinstance(action, Place)
-            and (job := jobs.get(action.job_id)) is not None
-            and job.spec.profiling == "only"
-        ]
-        if not measured:
-            return []
-        wanted = {device_id for action in measured for device_id in action.devices}
-        preempting = [
-            action
-            for action in decision.actions
-            if isinstance(action, Preempt)
-            and (victim := jobs.get(action.job_id)) is not None
-            and victim.placement is not None
-            and not wanted.isdisjoint(victim.placement.devices)
-        ]
-        taken = {d for action in preempting for d in self._held_by(action.job_id)}
-        return [*preempting, *(each for each in measured if not taken.isdisjoint(each.devices))]
-
-    def _held_by(self, job_id: JobId) -> tuple[DeviceId, ...]:
-        placement = self._ledger.jobs[job_id].placement
-        return placement.devices if placement is not None else ()
 
     # --- Actions of the policy ---------------------------------------------------------------------
 

@@ -72,7 +72,9 @@ def about() -> None:
 def measure(
     flags: Options,
     command: Annotated[list[str] | None, typer.Argument(metavar="[--] CMD...", show_default=False)] = None,
-    output: OutputFlag = None,
+    form: Annotated[
+        str | None, typer.Option("-o", metavar="table|json", help="Format of the result.", show_default=False)
+    ] = None,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> int:
@@ -81,9 +83,8 @@ def measure(
     Each is a job in the queue, with COTENANT_PROFILING=1 set, that shares with nobody and ends when it has
     been measured; no device is emptied for it. -g and -N are upper limits here. Ctrl-C cancels what is left.
     """
-    form = "json" if as_json or output == "json" else "table"
-    if output not in (None, "json", "table"):
-        raise Problem("usage", f"profile has no format {output!r}", "formats are table and json")
+    if form not in (None, "json", "table"):
+        raise Problem("usage", f"profile has no format {form!r}", "formats are table and json")
     if "array" in flags or "profile" in flags:
         raise Problem("usage", "--array and --profile make no sense here", "leave them out")
     limits = {key: flags.pop(key).value for key in ("gpus", "nodes") if key in flags}
@@ -95,7 +96,7 @@ def measure(
         run = SeriesRun(client, plan, request)
         completed = run.to_the_end()
         results = run.results()
-    if form == "json":
+    if as_json or form == "json":
         write_json(series_json(plan, results))
     else:
         print(series_table(results))

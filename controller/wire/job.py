@@ -86,8 +86,8 @@ STOPPED: Final = "stopped"
 """{step}: this rank reached the agreed stop step, its state is durable, and it exits next."""
 STRETCH: Final = "stretch"
 """{first, step, s, memory_mib: float | null}: the steps after `first` up to `step` are over, between two
-agreed turns of s; `memory_mib` is this process's own peak in them (resident on CPU, allocated on a CUDA
-device)."""
+agreed turns of s; `memory_mib` is this process's own peak in them (resident; on a CUDA device what it takes
+there)."""
 FAILED: Final = "failed"
 """{what: "save" | "load" | "accumulate", error}: the named thing failed; the process may go on."""
 

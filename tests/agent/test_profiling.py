@@ -73,6 +73,15 @@ class Job:
         self.finish: Finish | None = None
         self.happens(Started())
 
+    def rings(self, seconds: float) -> None:
+        """Time passes from alarm to alarm, as a supervisor's loop has it."""
+        until_s = self.now_s + seconds
+        while (alarm_s := self.supervision.next_alarm_s) <= until_s:
+            assert alarm_s > self.now_s, "an alarm that never stops ringing"
+            self.now_s = alarm_s
+            self.happens(Ticked())
+        self.now_s = until_s
+
     @property
     def status(self) -> Status:
         return self.supervision.status
@@ -237,3 +246,12 @@ def test_a_member_host_of_a_gang_leaves_the_measuring_to_the_first() -> None:
     supervision = Supervision(order_of(gang=gang), 0.0)
     supervision.handle(Started(), 0.0)
     assert not supervision.is_profiling
+
+
+def test_no_alarm_rings_for_ever_whatever_the_job_has_said() -> None:
+    Job().rings(100.0)
+    Job().loads(30.0).rings(100.0)
+    Job().loads().trains(3.0).rings(100.0)
+    job = Job().loads().trains(60.0)
+    assert is_over(job)
+    job.rings(100.0)
