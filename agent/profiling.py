@@ -111,7 +111,9 @@ class Profiling:
             return []
         self._clock_s = now_s
         hellos = self._progress.hellos
-        if not hellos and now_s >= self._started_s + BLIND_AFTER_S:
+        if hellos:
+            inplace.watch_from_inside()
+        elif now_s >= self._started_s + BLIND_AFTER_S:
             inplace.watch_from_outside()
         alone = self._coordination.is_alone
         inplace.clock(now_s, alone=alone, is_training=self._first_step_s is not None or inplace.is_outside)

@@ -28,8 +28,8 @@ class Peak:
         """Nothing of what is measured now was left over from before (true until a restart failed)."""
 
     def read_mib(self) -> float | None:
-        """What it takes of its device: on CUDA what torch had allocated at most, and what is in use there beside
-        torch (the context, the driver); else what was resident. None if that is not known.
+        """What it takes of its device: on CUDA what torch had allocated at most, and what is in use there
+        beside torch (the context, the driver); else what was resident. None if that is not known.
 
         Only true while nobody else uses the device.
         """

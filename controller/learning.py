@@ -73,6 +73,6 @@ def _keep(ledger: Ledger, job: Job, event: ProfileLearned, hosts: int) -> None:
         profile=event.profile,
         learned_s=ledger.now_s,
         job_id=job.job_id,
-        is_complete=event.is_complete,
+        is_complete=event.is_complete and bool(event.profile.points or event.profile.indicators),
     )
     ledger.profiles.keep(key, known)

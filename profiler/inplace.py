@@ -41,8 +41,9 @@ FAILURES_MAX: Final = 3
 """Windows in a row on which the ranks could not agree, before the profile is ended without them."""
 ASKED_S_MAX: Final = 60.0
 """After this, a wish that nobody answered counts as refused."""
-BLIND_AFTER_S: Final = 10.0
-"""A job that has not said hello so long after its start is watched from outside only."""
+BLIND_AFTER_S: Final = 60.0
+"""A job that has not said hello so long after its start is watched from outside, until it does."""
+EDGES_KEPT: Final = 4
 
 
 def choices(ordered: int, batch_size: int | None) -> tuple[int, ...]:
@@ -106,6 +107,9 @@ class InPlace:
         self._measured: dict[int, _Measured] = {}
         self._samples: list[Sample] = []
         self._sampled_s = math.inf
+        self._edges: dict[int, float] = {}
+        """When the stretches began, by their first step; the newest few."""
+        self._started_s = started_s
         self._news = False
         self.refused = False
         """The job was seen not to accumulate when it was to."""
@@ -114,8 +118,14 @@ class InPlace:
         """The job does not use the library: only samples, no step times."""
 
     def watch_from_outside(self) -> None:
-        """There will be no words from the ranks."""
+        """No word has come from the ranks."""
         self.is_outside = True
+
+    def watch_from_inside(self) -> None:
+        """A word has come after all: what was seen so far was its loading."""
+        if self.is_outside and not self.is_complete:
+            self.is_outside = False
+            self._samples, self._spent_s = [], 0.0
 
     # --- Time ---------------------------------------------------------------------------------------
 
@@ -156,19 +166,16 @@ class InPlace:
             return None
         if step_s is None or self.is_outside:
             return None
-        s = self._next_choice(accumulates)
-        if s is None:
-            self.is_complete = True
-            return None
-        expected_s = max(self._expected_step_s(s, step_s), 1e-6)
         least = WARM_UP_STEPS + COUNTED_STEPS_MIN
-        if self._visits and least * expected_s > self.left_s:
-            self.is_complete = True
-            return None
-        self._asked, self._asked_s = True, self._clock_s
-        return Wish(
-            s=s, count=max(least, WARM_UP_STEPS + math.ceil(self._window_s(accumulates) / expected_s))
-        )
+        for s in self._open_choices(accumulates):
+            expected_s = max(self._expected_step_s(s, step_s), 1e-6)
+            if self._visits and least * expected_s > self.left_s:
+                continue  # It would not be over in time; one with larger sub-batches may.
+            self._asked, self._asked_s = True, self._clock_s
+            counted = math.ceil(self._window_s(accumulates) / expected_s)
+            return Wish(s=s, count=max(least, WARM_UP_STEPS + counted))
+        self.is_complete = True
+        return None
 
     def agreed(self, window: Window) -> None:
         """All ranks have promised it."""
@@ -183,10 +190,11 @@ class InPlace:
         if self._failures >= FAILURES_MAX:
             self.is_complete = True
 
-    def _next_choice(self, accumulates: bool) -> int | None:
+    def _open_choices(self, accumulates: bool) -> list[int]:
+        """What is still to be visited, in order."""
         can = self._choices if accumulates and not self.refused else self._choices[:1]
         open_ = [s for s in can if self._visits.count(s) < ROUNDS]
-        return min(open_, key=lambda s: (self._visits.count(s), s), default=None)
+        return sorted(open_, key=lambda s: (self._visits.count(s), s))
 
     def _window_s(self, accumulates: bool) -> float:
         """T_prof shared out evenly."""
@@ -232,8 +240,12 @@ class InPlace:
         self, *, first: int, step: int, s: int, memory_mib: float | None, is_first_rank: bool, now_s: float
     ) -> None:
         """A rank's steps after `first` up to `step` are over, all at s; its own peak in them."""
-        ordered = s == self._ordered
-        if memory_mib is not None and self._alone_since_s is not None and (ordered or s in self._visits):
+        began_s = self._edges.get(first, self._started_s)
+        alone = self._alone_since_s is not None and self._alone_since_s <= began_s
+        self._edges.setdefault(step, now_s)
+        while len(self._edges) > EDGES_KEPT:
+            del self._edges[next(iter(self._edges))]
+        if memory_mib is not None and alone and s in self._choices:
             kept = self._measured.setdefault(s, _Measured())
             kept.memory_mib = max(memory_mib, kept.memory_mib or 0.0)
         window = self._window

@@ -110,7 +110,6 @@ profile.command(
     MEASURE,
     cls=PlainCommand,
     help=measure.__doc__,
-    hidden=True,
     context_settings={**SETTINGS, "allow_interspersed_args": False},
 )(measure)
 

@@ -11,7 +11,7 @@ from cotenant.controller.cli import screen
 from cotenant.controller.cli.asking import asking
 from cotenant.controller.cli.job_flags import takes_job_flags
 from cotenant.controller.cli.output import EndpointFlag, JsonFlag, write_json, write_lines
-from cotenant.controller.cli.preparing import after_dashes, prepared
+from cotenant.controller.cli.preparing import after_dashes, prepared_submission
 from cotenant.controller.cli.problem import OK, Problem
 from cotenant.controller.cli.profile_series import planned
 from cotenant.controller.cli.screen import tell
@@ -53,11 +53,11 @@ def submit(
       cotenant submit --after 7 -- python evaluate.py
     """
     command = list(words or ())
-    request = prepared(command, flags, endpoint, command_only=after_dashes(context.obj, command))
+    made = prepared_submission(command, flags, endpoint, command_only=after_dashes(context.obj, command))
+    request, full = made.request, made.full_profile
     if show:
         write_json(printed(request))
         return OK
-    full = "profile" in flags and flags["profile"].value == "full"
     if full and (request.array_indices or len(request.specs) != 1):
         raise Problem(
             "usage", "--profile full is for one job, not for an array", "profile it first: cotenant profile"

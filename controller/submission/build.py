@@ -23,6 +23,7 @@ from cotenant.controller.submission.problems import BadSubmission
 from cotenant.controller.wire.clients import Submit
 
 YAML_SUFFIXES = (".yaml", ".yml")
+FULL_PROFILE = "full"
 ARRAY_VARIABLE = "COTENANT_ARRAY_INDEX"
 SLURM_ARRAY_VARIABLE = "SLURM_ARRAY_TASK_ID"
 
@@ -32,6 +33,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
     request: Submit
     notes: tuple[str, ...] = ()
+    full_profile: bool = False
+    """The series of `cotenant profile` is wanted first."""
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +101,7 @@ def submission(
         secrets=environment.secrets,
         idempotency_key=uuid.uuid4().hex,
     )
-    return Submission(request=request, notes=tuple(notes))
+    return Submission(request=request, notes=tuple(notes), full_profile=values.get("profile") == FULL_PROFILE)
 
 
 def _source(words: Sequence[str]) -> _Source:

@@ -20,7 +20,7 @@ from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import Dependency, JobSpec
 
 PROFILING_VARIABLE: Final = "COTENANT_PROFILING"
-BLIND_S: Final = 10.0
+BLIND_S: Final = 60.0
 """What a job that says nothing of itself is waited for, on top of T_prof."""
 
 

@@ -229,13 +229,25 @@ def test_a_job_that_is_to_stop_is_not_asked_to_turn() -> None:
 
 def test_a_job_without_the_library_is_watched_from_outside() -> None:
     job = Job()
-    for _ in range(100):
+    for _ in range(190):
         job.now_s += 0.5
         job._sample()
     assert job.status.profile_complete
     assert job.status.profile is not None and job.status.profile.source == "from outside"
     assert job.status.profile.memory_mib_peak == 500.0
     assert job.status.profile.duty_cycle == 0.75
+
+
+def test_a_job_that_loads_for_long_is_profiled_all_the_same() -> None:
+    job = Job()
+    for _ in range(150):
+        job.now_s += 0.5
+        job._sample()
+    assert job.supervision.is_profiling
+    job.loads(1.0).trains(60.0)
+    profile = job.status.profile
+    assert profile is not None and profile.source == "in place"
+    assert [point.accumulation_steps for point in profile.points] == [1, 2, 4, 8]
 
 
 def test_a_member_host_of_a_gang_leaves_the_measuring_to_the_first() -> None:

@@ -191,6 +191,15 @@ def test_submit_with_the_full_profile_puts_the_series_first_and_the_job_behind_i
     assert "profiling first: 5 jobs" in result.err
 
 
+def test_a_job_file_can_ask_for_the_series_and_run_cannot(
+    cluster: StandIn, cotenant: Cotenant, at_home: Path
+) -> None:
+    (at_home / "job.yaml").write_text("command: ./python train.py\nprofile: full\n")
+    assert cotenant("submit", "job.yaml").out == "25\n"
+    result = cotenant("run", "--profile", "full", "--", "./python", "train.py")
+    assert result.code == 2 and "it is for submit" in result.err
+
+
 @pytest.mark.parametrize(("word", "profiling"), [("auto", "auto"), ("never", "never")])
 def test_submit_may_ask_for_the_profile_in_place_or_for_none(
     cluster: StandIn, cotenant: Cotenant, word: str, profiling: str

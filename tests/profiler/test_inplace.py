@@ -239,6 +239,17 @@ def test_a_report_that_is_not_all_inside_its_window_changes_nothing(reports: lis
     assert result(inplace, peak_mib=1.0).points == ()
 
 
+def test_memory_of_a_stretch_that_was_not_all_alone_does_not_count() -> None:
+    """On a GPU it would be the co-tenant's, too."""
+    inplace = Trainer().begin(1000.0)
+    inplace.clock(1.0, alone=False, is_training=True)
+    inplace.clock(2.0, alone=True, is_training=True)
+    inplace.stretch_over(first=0, step=9, s=1, memory_mib=900.0, is_first_rank=True, now_s=3.0)
+    assert result(inplace).memory_mib_peak is None
+    inplace.stretch_over(first=9, step=20, s=1, memory_mib=300.0, is_first_rank=True, now_s=4.0)
+    assert result(inplace).memory_mib_peak == 300.0
+
+
 # --- Indicators -----------------------------------------------------------------------------------
 
 
