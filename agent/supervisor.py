@@ -330,7 +330,8 @@ class Supervisor:
             from cotenant.profiler.cpu import CpuSource
 
             cores = {core for rank in self._order.ranks for core in rank.cores}
-            self._indicators = CpuSource(list(self._pids.values()), max(1, len(cores)))
+            pids = list(self._pids.values())
+            self._indicators = CpuSource(pids, max(1, len(cores)), cpu_stat=self._cgroup.cpu_stat)
         return self._indicators.sample()
 
     # --- What follows -------------------------------------------------------------------------------

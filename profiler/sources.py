@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-SourceName = Literal["gpm", "dcgm", "nvml", "cpu", "replay"]
+SourceName = Literal["gpm", "dcgm", "nvml", "cpu", "cgroup", "replay"]
 
 
 class Indicator(StrEnum):
