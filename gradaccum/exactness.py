@@ -130,6 +130,7 @@ class Guard:
         self._buffers_checked[model] = changed is None
         if changed is not None:
             self._refused[model] = _stateful(model, changed)
+            tell_failed(self._refused[model])
 
     def measure_once(self, model: torch.nn.Module, loss: str, check: Callable[[], str | None]) -> None:
         """Run `check` at most once per model and kind of loss; its reason, if any, is raised."""

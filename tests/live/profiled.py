@@ -12,13 +12,28 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from cotenant import checkpoint, gradaccum
 
 BATCH = 16
+
+
+class Wide(nn.Module):
+    """512 KiB a row, as activations are: what a micro-batch needs is its share of the batch's."""
+
+    def __init__(self, layers: nn.Sequential) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x: Tensor) -> Any:
+        wide = self.layers[0](x).unsqueeze(1).expand(-1, 512, -1) * 1.0
+        return self.layers[2](torch.tanh(wide).mean(1))
 
 
 def main() -> None:
@@ -28,18 +43,21 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1_000_000)
     options = parser.parse_args()
     torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 8))
+    layers = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 8))
+    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    model: Any = Wide(layers)
+    if ranks > 1:
+        dist.init_process_group("gloo")
+        model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
     state = checkpoint.Session(model, optimizer)
 
     def loss_of(x: Tensor, y: Tensor) -> Tensor:
-        # 512 KiB a row, as activations are: what a micro-batch needs is the batch's share.
-        wide = model[0](x).unsqueeze(1).expand(-1, 512, -1) * 1.0
-        return nn.functional.cross_entropy(model[2](torch.tanh(wide).mean(1)), y)
+        return nn.functional.cross_entropy(model(x), y)
 
     began_s = time.monotonic()
     while state.step < options.steps and time.monotonic() - began_s < options.seconds:
-        generator = torch.Generator().manual_seed(state.step)
+        generator = torch.Generator().manual_seed(1000 * rank + state.step)
         x = torch.randn(BATCH, 64, generator=generator)
         y = torch.randint(0, 8, (BATCH,), generator=generator)
         optimizer.zero_grad()
@@ -47,12 +65,15 @@ def main() -> None:
         optimizer.step()
         state.step_done()
     result = {
-        "parameters_sha256": checkpoint.parameters_sha256(model),
+        "parameters_sha256": checkpoint.parameters_sha256(layers),
         "steps": state.step,
         "history": state.accumulation_history,
         "profiling": os.environ.get("COTENANT_PROFILING", ""),
     }
-    options.result.write_text(json.dumps(result))
+    if rank == 0:
+        options.result.write_text(json.dumps(result))
+    if ranks > 1:
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
