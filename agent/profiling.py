@@ -150,7 +150,3 @@ class Profiling:
     @property
     def is_complete(self) -> bool:
         return self._inplace is not None and self._inplace.is_complete
-
-    @property
-    def refused(self) -> bool:
-        return self._inplace is not None and self._inplace.refused

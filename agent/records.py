@@ -137,8 +137,6 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Counts what `profile` was."""
     profile_complete: bool = False
     """T_prof is over: there will be no newer one."""
-    profile_refused: bool = False
-    """It does not accumulate, whatever its hello said."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,4 +157,3 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile | None = None
     profile_no: int = 0
     profile_complete: bool = False
-    profile_refused: bool = False

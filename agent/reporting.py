@@ -66,7 +66,6 @@ def from_status(attempt: Attempt, status: Status, host_id: HostId, device_type: 
             host_id=host_id,
             device_type=device_type,
             is_complete=status.profile_complete,
-            refused=status.profile_refused,
         )
         yield learned, attempt
     yield from _troubles(attempt, status.failed, host_id)
@@ -84,7 +83,6 @@ def from_result(attempt: Attempt, result: Result, host_id: HostId, device_type: 
         profile=result.profile,
         profile_no=result.profile_no,
         profile_complete=result.profile_complete,
-        profile_refused=result.profile_refused,
     )
     for told in from_status(attempt, last, host_id, device_type):
         attempt = told[1]

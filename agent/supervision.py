@@ -468,7 +468,6 @@ class Supervision:
                 "profile": profile,
                 "profile_no": self.status.profile_no + 1,
                 "profile_complete": self._profiling.is_complete,
-                "profile_refused": self._profiling.refused,
             }
             self._changed(self._progress.change(**fields))
 
@@ -511,7 +510,6 @@ class Supervision:
                     profile=status.profile,
                     profile_no=status.profile_no,
                     profile_complete=status.profile_complete,
-                    profile_refused=status.profile_refused,
                 )
             )
         )

@@ -40,8 +40,6 @@ def give_profile(ledger: Ledger, job: Job, profile: Profile) -> None:
 def learn_profile(ledger: Ledger, job: Job, event: ProfileLearned) -> None:
     """Take in what was measured. In place; the caller puts the job back into its order."""
     job.profile = event.profile
-    if event.refused:
-        job.accumulates = False
     alone = event.profile.at(1)
     job.solo_step_s = alone.step_s if alone else job.solo_step_s
     placement = job.placement

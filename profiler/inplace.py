@@ -300,6 +300,7 @@ class InPlace:
             duty_cycle=None if busy is None or math.isnan(busy.mean) else busy.mean,
             load_s=load_s,
             steps=sum(measured.steps for measured in self._measured.values()),
+            accumulates=False if self.refused else len(points) > 1 or None,
             indicators=indicators_of(summaries) if summaries else None,
             memory_mib_peak=peak_mib if peak_mib is not None else self._base_mib(others_mib),
             source="from outside" if self.is_outside else "in place",

@@ -30,6 +30,7 @@ def profile_json(profile: Profile | None) -> dict[str, Any]:
     known = profile if profile is not None else Profile()
     return {
         "points": [msgspec.to_builtins(point) for point in known.points],
+        "accumulates": known.accumulates,
         "memory_mib_peak": known.memory_mib_peak,
         "duty_cycle": known.duty_cycle,
         "load_s": known.load_s,

@@ -197,8 +197,6 @@ class ProfileLearned(Event, frozen=True, kw_only=True, tag="ProfileLearned"):
     """What it was measured on."""
     is_complete: bool = True
     """T_prof is over; else its attempt ended before, or somebody came to share its devices."""
-    refused: bool = False
-    """It turned out not to accumulate exactly, whatever it had said."""
 
 
 class ProfilesForgotten(Event, frozen=True, kw_only=True, tag="ProfilesForgotten"):

@@ -387,9 +387,12 @@ class Job(msgspec.Struct, kw_only=True):
 
     @property
     def can_accumulate(self) -> bool:
-        """Seen live, or measured with more than one accumulation step."""
+        """Seen live, or measured with more than one accumulation step; and never seen to refuse."""
+        profile = self.profile
+        if profile is not None and profile.accumulates is False:
+            return False
         return self.accumulates or (
-            self.profile is not None and any(p.accumulation_steps > 1 for p in self.profile.points)
+            profile is not None and any(p.accumulation_steps > 1 for p in profile.points)
         )
 
     @property

@@ -42,6 +42,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Launch to first optimizer step."""
     steps: int = 0
     """How many optimizer steps were measured."""
+    accumulates: bool | None = None
+    """Whether more than one micro-batch is exact for it. True: measured so; False: it was seen to refuse,
+    whatever it says of itself; None: nobody tried."""
     memory_mib_peak: float | None = None
     """The most that one worker was seen to hold at the sub-batch it was started with; also of jobs that say
     nothing of their steps. None if nobody measured it."""

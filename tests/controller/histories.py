@@ -195,11 +195,12 @@ def _learned(engine: Engine, x: int, y: int, z: int, _: Sequence[str]) -> ev.Any
             return ev.ProfilesForgotten(keys=tuple(engine.known_profiles)[: y % 3], by="ann")
         return ev.ProfileLearned(
             job_id=one.job_id,
-            profile=profile(8, *points, duty=0.4),
+            profile=msgspec.structs.replace(
+                profile(8, *points, duty=0.4), accumulates=False if x % 5 == 0 else None
+            ),
             attempt=one.attempt if y % 5 else None,
             device_type="cpu" if y % 2 else "",
             is_complete=y % 4 > 0,
-            refused=x % 5 == 0,
         )
     return ev.PairObserved(first=one.job_id, second=two.job_id, first_xi=0.9 + z / 50, second_xi=1.1)
 

@@ -162,11 +162,15 @@ def test_while_others_share_its_device_a_planned_memory_is_not_changed_under_the
     assert made.job(1).placement.memory_mib == 300
 
 
-def test_what_refuses_to_accumulate_is_not_asked_to() -> None:
-    made = desk()
+def test_what_refused_to_accumulate_is_never_asked_to_again_nor_is_its_like() -> None:
+    """Its hello says that it could, each time: it was seen not to."""
+    made = desk("fifo", report("a", 2))
     runs(made, 1, **LIKE)
-    made.tell(learned(made, 1, profile(8, (1, 2.0, 300.0)), refused=True))
-    assert not made.job(1).can_accumulate
+    refuses = msgspec.structs.replace(profile(8, (1, 2.0, 300.0)), accumulates=False)
+    made.tell(learned(made, 1, refuses))
+    assert made.job(1).accumulates and not made.job(1).can_accumulate
+    runs(made, 2, **LIKE)
+    assert made.job(2).accumulates and not made.job(2).can_accumulate
 
 
 # --- What is kept ---------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ def test_a_job_that_refuses_a_tried_s_is_tried_no_more() -> None:
     trainer.refuses = True
     inplace = trainer.begin(60.0)
     trainer.train(inplace, 2000)
-    assert inplace.refused
+    assert inplace.refused and result(inplace).accumulates is False
     assert [window.s for window in trainer.windows].count(2) == 1
     assert {window.s for window in trainer.windows} <= {1, 2}
     assert [point.accumulation_steps for point in result(inplace).points] == [1]
