@@ -305,6 +305,9 @@ class Supervisor:
             self._sample_s = inf
             return
         is_profiling = self._supervision.is_profiling
+        if self._indicators is not None and not is_profiling:
+            self._indicators.close()
+            self._indicators = None
         self._sample_s = now_s + (PROFILE_SAMPLE_PERIOD_S if is_profiling else SAMPLE_PERIOD_S)
         sampler.sample(now_s)
         on_cpu = not any(rank.cuda_uuids for rank in self._order.ranks)
@@ -314,7 +317,7 @@ class Supervisor:
                 duty_cycle=sampler.duty_cycle if on_cpu else None,
                 cpu_s=sampler.cpu_s,
                 output_bytes=sum(each.bytes_seen for each in self._outputs.values()),
-                indicators=self._read_indicators() if is_profiling and on_cpu else None,
+                indicators=self._read_indicators() if is_profiling else None,
                 others_mib=sampler.others_mib,
             )
         )
@@ -328,10 +331,13 @@ class Supervisor:
         """Of the processes of this host; the source is only loaded for a job that is profiled."""
         if self._indicators is None:
             from cotenant.profiler.cpu import CpuSource
+            from cotenant.profiler.gpu import GpuSource
 
             cores = {core for rank in self._order.ranks for core in rank.cores}
             pids = list(self._pids.values())
-            self._indicators = CpuSource(pids, max(1, len(cores)), cpu_stat=self._cgroup.cpu_stat)
+            host = CpuSource(pids, max(1, len(cores)), cpu_stat=self._cgroup.cpu_stat)
+            uuids = tuple(dict.fromkeys(uuid for rank in self._order.ranks for uuid in rank.cuda_uuids))
+            self._indicators = GpuSource(uuids, host) if uuids else host
         return self._indicators.sample()
 
     # --- What follows -------------------------------------------------------------------------------

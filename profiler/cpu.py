@@ -124,6 +124,9 @@ class CpuSource:
         of_group = rates[:3] if self._cpu_stat is not None else ()
         return readings | measured | {name: _measured(measured[name].value, "cgroup") for name in of_group}
 
+    def close(self) -> None:
+        """There is nothing to give back."""
+
     def _cpu_s(self) -> float:
         if self._cpu_stat is not None:
             self._group_s = max(self._group_s, _group_cpu_s(self._cpu_stat) or 0.0)

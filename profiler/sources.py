@@ -87,6 +87,8 @@ class MetricsSource(Protocol):
 
     def sample(self) -> Sample: ...
 
+    def close(self) -> None: ...
+
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Mean and variance of one indicator over a window; both NaN where nothing was measured."""
