@@ -27,6 +27,10 @@ ANSWER_BYTES_MAX: Final = 16 * 1024
 OF_THE_HOST: Final = (Indicator.CPU, Indicator.NETTX, Indicator.NETRX)
 
 
+class _NoAnswer(Exception):
+    """Why there will be no values."""
+
+
 class GpuSource:
     """Castor's indicators for a job on CUDA devices, over the time since the sample before."""
 
@@ -52,34 +56,35 @@ class GpuSource:
         return {**device, **{name: host[name] for name in OF_THE_HOST}}
 
     def _ask(self) -> dict[Indicator, Reading]:
-        known = None if self._problem else self._answer()
-        if known is None:
-            return {name: missing("gpm", self._problem) for name in (*SHARES, *RATES)}
-        if not known:
-            return {name: missing("gpm", TOO_SOON) for name in (*SHARES, *RATES)}
-        return {name: _reading(known.get(name.value)) for name in (*SHARES, *RATES)}
+        names = (*SHARES, *RATES)
+        if not self._problem:
+            try:
+                known = self._answer()
+                return {name: _reading(known, name) for name in names}
+            except _NoAnswer as problem:
+                self.close()
+                self._problem = str(problem)
+        return {name: missing("gpm", self._problem) for name in names}
 
-    def _answer(self) -> dict[str, float | None] | None:
-        """What the process says; None, and the problem noted for good, where it says nothing sensible."""
+    def _answer(self) -> dict[str, float | None]:
+        """What the process says. Raises _NoAnswer: nothing sensible; there is no use in asking again."""
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
         with suppress(OSError):  # It may have ended; then its last word says why.
             process.stdin.write(b"\n")
         if not select.select([process.stdout], [], [], self._patience_s)[0]:
-            return self._give_up(f"NVML did not answer within {self._patience_s:g} s")
+            raise _NoAnswer(f"NVML did not answer within {self._patience_s:g} s")
         self._patience_s = ANSWER_S_MAX
         line = process.stdout.read(ANSWER_BYTES_MAX)
         if not line:
-            return self._give_up("NVML's process has ended")
+            raise _NoAnswer("NVML's process has ended")
         try:
             said: dict[str, float | None] = dict(json.loads(line))
         except (ValueError, TypeError):
-            return self._give_up("NVML's process said something that makes no sense")
-        return self._give_up(str(said["problem"])[:300]) if "problem" in said else said
-
-    def _give_up(self, problem: str) -> None:
-        self.close()
-        self._problem = problem
+            raise _NoAnswer("NVML's process said something that makes no sense") from None
+        if "problem" in said:
+            raise _NoAnswer(str(said["problem"])[:300])
+        return said
 
     def close(self) -> None:
         """End the process; one that hangs in the driver is not waited for."""
@@ -97,7 +102,10 @@ class GpuSource:
             process.wait(0.1)
 
 
-def _reading(value: object) -> Reading:
+def _reading(known: dict[str, float | None], name: Indicator) -> Reading:
+    if not known:
+        return missing("gpm", TOO_SOON)
+    value = known.get(name.value)
     if isinstance(value, (int, float)) and math.isfinite(value):
         return Reading(value=float(value), source="gpm")
     return missing("gpm", "this GPU or driver has no such counter")

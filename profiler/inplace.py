@@ -291,13 +291,12 @@ class InPlace:
             others_mib: What processes other than the worker's own add to it (data loaders).
         """
         summaries = summarise(self._samples, SAMPLE_PERIOD_S)
-        busy = summaries.get(Indicator.SMACT)
         points = tuple(
             point for s in self._choices if (point := self._point(s, peak_mib, others_mib)) is not None
         )
         return Profile(
             points=points,
-            duty_cycle=None if busy is None or math.isnan(busy.mean) else busy.mean,
+            duty_cycle=duty_cycle_of(summaries),
             load_s=load_s,
             steps=sum(measured.steps for measured in self._measured.values()),
             accumulates=False if self.refused else len(points) > 1 or None,
@@ -326,6 +325,15 @@ class InPlace:
             step_s=median(kept.step_times),
             memory_mib=memory_mib,
         )
+
+
+def duty_cycle_of(summaries: Mapping[Indicator, Summary]) -> float | None:
+    """The share of time in which the devices are busy: of a GPU when anything runs on it (a time slice is the
+    whole GPU's), of a CPU slot the share of its cores, which are divided among those who want them."""
+    active = summaries.get(Indicator.GRACT)
+    on_gpu = active is not None and active.source in ("gpm", "dcgm")
+    busy = active if on_gpu else summaries.get(Indicator.SMACT)
+    return None if busy is None or math.isnan(busy.mean) else busy.mean
 
 
 def indicators_of(summaries: Mapping[Indicator, Summary]) -> Indicators:

@@ -83,6 +83,7 @@ def known_json(known: KnownProfile, reply: KnownProfiles) -> dict[str, Any]:
     wall = wall_clock(reply.now_s, reply.wall_s)
     return {
         "key": known.key,
+        "kind": known.kind,
         "user": known.user,
         "name": known.name,
         "command": list(known.command),

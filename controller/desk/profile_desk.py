@@ -12,7 +12,7 @@ from cotenant.controller.core import Core
 from cotenant.controller.desk.submitting import Denied
 from cotenant.controller.domain.events import ProfilesForgotten
 from cotenant.controller.domain.job import LOAD_S
-from cotenant.controller.domain.profiles import Known
+from cotenant.controller.domain.profiles import KEY_CHARACTERS, Known
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX
 
@@ -81,4 +81,5 @@ def profile_view(key: str, known: Known) -> wire.KnownProfile:
         learned_s=known.learned_s,
         used=known.used,
         job_id=known.job_id,
+        kind=known.base[:KEY_CHARACTERS],
     )

@@ -264,6 +264,9 @@ class KnownProfile(msgspec.Struct, frozen=True, kw_only=True):
     learned_s: float
     used: int
     job_id: JobId
+    kind: str = ""
+    """The same for one command, code and configuration on any number of devices: what a series has in
+    common."""
 
 
 class KnownProfiles(Reply, frozen=True, kw_only=True, tag="profile-list"):

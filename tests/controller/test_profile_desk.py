@@ -42,6 +42,8 @@ def test_a_user_sees_and_forgets_their_own_and_an_admin_all(station: Station) ->
     measured(station, address, BOB)
     [hers], [his] = keys(station, ALICE), keys(station, BOB)
     assert hers != his, "the same command of two users is two kinds"
+    kinds = {known.kind for known in station.ask(clients.ListProfiles(), ADMIN).profiles}
+    assert len(kinds) == 2 and "" not in kinds
     assert keys(station, ADMIN) == [hers, his]
     answer = station.ask(clients.ForgetProfiles(keys=(his,)), ALICE)
     assert isinstance(answer, clients.Failure) and answer.code == "not-found"

@@ -18,9 +18,10 @@ from cotenant.profiler.inplace import (
     InPlace,
     Window,
     choices,
+    duty_cycle_of,
     indicators_of,
 )
-from cotenant.profiler.sources import Indicator, Reading, Sample, missing, summarise
+from cotenant.profiler.sources import Indicator, Reading, Sample, SourceName, missing, summarise
 
 LEAD_STEPS = 3
 """How far ahead of the job a window is agreed on."""
@@ -297,6 +298,16 @@ def test_a_job_without_the_library_is_watched_from_outside_for_t_prof() -> None:
     profile = result(inplace, peak_mib=77.0)
     assert profile.source == "from outside" and profile.points == ()
     assert profile.memory_mib_peak == 77.0 and profile.duty_cycle == pytest.approx(0.5)
+
+
+def test_the_duty_cycle_of_a_gpu_is_when_anything_runs_and_of_a_slot_the_share_of_its_cores() -> None:
+    def one(source: SourceName) -> Sample:
+        values = {Indicator.GRACT: 0.9, Indicator.SMACT: 0.4}
+        return {name: Reading(value=value, source=source) for name, value in values.items()}
+
+    assert duty_cycle_of(summarise([one("gpm")], 0.5)) == 0.9
+    assert duty_cycle_of(summarise([one("cgroup")], 0.5)) == 0.4
+    assert duty_cycle_of({}) is None
 
 
 def test_a_single_sample_has_a_mean_and_no_variance() -> None:
