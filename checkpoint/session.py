@@ -264,7 +264,7 @@ class Session:
         assert self._progress is not None
         if self.step > self._progress.reported_step:  # No report is about two stretches.
             self._report_progress(time.perf_counter())
-        channel.tell(
+        channel.report(  # A supervisor that is slow has less of a profile; training does not wait for it.
             protocol.STRETCH,
             first=self._stretch_first,
             step=self.step,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,15 +122,24 @@ def test_a_history_without_plans_is_all_past() -> None:
 
 
 class Supervisor:
-    """The other end of the socket, in the same thread: what it says is obeyed by the session's listener."""
+    """The other end of the socket. A thread reads what comes: the kernel holds ten datagrams and no more."""
 
     def __init__(self, folder: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(folder / "s.sock"))
-        self._socket.settimeout(DEADLINE_S)
+        self._path = str(folder / "s.sock")
         self._rank = str(folder / "rank-0.sock")
         self._proposal = 0
-        self.heard: list[dict[str, Any]] = []
+        self._heard: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        while data := self._socket.recv(8192):
+            with self._changed:
+                self._heard.append(json.loads(data))
+                self._changed.notify_all()
 
     def agree(self, step: int, until: int, s: int) -> None:
         """Returns once the rank knows that it is committed."""
@@ -141,31 +151,36 @@ class Supervisor:
 
     def _ask(self, phase: str, step: int, until: int, s: int) -> bool:
         self._say(phase, step, until, s)
-        while True:
-            word = self._hear()
-            if word["m"] == protocol.CONFIRM and word["proposal"] == self._proposal:
-                return bool(word["ok"])
+
+        def answers() -> list[bool]:
+            confirms = [word for word in self._heard if word["m"] == protocol.CONFIRM]
+            return [bool(word["ok"]) for word in confirms if word["proposal"] == self._proposal]
+
+        with self._changed:
+            assert self._changed.wait_for(answers, DEADLINE_S), "no answer"
+            return answers()[0]
 
     def _say(self, phase: str, step: int, until: int, s: int) -> None:
         word = {"v": 1, "m": ACCUMULATE_AT, "proposal": self._proposal, "step": step, "phase": phase}
-        self._socket.sendto(json.dumps({**word, "s": s, "until": until}).encode(), self._rank)
-
-    def _hear(self) -> dict[str, Any]:
-        self.heard.append(json.loads(self._socket.recv(8192)))
-        return self.heard[-1]
+        self._send({**word, "s": s, "until": until}, self._rank)
 
     def words(self, name: str) -> list[dict[str, Any]]:
-        """All of this name so far."""
-        self._socket.setblocking(False)
-        while True:
-            try:
-                self._hear()
-            except BlockingIOError:
-                break
-        self._socket.settimeout(DEADLINE_S)
-        return [word for word in self.heard if word["m"] == name]
+        """All of this name that were sent until now."""
+        mark = {"m": "mark", "number": len(self._heard)}
+        self._send(mark, self._path)
+        with self._changed:
+            assert self._changed.wait_for(lambda: mark in self._heard, DEADLINE_S)
+            return [word for word in self._heard if word["m"] == name]
+
+    @staticmethod
+    def _send(word: dict[str, Any], path: str) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+            out.sendto(json.dumps(word).encode(), path)
 
     def close(self) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+            out.sendto(b"", self._path)
+        self._thread.join(DEADLINE_S)
         self._socket.close()
 
 
