@@ -1,4 +1,4 @@
-"""Agreeing with all ranks on a step at which to stop or to save, ahead of every one of them.
+"""Agreeing with all ranks on a step at which to stop, to save or to turn s, ahead of every one of them.
 
 Rule: pure, and nothing is committed unless every rank has promised, for this very proposal, that it has
 not reached the step. A promise binds a rank for `DECISION_TIMEOUT_S` (it waits at the step), so a
@@ -23,7 +23,8 @@ from cotenant.controller.wire.job import DECISION_TIMEOUT_S
 RESEND_S: Final = 0.5
 PROPOSAL_TIMEOUT_S: Final = DECISION_TIMEOUT_S / 3
 """Far below what a promise binds for: a commit must still arrive in time."""
-ROUNDS_MAX: Final[dict[Kind, int]] = {"stop": 8, "save": 3}
+ROUNDS_MAX: Final[dict[Kind, int]] = {"stop": 8, "save": 3, "accumulate": 3}
+_ORDER: Final[dict[Kind, int]] = {"stop": 0, "save": 1, "accumulate": 2}
 RESENDS_MAX: Final = 20
 RELEASES: Final = 4
 """How often a withdrawal is said: a rank that misses it waits in vain, and the others wait for that rank."""
@@ -37,8 +38,16 @@ Words = list[tuple[int, ToRank]]
 """What to say to which rank, in order."""
 
 
-class Proposal(msgspec.Struct, kw_only=True):
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wanted; for a turn, which s for how many steps."""
+
     kind: Kind
+    s: int = 1
+    count: int = 0
+
+
+class Proposal(msgspec.Struct, kw_only=True):
+    wish: Wish
     number: int
     step: int
     round: int
@@ -55,7 +64,7 @@ class Proposal(msgspec.Struct, kw_only=True):
 class Pause(msgspec.Struct, kw_only=True):
     """Between two rounds, after a refusal that a later step would not have avoided."""
 
-    kind: Kind
+    wish: Wish
     round: int
     until_s: float
 
@@ -69,7 +78,7 @@ class Release(msgspec.Struct, kw_only=True):
 
 
 class Agreement:
-    """The coordinator of one attempt: at most one proposal at a time, stops before saves."""
+    """The coordinator of one attempt: at most one proposal at a time; stops, then saves, then turns."""
 
     def __init__(self) -> None:
         self._near: set[int] = set()
@@ -79,7 +88,7 @@ class Agreement:
         self._step_s: float | None = None
         self._number = 0
         self._now: Proposal | None = None
-        self._wanted: list[Kind] = []
+        self._wanted: list[Wish] = []
         self._pause: Pause | None = None
         self._releases: list[Release] = []
         self.gave_up: set[Kind] = set()
@@ -106,19 +115,26 @@ class Agreement:
     def measured(self, step_s: float | None) -> None:
         self._step_s = step_s
 
-    def ask(self, kind: Kind, now_s: float) -> Words:
-        """Start towards an agreement, or queue behind the one under way. Asking again changes nothing."""
+    def ask(self, kind: Kind, now_s: float, *, s: int = 1, count: int = 0) -> Words:
+        """Start towards an agreement, or queue behind the one under way. Asking again changes nothing.
+
+        A turn ("accumulate") is for `s` during `count` steps; one that is agreed on is behind us.
+        """
         self.gave_up.discard(kind)
-        if kind not in self._wanted and kind not in (self._under_way, self._pause and self._pause.kind):
-            self._wanted.append(kind)
+        busy = {wish.kind for wish in self._wanted}
+        busy |= {self._pause.wish.kind} if self._pause is not None else set()
+        if self._now is not None and not (kind == "accumulate" and self._now.committed):
+            busy.add(self._now.wish.kind)
+        if kind not in busy:
+            self._wanted.append(Wish(kind=kind, s=s, count=count))
         return self._next(now_s)
 
     def drop(self, kind: Kind, now_s: float) -> Words:
         """It is not wanted any more; ranks that wait are released. A commit stands."""
-        self._wanted = [each for each in self._wanted if each != kind]
-        if self._pause is not None and self._pause.kind == kind:
+        self._wanted = [each for each in self._wanted if each.kind != kind]
+        if self._pause is not None and self._pause.wish.kind == kind:
             self._pause = None
-        if self._now is None or self._now.kind != kind or self._now.committed:
+        if self._now is None or self._now.wish.kind != kind or self._now.committed:
             return self._next(now_s)
         return self._withdraw(now_s) + self._next(now_s)
 
@@ -151,7 +167,7 @@ class Agreement:
         words = self._repeat_releases(now_s)
         if self._pause is not None and now_s >= self._pause.until_s:
             pause, self._pause = self._pause, None
-            return words + self._propose(pause.kind, pause.round, now_s)
+            return words + self._propose(pause.wish, pause.round, now_s)
         now = self._now
         if now is None or now_s < self._due_s(now):
             return words
@@ -176,7 +192,8 @@ class Agreement:
     @property
     def committed(self) -> tuple[Kind, int] | None:
         """What stands, until a rank is known to have got there."""
-        return (self._now.kind, self._now.step) if self._now is not None and self._now.committed else None
+        now = self._now
+        return (now.wish.kind, now.step) if now is not None and now.committed else None
 
     @property
     def is_busy(self) -> bool:
@@ -186,32 +203,28 @@ class Agreement:
     def _ranks(self) -> set[int]:
         return self._near | self._far
 
-    @property
-    def _under_way(self) -> Kind | None:
-        return self._now.kind if self._now is not None else None
-
     @staticmethod
     def _due_s(now: Proposal) -> float:
         return now.resend_s if now.committed else min(now.resend_s, now.since_s + PROPOSAL_TIMEOUT_S)
 
     def _next(self, now_s: float) -> Words:
-        """Take up the next wish. A stop does not wait for a save that is only proposed."""
+        """Take up the next wish. A stop does not wait for what is only proposed."""
         words: Words = []
-        if "stop" in self._wanted:
+        wish = min(self._wanted, key=lambda each: _ORDER[each.kind], default=None)
+        if wish is not None and wish.kind == "stop":
             self._pause = None
             if self._now is not None and self._now.committed:
                 return []  # It is reached within moments.
             words = self._withdraw(now_s) if self._now is not None else []
-        if self._now is not None or self._pause is not None or not self._wanted or not self._ranks:
+        if self._now is not None or self._pause is not None or wish is None or not self._ranks:
             return words
-        kind: Kind = "stop" if "stop" in self._wanted else "save"
-        self._wanted.remove(kind)
-        return words + self._propose(kind, 0, now_s)
+        self._wanted.remove(wish)
+        return words + self._propose(wish, 0, now_s)
 
-    def _propose(self, kind: Kind, round_no: int, now_s: float) -> Words:
+    def _propose(self, wish: Wish, round_no: int, now_s: float) -> Words:
         self._number += 1
         self._now = Proposal(
-            kind=kind,
+            wish=wish,
             number=self._number,
             step=self._step_ahead(round_no, now_s),
             round=round_no,
@@ -240,13 +253,13 @@ class Agreement:
         now = self._now
         assert now is not None and not now.committed
         words = self._withdraw(now_s)
-        if now.round + 1 >= ROUNDS_MAX[now.kind]:
-            self.gave_up.add(now.kind)
+        if now.round + 1 >= ROUNDS_MAX[now.wish.kind]:
+            self.gave_up.add(now.wish.kind)
             return words + self._next(now_s)
         if pause_s:
-            self._pause = Pause(kind=now.kind, round=now.round + 1, until_s=now_s + pause_s)
+            self._pause = Pause(wish=now.wish, round=now.round + 1, until_s=now_s + pause_s)
             return words
-        return words + self._propose(now.kind, now.round + 1, now_s)
+        return words + self._propose(now.wish, now.round + 1, now_s)
 
     def _withdraw(self, now_s: float) -> Words:
         word = self._word("withdraw")
@@ -282,8 +295,10 @@ class Agreement:
         return self._next(now_s)
 
     def _not_there(self, now: Proposal) -> set[int]:
-        """A rank that is past the step of a save must have heard of it: else it would wait there."""
-        past = {rank for rank, (step, _) in self._seen.items() if step > now.step and now.kind == "save"}
+        """A rank that is past the step of a save or a turn must have heard of it: else it would wait
+        there."""
+        goes_on = now.wish.kind != "stop"
+        past = {rank for rank, (step, _) in self._seen.items() if step > now.step and goes_on}
         return self._ranks - now.reached - past
 
     def _repeat_commit(self, now_s: float) -> Words:
@@ -300,6 +315,8 @@ class Agreement:
     def _word(self, phase: str) -> ToRank:
         now = self._now
         assert now is not None
-        return msgspec.convert(
-            {"kind": now.kind, "proposal": now.number, "step": now.step, "phase": phase}, ToRank
-        )
+        wish = now.wish
+        fields = {"kind": wish.kind, "proposal": now.number, "step": now.step, "phase": phase}
+        if wish.kind == "accumulate":
+            fields |= {"s": wish.s, "until": now.step + wish.count}
+        return msgspec.convert(fields, ToRank)

@@ -106,6 +106,13 @@ class AttemptCgroup:
     def limits_memory(self) -> bool:
         return "memory" in self._folders
 
+    @property
+    def cpu_stat(self) -> Path | None:
+        """Where the kernel counts the ranks' processor time (v2), if they are in a group of their own."""
+        track = self._folders.get("track")
+        path = track / RANKS / "cpu.stat" if track is not None else None
+        return path if path is not None and path.exists() else None
+
     def make(self) -> None:
         """Create both leaves and set the limits on `ranks`.
 

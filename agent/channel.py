@@ -41,6 +41,12 @@ class LeaseNow(ChannelMessage, frozen=True, kw_only=True, tag="lease"):
     full_s: float | None
 
 
+class CompanyNow(ChannelMessage, frozen=True, kw_only=True, tag="company"):
+    """Whether the job has this host's part of its devices to itself."""
+
+    alone: bool
+
+
 class GangIn(ChannelMessage, frozen=True, kw_only=True, tag="gang-in"):
     from_host: HostId
     payload: bytes
@@ -64,5 +70,5 @@ class GangOut(ChannelMessage, frozen=True, kw_only=True, tag="gang-out"):
     payload: bytes
 
 
-ToSupervisor = StopNow | SaveNow | LeaseNow | GangIn
+ToSupervisor = StopNow | SaveNow | LeaseNow | CompanyNow | GangIn
 FromSupervisor = StatusNow | EndedNow | GangOut

@@ -11,6 +11,8 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
+import msgspec
+
 from cotenant.agent.agreement import Agreement, Words
 from cotenant.agent.channel import GangIn, GangOut
 from cotenant.agent.gang import GangSays, MemberConfirm, MemberNow, RankNow, parse_payload, payload
@@ -42,6 +44,11 @@ class Coordination:
         self._newest = 0
         self.stop_step: int | None = None
         """The step to stop at, once every rank has promised."""
+        self.turn: ToRank | None = None
+        """The newest turn of s that every rank has promised."""
+        self.alone = True
+        """Nobody shares this host's devices with the job."""
+        self._far_alone: dict[HostId, bool] = {}
 
     @property
     def is_first(self) -> bool:
@@ -68,6 +75,19 @@ class Coordination:
         if not self.is_first or status.resumable is not True or status.first_step is None:
             return False
         return len(here.keys() | self._far.keys()) < max(each.world_size for each in here.values())
+
+    @property
+    def is_alone(self) -> bool:
+        """On all hosts that have said so."""
+        return self.alone and all(self._far_alone.values())
+
+    @property
+    def can_turn(self) -> bool:
+        """Whether every rank of the gang has said hello here or elsewhere, and those here can turn s."""
+        here = self._progress.hellos
+        if not self.is_first or not here or not all(each.turns for each in here.values()):
+            return False
+        return len(here.keys() | self._far.keys()) >= max(each.world_size for each in here.values())
 
     @property
     def next_alarm_s(self) -> float:
@@ -107,11 +127,18 @@ class Coordination:
         return self._voice(self._agreement.ask("save", now_s)) if self.is_first else []
 
     def ask_to_stop(self, now_s: float) -> Voice:
-        """A stop goes before saves, of which none is wanted any more. A member waits for the coordinator."""
+        """A stop goes before all else, of which none is wanted any more. A member waits for the
+        coordinator."""
         if not self.is_first:
             return []
-        dropped = self._agreement.drop("save", now_s)
+        dropped = self._agreement.drop("save", now_s) + self._agreement.drop("accumulate", now_s)
         return self._voice(dropped + self._agreement.ask("stop", now_s))
+
+    def ask_to_turn(self, s: int, count: int, now_s: float) -> Voice:
+        """Use s for `count` steps, from the next step that all can agree on; then `turn` says which."""
+        if not self.is_first:
+            return []
+        return self._voice(self._agreement.ask("accumulate", now_s, s=s, count=count))
 
     def gave_up(self, kind: Kind) -> bool:
         """Whether the last wish of this kind came to nothing; asking clears it."""
@@ -133,7 +160,8 @@ class Coordination:
             RankNow(rank=rank, step=steps[rank], world_size=hello.world_size, resumable=hello.resumable)
             for rank, hello in sorted(self._progress.hellos.items())
         )
-        word = MemberNow(sequence=self._sequence, ranks=ranks, step_s=self._progress.step_s)
+        step_s = self._progress.step_s
+        word = MemberNow(sequence=self._sequence, ranks=ranks, step_s=step_s, alone=self.alone)
         return [self._to_first(word)]
 
     def hear(self, word: GangIn, now_s: float) -> Voice:
@@ -155,15 +183,14 @@ class Coordination:
         self._newest = word.proposal
         over = [old for number, old in self._open.items() if number < word.proposal]
         self._open = {} if word.phase != "propose" else {word.proposal: word}
-        released = [
-            ToRank(kind=old.kind, proposal=old.proposal, step=old.step, phase="withdraw") for old in over
-        ]
+        released = [msgspec.structs.replace(old, phase="withdraw") for old in over]
         return self._voice([(rank, each) for each in (*released, word) for rank in ranks])
 
     def _member(self, host: HostId, word: MemberNow, now_s: float) -> None:
         if word.sequence <= self._far_sequence.get(host, 0):
             return
         self._far_sequence[host] = word.sequence
+        self._far_alone[host] = word.alone
         for now in word.ranks:
             if now.rank not in self._progress.hellos:
                 self._far[now.rank] = (host, now)
@@ -183,6 +210,8 @@ class Coordination:
         for rank, word in words:
             if word.kind == "stop" and word.phase == "commit":
                 self.stop_step = word.step
+            if word.kind == "accumulate" and word.phase == "commit":
+                self.turn = word
             if rank in self._far:
                 far.setdefault((self._far[rank][0], word), []).append(rank)
             else:

@@ -139,6 +139,8 @@ def _protocol_words(order: Order, socket: Path) -> dict[str, str]:
         protocol.ENV_ACCUMULATION_STEPS: str(order.accumulation_steps),
         protocol.ENV_SOCKET: str(socket),
     }
+    if order.profile_s > 0:
+        words[protocol.ENV_TRIALS] = "1"
     if order.sub_batch is not None:
         words[protocol.ENV_SUB_BATCH] = str(order.sub_batch)
     if order.memory_fraction is not None:

@@ -33,6 +33,8 @@ class MemberNow(GangWord, frozen=True, kw_only=True, tag="now"):
     sequence: Count
     ranks: tuple[RankNow, ...]
     step_s: Seconds | None
+    alone: bool = True
+    """Nobody shares this host's devices with it."""
 
 
 class MemberConfirm(GangWord, frozen=True, kw_only=True, tag="confirm"):

@@ -48,6 +48,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     first_step: bool = False
     durable_step: int = -1
     """The newest checkpoint reported."""
+    profiled: bool = False
+    """Its supervisor wants to know when somebody shares its devices."""
+    profile_no: int = 0
+    """The newest profile reported."""
     troubles: tuple[str, ...] = ()
     """What was reported to have failed without ending it."""
     ended: AttemptEnded | None = None

@@ -85,6 +85,7 @@ def order_for(
         checkpoint_every_s=command.checkpoint_every_s,
         resume_step=command.resume_step,
         lease_s=lease_s,
+        profile_s=command.profile_s,
         start_deadline_s=config.start_deadline_s,
         log_bytes_max=config.log_bytes_max,
         network=config.network,

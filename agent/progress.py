@@ -26,6 +26,8 @@ class Progress:
 
     def __init__(self, order: Order) -> None:
         self.status = Status(job_id=order.job_id, attempt=order.attempt, step=order.resume_step)
+        self._ordered = order.accumulation_steps if order.profile_s > 0 else None
+        """s as ordered, where the profile in place may use another for a while."""
         self.hellos: dict[int, Hello] = {}
         self.steps: dict[int, int] = {}
         self._step_times: deque[float] = deque(maxlen=REPORTS_KEPT)
@@ -67,7 +69,7 @@ class Progress:
     def step(self, word: Step) -> bool:
         """Progress; not worth a durable record by itself."""
         self._reached(word.rank, word.step)
-        if word.count > 0 and word.elapsed_s > 0.0:
+        if word.count > 0 and word.elapsed_s > 0.0 and self._ordered in (None, word.s):
             self._step_times.append(word.elapsed_s / word.count)
         fields: dict[str, object] = {"step": max(self.status.step, word.step), "step_s": self.step_s}
         if word.rank <= self._loss_rank and word.loss is not None:

@@ -24,6 +24,7 @@ from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.events import Outcome
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job import Launch
+from cotenant.controller.domain.perf import Profile
 
 RECORD_VERSION: Final = 1
 
@@ -68,6 +69,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_every_s: float
     resume_step: int
     lease_s: float | None
+    profile_s: float = 0.0
+    """T_prof: seconds alone, from the first step on, in which it is profiled in place; 0 = not at all."""
     start_deadline_s: float
     log_bytes_max: int
     network: str = ""
@@ -128,6 +131,12 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The newest few."""
     failed: tuple[str, ...] = ()
     """Newest few `failed` messages: "save: No space left on device"."""
+    profile: Profile | None = None
+    """What was measured of it in place, the newest; None if nothing was."""
+    profile_no: int = 0
+    """Counts what `profile` was."""
+    profile_complete: bool = False
+    """T_prof is over: there will be no newer one."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,3 +155,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     first_step: int | None = None
     resumable: bool | None = None
     accumulates: bool = False
+    profile: Profile | None = None
+    profile_no: int = 0
+    profile_complete: bool = False

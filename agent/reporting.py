@@ -20,6 +20,7 @@ from cotenant.controller.domain.events import (
     CheckpointDurable,
     FirstStepDone,
     FromAttempt,
+    ProfileLearned,
     TroubleSeen,
 )
 from cotenant.controller.domain.ids import HostId
@@ -31,8 +32,8 @@ Told = tuple[FromAttempt, Attempt]
 """A report, and the attempt's record once it is made."""
 
 
-def from_status(attempt: Attempt, status: Status, host_id: HostId) -> Iterator[Told]:
-    """In the order in which things happen: started, hello, first step, checkpoints."""
+def from_status(attempt: Attempt, status: Status, host_id: HostId, device_type: str = "") -> Iterator[Told]:
+    """In the order in which things happen: started, hello, first step, checkpoints, profile."""
     job_id, number = attempt.key
     if status.started and not attempt.started:
         attempt = msgspec.structs.replace(attempt, started=True)
@@ -56,10 +57,21 @@ def from_status(attempt: Attempt, status: Status, host_id: HostId) -> Iterator[T
     for told in _checkpoints(attempt, status.durable, host_id):
         attempt = told[1]
         yield told
+    if status.profile is not None and status.profile_no > attempt.profile_no:
+        attempt = msgspec.structs.replace(attempt, profile_no=status.profile_no)
+        learned = ProfileLearned(
+            job_id=job_id,
+            profile=status.profile,
+            attempt=number,
+            host_id=host_id,
+            device_type=device_type,
+            is_complete=status.profile_complete,
+        )
+        yield learned, attempt
     yield from _troubles(attempt, status.failed, host_id)
 
 
-def from_result(attempt: Attempt, result: Result, host_id: HostId) -> Iterator[Told]:
+def from_result(attempt: Attempt, result: Result, host_id: HostId, device_type: str = "") -> Iterator[Told]:
     """What no status had time to say, then the end."""
     last = Status(
         job_id=result.job_id,
@@ -68,8 +80,11 @@ def from_result(attempt: Attempt, result: Result, host_id: HostId) -> Iterator[T
         accumulates=result.accumulates,
         first_step=result.first_step,
         durable=result.durable,
+        profile=result.profile,
+        profile_no=result.profile_no,
+        profile_complete=result.profile_complete,
     )
-    for told in from_status(attempt, last, host_id):
+    for told in from_status(attempt, last, host_id, device_type):
         attempt = told[1]
         yield told
     ended = AttemptEnded(

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent import reporting
-from cotenant.agent.channel import LeaseNow, SaveNow, StopNow, ToSupervisor
+from cotenant.agent.channel import CompanyNow, LeaseNow, SaveNow, StopNow, ToSupervisor
 from cotenant.agent.edge import (
     Adopt,
     AgentConfig,
@@ -60,6 +60,8 @@ class Live:
         """When this agent first knew that its processes run."""
         self.stop_asked_s: float | None = None
         self.lease_told: LeaseTold | None = None
+        self.alone_told = True
+        """What its supervisor believes; it starts with this belief."""
 
 
 class LeaseTold(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +141,7 @@ class Roster:
             attempt=command.attempt,
             command_id=command.command_id,
             uses_library=command.resume_step > 0,
+            profiled=command.profile_s > 0,
         )
         why = objection(command, self.config, self.running) or self._too_old(command)
         if why:
@@ -148,6 +151,7 @@ class Roster:
         assert part is not None, f"{command.job_id}: no part for {self.host_id}"
         self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, devices=part.devices)))
         self._live[attempt.key] = Live()
+        self._tell_company()  # Before the newcomer's first breath: what is measured from now on is shared.
         order = order_for(command, secrets, self.config, folder, self._lease.left_s(now_s))
         self._out.add(StartSupervisor(order=order))
 
@@ -197,7 +201,9 @@ class Roster:
         live.status = status
         if status.started and live.started_s is None:
             live.started_s = now_s
-        for event, attempt in reporting.from_status(self._memory.attempts[key], status, self.host_id):
+        record = self._memory.attempts[key]
+        told = reporting.from_status(record, status, self.host_id, self._device_type(record))
+        for event, attempt in told:
             self._out.report(event, attempt)
 
     def ended(self, result: Result) -> None:
@@ -222,6 +228,8 @@ class Roster:
             return
         live.connected, live.lease_told = True, None
         self._tell_lease(key, live, now_s)
+        live.alone_told = True
+        self._tell_company()
         attempt = self._memory.attempts[key]
         if attempt.stop is not None:
             if live.stop_asked_s is None:
@@ -246,13 +254,16 @@ class Roster:
 
     def _tell_end(self, attempt: Attempt, result: Result) -> None:
         self._live.pop(attempt.key, None)
-        for event, record in reporting.from_result(attempt, result, self.host_id):
+        self._tell_company()
+        told = reporting.from_result(attempt, result, self.host_id, self._device_type(attempt))
+        for event, record in told:
             self._out.report(event, record)
         self._out.say(f"{_name(attempt.key)}: {result.outcome}{': ' if result.detail else ''}{result.detail}")
 
     def _end(self, attempt: Attempt, outcome: Outcome, detail: str, workdir_missing: bool = False) -> None:
         """The end of an attempt that has no supervisor and no result file."""
         self._live.pop(attempt.key, None)
+        self._tell_company()
         ended = AttemptEnded(
             job_id=attempt.job_id,
             attempt=attempt.attempt,
@@ -278,6 +289,26 @@ class Roster:
         )
         self._out.say(f"{_name(key)}: {why}; ending what is left of it", bad=True)
         self._out.add(EndLeftovers(result=result))
+
+    # --- Company -----------------------------------------------------------------------------------
+
+    def _tell_company(self) -> None:
+        """Each supervisor knows whether its job has its devices to itself."""
+        tenants: dict[str, int] = {}
+        for key in self._live:
+            for device_id in self._memory.attempts[key].devices:
+                tenants[device_id] = tenants.get(device_id, 0) + 1
+        for key, live in self._live.items():
+            attempt = self._memory.attempts[key]
+            alone = all(tenants[device_id] == 1 for device_id in attempt.devices)
+            if attempt.profiled and live.connected and alone != live.alone_told:
+                live.alone_told = alone
+                self.tell(key, CompanyNow(alone=alone))
+
+    def _device_type(self, attempt: Attempt) -> str:
+        """Of the devices that it holds here; empty if they are not offered any more."""
+        types = {d.type for d in self.config.report.devices if d.device_id in attempt.devices}
+        return types.pop() if len(types) == 1 else ""
 
     # --- Leases ------------------------------------------------------------------------------------
 

@@ -44,6 +44,8 @@ class Sampler:
         """Sum over all processes; what they share counts several times."""
         self.memory_mib: float | None = None
         """Of the worker that uses most."""
+        self.others_mib = 0.0
+        """Private to processes beside the worker's own (data loaders), where that is most."""
 
     def sample(self, now_s: float) -> None:
         if now_s >= self._tree_s + TREE_PERIOD_S or any(not stat_of(pid) for pid in self._trees):
@@ -54,6 +56,7 @@ class Sampler:
         self.resident_mib = sum(stat.resident_pages for stat in stats.values()) * _PAGE_BYTES / _MIB
         sizes = [size for root, pids in self._trees.items() if (size := self._tree_mib(root, pids, stats))]
         self.memory_mib = max(sizes, default=None)
+        self.others_mib = max((self._others_mib(pids, stats) for pids in self._trees.values()), default=0.0)
 
     @property
     def duty_cycle(self) -> float | None:
@@ -97,8 +100,10 @@ class Sampler:
     def _tree_mib(self, root: int, pids: list[int], stats: Mapping[int, ProcessStat]) -> float | None:
         if root not in stats:
             return None
-        others = sum(self._private_bytes.get(pid, 0) for pid in pids if pid in stats)
-        return (_peak_bytes(root) + others) / _MIB
+        return _peak_bytes(root) / _MIB + self._others_mib(pids, stats)
+
+    def _others_mib(self, pids: list[int], stats: Mapping[int, ProcessStat]) -> float:
+        return sum(self._private_bytes.get(pid, 0) for pid in pids if pid in stats) / _MIB
 
 
 def _tree(root: int) -> list[int]:

@@ -17,9 +17,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.agent.channel import GangIn, LeaseNow, SaveNow, StopNow
+from cotenant.agent.channel import CompanyNow, GangIn, LeaseNow, SaveNow, StopNow
 from cotenant.agent.coordination import MEMBER_PERIOD_S, Coordination, Voice
 from cotenant.agent.ends import Cause, Ending, Exit, StartProblem, decide
+from cotenant.agent.profiling import Profiling
 from cotenant.agent.progress import Progress
 from cotenant.agent.records import Order, Result, Status
 from cotenant.agent.supervision_edge import (
@@ -37,6 +38,7 @@ from cotenant.agent.supervision_edge import (
     RankExited,
     Sampled,
     Started,
+    TakeSample,
 )
 from cotenant.agent.words import (
     AnyRankWord,
@@ -48,6 +50,7 @@ from cotenant.agent.words import (
     Saving,
     Step,
     Stopped,
+    Stretch,
 )
 
 LOADING_GRACE_S: Final = 5.0
@@ -110,6 +113,7 @@ class Supervision:
         self._now_s = now_s
         self._progress = Progress(order)
         self._coordination = Coordination(order, self._progress)
+        self._profiling = Profiling(order, self._progress, self._coordination)
         self._phase: Literal["starting", "running", "leaving", "clearing", "done"] = "starting"
         self._alive = {each.rank for each in order.ranks}
         self._exits: list[Exit] = []
@@ -140,6 +144,11 @@ class Supervision:
     def is_done(self) -> bool:
         return self._phase == "done"
 
+    @property
+    def is_profiling(self) -> bool:
+        """Indicators are wanted with each sample."""
+        return self._profiling.is_sampling
+
     def handle(self, event: AnyHappening, now_s: float) -> list[AnyEffect]:
         """Take in what happened; returns what is to be done, in order."""
         if self._phase == "done":
@@ -158,7 +167,8 @@ class Supervision:
         if self._is_news:
             alarms.append(self._published_s + PUBLISH_PERIOD_S)
         if self._phase == "running":
-            alarms += [self._peer_s, self._linger_s, self._save_s, self._coordination.next_alarm_s]
+            alarms += [self._peer_s, self._linger_s, self._save_s]
+            alarms += [self._coordination.next_alarm_s, self._profiling.next_alarm_s]
             if self._stop is not None and not self._all_stopped:
                 alarms += [self._stop.until_s, self._stop.retry_s]
                 if self._coordination.waits_for_members:
@@ -180,6 +190,7 @@ class Supervision:
                 self._exited(event)
             case Started() if self._phase == "starting":
                 self._phase, self._started_s = "running", self._now_s
+                self._profiling.started(self._now_s)
                 self._changed(self._progress.change(started=True))
             case CouldNotStart(problem=problem) if self._phase == "starting":
                 self._problem = problem
@@ -191,6 +202,9 @@ class Supervision:
                 self._save_now()
             case LeaseNow(left_s=left_s, full_s=full_s):
                 self._set_lease(left_s, full_s)
+            case CompanyNow(alone=alone):
+                self._coordination.alone = alone
+                self._coordination.report_soon(self._now_s)
             case GangIn():
                 self._say(self._coordination.hear(event, self._now_s))
             case OverMemory(used_mib=used_mib):
@@ -218,11 +232,17 @@ class Supervision:
                 self._changed(progress.first_step(word))
                 coordination.saw_step(rank, step, now_s)
                 coordination.report_soon(now_s)
+                self._profiling.first_step(now_s)
                 if self._save_s == inf and coordination.is_first and self._order.checkpoint_every_s > 0:
                     self._save_s = now_s + self._order.checkpoint_every_s
             case Step(rank=rank, step=step):
                 self._is_news |= progress.step(word)
                 coordination.saw_step(rank, step, now_s)
+                self._profiling.stepped(word, now_s)
+            case Stretch(rank=rank, step=step):
+                self._say(coordination.reached(rank, step, now_s))
+                if self._profiling.stretch_over(word, now_s):
+                    self._out.append(TakeSample())
             case Saving(rank=rank, step=step):
                 self._changed(progress.change(saving=True))
                 self._say(coordination.reached(rank, step, now_s))
@@ -244,6 +264,7 @@ class Supervision:
     def _sampled(self, event: Sampled) -> None:
         self._sample = event
         self._is_news |= self._progress.sampled(event.memory_mib, event.duty_cycle)
+        self._profiling.sampled(event.indicators, event.others_mib, self._now_s)
         half_s = self._started_s + self._order.start_deadline_s / 2
         if self._half_way is None and self._now_s >= half_s:
             self._half_way = event
@@ -329,6 +350,10 @@ class Supervision:
             self._judge_linger()
         if self._phase == "running":
             self._keep_agreeing()
+        self._say(
+            self._profiling.advance(self._now_s, may_ask=self._phase == "running" and self._stop is None)
+        )
+        self._tell_profile(is_over=self._phase == "clearing")
         if self._phase == "leaving" and self._now_s >= self._kill_s:
             self._out.append(EndRanks(force=True))
             self._kill_s = self._now_s + KILL_GRACE_S  # Again, for what was forked meanwhile.
@@ -436,6 +461,16 @@ class Supervision:
 
     # --- Saying so ----------------------------------------------------------------------------------
 
+    def _tell_profile(self, *, is_over: bool) -> None:
+        profile = self._profiling.take_result(is_over=is_over)
+        if profile is not None:
+            fields = {
+                "profile": profile,
+                "profile_no": self.status.profile_no + 1,
+                "profile_complete": self._profiling.is_complete,
+            }
+            self._changed(self._progress.change(**fields))
+
     def _changed(self, changed: bool) -> None:
         self._is_news |= changed
         self._is_important |= changed
@@ -473,6 +508,9 @@ class Supervision:
                     first_step=status.first_step,
                     resumable=status.resumable,
                     accumulates=status.accumulates,
+                    profile=status.profile,
+                    profile_no=status.profile_no,
+                    profile_complete=status.profile_complete,
                 )
             )
         )

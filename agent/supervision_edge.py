@@ -10,10 +10,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from cotenant.agent.channel import GangIn, GangOut, LeaseNow, SaveNow, StopNow
+from cotenant.agent.channel import CompanyNow, GangIn, GangOut, LeaseNow, SaveNow, StopNow
 from cotenant.agent.ends import StartProblem
 from cotenant.agent.records import Result, Status
 from cotenant.agent.words import AnyRankWord
+from cotenant.profiler.sources import Sample
 
 # --- Edge -> state machine -------------------------------------------------------------------------
 
@@ -53,6 +54,10 @@ class Sampled(Happening, frozen=True, kw_only=True):
     cpu_s: float = 0.0
     """Of all processes together, since the start."""
     output_bytes: int = 0
+    indicators: Sample | None = None
+    """Since the sample before; only while the attempt is profiled."""
+    others_mib: float = 0.0
+    """Private memory of processes beside the worker's own (data loaders), where that is most."""
 
 
 class OverMemory(Happening, frozen=True, kw_only=True):
@@ -82,7 +87,7 @@ class Ticked(Happening, frozen=True, kw_only=True):
 
 AnyHappening = (
     Started | CouldNotStart | Heard | RankExited | Sampled | OverMemory | Noted | AllGone | Ticked
-    | StopNow | SaveNow | LeaseNow | GangIn
+    | StopNow | SaveNow | LeaseNow | CompanyNow | GangIn
 )  # fmt: skip
 
 # --- State machine -> edge -------------------------------------------------------------------------
@@ -112,6 +117,10 @@ class Publish(Effect, frozen=True, kw_only=True):
     keep: bool
 
 
+class TakeSample(Effect, frozen=True, kw_only=True):
+    """Measure now, beside the usual times: answer `Sampled`."""
+
+
 class ClearLeftovers(Effect, frozen=True, kw_only=True):
     """All that we started is gone: end whatever else is left, then answer `AllGone`."""
 
@@ -122,4 +131,4 @@ class Finish(Effect, frozen=True, kw_only=True):
     result: Result
 
 
-AnyEffect = TellRank | EndRanks | Publish | ClearLeftovers | Finish | GangOut
+AnyEffect = TellRank | EndRanks | Publish | TakeSample | ClearLeftovers | Finish | GangOut

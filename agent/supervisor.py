@@ -69,13 +69,17 @@ from cotenant.agent.supervision_edge import (
     RankExited,
     Sampled,
     Started,
+    TakeSample,
     TellRank,
     Ticked,
 )
 from cotenant.agent.words import parse
 from cotenant.controller.wire.job import DATAGRAM_BYTES_MAX
+from cotenant.profiler.inplace import SAMPLE_PERIOD_S as INDICATOR_PERIOD_S
+from cotenant.profiler.sources import MetricsSource, Sample
 
 SAMPLE_PERIOD_S: Final = 1.0
+PROFILE_SAMPLE_PERIOD_S: Final = INDICATOR_PERIOD_S
 CLEAR_PERIOD_S: Final = 0.1
 STUBBORN_S: Final = 10.0
 RETRY_S: Final = 5.0
@@ -100,6 +104,7 @@ class Supervisor:
         """Of processes that we started and that have not ended, by rank."""
         self._outputs: dict[int, Output] = {}
         self._sampler: Sampler | None = None
+        self._indicators: MetricsSource | None = None
         self._sample_s = inf
         self._clear_s = inf
         self._clearing_since_s = inf
@@ -299,7 +304,11 @@ class Supervisor:
         if sampler is None or not self._pids:
             self._sample_s = inf
             return
-        self._sample_s = now_s + SAMPLE_PERIOD_S
+        is_profiling = self._supervision.is_profiling
+        if self._indicators is not None and not is_profiling:
+            self._indicators.close()
+            self._indicators = None
+        self._sample_s = now_s + (PROFILE_SAMPLE_PERIOD_S if is_profiling else SAMPLE_PERIOD_S)
         sampler.sample(now_s)
         on_cpu = not any(rank.cuda_uuids for rank in self._order.ranks)
         self._handle(
@@ -308,6 +317,8 @@ class Supervisor:
                 duty_cycle=sampler.duty_cycle if on_cpu else None,
                 cpu_s=sampler.cpu_s,
                 output_bytes=sum(each.bytes_seen for each in self._outputs.values()),
+                indicators=self._read_indicators() if is_profiling else None,
+                others_mib=sampler.others_mib,
             )
         )
         limit_mib = self._order.host_memory_mib
@@ -315,6 +326,19 @@ class Supervisor:
             used_mib = sampler.proportional_mib()
             if used_mib > limit_mib:
                 self._handle(OverMemory(used_mib=used_mib))
+
+    def _read_indicators(self) -> Sample:
+        """Of the processes of this host; the source is only loaded for a job that is profiled."""
+        if self._indicators is None:
+            from cotenant.profiler.cpu import CpuSource
+            from cotenant.profiler.gpu import GpuSource
+
+            cores = {core for rank in self._order.ranks for core in rank.cores}
+            pids = list(self._pids.values())
+            host = CpuSource(pids, max(1, len(cores)), cpu_stat=self._cgroup.cpu_stat)
+            uuids = tuple(dict.fromkeys(uuid for rank in self._order.ranks for uuid in rank.cuda_uuids))
+            self._indicators = GpuSource(uuids, host) if uuids else host
+        return self._indicators.sample()
 
     # --- What follows -------------------------------------------------------------------------------
 
@@ -338,6 +362,8 @@ class Supervisor:
                 self._say(StatusNow(status=status))
             case GangOut():
                 self._say(effect)
+            case TakeSample():
+                self._sample(time.monotonic())
             case ClearLeftovers():
                 self._clearing_since_s = self._clear_s = time.monotonic()
             case Finish(result=result):

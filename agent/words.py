@@ -17,7 +17,7 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 RankNo = Annotated[int, Meta(ge=0, le=1_000_000)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
 
-Kind = Literal["stop", "save"]
+Kind = Literal["stop", "save", "accumulate"]
 AgreementPhase = Literal["propose", "commit", "withdraw"]
 
 
@@ -37,6 +37,8 @@ class Hello(RankWord, frozen=True, kw_only=True, tag=protocol.HELLO):
     """After a resume: whether nothing that matters differs. None: it began at the beginning."""
     note: Annotated[str, Meta(max_length=1000)] = ""
     """What differs."""
+    turns: bool = False
+    """It can be asked to use another s for a while."""
 
 
 class FirstStep(RankWord, frozen=True, kw_only=True, tag=protocol.FIRST_STEP):
@@ -72,12 +74,19 @@ class Stopped(RankWord, frozen=True, kw_only=True, tag=protocol.STOPPED):
     step: Count
 
 
+class Stretch(RankWord, frozen=True, kw_only=True, tag=protocol.STRETCH):
+    first: Count
+    step: Count
+    s: Count
+    memory_mib: Annotated[float, Meta(ge=0.0, le=1e9)] | None = None
+
+
 class Failed(RankWord, frozen=True, kw_only=True, tag=protocol.FAILED):
     what: str
     error: str = ""
 
 
-AnyRankWord = Hello | FirstStep | Step | Saving | DurableSaid | Confirm | Stopped | Failed
+AnyRankWord = Hello | FirstStep | Step | Saving | DurableSaid | Confirm | Stopped | Stretch | Failed
 
 _decoder = msgspec.json.Decoder(AnyRankWord)
 
@@ -112,16 +121,26 @@ class ToRank(msgspec.Struct, frozen=True, kw_only=True):
     proposal: int
     step: int
     phase: AgreementPhase
+    s: int = 1
+    until: int = 0
+    """Only with `accumulate`: s, and the step at which the turn ends."""
+
+
+_NAMES: dict[Kind, str] = {
+    "stop": protocol.STOP_AT,
+    "save": protocol.SAVE_AT,
+    "accumulate": protocol.ACCUMULATE_AT,
+}
 
 
 def datagram(word: ToRank) -> bytes:
-    name = protocol.STOP_AT if word.kind == "stop" else protocol.SAVE_AT
-    return msgspec.json.encode(
-        {
-            "v": protocol.PROTOCOL_VERSION,
-            "m": name,
-            "proposal": word.proposal,
-            "step": word.step,
-            "phase": word.phase,
-        }
-    )
+    message: dict[str, str | int] = {
+        "v": protocol.PROTOCOL_VERSION,
+        "m": _NAMES[word.kind],
+        "proposal": word.proposal,
+        "step": word.step,
+        "phase": word.phase,
+    }
+    if word.kind == "accumulate":
+        message |= {"s": word.s, "until": word.until}
+    return msgspec.json.encode(message)

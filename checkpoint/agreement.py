@@ -7,11 +7,13 @@ has said "ok" to step N does not pass N before it knows the decision (or has giv
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from cotenant.checkpoint.protocol import PHASE_COMMIT, PHASE_PROPOSE, STOP_AT, Order
+from cotenant.checkpoint.protocol import ACCUMULATE_AT, PHASE_COMMIT, PHASE_PROPOSE, STOP_AT, Order
+from cotenant.checkpoint.turns import Turn
 
 OPEN_MAX: Final = 8
 """More proposals than this at once are refused: a supervisor needs one of each kind."""
@@ -29,6 +31,8 @@ class Verdict(Enum):
     WAIT = "wait"
     SAVE = "save"
     STOP = "stop"
+    TURN = "turn"
+    """Go on; a turn of the accumulation steps begins or ends here (also told beside a save or a stop)."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class _Promise:
     proposal: int
     step: int
     committed: bool = False
+    s: int = 1
+    until: int = 0
 
 
 @dataclass
@@ -63,6 +69,8 @@ class Agreement:
     _obeyed: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=2 * OPEN_MAX))
     attention_step: int = _NEVER
     """Nothing is asked of this rank before it."""
+    turns: list[Turn] = field(default_factory=list)
+    """Agreed and not over, in order; the caller may put those of a resumed run in before it starts."""
 
     def receive(self, order: Order) -> Confirm | None:
         """Take in one order; obeying it twice changes nothing."""
@@ -90,9 +98,19 @@ class Agreement:
             self._forget(promise)
             if promise.committed:
                 self._obeyed.append((promise.kind, promise.proposal))
+        turned = any(turn.start == step or turn.until <= step for turn in self.turns)
+        self.turns = [turn for turn in self.turns if turn.until > step]
+        self._look_out()
         if stops:
             return Verdict.STOP
-        return Verdict.SAVE if due else Verdict.GO
+        if any(promise.kind != ACCUMULATE_AT for promise in due):
+            return Verdict.SAVE
+        return Verdict.TURN if turned else Verdict.GO
+
+    def agree(self, turns: Iterable[Turn]) -> None:
+        """Turns that a checkpoint has recorded: this run repeats them."""
+        self.turns = sorted((*self.turns, *turns), key=lambda turn: turn.start)
+        self._look_out()
 
     def give_up(self) -> list[Confirm]:
         """No decision came in time: take back what was promised for this step, and tell the supervisor."""
@@ -106,14 +124,20 @@ class Agreement:
         if known is not None:
             return self._answer(order.proposal, ok=known.step == order.step)
         full = len(self._promises) >= OPEN_MAX
-        if not self.can_save or full or order.step <= self.completed or self._ends_epoch(order.step):
+        if order.kind == ACCUMULATE_AT:
+            possible = all(turn.until <= order.step for turn in self.turns)
+        else:
+            possible = self.can_save and not self._ends_epoch(order.step)
+        if not possible or full or order.step <= self.completed:
             return self._answer(order.proposal, ok=False)
-        self._remember(_Promise(kind=order.kind, proposal=order.proposal, step=order.step))
+        self._remember(_Promise(order.kind, order.proposal, order.step, s=order.s, until=order.until))
         return self._answer(order.proposal, ok=True)
 
     def _committed(self, order: Order) -> Confirm | None:
         promise = self._promises.get((order.kind, order.proposal))
         if promise is not None:
+            if promise.kind == ACCUMULATE_AT and not promise.committed:
+                self.agree([Turn(promise.step, promise.until, promise.s)])
             promise.committed = True
             return None
         # We had given up (or never promised) and went on: a stop at that step would split the gang.
@@ -135,4 +159,9 @@ class Agreement:
 
     def _forget(self, promise: _Promise) -> None:
         del self._promises[promise.kind, promise.proposal]
-        self.attention_step = min((p.step for p in self._promises.values()), default=_NEVER)
+        self._look_out()
+
+    def _look_out(self) -> None:
+        steps = [promise.step for promise in self._promises.values()]
+        steps += [step for turn in self.turns for step in (turn.start, turn.until) if step > self.completed]
+        self.attention_step = min(steps, default=_NEVER)

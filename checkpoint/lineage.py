@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cotenant.checkpoint.layout import Manifest
+from cotenant.checkpoint.turns import History, recorded
 
 log = logging.getLogger("cotenant.checkpoint")
 
@@ -43,7 +44,7 @@ class Lineage:
     def take_over(self, name: str, manifest: Manifest, differences: Iterable[str]) -> Resumed:
         """This attempt goes on from a checkpoint."""
         note = "; ".join(differences)
-        self.history = list(manifest.history)
+        self.history = list(recorded(manifest.history, manifest.step)[0])
         self.exact = manifest.exact and not note
         self.notes = [manifest.note] if manifest.note else []
         if note:
@@ -61,5 +62,7 @@ class Lineage:
         self.resumed = replace(self.resumed, exact=False, note=joined)
         log.warning("the resume from %s is equivalent, not exact: %s", self.resumed.name, note)
 
-    def manifest_fields(self) -> dict[str, Any]:
-        return {"history": tuple(self.history), "exact": self.exact, "note": "; ".join(self.notes)}
+    def manifest_fields(self, ahead: History = ()) -> dict[str, Any]:
+        """`ahead`: what is agreed on for later steps, so that a resumed run repeats it."""
+        history = (*self.history, *ahead)
+        return {"history": history, "exact": self.exact, "note": "; ".join(self.notes)}

@@ -37,6 +37,10 @@ class Progress:
         self._reported_at_s = now_s
         self.due_at_s = now_s + protocol.STEP_REPORT_PERIOD_S
 
+    @property
+    def reported_step(self) -> int:
+        return self._reported_step
+
     def flush(self, step: int, steps_used: int, loss: Any) -> None:
         """Say what the rate limit held back: a job that ends well is seen at its last step."""
         if step > self._reported_step:

@@ -24,6 +24,7 @@ ENV_ACCUMULATION_SCHEDULE: Final = "COTENANT_ACCUMULATION_SCHEDULE"
 ENV_SOCKET: Final = "COTENANT_SOCKET"
 ENV_RESUME: Final = "COTENANT_RESUME"
 ENV_MEMORY_FRACTION: Final = "COTENANT_MEMORY_FRACTION"
+ENV_TRIALS: Final = "COTENANT_TRIALS"
 
 DATAGRAM_BYTES_MAX: Final = 4096
 DECISION_TIMEOUT_S: Final = 30.0
@@ -36,17 +37,19 @@ SAVING: Final = "saving"
 DURABLE: Final = "durable"
 CONFIRM: Final = "confirm"
 STOPPED: Final = "stopped"
+STRETCH: Final = "stretch"
 FAILED: Final = "failed"
 
 STOP_AT: Final = "stop_at"
 SAVE_AT: Final = "save_at"
+ACCUMULATE_AT: Final = "accumulate_at"
 
 PHASE_PROPOSE: Final = "propose"
 PHASE_COMMIT: Final = "commit"
 PHASE_WITHDRAW: Final = "withdraw"
 
-FROM_RANK: Final = (HELLO, FIRST_STEP, STEP, SAVING, DURABLE, CONFIRM, STOPPED, FAILED)
-TO_RANK: Final = (STOP_AT, SAVE_AT)
+FROM_RANK: Final = (HELLO, FIRST_STEP, STEP, SAVING, DURABLE, CONFIRM, STOPPED, STRETCH, FAILED)
+TO_RANK: Final = (STOP_AT, SAVE_AT, ACCUMULATE_AT)
 PHASES: Final = (PHASE_PROPOSE, PHASE_COMMIT, PHASE_WITHDRAW)
 
 MANIFEST_VERSION: Final = 1
@@ -57,6 +60,7 @@ RESUME_NONE: Final = "none"
 TEXT_MAX: Final = 1000
 INTEGER_MAX: Final = 2**53
 """Larger step and proposal numbers are not believed."""
+ACCUMULATION_STEPS_MAX: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,9 @@ class Order:
     proposal: int
     step: int
     phase: str
+    s: int = 1
+    until: int = 0
+    """The step at which a turn to s ends; 0 for other orders."""
 
 
 def encode(name: str, rank: int, fields: Mapping[str, Any]) -> bytes:
@@ -97,7 +104,13 @@ def decode(data: bytes) -> Order | None:
     proposal, step = message.get("proposal"), message.get("step")
     if kind not in TO_RANK or phase not in PHASES or not _whole(proposal, 0) or not _whole(step, 1):
         return None
-    return Order(kind=str(kind), proposal=int(str(proposal)), step=int(str(step)), phase=str(phase))
+    s, until = message.get("s", 1), message.get("until", 0)
+    if kind == ACCUMULATE_AT and not (
+        _whole(s, 1) and s <= ACCUMULATION_STEPS_MAX and _whole(until, int(str(step)) + 1)
+    ):
+        return None
+    turn = (int(s), int(until)) if kind == ACCUMULATE_AT else (1, 0)
+    return Order(str(kind), int(str(proposal)), int(str(step)), str(phase), *turn)
 
 
 def _whole(value: object, least: int) -> bool:

@@ -19,12 +19,14 @@ from cotenant.checkpoint import data, facts, gang, protocol, rng, saver
 from cotenant.checkpoint.agreement import Agreement, Verdict
 from cotenant.checkpoint.channel import Channel
 from cotenant.checkpoint.cursor import Cursor
-from cotenant.checkpoint.layout import CheckpointError
+from cotenant.checkpoint.layout import CheckpointError, Manifest
 from cotenant.checkpoint.lineage import Lineage, Resumed
 from cotenant.checkpoint.load import Loaded, load_newest
+from cotenant.checkpoint.peak import Peak
 from cotenant.checkpoint.progress import Progress
 from cotenant.checkpoint.saver import Place, Saver
 from cotenant.checkpoint.state import Extra, TrainingState
+from cotenant.checkpoint.turns import Turn, agreed_ahead, recorded
 
 KEEP: Final = 2
 IDLE_S_MAX: Final = 120.0
@@ -75,6 +77,9 @@ class Session:
         self._channel: Channel | None = None
         self._progress: Progress | None = None
         self._agreement = Agreement(can_save=False)
+        self._peak = Peak()
+        self._stretch_first = 0
+        """The step after which the present stretch, between two turns of s, began."""
         self._steps_used = 0
         self._report_at_s = 0.0
         self._stepped = False
@@ -108,8 +113,10 @@ class Session:
 
     @property
     def accumulation_history(self) -> str:
-        """Which s was used from which step on, in the form of COTENANT_ACCUMULATION_SCHEDULE."""
-        return ",".join(f"{step}:{s}" for step, s in self._lineage.history)
+        """Which s was used from which step on, in the form of COTENANT_ACCUMULATION_SCHEDULE; turns of s that
+        are agreed on for later steps included.
+        """
+        return ",".join(f"{step}:{s}" for step, s in (*self._lineage.history, *self._ahead()))
 
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs that are left of `count`, from 0."""
@@ -236,6 +243,10 @@ class Session:
             self._saver.prepare(self._own())
 
     def _obey(self, channel: Channel, verdict: Verdict) -> None:
+        if self._counter.turns != (turns := tuple(self._agreement.turns)):
+            self._turn(channel, turns)
+        if verdict is Verdict.TURN:
+            return
         assert self._saver is not None, "orders are refused where nothing can be saved"
         stop = verdict is Verdict.STOP  # then somebody waits for our devices: tidying can wait
         saved = self._save(self._saver, wait=stop, tidy=not stop)
@@ -248,8 +259,32 @@ class Session:
             self.close()
             raise SystemExit(0)
 
+    def _turn(self, channel: Channel, turns: tuple[Turn, ...]) -> None:
+        """A turn of s begins or ends here: tell of the stretch that is over, begin the next one."""
+        assert self._progress is not None
+        if self.step > self._progress.reported_step:  # No report is about two stretches.
+            self._report_progress(time.perf_counter())
+        channel.report(  # A supervisor that is slow has less of a profile; training does not wait for it.
+            protocol.STRETCH,
+            first=self._stretch_first,
+            step=self.step,
+            s=self._steps_used,
+            memory_mib=self._peak.read_mib(),
+        )
+        self._stretch_first = self.step
+        self._counter.turns = turns
+        self._peak.restart()
+        self._progress.paused()
+
+    def _ahead(self) -> tuple[tuple[int, int], ...]:
+        """What is agreed on for the steps to come, as the history will have it."""
+        turns = self._agreement.turns
+        last = max((turn.until for turn in turns), default=0)
+        return agreed_ahead(turns, self.step, self._counter.ordered_at(last)) if turns else ()
+
     def _save(self, saver_: Saver, *, wait: bool, tidy: bool = True) -> bool:
-        manifest = {"job": self._env.job, "facts": self._facts(), **self._lineage.manifest_fields()}
+        lineage = self._lineage.manifest_fields(self._ahead())
+        manifest = {"job": self._env.job, "facts": self._facts(), **lineage}
         return saver_.save(self.step, self._own(), manifest, wait=wait, tidy=tidy)
 
     def _own(self) -> dict[str, Any]:
@@ -261,6 +296,7 @@ class Session:
     def _find_counter(self) -> None:
         """Tell `gradaccum` how many steps are complete, if the script has imported it by now."""
         self._counter = gang.accumulation_counter()
+        self._counter.turns = tuple(self._agreement.turns)
         if not self._plain:
             self._counter.counted_for_us = True
             self._counter.completed = self.step
@@ -313,7 +349,9 @@ class Session:
     def _take(self, loaded: Loaded) -> None:
         """Put a loaded checkpoint into the script's objects, and say what differs."""
         manifest, own, env = loaded.manifest, loaded.own, self._env
-        self.step = manifest.step
+        self.step = self._stretch_first = manifest.step
+        self._find_counter()
+        self._repeat_turns(manifest)
         self._find_counter()  # the facts are about the step that comes next
         differences = []
         if manifest.world_size == env.world_size:
@@ -333,11 +371,21 @@ class Session:
             kind = "exact" if resumed.exact else f"equivalent, not exact ({resumed.note})"
             log.warning("resumed from %s at step %d: %s", resumed.name, resumed.step, kind)
 
+    def _repeat_turns(self, manifest: Manifest) -> None:
+        """Turns that were agreed on before the save are part of what the steps to come are.
+
+        Only those that need no more memory than was planned for this attempt; what differs is then named.
+        """
+        _, turns = recorded(manifest.history, manifest.step)
+        ordered = self._counter.ordered_at
+        self._agreement.agree(turn for turn in turns if turn.s >= ordered(turn.start))
+
     def _introduce(self, channel: Channel, accumulates: bool | None) -> None:
         """Say hello, once all that it says is known."""
         self._agreement.completed = self.step
         fields: dict[str, Any] = {"world_size": self._env.world_size, "step": self.step}
-        fields["resumable"] = channel.open() and self._agreement.can_save
+        fields["turns"] = channel.open()
+        fields["resumable"] = fields["turns"] and self._agreement.can_save
         fields["accumulates"], fields["accumulates_note"] = self._accumulates(accumulates)
         if self.resumed is not None:
             fields["resumed_from"] = self.resumed.name

@@ -108,9 +108,11 @@ class Client:
     @overload
     def ask(self, body: wire.GetDecisions, timeout_s: float | None = None) -> wire.Decisions: ...
     @overload
+    def ask(self, body: wire.ListProfiles, timeout_s: float | None = None) -> wire.KnownProfiles: ...
+    @overload
     def ask(
         self,
-        body: wire.ChangeJobs | wire.ChangeNode | wire.SetPolicy | wire.Stop,
+        body: wire.ChangeJobs | wire.ChangeNode | wire.SetPolicy | wire.ForgetProfiles | wire.Stop,
         timeout_s: float | None = None,
     ) -> wire.Done: ...
     # fmt: on

@@ -55,6 +55,7 @@ def engine_config(settings: Settings) -> EngineConfig:
     return EngineConfig(
         policy=settings.policy,
         checkpoint_every_s=settings.checkpoint.every_s,
+        profile_s=settings.profiler.seconds,
         keep_ended=settings.controller.keep_ended,
     )
 

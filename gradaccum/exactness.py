@@ -84,9 +84,14 @@ class Guard:
         self._suspects: WeakKeyDictionary[torch.nn.Module, list[torch.nn.Module]] = WeakKeyDictionary()
         self._buffers_checked: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
         self._measured: WeakKeyDictionary[torch.nn.Module, set[str]] = WeakKeyDictionary()
+        self._refused: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
+        """What was found once, also by a mere trial: it is said again where s is ordered."""
 
     def check_modules(self, model: torch.nn.Module) -> None:
         """Raises Refused. Looks at all modules once, later only at those with a mode that matters."""
+        known = self._refused.get(model)
+        if known:
+            raise Refused(known)
         suspects = self._suspects.get(model)
         if suspects is None:
             reason = refusal(model)
@@ -109,11 +114,23 @@ class Guard:
         yield
         for name, value in _saved_buffers(model):
             if not torch.equal(value, before[name]):
-                raise refuse(
-                    f"the forward pass changes the buffer {name}: with {type(model).__name__} split into "
-                    "micro-batches it would change more often"
-                )
+                raise refuse(_stateful(model, name))
         self._buffers_checked[model] = True
+
+    @contextlib.contextmanager
+    def note_buffers(self, model: Any) -> Iterator[None]:
+        """Around a whole batch: a stateful forward pass is remembered, for the first time that s > 1."""
+        is_module = isinstance(model, torch.nn.Module)
+        if not is_module or self._buffers_checked.get(model) or model in self._refused:
+            yield
+            return
+        before = {name: value.clone() for name, value in _saved_buffers(model)}
+        yield
+        changed = next((n for n, v in _saved_buffers(model) if not torch.equal(v, before[n])), None)
+        self._buffers_checked[model] = changed is None
+        if changed is not None:
+            self._refused[model] = _stateful(model, changed)
+            tell_failed(self._refused[model])
 
     def measure_once(self, model: torch.nn.Module, loss: str, check: Callable[[], str | None]) -> None:
         """Run `check` at most once per model and kind of loss; its reason, if any, is raised."""
@@ -123,7 +140,15 @@ class Guard:
         measured.add(loss)
         reason = check()
         if reason:
+            self._refused[model] = reason
             raise refuse(reason)
+
+
+def _stateful(model: torch.nn.Module, buffer: str) -> str:
+    return (
+        f"the forward pass changes the buffer {buffer}: with {type(model).__name__} split into "
+        "micro-batches it would change more often"
+    )
 
 
 GUARD: Final = Guard()

@@ -44,13 +44,29 @@ def split(
     """
     _check_arguments(loss, tokens)
     wanted = PROGRESS.steps_now() if steps is None else steps
+    if wanted > 1:
+        wanted = _allowed(wanted, steps, lambda: exactness.GUARD.check_modules(model))
     PROGRESS.last_steps = wanted
     if wanted == 1:
-        yield (*batch, _weight_of_all(model, batch, loss, tokens))
+        with exactness.GUARD.note_buffers(model) if PROGRESS.trials else contextlib.nullcontext():
+            yield (*batch, _weight_of_all(model, batch, loss, tokens))
     else:
-        exactness.GUARD.check_modules(model)
         yield from _parts(model, batch, loss, tokens, wanted)
     PROGRESS.split_ended()
+
+
+def _allowed(wanted: int, said: int | None, check: Callable[[], None]) -> int:
+    """s if nothing speaks against it; 1 where it was only to be tried and would not be exact.
+
+    Raises Refused where s was ordered. The ranks of a gang need not agree: each exchanges gradients once.
+    """
+    try:
+        check()
+    except exactness.Refused:
+        if said is not None or not PROGRESS.is_trial:
+            raise
+        return 1
+    return wanted
 
 
 def backward(
@@ -70,10 +86,7 @@ def backward(
     wanted = PROGRESS.steps_now() if steps is None else steps
     if wanted > 1:
         _check_arguments(loss, tokens)
-        exactness.GUARD.check_modules(model)
-        exactness.GUARD.measure_once(
-            model, loss, lambda: _self_check(model, loss_of, batch, loss, tokens, wanted)
-        )
+        wanted = _allowed(wanted, steps, lambda: _check_all(model, loss_of, batch, loss, tokens, wanted))
     total: torch.Tensor | None = None
     for *part, weight in split(model, *batch, loss=loss, tokens=tokens, steps=wanted):
         value = loss_of(*part)
@@ -84,6 +97,18 @@ def backward(
     assert total is not None, "split yields at least one micro-batch"
     PROGRESS.last_loss = total
     return total
+
+
+def _check_all(
+    model: Any,
+    loss_of: Callable[..., torch.Tensor],
+    batch: tuple[Any, ...],
+    loss: str,
+    tokens: Tokens | None,
+    steps: int,
+) -> None:
+    exactness.GUARD.check_modules(model)
+    exactness.GUARD.measure_once(model, loss, lambda: _self_check(model, loss_of, batch, loss, tokens, steps))
 
 
 def _check_arguments(loss: str, tokens: Tokens | None) -> None:

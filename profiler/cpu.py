@@ -1,8 +1,9 @@
 """The CPU source: what a set of process trees uses of the cores it was given.
 
-Rule: every value is measured from the processes themselves and labelled `cpu`; what a CPU has no counter
-for is missing. Resident sizes are summed over a tree, so pages shared between its processes count more
-than once: the sum is an upper bound, which is the safe side for a memory limit.
+Rule: every value is measured from the processes themselves and labelled `cpu`, or from their control group
+and labelled `cgroup`; what a CPU has no counter for is missing. Resident sizes are summed over a tree, so
+pages shared between its processes count more than once: the sum is an upper bound, which is the safe side
+for a memory limit.
 """
 
 from __future__ import annotations
@@ -74,20 +75,30 @@ def duty_cycle(cpu_s: float, wall_s: float, core_count: int) -> float:
 
 
 class CpuSource:
-    """Castor's indicators for a job on CPU slots, over the time since the sample before."""
+    """Castor's indicators for a job on CPU slots, over the time since the sample before.
+
+    `cpu_stat` is the `cpu.stat` of a control group (v2) that holds these processes and no others: its count
+    of processor time misses no short-lived child and is kept in microseconds instead of ticks.
+    """
 
     name: SourceName = "cpu"
 
     def __init__(
-        self, roots: Sequence[int], core_count: int, clock: Callable[[], float] = time.monotonic
+        self,
+        roots: Sequence[int],
+        core_count: int,
+        clock: Callable[[], float] = time.monotonic,
+        cpu_stat: Path | None = None,
     ) -> None:
+        self._cpu_stat = cpu_stat if cpu_stat is not None and _group_cpu_s(cpu_stat) is not None else None
         self._usage = Usage(roots, clock)
         self._core_count = core_count
         self._clock = clock
         self._before: tuple[float, float, int, int] | None = None
+        self._group_s = 0.0
 
     def sample(self) -> Sample:
-        cpu_s = self._usage.cpu_s()
+        cpu_s = self._cpu_s()
         network = psutil.net_io_counters(nowrap=True)
         now = (self._clock(), cpu_s, network.bytes_sent, network.bytes_recv)
         before, self._before = self._before, now
@@ -95,8 +106,10 @@ class CpuSource:
         readings[Indicator.SMOCC] = _measured(self._usage.runnable_threads() / self._core_count)
         rates = (Indicator.GRACT, Indicator.SMACT, Indicator.CPU, Indicator.NETTX, Indicator.NETRX)
         if before is None or now[0] <= before[0]:
+            first = "the first sample has nothing to compare with"
+            of_group = rates[:3] if self._cpu_stat is not None else ()
             return readings | {
-                name: missing("cpu", "the first sample has nothing to compare with") for name in rates
+                name: missing("cgroup" if name in of_group else "cpu", first) for name in rates
             }
         wall_s = now[0] - before[0]
         used_cores = (now[1] - before[1]) / wall_s
@@ -107,11 +120,31 @@ class CpuSource:
             (now[2] - before[2]) / wall_s,
             (now[3] - before[3]) / wall_s,
         )
-        return readings | {name: _measured(value) for name, value in zip(rates, values, strict=True)}
+        measured = {name: _measured(value) for name, value in zip(rates, values, strict=True)}
+        of_group = rates[:3] if self._cpu_stat is not None else ()
+        return readings | measured | {name: _measured(measured[name].value, "cgroup") for name in of_group}
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+    def _cpu_s(self) -> float:
+        if self._cpu_stat is not None:
+            self._group_s = max(self._group_s, _group_cpu_s(self._cpu_stat) or 0.0)
+            return self._group_s
+        return self._usage.cpu_s()
 
 
-def _measured(value: float) -> Reading:
-    return Reading(value=value, source="cpu")
+def _measured(value: float, source: SourceName = "cpu") -> Reading:
+    return Reading(value=value, source=source)
+
+
+def _group_cpu_s(cpu_stat: Path) -> float | None:
+    """User and system seconds of all that ever ran in the group; None where there is no such count."""
+    try:
+        lines = cpu_stat.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) / 1e6 for line in lines if line.startswith("usage_usec ")), None)
 
 
 def _open(pid: int) -> psutil.Process | None:

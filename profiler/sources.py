@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-SourceName = Literal["gpm", "dcgm", "nvml", "cpu", "replay"]
+SourceName = Literal["gpm", "dcgm", "nvml", "cpu", "cgroup", "replay"]
 
 
 class Indicator(StrEnum):
@@ -86,6 +86,8 @@ class MetricsSource(Protocol):
     def name(self) -> SourceName: ...
 
     def sample(self) -> Sample: ...
+
+    def close(self) -> None: ...
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,14 +11,28 @@ from cotenant.controller.access.endpoint import socket_path
 from cotenant.controller.cli.asking import loaded_settings
 from cotenant.controller.cli.problem import Problem
 from cotenant.controller.cli.screen import tell
-from cotenant.controller.submission.build import Where, submission
+from cotenant.controller.submission.build import Submission, Where, submission
 from cotenant.controller.submission.options import Options
 from cotenant.controller.submission.problems import BadSubmission
 from cotenant.controller.wire.clients import Submit
 
 
 def prepared(words: Sequence[str], flags: Options, endpoint: str | None, *, command_only: bool) -> Submit:
-    """The request; notes go to the person at once.
+    """The request for one job or one array; notes go to the person at once.
+
+    Raises:
+        Problem: something in the submission is wrong, or it wants a series of profiles first.
+    """
+    made = prepared_submission(words, flags, endpoint, command_only=command_only)
+    if made.full_profile:
+        raise Problem("usage", "--profile full queues several jobs: it is for submit", "cotenant submit ...")
+    return made.request
+
+
+def prepared_submission(
+    words: Sequence[str], flags: Options, endpoint: str | None, *, command_only: bool
+) -> Submission:
+    """All that was meant.
 
     Raises:
         Problem: something in the submission is wrong.
@@ -39,7 +53,7 @@ def prepared(words: Sequence[str], flags: Options, endpoint: str | None, *, comm
         raise Problem("usage", error.message, error.hint) from None
     for note in made.notes:
         tell(f"note: {note}")
-    return made.request
+    return made
 
 
 def after_dashes(all_words: Sequence[str], command: Sequence[str]) -> bool:

@@ -21,6 +21,7 @@ from cotenant.controller.cli.job_view import (
     wall_clock,
 )
 from cotenant.controller.cli.output import EndpointFlag, JsonFlag, OutputFlag, chosen, show_one
+from cotenant.controller.cli.profile_view import profile_json
 from cotenant.controller.cli.screen import NONE, Column, duration, local_time, paint
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec
@@ -52,6 +53,8 @@ def shown_json(reply: Shown, wall: Wall) -> dict[str, Any]:
         **job_json(reply.job, wall),
         "spec": {"schema": "job-spec/1", **msgspec.to_builtins(reply.spec)},
         "attempts": [attempt_json(each, wall) for each in reply.attempts],
+        "profile": None if reply.profile is None else profile_json(reply.profile),
+        "profile_given": reply.profile_given,
     }
 
 
@@ -118,6 +121,7 @@ def _standing(reply: Shown, wall: Wall) -> Iterator[tuple[str, str]]:
     if job.devices:
         yield "accumulation", _accumulation(reply)
     yield "progress", _progress(reply)
+    yield "profile", _profile(reply)
     if job.ended_s is None:
         yield "resumable", f"yes, from step {job.durable_step}" if job.resumable else "no"
 
@@ -168,6 +172,18 @@ def _accumulation(reply: Shown) -> str:
         return f"none, the whole batch of {job.sub_batch} at once" if job.sub_batch else ""
     of = f" of {job.sub_batch}" if job.sub_batch else ""
     return f"{job.accumulation_steps} micro-batches{of} per step"
+
+
+def _profile(reply: Shown) -> str:
+    """Where it comes from, and the s it covers."""
+    profile = reply.profile
+    if profile is None:
+        return ""
+    s = ", ".join(str(point.accumulation_steps) for point in profile.points)
+    came = "given: " if reply.profile_given else ""
+    peak = f"{screen.size(profile.memory_mib_peak)} peak" if profile.memory_mib_peak is not None else ""
+    points = f"s = {s}" if s else "no step times"
+    return f"{came}{profile.source}, {', '.join(filter(None, (points, peak)))}"
 
 
 def _progress(reply: Shown) -> str:

@@ -11,9 +11,13 @@ from cotenant.controller.cli import screen
 from cotenant.controller.cli.asking import asking
 from cotenant.controller.cli.job_flags import takes_job_flags
 from cotenant.controller.cli.output import EndpointFlag, JsonFlag, write_json, write_lines
-from cotenant.controller.cli.preparing import after_dashes, prepared
-from cotenant.controller.cli.problem import OK
+from cotenant.controller.cli.preparing import after_dashes, prepared_submission
+from cotenant.controller.cli.problem import OK, Problem
+from cotenant.controller.cli.profile_series import planned
+from cotenant.controller.cli.screen import tell
+from cotenant.controller.client import Client
 from cotenant.controller.submission.options import Options
+from cotenant.controller.submission.series import behind
 from cotenant.controller.wire.clients import Submit
 
 SUBMIT_TIMEOUT_S = 30.0
@@ -49,15 +53,22 @@ def submit(
       cotenant submit --after 7 -- python evaluate.py
     """
     command = list(words or ())
-    request = prepared(command, flags, endpoint, command_only=after_dashes(context.obj, command))
+    made = prepared_submission(command, flags, endpoint, command_only=after_dashes(context.obj, command))
+    request, full = made.request, made.full_profile
     if show:
         write_json(printed(request))
         return OK
-    if dry_run:
-        request = msgspec.structs.replace(request, dry_run=True)
+    if full and (request.array_indices or len(request.specs) != 1):
+        raise Problem(
+            "usage", "--profile full is for one job, not for an array", "profile it first: cotenant profile"
+        )
     with asking(endpoint) as client:
+        if full:
+            request = with_series(client, request)
+        if dry_run:
+            request = msgspec.structs.replace(request, dry_run=True)
         reply = client.ask(request, timeout_s=SUBMIT_TIMEOUT_S)
-    ids = [str(each) for each in reply.job_ids]
+    ids = [str(each) for each in (reply.job_ids[-1:] if full else reply.job_ids)]
     if as_json:
         known = {"schema": "submission/1", "jobs": [] if dry_run else ids, "notes": list(reply.notes)}
         write_json({**known, "dry_run": dry_run})
@@ -69,6 +80,14 @@ def submit(
     else:
         write_lines(whole_array(ids) if request.array_indices else ids)
     return OK
+
+
+def with_series(client: Client, request: Submit) -> Submit:
+    """The series that measures the job, and the job behind it. Says what that costs."""
+    spec = request.specs[0]
+    plan = planned(client, spec)
+    tell(f"profiling first: {plan.announcement()}")
+    return msgspec.structs.replace(request, specs=(*plan.specs, behind(spec, plan.specs)))
 
 
 def printed(request: Submit) -> dict[str, Any]:

@@ -24,6 +24,9 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("demo", "demo", "real jobs share a device here, one is preempted and resumes"),
         Verb("run", "run", "run a command as a job and wait for it", passes_words=True),
         Verb("submit", "submit", "queue a command, a YAML file or a script", passes_words=True),
+        Verb(
+            "profile", "profile", "measure a command on 1, 2, 4, ... devices; list, forget", passes_words=True
+        ),
     ),
     "Jobs": (
         Verb("queue", "queue", "list jobs"),

@@ -17,6 +17,7 @@ from cotenant.controller.desk.allowing import jobs_named, must_be_admin, must_ow
 from cotenant.controller.desk.arrivals import Arrivals
 from cotenant.controller.desk.changing import Changing
 from cotenant.controller.desk.log_desk import LogDesk
+from cotenant.controller.desk.profile_desk import ProfileDesk
 from cotenant.controller.desk.rates import Rates
 from cotenant.controller.desk.reading import About, Reading
 from cotenant.controller.desk.submitting import Denied
@@ -69,6 +70,7 @@ class ClientsDesk:
         self._reading = reading = Reading(core, link, about)
         self._logs = LogDesk(core, link)
         changing = Changing(core)
+        profiles = ProfileDesk(core)
         self._waits: dict[tuple[bytes, int], Wait] = {}
         self._look_again = False
         self.asked_s = core.clock.now_s()
@@ -87,6 +89,8 @@ class ClientsDesk:
             wire.ChangeJobs: changing.jobs,
             wire.ChangeNode: changing.node,
             wire.SetPolicy: changing.policy,
+            wire.ListProfiles: profiles.known,
+            wire.ForgetProfiles: profiles.forget,
             wire.Stop: self._stop_asked,
         }
 

@@ -91,6 +91,8 @@ class Reading:
             job=self._view(job, now_s),
             spec=views.spec_view(job.spec, whole=may_touch(who, job)),
             attempts=tuple(views.attempt_view(stretch) for stretch in stretches),
+            profile=job.profile,
+            profile_given=job.profile_given,
             now_s=now_s,
             wall_s=self._core.clock.wall(),
         )

@@ -43,6 +43,8 @@ class StartAttempt(Command, frozen=True, kw_only=True, tag="StartAttempt"):
     """The newest durable checkpoint the ledger knows of; the job may find a newer one that verifies."""
     resume_step: int
     checkpoint_every_s: float
+    profile_s: float = 0.0
+    """T_prof: how long it is profiled in place while it runs alone; 0 = not at all."""
     name: str = ""
     user: str = ""
 

@@ -188,8 +188,24 @@ class AttemptEnded(Event, frozen=True, kw_only=True, tag="AttemptEnded"):
 
 
 class ProfileLearned(Event, frozen=True, kw_only=True, tag="ProfileLearned"):
+    """What a job was seen to need while it ran alone, all of it: it replaces what was known before."""
+
     job_id: JobId
     profile: Profile
+    attempt: AttemptNo | None = None
+    host_id: HostId = HostId("")
+    """The gang's first host, which measured it; empty for what came from elsewhere."""
+    device_type: str = ""
+    """What it was measured on."""
+    is_complete: bool = True
+    """T_prof is over; else its attempt ended before, or somebody came to share its devices."""
+
+
+class ProfilesForgotten(Event, frozen=True, kw_only=True, tag="ProfilesForgotten"):
+    """A person does not trust these cached profiles (any more): they are measured anew."""
+
+    keys: tuple[str, ...]
+    by: str
 
 
 class PairObserved(Event, frozen=True, kw_only=True, tag="PairObserved"):
@@ -229,9 +245,15 @@ FromUser = (
     | PolicyChanged
 )
 FromAttempt = (
-    AttemptStarted | CapabilitiesSeen | FirstStepDone | CheckpointDurable | TroubleSeen | AttemptEnded
+    AttemptStarted
+    | CapabilitiesSeen
+    | FirstStepDone
+    | CheckpointDurable
+    | TroubleSeen
+    | ProfileLearned
+    | AttemptEnded
 )
 FromHost = HostJoined | HostSilent | HostBack | HostLost | HostDrained | HostResumed
 AnyEvent = (
-    FromUser | FromHost | FromAttempt | ProgressSeen | ProfileLearned | PairObserved | Computed | AlarmRang
+    FromUser | FromHost | FromAttempt | ProgressSeen | ProfilesForgotten | PairObserved | Computed | AlarmRang
 )

@@ -80,6 +80,12 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     after: tuple[Dependency, ...] = ()
     hold: bool = False
     profile: Profile | None = None
+    profiling: Literal["auto", "never", "only"] = "auto"
+    """auto: measured in place, while its first attempt runs alone, if no like job was before. only: it runs
+    for its profile's sake and ends when that is complete (`cotenant profile`)."""
+    code_sha256: str = ""
+    """Of the script, what lies beside it and the libraries it would load, as the submitter's machine has
+    them; empty if nobody could read them. Jobs with the same one may share a profile."""
     launch: Launch = Launch()
 
     def __post_init__(self) -> None:
@@ -301,7 +307,9 @@ LOAD_S = 30.0
 PAUSE_S = 5.0
 """Expected of a job of which, and of whose like, nothing has been said or measured."""
 
-StopCause = Literal["", "preempted", "cancelled", "time-limit", "user", "peer", "lost", "fenced", "crowded"]
+StopCause = Literal[
+    "", "preempted", "cancelled", "time-limit", "user", "peer", "lost", "fenced", "crowded", "profiled"
+]  # fmt: skip
 
 
 class Job(msgspec.Struct, kw_only=True):
@@ -355,6 +363,8 @@ class Job(msgspec.Struct, kw_only=True):
     end_s: float = float("inf")
     """Predicted end of a running job: its place in the ledger's order of running jobs."""
     profile: Profile | None = None
+    profile_given: bool = False
+    """Nothing was to be measured: it came with the submission, or from a like job before it."""
     aged: bool = False
     queued_s: float = 0.0
     """Time it could have run and did not; time held or blocked makes nobody old."""
@@ -405,9 +415,12 @@ class Job(msgspec.Struct, kw_only=True):
 
     @property
     def can_accumulate(self) -> bool:
-        """Seen live, or measured with more than one accumulation step."""
+        """Seen live, or measured with more than one accumulation step; and never seen to refuse."""
+        profile = self.profile
+        if profile is not None and profile.accumulates is False:
+            return False
         return self.accumulates or (
-            self.profile is not None and any(p.accumulation_steps > 1 for p in self.profile.points)
+            profile is not None and any(p.accumulation_steps > 1 for p in profile.points)
         )
 
     @property

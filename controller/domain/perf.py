@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from cotenant.controller.domain.indicators import Indicators
 from cotenant.controller.domain.throughput import Gang, ThroughputModel
 
 XiSource = Literal["observed", "measured", "predicted", "duty-cycle", "default"]
@@ -44,6 +45,14 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Launch to first optimizer step."""
     steps: int = 0
     """How many optimizer steps were measured."""
+    accumulates: bool | None = None
+    """Whether more than one micro-batch is exact for it. True: measured so; False: it was seen to refuse,
+    whatever it says of itself; None: nobody tried."""
+    memory_mib_peak: float | None = None
+    """The most that one worker was seen to hold at the sub-batch it was started with; also of jobs that say
+    nothing of their steps. None if nobody measured it."""
+    indicators: Indicators | None = None
+    """Means and variances of Table 2 while it ran alone; None if nobody sampled them."""
     source: str = "unknown"
     throughput: ThroughputModel | None = None
     """Fitted to the points, where they determine it."""
@@ -157,7 +166,7 @@ def memory_mib(profile: Profile, accumulation_steps: int) -> float | None:
         batch = hi.sub_batch * hi.accumulation_steps
         share = (batch / accumulation_steps - lo.sub_batch) / max(1, hi.sub_batch - lo.sub_batch)
         return lo.memory_mib + min(1.0, max(0.0, share)) * (hi.memory_mib - lo.memory_mib)
-    return below[-1].memory_mib if below else None
+    return below[-1].memory_mib if below else None if points else profile.memory_mib_peak
 
 
 class Interference(msgspec.Struct, frozen=True, kw_only=True):

@@ -144,6 +144,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "time-limit": "reached its time limit of {0} s",
     "checkpoint-deadline": "no checkpoint within {0} s after the stop request; goes back to step {1}",
     "finished": "finished",
+    "profiled": "its profile is complete, which is all it ran for",
     "user-failed": "failed: {0}",
     "infra-failed": "the infrastructure failed it: {0}",
     "stopped-as": "{0}",
@@ -175,5 +176,6 @@ TEMPLATES: Final[dict[str, str]] = {
     "refused-accumulation": "refused {0}: {1} accumulation steps are not possible ({2})",
     "refused-time": "refused to wake at {0} s",
     "refused-resumable": "refused to preempt {0}: it cannot resume",
+    "refused-profiling": "refused: nobody is preempted for a job that only runs to be measured",
     "refused-class": "refused to preempt {0}: it has class hp",
 }

@@ -99,6 +99,17 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """How long the last checkpoint stays after the job's end."""
 
 
+class ProfilerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[profiler]`"""
+
+    seconds: float = 60.0
+    """How long a new kind of job is profiled in place, alone, from its first step on; 0 = never."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seconds <= 86_400:
+            raise ValueError(f"profiler.seconds must be 0 to 86400, got {self.seconds}")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All sections."""
 
@@ -106,11 +117,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     policy: PolicySettings = PolicySettings()
     agent: AgentSettings = AgentSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
+    profiler: ProfilerSettings = ProfilerSettings()
 
 
-SECTION_NAMES: tuple[Literal["controller", "policy", "agent", "checkpoint"], ...] = (
+SECTION_NAMES: tuple[Literal["controller", "policy", "agent", "checkpoint", "profiler"], ...] = (
     "controller",
     "policy",
     "agent",
     "checkpoint",
+    "profiler",
 )

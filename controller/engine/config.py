@@ -12,4 +12,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     policy: PolicySettings = PolicySettings()
     checkpoint_every_s: float = 600.0
+    profile_s: float = 0.0
+    """T_prof of the profile in place; 0 = none."""
     keep_ended: int = 10_000

@@ -27,6 +27,7 @@ from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.engine import starting
 from cotenant.controller.engine.alarms import Alarm, AlarmKind
 from cotenant.controller.engine.config import EngineConfig
+from cotenant.controller.engine.learning import give_profile, known_profile
 from cotenant.controller.engine.ledger import Ledger
 
 DEADLINE_SLACK_S = 15.0
@@ -73,8 +74,9 @@ class Dispatch:
     def send_start(
         self, job: Job, parts: Mapping[HostId, list[DeviceId]], only: HostId | None = None
     ) -> None:
-        every_s, gang = self.config.checkpoint_every_s, starting.gang_of(parts)
-        for command in starting.start_commands(self.ledger, job, gang, every_s, self.command_id):
+        every_s, profile_s = self.config.checkpoint_every_s, self.config.profile_s
+        gang = starting.gang_of(parts)
+        for command in starting.start_commands(self.ledger, job, gang, every_s, profile_s, self.command_id):
             if only is None or only == command.host_id:
                 self.out.append(command)
 
@@ -182,7 +184,7 @@ class Dispatch:
     def queue_or_block(self, job: Job) -> bool:
         """A queued job with an open dependency is blocked; with a failed one it is cancelled: False."""
         if not job.spec.after:
-            self.start_ageing(job)
+            self._ready(job)
             return True
         waits = None
         for dependency in job.spec.after:
@@ -200,8 +202,16 @@ class Dispatch:
         if waits is not None:
             self.ledger.change(job, Change.BLOCK, because("after-job", *waits))
         else:
-            self.start_ageing(job)
+            self._ready(job)
         return True
+
+    def _ready(self, job: Job) -> None:
+        """It waits for devices from now on. Its like may have been profiled since it came."""
+        self.start_ageing(job)
+        if job.profile is None and job.attempt == 0 and job.spec.after:
+            profile = known_profile(self.ledger, job.spec)
+            if profile is not None:
+                self.ledger.rekey(job, lambda job: give_profile(self.ledger, job, profile))
 
     def start_ageing(self, job: Job) -> None:
         if self.config.policy.ageing_s > 0 and not job.aged:

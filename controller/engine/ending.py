@@ -64,6 +64,9 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
     elif cause == "cancelled":
         assert reason is not None
         end(dispatch, job, Change.CANCEL, reason)
+    elif cause == "profiled":
+        assert reason is not None
+        end(dispatch, job, FINISH, reason)
     elif cause == "time-limit":
         assert reason is not None
         end(dispatch, job, Change.FAIL, reason)

@@ -46,6 +46,7 @@ from cotenant.controller.domain.job import (
     Phase,
 )  # fmt: skip
 from cotenant.controller.domain.pairs import PairTable
+from cotenant.controller.domain.profiles import Known
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
 from cotenant.controller.engine import due, hosts, placing, reports, requests
@@ -53,6 +54,7 @@ from cotenant.controller.engine.alarms import Alarm
 from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ledger import Ledger, Saved
+from cotenant.controller.engine.sparing import spared
 from cotenant.controller.policies.base import Parameters, Policy, why_impossible
 
 MakePolicy = Callable[[str, Parameters], Policy]
@@ -126,6 +128,15 @@ class Engine:
         """What was observed of kinds of jobs that shared; to be read only."""
         return self._ledger.pairs
 
+    @property
+    def known_profiles(self) -> Mapping[str, Known]:
+        """Kept for jobs to come, by key."""
+        return self._ledger.profiles.known
+
+    def loads_seen(self) -> list[float]:
+        """Seconds from launch to first step, of the last jobs that loaded here."""
+        return list(self._ledger.estimates.loads.get("", ()))
+
     def tenants(self, device_id: DeviceId) -> tuple[JobId, ...]:
         return tuple(self._ledger.tenants(device_id))
 
@@ -187,8 +198,9 @@ class Engine:
 
     def _commit(self, decision: Decision) -> None:
         self.decision = decision
+        kept_back = spared(self._ledger, decision.actions) if decision.actions else ()
         for action in decision.actions:
-            refusal = self._carry_out(action)
+            refusal = self._carry_out(action) if action not in kept_back else because("refused-profiling")
             if refusal is not None:
                 self.refusals.append(refusal)
         if self._dispatch.vacated:
@@ -323,6 +335,7 @@ HANDLERS: dict[type, Callable[[Dispatch, Any], None]] = {
     ev.TroubleSeen: reports.on_trouble,
     ev.AttemptEnded: reports.on_ended,
     ev.ProfileLearned: reports.on_profile,
+    ev.ProfilesForgotten: reports.on_forgotten,
     ev.PairObserved: reports.on_pair,
     ev.Computed: reports.on_computed,
     ev.AlarmRang: due.on_alarm,

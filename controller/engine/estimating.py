@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from statistics import median
 
-import msgspec
-
 from cotenant.controller.domain.events import ProgressSeen
 from cotenant.controller.domain.job import LOAD_S, PAUSE_S, Job, JobSpec, Phase
 from cotenant.controller.domain.pairs import signature
-from cotenant.controller.domain.perf import step_s
+from cotenant.controller.domain.perf import Profile, step_s
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.engine.ledger import Estimates, Ledger
 
@@ -25,12 +23,16 @@ OVERRUN_RATIO = 0.1
 """A job past its estimate is expected to need this share of what it has had."""
 
 
-def estimate_arrival(estimates: Estimates, spec: JobSpec) -> tuple[float | None, str]:
-    """Expected training seconds of a new job, and where the number comes from."""
+def estimate_arrival(
+    estimates: Estimates, spec: JobSpec, profile: Profile | None = None
+) -> tuple[float | None, str]:
+    """Expected training seconds of a new job, and where the number comes from. `profile`: what is known of
+    it."""
+    profile = profile if profile is not None else spec.profile
     if spec.expected_s is not None:
         return spec.expected_s, "user"
-    if spec.iterations is not None and spec.profile is not None and spec.batch_size is not None:
-        one = step_s(spec.profile, spec.batch_size, 1, spec.gang)
+    if spec.iterations is not None and profile is not None and spec.batch_size is not None:
+        one = step_s(profile, spec.batch_size, 1, spec.gang)
         if one is not None:
             return spec.iterations * one, "profile"
     same = estimates.by_command.get(_key(spec))
@@ -133,16 +135,6 @@ def observe_sharing(ledger: Ledger, job: Job) -> None:
     if job.phase is Phase.RUNNING and partner.phase is Phase.RUNNING:
         alone_s = job.solo_step_s * ledger.stretch(job, job.placement.accumulation_steps)
         ledger.pairs.observe(job, partner, job.step_s / alone_s)
-
-
-def learn_memory(ledger: Ledger, job: Job) -> None:
-    """A profile has come for a job on devices. In place. What is planned for it grows with what was measured;
-    while it shares the plan stands, since it is its cap."""
-    if job.placement is None or ledger.partners(job):
-        return
-    needed = ledger.needed_mib(job, job.placement.accumulation_steps)
-    if needed is not None and needed > (job.placement.memory_mib or 0):
-        job.placement = msgspec.structs.replace(job.placement, memory_mib=needed)
 
 
 def blame_memory(ledger: Ledger, job: Job) -> Reason | None:

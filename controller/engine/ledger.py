@@ -27,6 +27,7 @@ from cotenant.controller.domain.job import (
 )
 from cotenant.controller.domain.pairs import Observed, PairTable
 from cotenant.controller.domain.perf import Interference, memory_mib, step_s
+from cotenant.controller.domain.profiles import Profiles
 from cotenant.controller.domain.reasons import Reason
 from cotenant.controller.engine.holdings import Holdings
 from cotenant.controller.engine.ordering import Active, QueueKey, Waiting
@@ -55,6 +56,7 @@ class Saved(msgspec.Struct, kw_only=True):
     next_command: int = 1
     ended: list[JobId] = []
     """Oldest first."""
+    profiles: Profiles = msgspec.field(default_factory=Profiles)
     departed: list[Device] = []
     """Devices that left their host's report while a job was on them."""
 
@@ -70,6 +72,7 @@ class Ledger:
         self.devices, self.free = self.holdings.devices, self.holdings.free
         self.pairs = PairTable()
         self.estimates = Estimates()
+        self.profiles = Profiles()
         self.next_number = 1
         self.next_command = 1
         self.waiting_on: dict[JobId, set[JobId]] = {}
@@ -237,6 +240,7 @@ class Ledger:
             hosts=list(self.hosts.values()),
             pairs=self.pairs.entries,
             estimates=self.estimates,
+            profiles=self.profiles,
             next_number=self.next_number,
             next_command=self.next_command,
             ended=list(self.ended),
@@ -248,6 +252,7 @@ class Ledger:
         assert not self.jobs and not self.hosts
         self.now_s = now_s
         self.pairs, self.estimates = PairTable(saved.pairs), saved.estimates
+        self.profiles = saved.profiles
         self.next_number, self.next_command = saved.next_number, saved.next_command
         for host in saved.hosts:
             self.hosts[host.host_id] = host

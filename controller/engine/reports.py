@@ -15,21 +15,23 @@ from cotenant.controller.domain.job import (
     FIRST_STEP,
     LOADING,
     ON_DEVICES,
+    RUNNING,
     CheckpointRecord,
     Job,
     Phase,
 )  # fmt: skip
+from cotenant.controller.domain.reasons import because
 from cotenant.controller.engine import starting
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import left_host
 from cotenant.controller.engine.estimating import (
     blame_memory,
     learn_load,
-    learn_memory,
     learn_progress,
     observe_sharing,
     remaining_from,
 )  # fmt: skip
+from cotenant.controller.engine.learning import learn_profile
 from cotenant.controller.engine.suspects import clear_suspicion
 
 CHECKPOINTS_KNOWN = 4
@@ -148,15 +150,16 @@ def on_profile(dispatch: Dispatch, event: ev.ProfileLearned) -> None:
     job = dispatch.ledger.jobs.get(event.job_id)
     if job is None:
         return
-
-    def update(job: Job) -> None:
-        job.profile = event.profile
-        alone = event.profile.at(1, job.gang)
-        job.solo_step_s = alone.step_s if alone else job.solo_step_s
-        learn_memory(dispatch.ledger, job)
-
-    dispatch.ledger.rekey(job, update)
+    dispatch.ledger.rekey(job, lambda job: learn_profile(dispatch.ledger, job, event))
     _ask_for_law(dispatch, job)
+    current = event.attempt in (None, job.attempt) and job.phase in (LOADING, RUNNING)
+    if current and event.is_complete and job.spec.profiling == "only":
+        dispatch.stop(job, "profiled", because("profiled"), save=False)
+
+
+def on_forgotten(dispatch: Dispatch, event: ev.ProfilesForgotten) -> None:
+    """Somebody wants their like to be measured anew."""
+    dispatch.ledger.profiles.forget(event.keys)
 
 
 def _ask_for_law(dispatch: Dispatch, job: Job) -> None:

@@ -9,6 +9,7 @@ from cotenant.controller.domain.reasons import because
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import ended
 from cotenant.controller.engine.estimating import estimate_arrival, estimate_overheads
+from cotenant.controller.engine.learning import known_profile
 
 
 def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
@@ -25,9 +26,10 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
         phase_since_s=now_s,
         reason=because("submitted", spec.user or "somebody"),
         resumable=spec.resumable is True,
-        profile=spec.profile,
+        profile=known_profile(ledger, spec),
     )
-    job.remaining_s, job.estimate_source = estimate_arrival(ledger.estimates, spec)
+    job.profile_given = job.profile is not None
+    job.remaining_s, job.estimate_source = estimate_arrival(ledger.estimates, spec, job.profile)
     job.expected_load_s, job.expected_pause_s = estimate_overheads(ledger.estimates, spec)
     if job.profile is not None and (alone := job.profile.at(1, spec.gang)) is not None:
         job.solo_step_s = alone.step_s

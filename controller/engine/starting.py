@@ -26,14 +26,25 @@ def hosts_of(ledger: Ledger, job: Job) -> tuple[HostId, ...]:
     return tuple(ledger.holdings.parts(job.placement.devices))
 
 
+def is_profiled(job: Job, shared: bool) -> bool:
+    """Whether this attempt is profiled in place: the job's own first one, on devices it has to itself.
+
+    A job that is there for its profile is measured in whichever attempt; it has nothing else to do.
+    """
+    if job.profile_given or job.spec.profiling == "never" or shared:
+        return False
+    return job.attempt == 1 or job.spec.profiling == "only"
+
+
 def start_commands(
     ledger: Ledger,
     job: Job,
     gang: Sequence[GangMember],
     checkpoint_every_s: float,
+    profile_s: float,
     command_id: Callable[[], CommandId],
 ) -> Iterator[StartAttempt]:
-    """The commands that start the job's current attempt."""
+    """The commands that start the job's current attempt. `profile_s`: T_prof, for jobs to be profiled."""
     placement = job.placement
     assert placement is not None
     first = ledger.hosts[gang[0].host_id].report
@@ -59,6 +70,7 @@ def start_commands(
             resume_attempt=AttemptNo(newest.attempt) if newest else None,
             resume_step=newest.step if newest else 0,
             checkpoint_every_s=checkpoint_every_s,
+            profile_s=profile_s if is_profiled(job, shared) else 0.0,
             name=job.spec.name,
             user=job.spec.user,
         )

@@ -17,11 +17,13 @@ import msgspec
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch
 from cotenant.controller.submission import commands, directives, recording
+from cotenant.controller.submission.code import code_sha256
 from cotenant.controller.submission.options import Options, merged
 from cotenant.controller.submission.problems import BadSubmission
 from cotenant.controller.wire.clients import Submit
 
 YAML_SUFFIXES = (".yaml", ".yml")
+FULL_PROFILE = "full"
 ARRAY_VARIABLE = "COTENANT_ARRAY_INDEX"
 SLURM_ARRAY_VARIABLE = "SLURM_ARRAY_TASK_ID"
 
@@ -31,6 +33,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
     request: Submit
     notes: tuple[str, ...] = ()
+    full_profile: bool = False
+    """The series of `cotenant profile` is wanted first."""
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +92,8 @@ def submission(
         gid=os.getgid(),
         groups=tuple(sorted(os.getgroups())),
     )
-    spec = _spec(values, launch)
+    path = {**environment.open}.get("PATH", os.defpath)
+    spec = _spec(values, launch, code_sha256(source.argv, Path(launch.workdir), path))
     indices: tuple[int, ...] = values.get("array", ())
     request = Submit(
         specs=tuple(_task(spec, at, index, source.slurm) for at, index in enumerate(indices)) or (spec,),
@@ -96,7 +101,7 @@ def submission(
         secrets=environment.secrets,
         idempotency_key=uuid.uuid4().hex,
     )
-    return Submission(request=request, notes=tuple(notes))
+    return Submission(request=request, notes=tuple(notes), full_profile=values.get("profile") == FULL_PROFILE)
 
 
 def _source(words: Sequence[str]) -> _Source:
@@ -130,7 +135,8 @@ def _command(words: Sequence[str]) -> _Source:
     return _Source(argv=tuple(words), options={})
 
 
-def _spec(values: dict[str, Any], launch: Launch) -> JobSpec:
+def _spec(values: dict[str, Any], launch: Launch, code: str) -> JobSpec:
+    profile = values.get("profile")
     gpus = values.get("gpus") or values.get("nodes") or 1
     try:
         return JobSpec(
@@ -155,7 +161,9 @@ def _spec(values: dict[str, Any], launch: Launch) -> JobSpec:
             retries=values.get("retries", 0),
             after=tuple(each for group in values.get("after", ()) for each in group),
             hold=values.get("hold", False),
-            profile=values.get("profile"),
+            profile=None if isinstance(profile, str) else profile,
+            profiling="never" if profile == "never" else "auto",
+            code_sha256=code,
             launch=launch,
         )
     except ValueError as error:

@@ -31,6 +31,7 @@ from cotenant.controller.submission.quantities import (
 )
 
 PROFILE_BYTES_MAX: Final = 1024 * 1024
+PROFILE_WORDS: Final = ("auto", "never", "full")
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -128,8 +129,10 @@ def exported(text: str) -> tuple[str, ...]:
     return names
 
 
-def profile(text: str) -> Profile:
-    """A measured profile from a JSON file."""
+def profile(text: str) -> Profile | str:
+    """`auto`, `never`, `full`, or a measured profile from a JSON file."""
+    if text in PROFILE_WORDS:
+        return text
     file = Path(text).expanduser()
     try:
         if file.stat().st_size > PROFILE_BYTES_MAX:
@@ -167,7 +170,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("array", "LIST", array_indices, "one task per index: 0-9, 1,3,7 or 0-20:5", short="-a"),
     Option("launch", "worker|host", choice("worker", "host"), "start the command per GPU or per host"),
     Option("hold", "", yes_or_no, "do not start it before `cotenant release`", switch=True),
-    Option("profile", "FILE", profile, "a measured profile (JSON)"),
+    Option(
+        "profile",
+        "auto|never|full|FILE",
+        profile,
+        "measure it in place (auto), never, with the full series first, or take a profile from a JSON file",
+    ),
     Option("resumable", "yes|no|auto", tri_state, "whether it can resume (default: ask the job)"),
 )
 

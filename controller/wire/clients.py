@@ -14,6 +14,7 @@ from cotenant.controller.domain.cluster import HostReport, HostState
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.job import JobSpec, Phase
 from cotenant.controller.domain.pairs import Verdict
+from cotenant.controller.domain.perf import Profile
 
 Parameters = dict[str, str | int | float | bool]
 
@@ -103,6 +104,15 @@ class SetPolicy(ClientMessage, frozen=True, kw_only=True, tag="set-policy"):
     parameters: Parameters = {}
 
 
+class ListProfiles(ClientMessage, frozen=True, kw_only=True, tag="profiles"):
+    """What is kept of kinds of jobs; a user sees their own, an admin all."""
+
+
+class ForgetProfiles(ClientMessage, frozen=True, kw_only=True, tag="forget-profiles"):
+    keys: tuple[str, ...] = ()
+    """Empty: all that the asker may touch."""
+
+
 class GetStatus(ClientMessage, frozen=True, kw_only=True, tag="status"):
     """Version, uptime, counters: for `doctor`, `top` and `version`."""
 
@@ -120,7 +130,7 @@ class Stop(ClientMessage, frozen=True, kw_only=True, tag="stop"):
 
 AnyRequest = (
     Submit | ListJobs | ShowJob | Explain | ChangeJobs | WaitJobs | ReadJobLog | ListNodes | ListPairs
-    | ChangeNode | GetPolicy | SetPolicy | GetStatus | GetDecisions | Stop
+    | ChangeNode | GetPolicy | SetPolicy | GetStatus | GetDecisions | ListProfiles | ForgetProfiles | Stop
 )  # fmt: skip
 
 
@@ -258,6 +268,43 @@ class Shown(Reply, frozen=True, kw_only=True, tag="shown"):
     attempts: tuple[AttemptView, ...]
     now_s: float
     wall_s: float
+    profile: Profile | None = None
+    """What is known of its needs: measured on it, kept from its like, or said with it."""
+    profile_given: bool = False
+    """It came with the submission, or from a like job before it."""
+
+
+class KnownProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """One kept profile."""
+
+    key: str
+    user: str
+    name: str
+    command: tuple[str, ...]
+    gpus: int
+    hosts: int
+    device_type: str
+    batch_size: int | None
+    profile: Profile
+    is_complete: bool
+    learned_s: float
+    used: int
+    job_id: JobId
+    kind: str = ""
+    """The same for one command, code and configuration on any number of devices: what a series has in
+    common."""
+
+
+class KnownProfiles(Reply, frozen=True, kw_only=True, tag="profile-list"):
+    profiles: tuple[KnownProfile, ...]
+    """Newest use last."""
+    profile_s: float
+    """T_prof of this controller; 0 = it profiles nothing."""
+    load_s: float
+    """Median of the loads it has seen, or its default."""
+    now_s: float
+    wall_s: float
+    more: int = 0
 
 
 class Explained(Reply, frozen=True, kw_only=True, tag="explained"):
@@ -345,6 +392,6 @@ class Failure(Reply, frozen=True, kw_only=True, tag="failure"):
 
 
 AnyReply = (
-    Submitted | Jobs | Shown | Explained | LogPart | Nodes | Pairs | PolicyView | Status | Decisions | Done
-    | Failure
+    Submitted | Jobs | Shown | Explained | LogPart | Nodes | Pairs | PolicyView | Status | Decisions
+    | KnownProfiles | Done | Failure
 )  # fmt: skip

@@ -17,6 +17,9 @@ only ever compares two integers per step:
    it hears more waits there, for at most `DECISION_TIMEOUT_S`, then carries on;
 3. all ok: `phase: "commit"`; any refusal: `phase: "withdraw"` and a new proposal with a later step.
 
+A turn of the accumulation steps (`accumulate_at`) is agreed on in the same way: from that step on, and up
+to `until`, every step uses s micro-batches; afterwards the ordered s holds again.
+
 `step` counts completed optimizer steps since the job began, over all attempts. "Stop at N" means:
 after N completed steps, before the next forward pass.
 """
@@ -41,6 +44,9 @@ ENV_RESUME: Final = "COTENANT_RESUME"
 """Optional: `none` starts afresh; else the name of the one checkpoint directory to try first."""
 ENV_MEMORY_FRACTION: Final = "COTENANT_MEMORY_FRACTION"
 """Optional: this process's share of the CUDA device's memory (torch's per-process fraction)."""
+ENV_TRIALS: Final = "COTENANT_TRIALS"
+"""Optional: `1` where the supervisor may try other accumulation steps for a while, to profile the job. What
+would not be exact is then not accumulated, instead of being an error."""
 
 ENVIRONMENT: Final = (
     ENV_PROTOCOL,
@@ -53,6 +59,7 @@ ENVIRONMENT: Final = (
     ENV_SOCKET,
     ENV_RESUME,
     ENV_MEMORY_FRACTION,
+    ENV_TRIALS,
 )
 
 DATAGRAM_BYTES_MAX: Final = 4096
@@ -63,7 +70,8 @@ STEP_REPORT_PERIOD_S: Final = 0.1
 # Names, rank -> supervisor. Every message has "v" (PROTOCOL_VERSION), "m" (its name) and "rank".
 HELLO: Final = "hello"
 """{world_size, resumable: bool, accumulates: bool, step}: the library is in use; `step` was resumed from.
-Optional: resumed_from (directory), exact: bool, note (what differs), accumulates_note (why it cannot)."""
+Optional: resumed_from (directory), exact: bool, note (what differs), accumulates_note (why it cannot),
+turns: bool (it understands `accumulate_at`)."""
 FIRST_STEP: Final = "first_step"
 """{step}: the first optimizer step of this attempt is done."""
 STEP: Final = "step"
@@ -76,6 +84,10 @@ CONFIRM: Final = "confirm"
 """{proposal, step, ok}: the answer to a proposal; `step` is the rank's own."""
 STOPPED: Final = "stopped"
 """{step}: this rank reached the agreed stop step, its state is durable, and it exits next."""
+STRETCH: Final = "stretch"
+"""{first, step, s, memory_mib: float | null}: the steps after `first` up to `step` are over, between two
+agreed turns of s; `memory_mib` is this process's own peak in them (resident; on a CUDA device what it takes
+there)."""
 FAILED: Final = "failed"
 """{what: "save" | "load" | "accumulate", error}: the named thing failed; the process may go on."""
 
@@ -84,13 +96,16 @@ STOP_AT: Final = "stop_at"
 """{proposal, step, phase}: stop at that step, state saved."""
 SAVE_AT: Final = "save_at"
 """{proposal, step, phase}: save at that step and go on."""
+ACCUMULATE_AT: Final = "accumulate_at"
+"""{proposal, step, phase, s, until}: after `step` completed steps use s, after `until` the ordered s
+again."""
 
 PHASE_PROPOSE: Final = "propose"
 PHASE_COMMIT: Final = "commit"
 PHASE_WITHDRAW: Final = "withdraw"
 
-FROM_RANK: Final = (HELLO, FIRST_STEP, STEP, SAVING, DURABLE, CONFIRM, STOPPED, FAILED)
-TO_RANK: Final = (STOP_AT, SAVE_AT)
+FROM_RANK: Final = (HELLO, FIRST_STEP, STEP, SAVING, DURABLE, CONFIRM, STOPPED, STRETCH, FAILED)
+TO_RANK: Final = (STOP_AT, SAVE_AT, ACCUMULATE_AT)
 
 MANIFEST_VERSION: Final = 1
 MANIFEST_NAME: Final = "manifest.json"

@@ -86,8 +86,13 @@ def test_the_protocols_variables() -> None:
         protocol.ENV_MEMORY_FRACTION: "0.5",
         protocol.ENV_ACCUMULATION_SCHEDULE: None,
         protocol.ENV_RESUME: None,
+        protocol.ENV_TRIALS: None,
     }
     assert protocol.ENV_SUB_BATCH not in env_of(order_of())
+
+
+def test_a_job_that_is_profiled_knows_that_other_s_may_be_tried() -> None:
+    assert env_of(order_of(profile_s=60.0))[protocol.ENV_TRIALS] == "1"
 
 
 def test_the_agents_own_environment_never_leaks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from cotenant.agent.channel import GangIn, LeaseNow, SaveNow, StopNow
+from cotenant.agent.channel import CompanyNow, GangIn, LeaseNow, SaveNow, StopNow
 from cotenant.agent.edge import (
     Adopt,
     AgentConfig,
@@ -47,9 +47,11 @@ from cotenant.controller.domain.events import (
     CapabilitiesSeen,
     CheckpointDurable,
     FirstStepDone,
+    ProfileLearned,
 )
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import Launch
+from cotenant.controller.domain.perf import Profile
 from cotenant.controller.domain.reasons import because
 from cotenant.controller.wire.agents import (
     CommandSeen,
@@ -746,3 +748,51 @@ def test_the_age_goes_on_over_restarts_and_not_in_between() -> None:
     again, _ = agent.restarted()
     again.now_s += 3600.0
     assert again.state.age_s(again.now_s) == pytest.approx(age_s + 3600.0)
+
+
+# --- Profiles --------------------------------------------------------------------------------------
+
+LEARNED = Profile(duty_cycle=0.5, memory_mib_peak=300.0, source="in place")
+
+
+def test_a_profiled_jobs_supervisor_hears_of_company_before_the_newcomer_starts_and_when_it_left() -> None:
+    agent = welcomed()
+    agent.obey(start(profile_s=60.0))
+    agent.say(Connected(**KEY), StatusCame(status=status(started=True)))
+    effects = agent.obey(start("8", command=2))
+    kinds = [type(effect) for effect in effects]
+    assert told(CompanyNow, effects) == [CompanyNow(alone=False)]
+    assert kinds.index(Tell) < kinds.index(StartSupervisor)
+    again = agent.say(Disconnected(**KEY), Connected(**KEY))
+    assert told(CompanyNow, again) == [CompanyNow(alone=False)], "a fresh connection knows nothing"
+    assert told(CompanyNow, agent.say(EndCame(result=result("8")))) == [CompanyNow(alone=True)]
+
+
+def test_nobody_else_is_told_of_company() -> None:
+    agent = running()
+    assert told(CompanyNow, agent.obey(start("8", command=2))) == []
+    other = GangMember(host_id=HOST, devices=(DeviceId("h1/cpu1"),), first_rank=0)
+    agent = welcomed()
+    agent.obey(start(profile_s=60.0))
+    agent.say(Connected(**KEY))
+    assert told(CompanyNow, agent.obey(start("8", command=2, gang=(other,)))) == []
+
+
+def test_each_profile_is_reported_once_with_the_type_of_its_devices() -> None:
+    agent = running()
+    news = status(started=True, profile=LEARNED, profile_no=1)
+    [learned] = reported(agent.say(StatusCame(status=news), StatusCame(status=news)))
+    assert learned == ProfileLearned(
+        job_id=JobId("7"),
+        profile=LEARNED,
+        attempt=AttemptNo(1),
+        host_id=HOST,
+        device_type="cpu",
+        is_complete=False,
+    )
+    last = result(profile=LEARNED, profile_no=2, profile_complete=True)
+    agent.hear(ReportSeen(sequence=2))
+    events = reported([*agent.say(EndCame(result=last)), *agent.wait(60.0, answered=True)])
+    assert [each.is_complete for each in events if isinstance(each, ProfileLearned)][:1] == [True]
+    kinds = [type(each) for each in events]
+    assert kinds.index(ProfileLearned) < kinds.index(AttemptEnded)

@@ -25,6 +25,7 @@ def test_every_word_of_the_protocol_is_understood() -> None:
         protocol.DURABLE: {"step": 3, "name": "a1-s3", "exact": True, "note": ""},
         protocol.CONFIRM: {"proposal": 1, "step": 3, "ok": True},
         protocol.STOPPED: {"step": 3},
+        protocol.STRETCH: {"first": 1, "step": 3, "s": 2, "memory_mib": None},
         protocol.FAILED: {"what": "save", "error": "No space left on device"},
     }
     assert set(fields) == set(protocol.FROM_RANK)

@@ -72,6 +72,9 @@ def _spec(number: int, x: int, y: int, z: int) -> JobSpec:
         "retries": z % 2,
         "uid": 1000 + x % 2,
         "hold": y % 17 == 0,
+        "code_sha256": ("", "c0de", "beef")[z % 3],
+        "argv": ("python", f"train-{x % 3}.py"),
+        "profiling": "only" if (x + y) % 13 == 0 else "auto",
     }
     if batch and y % 2:
         points = [(s, 1.0 + 0.05 * s, 700.0 / s) for s in (1, 2, batch)]
@@ -189,7 +192,17 @@ def _learned(engine: Engine, x: int, y: int, z: int, _: Sequence[str]) -> ev.Any
         return ev.Computed(request_id=x, model_sha256="", values=())
     if z % 2:
         points = [(s, 0.5 + 0.1 * s, 600.0 / s) for s in (1, 4)]
-        return ev.ProfileLearned(job_id=one.job_id, profile=profile(8, *points, duty=0.4))
+        if x % 7 == 0:
+            return ev.ProfilesForgotten(keys=tuple(engine.known_profiles)[: y % 3], by="ann")
+        return ev.ProfileLearned(
+            job_id=one.job_id,
+            profile=msgspec.structs.replace(
+                profile(8, *points, duty=0.4), accumulates=False if x % 5 == 0 else None
+            ),
+            attempt=one.attempt if y % 5 else None,
+            device_type="cpu" if y % 2 else "",
+            is_complete=y % 4 > 0,
+        )
     return ev.PairObserved(first=one.job_id, second=two.job_id, first_xi=0.9 + z / 50, second_xi=1.1)
 
 

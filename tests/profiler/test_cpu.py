@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -101,3 +102,27 @@ def test_a_duty_cycle_is_a_share_of_all_cores(cpu_s: float, wall_s: float, cores
 def test_a_duty_cycle_of_no_time_is_refused() -> None:
     with pytest.raises(ValueError, match="time and cores"):
         duty_cycle(1.0, 0.0, 1)
+
+
+def test_where_there_is_a_control_group_its_count_of_processor_time_is_used_and_named(tmp_path: Path) -> None:
+    stat = tmp_path / "cpu.stat"
+    now_s = 10.0
+    stat.write_text("usage_usec 1000000\nuser_usec 900000\n")
+    source = CpuSource([], 2, clock=lambda: now_s, cpu_stat=stat)
+    first = source.sample()
+    assert first[Indicator.SMACT].missing and first[Indicator.SMACT].source == "cgroup"
+    now_s = 12.0
+    stat.write_text("usage_usec 4000000\nuser_usec 900000\n")
+    second = source.sample()
+    assert second[Indicator.CPU].value == pytest.approx(1.5)
+    assert second[Indicator.SMACT].value == pytest.approx(0.75)
+    assert second[Indicator.GRACT].value == 1.0
+    assert second[Indicator.CPU].source == "cgroup" and second[Indicator.NETTX].source == "cpu"
+    stat.unlink()
+    now_s = 13.0
+    assert source.sample()[Indicator.CPU].value == 0.0, "time does not run back"
+
+
+def test_a_group_without_a_count_is_left_alone(tmp_path: Path) -> None:
+    source = CpuSource([], 1, cpu_stat=tmp_path / "cpu.stat")
+    assert source.sample()[Indicator.CPU].source == "cpu"

@@ -77,7 +77,9 @@ class Cluster:
         settings = PolicySettings(
             name=self.policy, ageing_s=300.0, stop_deadline_s=20.0, infra_retries=5, back_off_s=1.0
         )
-        config = EngineConfig(policy=settings, checkpoint_every_s=self.chance.choice((8.0, 20.0, 60.0)))
+        every_s = self.chance.choice((8.0, 20.0, 60.0))
+        # Half of the worlds profile their jobs in place: turns of s among stops, saves and losses.
+        config = EngineConfig(policy=settings, checkpoint_every_s=every_s, profile_s=15.0 * (seed % 2))
         self.headquarters = Headquarters(
             self.clock, self.network, config, lease_s=LEASE_S, silent_after_s=SILENT_AFTER_S
         )

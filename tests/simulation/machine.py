@@ -47,7 +47,9 @@ from cotenant.agent.supervision_edge import (
     Finish,
     Publish,
     RankExited,
+    Sampled,
     Started,
+    TakeSample,
     TellRank,
 )
 from cotenant.agent.supervision_edge import Heard as RankHeard
@@ -135,6 +137,8 @@ class Supervisor:
                 job_id, attempt = self.key
                 said = GangSaid(job_id=job_id, attempt=attempt, to_host=to_host, payload=payload)
                 machine.from_supervisor(self, said)
+            case TakeSample():
+                self.handle(Sampled(memory_mib=100.0))
             case ClearLeftovers():
                 clock.soon(0.2, self.handle, AllGone())
             case Finish(result=result):

@@ -22,6 +22,7 @@ from cotenant.agent.words import (
     Saving,
     Step,
     Stopped,
+    Stretch,
 )
 from cotenant.checkpoint.agreement import Agreement, Verdict
 from cotenant.checkpoint.protocol import decode
@@ -141,6 +142,7 @@ class Training:
                     resumable=True,
                     accumulates=True,
                     step=self.step,
+                    turns=True,
                 )
                 self._clock.soon(0.5, rank.say, hello)
         self._go_on()
@@ -173,7 +175,15 @@ class Training:
         for rank in self.ranks.values():
             rank.waits_since_s = None
             rank.verdict = rank.agreement.arrive(self.step)
+            self._turn(rank)
         self.look_again()
+
+    def _turn(self, rank: Rank) -> None:
+        """A turn of s begins or ends here: nothing to wait for."""
+        if rank.verdict is Verdict.TURN:
+            assert self.step is not None
+            rank.verdict = Verdict.GO
+            rank.say(Stretch(v=1, rank=rank.number, first=0, step=self.step, s=1, memory_mib=None))
 
     def _say_step(self, rank: Rank) -> None:
         assert self.step is not None
@@ -220,6 +230,7 @@ class Training:
                     Confirm(v=1, rank=rank.number, proposal=refusal.proposal, step=refusal.step, ok=False)
                 )
             rank.verdict = rank.agreement.arrive(self.step)
+        self._turn(rank)
         self._world.waited(self.key, self._clock.now_s - rank.waits_since_s)
 
     # --- Saving ------------------------------------------------------------------------------------

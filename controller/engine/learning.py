@@ -1,0 +1,76 @@
+"""What is learned of a job's needs, and what is known of a new one from its like. Pure.
+
+Rule: a job's memory is known if it was declared or measured; until then nobody shares a device with it. A
+profile that is learned while its job runs alone says what the job takes there from now on.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from cotenant.controller.domain.events import ProfileLearned
+from cotenant.controller.domain.job import Job, JobSpec
+from cotenant.controller.domain.perf import Profile
+from cotenant.controller.domain.profiles import Known, base_key, key_of
+from cotenant.controller.engine.estimating import estimate_arrival
+from cotenant.controller.engine.ledger import Ledger
+
+
+def known_profile(ledger: Ledger, spec: JobSpec) -> Profile | None:
+    """Said with the submission, else kept from a like job of the same user on the same type of device.
+
+    None where the job could be given several types: what was measured on one does not hold on another.
+    """
+    if spec.profile is not None or spec.profiling == "only" or not spec.code_sha256:
+        return spec.profile
+    types = {spec.gpu_type} if spec.gpu_type else {device.type for device in ledger.devices.values()}
+    if len(types) != 1:
+        return None
+    return ledger.profiles.use(key_of(spec, max(1, spec.nodes), types.pop()))
+
+
+def give_profile(ledger: Ledger, job: Job, profile: Profile) -> None:
+    """A job that waited gets what was measured of its like meanwhile. In place."""
+    job.profile, job.profile_given = profile, True
+    job.remaining_s, job.estimate_source = estimate_arrival(ledger.estimates, job.spec, profile)
+    alone = profile.at(1, job.gang)
+    job.solo_step_s = alone.step_s if alone else job.solo_step_s
+
+
+def learn_profile(ledger: Ledger, job: Job, event: ProfileLearned) -> None:
+    """Take in what was measured. In place; the caller puts the job back into its order."""
+    job.profile = event.profile
+    alone = event.profile.at(1, job.gang)
+    job.solo_step_s = alone.step_s if alone else job.solo_step_s
+    placement = job.placement
+    if placement is None:
+        hosts = max(1, job.spec.nodes)
+    else:
+        hosts = len(ledger.holdings.parts(placement.devices))
+        needed = ledger.needed_mib(job, placement.accumulation_steps)
+        unclaimed = all(ledger.claimed_by(device_id) is None for device_id in placement.devices)
+        if needed is not None and unclaimed and not ledger.partners(job):
+            job.placement = msgspec.structs.replace(placement, memory_mib=needed)
+    _keep(ledger, job, event, hosts)
+
+
+def _keep(ledger: Ledger, job: Job, event: ProfileLearned, hosts: int) -> None:
+    key = key_of(job.spec, hosts, event.device_type)
+    if not key:
+        return
+    spec = job.spec
+    known = Known(
+        base=base_key(spec),
+        user=spec.user,
+        name=spec.name,
+        command=spec.launch.argv,
+        gpus=spec.gpus_min,
+        hosts=hosts,
+        device_type=event.device_type,
+        batch_size=spec.batch_size,
+        profile=event.profile,
+        learned_s=ledger.now_s,
+        job_id=job.job_id,
+        is_complete=event.is_complete and bool(event.profile.points or event.profile.indicators),
+    )
+    ledger.profiles.keep(key, known)

@@ -1,0 +1,117 @@
+"""The profile in place with a real controller, agent, supervisor and job; then the kept one, and the series.
+
+Nothing here asks how fast anything is: which s were visited, that what was trained is what the recorded
+schedule gives, and what was kept for whom.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import JobSpec, Launch, Phase
+from cotenant.controller.domain.perf import Profile
+from cotenant.controller.wire.clients import ChangeJobs, ListProfiles, Submit
+from cotenant.controller.wire.job import ENV_ACCUMULATION_SCHEDULE
+from tests.checkpoint.ranks import Warm, launch
+from tests.live.cluster import MARK, PATIENCE_S, Cluster
+
+SCRIPT = Path(__file__).with_name("profiled.py")
+T_PROF_S = 7.0
+CODE = "c0de" * 16
+
+
+def environment(cluster: Cluster) -> dict[str, str]:
+    env = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", "TMPDIR": str(cluster.folder / "tmp")}
+    return env | ({MARK: os.environ[MARK]} if MARK in os.environ else {})
+
+
+def submit(cluster: Cluster, name: str, *words: str) -> JobId:
+    """The same kind of job each time, but for where it writes: that is in its environment's folder."""
+    argv = (sys.executable, str(SCRIPT), "--result", "result.json", *words)
+    workdir = cluster.folder / "work"
+    workdir.mkdir(exist_ok=True)
+    launch_ = Launch(
+        argv=argv, workdir=str(workdir), env=environment(cluster), uid=os.getuid(), gid=os.getgid()
+    )
+    spec = JobSpec(job_id=JobId("new-0"), name=name, batch_size=16, launch=launch_, code_sha256=CODE)
+    return cluster.client.ask(Submit(specs=(spec,))).job_ids[0]
+
+
+def finished(cluster: Cluster, job_id: JobId) -> tuple[dict[str, Any], Profile | None]:
+    cluster.until(lambda jobs: jobs[job_id].phase is Phase.DONE)
+    result: dict[str, Any] = json.loads((cluster.folder / "work" / "result.json").read_text())
+    return result, cluster.shown(job_id).profile
+
+
+def visited(history: str) -> list[int]:
+    return [int(entry.partition(":")[2]) for entry in history.split(",")]
+
+
+def test_a_job_is_profiled_while_it_trains_and_the_next_of_its_kind_is_not(
+    cluster: Cluster, warm: Warm, tmp_path: Path
+) -> None:
+    cluster.add_controller(f"profiler.seconds={T_PROF_S}").start()
+    cluster.add_agent("a", "agent.devices=cpu:1", "agent.heartbeat_s=0.3").start()
+    words = ("--seconds", f"{T_PROF_S + 2.0}")
+
+    # In place: several s within the job's own training, and nothing else of it is touched.
+    job_id = submit(cluster, "first", *words)
+    result, profile = finished(cluster, job_id)
+    print(f"history {result['history']}\nprofile {profile}")
+    assert {1, 2} <= set(visited(result["history"])), "how many more there is time for, the machine decides"
+    assert profile is not None and profile.source == "in place"
+    assert {1, 2} <= {point.accumulation_steps for point in profile.points} <= set(visited(result["history"]))
+    assert all(point.step_s > 0 and point.memory_mib > 1 for point in profile.points)
+    assert profile.load_s is not None and profile.load_s > 0
+    indicators = profile.indicators
+    assert indicators is not None
+    assert {"SMACT", "SMOCC", "GRACT", "CPU", "NETTX", "NETRX"} == set(indicators.measured)
+    assert indicators.SMACT.source in ("cpu", "cgroup") and indicators.FP32A.mean is None
+    assert cluster.shown(job_id).job.attempt == 1, "nothing was started twice"
+
+    # What it trained is what an undisturbed run with the recorded schedule trains.
+    reference = tmp_path / "reference.json"
+    steps = ("--result", str(reference), "--steps", str(result["steps"]))
+    env = {ENV_ACCUMULATION_SCHEDULE: result["history"], "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    launch(warm, SCRIPT, tmp_path, *steps, ranks=1, env=env).wait(deadline_s=PATIENCE_S)
+    again = json.loads(reference.read_text())
+    assert again["parameters_sha256"] == result["parameters_sha256"]
+
+    # Its like is known: the same profile, given and not measured.
+    second = submit(cluster, "second", *words)
+    shown = cluster.shown(second)
+    assert shown.profile == profile and shown.profile_given
+    cluster.client.ask(ChangeJobs(verb="cancel", job_ids=(second,)))
+    [known] = cluster.client.ask(ListProfiles()).profiles
+    assert (known.job_id, known.used, known.device_type, known.is_complete) == (job_id, 1, "cpu", True)
+
+    # The series: one job per configuration, told that it is only measured, ended when it is.
+    document = series(cluster)
+    assert document["schema"] == "profile/1"
+    [one] = document["configurations"]
+    assert (one["gpus"], one["hosts"], one["state"]) == (1, 1, "done")
+    assert {1, 2} <= {point["accumulation_steps"] for point in one["points"]}
+    assert document["device_time_s"]["measured"] > T_PROF_S
+
+
+def series(cluster: Cluster) -> dict[str, Any]:
+    """`cotenant profile`, as a person calls it; it queues behind what runs."""
+    words = ["-m", "cotenant.controller.cli.main", "profile", "--batch-size", "16", "-o", "json"]
+    words += ["--endpoint", cluster.endpoint, "--", sys.executable, str(SCRIPT), "--result", "series.json"]
+    env = {**os.environ, "COTENANT_CONFIG": str(cluster.folder / "none.toml"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=cluster.folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
