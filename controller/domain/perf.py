@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from cotenant.controller.domain.indicators import Indicators
+
 XiSource = Literal["observed", "measured", "predicted", "duty-cycle", "default"]
 
 
@@ -40,6 +42,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Launch to first optimizer step."""
     steps: int = 0
     """How many optimizer steps were measured."""
+    indicators: Indicators | None = None
+    """Means and variances of Table 2 while it ran alone; None if nobody sampled them."""
     source: str = "unknown"
 
     def at(self, accumulation_steps: int) -> ProfilePoint | None:
