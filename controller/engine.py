@@ -41,6 +41,7 @@ from cotenant.controller.domain.commands import (
     Think,
 )  # fmt: skip
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId, natural_key
+from cotenant.controller.domain.interference import InterferenceModel
 from cotenant.controller.domain.job import (
     ENDED,
     LEAVING,
@@ -87,6 +88,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     policy: PolicySettings = PolicySettings()
     checkpoint_every_s: float = 600.0
     keep_ended: int = 10_000
+    predictor: InterferenceModel | None = None
+    """Whole, so that a replay needs no file; None = the duty-cycle rule."""
 
 
 class Alarm(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -136,6 +139,10 @@ class Engine:
         self._ledger = Ledger(lambda job: self._policy.queue_key(job))
         if pairs is not None:
             self._ledger.pairs = pairs
+        if self.config.predictor is not None:
+            from cotenant.controller.interference.predictor import Predictor  # numpy, for those who use it
+
+            self._ledger.pairs.foresight = Predictor(self.config.predictor)
         self._alarms: list[Alarm] = []
         self._out: list[AnyCommand] = []
         self._vacated: list[DeviceId] = []

@@ -1,13 +1,16 @@
 """What has been measured about pairs of jobs, and the best known interference ratio of a pair.
 
-Sources in falling trust: this kind of pair observed live > the duty-cycle rule > the default
-(a trained predictor will stand between the first two).
+Sources in falling trust: this kind of pair observed live > predicted by a trained model > the duty-cycle
+rule > the default. A prediction is as good as its model and profiles; one observation of the pair itself is
+better than both.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Protocol
 
 import msgspec
 
@@ -37,11 +40,22 @@ COUNT_MAX = 20
 """Older observations fade: the mean moves by at least 1/COUNT_MAX with each new one."""
 
 
-class PairTable:
-    """Observed ratios, one way each: (this kind, beside that kind) -> xi."""
+class Foresight(Protocol):
+    """A trained model, as the table asks it."""
 
-    def __init__(self, entries: dict[str, Observed] | None = None) -> None:
+    def beside(self, job: Job, partners: Sequence[Job]) -> Sequence[Interference | None]:
+        """The ratios of (job, partner) for each partner; None where the model knows too little of one."""
+
+
+class PairTable:
+    """Observed ratios, one way each: (this kind, beside that kind) -> xi. And a model for the others."""
+
+    def __init__(
+        self, entries: dict[str, Observed] | None = None, foresight: Foresight | None = None
+    ) -> None:
         self.entries: dict[str, Observed] = entries if entries is not None else {}
+        self.foresight = foresight
+        """Configuration, not state: never saved with the entries."""
 
     def observe(self, job: Job, partner: Job, xi: float) -> None:
         """Take in one measurement; below 1 is noise and counts as 1."""
@@ -57,7 +71,7 @@ class PairTable:
 
     def interference(self, first: Job, second: Job) -> Interference:
         """The ratios of (first, second); each side from the best source there is for it."""
-        rule = duty_cycle_rule(first.profile, second.profile)
+        rule = self.expected(first, second)
         one, two = self.entries.get(_key(first, second)), self.entries.get(_key(second, first))
         if one is None and two is None:
             return rule
@@ -67,6 +81,19 @@ class PairTable:
             source="observed",
             count=min((seen.count for seen in (one, two) if seen), default=0),
         )
+
+    def expected(self, first: Job, second: Job) -> Interference:
+        """What to think of a pair that was never seen."""
+        if self.foresight is not None:
+            (foreseen,) = self.foresight.beside(first, (second,))
+            if foreseen is not None:
+                return foreseen
+        return duty_cycle_rule(first.profile, second.profile)
+
+    def foresee(self, job: Job, partners: Sequence[Job]) -> None:
+        """Before many of `interference(job, partner)`: a model answers all at the cost of a few."""
+        if self.foresight is not None:
+            self.foresight.beside(job, partners)
 
 
 def _key(job: Job, partner: Job) -> str:

@@ -132,9 +132,11 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True):
     source: XiSource
     count: int = 0
     """How many observations stand behind it (0 for rules and defaults)."""
+    margin: float | None = None
+    """Of a prediction: half the width of the interval that holds most truths; None where nobody knows."""
 
     def swapped(self) -> Interference:
-        return Interference(first=self.second, second=self.first, source=self.source, count=self.count)
+        return msgspec.structs.replace(self, first=self.second, second=self.first)
 
 
 DEFAULT_XI = 1.5

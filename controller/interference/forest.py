@@ -1,7 +1,9 @@
 """Evaluates a boosted forest in numpy: all nodes of all trees at once, no walk from the root.
 
 Rule: the answers are XGBoost's own to 1e-5, missing values included. So values and thresholds are compared
-as float32, and a missing value goes where the training sent it.
+as float32, and a missing value goes where the training sent it. And an answer does not depend on what else
+is asked at the same time: leaves are added as whole multiples of 2^-40, which is exact in any order, so that
+a replay, which remembers other answers, still decides the same.
 
 Source: QuickScorer (Lucchese et al., SIGIR '15). Leaves are numbered from the left, one bit each. A node
 whose test fails rules out the leaves of its left subtree; the leftmost leaf that nobody ruled out is the one
@@ -19,6 +21,9 @@ from cotenant.controller.domain.interference import LEAF, Trees
 
 LEAVES_MAX: Final = 64
 """Of one tree: the bits of the widest mask."""
+UNIT: Final = 2.0**40
+LEAF_MAX: Final = 2.0**12
+"""Of a leaf's magnitude: so that a sum of thousands stays far from overflow."""
 _MASKS: Final = (np.uint8, np.uint16, np.uint32, np.uint64)
 
 Rows = npt.NDArray[np.float32]
@@ -34,7 +39,8 @@ class Forest:
             width: how many features a row has.
 
         Raises:
-            ValueError: a tree with more than LEAVES_MAX leaves, or a feature beyond the width.
+            ValueError: a tree with more than LEAVES_MAX leaves, a leaf beyond LEAF_MAX, or a feature beyond
+                the width.
         """
         if max(trees.feature, default=0) >= width:
             raise ValueError(f"a node looks at feature {max(trees.feature)}, rows have {width}")
@@ -43,6 +49,8 @@ class Forest:
         if leaves > LEAVES_MAX:
             raise ValueError(f"a tree has {leaves} leaves; {LEAVES_MAX} is the most")
         plans = [_plan(trees, first, size) for first, size in _spans(trees)]
+        if any(abs(value) > LEAF_MAX for _, values in plans for value in values):
+            raise ValueError(f"a leaf is beyond +-{LEAF_MAX:g}: this is no ratio of iteration times")
         nodes = max((len(tests) for tests, _ in plans), default=0)
         self.width, self._base = width, trees.base
         self._mask: Any = next(mask for mask in _MASKS if leaves <= mask(0).itemsize * 8)
@@ -50,9 +58,9 @@ class Forest:
         self._lane = np.zeros(shape, np.intp)
         self._threshold = np.full((*shape, 1), np.inf, np.float32)  # A test that never fails.
         self._keep = np.full((*shape, 1), self._all_leaves(), self._mask)
-        self._leaf = np.zeros((len(plans), leaves))
+        self._leaf = np.zeros((len(plans), leaves), np.int64)
         for tree, (tests, values) in enumerate(plans):
-            self._leaf[tree, : len(values)] = values
+            self._leaf[tree, : len(values)] = [round(value * UNIT) for value in values]
             for at, (node, ruled_out) in enumerate(tests):
                 lane = trees.feature[node]
                 self._lane[at, tree] = lane if trees.missing_left[node] else width + lane
@@ -75,7 +83,7 @@ class Forest:
         if np.isinf(values).any():
             raise ValueError("a feature is infinite")
         if not self._lane.size:
-            return np.full(len(rows), self._base + self._leaf[:, 0].sum())
+            return np.full(len(rows), self._base + float(self._leaf[:, 0].sum()) / UNIT)
         gone = np.isnan(values)
         # Twice: with what is missing below every threshold, and above every threshold.
         lanes = np.concatenate((np.where(gone, -np.inf, values), np.where(gone, np.inf, values)))
@@ -84,7 +92,7 @@ class Forest:
             passed = lanes[lane] < threshold
             left &= np.negative(passed.astype(self._mask)) | keep
         leaf = self._leaf.ravel()[self._first_leaf + _lowest_bit(left)]
-        total: Values = leaf.sum(axis=0) + self._base
+        total: Values = leaf.sum(axis=0) / UNIT + self._base
         return total
 
 

@@ -17,6 +17,7 @@ that cannot be read is an error that names its line.
 from __future__ import annotations
 
 import csv
+import gzip
 import hashlib
 import io
 import math
@@ -155,14 +156,11 @@ class _Row(NamedTuple):
 def _text(data: bytes, name: str) -> str:
     try:
         if data[:2] == GZIP_MAGIC:
-            unzip = zlib.decompressobj(wbits=31)
-            data = unzip.decompress(data, TEXT_BYTES_MAX + 1)
-            if len(data) <= TEXT_BYTES_MAX and not unzip.eof:
-                raise PairsProblem(f"{name}: the gzip'd data ends too early")
+            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(TEXT_BYTES_MAX + 1)
         if len(data) > TEXT_BYTES_MAX:
             raise PairsProblem(f"{name}: more than {TEXT_BYTES_MAX} bytes; is it a table of pairs?")
         return data.decode("utf-8-sig")
-    except (zlib.error, UnicodeDecodeError) as error:
+    except (gzip.BadGzipFile, zlib.error, EOFError, UnicodeDecodeError) as error:
         raise PairsProblem(f"{name}: not a CSV file, gzip'd or plain ({error})") from None
 
 
