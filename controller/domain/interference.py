@@ -118,7 +118,7 @@ class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class CrossValidation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the training itself found on pairs left out, with the chosen settings: optimistic by the choice."""
+    """What training itself found on pairs left out, with the chosen settings; optimistic by the choice."""
 
     folds: int
     rmse: tuple[float | None, float | None]

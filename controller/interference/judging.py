@@ -7,6 +7,7 @@ policy and flatter or punish a model by turns. The mean prediction is the mean o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -63,17 +64,14 @@ def predictions(predictor: Predictor, pairs: Pairs) -> tuple[Both, Both]:
 
 
 def rmse(predicted: Both, truth: Both) -> Numbers:
-    first, second = (
-        math.sqrt(float((off**2).mean())) if len(off) else None for off in _off(predicted, truth)
-    )
-    return first, second
+    return _each(predicted, truth, lambda off: math.sqrt(float((off**2).mean())))
 
 
 def mae(predicted: Both, truth: Both) -> Numbers:
-    first, second = (float(np.abs(off).mean()) if len(off) else None for off in _off(predicted, truth))
-    return first, second
+    return _each(predicted, truth, lambda off: float(np.abs(off).mean()))
 
 
-def _off(predicted: Both, truth: Both) -> list[npt.NDArray[np.float64]]:
-    """Of each job: where it was measured."""
-    return [off[~np.isnan(off)] for off in (predicted - truth).T]
+def _each(predicted: Both, truth: Both, number: Callable[[npt.NDArray[np.float64]], float]) -> Numbers:
+    """Of each job, where it was measured."""
+    first, second = (off[~np.isnan(off)] for off in (predicted - truth).T)
+    return number(first) if len(first) else None, number(second) if len(second) else None

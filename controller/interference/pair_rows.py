@@ -127,6 +127,19 @@ def together(parts: Sequence[Pairs]) -> Pairs:
     )
 
 
+def part(pairs: Pairs, keep: npt.NDArray[np.bool_]) -> Pairs:
+    """Some of the rows."""
+    rows = [int(row) for row in np.flatnonzero(keep)]
+    return msgspec.structs.replace(
+        pairs,
+        first=pairs.first[rows],
+        second=pairs.second[rows],
+        xi=pairs.xi[rows],
+        groups=tuple(pairs.groups[row] for row in rows),
+        models=tuple(pairs.models[row] for row in rows),
+    )
+
+
 def widened(matrix: Matrix, names: tuple[str, ...], wanted: tuple[str, ...]) -> Matrix:
     """The same rows with other columns: NaN where there is nothing."""
     result = np.full((len(matrix), len(wanted)), np.nan, np.float32)

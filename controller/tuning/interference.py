@@ -1,0 +1,261 @@
+"""Trains the interference model: measured pairs in, an `InterferenceModel` out.
+
+Rule: whatever is chosen or claimed is judged on PAIRS of models that were left out, all their rows together;
+rows of one pair resemble each other, and a split by row would look far better than the truth. Same pairs and
+seed, same model, to the byte.
+
+Source: Castor section 6, as settled. One regressor answers "xi of `self` beside `other`" and sees every pair
+both ways round, so that the order of two jobs cannot matter; with Castor's two outputs it would. It is
+regularised hard: there are a thousand rows and more of only some tens of pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cotenant.controller.domain.interference import (
+    CrossValidation,
+    InterferenceModel,
+    Training,
+    TrainingFile,
+    Trial,
+)
+from cotenant.controller.interference.features import Matrix, beside, columns_of
+from cotenant.controller.interference.judging import Both, rmse
+from cotenant.controller.interference.novelty import Novelty, bands, known_jobs
+from cotenant.controller.interference.pair_rows import Pairs, part, together, widened
+from cotenant.controller.tuning import boosting
+
+FOLDS: Final = 5
+MODEL_FOLDS_MAX: Final = 12
+COVERAGE: Final = 0.9
+ROWS_MIN: Final = 20
+GROUPS_MIN: Final = 3
+
+START: Final[dict[str, float]] = {
+    "trees": 200,
+    "eta": 0.05,
+    "max_depth": 3,
+    "subsample": 0.7,
+    "colsample_bytree": 0.5,
+    "min_child_weight": 20,
+    "lambda": 10,
+}
+GRID: Final[tuple[dict[str, float], ...]] = (START,)
+
+Folds = npt.NDArray[np.intp]
+Progress = Callable[[str], None]
+
+
+class TooFewPairs(ValueError):
+    """Nothing can be learned, or nothing can be said of what was learned."""
+
+
+def train(files: Sequence[Pairs], seed: int, tell: Progress = lambda _: None) -> InterferenceModel:
+    """A model of all the files' pairs, its settings chosen by cross-validation.
+
+    Raises:
+        TooFewPairs: the text says of what.
+        boosting.NoXGBoost: it is not installed.
+    """
+    library = boosting.xgboost()
+    pairs = together(files)
+    table = Table(pairs)
+    trials = tuple(tried(table, seed, tell))
+    best = min(trials, key=lambda trial: trial.rmse)
+    folds = by_pair(pairs.groups, seed)
+    predicted = out_of_fold(table, folds, best.settings, seed)
+    tell("leaving out one model after the other")
+    unseen, strange = by_model(table, best.settings, seed)
+    off = np.concatenate((predicted - pairs.xi, unseen))
+    far = np.concatenate((nearness(table, folds), strange))
+    measured = ~np.isnan(off)
+    fitted = table.fit(np.ones(len(pairs), bool), best.settings, seed)
+    return InterferenceModel(
+        features=table.columns,
+        importances=fitted.importances(),
+        trees=fitted.trees(),
+        coverage=COVERAGE,
+        bands=bands(off[measured], np.stack((far, far), axis=1)[measured], COVERAGE),
+        known=known_jobs(table.names, np.concatenate((table.first, table.second))),
+        mean_xi=mean_xi(pairs),
+        settings=best.settings,
+        cross_validation=CrossValidation(
+            folds=int(folds.max()) + 1,
+            rmse=shortened(rmse(predicted, pairs.xi)),
+            mean_prediction_rmse=shortened(rmse(out_of_fold_mean(pairs, folds), pairs.xi)),
+            unseen_model_rmse=_digits(overall(unseen)) if len(unseen) else None,
+            tried=trials,
+        ),
+        training=Training(
+            files=tuple(_file(each) for each in files),
+            pairs=tuple(sorted({*pairs.groups})),
+            gpu_types=pairs.gpu_types,
+            seed=seed,
+            made_by=f"cotenant {version('cotenant')}, xgboost {library.__version__}",
+        ),
+    )
+
+
+class Table:
+    """All pairs both ways round, in the columns that say anything."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        """Raises:
+        TooFewPairs: too few rows or pairs of models, or nothing measured of the jobs.
+        """
+        count, groups = int((~np.isnan(pairs.xi)).sum()), {*pairs.groups}
+        if "" in groups:
+            raise TooFewPairs(f"{pairs.name}: rows without model1 and model2: pairs cannot be told apart")
+        if len(pairs) < ROWS_MIN or len(groups) < GROUPS_MIN:
+            raise TooFewPairs(
+                f"{pairs.name}: {len(pairs)} rows of {len(groups)} pairs of models; training needs at least "
+                f"{ROWS_MIN} rows of {GROUPS_MIN} pairs"
+            )
+        self.pairs, self.count = pairs, count
+        self.names = tuple(name for place, name in enumerate(pairs.names) if _varies(pairs, place))
+        if not self.names:
+            raise TooFewPairs(
+                f"{pairs.name}: nothing was measured of the jobs alone, or all of them are alike"
+            )
+        self.columns = columns_of(self.names)
+        self.first = widened(pairs.first, pairs.names, self.names)
+        self.second = widened(pairs.second, pairs.names, self.names)
+        self.ways = (
+            beside(self.names, self.first, self.second, self.columns),
+            beside(self.names, self.second, self.first, self.columns),
+        )
+
+    def fit(self, rows: npt.NDArray[np.bool_], settings: Mapping[str, float], seed: int) -> boosting.Fitted:
+        """Trained on these pairs, both ways round, where a ratio was measured."""
+        x = np.concatenate([way[rows] for way in self.ways])
+        y = self.pairs.xi[rows].T.ravel()
+        measured = ~np.isnan(y)
+        return boosting.fit(x[measured], y[measured], settings, seed)
+
+    def ask(self, fitted: boosting.Fitted, rows: npt.NDArray[np.bool_]) -> Both:
+        return np.stack([fitted.predict(way[rows]) for way in self.ways], axis=1)
+
+
+# --- Splitting and judging ---------------------------------------------------------------------------
+
+
+def by_pair(groups: Sequence[str], seed: int, count: int = FOLDS) -> Folds:
+    """The fold of each row: pairs are drawn in random order, each into the fold with the fewest rows."""
+    names = sorted({*groups})
+    np.random.default_rng(seed).shuffle(names)
+    sizes = np.zeros(min(count, len(names)), int)
+    fold_of: dict[str, int] = {}
+    rows = dict.fromkeys(names, 0)
+    for group in groups:
+        rows[group] += 1
+    for name in names:
+        fold_of[name] = int(sizes.argmin())
+        sizes[fold_of[name]] += rows[name]
+    return np.array([fold_of[group] for group in groups])
+
+
+def tried(table: Table, seed: int, tell: Progress) -> Iterator[Trial]:
+    """Every candidate, judged on the same pairs left out."""
+    folds = by_pair(table.pairs.groups, seed)
+    for number, settings in enumerate(GRID, start=1):
+        tell(f"trying settings {number} of {len(GRID)}")
+        found = overall(out_of_fold(table, folds, settings, seed) - table.pairs.xi)
+        yield Trial(settings=settings, rmse=_digits(found))
+
+
+def out_of_fold(table: Table, folds: Folds, settings: Mapping[str, float], seed: int) -> Both:
+    """Every pair predicted by a model that has not seen it."""
+    predicted = np.empty(table.pairs.xi.shape)
+    for fold in range(int(folds.max()) + 1):
+        held_out = folds == fold
+        predicted[held_out] = table.ask(table.fit(~held_out, settings, seed), held_out)
+    return predicted
+
+
+def out_of_fold_mean(pairs: Pairs, folds: Folds) -> Both:
+    predicted = np.empty(pairs.xi.shape)
+    for fold in range(int(folds.max()) + 1):
+        predicted[folds == fold] = mean_xi(part(pairs, folds != fold))
+    return predicted
+
+
+def by_model(table: Table, settings: Mapping[str, float], seed: int) -> tuple[Both, npt.NDArray[np.float64]]:
+    """Pairs predicted by models that have seen one of the two jobs' models in no pair, as it is with a new
+    kind of job: how far off, and how strange the stranger job of each pair is then.
+
+    A pair is asked about once without the one model and once without the other. Nothing where too little
+    would be left to train on.
+    """
+    models = sorted({name for both in table.pairs.models for name in both})
+    np.random.default_rng(seed).shuffle(models)
+    off, far = [np.empty((0, 2))], [np.empty(0)]
+    for number in range(min(MODEL_FOLDS_MAX, len(models))):
+        absent = {*models[number::MODEL_FOLDS_MAX]}
+        held_out = np.array([not absent.isdisjoint(both) for both in table.pairs.models])
+        if (~held_out).sum() >= ROWS_MIN:
+            answer = table.ask(table.fit(~held_out, settings, seed), held_out)
+            off.append(answer - table.pairs.xi[held_out])
+            far.append(distances(table, held_out))
+    return np.concatenate(off), np.concatenate(far)
+
+
+def nearness(table: Table, folds: Folds) -> npt.NDArray[np.float64]:
+    """How strange each pair's stranger job is to the model that has not seen the pair."""
+    far = np.empty(len(table.pairs))
+    for fold in range(int(folds.max()) + 1):
+        far[folds == fold] = distances(table, folds == fold)
+    return far
+
+
+def distances(table: Table, held_out: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    seen = np.concatenate((table.first[~held_out], table.second[~held_out]))
+    novelty = Novelty(known_jobs(table.names, seen))
+    far: npt.NDArray[np.float64] = np.maximum(
+        novelty.of(table.first[held_out]), novelty.of(table.second[held_out])
+    )
+    return far
+
+
+def overall(off: Both) -> float:
+    """RMSE over both jobs."""
+    return math.sqrt(float(np.nanmean(off**2)))
+
+
+def mean_xi(pairs: Pairs) -> tuple[float, float]:
+    """Of job 1 and job 2; of both where one was never measured."""
+    everything = float(np.nanmean(pairs.xi))
+    first, second = (
+        _digits(float(np.nanmean(column))) if not np.isnan(column).all() else _digits(everything)
+        for column in pairs.xi.T
+    )
+    return first, second
+
+
+# --- Small parts -------------------------------------------------------------------------------------
+
+
+def _varies(pairs: Pairs, place: int) -> bool:
+    values: Matrix = np.concatenate((pairs.first[:, place], pairs.second[:, place]))
+    return len(np.unique(values[~np.isnan(values)])) > 1
+
+
+def _file(pairs: Pairs) -> TrainingFile:
+    return TrainingFile(
+        name=pairs.name, sha256=pairs.sha256, rows=len(pairs), licence=pairs.licence or "not stated"
+    )
+
+
+def shortened(numbers: tuple[float | None, float | None]) -> tuple[float | None, float | None]:
+    first, second = (None if number is None else _digits(number) for number in numbers)
+    return first, second
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.6g}")
