@@ -1,4 +1,4 @@
-"""This cluster's own pairs as a table that `cotenant predictor train` reads: what it measured, and nothing else.
+"""This cluster's own pairs as a table that `cotenant predictor train` reads: measured, nothing else.
 
 Rule: a row needs at least one measured ratio and the profiles of both kinds of job; nothing is filled in.
 Whoever reads the table sees the commands of the jobs, without folders and numbers: they tell pairs apart,

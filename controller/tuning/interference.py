@@ -39,13 +39,13 @@ ROWS_MIN: Final = 20
 GROUPS_MIN: Final = 3
 
 START: Final[dict[str, float]] = {
-    "trees": 200,
+    "trees": 200.0,
     "eta": 0.05,
-    "max_depth": 3,
+    "max_depth": 3.0,
     "subsample": 0.7,
     "colsample_bytree": 0.5,
-    "min_child_weight": 20,
-    "lambda": 10,
+    "min_child_weight": 20.0,
+    "lambda": 10.0,
 }
 GRID: Final[tuple[dict[str, float], ...]] = (START,)
 
@@ -57,8 +57,13 @@ class TooFewPairs(ValueError):
     """Nothing can be learned, or nothing can be said of what was learned."""
 
 
-def train(files: Sequence[Pairs], seed: int, tell: Progress = lambda _: None) -> InterferenceModel:
-    """A model of all the files' pairs, its settings chosen by cross-validation.
+def train(
+    files: Sequence[Pairs],
+    seed: int,
+    tell: Progress = lambda _: None,
+    candidates: Sequence[dict[str, float]] = GRID,
+) -> InterferenceModel:
+    """A model of all the files' pairs, its settings chosen from the candidates by cross-validation.
 
     Raises:
         TooFewPairs: the text says of what.
@@ -67,7 +72,7 @@ def train(files: Sequence[Pairs], seed: int, tell: Progress = lambda _: None) ->
     library = boosting.xgboost()
     pairs = together(files)
     table = Table(pairs)
-    trials = tuple(tried(table, seed, tell))
+    trials = tuple(tried(table, candidates, seed, tell))
     best = min(trials, key=lambda trial: trial.rmse)
     folds = by_pair(pairs.groups, seed)
     predicted = out_of_fold(table, folds, best.settings, seed)
@@ -161,11 +166,11 @@ def by_pair(groups: Sequence[str], seed: int, count: int = FOLDS) -> Folds:
     return np.array([fold_of[group] for group in groups])
 
 
-def tried(table: Table, seed: int, tell: Progress) -> Iterator[Trial]:
+def tried(table: Table, candidates: Sequence[dict[str, float]], seed: int, tell: Progress) -> Iterator[Trial]:
     """Every candidate, judged on the same pairs left out."""
     folds = by_pair(table.pairs.groups, seed)
-    for number, settings in enumerate(GRID, start=1):
-        tell(f"trying settings {number} of {len(GRID)}")
+    for number, settings in enumerate(candidates, start=1):
+        tell(f"trying settings {number} of {len(candidates)}")
         found = overall(out_of_fold(table, folds, settings, seed) - table.pairs.xi)
         yield Trial(settings=settings, rmse=_digits(found))
 
