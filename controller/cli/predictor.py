@@ -27,8 +27,8 @@ from cotenant.controller.cli.screen import Column
 
 if TYPE_CHECKING:
     from cotenant.controller.domain.interference import InterferenceModel
-    from cotenant.controller.interference.judging import Evaluation
-    from cotenant.controller.interference.pair_rows import Pairs
+    from cotenant.controller.tuning.judging import Evaluation
+    from cotenant.controller.tuning.pair_rows import Pairs
 
 NAMES_SHOWN: Final = 4
 
@@ -126,9 +126,9 @@ def evaluate(
     """
     form = chosen(output, as_json)
     found = model_of(model)
-    from cotenant.controller.interference.judging import evaluate as judge
-    from cotenant.controller.interference.pair_rows import together
     from cotenant.controller.interference.predictor import Predictor
+    from cotenant.controller.tuning.judging import evaluate as judge
+    from cotenant.controller.tuning.pair_rows import together
 
     files = [pairs_of(name) for name in pairs]
     for each in files:
@@ -203,7 +203,7 @@ def export(
 
 def pairs_of(name: str, licence: str = "") -> Pairs:
     """Raises Problem."""
-    from cotenant.controller.interference.pair_rows import PairsProblem, read
+    from cotenant.controller.tuning.pair_rows import PairsProblem, read
 
     path = Path(name).expanduser()
     try:

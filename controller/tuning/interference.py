@@ -27,10 +27,10 @@ from cotenant.controller.domain.interference import (
     Trial,
 )
 from cotenant.controller.interference.features import Matrix, beside, columns_of
-from cotenant.controller.interference.judging import Both, rmse
 from cotenant.controller.interference.novelty import Novelty, bands, known_jobs
-from cotenant.controller.interference.pair_rows import Pairs, part, together, widened
 from cotenant.controller.tuning import boosting
+from cotenant.controller.tuning.judging import Both, rmse
+from cotenant.controller.tuning.pair_rows import Pairs, part, together, widened
 
 FOLDS: Final = 5
 MODEL_FOLDS_MAX: Final = 12

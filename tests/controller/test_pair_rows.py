@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.controller.interference.features import VOCABULARY
-from cotenant.controller.interference.pair_rows import Pairs, PairsProblem, read, together
+from cotenant.controller.tuning.pair_rows import Pairs, PairsProblem, read, together
 
 HEAD = "model1,batch1,model2,batch2,xi1,xi2,solo1_gpu_util_pct,solo2_gpu_util_pct"
 

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cotenant.controller.interference.pair_rows import Pairs, widened
 from cotenant.controller.interference.predictor import Predictor
+from cotenant.controller.tuning.pair_rows import Pairs, widened
 
 Both = npt.NDArray[np.float64]
 """[n, 2]: job 1 and job 2."""

@@ -17,7 +17,7 @@ from typing import Final
 from cotenant.controller.domain.job import Job, JobSpec
 from cotenant.controller.domain.pairs import Observed, signature
 from cotenant.controller.interference.features import VOCABULARY, of_job
-from cotenant.controller.interference.pair_rows import unordered
+from cotenant.controller.tuning.pair_rows import unordered
 
 NUMBER: Final = re.compile(r"(?<![\w.])[-+]?\d+(\.\d*)?([eE][-+]?\d+)?(?![\w.])")
 KINDS_MAX: Final = 50_000
