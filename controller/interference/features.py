@@ -2,8 +2,8 @@
 
 Rule: never a name, never a label. A file's column becomes a feature only if it is in this vocabulary, and
 the vocabulary holds nothing that was measured while sharing. The same names mean the same things whether
-the values come from a file (`tuning/pair_rows.py`) or from a live job's profile (here), so that a model trained on
-the one can be asked about the other.
+the values come from a file (`tuning/pair_rows.py`) or from a live job's profile (here), so that a model
+trained on the one can be asked about the other.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ UNLIMITED: Final = frozenset(
 """What spans orders of magnitude, and is compared by its logarithm where distances matter."""
 ADDED_UP: Final = frozenset((*PERCENTAGES, "mem_mib", *MEANS))
 """What two tenants take from one device together: their sum says how full it gets."""
+
+OCCUPANCY: Final = frozenset((*PERCENTAGES, "GRACT_mean", "SMACT_mean", "DRAMA_mean"))
+"""How busy a device is: the busier either job keeps it, the longer both take, never the shorter."""
 
 SELF, OTHER, SUM = "self.", "other.", "sum."
 

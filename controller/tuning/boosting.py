@@ -1,13 +1,13 @@
 """XGBoost, and the way from its models to our own `Trees`. Nothing else here imports it.
 
-Rule: same rows, settings and seed, same trees: one thread, exact splits, and the base score given, because
-XGBoost writes its own with six digits only.
+Rule: same rows, settings and seed, same trees: one thread, and the base score given, because XGBoost writes
+its own with six digits only.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final
 
@@ -16,7 +16,10 @@ import numpy.typing as npt
 
 from cotenant.controller.domain.interference import LEAF, Trees
 
-FIXED: Final = {"objective": "reg:squarederror", "tree_method": "exact", "nthread": 1, "verbosity": 0}
+FIXED: Final = {"tree_method": "hist", "grow_policy": "lossguide", "nthread": 1, "verbosity": 0}
+Rows = npt.NDArray[np.float32]
+Values = npt.NDArray[np.float64]
+
 MISSING_HINT: Final = 'training a model needs XGBoost: pip install "cotenant[predict]"'
 
 
@@ -30,7 +33,7 @@ class Fitted:
     def __init__(self, booster: Any, base: float, width: int) -> None:
         self._booster, self._base, self._width = booster, base, width
 
-    def predict(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    def predict(self, rows: Rows) -> Values:
         predicted = self._booster.inplace_predict(rows, missing=np.nan)
         return np.asarray(predicted, np.float64)
 
@@ -57,23 +60,39 @@ def xgboost() -> ModuleType:
 
 
 def fit(
-    rows: npt.NDArray[np.float32], labels: npt.NDArray[np.float64], settings: Mapping[str, float], seed: int
+    rows: Rows,
+    labels: Values,
+    settings: Mapping[str, float],
+    seed: int,
+    *,
+    weights: Values | None = None,
+    rising: Sequence[bool] = (),
 ) -> Fitted:
     """Train on rows with NaN where a value is missing.
 
     Args:
-        settings: XGBoost's parameters, and `trees`, how many.
+        settings: XGBoost's parameters; besides, `trees`: how many; `huber_slope`: errors beyond so much count
+            linearly, 0 for squared error throughout.
+        rising: the features in which the answer may only rise; empty for none.
 
     Raises:
         NoXGBoost: it is not installed.
     """
     library = xgboost()
     base = float(f"{labels.mean():.4g}")
-    parameters = {**FIXED, **settings, "seed": seed, "base_score": base}
-    count = int(parameters.pop("trees"))
-    parameters["max_depth"] = int(parameters["max_depth"])
-    data = library.DMatrix(rows, label=labels, missing=np.nan)
-    return Fitted(library.train(parameters, data, num_boost_round=count), base, rows.shape[1])
+    parameters: dict[str, object] = {**FIXED, **settings, "seed": seed, "base_score": base}
+    for whole in ("max_depth", "max_leaves"):
+        if whole in settings:
+            parameters[whole] = int(settings[whole])
+    del parameters["trees"]
+    slope = settings.get("huber_slope", 0.0)
+    parameters["objective"] = "reg:pseudohubererror" if slope else "reg:squarederror"
+    if not slope:
+        parameters.pop("huber_slope", None)
+    if any(rising):
+        parameters["monotone_constraints"] = tuple(map(int, rising))
+    data = library.DMatrix(rows, label=labels, weight=weights, missing=np.nan)
+    return Fitted(library.train(parameters, data, int(settings["trees"])), base, rows.shape[1])
 
 
 def converted(trees: list[dict[str, Any]], base: float) -> Trees:

@@ -1,8 +1,8 @@
 """Measured pairs from CSV: the schema of the public tables, and of what a cluster writes about its own pairs.
 
-Rule: what was measured while sharing is a label or nothing. Columns become features only through `FEATURES`
-of each job; `co*`, `norm*`, `xi*` and `pair_*` never do. A column that is missing is a missing value; a cell
-that cannot be read is an error that names its line.
+Rule: what was measured while sharing is a label or nothing. A column becomes a feature only if the table
+below says so; `co*`, `norm*`, `xi*` and `pair_*` never do. A column that is missing is a missing value; a
+cell that cannot be read is an error that names its line.
 
 | column (N = 1, 2) | meaning |
 | --- | --- |
@@ -35,7 +35,7 @@ TEXT_BYTES_MAX: Final = 256 * 1024 * 1024
 LABELS: Final = frozenset(
     (*(f"{name}{n}" for name in ("xi", "norm", "co", "model", "dataset") for n in (1, 2)), "feasible", "pair")
 )
-KNOWN: Final = frozenset((*LABELS, "gpu_type"))
+KNOWN: Final = frozenset((*LABELS, "gpu_type", "count1", "count2"))
 GZIP_MAGIC: Final = b"\x1f\x8b"
 
 LICENCES: Final[dict[str, str]] = {
@@ -127,9 +127,9 @@ def together(parts: Sequence[Pairs]) -> Pairs:
     )
 
 
-def part(pairs: Pairs, keep: npt.NDArray[np.bool_]) -> Pairs:
-    """Some of the rows."""
-    rows = [int(row) for row in np.flatnonzero(keep)]
+def part(pairs: Pairs, keep: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Pairs:
+    """Some of the rows: a mask, or their numbers."""
+    rows = [int(row) for row in np.arange(len(pairs))[keep]]
     return msgspec.structs.replace(
         pairs,
         first=pairs.first[rows],
