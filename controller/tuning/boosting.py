@@ -91,7 +91,7 @@ def fit(
         parameters.pop("huber_slope", None)
     if any(rising):
         parameters["monotone_constraints"] = tuple(map(int, rising))
-    data = library.DMatrix(rows, label=labels, weight=weights, missing=np.nan)
+    data = library.DMatrix(rows, label=labels, weight=weights, missing=np.nan, nthread=1)
     return Fitted(library.train(parameters, data, int(settings["trees"])), base, rows.shape[1])
 
 
