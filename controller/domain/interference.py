@@ -55,7 +55,7 @@ class Trees(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Each node but the root is the child of exactly one earlier node: so it is a tree and ends."""
         if size < 1:
             raise ValueError(f"tree {tree} has no nodes")
-        reached = []
+        reached: list[int] = []
         for node in range(size):
             children = self.left[first + node], self.right[first + node]
             if children == (LEAF, LEAF):

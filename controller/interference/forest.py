@@ -126,9 +126,11 @@ def _plan(trees: Trees, first: int, size: int) -> tuple[list[tuple[int, int]], l
 def _lowest_bit(bits: Any) -> npt.NDArray[np.intp]:
     """The position of the lowest 1 of each number; one is always set."""
     if bits.dtype == np.uint8:
-        return _LOWEST_OF_BYTE[bits]
+        position: npt.NDArray[np.intp] = _LOWEST_OF_BYTE[bits]
+        return position
     lowest = bits & (~bits + bits.dtype.type(1))
-    return (np.frexp(lowest.astype(np.float64))[1] - 1).astype(np.intp)
+    position = (np.frexp(lowest.astype(np.float64))[1] - 1).astype(np.intp)
+    return position
 
 
 _LOWEST_OF_BYTE: Final = np.array([0, *((n & -n).bit_length() - 1 for n in range(1, 256))], np.intp)

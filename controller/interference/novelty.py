@@ -112,7 +112,7 @@ def _band(limit: float | None, off: Vector, coverage: float, before: Sequence[Ba
 
 def _even(names: tuple[str, ...], jobs: Matrix) -> Vector:
     """Logarithms where a feature spans orders of magnitude."""
-    values = jobs.astype(np.float64)
+    values: Vector = jobs.astype(np.float64)
     for place, name in enumerate(names):
         if name in UNLIMITED:
             values[:, place] = np.log1p(values[:, place])
@@ -122,7 +122,8 @@ def _even(names: tuple[str, ...], jobs: Matrix) -> Vector:
 def _spread_out(jobs: Vector) -> Vector:
     if len(jobs) <= JOBS_MAX:
         return jobs
-    return jobs[np.linspace(0, len(jobs) - 1, JOBS_MAX).round().astype(int)]
+    thinned: Vector = jobs[np.linspace(0, len(jobs) - 1, JOBS_MAX).round().astype(int)]
+    return thinned
 
 
 def _short(value: float) -> float:

@@ -62,8 +62,8 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[str, ...]
     """Unordered pair of model names; empty where the file does not say."""
     models: tuple[tuple[str, str], ...]
-    gpu_types: tuple[str, ...]
-    """Those that occur, sorted."""
+    types: tuple[str, ...]
+    """Of the devices; empty where the file does not say."""
     infeasible: int = 0
     unlabelled: int = 0
     """Rows without a measured ratio."""
@@ -75,6 +75,11 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
 
     def __len__(self) -> int:
         return len(self.xi)
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """Those that occur, sorted."""
+        return tuple(sorted({*self.types} - {""}))
 
 
 def read(data: bytes, name: str, licence: str = "") -> Pairs:
@@ -102,7 +107,7 @@ def read(data: bytes, name: str, licence: str = "") -> Pairs:
         xi=np.array([row.xi for row in kept]),
         groups=tuple(unordered(*row.models) for row in kept),
         models=tuple(row.models for row in kept),
-        gpu_types=tuple(sorted({row.gpu_type for row in kept} - {""})),
+        types=tuple(row.gpu_type for row in kept),
         infeasible=infeasible,
         unlabelled=len(rows) - infeasible - len(kept),
         ignored=tuple(column for column in header if column not in columns and not _is_known(column)),
@@ -122,7 +127,7 @@ def together(parts: Sequence[Pairs]) -> Pairs:
         xi=np.concatenate([part.xi for part in parts]),
         groups=tuple(group for part in parts for group in part.groups),
         models=tuple(models for part in parts for models in part.models),
-        gpu_types=tuple(sorted({each for part in parts for each in part.gpu_types})),
+        types=tuple(each for part in parts for each in part.types),
         name=" + ".join(part.name for part in parts),
     )
 
@@ -137,6 +142,7 @@ def part(pairs: Pairs, keep: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Pa
         xi=pairs.xi[rows],
         groups=tuple(pairs.groups[row] for row in rows),
         models=tuple(pairs.models[row] for row in rows),
+        types=tuple(pairs.types[row] for row in rows),
     )
 
 

@@ -27,7 +27,7 @@ STUMP = Trees(
 
 
 def ask(trees: Trees, *rows: tuple[float, ...], width: int = 2) -> list[float]:
-    return Forest(trees, width).predict(np.array(rows, np.float32)).tolist()
+    return [float(each) for each in Forest(trees, width).predict(np.array(rows, np.float32))]
 
 
 def test_below_the_threshold_is_left_at_it_is_right() -> None:

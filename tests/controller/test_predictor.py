@@ -104,7 +104,9 @@ def test_a_policy_gets_at_least_one_but_a_judge_gets_the_raw_answer() -> None:
     predictor, x = Predictor(a_model()), job("x", 0.2)
     found = predictor.of_pair(x, job("y", 0.3))
     assert found is not None and (found.first, found.second) == (1.0, 1.0)
-    assert predictor.ratios(np.float32([[20.0]]), np.float32([[30.0]])).tolist() == pytest.approx([0.9])
+    assert predictor.ratios(
+        np.array([[20.0]], np.float32), np.array([[30.0]], np.float32)
+    ).tolist() == pytest.approx([0.9])
 
 
 def test_a_stranger_job_widens_the_margin_of_its_pair() -> None:
@@ -194,8 +196,10 @@ def test_columns_are_made_of_the_two_jobs() -> None:
     assert columns == (
         "self.gpu_util_pct", "self.batch", "other.gpu_util_pct", "other.batch", "sum.gpu_util_pct",
     )  # fmt: skip
-    rows = beside(names, np.float32([[40.0, 8.0]]), np.float32([[70.0, math.nan]]), columns)
-    np.testing.assert_array_equal(rows, np.float32([[40.0, 8.0, 70.0, math.nan, 110.0]]))
+    rows = beside(
+        names, np.array([[40.0, 8.0]], np.float32), np.array([[70.0, math.nan]], np.float32), columns
+    )
+    np.testing.assert_array_equal(rows, np.array([[40.0, 8.0, 70.0, math.nan, 110.0]], np.float32))
     assert names_in(columns) == names
     for wrong in ("self.model", "pair.gpu_util_pct", "gpu_util_pct"):
         with pytest.raises(ValueError, match="there is no feature"):
@@ -211,7 +215,8 @@ def test_observed_beats_predicted_and_predicted_beats_the_rule() -> None:
     assert table.interference(x, job("z")).source == "default"
     table.observe(x, y, 1.1)
     half = table.interference(x, y)
-    assert (half.source, half.first, half.second) == ("observed", 1.1, pytest.approx(1.8))
+    assert half.source == "observed"
+    assert (half.first, half.second) == pytest.approx((1.1, 1.8))
     assert PairTable().interference(job("v", 0.4), job("w", 0.9)).source == "duty-cycle"
 
 

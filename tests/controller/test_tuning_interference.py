@@ -174,10 +174,10 @@ def test_stranger_jobs_never_have_narrower_margins(seed: int) -> None:
 
 def test_a_known_job_is_not_strange_and_another_is() -> None:
     names = ("gpu_util_pct", "mem_mib")
-    jobs = np.float32([[20.0, 1000.0], [40.0, np.nan], [90.0, 16000.0]])
+    jobs = np.array([[20.0, 1000.0], [40.0, np.nan], [90.0, 16000.0]], np.float32)
     novelty = Novelty(known_jobs(names, jobs))
     assert (novelty.of(jobs) < KNOWN_MAX).all()
-    near, far = novelty.of(np.float32([[22.0, 1000.0], [99.0, 900000.0]]))
+    near, far = novelty.of(np.array([[22.0, 1000.0], [99.0, 900000.0]], np.float32))
     assert KNOWN_MAX < near < far
 
 
