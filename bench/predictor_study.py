@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from cotenant.controller.domain.interference import InterferenceModel
 from cotenant.controller.domain.perf import DEFAULT_XI, pair_timing
-from cotenant.controller.interference import document
+from cotenant.controller.interference import document, novelty
 from cotenant.controller.interference.predictor import Predictor
 from cotenant.controller.tuning import interference as training
 from cotenant.controller.tuning.judging import Both, predictions
@@ -31,6 +31,7 @@ ROOT: Final = Path(__file__).parent.parent
 CACHE: Final = Path(__file__).parent / ".cache" / "predictor"
 SEEDS: Final = (0, 1, 2)
 DRAWS: Final = 20
+NOISY: Final = "measured, off by 0.1"
 MEDIAN_S, SPREAD = 3600.0, 1.5
 """Of the remaining times that decisions are made for: lognormal."""
 
@@ -79,7 +80,7 @@ def trained(pairs: Pairs, seed: int) -> InterferenceModel:
     """By the product's own training; kept, because the page needs it again."""
     import inspect
 
-    sources = "".join(inspect.getsource(module) for module in (training, training.boosting))
+    sources = "".join(inspect.getsource(module) for module in (training, training.boosting, novelty))
     content = b"".join(np.ascontiguousarray(each).tobytes() for each in (pairs.first, pairs.second, pairs.xi))
     key = hashlib.sha256(sources.encode() + content + str(seed).encode()).hexdigest()[:24]
     path = CACHE / f"{key}.json"
@@ -160,7 +161,7 @@ def regrets(truth: Both, answers: Mapping[str, Both], seed: int) -> dict[str, Re
     rows = np.repeat(np.arange(len(truth)), DRAWS)
     lengths_s = MEDIAN_S * np.exp(chance.normal(0.0, SPREAD, (len(rows), 2)))
     noisy = truth + chance.normal(0.0, 0.1, truth.shape)
-    asked = {**answers, "measured, off by 0.1": noisy}
+    asked = {**answers, NOISY: noisy}
     found = {}
     for name, answer in asked.items():
         flips, lost = 0, 0.0

@@ -332,7 +332,7 @@ def described(model: InterferenceModel) -> dict[str, Any]:
         },
         "coverage": model.coverage,
         "margins": [
-            {"novelty_max": band.novelty_max, "margin": band.margin, "rows": band.rows}
+            {"novelty_max": band.novelty_max, "factor": band.factor, "rows": band.rows}
             for band in model.bands
         ],
     }
@@ -343,8 +343,11 @@ def page(model: InterferenceModel) -> str:
     files = ", ".join(f"{file.name} ({file.rows:,} rows, licence: {file.licence})" for file in training.files)
     leans = sorted(zip(model.importances, model.features, strict=True), reverse=True)
     rmse, mean = both(checked.rmse), both(checked.mean_prediction_rmse)
+    from cotenant.controller.interference.novelty import SCALE_MIN
+
+    at_one_and_a_half = SCALE_MIN + 0.5
     margins = ", ".join(
-        f"±{band.margin:.2f}"
+        f"±{band.factor * at_one_and_a_half:.2f}"
         + (f" up to {band.novelty_max:.2g}" if band.novelty_max is not None else " beyond")
         for band in model.bands
     )
@@ -357,7 +360,7 @@ def page(model: InterferenceModel) -> str:
         ),
         ("on pairs left out", f"RMSE {rmse}; the mean alone {mean}"),
         ("on unseen models", f"RMSE {number(checked.unseen_model_rmse)}"),
-        (f"{100 * model.coverage:.0f} % margins", f"{margins} (distance to the nearest job of the training)"),
+        (f"{100 * model.coverage:.0f} % margins", f"at xi = 1.5, by how strange a job is: {margins}"),
         ("leans on", ", ".join(f"{name} {100 * share:.0f} %" for share, name in leans[:6] if share > 0)),
         ("made by", f"{training.made_by}, seed {training.seed}"),
     )

@@ -72,8 +72,8 @@ class Band(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     novelty_max: float | None
     """Distance to the nearest job of the training, in standard deviations; None: any."""
-    margin: float
-    """Half the width of the interval, in units of xi."""
+    factor: float
+    """Half the width of the interval, in units of `novelty.scale_of` the answer."""
     rows: int
     """Out-of-fold residuals behind it."""
 
@@ -168,5 +168,5 @@ class InterferenceModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             raise ValueError("the last band, and only that, must be open")
         if any(a is not None and b is not None and a >= b for a, b in pairwise(limits)):
             raise ValueError("bands must be in order of their limits")
-        if not 0 < self.coverage < 1 or any(not 0 <= band.margin < math.inf for band in self.bands):
-            raise ValueError("a coverage is between 0 and 1, a margin 0 or more")
+        if not 0 < self.coverage < 1 or any(not 0 <= band.factor < math.inf for band in self.bands):
+            raise ValueError("a coverage is between 0 and 1, a factor 0 or more")

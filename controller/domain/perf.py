@@ -132,11 +132,12 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True):
     source: XiSource
     count: int = 0
     """How many observations stand behind it (0 for rules and defaults)."""
-    margin: float | None = None
-    """Of a prediction: half the width of the interval that holds most truths; None where nobody knows."""
+    margins: tuple[float, float] | None = None
+    """Of a prediction: half the width of each one's interval that holds most truths; None without a model."""
 
     def swapped(self) -> Interference:
-        return msgspec.structs.replace(self, first=self.second, second=self.first)
+        margins = self.margins and (self.margins[1], self.margins[0])
+        return msgspec.structs.replace(self, first=self.second, second=self.first, margins=margins)
 
 
 DEFAULT_XI = 1.5

@@ -4,7 +4,10 @@ Rule: no names. A job is as strange as its distance to the nearest job of the tr
 standard deviations, logarithms where a feature spans orders of magnitude, over the root of the number of
 features. A missing value counts as the training's mean. For a pair the stranger of the two counts.
 
-The margins are split conformal ones (Vovk et al., Algorithmic Learning in a Random World, section 4.6:
+Errors also grow with what is predicted: a pair that hardly slows down cannot be far off. So margins and
+residuals are measured in units of `scale_of` the answer.
+
+The factors are split conformal ones (Vovk et al., Algorithmic Learning in a Random World, section 4.6:
 conditional on a category, here a band of novelty): the k-th smallest of n absolute out-of-fold residuals, k =
 ceil((n + 1) * coverage). They hold as far as new pairs are like the ones left out; rows of one pair are not
 independent, so the page of results shows the coverage that was measured.
@@ -27,6 +30,7 @@ Vector = npt.NDArray[np.float64]
 JOBS_MAX: Final = 256
 """Kept of a training; more are thinned out evenly."""
 BANDS_MAX: Final = 4
+SCALE_MIN: Final = 0.2
 ROWS_MIN: Final = 30
 """Residuals behind a band; fewer say nothing about a tail."""
 
@@ -66,8 +70,14 @@ class Novelty:
         return nearest
 
 
+def scale_of(xi: Vector) -> Vector:
+    """The room that an answer needs: SCALE_MIN where nothing slows down, more the slower it gets."""
+    scale: Vector = SCALE_MIN + np.maximum(xi - 1.0, 0.0)
+    return scale
+
+
 def bands(residuals: Vector, novelty: Vector, coverage: float) -> tuple[Band, ...]:
-    """Margins by novelty, never narrower for a stranger job.
+    """Factors by novelty, never smaller for a stranger job. `residuals`: over `scale_of` the answers.
 
     The limits are quantiles of the novelty of those rows that have any; rows of known jobs are a band of
     their own. A band that would hold fewer than ROWS_MIN rows goes to its neighbour.
@@ -99,15 +109,15 @@ def band_of(bands: Sequence[Band], novelty: Vector) -> npt.NDArray[np.intp]:
     return np.searchsorted(np.array(limits), novelty, side="left")
 
 
-def margin(off: Vector, coverage: float) -> float:
+def conformal(off: Vector, coverage: float) -> float:
     """The conformal quantile; the largest residual where there are too few for the coverage."""
     rank = math.ceil((len(off) + 1) * coverage)
     return float(np.sort(off)[min(rank, len(off)) - 1])
 
 
 def _band(limit: float | None, off: Vector, coverage: float, before: Sequence[Band]) -> Band:
-    width = max([margin(off, coverage), *(band.margin for band in before)])
-    return Band(novelty_max=limit, margin=_short(width), rows=len(off))
+    factor = max([conformal(off, coverage), *(band.factor for band in before)])
+    return Band(novelty_max=limit, factor=_short(factor), rows=len(off))
 
 
 def _even(names: tuple[str, ...], jobs: Matrix) -> Vector:

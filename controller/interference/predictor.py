@@ -17,7 +17,7 @@ from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.perf import Interference, Profile
 from cotenant.controller.interference.features import Matrix, beside, names_in, of_job
 from cotenant.controller.interference.forest import Forest, Values
-from cotenant.controller.interference.novelty import Novelty, band_of
+from cotenant.controller.interference.novelty import Novelty, band_of, scale_of
 
 SEEN_MIN: Final = 0.5
 """Of the importance of a job's own features: what must be measured of it."""
@@ -36,7 +36,7 @@ class Predictor:
         self.names = names_in(model.features)
         self._forest = Forest(model.trees, len(model.features))
         self._novelty = Novelty(model.known)
-        self._margins = np.array([band.margin for band in model.bands])
+        self._factors = np.array([band.factor for band in model.bands])
         self._weights = _weights(model, self.names)
         self._kinds: dict[int, _Kind] = {}
         self._answers: dict[tuple[int, int], Interference] = {}
@@ -46,11 +46,11 @@ class Predictor:
         """Raw xi of each job beside its other, which may be below 1. Columns are `names`."""
         return self._forest.predict(beside(self.names, jobs, others, self.model.features))
 
-    def margins(self, jobs: Matrix, others: Matrix) -> Values:
-        """Half the width of each answer's interval."""
+    def factors(self, jobs: Matrix, others: Matrix) -> Values:
+        """Of the stranger of the two: times `scale_of` an answer it is the margin of that answer."""
         strange = np.maximum(self._novelty.of(jobs), self._novelty.of(others))
-        margins: Values = self._margins[band_of(self.model.bands, strange)]
-        return margins
+        factors: Values = self._factors[band_of(self.model.bands, strange)]
+        return factors
 
     def of_pair(self, first: Job, second: Job) -> Interference | None:
         """The ratios of (first, second), at least 1; None where too little is known of one of them."""
@@ -76,11 +76,16 @@ class Predictor:
         one = np.repeat(kind.values, len(others), axis=0)
         two = np.concatenate([other.values for other in others])
         xi = self.ratios(np.concatenate((one, two)), np.concatenate((two, one)))
-        first, second = np.maximum(xi, 1.0).reshape(2, len(others)).tolist()
+        xi = np.maximum(xi, 1.0)
+        factors = [max(kind.factor, other.factor) for other in others]
+        margins = scale_of(xi) * np.tile(factors, 2)
         answers: dict[int, Interference] = {}
-        for other, first_xi, second_xi in zip(others, first, second, strict=True):
-            margin = max(kind.margin, other.margin)
-            answer = Interference(first=first_xi, second=second_xi, source="predicted", margin=margin)
+        for other, ratios, wide in zip(
+            others, xi.reshape(2, -1).T.tolist(), margins.reshape(2, -1).T.tolist(), strict=True
+        ):
+            answer = Interference(
+                first=ratios[0], second=ratios[1], source="predicted", margins=(wide[0], wide[1])
+            )
             answers[other.number] = self._answers[kind.number, other.number] = answer
             self._answers[other.number, kind.number] = answer.swapped()
         return answers
@@ -96,9 +101,9 @@ class Predictor:
             self._answers.clear()
         values = np.array([of_job(job, self.names)], np.float32)
         seen = float(self._weights[~np.isnan(values[0])].sum())
-        margin = float(self._margins[band_of(self.model.bands, self._novelty.of(values))][0])
+        factor = float(self._factors[band_of(self.model.bands, self._novelty.of(values))][0])
         self._count += 1
-        kind = _Kind(job.profile, job.spec.batch_size, self._count, values, seen >= SEEN_MIN, margin)
+        kind = _Kind(job.profile, job.spec.batch_size, self._count, values, seen >= SEEN_MIN, factor)
         self._kinds[id(job.profile)] = kind
         return kind
 
@@ -106,7 +111,7 @@ class Predictor:
 class _Kind:
     """What the model knows of jobs with one profile."""
 
-    __slots__ = ("batch_size", "enough", "margin", "number", "profile", "values")
+    __slots__ = ("batch_size", "enough", "factor", "number", "profile", "values")
 
     def __init__(
         self,
@@ -115,10 +120,10 @@ class _Kind:
         number: int,
         values: Matrix,
         enough: bool,
-        margin: float,
+        factor: float,
     ) -> None:
         self.profile, self.batch_size = profile, batch_size
-        self.number, self.values, self.enough, self.margin = number, values, enough, margin
+        self.number, self.values, self.enough, self.factor = number, values, enough, factor
 
 
 def _weights(model: InterferenceModel, names: tuple[str, ...]) -> Values:

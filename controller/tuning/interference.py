@@ -27,7 +27,7 @@ from cotenant.controller.domain.interference import (
     Trial,
 )
 from cotenant.controller.interference.features import OCCUPANCY, Matrix, beside, columns_of
-from cotenant.controller.interference.novelty import Novelty, bands, known_jobs
+from cotenant.controller.interference.novelty import Novelty, bands, known_jobs, scale_of
 from cotenant.controller.tuning import boosting
 from cotenant.controller.tuning.judging import Both, rmse
 from cotenant.controller.tuning.pair_rows import Pairs, part, together, widened
@@ -91,8 +91,8 @@ def train(
     number = min(range(len(trials)), key=lambda each: trials[each].rmse)
     best, predicted = trials[number], answers[number]
     tell("leaving out one model after the other")
-    unseen, strange = by_model(table, best.settings, seed)
-    off = np.concatenate((predicted - pairs.xi, unseen))
+    unseen, off_unseen, strange = by_model(table, best.settings, seed)
+    off = np.concatenate((predicted - pairs.xi, off_unseen)) / scale_of(np.concatenate((predicted, unseen)))
     far = np.concatenate((nearness(table, folds), strange))
     measured = ~np.isnan(off)
     fitted = table.fit(np.ones(len(pairs), bool), best.settings, seed)
@@ -109,7 +109,7 @@ def train(
             folds=int(folds.max()) + 1,
             rmse=shortened(rmse(predicted, pairs.xi)),
             mean_prediction_rmse=shortened(rmse(out_of_fold_mean(pairs, folds), pairs.xi)),
-            unseen_model_rmse=_digits(overall(unseen)) if len(unseen) else None,
+            unseen_model_rmse=_digits(overall(off_unseen)) if len(unseen) else None,
             tried=trials,
         ),
         training=Training(
@@ -223,24 +223,27 @@ def out_of_fold_mean(pairs: Pairs, folds: Folds) -> Both:
     return predicted
 
 
-def by_model(table: Table, settings: Mapping[str, float], seed: int) -> tuple[Both, npt.NDArray[np.float64]]:
+def by_model(
+    table: Table, settings: Mapping[str, float], seed: int
+) -> tuple[Both, Both, npt.NDArray[np.float64]]:
     """Pairs predicted by models that have seen one of the two jobs' models in no pair, as it is with a new
-    kind of job: how far off, and how strange the stranger job of each pair is then.
+    kind of job: the answers, how far off they are, and how strange the stranger job of each pair is then.
 
     A pair is asked about once without the one model and once without the other. Nothing where too little
     would be left to train on.
     """
     models = sorted({name for both in table.pairs.models for name in both})
     np.random.default_rng(seed).shuffle(models)
-    off, far = [np.empty((0, 2))], [np.empty(0)]
+    answers, off, far = [np.empty((0, 2))], [np.empty((0, 2))], [np.empty(0)]
     for number in range(min(MODEL_FOLDS_MAX, len(models))):
         absent = {*models[number::MODEL_FOLDS_MAX]}
         held_out = np.array([not absent.isdisjoint(both) for both in table.pairs.models])
         if (~held_out).sum() >= ROWS_MIN:
             answer = table.ask(table.fit(~held_out, settings, seed), held_out)
+            answers.append(answer)
             off.append(answer - table.pairs.xi[held_out])
             far.append(distances(table, held_out))
-    return np.concatenate(off), np.concatenate(far)
+    return np.concatenate(answers), np.concatenate(off), np.concatenate(far)
 
 
 def nearness(table: Table, folds: Folds) -> npt.NDArray[np.float64]:

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from cotenant.controller.interference.novelty import scale_of
 from cotenant.controller.interference.predictor import Predictor
 from cotenant.controller.tuning.pair_rows import Pairs, widened
 
@@ -59,8 +60,7 @@ def predictions(predictor: Predictor, pairs: Pairs) -> tuple[Both, Both]:
     first = widened(pairs.first, pairs.names, predictor.names)
     second = widened(pairs.second, pairs.names, predictor.names)
     ratios = np.stack((predictor.ratios(first, second), predictor.ratios(second, first)), axis=1)
-    margins = predictor.margins(first, second)
-    return ratios, np.stack((margins, margins), axis=1)
+    return ratios, scale_of(ratios) * predictor.factors(first, second)[:, None]
 
 
 def rmse(predicted: Both, truth: Both) -> Numbers:

@@ -57,8 +57,8 @@ def a_model(**changes: Any) -> InterferenceModel:
         trees=FULL,
         coverage=0.9,
         bands=(
-            Band(novelty_max=0.5, margin=0.1, rows=50),
-            Band(novelty_max=None, margin=0.3, rows=50),
+            Band(novelty_max=0.5, factor=0.1, rows=50),
+            Band(novelty_max=None, factor=0.3, rows=50),
         ),
         known=KnownJobs(features=("gpu_util_pct",), centre=(50.0,), scale=(20.0,), rows=((0.0,), (2.0,))),
         mean_xi=(1.3, 1.2),
@@ -113,7 +113,11 @@ def test_a_stranger_job_widens_the_margin_of_its_pair() -> None:
     predictor, known, strange = Predictor(a_model()), job("x", 0.5), job("y", 0.05)
     near, far = predictor.of_pair(known, known), predictor.of_pair(known, strange)
     assert near is not None and far is not None
-    assert (near.margin, far.margin) == (0.1, 0.3)
+    assert near.margins is not None and far.margins is not None
+    assert [wide / (0.2 + near.first - 1.0) for wide in near.margins] == pytest.approx([0.1, 0.1])
+    assert far.margins[0] / (0.2 + far.first - 1.0) == pytest.approx(0.3)
+    back = far.swapped().margins
+    assert back == (far.margins[1], far.margins[0])
 
 
 def test_a_job_that_shows_too_little_gets_no_answer() -> None:
@@ -291,7 +295,7 @@ BROKEN = {
     ),
     "too few features": (changed(features=["self.batch"], importances=[1.0]), "feature 2 of 1"),
     "margins without an end": (
-        changed(bands=[{"novelty_max": 1.0, "margin": 0.1, "rows": 9}]),
+        changed(bands=[{"novelty_max": 1.0, "factor": 0.1, "rows": 9}]),
         "must be open",
     ),
 }

@@ -10,7 +10,7 @@ import pytest
 
 from cotenant.controller.domain.interference import InterferenceModel
 from cotenant.controller.interference import document
-from cotenant.controller.interference.novelty import KNOWN_MAX, Novelty, bands, known_jobs, margin
+from cotenant.controller.interference.novelty import KNOWN_MAX, Novelty, bands, conformal, known_jobs
 from cotenant.controller.interference.predictor import Predictor
 from cotenant.controller.tuning import interference as training
 from cotenant.controller.tuning.judging import evaluate, predictions
@@ -149,15 +149,15 @@ def test_too_little_is_refused() -> None:
 
 def test_a_margin_is_the_conformal_quantile() -> None:
     off = np.arange(1.0, 100.0)
-    assert margin(off, 0.9) == 90.0
-    assert margin(off[:5], 0.9) == 5.0, "too few for the coverage: the largest there is"
+    assert conformal(off, 0.9) == 90.0
+    assert conformal(off[:5], 0.9) == 5.0, "too few for the coverage: the largest there is"
 
 
 def test_margins_cover_what_they_promise_on_fresh_draws(seed: int) -> None:
     chance = np.random.default_rng(seed)
     shares = []
     for _ in range(200):
-        width = margin(np.abs(chance.normal(size=60)), 0.9)
+        width = conformal(np.abs(chance.normal(size=60)), 0.9)
         shares.append((np.abs(chance.normal(size=200)) <= width).mean())
     assert 0.89 < np.mean(shares) < 0.93
 
@@ -168,7 +168,7 @@ def test_stranger_jobs_never_have_narrower_margins(seed: int) -> None:
     made = bands(chance.normal(size=500) * (1.0 + novelty), novelty, 0.9)
     assert made[0].novelty_max == KNOWN_MAX
     assert made[-1].novelty_max is None
-    assert [band.margin for band in made] == sorted(band.margin for band in made)
+    assert [band.factor for band in made] == sorted(band.factor for band in made)
     assert sum(band.rows for band in made) == 500
 
 
