@@ -28,7 +28,7 @@ class Bin(NamedTuple):
     """5th percentile of the measured."""
     high: float
     margin: float
-    count: int
+    rows: int
 
 
 def binned(predicted: Values, measured: Values, margins: Values) -> list[Bin]:

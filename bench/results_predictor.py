@@ -227,7 +227,7 @@ def drawn(pairs: Pairs, lefts: list[Left], model: InterferenceModel, folder: Pat
     for name, each in bins.items():
         lines += [
             f"| {name} | {b.predicted:.3f} | {b.measured:.3f} | {b.low:.2f} to {b.high:.2f} | {b.margin:.2f} "
-            f"| {b.count} |"
+            f"| {b.rows} |"
             for b in each
         ]
     for name, figure in figures.items():
