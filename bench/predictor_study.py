@@ -23,6 +23,7 @@ from cotenant.controller.domain.interference import InterferenceModel
 from cotenant.controller.domain.perf import DEFAULT_XI, pair_timing
 from cotenant.controller.interference import document, novelty
 from cotenant.controller.interference.predictor import Predictor
+from cotenant.controller.tuning import boosting
 from cotenant.controller.tuning import interference as training
 from cotenant.controller.tuning.judging import Both, predictions
 from cotenant.controller.tuning.pair_rows import Pairs, part, read
@@ -80,7 +81,7 @@ def trained(pairs: Pairs, seed: int) -> InterferenceModel:
     """By the product's own training; kept, because the page needs it again."""
     import inspect
 
-    sources = "".join(inspect.getsource(module) for module in (training, training.boosting, novelty))
+    sources = "".join(inspect.getsource(module) for module in (training, boosting, novelty))
     content = b"".join(np.ascontiguousarray(each).tobytes() for each in (pairs.first, pairs.second, pairs.xi))
     key = hashlib.sha256(sources.encode() + content + str(seed).encode()).hexdigest()[:24]
     path = CACHE / f"{key}.json"
