@@ -41,7 +41,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("nodes", "nodes", "hosts and devices; drain, resume, lost"),
         Verb("top", "top", "a live table of devices and jobs"),
         Verb("policy", "policy", "list, show or set the policy"),
-        Verb("predictor", "predictor", "how much two jobs would slow each other down: train, evaluate, show"),
+        Verb("predictor", "predictor", "train and judge a model of how much jobs slow each other down"),
     ),
     "What if": (
         Verb("sim", "sim", "policies over a trace; replay of a journal; traces"),

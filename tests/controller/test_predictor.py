@@ -27,14 +27,17 @@ from cotenant.controller.domain.job import Job, JobSpec, Launch
 from cotenant.controller.domain.pairs import PairTable
 from cotenant.controller.domain.perf import Profile, ProfilePoint
 from cotenant.controller.domain.reasons import because
+from cotenant.controller.domain.settings import ControllerSettings, Settings
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.interference import document
 from cotenant.controller.interference.document import ModelProblem
 from cotenant.controller.interference.features import VOCABULARY, beside, columns_of, names_in, of_job
 from cotenant.controller.interference.predictor import Predictor
 from cotenant.controller.journal.journal import Journal
-from cotenant.controller.journal.recovery import recover, replay
+from cotenant.controller.journal.recovery import digest, recover, replay
+from cotenant.controller.live import engine_config
 from cotenant.controller.policies import registry
+from cotenant.controller.settings import SettingsError
 from cotenant.controller.wire.codec import pack, unpack
 from tests.controller.building import Desk
 
@@ -251,8 +254,6 @@ def test_recovery_and_replay_find_the_model_in_the_journal(tmp_path: Path) -> No
         journal.begin_run(pack(config), "0", 0.0)
         for now_s, event in TWO_IN_TURN:
             commands = engine.handle(event, now_s)
-            from cotenant.controller.journal.recovery import digest
-
             journal.append(now_s, now_s, pack(event), pack(engine.decision), digest(commands))
         journal.seal([])
         assert replay(journal, registry.make, "0").differences == ()
@@ -310,3 +311,23 @@ def test_a_file_that_is_no_usable_model_is_refused_with_the_reason(data: bytes, 
 
 def test_the_schema_is_the_first_thing_in_the_file() -> None:
     assert document.write(a_model()).startswith(f'{{\n"schema": "{MODEL_SCHEMA}"'.encode())
+
+
+# --- The controller's setting ------------------------------------------------------------------------
+
+
+def test_the_controller_takes_the_model_its_setting_names(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    path.write_bytes(document.write(a_model()))
+    assert engine_config(Settings()).predictor is None
+    named = Settings(controller=ControllerSettings(predictor=str(path)))
+    assert engine_config(named).predictor == a_model()
+
+
+def test_a_controller_with_a_model_that_cannot_be_used_does_not_start(tmp_path: Path) -> None:
+    damaged = tmp_path / "m.json"
+    damaged.write_bytes(b"{}")
+    for path, message in ((damaged, "not a model"), (tmp_path / "none.json", "No such file")):
+        with pytest.raises(SettingsError, match=message) as caught:
+            engine_config(Settings(controller=ControllerSettings(predictor=str(path))))
+        assert str(caught.value).startswith("controller.predictor: ")
