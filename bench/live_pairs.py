@@ -39,6 +39,7 @@ from cotenant.controller.domain.pairs import PairTable
 from cotenant.controller.domain.perf import Profile, duty_cycle_rule
 from cotenant.controller.domain.reasons import because
 from cotenant.controller.tuning import interference as training
+from cotenant.controller.tuning.judging import Both
 from cotenant.controller.tuning.own_pairs import Kinds
 from cotenant.controller.tuning.pair_rows import Pairs, read
 from cotenant.profiler.ranks import Command, Seat
@@ -208,12 +209,12 @@ def told(pairs: Pairs, contended: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def left_out(table: training.Table, number: int) -> training.Both:
+def left_out(table: training.Table, number: int) -> Both:
     folds = training.by_pair(table.pairs.groups, 0, len(table.pairs))
     return training.out_of_fold(table, folds, training.GRID[number - 1], 0)
 
 
-def rule(pairs: Pairs) -> training.Both:
+def rule(pairs: Pairs) -> Both:
     at = pairs.names.index("gpu_util_pct")
     found = [
         duty_cycle_rule(Profile(duty_cycle=float(one) / 100), Profile(duty_cycle=float(two) / 100)).first

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.indicators import INDICATOR_NAMES, Indicators, IndicatorStats
 from cotenant.controller.domain.interference import (
@@ -27,7 +28,7 @@ from cotenant.controller.domain.job import Job, JobSpec, Launch
 from cotenant.controller.domain.pairs import PairTable
 from cotenant.controller.domain.perf import Profile, ProfilePoint
 from cotenant.controller.domain.reasons import because
-from cotenant.controller.domain.settings import ControllerSettings, Settings
+from cotenant.controller.domain.settings import ControllerSettings, PolicySettings, Settings
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.interference import document
 from cotenant.controller.interference.document import ModelProblem
@@ -39,7 +40,7 @@ from cotenant.controller.live import engine_config
 from cotenant.controller.policies import registry
 from cotenant.controller.settings import SettingsError
 from cotenant.controller.wire.codec import pack, unpack
-from tests.controller.building import Desk
+from tests.controller.building import Desk, profile, report
 
 FULL = Trees(
     base=1.2,
@@ -237,6 +238,24 @@ def test_the_engine_asks_the_model_it_was_configured_with() -> None:
     restored = Engine(registry.make, EngineConfig(predictor=a_model()))
     restored.restore(desk.engine.snapshot())
     assert restored.view().interference(x, y).source == "predicted", "a snapshot holds no model; it stays"
+
+
+@pytest.mark.parametrize(("model", "phase"), [(None, "queued"), ("mild", "loading")])
+def test_castor_shares_where_the_model_knows_better_than_the_rule(model: str | None, phase: str) -> None:
+    """Two jobs that keep the device busy: by their duty cycles sharing would only slow them down."""
+    mild = msgspec.structs.replace(FULL, base=1.1, threshold=(100.0, 0.0, 0.0, 50.0, 0.0, 0.0))
+    config = EngineConfig(
+        policy=PolicySettings(name="castor"), predictor=None if model is None else a_model(trees=mild)
+    )
+    desk = Desk("castor")
+    desk.engine = Engine(registry.make, config, validate=True)
+    desk.tell(ev.HostJoined(report=report()))
+    busy = profile(8, (1, 1.0, 100.0), duty=0.99)
+    desk.run(1, profile=busy, batch_size=8, expected_s=500.0)
+    desk.submit(2, profile=busy, batch_size=8, expected_s=500.0)
+    assert desk.phase(2) == phase
+    if model is None:
+        assert desk.why(2).startswith("sharing with 1 does not pay")
 
 
 def test_a_configuration_of_before_has_no_model() -> None:
