@@ -30,7 +30,7 @@ from cotenant.controller.tuning.pair_rows import Pairs, part, read
 
 ROOT: Final = Path(__file__).parent.parent
 CACHE: Final = Path(__file__).parent / ".cache" / "predictor"
-SEEDS: Final = (0, 1, 2)
+SEEDS: Final = (0, 1, 2, 3, 4)
 DRAWS: Final = 20
 NOISY: Final = "measured, off by 0.1"
 MEDIAN_S, SPREAD = 3600.0, 1.5

@@ -42,10 +42,10 @@ HEAD: Final = """Castor section 6: how much two jobs slow each other down, predi
     has: comparable in kind only."""
 NESTED: Final = """{rows:,} rows of {pairs} pairs of {models} models (Lucid's table; only rows that
     ran). Five folds of whole pairs; in each, all of `predictor train`, the choice among {candidates}
-    settings included, sees four of them. Three seeds draw the folds. xi below 1 is noise of the source
-    and stays as it is here. The candidates were written by people who had seen this table, in some
-    sixty trials of depth, leaves, loss, weights, columns, monotone or not; nobody has seen the pairs
-    that its curators held back."""
+    settings included, sees four of them. {seeds} seeds draw the folds. xi below 1 is noise of the
+    source and stays as it is here. The candidates were written by people who had seen this table, in
+    some sixty trials of depth, leaves, loss, weights, columns, monotone or not; nobody has seen the
+    pairs that its curators held back."""
 ONE: Final = """One regressor or two? Castor has an output per job. In this table job 1 is mostly an
     image model and job 2 is not, so two outputs can learn who stands where: {two} against our {one}
     over both jobs, same settings. With a random half of the rows written the other way round it is
@@ -127,7 +127,7 @@ def errors(pairs: Pairs, lefts: list[Left]) -> str:
         "duty-cycle rule": [study.duty_cycle(pairs)] * seeds,
         "the settled start alone": [study.one_candidate(pairs, seed, 0) for seed in study.SEEDS],
     }
-    lines = ["| RMSE of xi | job 1 | job 2 | both |", "| --- | --: | --: | --: |"]
+    lines = ["| RMSE of xi (± over seeds) | job 1 | job 2 | both |", "| --- | --: | --: | --: |"]
     lines += [f"| {name} | {' | '.join(three(pairs, answers))} |" for name, answers in rows.items()]
     lines.append(f"| asked for | {TARGET[0]:g} | {TARGET[1]:g} | |")
     models = {name for both in pairs.models for name in both}
@@ -137,6 +137,7 @@ def errors(pairs: Pairs, lefts: list[Left]) -> str:
         pairs=len({*pairs.groups}),
         models=len(models),
         candidates=len(training.GRID),
+        seeds=len(study.SEEDS),
     )
     return "\n".join(
         ["## Pairs left out", "", text, "", *lines, "", *by_fold(pairs, lefts), "", one_or_two(pairs)]
@@ -144,10 +145,11 @@ def errors(pairs: Pairs, lefts: list[Left]) -> str:
 
 
 def three(pairs: Pairs, answers: list[Both]) -> list[str]:
-    """Job 1, job 2, both: means over the seeds."""
+    """Job 1, job 2, both: means over the seeds, with the standard deviation where seeds differ."""
     each = np.array([study.rmse(answer, pairs.xi) for answer in answers])
-    both = [float(np.sqrt((row**2).mean())) for row in each]
-    return [f"{value:.4f}" for value in (*each.mean(axis=0), float(np.mean(both)))]
+    whole = np.column_stack((each, np.sqrt((each**2).mean(axis=1))))
+    means, spreads = whole.mean(axis=0), whole.std(axis=0, ddof=1)
+    return [f"{m:.4f}" + f" ± {s:.4f}" * bool(s > 1e-9) for m, s in zip(means, spreads, strict=True)]
 
 
 def by_fold(pairs: Pairs, lefts: list[Left]) -> list[str]:
