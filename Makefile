@@ -15,10 +15,10 @@ FIRST ?= 0
 # How long `make results-lazer` may begin new runs.
 MINUTES ?= 100000
 
-BENCHES := $(filter-out bench/private_slurm.py bench/results_lazer.py,$(sort $(wildcard bench/*.py)))
+BENCHES := $(filter-out bench/private_slurm.py bench/results_%.py,$(sort $(wildcard bench/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit simulation live wheel-test soak bench results-lazer clean
+.PHONY: help setup demo test lint unit simulation live wheel-test soak bench results-lazer results-castor clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -59,6 +59,9 @@ bench: $(READY) ## Measure everything in bench/; each script says what it measur
 
 results-lazer: $(READY) ## docs/results/lazer.md: simulate what is missing (MINUTES=25 stops then; run it again to go on).
 	@$(VENV)/bin/python bench/results_lazer.py --minutes $(MINUTES)
+
+results-castor: $(READY) ## docs/results/castor-predictor.md, from the measured tables in ../shared.
+	@$(VENV)/bin/python bench/results_predictor.py
 
 clean: ## Remove what was built or measured; .venv stays.
 	rm -rf build dist demo-out *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -25,6 +25,7 @@ from cotenant.controller.desk.submitting import Code
 from cotenant.controller.domain.commands import AnyCommand, Think
 from cotenant.controller.domain.events import AlarmRang, AnyEvent, Computed
 from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.interference import InterferenceModel
 from cotenant.controller.domain.job import ENDED
 from cotenant.controller.domain.settings import Settings
 from cotenant.controller.door import Door, raise_descriptor_limit
@@ -33,6 +34,7 @@ from cotenant.controller.journal.committing import Callbacks
 from cotenant.controller.journal.journal import Journal
 from cotenant.controller.links.agents_link import AgentsLink
 from cotenant.controller.policies import registry
+from cotenant.controller.settings import SettingsError
 from cotenant.controller.thinking import Thinking
 from cotenant.controller.wire.agents import FromAgent, Refused
 from cotenant.controller.wire.clients import Failure, Request
@@ -51,13 +53,39 @@ log = logging.getLogger("cotenant.controller")
 
 
 def engine_config(settings: Settings) -> EngineConfig:
-    """What the engine is told; a change takes effect at the next start."""
+    """What the engine is told; a change takes effect at the next start.
+
+    Raises:
+        SettingsError: the interference model cannot be used.
+    """
     return EngineConfig(
         policy=settings.policy,
         checkpoint_every_s=settings.checkpoint.every_s,
         profile_s=settings.profiler.seconds,
         keep_ended=settings.controller.keep_ended,
+        predictor=interference_model(settings.controller.predictor),
     )
+
+
+def interference_model(path: str) -> InterferenceModel | None:
+    """None for no path.
+
+    Raises:
+        SettingsError: no such file, or no usable model in it.
+    """
+    if not path:
+        return None
+    from cotenant.controller.interference import document
+
+    try:
+        model = document.read(Path(path).expanduser().read_bytes(), path)
+    except OSError as error:
+        raise SettingsError(f"controller.predictor: {path}: {error.strerror}") from None
+    except document.ModelProblem as error:
+        raise SettingsError(f"controller.predictor: {error}") from None
+    for file in model.training.files:
+        log.info("interference model %s: trained on %s, licence: %s", path, file.name, file.licence)
+    return model
 
 
 class Controller:

@@ -27,6 +27,10 @@ OversubscribeFlag = Annotated[
     bool, typer.Option("--oversubscribe", help="Allow more CPU slots than there are cores.")
 ]
 StateFlag = Annotated[str | None, typer.Option("--state-dir", metavar="DIR", help="Where its state lies.")]
+PredictorFlag = Annotated[
+    str | None,
+    typer.Option("--predictor", metavar="MODEL", help="Interference model from `cotenant predictor train`."),
+]
 KeysFlag = Annotated[str | None, typer.Option("--keys-dir", metavar="DIR", help="Keys from `cotenant init`.")]
 
 
@@ -39,6 +43,7 @@ def controller(
     idle_exit: Annotated[
         str | None, typer.Option("--idle-exit", metavar="TIME", help="End after so long without jobs.")
     ] = None,
+    predictor: PredictorFlag = None,
 ) -> None:
     """The controller alone, in the foreground. One per cluster, its journal on a local disk.
 
@@ -53,6 +58,7 @@ def controller(
             "controller.state_dir": state_dir,
             "controller.keys_dir": keys_dir,
             "controller.idle_exit_s": idle_seconds(idle_exit),
+            "controller.predictor": absolute(predictor),
         },
     )
 
@@ -100,6 +106,11 @@ def command_line(module: str, flags: Mapping[str, object]) -> list[str]:
         if value is not None:
             words += ["--set", f"{key}={'true' if value is True else value}"]
     return words
+
+
+def absolute(path: str | None) -> str | None:
+    """The daemon may run elsewhere."""
+    return os.path.abspath(os.path.expanduser(path)) if path else path
 
 
 def idle_seconds(text: str | None) -> float | None:

@@ -22,7 +22,9 @@ from cotenant.controller.cli.daemons import (
     CONTROLLER,
     DevicesFlag,
     OversubscribeFlag,
+    PredictorFlag,
     StateFlag,
+    absolute,
     command_line,
     idle_seconds,
 )
@@ -47,6 +49,7 @@ def up(
     idle_exit: Annotated[
         str | None, typer.Option("--idle-exit", metavar="TIME", help="End after so long without jobs.")
     ] = None,
+    predictor: PredictorFlag = None,
     endpoint: EndpointFlag = None,
 ) -> int:
     """Controller and agent on this machine, in the foreground. Ctrl-C stops both; jobs go on.
@@ -64,6 +67,7 @@ def up(
     flags: dict[str, object] = {
         "controller.endpoint": where,
         "controller.idle_exit_s": idle_seconds(idle_exit),
+        "controller.predictor": absolute(predictor),
         "agent.controller": where,
         "agent.devices": devices,
         "agent.oversubscribe": True if oversubscribe else None,

@@ -45,6 +45,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("top", "top", "a live table of devices and jobs"),
         Verb("pairs", "pairs", "which jobs share well: slowdowns measured both ways, and verdicts"),
         Verb("policy", "policy", "list, show or set the policy"),
+        Verb("predictor", "predictor", "train and judge a model of how much jobs slow each other down"),
     ),
     "What if": (
         Verb("sim", "sim", "policies over a trace; replay of a journal; traces"),

@@ -1,7 +1,8 @@
 """What has been measured about pairs of jobs, and the best known interference ratio of a pair.
 
-Sources in falling trust: this kind of pair observed live > the duty-cycle rule > the default
-(a trained predictor will stand between the first two).
+Sources in falling trust: this kind of pair observed live > predicted by a trained model > the duty-cycle
+rule > the default. A prediction is as good as its model and profiles; one observation of the pair itself is
+better than both.
 
 Rule: what happened to a pair is kept with its ratio and never fades: where one job ran out of device memory
 beside the other, neither the count nor a later measurement makes that undone.
@@ -10,9 +11,10 @@ beside the other, neither the count nor a later measurement makes that undone.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import lru_cache
 from statistics import fmean
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -96,10 +98,19 @@ class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
         return "loses" if loses(xi, observations) else "pays" if xi.gain > LOSS_MIN else "even"
 
 
-class PairTable:
-    """Observed ratios, one way each: (this kind, beside that kind) -> xi."""
+class Foresight(Protocol):
+    """A trained model, as the table asks it."""
 
-    def __init__(self, entries: dict[str, Observed] | None = None) -> None:
+    def beside(self, job: Job, partners: Sequence[Job]) -> Sequence[Interference | None]:
+        """The ratios of (job, partner) for each partner; None where the model knows too little of one."""
+
+
+class PairTable:
+    """Observed ratios, one way each: (this kind, beside that kind) -> xi. And a model for the others."""
+
+    def __init__(
+        self, entries: dict[str, Observed] | None = None, foresight: Foresight | None = None
+    ) -> None:
         self.entries: dict[str, Observed] = entries if entries is not None else {}
         self._of: dict[str, dict[str, None]] = {}
         """Kind -> keys of its entries, in their order."""
@@ -107,6 +118,8 @@ class PairTable:
             self._of.setdefault(key.partition(":")[0], {})[key] = None
         self._speeds: dict[str, float | None] = {}
         """Kind -> mean speed beside others, worked out when it is asked for."""
+        self.foresight = foresight
+        """Configuration, not state: never saved with the entries."""
 
     def observe(self, job: Job, partner: Job, xi: float) -> None:
         """Take in one measurement; below 1 is noise and counts as 1."""
@@ -129,7 +142,7 @@ class PairTable:
 
     def interference(self, first: Job, second: Job) -> Interference:
         """The ratios of (first, second); each side from the best source there is for it."""
-        rule = duty_cycle_rule(first.profile, second.profile)
+        rule = self.expected(first, second)
         mine, theirs = signature(first.spec), signature(second.spec)
         if mine not in self._of and theirs not in self._of:
             return rule
@@ -168,6 +181,19 @@ class PairTable:
                 second_out_of_memory=back.out_of_memory if back is not None else 0,
             )
         return list(found.values())
+
+    def expected(self, first: Job, second: Job) -> Interference:
+        """What to think of a pair that was never seen."""
+        if self.foresight is not None:
+            (foreseen,) = self.foresight.beside(first, (second,))
+            if foreseen is not None:
+                return foreseen
+        return duty_cycle_rule(first.profile, second.profile)
+
+    def foresee(self, job: Job, partners: Sequence[Job]) -> None:
+        """Before many of `interference(job, partner)`: a model answers all at the cost of a few."""
+        if self.foresight is not None:
+            self.foresight.beside(job, partners)
 
     def _speed(self, kind: str) -> float | None:
         if kind not in self._speeds:

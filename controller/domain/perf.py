@@ -184,6 +184,8 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True):
     """1 / xi of each on average over all that it was ever observed beside; None if beside nobody."""
     crowded: bool = False
     """One of the two ran out of device memory beside the other: the pair is not made again."""
+    margins: tuple[float, float] | None = None
+    """Of a prediction: half the width of each one's interval that holds most truths; None without a model."""
 
     def swapped(self) -> Interference:
         return msgspec.structs.replace(
@@ -192,6 +194,7 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True):
             second=self.first,
             first_speed=self.second_speed,
             second_speed=self.first_speed,
+            margins=self.margins and (self.margins[1], self.margins[0]),
         )
 
     @property

@@ -32,6 +32,8 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Journal entries between snapshots."""
     keep_ended: int = 10_000
     """Ended jobs that stay listed; older ones live in the journal only."""
+    predictor: str = ""
+    """Interference model from `cotenant predictor train`; empty = the duty-cycle rule for unknown pairs."""
 
 
 class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

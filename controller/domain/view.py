@@ -155,6 +155,10 @@ class View(Protocol):
     def interference(self, first: Job, second: Job) -> Interference:
         """The best known ratios for a pair, with their source."""
 
+    def foresee(self, job: Job, partners: Sequence[Job]) -> None:
+        """Called before `interference(job, partner)` of many partners: a trained model, where there is one,
+        answers a thousand together in the time of a few alone."""
+
     def largest_placement(self, shape: Shape) -> int:
         """Most devices a job of this shape could ever get on the hosts known, drained ones included."""
 

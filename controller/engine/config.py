@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from cotenant.controller.domain.interference import InterferenceModel
 from cotenant.controller.domain.settings import PolicySettings
 
 
@@ -15,3 +16,5 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     profile_s: float = 0.0
     """T_prof of the profile in place; 0 = none."""
     keep_ended: int = 10_000
+    predictor: InterferenceModel | None = None
+    """Whole, so that a replay needs no file; None = the duty-cycle rule."""

@@ -98,6 +98,10 @@ class Engine:
         self._ledger = Ledger(lambda job: self._policy.queue_key(job))
         if pairs is not None:
             self._ledger.pairs = pairs
+        if self.config.predictor is not None:
+            from cotenant.controller.interference.predictor import Predictor  # numpy, for those who use it
+
+            self._ledger.pairs.foresight = Predictor(self.config.predictor)
         self._dispatch = Dispatch(self._ledger, self.config)
         self._validate = validate
 

@@ -107,6 +107,9 @@ class Ledger:
     def interference(self, first: Job, second: Job) -> Interference:
         return self.pairs.interference(first, second)
 
+    def foresee(self, job: Job, partners: Sequence[Job]) -> None:
+        self.pairs.foresee(job, partners)
+
     # --- Hosts -------------------------------------------------------------------------------------
 
     def put_host(self, report: HostReport) -> Host:
@@ -251,7 +254,8 @@ class Ledger:
         """Take over a saved state; this ledger must be new."""
         assert not self.jobs and not self.hosts
         self.now_s = now_s
-        self.pairs, self.estimates = PairTable(saved.pairs), saved.estimates
+        self.pairs = PairTable(saved.pairs, self.pairs.foresight)
+        self.estimates = saved.estimates
         self.profiles = saved.profiles
         self.next_number, self.next_command = saved.next_number, saved.next_command
         for host in saved.hosts:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -173,19 +174,23 @@ def read_journal(where: Path, *, since_s: float | None = None) -> Record:
         NothingToReplay: no job in it has both arrived and ended.
     """
     path = find_journal(where)
-    database = _open(path)
-    try:
-        runs = [_Run(*row) for row in database.execute(_RUNS)]
-        last = database.execute("SELECT now_s, wall_s FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
-        if not runs or last is None:
-            raise NothingToReplay(f"{path} is empty: no job was ever submitted")
-        begin_s = 0.0 if since_s is None else max(0.0, last[0] - since_s)
-        watcher = _fold(database, path, runs, begin_s)
-    except sqlite3.Error as error:
-        raise damaged(path, str(error)) from None
-    finally:
-        database.close()
-    return watcher.record(path, end_s=last[0], end_wall_s=last[1])
+    with _opened(path) as database:
+        runs, last_s, last_wall_s = _extent(database, path)
+        watcher = _Watcher(0.0 if since_s is None else max(0.0, last_s - since_s))
+        watcher.finish(_fold(database, path, runs, watcher.observe))
+    return watcher.record(path, end_s=last_s, end_wall_s=last_wall_s)
+
+
+def follow(where: Path, look: Look) -> Engine:
+    """Shows `look` the engine after every entry of a journal; the engine at the end.
+
+    Raises:
+        JournalError, NothingToReplay: as `read_journal`.
+    """
+    path = find_journal(where)
+    with _opened(path) as database:
+        runs, _, _ = _extent(database, path)
+        return _fold(database, path, runs, look)
 
 
 def find_journal(where: Path) -> Path:
@@ -205,6 +210,29 @@ _ENTRIES: Final = "SELECT seq, now_s, event, decision, commands, crc FROM entrie
 class _Run(NamedTuple):
     first_seq: int
     configuration: bytes
+
+
+Look = Callable[[Engine, ev.AnyEvent, list[AnyCommand]], None]
+
+
+def _extent(database: sqlite3.Connection, path: Path) -> tuple[list[_Run], float, float]:
+    """Its runs, and when the last entry was written: on the journal's clock and on the wall's."""
+    runs = [_Run(*row) for row in database.execute(_RUNS)]
+    last = database.execute("SELECT now_s, wall_s FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
+    if not runs or last is None:
+        raise NothingToReplay(f"{path} is empty: no job was ever submitted")
+    return runs, last[0], last[1]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    database = _open(path)
+    try:
+        yield database
+    except sqlite3.Error as error:
+        raise damaged(path, str(error)) from None
+    finally:
+        database.close()
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -235,9 +263,8 @@ def _entries(database: sqlite3.Connection, path: Path) -> Iterator[_Entry]:
             raise damaged(path, f"entry {seq} cannot be read ({error})") from None
 
 
-def _fold(database: sqlite3.Connection, path: Path, runs: list[_Run], begin_s: float) -> _Watcher:
-    engine = Engine(registry.make, unpack(runs[0].configuration, EngineConfig))
-    watcher, upcoming = _Watcher(begin_s), runs[1:]
+def _fold(database: sqlite3.Connection, path: Path, runs: list[_Run], look: Look) -> Engine:
+    engine, upcoming = Engine(registry.make, unpack(runs[0].configuration, EngineConfig)), runs[1:]
     for entry in _entries(database, path):
         while upcoming and upcoming[0].first_seq <= entry.seq:
             moved = Engine(registry.make, unpack(upcoming.pop(0).configuration, EngineConfig))
@@ -245,10 +272,8 @@ def _fold(database: sqlite3.Connection, path: Path, runs: list[_Run], begin_s: f
             image = msgspec.msgpack.encode(engine.snapshot())
             moved.restore(msgspec.msgpack.decode(image, type=type(engine.snapshot())))
             engine = moved
-        commands = engine.fold(entry.event, entry.decision, entry.now_s)
-        watcher.observe(engine, entry.event, commands)
-    watcher.finish(engine)
-    return watcher
+        look(engine, entry.event, engine.fold(entry.event, entry.decision, entry.now_s))
+    return engine
 
 
 # --- Watching ----------------------------------------------------------------------------------------

@@ -1,0 +1,375 @@
+"""`cotenant predictor`: train the interference model, judge it, look into it, write down our own pairs.
+
+Rule: what a script reads goes to standard output; what a person should know besides (pairs seen before,
+columns that are missing, licences) goes to standard error.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cotenant.controller.cli import screen
+from cotenant.controller.cli.output import (
+    JsonFlag,
+    OutputFlag,
+    as_text,
+    chosen,
+    show_one,
+    write_json,
+    write_lines,
+)
+from cotenant.controller.cli.problem import Problem
+from cotenant.controller.cli.screen import Column
+
+if TYPE_CHECKING:
+    from cotenant.controller.domain.interference import InterferenceModel
+    from cotenant.controller.tuning.judging import Evaluation
+    from cotenant.controller.tuning.pair_rows import Pairs
+
+NAMES_SHOWN: Final = 4
+
+predictor = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+PairsFlag = Annotated[
+    list[str],
+    typer.Option("--pairs", metavar="FILE", help="Measured pairs, .csv or .csv.gz; may be repeated."),
+]
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A file that `train` wrote.")]
+
+
+@predictor.callback()
+def about() -> None:
+    """How much would two jobs slow each other down? A model of measured pairs that answers for others.
+
+    \b
+    For example:
+      cotenant predictor export pairs.csv
+      cotenant predictor train --pairs pairs.csv --seed 1 --out model.json
+      cotenant predictor evaluate model.json --pairs others.csv
+      cotenant controller --predictor model.json
+    """
+
+
+@predictor.command("train")
+def train(
+    pairs: PairsFlag,
+    out: Annotated[str, typer.Option("--out", metavar="MODEL", help="The file to write.")],
+    more: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILE]...", help="More files of pairs.")
+    ] = None,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="S", min=0, help="The same seed and files, the same model.")
+    ] = 0,
+    licence: Annotated[
+        str, typer.Option("--licence", metavar="TEXT", help="Of the files; kept with the model.")
+    ] = "",
+    output: OutputFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train a model on measured pairs; its settings are chosen on pairs left out.
+
+    A model is under the terms of the data it was trained on.
+
+    \b
+    For example:
+      cotenant predictor train --pairs pairs.csv --seed 1 --out model.json
+      cotenant predictor train --pairs ours.csv theirs.csv.gz --out model.json
+    """
+    form = chosen(output, as_json)
+    files = [pairs_of(name, licence) for name in (*pairs, *(more or ()))]
+    path = Path(out).expanduser()
+    if not path.parent.is_dir():
+        raise Problem("refused", f"{path.parent} is no folder", "make it, or choose another --out")
+    for each in files:
+        tell_of_rows(each)
+    from cotenant.controller.interference import document
+    from cotenant.controller.tuning import interference
+    from cotenant.controller.tuning.boosting import NoXGBoost
+
+    try:
+        model = interference.train(files, seed, screen.tell if screen.is_terminal() else lambda _: None)
+    except NoXGBoost as error:
+        raise Problem("refused", str(error)) from None
+    except interference.TooFewPairs as error:
+        raise Problem(
+            "refused", str(error), "`cotenant predictor export` writes this cluster's own"
+        ) from None
+    data = document.write(model)
+    write_whole(path, data)
+    tell_of_licences(model)
+    show_one(form, described(model), str(path), lambda: page(model))
+
+
+@predictor.command("evaluate")
+def evaluate(
+    model: ModelArgument,
+    pairs: PairsFlag,
+    output: OutputFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Judge a model on measured pairs, beside the mean of its training. Both jobs of a pair are judged.
+
+    Columns that the file lacks are missing values. To judge fairly, take pairs that were not trained on.
+
+    \b
+    For example:
+      cotenant predictor evaluate model.json --pairs held-out.csv -o json
+    """
+    form = chosen(output, as_json)
+    found = model_of(model)
+    from cotenant.controller.interference.predictor import Predictor
+    from cotenant.controller.tuning.judging import evaluate as judge
+    from cotenant.controller.tuning.pair_rows import together
+
+    files = [pairs_of(name) for name in pairs]
+    for each in files:
+        tell_of_rows(each)
+    result = judge(Predictor(found), together(files))
+    tell_of_judgement(result, found)
+    if form in ("json", "jsonl"):
+        value = as_evaluation(result)
+        write_json(value) if form == "json" else write_lines([as_text(value)])
+    elif form == "id":
+        write_lines([model])
+    else:
+        print(evaluation_table(result))
+
+
+@predictor.command("show")
+def show(model: ModelArgument, output: OutputFlag = None, as_json: JsonFlag = False) -> None:
+    """What a model was trained on, its licence, how good it was on pairs left out, what it leans on."""
+    form = chosen(output, as_json)
+    found = model_of(model)
+    show_one(form, described(found), model, lambda: page(found))
+
+
+@predictor.command("export")
+def export(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="To write: .csv, or .csv.gz.")],
+    journal: Annotated[
+        str,
+        typer.Option(
+            "--journal", metavar="DIR", help="Another controller's state folder, or a journal file."
+        ),
+    ] = "",
+) -> None:
+    """Write down the pairs that this cluster has measured, with both jobs' profiles, to train on them.
+
+    Read from the journal, on the controller's machine; the controller may be running.
+
+    \b
+    For example:
+      cotenant predictor export pairs.csv
+      cotenant predictor export pairs.csv.gz --journal /var/lib/cotenant/controller
+    """
+    import gzip
+
+    from cotenant.controller import places
+    from cotenant.controller.cli.asking import loaded_settings
+    from cotenant.controller.journal.journal_file import JournalError
+    from cotenant.controller.sim.own_pairs import NothingToReplay, measured_pairs
+
+    path = Path(file).expanduser()
+    where = Path(journal).expanduser() if journal else places.controller_state_dir(loaded_settings().settings)
+    try:
+        text, rows, unprofiled = measured_pairs(where)
+    except (JournalError, NothingToReplay) as error:
+        raise Problem("refused", str(error), "name its state folder with --journal") from None
+    if not rows:
+        raise Problem(
+            "refused",
+            f"no pair was measured of which both jobs have a profile ({unprofiled} without)",
+            "jobs are profiled while they run alone",
+        )
+    data = text.encode()
+    write_whole(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    without = (
+        f"; {screen.plural(unprofiled, 'pair')} without a profile of both left out" if unprofiled else ""
+    )
+    screen.tell(f"{path}: {screen.plural(rows, 'pair')}{without}")
+
+
+# --- Files -------------------------------------------------------------------------------------------
+
+
+def pairs_of(name: str, licence: str = "") -> Pairs:
+    """Raises Problem."""
+    from cotenant.controller.tuning.pair_rows import PairsProblem, read
+
+    path = Path(name).expanduser()
+    try:
+        return read(path.read_bytes(), path.name, licence)
+    except OSError as error:
+        code = "not-found" if isinstance(error, FileNotFoundError) else "refused"
+        raise Problem(code, f"{name}: {error.strerror}") from None
+    except PairsProblem as error:
+        raise Problem("refused", str(error)) from None
+
+
+def model_of(name: str) -> InterferenceModel:
+    """Raises Problem."""
+    from cotenant.controller.interference.document import ModelProblem, read
+
+    path = Path(name).expanduser()
+    try:
+        return read(path.read_bytes(), name)
+    except OSError as error:
+        code = "not-found" if isinstance(error, FileNotFoundError) else "refused"
+        raise Problem(code, f"{name}: {error.strerror}") from None
+    except ModelProblem as error:
+        raise Problem("refused", str(error)) from None
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """All of it or nothing; a reader never sees half.
+
+    Raises:
+        Problem: the disk is full, or so.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(data)
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise Problem(
+            "refused", f"{path} cannot be written: {error.strerror}", "choose another file"
+        ) from None
+
+
+# --- Words -------------------------------------------------------------------------------------------
+
+
+def tell_of_rows(pairs: Pairs) -> None:
+    if pairs.infeasible or pairs.unlabelled:
+        screen.tell(
+            f"{pairs.name}: {len(pairs)} rows used; left out: {pairs.infeasible} that did not run, "
+            f"{pairs.unlabelled} without a ratio"
+        )
+    if pairs.ignored:
+        screen.tell(f"{pairs.name}: columns without a meaning here: {', '.join(pairs.ignored)}")
+
+
+def tell_of_licences(model: InterferenceModel) -> None:
+    for file in model.training.files:
+        screen.tell(f"licence of {file.name}: {file.licence}; the model is under the same terms")
+
+
+def tell_of_judgement(result: Evaluation, model: InterferenceModel) -> None:
+    if result.seen_before:
+        names = result.seen_before
+        shown = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
+        screen.tell(
+            f"note: {screen.plural(len(names), 'pair')} of models were in the training ({shown}); "
+            "on these the model looks better than it is"
+        )
+    if result.missing:
+        screen.tell(f"note: missing in the file, and taken as missing values: {', '.join(result.missing)}")
+
+
+def as_evaluation(result: Evaluation) -> dict[str, Any]:
+    return {
+        "schema": "predictor-eval/1",
+        "pairs": result.pairs,
+        "rmse": list(result.rmse),
+        "mae": list(result.mae),
+        "mean_prediction_rmse": list(result.mean_prediction_rmse),
+        "features": list(result.features),
+    }
+
+
+def evaluation_table(result: Evaluation) -> str:
+    rows = [
+        ("model, RMSE", result.rmse),
+        ("model, MAE", result.mae),
+        ("mean of the training, RMSE", result.mean_prediction_rmse),
+    ]
+    columns = (
+        Column("XI", lambda row: row[0]),
+        Column("JOB 1", lambda row: number(row[1][0]), right=True),
+        Column("JOB 2", lambda row: number(row[1][1]), right=True),
+    )
+    return "\n".join(
+        (
+            screen.plural(result.pairs, "pair"),
+            screen.table(columns, rows, screen.terminal_width()),
+            f"{100 * result.coverage:.0f} % of the measured ratios lie within the model's margins",
+        )
+    )
+
+
+def described(model: InterferenceModel) -> dict[str, Any]:
+    checked, training = model.cross_validation, model.training
+    return {
+        "schema": "predictor/1",
+        "features": list(model.features),
+        "importances": dict(zip(model.features, model.importances, strict=True)),
+        "trees": len(model.trees.sizes),
+        "settings": model.settings,
+        "seed": training.seed,
+        "made_by": training.made_by,
+        "files": [
+            {"name": f.name, "sha256": f.sha256, "rows": f.rows, "licence": f.licence} for f in training.files
+        ],
+        "pairs": list(training.pairs),
+        "gpu_types": list(training.gpu_types),
+        "mean_xi": list(model.mean_xi),
+        "cross_validated": {
+            "folds": checked.folds,
+            "rmse": list(checked.rmse),
+            "mean_prediction_rmse": list(checked.mean_prediction_rmse),
+            "unseen_model_rmse": checked.unseen_model_rmse,
+            "tried": [{"settings": trial.settings, "rmse": trial.rmse} for trial in checked.tried],
+        },
+        "coverage": model.coverage,
+        "margins": [
+            {"novelty_max": band.novelty_max, "factor": band.factor, "rows": band.rows}
+            for band in model.bands
+        ],
+    }
+
+
+def page(model: InterferenceModel) -> str:
+    checked, training = model.cross_validation, model.training
+    files = ", ".join(f"{file.name} ({file.rows:,} rows, licence: {file.licence})" for file in training.files)
+    leans = sorted(zip(model.importances, model.features, strict=True), reverse=True)
+    rmse, mean = both(checked.rmse), both(checked.mean_prediction_rmse)
+    from cotenant.controller.interference.novelty import SCALE_MIN
+
+    at_one_and_a_half = SCALE_MIN + 0.5
+    margins = ", ".join(
+        f"±{band.factor * at_one_and_a_half:.2f}"
+        + (f" up to {band.novelty_max:.2g}" if band.novelty_max is not None else " beyond")
+        for band in model.bands
+    )
+    facts = (
+        ("trained on", files),
+        (
+            "pairs",
+            f"{len(training.pairs)} of models"
+            + (f" on {', '.join(training.gpu_types)}" * bool(training.gpu_types)),
+        ),
+        ("on pairs left out", f"RMSE {rmse}; the mean alone {mean}"),
+        ("on unseen models", f"RMSE {number(checked.unseen_model_rmse)}"),
+        (f"{100 * model.coverage:.0f} % margins", f"at xi = 1.5, by how strange a job is: {margins}"),
+        ("leans on", ", ".join(f"{name} {100 * share:.0f} %" for share, name in leans[:6] if share > 0)),
+        ("made by", f"{training.made_by}, seed {training.seed}"),
+    )
+    return "\n".join(f"{title:<18}  {text}" for title, text in facts)
+
+
+def both(numbers: tuple[float | None, float | None]) -> str:
+    return " and ".join(map(number, numbers))
+
+
+def number(value: float | None) -> str:
+    return screen.NONE if value is None else f"{value:.3f}"
