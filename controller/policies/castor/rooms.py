@@ -166,6 +166,7 @@ class Rooms:
         kind = signature(job.spec), id(job.profile)
         known = self._ratios.get(kind)
         if known is None:
+            self._view.foresee(job, [room.partner for room in self._all])
             pairs = [self._view.interference(job, room.partner) for room in self._all]
             known = self._ratios[kind] = Ratios(
                 np.array([xi.first for xi in pairs]),
