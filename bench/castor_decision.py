@@ -97,7 +97,7 @@ def cluster(measured: Policy, devices: int) -> Engine:
         report = HostReport(host_id=host_id, devices=each, address="10.0.0.1")
         engine.handle(ev.HostJoined(report=report), 0.0)
     for number in range(1, devices + 1):
-        duty = 0.35 + 0.1 * (number % 5)
+        duty = 0.65 + 0.1 * (number % 4)
         one = spec(number, gpus=1, expected_s=2000.0 + 37.0 * (number % 101), duty=duty)
         engine.handle(ev.JobArrived(spec=one), 0.0)
         job = engine.jobs[one.job_id]
@@ -105,7 +105,7 @@ def cluster(measured: Policy, devices: int) -> Engine:
         engine.handle(begun, 0.0)
         if number > 1 and number % 3 == 0:
             pair = ev.PairObserved(
-                first=one.job_id, second=JobId(str(number - 1)), first_xi=1.2, second_xi=1.3
+                first=one.job_id, second=JobId(str(number - 1)), first_xi=1.7, second_xi=1.8
             )
             engine.handle(pair, 0.0)
     return engine

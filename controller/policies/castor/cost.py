@@ -121,6 +121,7 @@ class CastorCost(Guests):
     """Algorithm 1 with another question: not the pair's average, but what all gain and lose."""
 
     name = "castor-cost"
+    parts_by_theorem = True
 
     def __init__(self, parameters: GuestParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else GuestParameters()
