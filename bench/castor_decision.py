@@ -185,12 +185,12 @@ def page(rows: list[Row]) -> str:
     lines = [
         "# What a decision of a policy that shares costs",
         "",
-        "Made by `python bench/castor_decision.py`; its top says what is measured. Milliseconds of processor time.",
+        "Made by `python bench/castor_decision.py`; its top says what is measured. Processor time.",
         machine.sentences(numpy=np.__version__),
         "",
         *verdicts(rows),
         "",
-        "| policy | devices | waiting | case | mean | p50 | p99 | shares made |",
+        "| policy | devices | waiting | case | mean (ms) | p50 (ms) | p99 (ms) | shares made |",
         "| --- | --: | --- | --- | --: | --: | --: | --: |",
     ]
     lines += [
