@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.job import Job, Phase
+from cotenant.controller.domain.job import LOADING, RUNNING, Job
 from cotenant.controller.domain.pairs import loses, signature
 from cotenant.controller.domain.perf import Interference
 from cotenant.controller.domain.plan import Plan
@@ -99,7 +99,7 @@ class Rooms:
 
     def _needs_mib(self, partner: Job) -> int:
         """What a tenant that may share needs; 0 if it may not."""
-        if partner.phase not in (Phase.RUNNING, Phase.LOADING):
+        if partner.phase is not RUNNING and partner.phase is not LOADING:
             return 0
         alone = why_alone(partner, beside=partner)
         if alone is not None:
@@ -169,7 +169,7 @@ class Rooms:
         kind = signature(job.spec), id(job.profile)
         known = self._ratios.get(kind)
         if known is None:
-            pairs = [self.interference(job, room.partner, kind) for room in self._all]
+            pairs = [self._view.interference(job, room.partner) for room in self._all]
             known = self._ratios[kind] = Ratios(
                 np.array([xi.first for xi in pairs]),
                 np.array([xi.second for xi in pairs]),
@@ -177,9 +177,9 @@ class Rooms:
             )
         return known
 
-    def interference(self, job: Job, partner: Job, kind: Kind | None = None) -> Interference:
+    def interference(self, job: Job, partner: Job) -> Interference:
         """The view's, looked up once for each kind of newcomer."""
-        key = (kind or (signature(job.spec), id(job.profile)), partner.number)
+        key = ((signature(job.spec), id(job.profile)), partner.number)
         xi = self._pairs.get(key)
         if xi is None:
             xi = self._pairs[key] = self._view.interference(job, partner)
