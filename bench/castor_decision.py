@@ -14,6 +14,7 @@ each: it needs eight partners. Prints a table, writes `castor_decision.json` bes
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import time
@@ -124,8 +125,13 @@ def measured(name: str, devices: int, gpus: int, case: str, waiting: int, repeat
     engine = cluster(policy, devices)
     for number in range(devices + 1, devices + 1 + waiting):
         engine.handle(ev.JobArrived(spec=spec(number, gpus=gpus, **CASES[case])), 5.0)
+    gc.collect()
+    gc.freeze()  # As the controller does with the state it starts with.
     row = {"policy": name, "devices": devices, "gpus": gpus, "case": case, "waiting": waiting}
-    return {**row, **timed(policy, engine.view(), repeats)}
+    try:
+        return {**row, **timed(policy, engine.view(), repeats)}
+    finally:
+        gc.unfreeze()
 
 
 def timed(policy: Policy, view: View, repeats: int) -> Row:

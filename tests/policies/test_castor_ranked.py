@@ -22,7 +22,7 @@ from tests.controller.building import Desk, profile, report
 SECONDS = st.floats(1.0, 5000.0)
 KINDS = st.sampled_from(["a", "b", "c", "d"])
 XI = st.floats(1.0, 4.0)
-FEWER = int(settings().max_examples * 0.5)
+FEWER = int(settings().max_examples * 0.35)
 
 
 @st.composite

@@ -164,7 +164,7 @@ class CastorCost(Guests):
             return None
         partners = worth_sharing(plan.view, job, rooms, choices)
         if job.spec.gpus == 1:
-            partners = partners[:1]  # One device is enough, and every room has one.
+            partners = partners[:1]
         alone = {partner.room.devices[0]: partner for partner in partners}
         best: Set | None = None
         wheres = [
@@ -221,7 +221,10 @@ def worth_sharing(view: View, job: Job, rooms: CostRooms, choices: tuple[SubBatc
     """Tenants beside each of whom alone it would pay, the best balance first."""
     gain_s, cost_s = balances(view, job, rooms, choices)
     (mine, theirs, _), left_s = rooms.ratios(job), rooms.stays_s()
-    worth = np.flatnonzero(gain_s - cost_s > 0.0)
+    net_s = gain_s - cost_s
+    worth = np.flatnonzero(net_s > 0.0)
+    if job.spec.gpus == 1:  # One device is enough, and every room has one: only the best need be looked at.
+        worth = worth[net_s[worth] == net_s[worth].max(initial=0.0)]
     columns = (column[worth].tolist() for column in (left_s, mine, theirs, gain_s, cost_s))
     found = [Beside(rooms[n], *values) for n, *values in zip(worth.tolist(), *columns, strict=True)]
     found.sort(key=lambda one: (one.cost_s - one.gain_s, one.room.partner.number))
