@@ -70,6 +70,7 @@ MEASURES: Final = (
     Measure("FUTILE GPU-H", hours("futile_s", "total_gpu_s"), rank=4, decimals=1),
     Measure("ABORTED", at("aborted_preemptions"), only_wide=True, decimals=0),
     Measure("SHARED", at("shared_jobs"), only_wide=True, best=None, decimals=0),
+    Measure("BENEFIT", at("sharing_benefit", "p50"), only_wide=True, best=None, decimals=2),
     Measure("BUSY %", percent("gpu_busy_ratio"), rank=5, best=None, decimals=1),
     Measure("DECISION ms", at("decision_ms", "mean"), rank=6, best=None, decimals=3),
     Measure("EVENTS", at("events"), only_wide=True, best=None, decimals=0),

@@ -147,17 +147,18 @@ class PairTable:
         if mine not in self._of and theirs not in self._of:
             return rule
         one, two = self.entries.get(f"{mine}:{theirs}"), self.entries.get(f"{theirs}:{mine}")
-        speeds = self._speed(mine), self._speed(theirs)
-        seen = [side for side in (one, two) if side is not None and side.count]
+        one_count = one.count if one is not None else 0
+        two_count = two.count if two is not None else 0
         return Interference(
-            first=one.xi if one is not None and one.count else rule.first,
-            second=two.xi if two is not None and two.count else rule.second,
-            source="observed" if seen else rule.source,
-            count=min((side.count for side in seen), default=0),
-            both=len(seen) == 2,
-            first_speed=speeds[0],
-            second_speed=speeds[1],
-            crowded=any(side is not None and side.out_of_memory for side in (one, two)),
+            first=one.xi if one is not None and one_count else rule.first,
+            second=two.xi if two is not None and two_count else rule.second,
+            source="observed" if one_count or two_count else rule.source,
+            count=min(one_count, two_count) or one_count or two_count,
+            both=one_count > 0 and two_count > 0,
+            first_speed=self._speed(mine),
+            second_speed=self._speed(theirs),
+            crowded=(one is not None and one.out_of_memory > 0)
+            or (two is not None and two.out_of_memory > 0),
         )
 
     def seen(self) -> list[PairSeen]:

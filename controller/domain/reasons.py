@@ -112,6 +112,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "sharing-off": "this job was submitted with --share never",
     "sharing-alone": "this job ran out of device memory while it shared ({0} x), so it runs alone",
     "sharing-crowded": "no sharing with {0}: jobs of these two kinds have run out of device memory together",
+    "sharing-parted": "no sharing with {0}: the two have shared before, and one of them was stopped",
     "sharing-lost": "no sharing with {0}: jobs of these two kinds were measured to be slowed {1} and {2} "
     "times together, worse than taking turns",
     # Deferred preemption. The first five operands of two of these carry the prediction.

@@ -64,6 +64,8 @@ class Guests(Stateless, ABC):
     """The frame of a policy that shares."""
 
     name: str
+    parts_by_theorem = False
+    """Whether pairs are judged when they are made, and so are parted by Theorem 1 as well."""
 
     def __init__(self, parameters: GuestParameters) -> None:
         self._options = parameters
@@ -81,7 +83,7 @@ class Guests(Stateless, ABC):
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
         if isinstance(event, ProgressSeen | PairObserved) and self.observations is not None:
-            apart = parting(view, event, self.observations)
+            apart = parting(view, event, self.observations, by_theorem=self.parts_by_theorem)
             if apart is not None:
                 return Decision(actions=(apart,))
         if isinstance(event, QUIET) or not view.queued_count():

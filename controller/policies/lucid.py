@@ -114,7 +114,7 @@ class Lucid(Guests):
         again = rooms.why_not_again(job, partner)
         if again is not None:
             return again, None
-        mine_speed, their_speed = speeds(view.interference(job, partner))
+        mine_speed, their_speed = speeds(rooms.interference(job, partner))
         mine, theirs = self.label(mine_speed), self.label(their_speed)
         if mine + theirs > limits.labels_max:
             told_labels = (partner.job_id, mine, theirs, mine_speed, their_speed, limits.labels_max)

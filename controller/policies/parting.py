@@ -1,19 +1,22 @@
 """Pairs that turn out to lose are parted: one of the two saves its state and goes on later.
 
 Source: ours, from Castor's Theorem 1 and what is measured while two jobs share (the paper decides once, by
-predicted ratios, and keeps to it). Only what was observed of this kind of pair, both ways and several times,
-parts anybody; a model's opinion does not.
+predicted ratios, and keeps to it). Only what was observed of this kind of pair, both ways and several
+times, parts anybody; a model's opinion does not.
 
-The rule: with the measured ratios, the average completion time of the two if they go on together is compared
-with that if one stops now, saves, and goes on when the other has ended; its pause and load count twice, since
-lengths are estimates and a change for little is no gain. The pair is parted if stopping is better. Which one
-stops: of those that may be preempted the one whose stopping gives the better average (the longer, if their
-loads are alike), the later arrival if both are equal. Where a length is not known, a pair is parted that gets
-less work done than taking turns would, and the later arrival stops.
+What loses: under every policy a pair that gets less work done than taking turns would (`loses`); that is a
+fact about the two kinds of jobs, and such a pair is not made again. Under `castor` and `castor-cost`, which
+judge pairs when they make them, also one that loses by Theorem 1 with what is left of both now: what paid
+when the guest came need not pay any more. (Policies that make pairs unseen would make and part them without
+end.)
 
-The pair is not made again: where it loses against taking turns that is a fact about the two kinds of jobs
-(`loses`), and where it lost by Theorem 1 the measured ratios keep telling so (if the average is worse now, it
-is worse after the partner has gone on alone for a while: its remaining time only shrinks).
+It is parted only if that helps: with the measured ratios, the average completion time of the two if they go
+on together is compared with that if one stops now, saves, and goes on when the other has ended; its pause
+and load count twice, since lengths are estimates and a change for little is no gain. Which one stops: of
+those that may be preempted the one whose stopping gives the better average (the longer, if their loads are
+alike), the later arrival if both are equal. Where a length is not known, the later arrival stops.
+
+Two jobs that were parted do not share again, whatever is measured later (`Rooms`).
 """
 
 from __future__ import annotations
@@ -27,14 +30,16 @@ from cotenant.controller.domain.reasons import because
 from cotenant.controller.domain.view import View
 
 
-def parting(view: View, event: ProgressSeen | PairObserved, observations: int) -> Preempt | None:
+def parting(
+    view: View, event: ProgressSeen | PairObserved, observations: int, *, by_theorem: bool
+) -> Preempt | None:
     """Whom to stop after an observation, if the pair it is about loses."""
     job_id = event.job_id if isinstance(event, ProgressSeen) else event.first
     job = view.jobs.get(job_id)
     if job is None:
         return None
     for partner in co_tenants(view, job):
-        found = part(view, job, partner, observations)
+        found = part(view, job, partner, observations, by_theorem=by_theorem)
         if found is not None:
             return found
     return None
@@ -49,24 +54,25 @@ def co_tenants(view: View, job: Job) -> list[Job]:
     return sorted((o for o in others if o.phase is Phase.RUNNING), key=lambda other: other.number)
 
 
-def part(view: View, job: Job, partner: Job, observations: int) -> Preempt | None:
+def part(view: View, job: Job, partner: Job, observations: int, *, by_theorem: bool) -> Preempt | None:
     """The one of two jobs that share which should stop, if the pair loses as measured."""
     xi = view.interference(job, partner)
-    if not xi.both or xi.count < observations:
+    is_lost = loses(xi, observations)
+    if not is_lost and not (by_theorem and xi.both and xi.count >= observations):
         return None
     able = [one for one in (job, partner) if one.preemptible and not one.aged]
     if not able:
         return None
     together_s = _together_s(view, job, partner, xi)
     if together_s is None:
-        if not loses(xi, observations):
+        if not is_lost:
             return None
         return _stop(max(able, key=lambda one: one.number), job, partner, xi)
     apart = {one.number: _apart_s(view, one, partner if one is job else job) for one in able}
     stops = min(able, key=lambda one: (apart[one.number], -one.number))
     if together_s <= apart[stops.number]:
         return None
-    if loses(xi, observations):
+    if is_lost:
         return _stop(stops, job, partner, xi)
     return _stop(stops, job, partner, xi, (together_s, apart[stops.number]))
 

@@ -10,6 +10,7 @@ no opinion of a pair, not even afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.job import Job
@@ -39,8 +40,10 @@ class SjfFfs(Guests):
         if job.spec.nodes > 1 or not choices:
             return None
         smallest_mib = min(choice.needed_mib for choice in choices)
-        rooms_left = [room for room in suitable(plan, job, rooms) if room.left_mib >= smallest_mib]
-        for where in places_of(plan.view, job, rooms_left):
+        rooms_left = (room for room in suitable(plan, job, rooms) if room.left_mib >= smallest_mib)
+        # One device is enough for most, and every room has one: then the others need no look.
+        first = islice(rooms_left, 1 if job.spec.gpus == 1 else None)
+        for where in places_of(plan.view, job, first):
             for choice in choices:
                 guest = self._fill(plan, job, where, choice)
                 if guest is not None:

@@ -42,7 +42,8 @@ class Physics:
     xi: Literal["learned", "measured"] = "learned"
     """What the engine knows of pairs before the first has shared: nothing, or this table."""
     observe_s: float = 60.0
-    """A job beside whom a tenant came or went reports its pace so long after the last such change."""
+    """A job beside whom a tenant came or went reports its pace so long after the last such change, and as
+    long as it shares twice more at this interval: three measurements make a verdict on a pair."""
     kill_s: float = 0.0
     """Stop request to devices free, for a job that has nothing to save (it loads, or lost a part)."""
     charge_s: float = 1.0

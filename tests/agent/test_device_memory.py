@@ -6,6 +6,11 @@ import msgspec
 import pytest
 
 from cotenant.agent.ends import Ending, Exit, decide
+from cotenant.agent.memory import Attempt
+from cotenant.agent.records import Result
+from cotenant.agent.reporting import from_result
+from cotenant.controller.domain.events import AttemptEnded
+from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 
 HOST = "RuntimeError: [enforce fail at alloc_cpu.cpp:75] err == 0. DefaultCPUAllocator: can't allocate memory"
 TAILS: dict[str, tuple[bool, bool]] = {  # On CUDA, and on a CPU slot.
@@ -17,6 +22,18 @@ TAILS: dict[str, tuple[bool, bool]] = {  # On CUDA, and on a CPU slot.
     "ValueError: no memory of this": (False, False),
     "RuntimeError: CUDA error: device-side assert triggered": (False, False),
 }
+
+
+def test_the_controller_is_told() -> None:
+    attempt = Attempt(job_id=JobId("1"), attempt=AttemptNo(1), command_id=CommandId(1))
+    for out_of_memory in (True, False):
+        result = Result(
+            job_id=JobId("1"), attempt=AttemptNo(1), outcome="user-failed", exit_code=1, detail="",
+            step=0, out_of_memory=out_of_memory,
+        )  # fmt: skip
+        *_, (ended, _) = from_result(attempt, result, HostId("a"))
+        assert isinstance(ended, AttemptEnded)
+        assert ended.out_of_memory is out_of_memory
 
 
 @pytest.mark.parametrize(("error", "wanted"), TAILS.items())

@@ -90,3 +90,12 @@ def test_anybody_may_ask(stations: Callable[..., Station]) -> None:
     assert (reply.pairs, reply.observations, reply.more) == ((), 3, 0)
     station.ask(clients.SetPolicy(name="castor", parameters={"observations": 5}))
     assert station.ask(clients.ListPairs(limit=-3)).observations == 5
+
+
+def test_more_than_were_asked_for_are_counted(stations: Callable[..., Station]) -> None:
+    station = stations()
+    station.core.state.engine.pairs.entries.update(table().entries)
+    reply = station.ask(clients.ListPairs(limit=1))
+    assert (len(reply.pairs), reply.more) == (1, 3)
+    assert reply.pairs[0].verdict == "loses"
+    assert station.ask(clients.ListPairs(containing="y.py")).more == 0

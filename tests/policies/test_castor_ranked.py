@@ -17,13 +17,12 @@ from cotenant.controller.policies.castor.cost import Beside, CastorCost, balance
 from cotenant.controller.policies.castor.policy import Castor, CastorParameters, paying, places_of
 from cotenant.controller.policies.castor.rooms import Room, Rooms
 from cotenant.controller.policies.castor.sharing import ranked, sub_batches
-from cotenant.controller.policies.guests import Guest
 from tests.controller.building import Desk, profile, report
 
 SECONDS = st.floats(1.0, 5000.0)
 KINDS = st.sampled_from(["a", "b", "c", "d"])
 XI = st.floats(1.0, 4.0)
-FEWER = int(settings().max_examples * 0.5)
+FEWER = int(settings().max_examples * 0.35)
 
 
 @st.composite
@@ -134,16 +133,16 @@ def test_pruning_loses_no_better_set(desk: Desk) -> None:
         if not np.isnan(gain_s)
     }
     worth: list[Room] = [room for room in rooms if room.devices[0] in alone]
-    best: tuple[float, Guest] | None = None
-    for where in places_of(plan.view, job, worth):
-        one = best_set(plan, job, choices, where, rooms.wait_s(job), alone)
-        if one is not None and (best is None or one[0] > best[0]):
-            best = one
-    if best is not None:
+    sets = [
+        best_set(plan, job, choices, where, rooms.wait_s(job), alone)
+        for where in places_of(plan.view, job, worth)
+    ]
+    nets_s = [one.together.net_s for one in sets if one is not None]
+    if nets_s:
         assert found is not None
         _, ends_s, waits_s, alone_s, cost_s, *_ = found.reason.operands
         net_s = float(waits_s) + float(alone_s) - float(ends_s) - float(cost_s)
-        assert net_s >= best[0] - 1e-6
+        assert net_s >= max(nets_s) - 1e-6
         assert len(set(found.devices)) == job.spec.gpus
 
 

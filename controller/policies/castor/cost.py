@@ -93,6 +93,27 @@ def outcome(mine_s: float, stretch: float, waits_s: float, partners: Sequence[Be
     return Outcome(ends_s, waits_s, mine_s, cost_s)
 
 
+class Set(NamedTuple):
+    """Partners that together make a gang whole, and what that would bring."""
+
+    devices: tuple[DeviceId, ...]
+    partners: tuple[Beside, ...]
+    split: SubBatch
+    together: Outcome
+
+    @property
+    def pace(self) -> float:
+        """The newcomer's slowdown while all are there."""
+        return max(partner.mine for partner in self.partners) * self.split.stretch
+
+    def guest(self) -> Guest:
+        names = ", ".join(dict.fromkeys(p.room.partner.job_id for p in self.partners))
+        ends_s, waits_s, alone_s, cost_s = self.together
+        s = self.split.accumulation_steps
+        told = (names, ends_s, waits_s, alone_s, cost_s, self.split.size or "all", s, self.pace)
+        return Guest(self.devices, s, because("sharing-gains", *told))
+
+
 class CostRooms(Rooms):
     """Rooms, and when devices become free by themselves."""
 
@@ -100,6 +121,7 @@ class CostRooms(Rooms):
         super().__init__(plan, observations)
         self._plan = plan
         self._openings: Openings | None = None
+        self._stays_s: Numbers | None = None
 
     def wait_s(self, job: Job) -> float:
         if self._openings is None:
@@ -108,8 +130,10 @@ class CostRooms(Rooms):
 
     def stays_s(self) -> Numbers:
         """Seconds that each tenant still trains alone at its own sub-batch."""
-        stretches: Numbers = np.array([_stretch_of(room.partner) for room in self.everything()])
-        return self.left_s() * stretches
+        if self._stays_s is None:
+            stretches: Numbers = np.array([_stretch_of(room.partner) for room in self.everything()])
+            self._stays_s = self.left_s() * stretches
+        return self._stays_s
 
 
 def _stretch_of(partner: Job) -> float:
@@ -121,6 +145,7 @@ class CastorCost(Guests):
     """Algorithm 1 with another question: not the pair's average, but what all gain and lose."""
 
     name = "castor-cost"
+    parts_by_theorem = True
 
     def __init__(self, parameters: GuestParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else GuestParameters()
@@ -139,20 +164,20 @@ class CastorCost(Guests):
             return None
         partners = worth_sharing(plan.view, job, rooms, choices)
         if job.spec.gpus == 1:
-            partners = partners[:1]  # One device is enough, and every room has one.
+            partners = partners[:1]
         alone = {partner.room.devices[0]: partner for partner in partners}
-        best: tuple[float, Guest] | None = None
+        best: Set | None = None
         wheres = [
             (bound_s(plan, job, where, alone), where)
             for where in places_of(plan.view, job, [partner.room for partner in partners])
         ]
         for most_s, where in sorted(wheres, key=lambda at: -at[0]):
-            if most_s <= (0.0 if best is None else best[0]):
+            if most_s <= (0.0 if best is None else best.together.net_s):
                 break
             found = best_set(plan, job, choices, where, rooms.wait_s(job), alone)
-            if found is not None and (best is None or found[0] > best[0]):
+            if found is not None and (best is None or found.together.net_s > best.together.net_s):
                 best = found
-        return None if best is None else best[1]
+        return None if best is None else best.guest()
 
     def why_not(self, plan: Plan, job: Job, rooms: Rooms) -> Reason | None:
         assert isinstance(rooms, CostRooms)
@@ -196,11 +221,14 @@ def worth_sharing(view: View, job: Job, rooms: CostRooms, choices: tuple[SubBatc
     """Tenants beside each of whom alone it would pay, the best balance first."""
     gain_s, cost_s = balances(view, job, rooms, choices)
     (mine, theirs, _), left_s = rooms.ratios(job), rooms.stays_s()
-    found = [
-        Beside(rooms[n], *(float(column[n]) for column in (left_s, mine, theirs, gain_s, cost_s)))
-        for n in np.flatnonzero(gain_s - cost_s > 0.0).tolist()
-    ]
-    return sorted(found, key=lambda one: (one.cost_s - one.gain_s, one.room.partner.number))
+    net_s = gain_s - cost_s
+    worth = np.flatnonzero(net_s > 0.0)
+    if job.spec.gpus == 1:  # One device is enough, and every room has one: only the best need be looked at.
+        worth = worth[net_s[worth] == net_s[worth].max(initial=0.0)]
+    columns = (column[worth].tolist() for column in (left_s, mine, theirs, gain_s, cost_s))
+    found = [Beside(rooms[n], *values) for n, *values in zip(worth.tolist(), *columns, strict=True)]
+    found.sort(key=lambda one: (one.cost_s - one.gain_s, one.room.partner.number))
+    return found
 
 
 Alone = dict[DeviceId, Beside]
@@ -231,7 +259,7 @@ def _cost_per_device(partner: Beside, needed: int) -> tuple[float, int]:
 
 def best_set(
     plan: Plan, job: Job, choices: tuple[SubBatch, ...], where: Where, waits_s: float, alone: Alone
-) -> tuple[float, Guest] | None:
+) -> Set | None:
     """At one place: the free devices and, for each xi as a bound, the partners below it that lose least."""
     free = where.free(plan, job)[: job.spec.gpus - 1]
     needed = job.spec.gpus - len(free)
@@ -241,21 +269,31 @@ def best_set(
         (alone[room.devices[0]] for room in where.offers),
         key=lambda one: (_cost_per_device(one, needed), one.room.partner.number),
     )
-    best: tuple[float, Guest] | None = None
-    for bound in sorted({partner.mine for partner in all_here}):
+    best: Set | None = None
+    for bound in _bounds(all_here, needed):
         chosen, devices = _first(needed, [p for p in all_here if p.mine <= bound])
-        split = _split(choices, min((p.room.left_mib for p in chosen), default=0))
-        if len(devices) < needed or split is None:
+        split = _split(choices, min(p.room.left_mib for p in chosen))
+        if split is None:
             continue
         together = outcome(job.remaining_s or 0.0, split.stretch, waits_s, chosen)
-        pace = max(p.mine for p in chosen) * split.stretch
-        if together.net_s <= 0.0 or any(1.0 / pace + 1.0 / p.theirs <= 1.0 for p in chosen):
+        if together.net_s <= (0.0 if best is None else best.together.net_s):
             continue
-        if best is None or together.net_s > best[0]:
-            reason = gain_reason(chosen, together, split, pace)
-            guest = Guest((*free, *devices), split.accumulation_steps, reason)
-            best = together.net_s, guest
+        found = Set((*free, *devices), tuple(chosen), split, together)
+        # The partner that would be slowed most decides whether all get more done than taking turns.
+        if 1.0 / found.pace + 1.0 / max(p.theirs for p in chosen) > 1.0:
+            best = found
     return best
+
+
+def _bounds(partners: Sequence[Beside], needed: int) -> list[float]:
+    """Each xi below which enough devices are offered."""
+    offered = 0
+    bounds: list[float] = []
+    for partner in sorted(partners, key=lambda one: one.mine):
+        offered += len(partner.room.devices)
+        if offered >= needed and (not bounds or bounds[-1] != partner.mine):
+            bounds.append(partner.mine)
+    return bounds
 
 
 def beside(view: View, job: Job, room: Room) -> Beside:
@@ -280,14 +318,6 @@ def _split(choices: tuple[SubBatch, ...], left_mib: int) -> SubBatch | None:
     """The sub-batch that fits beside all with the least stretch."""
     fitting = [choice for choice in choices if choice.needed_mib <= left_mib]
     return min(fitting, key=lambda c: (c.stretch, c.accumulation_steps), default=None)
-
-
-def gain_reason(chosen: Sequence[Beside], together: Outcome, split: SubBatch, pace: float) -> Reason:
-    names = ", ".join(dict.fromkeys(p.room.partner.job_id for p in chosen))
-    return because(
-        "sharing-gains", names, together.ends_s, together.waits_s, together.alone_s, together.cost_s,
-        split.size or "all", split.accumulation_steps, pace,
-    )  # fmt: skip
 
 
 def why_refused(view: View, job: Job, rooms: CostRooms, room: Room) -> tuple[float, Reason | None]:

@@ -8,8 +8,8 @@ had, or a job whose estimate was too short would make waiting look free for as l
 from __future__ import annotations
 
 from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.ids import DeviceId
-from cotenant.controller.domain.job import LEAVING, Job, Phase
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import LEAVING, RUNNING, Job
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.view import Shape, View
 from cotenant.controller.policies.castor.rooms import Place, is_suitable
@@ -19,15 +19,18 @@ NEVER = float("inf")
 
 
 def leaves_in_s(view: View, job: Job) -> float:
-    """Seconds until a job that holds devices has left them; infinite if its length is not known."""
-    if job.phase in LEAVING:
+    """Seconds until a job that holds devices, or has been promised some, has left them; infinite if nobody
+    knows its length."""
+    left_s, is_running = job.remaining_now_s(view.now_s), job.phase is RUNNING
+    if not is_running and job.phase in LEAVING:
         return job.expected_pause_s
-    left_s = job.remaining_now_s(view.now_s)
     if left_s is None:
         return NEVER
-    if left_s <= 0.0 and job.phase is Phase.RUNNING:
+    if not is_running:
+        return left_s * job.slowdown + job.expected_load_s
+    if left_s <= 0.0:
         left_s = OVERRUN_RATIO * (job.run_s + view.now_s - job.phase_since_s)
-    return left_s * job.slowdown + (job.expected_load_s if job.phase is not Phase.RUNNING else 0.0)
+    return left_s * job.slowdown
 
 
 class Openings:
@@ -35,24 +38,24 @@ class Openings:
 
     def __init__(self, plan: Plan) -> None:
         self._view = view = plan.view
-        leaves: dict[str, float] = {}
+        hosts = {host_id for host_id, host in view.hosts.items() if host.state is HostState.OK}
+        is_plain = not plan.actions and not view.claimants()
+        known: dict[JobId, float] = {}
         at: dict[Place, list[tuple[float, int]]] = {}
         for device_id, device in view.devices.items():
-            if not device.healthy or view.hosts[device.host_id].state is not HostState.OK:
+            if device.host_id not in hosts or not device.healthy:
                 continue
-            free_s = self._free_in_s(plan, device_id, leaves)
+            free_s = 0.0
+            here = view.tenants(device_id)
+            for job_id in here if is_plain else (*here, *plan.staying(device_id)):
+                leaves_s = known.get(job_id)
+                if leaves_s is None:
+                    leaves_s = known[job_id] = leaves_in_s(view, view.jobs[job_id])
+                if leaves_s > free_s:
+                    free_s = leaves_s
             at.setdefault((device.host_id, device.type), []).append((free_s, device.usable_mib))
         self._at = {place: sorted(devices) for place, devices in at.items()}
         self._waits: dict[Shape, float] = {}
-
-    def _free_in_s(self, plan: Plan, device_id: DeviceId, leaves: dict[str, float]) -> float:
-        view, free_s = self._view, 0.0
-        claim = view.claimed_by(device_id)
-        for job_id in (*view.tenants(device_id), *(plan.staying(device_id) if plan.actions else ())):
-            if job_id not in leaves:
-                leaves[job_id] = leaves_in_s(view, view.jobs[job_id])
-            free_s = max(free_s, leaves[job_id])
-        return free_s if claim is None else free_s + leaves_in_s(view, view.jobs[claim])
 
     def wait_s(self, job: Job) -> float:
         """Seconds until the job's whole gang could have free devices, from now; infinite if never."""

@@ -41,6 +41,7 @@ class Castor(Guests):
     """SJF-BSBF."""
 
     name = "castor"
+    parts_by_theorem = True
 
     def __init__(self, parameters: CastorParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else CastorParameters()

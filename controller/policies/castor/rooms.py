@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.job import Job, Phase
+from cotenant.controller.domain.job import LOADING, RUNNING, Job
 from cotenant.controller.domain.pairs import loses, signature
 from cotenant.controller.domain.perf import Interference
 from cotenant.controller.domain.plan import Plan
@@ -26,6 +26,8 @@ from cotenant.controller.domain.view import Shape, View, suits
 
 Place = tuple[HostId, str]
 """A host and one type of its devices."""
+Kind = tuple[str, int]
+"""What decides on interference: a job's signature, and which profile object it has (within one decision)."""
 Numbers = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
@@ -90,13 +92,14 @@ class Rooms:
         self._all = [self._room(job_id, place, here, able[job_id]) for (job_id, place), here in found.items()]
         self._at = {device_id: n for n, room in enumerate(self._all) for device_id in room.devices}
         self._open = len(self._all)
-        self._ratios: dict[tuple[str, int], Ratios] = {}
+        self._ratios: dict[Kind, Ratios] = {}
+        self._pairs: dict[tuple[Kind, int], Interference] = {}
         self._left_s: Numbers | None = None
         self._left_mib: Numbers | None = None
 
     def _needs_mib(self, partner: Job) -> int:
         """What a tenant that may share needs; 0 if it may not."""
-        if partner.phase not in (Phase.RUNNING, Phase.LOADING):
+        if partner.phase is not RUNNING and partner.phase is not LOADING:
             return 0
         alone = why_alone(partner, beside=partner)
         if alone is not None:
@@ -175,12 +178,30 @@ class Rooms:
             )
         return known
 
+    def interference(self, job: Job, partner: Job) -> Interference:
+        """The view's, looked up once for each kind of newcomer."""
+        key = ((signature(job.spec), id(job.profile)), partner.number)
+        xi = self._pairs.get(key)
+        if xi is None:
+            xi = self._pairs[key] = self._view.interference(job, partner)
+        return xi
+
+    def _were_parted(self, job: Job, partner: Job) -> bool:
+        """Whether these two have shared before, and one was stopped since."""
+        return (
+            self._observations is not None
+            and partner.job_id in job.co_tenants
+            and (job.preemptions > 0 or partner.preemptions > 0)
+        )
+
     def _has_lost(self, xi: Interference) -> bool:
         return self._observations is not None and loses(xi, self._observations)
 
     def why_not_again(self, job: Job, partner: Job) -> Reason | None:
         """Why this pair is not made again, whatever it would bring by the model; None if it may be."""
-        xi = self._view.interference(job, partner)
+        if self._were_parted(job, partner):
+            return because("sharing-parted", partner.job_id)
+        xi = self.interference(job, partner)
         if xi.crowded:
             return because("sharing-crowded", partner.job_id)
         if self._has_lost(xi):
@@ -188,17 +209,20 @@ class Rooms:
         return None
 
     def admitted(self, job: Job, shape: Shape) -> Mask:
-        """Rooms whose host and device type suit the job, under MPS of the same user."""
+        """Rooms whose host and device type suit the job, under MPS of the same user, and whose tenant it was
+        not parted from."""
         places: dict[Place, bool] = {}
         for room in self._all:
             if room.place not in places:
                 places[room.place] = is_suitable(self._view, shape, room.place)
-        if all(places.values()) and not any(room.one_uid for room in self._all):
+        if all(places.values()) and not job.co_tenants and not any(room.one_uid for room in self._all):
             return np.ones(len(self._all), dtype=np.bool_)
         uid = job.spec.launch.uid
         return np.array(
             [
-                places[room.place] and (not room.one_uid or room.partner.spec.launch.uid == uid)
+                places[room.place]
+                and (not room.one_uid or room.partner.spec.launch.uid == uid)
+                and not self._were_parted(job, room.partner)
                 for room in self._all
             ],
             dtype=np.bool_,
