@@ -34,7 +34,8 @@ PICTURES: Final = """\
 LIVE: Final = """\
 A slot is one core, which time-slices: this says that the law fits such jobs, not how GPUs behave. Each job
 was profiled alone at five numbers of accumulation steps; each inner one is predicted from the others. A line
-through the first and the last of the others is what a job without a fitted model is predicted by.
+through the first and the last of the others is what a job without a fitted model is predicted by. What else
+ran on these cores is in the times; how much it was stands below.
 """
 
 
@@ -150,7 +151,7 @@ def cost(result: dict[str, Any]) -> str:
 def live(jobs: list[LiveJob]) -> str:
     columns = (
         "workers",
-        "ms at s = 1, 2, 4, 8, 16",
+        "ms at s",
         "steps",
         "error (%)",
         "of the line (%)",
