@@ -15,9 +15,10 @@ HEAD: Final = """\
 # How far the throughput model is from measured step times
 
 Made by `python bench/throughput.py --live --write docs/results/throughput.md --pictures docs/pictures`. The
-protocol stands in that file and was committed before the first number was looked at. The form of the law
-(logarithmic growth, three levels for a growth term, the priors) was chosen on the same data with another
-seed: what follows is held out for the numbers of each fit, but not for the choice of the law.
+protocol stands in that file and was committed before the first number was looked at; one clause was added
+since (of ncf, the largest batch was measured on one device only). The form of the law (logarithmic growth,
+three levels for a growth term, the priors) was chosen on the same data with another seed: what follows is
+held out for the numbers of each fit, but not for the choice of the law.
 
 [What the model is](../throughput-model.md).
 """

@@ -144,5 +144,5 @@ def _folds(steps: Sequence[MeasuredStep]) -> Iterator[NDArray[np.bool_]]:
 
 def _width(freedom: int) -> float:
     """Standard deviations to each side of a range that holds four of five, for so many degrees of freedom."""
-    stats = importlib.import_module("scipy.stats")
-    return float(stats.t.ppf((1.0 + IN_RANGE) / 2.0, max(1, freedom)))
+    special = importlib.import_module("scipy.special")
+    return float(special.stdtrit(max(1, freedom), (1.0 + IN_RANGE) / 2.0))

@@ -236,7 +236,7 @@ def test_a_reach_without_points_is_not_known() -> None:
 
 def test_without_scipy_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(step_law.SciPyMissing, match=r"pip install 'cotenant\[sim\]'"):
+    with pytest.raises(step_law.SciPyMissing, match=r"pip install 'cotenant\[predict\]'"):
         fit(measured(Coefficients(fixed_s=0.2, per_sample_s=2e-3)))
 
 
