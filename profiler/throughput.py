@@ -80,7 +80,8 @@ def fit(steps: Sequence[MeasuredStep]) -> ThroughputModel | Reason:
     noise = max(float(np.sqrt(np.mean(logs**2))), NOISE_MIN)
     solution = solve(table)
     open_ = covariance(solution, table, noise)
-    met = {step.gang.reach for step in steps}
+    # A reach of which no step could be predicted without itself has no error, so it is not known.
+    met = {h.step.gang.reach for h in held_out}
     return ThroughputModel(
         coefficients=solution.coefficients,
         reaches=tuple(reach for reach in REACHES if reach in met),
