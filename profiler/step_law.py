@@ -222,4 +222,6 @@ def _optimize() -> ModuleType:
     try:
         return importlib.import_module("scipy.optimize")
     except ImportError as error:
-        raise SciPyMissing("a throughput model is fitted with SciPy: pip install 'cotenant[sim]'") from error
+        raise SciPyMissing(
+            "a throughput model is fitted with SciPy: pip install 'cotenant[predict]'"
+        ) from error

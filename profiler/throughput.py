@@ -80,7 +80,8 @@ def fit(steps: Sequence[MeasuredStep]) -> ThroughputModel | Reason:
     noise = max(float(np.sqrt(np.mean(logs**2))), NOISE_MIN)
     solution = solve(table)
     open_ = covariance(solution, table, noise)
-    met = {step.gang.reach for step in steps}
+    # A reach of which no step could be predicted without itself has no error, so it is not known.
+    met = {h.step.gang.reach for h in held_out}
     return ThroughputModel(
         coefficients=solution.coefficients,
         reaches=tuple(reach for reach in REACHES if reach in met),
@@ -144,5 +145,5 @@ def _folds(steps: Sequence[MeasuredStep]) -> Iterator[NDArray[np.bool_]]:
 
 def _width(freedom: int) -> float:
     """Standard deviations to each side of a range that holds four of five, for so many degrees of freedom."""
-    stats = importlib.import_module("scipy.stats")
-    return float(stats.t.ppf((1.0 + IN_RANGE) / 2.0, max(1, freedom)))
+    special = importlib.import_module("scipy.special")
+    return float(special.stdtrit(max(1, freedom), (1.0 + IN_RANGE) / 2.0))

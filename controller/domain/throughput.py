@@ -142,7 +142,7 @@ class ThroughputModel(msgspec.Struct, frozen=True, kw_only=True):
 
     coefficients: Coefficients
     reaches: tuple[Reach, ...]
-    """Those it was measured on: it knows nothing of others."""
+    """Those it was measured on, more than once: it knows nothing of others."""
     error_ratio: float
     """Mean |predicted - measured| / measured over measured steps, each predicted without its own kind."""
     noise: float

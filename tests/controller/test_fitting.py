@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from cotenant.controller.domain.fitting import KIND, measured_steps, model_of, n
 from cotenant.controller.domain.perf import Profile, step_s
 from cotenant.controller.domain.throughput import Coefficients, Gang, MeasuredStep, Reach, ThroughputModel
 from cotenant.controller.sim.thinking import think
+from cotenant.controller.thinking import Thinking
 from cotenant.controller.tuning.kinds import KINDS
 from tests.controller.building import Desk, profile, report
 
@@ -97,6 +100,28 @@ def test_a_learned_profile_is_asked_about_once_and_the_model_is_kept() -> None:
     assert law.error_ratio < 1e-3
     assert desk.commands == [], "a model makes no new question"
     assert step_s(desk.job(1).profile, 64, 16, Gang()) == pytest.approx(LAW.step_s(64, 16, Gang()), rel=1e-3)
+
+
+def test_the_computing_process_answers_about_the_job_it_was_asked_about() -> None:
+    pytest.importorskip("scipy", reason="fits need SciPy, which is not installed here")
+    desk = Desk("fifo")
+    (asked,) = learned(desk, profile(64, *POINTS))
+    too_little = msgspec.structs.replace(asked, request_id=-7, payload={})
+
+    async def answers() -> list[ev.Computed]:
+        told: asyncio.Queue[ev.Computed] = asyncio.Queue()
+        thinking = Thinking(told.put_nowait)
+        for each in (asked, too_little):
+            thinking.start(each)
+        found = [await told.get(), await told.get()]
+        await thinking.close()
+        return found
+
+    good, bad = asyncio.run(answers())
+    assert good == think(asked)[0]
+    assert good.job_id == bad.job_id == "1"
+    assert bad.error
+    assert bad.values == ()
 
 
 def test_what_was_learned_on_two_hosts_is_asked_about_as_such() -> None:

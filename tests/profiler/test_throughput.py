@@ -234,9 +234,18 @@ def test_a_reach_without_points_is_not_known() -> None:
     assert not model.knows(Gang(devices=2, hosts=2))
 
 
+def test_a_reach_with_a_single_point_has_no_error_and_is_not_known() -> None:
+    law = Coefficients(fixed_s=0.2, per_sample_s=2e-3, host_sync_s=0.2, hosts_sync_s=0.8)
+    across = Gang(devices=2, hosts=2)
+    one = MeasuredStep(batch_size=64, gang=across, step_s=law.step_s(64, 1, across))
+    assert not fitted([*measured(law, SERIES[:3]), one]).knows(across)
+    two = MeasuredStep(batch_size=16, gang=across, step_s=law.step_s(16, 1, across))
+    assert fitted([*measured(law, SERIES[:3]), one, two]).knows(across)
+
+
 def test_without_scipy_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(step_law.SciPyMissing, match=r"pip install 'cotenant\[sim\]'"):
+    with pytest.raises(step_law.SciPyMissing, match=r"pip install 'cotenant\[predict\]'"):
         fit(measured(Coefficients(fixed_s=0.2, per_sample_s=2e-3)))
 
 
