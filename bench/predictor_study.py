@@ -26,7 +26,7 @@ from cotenant.controller.interference.predictor import Predictor
 from cotenant.controller.tuning import boosting
 from cotenant.controller.tuning import interference as training
 from cotenant.controller.tuning.judging import Both, predictions
-from cotenant.controller.tuning.pair_rows import Pairs, part, read
+from cotenant.controller.tuning.pair_rows import Pairs, part, read, widened
 
 ROOT: Final = Path(__file__).parent.parent
 CACHE: Final = Path(__file__).parent / ".cache" / "predictor"
@@ -110,6 +110,23 @@ def one_candidate(pairs: Pairs, seed: int, number: int) -> Both:
     """Out of fold, with settings that were not chosen."""
     grid = training.GRID[number]
     return training.out_of_fold(training.Table(pairs), training.by_pair(pairs.groups, seed), grid, seed)
+
+
+def without(pairs: Pairs, *names: str) -> Pairs:
+    """The same pairs with some columns gone."""
+    kept = tuple(name for name in pairs.names if name not in names)
+    return msgspec.structs.replace(
+        pairs,
+        names=kept,
+        first=widened(pairs.first, pairs.names, kept),
+        second=widened(pairs.second, pairs.names, kept),
+    )
+
+
+def unseen(pairs: Pairs, seed: int, number: int) -> float:
+    """RMSE over both jobs, every pair of one model left out after the other."""
+    _, off, _ = training.by_model(training.Table(pairs), training.GRID[number], seed)
+    return training.overall(off)
 
 
 def two_outputs(pairs: Pairs, seed: int, *, settings: Mapping[str, float]) -> Both:
