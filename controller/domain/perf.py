@@ -124,7 +124,7 @@ def memory_mib(profile: Profile, accumulation_steps: int) -> float | None:
     return below[-1].memory_mib if below else None
 
 
-class Interference(msgspec.Struct, frozen=True, kw_only=True):
+class Interference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The interference ratios of a pair: iteration time when sharing / alone, one per job, >= 1."""
 
     first: float

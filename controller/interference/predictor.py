@@ -22,7 +22,7 @@ from cotenant.controller.interference.novelty import Novelty, band_of, scale_of
 SEEN_MIN: Final = 0.5
 """Of the importance of a job's own features: what must be measured of it."""
 KINDS_MAX: Final = 4096
-ANSWERS_MAX: Final = 262_144
+ANSWERS_MAX: Final = 65_536
 
 
 class Predictor:
