@@ -64,7 +64,7 @@ def train(
     pairs: PairsFlag,
     out: Annotated[str, typer.Option("--out", metavar="MODEL", help="The file to write.")],
     more: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILE]...", help="More files of pairs.")
+        list[str] | None, typer.Argument(metavar="FILE", help="More files of pairs.")
     ] = None,
     seed: Annotated[
         int, typer.Option("--seed", metavar="S", min=0, help="The same seed and files, the same model.")
