@@ -169,7 +169,7 @@ def memory_mib(profile: Profile, accumulation_steps: int) -> float | None:
     return below[-1].memory_mib if below else None if points else profile.memory_mib_peak
 
 
-class Interference(msgspec.Struct, frozen=True, kw_only=True):
+class Interference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The interference ratios of a pair: iteration time when sharing / alone, one per job, >= 1."""
 
     first: float

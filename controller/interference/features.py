@@ -71,7 +71,8 @@ def beside(names: tuple[str, ...], jobs: Matrix, others: Matrix, columns: tuple[
         columns: which columns are wanted.
     """
     at = {name: place for place, name in enumerate(names)}
-    rows = np.empty((len(jobs), len(columns)), np.float32)
+    # Column after column: as it is filled here, and as a forest reads it.
+    rows = np.empty((len(jobs), len(columns)), np.float32, order="F")
     for place, column in enumerate(columns):
         kind, _, name = column.partition(".")
         one, two = jobs[:, at[name]], others[:, at[name]]

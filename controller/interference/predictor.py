@@ -22,7 +22,7 @@ from cotenant.controller.interference.novelty import Novelty, band_of, scale_of
 SEEN_MIN: Final = 0.5
 """Of the importance of a job's own features: what must be measured of it."""
 KINDS_MAX: Final = 4096
-ANSWERS_MAX: Final = 262_144
+ANSWERS_MAX: Final = 65_536
 
 
 class Predictor:
@@ -63,15 +63,21 @@ class Predictor:
         if not kind.enough:
             return [None] * len(others)
         asked = {other.number: other for other in others if other.enough}
-        found = {number: self._answers.get((kind.number, number)) for number in asked}
+        found = {number: self._remembered(kind.number, number) for number in asked}
         new = [other for number, other in asked.items() if found[number] is None]
         if new:
             found.update(self._answer(kind, new))
         return [found.get(other.number) for other in others]
 
+    def _remembered(self, one: int, other: int) -> Interference | None:
+        answer = self._answers.get((one, other))
+        if answer is None and (back := self._answers.get((other, one))) is not None:
+            answer = back.swapped()
+        return answer
+
     def _answer(self, kind: _Kind, others: Sequence[_Kind]) -> dict[int, Interference]:
         """New answers, by the other's number."""
-        if len(self._answers) + 2 * len(others) > ANSWERS_MAX:
+        if len(self._answers) + len(others) > ANSWERS_MAX:
             self._answers.clear()
         one = np.repeat(kind.values, len(others), axis=0)
         two = np.concatenate([other.values for other in others])
@@ -87,7 +93,6 @@ class Predictor:
                 first=ratios[0], second=ratios[1], source="predicted", margins=(wide[0], wide[1])
             )
             answers[other.number] = self._answers[kind.number, other.number] = answer
-            self._answers[other.number, kind.number] = answer.swapped()
         return answers
 
     def _kind(self, job: Job) -> _Kind:

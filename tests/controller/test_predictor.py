@@ -148,7 +148,7 @@ def test_what_it_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for one in jobs:
         assert small.beside(one, jobs) == fresh.beside(one, jobs)
         assert len(small._kinds) <= 5
-        assert len(small._answers) <= 2 * len(jobs), "what one question needs, at most"
+        assert len(small._answers) <= len(jobs), "what one question needs, at most"
 
 
 # --- What it is told of a job ------------------------------------------------------------------------
