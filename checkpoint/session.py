@@ -38,7 +38,7 @@ class Session:
     model, optimizer, lr_scheduler: one object, or a list of them. scaler: a GradScaler. sampler: gets
     `set_epoch`. extra: a dict; values with state_dict/load_state_dict are saved once, random generators and
     plain values per rank (plain values are put back into the dict). root: where to save; by default
-    COTENANT_CHECKPOINT_ROOT. accumulates: whether the script splits its batches with `gradaccum`. keep: how
+    COTENANT_CHECKPOINT_ROOT. accumulates: whether the script splits its batches, or why not. keep: how
     many checkpoints. idle_s_max: how long a save waits for ranks that do nothing. staging: rank 0 prepares
     host memory as large as the state after the first step, so that background saves stall training less.
     """
@@ -53,7 +53,7 @@ class Session:
         extra: Extra | None = None,
         *,
         root: str | Path | None = None,
-        accumulates: bool | None = None,
+        accumulates: bool | str | None = None,
         keep: int = KEEP,
         idle_s_max: float = IDLE_S_MAX,
         staging: bool = True,
@@ -333,7 +333,7 @@ class Session:
             kind = "exact" if resumed.exact else f"equivalent, not exact ({resumed.note})"
             log.warning("resumed from %s at step %d: %s", resumed.name, resumed.step, kind)
 
-    def _introduce(self, channel: Channel, accumulates: bool | None) -> None:
+    def _introduce(self, channel: Channel, accumulates: bool | str | None) -> None:
         """Say hello, once all that it says is known."""
         self._agreement.completed = self.step
         fields: dict[str, Any] = {"world_size": self._env.world_size, "step": self.step}
@@ -345,7 +345,9 @@ class Session:
         channel.tell(protocol.HELLO, **fields)
         self._progress = Progress(channel, self.step)
 
-    def _accumulates(self, said: bool | None) -> tuple[bool, str]:
+    def _accumulates(self, said: bool | str | None) -> tuple[bool, str]:
+        if isinstance(said, str):
+            return False, said
         accumulation = gang.accumulation()
         if said is not None or accumulation is None:
             return bool(said), ""

@@ -75,6 +75,8 @@ class Progress:
     """Someone else counts steps (a checkpoint Session); else the end of each `split` is one."""
     last_steps: int = 1
     last_loss: Any = None
+    explicit: bool = False
+    """The script splits its batches itself with `split` or `backward`: nobody else may."""
 
     def steps_now(self) -> int:
         return self.steps_at(self.completed)

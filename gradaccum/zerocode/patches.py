@@ -1,0 +1,177 @@
+"""Where the script's torch is changed, and how it is changed back.
+
+Rule: four places, each restored by `leave`: `Module.__call__` (to see the outermost forward pass),
+`torch.autograd.backward` and `grad` (to audit the loss before its gradient is computed) and `torch.compile`
+(which does not go with any of it). Steps are counted by torch's own global hook. Loaders, optimizers,
+schedulers, clipping and scalers are not touched: they see whole batches, once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from cotenant.gradaccum import exactness
+from cotenant.gradaccum.schedule import PROGRESS
+from cotenant.gradaccum.zerocode import selfcheck
+from cotenant.gradaccum.zerocode.arguments import Call, Uncut
+from cotenant.gradaccum.zerocode.audit import Audit
+from cotenant.gradaccum.zerocode.forward import DEPTH, inside, split_forward
+from cotenant.gradaccum.zerocode.standing import Standing
+
+WITHOUT_ROWS: Final = "it is called without a tensor that has rows"
+
+
+class Patches:
+    """The changes of one process."""
+
+    def __init__(self) -> None:
+        self.standing = Standing(self.leave)
+        self.audit = Audit()
+        self._split_since_step = False
+        self._originals: list[tuple[Any, str, Any, Any]] = []
+        self._hook: Any = None
+
+    def enter(self) -> None:
+        self._replace(torch.nn.Module, "__call__", self._calls)
+        self._replace(torch.autograd, "backward", self._audits)
+        self._replace(torch.autograd, "grad", self._audits)
+        self._replace(torch, "compile", self._refuses)
+        self.count_steps()
+
+    def count_steps(self) -> None:
+        self._hook = register_optimizer_step_post_hook(self._stepped)
+
+    def leave(self) -> None:
+        """What others have put on top of our changes stays, and finds ours passing everything on."""
+        for holder, name, ours, original in reversed(self._originals):
+            if getattr(holder, name) is ours:
+                setattr(holder, name, original)
+        self._originals.clear()
+        self.audit.forget()
+
+    def _replace(self, holder: Any, name: str, around: Callable[[Any], Any]) -> None:
+        original = getattr(holder, name)
+        ours = around(original)
+        setattr(holder, name, ours)
+        self._originals.append((holder, name, ours, original))
+
+    # What stands in each place.
+
+    def _calls(self, original: Any) -> Any:
+        depth, whole_call = DEPTH, self._outermost
+
+        @functools.wraps(original)
+        def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if depth.inside or not torch.is_grad_enabled():
+                return original(module, *args, **kwargs)
+            return whole_call(original, module, args, kwargs)
+
+        return __call__
+
+    def _audits(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def audited(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.standing.refused is None and not DEPTH.inside:
+                self._check_losses(tensors)
+            return original(tensors, *args, **kwargs)
+
+        return audited
+
+    def _refuses(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def compile_(*args: Any, **kwargs: Any) -> Any:
+            self.standing.refuse("torch.compile fixes the batch it was compiled for")
+            return original(*args, **kwargs)
+
+        return compile_
+
+    def _stepped(self, optimizer: Any, *_: Any) -> None:
+        self.audit.forget()
+        self._split_since_step = False
+        self.standing.optimizer_stepped(optimizer)
+
+    # A forward pass.
+
+    def _outermost(
+        self, original: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        standing = self.standing
+        if isinstance(module, DistributedDataParallel) or standing.refused is not None:
+            return original(module, *args, **kwargs)  # inside DDP is the module we are looking for
+        if not any(parameter.requires_grad for parameter in module.parameters()):
+            return original(module, *args, **kwargs)
+        call = self._call(original, module, args, kwargs)
+        began = self.audit.begin()
+        output = self._forward(original, module, args, kwargs, call)
+        self.audit.end(began, type(module).__name__, output)
+        return output
+
+    def _forward(
+        self,
+        original: Any,
+        module: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        call: Call | None,
+    ) -> Any:
+        steps = self.standing.steps_now() if call is not None and call.rows > 1 else 1
+        if not (PROGRESS.explicit or self.standing.by_framework):
+            PROGRESS.last_steps = steps
+        if call is not None and steps > 1:
+            try:
+                self._split_since_step = True
+                return split_forward(original, module, call, steps)
+            except Uncut as error:
+                self._refuse(module, str(error))  # nothing was lost: the whole batch follows
+        with inside():
+            return original(module, *args, **kwargs)
+
+    def _call(
+        self, original: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Call | None:
+        """The call as something that can be cut, once the module is known to stand it."""
+        try:
+            call = Call(args, kwargs)
+        except Uncut as error:
+            if str(error) != WITHOUT_ROWS:
+                self._refuse(module, str(error))
+            return None
+        if module in self.standing.good:
+            reason = _mode_objection(module)
+        elif call.rows < 2:
+            self.standing.postponed = True
+            return None
+        else:
+            reason = selfcheck.objection(original, module, call)
+        if reason is not None:
+            self._refuse(module, reason)
+            return None
+        self.standing.good.add(module)
+        return call
+
+    def _refuse(self, module: torch.nn.Module, reason: str) -> None:
+        self.standing.refuse(f"{type(module).__name__}: {reason}")
+
+    def _check_losses(self, tensors: Any) -> None:
+        losses = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        reason = self.audit.side_channel(loss for loss in losses if isinstance(loss, torch.Tensor))
+        if reason is None:
+            return
+        if self._split_since_step:
+            raise exactness.refuse(f"{reason}. Submit this job with --accumulate never")
+        self.standing.refuse(reason)
+
+
+def _mode_objection(module: torch.nn.Module) -> str | None:
+    """A module that was fine may have been put into training mode since."""
+    try:
+        exactness.GUARD.check_modules(module)
+    except exactness.Refused as error:
+        return str(error)
+    return None
