@@ -45,6 +45,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """A save was asked for and its supervisor has not been told yet."""
     started: bool = False
     capabilities: bool = False
+    accumulates: bool = False
+    """What was last reported of it; a job may find out later that it cannot."""
     first_step: bool = False
     durable_step: int = -1
     """The newest checkpoint reported."""

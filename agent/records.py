@@ -109,6 +109,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     resumable: bool | None = None
     """From the job's hello; None = no hello (yet)."""
     accumulates: bool = False
+    accumulates_note: str = ""
+    resumable_note: str = ""
     start_step: int = 0
     exact: bool | None = None
     """Whether the resume is exact; None = this attempt resumed nothing."""
@@ -145,3 +147,5 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     first_step: int | None = None
     resumable: bool | None = None
     accumulates: bool = False
+    accumulates_note: str = ""
+    resumable_note: str = ""

@@ -37,8 +37,9 @@ def from_status(attempt: Attempt, status: Status, host_id: HostId) -> Iterator[T
     if status.started and not attempt.started:
         attempt = msgspec.structs.replace(attempt, started=True)
         yield AttemptStarted(job_id=job_id, attempt=number, host_id=host_id), attempt
-    if status.resumable is not None and not attempt.capabilities:
-        attempt = msgspec.structs.replace(attempt, capabilities=True)
+    news = not attempt.capabilities or (attempt.accumulates and not status.accumulates)
+    if status.resumable is not None and news:
+        attempt = msgspec.structs.replace(attempt, capabilities=True, accumulates=status.accumulates)
         hello = CapabilitiesSeen(
             job_id=job_id,
             attempt=number,
@@ -48,6 +49,8 @@ def from_status(attempt: Attempt, status: Status, host_id: HostId) -> Iterator[T
             step=status.start_step,
             exact=status.exact,
             note=status.note,
+            accumulates_note=status.accumulates_note,
+            resumable_note=status.resumable_note,
         )
         yield hello, attempt
     if status.first_step is not None and not attempt.first_step:
@@ -66,6 +69,8 @@ def from_result(attempt: Attempt, result: Result, host_id: HostId) -> Iterator[T
         attempt=result.attempt,
         resumable=result.resumable,
         accumulates=result.accumulates,
+        accumulates_note=result.accumulates_note,
+        resumable_note=result.resumable_note,
         first_step=result.first_step,
         durable=result.durable,
     )

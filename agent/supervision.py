@@ -472,6 +472,8 @@ class Supervision:
                     first_step=status.first_step,
                     resumable=status.resumable,
                     accumulates=status.accumulates,
+                    accumulates_note=status.accumulates_note,
+                    resumable_note=status.resumable_note,
                 )
             )
         )

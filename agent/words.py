@@ -37,6 +37,10 @@ class Hello(RankWord, frozen=True, kw_only=True, tag=protocol.HELLO):
     """After a resume: whether nothing that matters differs. None: it began at the beginning."""
     note: Annotated[str, Meta(max_length=1000)] = ""
     """What differs."""
+    accumulates_note: Annotated[str, Meta(max_length=1000)] = ""
+    """Why it cannot accumulate."""
+    resumable_note: Annotated[str, Meta(max_length=1000)] = ""
+    """Why it cannot resume."""
 
 
 class FirstStep(RankWord, frozen=True, kw_only=True, tag=protocol.FIRST_STEP):

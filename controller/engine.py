@@ -686,7 +686,8 @@ class Engine:
             job.capable = (*job.capable, event.host_id)
             everywhere = set(job.capable) >= set(starting.hosts_of(self._ledger, job))
             job.resumable = job.resumable or everywhere
-        job.accumulates = event.accumulates
+        job.accumulates, job.accumulates_note = event.accumulates, event.accumulates_note
+        job.resumable_note = event.resumable_note
         if job.phase is Phase.LOADING and event.step != job.step:  # Not the step we thought it would find.
             self._ledger.rekey(job, lambda j: self._resumed_at(j, event.step))
 

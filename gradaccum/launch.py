@@ -15,10 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from cotenant.gradaccum.protocol import ENV_ACCUMULATION_SCHEDULE, ENV_ACCUMULATION_STEPS
+from cotenant.gradaccum.protocol import ENV_ACCUMULATION_SCHEDULE, ENV_ACCUMULATION_STEPS, ENV_ZERO_CODE
 from cotenant.gradaccum.schedule import Schedule
 
-ENV_ZERO_CODE = "COTENANT_ZERO_CODE"
 STARTUP = Path(__file__).resolve().parent / "startup"
 
 
@@ -53,11 +52,17 @@ def main(argv: Sequence[str]) -> NoReturn:
         epilog="Give -m MODULE instead of a script to run a module.",
     )
     parser.add_argument(
-        "--steps", type=_schedule, default="", metavar="S", help=f"micro-batches per step, or 0:2,120:1 "
+        "--steps",
+        type=_schedule,
+        default="",
+        metavar="S",
+        help=f"micro-batches per step, or 0:2,120:1 "
         f"(default: {ENV_ACCUMULATION_SCHEDULE} or {ENV_ACCUMULATION_STEPS}, else 1)",
     )
     parser.add_argument(
-        "--mean", action="store_true", help="the loss is a mean over rows: frameworks' own knobs may be turned"
+        "--mean",
+        action="store_true",
+        help="the loss is a mean over rows: frameworks' own knobs may be turned",
     )
     parser.add_argument("script", nargs=argparse.REMAINDER, help="script and its arguments")
     options = parser.parse_args(argv)

@@ -119,7 +119,13 @@ def _standing(reply: Shown, wall: Wall) -> Iterator[tuple[str, str]]:
         yield "accumulation", _accumulation(reply)
     yield "progress", _progress(reply)
     if job.ended_s is None:
-        yield "resumable", f"yes, from step {job.durable_step}" if job.resumable else "no"
+        yield "resumable", _resumable(job)
+
+
+def _resumable(job: JobView) -> str:
+    if job.resumable:
+        return f"yes, from step {job.durable_step}"
+    return f"no: {job.resumable_note}" if job.resumable_note else "no"
 
 
 def _in_vain(job: JobView) -> str:
@@ -165,9 +171,14 @@ def _source(source: str) -> str:
 def _accumulation(reply: Shown) -> str:
     job = reply.job
     if job.accumulation_steps == 1:
-        return f"none, the whole batch of {job.sub_batch} at once" if job.sub_batch else ""
+        whole = f"none, the whole batch of {job.sub_batch} at once" if job.sub_batch else ""
+        return "; ".join(part for part in (whole, _cannot(job)) if part)
     of = f" of {job.sub_batch}" if job.sub_batch else ""
     return f"{job.accumulation_steps} micro-batches{of} per step"
+
+
+def _cannot(job: JobView) -> str:
+    return f"it cannot be split: {job.accumulates_note}" if job.accumulates_note else ""
 
 
 def _progress(reply: Shown) -> str:

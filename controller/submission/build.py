@@ -87,6 +87,7 @@ def submission(
         uid=os.getuid(),
         gid=os.getgid(),
         groups=tuple(sorted(os.getgroups())),
+        zero_code=_zero_code(values),
     )
     spec = _spec(values, launch)
     indices: tuple[int, ...] = values.get("array", ())
@@ -160,6 +161,14 @@ def _spec(values: dict[str, Any], launch: Launch) -> JobSpec:
         )
     except ValueError as error:
         raise BadSubmission(str(error).removeprefix("job new-0: ")) from None
+
+
+def _zero_code(values: dict[str, Any]) -> tuple[str, ...]:
+    """What the hook is asked to do. A batch of unknown size is never split, nor is one that never shares."""
+    how = values.get("accumulate", "auto")
+    if how == "never" or values.get("batch_size") is None or values.get("share") == "never":
+        return ()
+    return ("accumulate", "mean") if how == "mean" else ("accumulate",)
 
 
 def _name(argv: Sequence[str]) -> str:

@@ -42,6 +42,9 @@ ENV_RESUME: Final = "COTENANT_RESUME"
 ENV_MEMORY_FRACTION: Final = "COTENANT_MEMORY_FRACTION"
 """Optional: this process's share of the CUDA device's memory (torch's per-process fraction)."""
 
+ENV_ZERO_CODE: Final = "COTENANT_ZERO_CODE"
+"""Optional: what the hook does for scripts without our libraries: `accumulate`, `mean`, `checkpoint`."""
+
 ENVIRONMENT: Final = (
     ENV_PROTOCOL,
     ENV_JOB,
@@ -53,6 +56,7 @@ ENVIRONMENT: Final = (
     ENV_SOCKET,
     ENV_RESUME,
     ENV_MEMORY_FRACTION,
+    ENV_ZERO_CODE,
 )
 
 DATAGRAM_BYTES_MAX: Final = 4096
@@ -63,7 +67,8 @@ STEP_REPORT_PERIOD_S: Final = 0.1
 # Names, rank -> supervisor. Every message has "v" (PROTOCOL_VERSION), "m" (its name) and "rank".
 HELLO: Final = "hello"
 """{world_size, resumable: bool, accumulates: bool, step}: the library is in use; `step` was resumed from.
-Optional: resumed_from (directory), exact: bool, note (what differs), accumulates_note (why it cannot)."""
+Optional: resumed_from (directory), exact: bool, note (what differs), accumulates_note and resumable_note (why
+it cannot)."""
 FIRST_STEP: Final = "first_step"
 """{step}: the first optimizer step of this attempt is done."""
 STEP: Final = "step"

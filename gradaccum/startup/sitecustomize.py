@@ -8,6 +8,7 @@ are Python's.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.machinery
 import importlib.util
@@ -57,10 +58,8 @@ class Startup:
             for callback in callbacks:
                 callback(module)
 
-        try:
+        with contextlib.suppress(AttributeError):  # a loader with slots: no hook, no harm
             spec.loader.exec_module = exec_module
-        except AttributeError:  # a loader with slots: no hook, no harm
-            pass
         return spec
 
 

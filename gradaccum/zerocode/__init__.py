@@ -24,8 +24,8 @@ MEAN: Final = "mean"
 def install(startup: Any = None, wanted: Sequence[str] = (ACCUMULATE,)) -> Standing:
     """Begin, and return where the verdict will be.
 
-    startup: its `when_imported(name, callback)` says when a framework is there. wanted: without "accumulate" steps
-    are counted and nothing else is done.
+    startup: its `when_imported(name, callback)` says when a framework is there. wanted: without "accumulate"
+    steps are counted and nothing else is done.
     """
     patches = Patches()
     if ACCUMULATE not in wanted:

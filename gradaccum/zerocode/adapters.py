@@ -1,19 +1,15 @@
 """Frameworks that accumulate by themselves: their own knob, where turning it is exact.
 
-Rule: a framework's knob averages over micro-batches. That equals the whole batch only if each micro-batch counts
-as it should, so a knob is turned where the framework weighs by tokens itself, or where the user has said
-that the loss is a mean over rows (`mean`) and all micro-batches are of one size. Elsewhere the
+Rule: a framework's knob averages over micro-batches. That equals the whole batch only if each micro-batch
+counts as it should, so a knob is turned where the framework weighs by tokens itself, or where the user has
+said that the loss is a mean over rows (`mean`) and all micro-batches are of one size. Elsewhere the
 framework's modules are split like any other's, which is exact for every loss, or left whole.
 
-| framework    | knob                                                    | turned                              |
-|--------------|---------------------------------------------------------|-------------------------------------|
-| transformers | TrainingArguments.per_device_train_batch_size divided,  | if the model takes the number of    |
-|              | .gradient_accumulation_steps multiplied by s            | items (`**kwargs` in its forward),  |
-|              |                                                         | or with `mean`                      |
-| accelerate   | Accelerator.gradient_accumulation_steps, smaller        | with `mean`, for scripts that       |
-|              | batches from the loaders given to `prepare`             | use it already (more than 1)        |
-| lightning    | Trainer.accumulate_grad_batches, smaller batches from   | with `mean`                         |
-|              | the loader given to `fit`                               |                                     |
+* transformers: TrainingArguments.per_device_train_batch_size is divided by s, .gradient_accumulation_steps
+  multiplied; if the model takes the number of items in a step (`**kwargs` in its forward), or with `mean`.
+* accelerate: Accelerator.gradient_accumulation_steps, and smaller batches from the loader given to `prepare`;
+  with `mean`, in scripts that use it already (more than 1).
+* lightning: Trainer.accumulate_grad_batches, and smaller batches from the loader given to `fit`; with `mean`.
 
 s is fixed for the whole attempt then: these frameworks read the knob when training begins. None of them is
 imported here: each adapter begins when the script has imported the framework's module.
@@ -40,7 +36,7 @@ class Unturned(Exception):
 
 
 def watch(when_imported: WhenImported, standing: Standing, mean: bool = False) -> None:
-    """Begin with each framework once it is there. `mean`: the user vouches for a loss that is a mean over rows."""
+    """Begin with each framework once it is there. mean: the user says that the loss is a mean over rows."""
     when_imported("transformers.trainer", lambda module: _transformers(module.Trainer, standing, mean))
     if mean:
         when_imported("accelerate.accelerator", lambda module: _accelerate(module.Accelerator, standing))

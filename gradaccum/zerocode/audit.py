@@ -8,16 +8,17 @@ gradient is computed. A penalty on the parameters themselves is fine: their node
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from cotenant.gradaccum.zerocode.arguments import tensors_of
 
 PASSES_MAX: Final = 256
-"""Forward passes remembered between two optimizer steps; a script with more is looked at no further back."""
+"""Forward passes remembered; a loss that reaches further back is not followed."""
 
 SIDE_CHANNEL: Final = (
     "the loss uses something that the forward pass of {0} leaves beside its outputs (a loss kept in an "
@@ -25,32 +26,39 @@ SIDE_CHANNEL: Final = (
 )
 
 
+class _Pass(NamedTuple):
+    """The numbers of the nodes that one forward pass made, `began` to before `ended`."""
+
+    began: int
+    ended: int
+    outputs: frozenset[int]
+    name: str
+    ours: bool
+
+
 class Audit:
     """Remembers which graph nodes belong to which forward pass, by their numbers; keeps no tensor alive."""
 
     def __init__(self) -> None:
-        self._passes: deque[tuple[int, int, frozenset[int], str]] = deque(maxlen=PASSES_MAX)
+        self._passes: deque[_Pass] = deque(maxlen=PASSES_MAX)
 
     def begin(self) -> int:
         return _number_now()
 
-    def end(self, began: int, name: str, output: Any) -> None:
-        """A forward pass that began at `began` has returned `output`."""
+    def end(self, began: int, name: str, output: Any, *, ours: bool) -> None:
+        """A forward pass that began at `began` has returned `output`. ours: in parts, or a check."""
         outputs = frozenset(
             int(each.grad_fn._sequence_nr()) for each in tensors_of(output) if each.grad_fn is not None
         )
-        self._passes.append((began, _number_now(), outputs, name))
+        self._passes.append(_Pass(began, _number_now(), outputs, name, ours))
 
-    def forget(self) -> None:
-        """An optimizer step is done: what comes next uses new forward passes."""
-        self._passes.clear()
-
-    def side_channel(self, losses: Iterable[torch.Tensor]) -> str | None:
-        """What the losses use besides outputs; None if nothing."""
+    def side_channel(self, losses: Iterable[torch.Tensor]) -> tuple[str, bool] | None:
+        """What the losses use besides outputs, and whether their gradient is wrong by it; None if nothing."""
         if not self._passes:
             return None
-        first, last = self._passes[0][0], self._passes[-1][1]
-        outputs = frozenset().union(*(each[2] for each in self._passes))
+        passes = list(self._passes)
+        starts = [each.began for each in passes]
+        outputs: frozenset[int] = frozenset().union(*(each.outputs for each in passes))
         waiting = [loss.grad_fn for loss in losses if loss.grad_fn is not None]
         seen = set(waiting)
         while waiting:
@@ -58,10 +66,9 @@ class Audit:
             number = int(node._sequence_nr())
             if number in outputs:
                 continue
-            if first <= number < last:
-                for began, ended, _, name in self._passes:
-                    if began <= number < ended:
-                        return SIDE_CHANNEL.format(name)
+            at = bisect_right(starts, number) - 1
+            if at >= 0 and number < passes[at].ended:
+                return SIDE_CHANNEL.format(passes[at].name), passes[at].ours
             for following, _ in node.next_functions:
                 if following is not None and following not in seen:
                     seen.add(following)

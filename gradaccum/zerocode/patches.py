@@ -4,12 +4,17 @@ Rule: four places, each restored by `leave`: `Module.__call__` (to see the outer
 `torch.autograd.backward` and `grad` (to audit the loss before its gradient is computed) and `torch.compile`
 (which does not go with any of it). Steps are counted by torch's own global hook. Loaders, optimizers,
 schedulers, clipping and scalers are not touched: they see whole batches, once.
+
+With s = 1 the first step is left alone: its graph is audited, and the check on a few of its rows comes after
+it, so that a script whose forward pass has side effects is refused before it was called once more than it
+would have been. With s > 1 from the start (such a script has been seen before) the check comes first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
@@ -33,11 +38,13 @@ class Patches:
     def __init__(self) -> None:
         self.standing = Standing(self.leave)
         self.audit = Audit()
-        self._split_since_step = False
+        self._to_check: dict[torch.nn.Module, _Kept] = {}
         self._originals: list[tuple[Any, str, Any, Any]] = []
         self._hook: Any = None
 
     def enter(self) -> None:
+        """Raises ValueError for a schedule that cannot be read."""
+        PROGRESS.steps_now()
         self._replace(torch.nn.Module, "__call__", self._calls)
         self._replace(torch.autograd, "backward", self._audits)
         self._replace(torch.autograd, "grad", self._audits)
@@ -48,12 +55,17 @@ class Patches:
         self._hook = register_optimizer_step_post_hook(self._stepped)
 
     def leave(self) -> None:
-        """What others have put on top of our changes stays, and finds ours passing everything on."""
-        for holder, name, ours, original in reversed(self._originals):
-            if getattr(holder, name) is ours:
+        """What others have put on top of our changes stays, and finds ours passing everything on.
+
+        The audit of the current step goes on: a check may have been part of it.
+        """
+        self._restore("__call__", "compile")
+        self._to_check.clear()
+
+    def _restore(self, *names: str) -> None:
+        for holder, name, ours, original in self._originals:
+            if name in names and getattr(holder, name) is ours:
                 setattr(holder, name, original)
-        self._originals.clear()
-        self.audit.forget()
 
     def _replace(self, holder: Any, name: str, around: Callable[[Any], Any]) -> None:
         original = getattr(holder, name)
@@ -77,7 +89,7 @@ class Patches:
     def _audits(self, original: Any) -> Any:
         @functools.wraps(original)
         def audited(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.standing.refused is None and not DEPTH.inside:
+            if not DEPTH.inside:
                 self._check_losses(tensors)
             return original(tensors, *args, **kwargs)
 
@@ -92,9 +104,19 @@ class Patches:
         return compile_
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
-        self.audit.forget()
-        self._split_since_step = False
+        if self.standing.refused is not None:
+            self._restore("backward", "grad")
+        self._check_kept()
         self.standing.optimizer_stepped(optimizer)
+
+    def _check_kept(self) -> None:
+        """The modules that were seen in this step for the first time, on the rows kept of their batches."""
+        waiting, self._to_check = self._to_check, {}
+        for module, kept in waiting.items():
+            if self.standing.refused is not None:
+                return
+            with kept.autocast():
+                self._check(kept.original, module, kept.call)
 
     # A forward pass.
 
@@ -107,35 +129,26 @@ class Patches:
         if not any(parameter.requires_grad for parameter in module.parameters()):
             return original(module, *args, **kwargs)
         call = self._call(original, module, args, kwargs)
-        began = self.audit.begin()
-        output = self._forward(original, module, args, kwargs, call)
-        self.audit.end(began, type(module).__name__, output)
-        return output
-
-    def _forward(
-        self,
-        original: Any,
-        module: torch.nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        call: Call | None,
-    ) -> Any:
         steps = self.standing.steps_now() if call is not None and call.rows > 1 else 1
-        if not (PROGRESS.explicit or self.standing.by_framework):
+        if not (PROGRESS.explicit or standing.by_framework):
             PROGRESS.last_steps = steps
+        began = self.audit.begin()
+        output, ours = None, False
         if call is not None and steps > 1:
             try:
-                self._split_since_step = True
-                return split_forward(original, module, call, steps)
+                output, ours = split_forward(original, module, call, steps), True
             except Uncut as error:
                 self._refuse(module, str(error))  # nothing was lost: the whole batch follows
-        with inside():
-            return original(module, *args, **kwargs)
+        if not ours:
+            with inside():
+                output = original(module, *args, **kwargs)
+        self.audit.end(began, type(module).__name__, output, ours=ours)
+        return output
 
     def _call(
         self, original: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Call | None:
-        """The call as something that can be cut, once the module is known to stand it."""
+        """The call as something that can be cut, if the module is known to stand it."""
         try:
             call = Call(args, kwargs)
         except Uncut as error:
@@ -144,28 +157,59 @@ class Patches:
             return None
         if module in self.standing.good:
             reason = _mode_objection(module)
-        elif call.rows < 2:
+            if reason is not None:
+                self._refuse(module, reason)
+            return call if reason is None else None
+        if call.rows < 2:
             self.standing.postponed = True
             return None
-        else:
-            reason = selfcheck.objection(original, module, call)
+        few = call.picked(selfcheck.rows_to_check(call.rows))
+        if self.standing.steps_now() == 1:
+            self._to_check[module] = _Kept(original, few)
+            return None
+        return call if self._check(original, module, few) else None
+
+    def _check(self, original: Any, module: torch.nn.Module, few: Call) -> bool:
+        began = self.audit.begin()
+        reason = selfcheck.objection(original, module, few)
+        self.audit.end(began, type(module).__name__, None, ours=True)
         if reason is not None:
             self._refuse(module, reason)
-            return None
+            return False
         self.standing.good.add(module)
-        return call
+        return True
 
     def _refuse(self, module: torch.nn.Module, reason: str) -> None:
         self.standing.refuse(f"{type(module).__name__}: {reason}")
 
     def _check_losses(self, tensors: Any) -> None:
         losses = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        reason = self.audit.side_channel(loss for loss in losses if isinstance(loss, torch.Tensor))
-        if reason is None:
+        found = self.audit.side_channel(loss for loss in losses if isinstance(loss, torch.Tensor))
+        if found is None:
             return
-        if self._split_since_step:
+        reason, is_wrong = found
+        if is_wrong:
             raise exactness.refuse(f"{reason}. Submit this job with --accumulate never")
         self.standing.refuse(reason)
+
+
+class _Kept:
+    """A few rows of a call and the autocast in force, for a check after the step."""
+
+    def __init__(self, original: Any, call: Call) -> None:
+        self.original = original
+        self.call = call
+        kinds = {leaf.device.type for leaf in call.leaves if isinstance(leaf, torch.Tensor)}
+        self._autocast = {
+            kind: torch.get_autocast_dtype(kind) for kind in sorted(kinds) if torch.is_autocast_enabled(kind)
+        }
+
+    @contextlib.contextmanager
+    def autocast(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for kind, dtype in self._autocast.items():
+                stack.enter_context(torch.autocast(kind, dtype=dtype))
+            yield
 
 
 def _mode_objection(module: torch.nn.Module) -> str | None:

@@ -37,15 +37,19 @@ _UNSUPPORTED: Final = {
 _HARMLESS_HOOKS: Final = ("WeightNorm", "BasePruningMethod", "LazyModuleMixin")
 
 
-def objection(forward: Forward, module: torch.nn.Module, call: Call) -> str | None:
-    """Why this module's batches must not be split; None if these rows speak for it.
+def rows_to_check(rows: int) -> torch.Tensor:
+    """A few rows from all over a batch."""
+    return torch.linspace(0, rows - 1, min(ROWS_MAX, rows)).round().long()
+
+
+def objection(forward: Forward, module: torch.nn.Module, few: Call) -> str | None:
+    """Why this module's batches must not be split; None if these few rows (two at least) speak for it.
 
     Leaves parameters, gradients, buffers, attributes and random state as they were.
     """
     reason = structure(module)
     if reason:
         return reason
-    few = call.picked(torch.linspace(0, call.rows - 1, min(ROWS_MAX, call.rows)).round().long())
     quiet = _Quiet(forward)
     with untouched(module), torch.enable_grad():
         reason = _in_double(quiet, module, few)
@@ -83,13 +87,12 @@ def _kind(module: torch.nn.Module) -> str | None:
 
 def _hooks(module: torch.nn.Module) -> str | None:
     """A hook would run more often than the script expects, and see parts of batches."""
-    for hook in (*module._forward_hooks.values(), *module._backward_hooks.values()):
-        return f"has a hook ({getattr(hook, '__qualname__', type(hook).__name__)}) that would see parts of batches"
+    hooks = [*module._forward_hooks.values(), *module._backward_hooks.values()]
     for hook in (*module._forward_pre_hooks.values(), *module._backward_pre_hooks.values()):
         kinds = {base.__name__ for base in type(getattr(hook, "__self__", hook)).__mro__}
-        if not kinds & set(_HARMLESS_HOOKS):
-            return f"has a hook ({getattr(hook, '__qualname__', type(hook).__name__)}) that would see parts of batches"
-    return None
+        hooks += [] if kinds & set(_HARMLESS_HOOKS) else [hook]
+    names = [getattr(hook, "__qualname__", type(hook).__name__) for hook in hooks]
+    return f"has a hook ({', '.join(names)}) that would see parts of batches" if names else None
 
 
 _NOT_IN_DOUBLE: Final = "cannot be called in float64"
@@ -126,8 +129,9 @@ def _in_double(quiet: _Quiet, module: torch.nn.Module, few: Call) -> str | None:
     if all(value.dtype == torch.float64 for value in floating) or size > DOUBLED_BYTES_MAX:
         return _NOT_IN_DOUBLE
     quiet.replaced = {
-        name: (value.detach().double() if value.is_floating_point() else value.detach().clone())
-        .requires_grad_(value.requires_grad)
+        name: (
+            value.detach().double() if value.is_floating_point() else value.detach().clone()
+        ).requires_grad_(value.requires_grad)
         for name, value in state.items()
     }
     doubled = object.__new__(Call)
@@ -182,7 +186,10 @@ def _compared(
 
 
 def _difference(
-    whole: Sequence[torch.Tensor], parts: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor], tolerance: float
+    whole: Sequence[torch.Tensor],
+    parts: Sequence[torch.Tensor],
+    wanted: Sequence[torch.Tensor],
+    tolerance: float,
 ) -> str | None:
     if [(t.shape, t.dtype) for t in whole] != [(t.shape, t.dtype) for t in parts]:
         return "what it returns has another shape in parts"

@@ -25,7 +25,7 @@ log = logging.getLogger("cotenant.gradaccum")
 
 
 class Observer:
-    """Told about the script as a whole. Every method may be called once per process, `stepped` once per step."""
+    """Told about the script as a whole: `decided` and `withdrawn` at most once, `stepped` once per step."""
 
     def decided(self, reason: str | None) -> None:
         """Before the first step is counted: batches can be split (None), or why not."""

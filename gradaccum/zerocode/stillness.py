@@ -83,7 +83,8 @@ def untouched(module: torch.nn.Module) -> Iterator[None]:
 
 
 def footprints(module: torch.nn.Module) -> dict[str, object]:
-    """What a forward pass could leave behind: attributes by identity, containers by length, buffers by version."""
+    """What a forward pass could leave behind: attributes by identity, containers by length, buffers by
+    version."""
     found: dict[str, object] = {}
     for prefix, each in module.named_modules():
         for name, value in vars(each).items():

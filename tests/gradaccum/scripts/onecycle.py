@@ -11,7 +11,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 torch.set_default_dtype(torch.float64)
 torch.manual_seed(6)
-loader = DataLoader(TensorDataset(torch.randn(64, 6), torch.randint(0, 4, (64,))), batch_size=24, shuffle=True)
+loader = DataLoader(
+    TensorDataset(torch.randn(64, 6), torch.randint(0, 4, (64,))), batch_size=24, shuffle=True
+)
 model = nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 4))
 average = AveragedModel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
