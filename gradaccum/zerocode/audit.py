@@ -24,6 +24,7 @@ SIDE_CHANNEL: Final = (
     "the loss uses something that the forward pass of {0} leaves beside its outputs (a loss kept in an "
     "attribute, features kept by a hook): in parts it would be that of one part"
 )
+TWICE: Final = "a gradient is differentiated again (create_graph=True), which is not checked for exactness"
 
 
 class _Pass(NamedTuple):
@@ -51,6 +52,10 @@ class Audit:
             int(each.grad_fn._sequence_nr()) for each in tensors_of(output) if each.grad_fn is not None
         )
         self._passes.append(_Pass(began, _number_now(), outputs, name, ours))
+
+    def twice(self) -> tuple[str, bool] | None:
+        """A gradient that will be differentiated again reaches into the forward passes: that is not followed."""
+        return (TWICE, any(each.ours for each in self._passes)) if self._passes else None
 
     def side_channel(self, losses: Iterable[torch.Tensor]) -> tuple[str, bool] | None:
         """What the losses use besides outputs, and whether their gradient is wrong by it; None if nothing."""

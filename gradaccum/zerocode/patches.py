@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -87,11 +88,14 @@ class Patches:
         return __call__
 
     def _audits(self, original: Any) -> Any:
+        signature = inspect.signature(original)
+
         @functools.wraps(original)
-        def audited(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        def audited(*args: Any, **kwargs: Any) -> Any:
             if not DEPTH.inside:
-                self._check_losses(tensors)
-            return original(tensors, *args, **kwargs)
+                given = signature.bind(*args, **kwargs).arguments
+                self._check_losses(next(iter(given.values())), bool(given.get("create_graph")))
+            return original(*args, **kwargs)
 
         return audited
 
@@ -182,9 +186,10 @@ class Patches:
     def _refuse(self, module: torch.nn.Module, reason: str) -> None:
         self.standing.refuse(f"{type(module).__name__}: {reason}")
 
-    def _check_losses(self, tensors: Any) -> None:
+    def _check_losses(self, tensors: Any, again: bool) -> None:
         losses = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        found = self.audit.side_channel(loss for loss in losses if isinstance(loss, torch.Tensor))
+        losses = [loss for loss in losses if isinstance(loss, torch.Tensor)]
+        found = self.audit.twice() if again else self.audit.side_channel(losses)
         if found is None:
             return
         reason, is_wrong = found

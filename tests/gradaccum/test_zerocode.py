@@ -64,12 +64,19 @@ def test_a_script_gives_the_same_in_four_parts(warm: Warm, tmp_path: Path, name:
     assert apart(plain, split) <= TOLERANCE
 
 
-def test_two_models_and_a_penalty_on_a_gradient_give_the_same(warm: Warm, tmp_path: Path) -> None:
+def test_two_models_that_feed_each_other_give_the_same(warm: Warm, tmp_path: Path) -> None:
     plain, _ = run(warm, tmp_path / "plain", "adversaries")
     split, (told,) = run(warm, tmp_path / "split", "adversaries", env=hooked(3))
     assert told["refused"] is None
     assert told["parts"] > 0
     assert apart(plain, split) <= TOLERANCE
+
+
+def test_a_penalty_on_a_gradient_is_refused(warm: Warm, tmp_path: Path) -> None:
+    plain, _ = run(warm, tmp_path / "plain", "adversaries", "--penalty")
+    left, (told,) = run(warm, tmp_path / "left", "adversaries", "--penalty", env=hooked(1))
+    assert "differentiated again" in told["refused"]
+    assert apart(plain, left) == 0.0
 
 
 @pytest.mark.parametrize("more", [(), ("--unused",)], ids=["plain", "find_unused_parameters"])

@@ -76,6 +76,7 @@ class Shared(nn.Module):
 
 torch.set_default_dtype(torch.float64)
 torch.manual_seed(12)
+random.seed(12)
 first = {
     "batchnorm": lambda: nn.BatchNorm1d(6),
     "centred": Centred,

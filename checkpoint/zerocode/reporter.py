@@ -1,11 +1,10 @@
 """Telling the supervisor about a script that has no `Session`: the same words, from the zero-code hook.
 
-Rule: a script that makes its own Session has one already; then this says nothing.
+Rule: one session per process speaks. The script's own comes first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from cotenant.checkpoint.session import Session
@@ -23,7 +22,6 @@ class Reporter:
         """Before the first step is counted."""
         if not self._own_sessions:
             self._session = Session(accumulates=reason is None or reason)
-            self._own_sessions = 0
 
     def withdrawn(self, reason: str) -> None:
         """The hook has told the supervisor itself."""
@@ -40,10 +38,3 @@ class Reporter:
             begin(session, *args, **kwargs)
 
         Session.__init__ = __init__  # type: ignore[method-assign]
-
-
-def install(standing: Any, wanted: Sequence[str]) -> Reporter:
-    """Begin to report on `standing`."""
-    reporter = Reporter()
-    standing.observers.append(reporter)
-    return reporter
