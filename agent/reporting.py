@@ -37,7 +37,7 @@ def from_status(attempt: Attempt, status: Status, host_id: HostId) -> Iterator[T
     if status.started and not attempt.started:
         attempt = msgspec.structs.replace(attempt, started=True)
         yield AttemptStarted(job_id=job_id, attempt=number, host_id=host_id), attempt
-    news = not attempt.capabilities or (attempt.accumulates and not status.accumulates)
+    news = not attempt.capabilities or attempt.accumulates != status.accumulates
     if status.resumable is not None and news:
         attempt = msgspec.structs.replace(attempt, capabilities=True, accumulates=status.accumulates)
         hello = CapabilitiesSeen(

@@ -38,8 +38,8 @@ class Session:
     model, optimizer, lr_scheduler: one object, or a list of them. scaler: a GradScaler. sampler: gets
     `set_epoch`. extra: a dict; values with state_dict/load_state_dict are saved once, random generators and
     plain values per rank (plain values are put back into the dict). root: where to save; by default
-    COTENANT_CHECKPOINT_ROOT. accumulates: whether the script splits its batches, or why not. keep: how
-    many checkpoints. idle_s_max: how long a save waits for ranks that do nothing. staging: rank 0 prepares
+    COTENANT_CHECKPOINT_ROOT. accumulates: whether the script splits its batches, or why not.
+    resumable_note: why there is nothing to save, to be told where it is so. keep: how many checkpoints. idle_s_max: how long a save waits for ranks that do nothing. staging: rank 0 prepares
     host memory as large as the state after the first step, so that background saves stall training less.
     """
 
@@ -54,6 +54,7 @@ class Session:
         *,
         root: str | Path | None = None,
         accumulates: bool | str | None = None,
+        resumable_note: str = "",
         keep: int = KEEP,
         idle_s_max: float = IDLE_S_MAX,
         staging: bool = True,
@@ -71,6 +72,10 @@ class Session:
         self._loss: Any = None
         self._stage = staging
         self._first = True
+        self._resumable_note = resumable_note
+        self._hello: dict[str, Any] = {}
+        self.restored_extra: dict[str, Any] = {}
+        """What a resume has put into `extra` (plain values only), as it was loaded."""
         self._saver: Saver | None = None
         self._channel: Channel | None = None
         self._progress: Progress | None = None
@@ -100,6 +105,11 @@ class Session:
     def epoch(self) -> int:
         """The current epoch, from 0."""
         return self._cursor.position.epoch
+
+    @property
+    def batch(self) -> int:
+        """Batches this rank has consumed in the current epoch; negative if it is not known yet."""
+        return self._cursor.position.batch
 
     @property
     def samples(self) -> int:
@@ -319,6 +329,7 @@ class Session:
         if manifest.world_size == env.world_size:
             differences += self._state.replay_gradient_order(loaded.shared, env.world_size)
         differences += self._state.load(loaded.shared, own, loaded.own_is_mine)
+        self.restored_extra = dict(own["extra"])
         differences += facts.differences(manifest.facts, self._facts())
         if self._state.on_cuda and not torch.are_deterministic_algorithms_enabled():
             differences.append(facts.CUDA_NOTE)
@@ -342,8 +353,17 @@ class Session:
         if self.resumed is not None:
             fields["resumed_from"] = self.resumed.name
             fields["exact"], fields["note"] = self.resumed.exact, self.resumed.note
+        if not fields["resumable"] and self._resumable_note:
+            fields["resumable_note"] = self._resumable_note
         channel.tell(protocol.HELLO, **fields)
+        self._hello = fields
         self._progress = Progress(channel, self.step)
+
+    def accumulation_known(self, reason: str | None) -> None:
+        """What was not known when the session was made: batches can be split (None), or why not."""
+        if self._channel is not None:
+            self._hello.update(accumulates=reason is None, accumulates_note=reason or "")
+            self._channel.tell(protocol.HELLO, **self._hello)
 
     def _accumulates(self, said: bool | str | None) -> tuple[bool, str]:
         if isinstance(said, str):

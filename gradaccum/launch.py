@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> NoReturn:
     parser.add_argument(
         "--steps",
         type=_schedule,
-        default="",
+        default=None,
         metavar="S",
         help=f"micro-batches per step, or 0:2,120:1 "
         f"(default: {ENV_ACCUMULATION_SCHEDULE} or {ENV_ACCUMULATION_STEPS}, else 1)",
@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> NoReturn:
     words = "accumulate,mean" if options.mean else "accumulate"
     sys.stdout.flush()
     started = command(options.script)
-    os.execve(started[0], started, environment(os.environ, words, options.steps))
+    os.execve(started[0], started, environment(os.environ, words, options.steps or ""))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Does a script follow the plain pattern, and what does its loop carry from one step to the next?
 
-Rule: the plain pattern is one `for NAME in range(...)` over epochs with one loop over a loader's batches in it,
-or in a function of the script that it calls. What the loop carries in variables must be named here, or a
+Rule: the plain pattern is one `for NAME in range(...)` over epochs with one loop over a loader's batches in
+it, or in a function of the script that it calls. What the loop carries in variables must be named here, or a
 resumed run would start with the values of the first step; when in doubt a name counts as carried.
 """
 
@@ -20,18 +20,16 @@ _Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]
 class Plan:
     """Where the loops of a script are, and what they need."""
 
-    epoch_line: int
-    """The line of `for NAME in range(...)`."""
-    batch_line: int
-    """The line of the loop over batches."""
-    loader: str
-    """The name of what it iterates over, in its own function."""
-    same_function: bool
-    """Both loops are in one function (or both at the top level)."""
+    epoch_lines: tuple[int, int]
+    """First and last line of the head of `for NAME in range(...)`."""
+    batch_lines: tuple[int, int]
+    """Those of the loop over batches."""
     carried: tuple[str, ...]
     """Names of the epoch loop's function whose values outlive a step."""
     used: tuple[str, ...]
-    """Names that the epoch loop reads: the objects that it works with."""
+    """Names that the epoch loop reads, or the script's functions that it calls: what it works with."""
+    changed: tuple[str, ...]
+    """Those of them that are changed in place: an item or attribute set, a method like `add_` called."""
 
 
 class NotPlain(Exception):
@@ -55,7 +53,7 @@ def plan_of(source: str) -> Plan:
     if not found:
         raise NotPlain(NO_LOOP)
     if len(found) > 1:
-        lines = " and ".join(str(plan.epoch_line) for plan in found)
+        lines = " and ".join(str(plan.epoch_lines[0]) for plan in found)
         raise NotPlain(f"there is more than one training loop (lines {lines})")
     return found[0]
 
@@ -66,16 +64,7 @@ def _plan(epochs: ast.For, functions: dict[str, ast.FunctionDef]) -> Plan | None
         return None
     inner = [node for node in epochs.body if isinstance(node, ast.For) and _trains(node)]
     if len(inner) == 1:
-        batches = inner[0]
-        carried = _carried(epochs, batches)
-        return Plan(
-            epoch_line=epochs.lineno,
-            batch_line=batches.lineno,
-            loader=_loader(batches),
-            same_function=True,
-            carried=carried,
-            used=_loaded(epochs),
-        )
+        return _made(epochs, inner[0], _carried(epochs, inner[0]), functions)
     called = [
         functions[node.func.id]
         for statement in epochs.body
@@ -85,25 +74,51 @@ def _plan(epochs: ast.For, functions: dict[str, ast.FunctionDef]) -> Plan | None
     training = [each for each in called if any(_is_training_loop(node) for node in each.body)]
     if inner or len(training) != 1:
         return None
-    return _called_plan(epochs, training[0])
-
-
-def _called_plan(epochs: ast.For, function: ast.FunctionDef) -> Plan:
-    batches = next(node for node in function.body if _is_training_loop(node))
+    batches = next(node for node in training[0].body if _is_training_loop(node))
     assert isinstance(batches, ast.For)
+    _refuse_lost(batches, training[0])
+    return _made(epochs, batches, _carried(epochs, None), functions)
+
+
+def _made(
+    epochs: ast.For, batches: ast.For, carried: tuple[str, ...], functions: dict[str, ast.FunctionDef]
+) -> Plan:
+    _check_batches(batches)
+    used = _loaded(epochs)
+    nodes: list[ast.AST] = [epochs]
+    waiting = [name for name in used if name in functions]
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        function = functions[name]
+        nodes.append(function)
+        own = {arg.arg for arg in ast.walk(function) if isinstance(arg, ast.arg)} | _stored(function.body)
+        free = _loaded(function) - own
+        used |= free
+        waiting += [each for each in free if each in functions]
+    changed = {name for node in nodes for name in _changed(node)}
+    return Plan(
+        epoch_lines=_head(epochs),
+        batch_lines=_head(batches),
+        carried=carried,
+        used=tuple(sorted(used)),
+        changed=tuple(sorted(changed)),
+    )
+
+
+def _head(loop: ast.For) -> tuple[int, int]:
+    return loop.lineno, loop.iter.end_lineno or loop.lineno
+
+
+def _refuse_lost(batches: ast.For, function: ast.FunctionDef) -> None:
     lost = _carried_by_batches(batches, function)
     if lost:
         raise NotPlain(
             f"{function.name}() carries {', '.join(lost)} from step to step, which only it could restore"
         )
-    return Plan(
-        epoch_line=epochs.lineno,
-        batch_line=batches.lineno,
-        loader=_loader(batches),
-        same_function=False,
-        carried=_carried(epochs, None),
-        used=_loaded(epochs),
-    )
 
 
 def _is_range(loop: ast.For) -> bool:
@@ -125,8 +140,8 @@ def _trains(loop: ast.For) -> bool:
     return {"backward", "step"} <= called
 
 
-def _loader(batches: ast.For) -> str:
-    """`loader`, `enumerate(loader)`, `tqdm(loader)`."""
+def _check_batches(batches: ast.For) -> None:
+    """`loader`, `enumerate(loader)`, `tqdm(loader)`; and it ends when the loader does."""
     expression: ast.expr = batches.iter
     if isinstance(expression, ast.Call) and expression.args:
         expression = expression.args[0]
@@ -134,7 +149,6 @@ def _loader(batches: ast.For) -> str:
         raise NotPlain(f"line {batches.lineno}: the loop over batches is not over a loader with a name")
     if _jumps_out(batches):
         raise NotPlain(f"line {batches.lineno}: the loop over batches can be left before its end")
-    return expression.id
 
 
 def _jumps_out(loop: ast.For) -> bool:
@@ -201,16 +215,14 @@ def _first(statements: Sequence[ast.stmt], name: str) -> str:
             continue
         if not _mentions(statement, name):
             continue
-        binds = isinstance(statement, ast.Assign) or (
-            isinstance(statement, ast.AnnAssign) and statement.value is not None
-        )
-        if not binds:
+        if isinstance(statement, ast.For) and not _mentions(statement.iter, name):
+            # A loop that runs no time at all leaves the name as it was; nothing is done with it then.
+            if _binds(statement.target, name):
+                return "bound"
+            return _first(statement.body, name) or "read"
+        if not isinstance(statement, ast.Assign) or _mentions(statement.value, name):
             return "read"
-        value = statement.value  # type: ignore[union-attr]
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]  # type: ignore[union-attr]
-        if value is not None and _mentions(value, name):
-            return "read"
-        return "bound" if any(_binds(target, name) for target in targets) else "read"
+        return "bound" if any(_binds(target, name) for target in statement.targets) else "read"
     return ""
 
 
@@ -237,8 +249,17 @@ def _target_names(loop: ast.For) -> set[str]:
     return {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
 
 
-def _loaded(loop: ast.For) -> tuple[str, ...]:
-    names = {
-        node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+def _loaded(top: ast.AST) -> set[str]:
+    return {
+        node.id for node in ast.walk(top) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
     }
-    return tuple(sorted(names))
+
+
+def _changed(top: ast.AST) -> Iterator[str]:
+    """Names whose object is changed in place where it can be seen."""
+    for node in ast.walk(top):
+        if not isinstance(node, (ast.Attribute, ast.Subscript)) or not isinstance(node.value, ast.Name):
+            continue
+        in_place = isinstance(node, ast.Attribute) and node.attr.endswith("_") and node.attr[-2:] != "__"
+        if in_place or isinstance(node.ctx, (ast.Store, ast.Del)):
+            yield node.value.id

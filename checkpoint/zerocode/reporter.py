@@ -1,6 +1,7 @@
 """Telling the supervisor about a script that has no `Session`: the same words, from the zero-code hook.
 
-Rule: one session per process speaks. The script's own comes first.
+Rule: one session per process speaks. The script's own comes first, then the one that drives its loops; a
+script with neither gets one that only reports.
 """
 
 from __future__ import annotations
@@ -9,32 +10,42 @@ from typing import Any
 
 from cotenant.checkpoint.session import Session
 
+NOT_ASKED = "checkpoints were not asked for (--checkpoint auto)"
+
 
 class Reporter:
     """Observes the hook's verdict and steps (see `cotenant.gradaccum.zerocode.Observer`)."""
 
-    def __init__(self) -> None:
-        self._session: Session | None = None
-        self._own_sessions = 0
-        self._watch_sessions()
+    def __init__(self, not_resumable: str = NOT_ASKED) -> None:
+        self.not_resumable = not_resumable
+        self._driving: Session | None = None
+        self._reporting: Session | None = None
+        self._sessions = 0
+        self._count_sessions()
+
+    def driven(self, session: Session | None, reason: str) -> None:
+        """The script's loops have begun, with a session or without one for this reason."""
+        self._driving, self.not_resumable = session, reason
 
     def decided(self, reason: str | None) -> None:
         """Before the first step is counted."""
-        if not self._own_sessions:
-            self._session = Session(accumulates=reason is None or reason)
+        if self._driving is not None:
+            self._driving.accumulation_known(reason)
+        elif not self._sessions:
+            self._reporting = Session(accumulates=reason is None or reason, resumable_note=self.not_resumable)
 
     def withdrawn(self, reason: str) -> None:
         """The hook has told the supervisor itself."""
 
     def stepped(self, optimizer: Any) -> None:
-        if self._session is not None:
-            self._session.step_done()
+        if self._reporting is not None:
+            self._reporting.step_done()
 
-    def _watch_sessions(self) -> None:
+    def _count_sessions(self) -> None:
         begin = Session.__init__
 
         def __init__(session: Session, *args: Any, **kwargs: Any) -> None:
-            self._own_sessions += 1
+            self._sessions += 1
             begin(session, *args, **kwargs)
 
         Session.__init__ = __init__  # type: ignore[method-assign]

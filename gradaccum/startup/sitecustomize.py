@@ -59,7 +59,7 @@ class Startup:
                 callback(module)
 
         with contextlib.suppress(AttributeError):  # a loader with slots: no hook, no harm
-            spec.loader.exec_module = exec_module
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 

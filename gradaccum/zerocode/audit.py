@@ -54,7 +54,7 @@ class Audit:
         self._passes.append(_Pass(began, _number_now(), outputs, name, ours))
 
     def twice(self) -> tuple[str, bool] | None:
-        """A gradient that will be differentiated again reaches into the forward passes: that is not followed."""
+        """A gradient that is differentiated again reaches into the forward passes: that is not followed."""
         return (TWICE, any(each.ours for each in self._passes)) if self._passes else None
 
     def side_channel(self, losses: Iterable[torch.Tensor]) -> tuple[str, bool] | None:
@@ -66,6 +66,7 @@ class Audit:
         outputs: frozenset[int] = frozenset().union(*(each.outputs for each in passes))
         waiting = [loss.grad_fn for loss in losses if loss.grad_fn is not None]
         seen = set(waiting)
+        found: _Pass | None = None
         while waiting:
             node = waiting.pop()
             number = int(node._sequence_nr())
@@ -73,12 +74,14 @@ class Audit:
                 continue
             at = bisect_right(starts, number) - 1
             if at >= 0 and number < passes[at].ended:
-                return SIDE_CHANNEL.format(passes[at].name), passes[at].ours
+                found = found or passes[at]
+                if passes[at].ours:
+                    return SIDE_CHANNEL.format(passes[at].name), True
             for following, _ in node.next_functions:
                 if following is not None and following not in seen:
                     seen.add(following)
                     waiting.append(following)
-        return None
+        return None if found is None else (SIDE_CHANNEL.format(found.name), False)
 
 
 def _number_now() -> int:

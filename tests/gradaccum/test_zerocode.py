@@ -31,8 +31,9 @@ def run(
     return folder / "saved.pt", gang.wait()
 
 
-def hooked(steps: int = STEPS, **more: str) -> dict[str, str]:
-    return {"COTENANT_ZERO_CODE": "accumulate", "COTENANT_ACCUMULATION_STEPS": str(steps), **more}
+def hooked(steps: int = STEPS, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    env = {"COTENANT_ZERO_CODE": "accumulate", "COTENANT_ACCUMULATION_STEPS": str(steps)}
+    return {**env, **(more or {})}
 
 
 def apart(left: Path, right: Path) -> float:
@@ -102,7 +103,7 @@ def test_bfloat16_differs_by_no_more_than_its_own_rounding(warm: Warm, tmp_path:
 def test_a_schedule_changes_s_while_the_script_runs(warm: Warm, tmp_path: Path) -> None:
     schedule = {"COTENANT_ACCUMULATION_SCHEDULE": "0:1,2:2,5:5"}
     plain, _ = run(warm, tmp_path / "plain", "classification")
-    split, (told,) = run(warm, tmp_path / "split", "classification", env=hooked(**schedule))
+    split, (told,) = run(warm, tmp_path / "split", "classification", env=hooked(more=schedule))
     assert told["parts"] == 3 * 3 + 4 * 9, "two steps whole, three in 2 parts, four in 5 parts"
     assert apart(plain, split) <= TOLERANCE
 
@@ -155,7 +156,7 @@ def test_the_supervisor_hears_what_the_script_can_do(
     warm: Warm, tmp_path: Path, kind: str, can: bool
 ) -> None:
     with Supervisor(tmp_path / "s", 1) as supervisor:
-        env = hooked(2, **supervisor.env(tmp_path / "root", attempt=1))
+        env = hooked(2, supervisor.env(tmp_path / "root", attempt=1))
         run(warm, tmp_path / "run", "refused", kind, env=env)
         (hello,) = supervisor.wait_for("hello")
         supervisor.wait_for("step", s=2 if can else 1, step=6)

@@ -49,7 +49,8 @@ class Aside(nn.Module):
         out = self.layer(x)
         if KIND == "attribute":
             self.extra = out.square().mean()
-        KEPT.append(out.square().mean())
+        else:
+            KEPT.append(out.square().mean())
         return out
 
 
@@ -100,7 +101,7 @@ for _ in range(6):
     KEPT.clear()
     optimizer.zero_grad()
     loss = model(x, y) if KIND == "scalar" else functional.cross_entropy(model(x), y)
-    loss = loss + sum(KEPT)
+    loss = loss + sum(KEPT) + getattr(first, "extra", 0.0)
     loss.backward()
     optimizer.step()
 drawn = torch.tensor([random.random(), float(torch.rand(()))])
