@@ -39,8 +39,9 @@ class Session:
     `set_epoch`. extra: a dict; values with state_dict/load_state_dict are saved once, random generators and
     plain values per rank (plain values are put back into the dict). root: where to save; by default
     COTENANT_CHECKPOINT_ROOT. accumulates: whether the script splits its batches, or why not.
-    resumable_note: why there is nothing to save, to be told where it is so. keep: how many checkpoints. idle_s_max: how long a save waits for ranks that do nothing. staging: rank 0 prepares
-    host memory as large as the state after the first step, so that background saves stall training less.
+    resumable_note: why nothing can be saved, where it is so. keep: how many checkpoints. idle_s_max: how long
+    a save waits for ranks that do nothing. staging: rank 0 prepares host memory as large as the state after
+    the first step, so that background saves stall training less.
     """
 
     def __init__(

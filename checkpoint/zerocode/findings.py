@@ -65,6 +65,7 @@ def look(frame: types.FrameType, plan: Plan) -> Findings:
     for name in dict.fromkeys((*plan.used, *plan.carried)):
         if name in scope:
             _sort(found, name, scope[name], name in plan.carried, name in plan.changed)
+    found.variables += [name for name in plan.carried if name not in scope]
     found.models = _roots(found.models)
     if not found.optimizers or not found.models:
         raise NotPlain("its loop names no optimizer and model that were made before it")

@@ -1,8 +1,9 @@
-"""The script's own loops, driven by a Session: `range` gives the epochs that are left, the loader its batches.
+"""The script's own loops, driven by a Session: `range` gives the epochs that are left, the loader batches.
 
-Rule: the script's text stays as it is, and so does everything but two of its names. Until its epoch loop begins,
-`range` in the script's own namespace is ours; `enumerate` stays ours, because it must go on counting where the
-interrupted epoch was. `DataLoader.__iter__` hands the training loop, and nobody else, the batches that are left.
+Rule: the script's text stays as it is, and so does everything but two of its names. Until its epoch loop
+begins, `range` in the script's own namespace is ours; `enumerate` stays ours, because it must go on counting
+where the interrupted epoch was. `DataLoader.__iter__` hands the training loop, and nobody else, the batches
+that are left.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
 from cotenant.checkpoint.session import Session
@@ -68,12 +70,12 @@ class Driver:
             del self._names["range"]
         try:
             findings = look(frame, self._plan)
+            self._variables = Variables(frame, findings.variables)
+            session = _session(findings, self._variables)
         except NotPlain as error:
             self._begun(None, str(error))
             return counted
-        self._variables = Variables(frame, findings.variables)
-        self._session = session = _session(findings, self._variables)
-        self._fresh = True
+        self._session, self._fresh = session, True
         self._begun(session, "")
         return self._epochs(session, counted)
 
@@ -118,7 +120,7 @@ class Driver:
         """In the middle of an epoch: what the script has just set for a new one was not part of it."""
         assert self._variables is not None
         for name, value in session.restored_extra.items():
-            self._variables[name] = value
+            self._variables[name] = value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def _session(findings: Findings, variables: Variables) -> Session:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import sys
+import types
+from pathlib import Path
 from typing import Any
 
 from cotenant.checkpoint import zerocode as reporting
@@ -27,12 +28,14 @@ def main() -> None:
         return part(self, *leaves)
 
     forward._Part.__call__ = counted  # type: ignore[method-assign]
+    script = types.ModuleType("__main__")
+    script.__file__, sys.modules["__main__"] = sys.argv[0], script
     words = [word for word in os.environ.get("COTENANT_ZERO_CODE", "").split(",") if word]
     standing = zerocode.install(None, words) if words else None
     if standing is not None:
         reporting.install(standing, words)
     try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        exec(compile(Path(sys.argv[0]).read_text(), sys.argv[0], "exec"), vars(script))
     finally:
         told["refused"] = standing.refused if standing is not None else None
         told["completed"] = PROGRESS.completed
