@@ -166,9 +166,13 @@ def _spec(values: dict[str, Any], launch: Launch) -> JobSpec:
 def _zero_code(values: dict[str, Any]) -> tuple[str, ...]:
     """What the hook is asked to do. A batch of unknown size is never split, nor is one that never shares."""
     how = values.get("accumulate", "auto")
-    if how == "never" or values.get("batch_size") is None or values.get("share") == "never":
-        return ()
-    return ("accumulate", "mean") if how == "mean" else ("accumulate",)
+    splits = how != "never" and values.get("batch_size") is not None and values.get("share") != "never"
+    words = {"accumulate": splits, "mean": splits and how == "mean", "checkpoint": _saves(values)}
+    return tuple(word for word, wanted in words.items() if wanted)
+
+
+def _saves(values: dict[str, Any]) -> bool:
+    return values.get("checkpoint") == "auto" and values.get("resumable") is not False
 
 
 def _name(argv: Sequence[str]) -> str:

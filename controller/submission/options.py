@@ -160,6 +160,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
         choice("auto", "mean", "never"),
         "whether a script's batches may be split without changing it (auto: where that is exact)",
     ),
+    Option(
+        "checkpoint",
+        "auto|never",
+        choice("auto", "never"),
+        "whether a script is saved and resumed without changing it (default: never)",
+    ),
     Option("share", "auto|never", choice("auto", "never"), "whether it may share its GPUs"),
     Option("class", "hp|spot", choice("hp", "spot"), "class hp is never preempted (default: spot)"),
     Option("gpu_type", "TYPE", one_word, "only on this type (see `cotenant nodes`)"),
