@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from cotenant.checkpoint import gang
+from cotenant.checkpoint.layout import CheckpointError, names_newest_first
+from cotenant.checkpoint.protocol import ENV_RESUME, RESUME_NONE
 from cotenant.checkpoint.session import Session
 
 NOT_ASKED = "checkpoints were not asked for (--checkpoint auto)"
@@ -32,6 +35,7 @@ class Reporter:
         if self._driving is not None:
             self._driving.accumulation_known(reason)
         elif not self._sessions:
+            self._refuse_to_start_again()
             self._reporting = Session(accumulates=reason is None or reason, resumable_note=self.not_resumable)
 
     def withdrawn(self, reason: str) -> None:
@@ -40,6 +44,16 @@ class Reporter:
     def stepped(self, optimizer: Any) -> None:
         if self._reporting is not None:
             self._reporting.step_done()
+
+    def _refuse_to_start_again(self) -> None:
+        """Checkpoints that cannot be used are an error that shows, not a fresh start."""
+        env = gang.environment()
+        if env.root is None or env.resume == RESUME_NONE or not names_newest_first(env.root, env.attempt):
+            return
+        raise CheckpointError(
+            f"there are checkpoints of this job in {env.root}, but the script cannot be resumed: "
+            f"{self.not_resumable}. Was it changed? Set {ENV_RESUME}={RESUME_NONE} to start afresh"
+        )
 
     def _count_sessions(self) -> None:
         begin = Session.__init__

@@ -15,6 +15,8 @@ import torch
 
 from tests.checkpoint.ranks import Supervisor, Warm, launch
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 HERE = Path(__file__).parent
 TOLERANCE = 1e-12
 STEPS = 4
