@@ -62,4 +62,4 @@ class Reporter:
             self._sessions += 1
             begin(session, *args, **kwargs)
 
-        Session.__init__ = __init__  # type: ignore[method-assign]
+        Session.__init__ = __init__  # type: ignore[method-assign, assignment]

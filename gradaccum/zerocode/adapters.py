@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any, Final
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
@@ -145,14 +145,15 @@ def in_smaller_batches(loader: DataLoader[Any], steps: int) -> DataLoader[Any]:
     if steps == 1:
         return loader
     size, sampler = loader.batch_size, loader.sampler
-    if size is None or isinstance(loader.dataset, IterableDataset) or not hasattr(sampler, "__len__"):
+    rows = len(sampler) if isinstance(sampler, Sized) else None
+    if size is None or isinstance(loader.dataset, IterableDataset) or rows is None:
         raise Unturned("the loader does not say the size of its batches")
     if size % steps:
         raise Unturned(f"a batch of {size} does not divide into {steps} parts")
     drop = loader.drop_last
-    if not drop and len(sampler) % size:
-        raise Unturned(f"the last batch of an epoch is smaller ({len(sampler) % size} of {size})")
-    kept = len(sampler) // size * size if drop else len(sampler)
+    if not drop and rows % size:
+        raise Unturned(f"the last batch of an epoch is smaller ({rows % size} of {size})")
+    kept = rows // size * size
     return DataLoader(
         loader.dataset,
         batch_sampler=BatchSampler(_First(sampler, kept), size // steps, drop_last=False),
