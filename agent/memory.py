@@ -46,7 +46,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     started: bool = False
     capabilities: bool = False
     accumulates: bool = False
-    """What was last reported of it; a job may find out later that it cannot."""
+    accumulates_note: str = ""
+    """What was last reported of it; a job may find out later."""
     first_step: bool = False
     durable_step: int = -1
     """The newest checkpoint reported."""

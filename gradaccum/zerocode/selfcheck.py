@@ -215,7 +215,7 @@ def _pulled_back(
     pairs = [(each, weight) for each, weight in zip(outputs, weights) if each.requires_grad]
     if not pairs:
         return []
-    found = torch.autograd.grad(
+    found: tuple[Any, ...] = torch.autograd.grad(
         [each for each, _ in pairs], wanted, [weight for _, weight in pairs], allow_unused=True
     )
     return [torch.zeros_like(p) if g is None else g.detach() for p, g in zip(wanted, found)]
