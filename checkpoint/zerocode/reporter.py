@@ -23,7 +23,7 @@ class Reporter:
         self.not_resumable = not_resumable
         self._driving: Session | None = None
         self._reporting: Session | None = None
-        self._sessions = 0
+        self._sessions: list[Session] = []
         self._count_sessions()
 
     def driven(self, session: Session | None, reason: str) -> None:
@@ -34,7 +34,10 @@ class Reporter:
         """Before the first step is counted."""
         if self._driving is not None:
             self._driving.accumulation_known(reason)
-        elif not self._sessions:
+        elif self._sessions:  # the script's own has said what it could know; a refusal is news
+            if reason is not None:
+                self._sessions[-1].accumulation_known(reason)
+        else:
             self._refuse_to_start_again()
             self._reporting = Session(accumulates=reason is None or reason, resumable_note=self.not_resumable)
 
@@ -59,7 +62,7 @@ class Reporter:
         begin = Session.__init__
 
         def __init__(session: Session, *args: Any, **kwargs: Any) -> None:
-            self._sessions += 1
+            self._sessions.append(session)
             begin(session, *args, **kwargs)
 
         Session.__init__ = __init__  # type: ignore[method-assign, assignment]

@@ -128,13 +128,16 @@ class Patches:
         self, original: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         standing = self.standing
+        if PROGRESS.explicit:  # the script splits its batches itself
+            self._restore("__call__", "compile", "backward", "grad")
+            return original(module, *args, **kwargs)
         if isinstance(module, DistributedDataParallel) or standing.refused is not None:
             return original(module, *args, **kwargs)  # inside DDP is the module we are looking for
         if not any(parameter.requires_grad for parameter in module.parameters()):
             return original(module, *args, **kwargs)
         call = self._call(original, module, args, kwargs)
         steps = self.standing.steps_now() if call is not None and call.rows > 1 else 1
-        if not (PROGRESS.explicit or standing.by_framework):
+        if not standing.by_framework:
             PROGRESS.last_steps = steps
         began = self.audit.begin()
         output, ours = None, False

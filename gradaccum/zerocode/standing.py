@@ -55,7 +55,7 @@ class Standing:
 
     def steps_now(self) -> int:
         """s for the forward pass that comes next."""
-        if self.refused is not None or self.by_framework or PROGRESS.explicit:
+        if self.refused is not None or self.by_framework:
             return 1
         return PROGRESS.steps_now()
 
