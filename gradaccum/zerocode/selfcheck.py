@@ -27,7 +27,6 @@ ROWS_MAX: Final = 5
 DOUBLED_BYTES_MAX: Final = 1 << 30
 """A larger model's parameters are not copied to float64; its own precision must do."""
 
-_FAILURES: Final = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError, AssertionError)
 _UNSUPPORTED: Final = {
     "FullyShardedDataParallel": "FullyShardedDataParallel shards its parameters between forward passes",
     "FSDPModule": "fully_shard shards its parameters between forward passes",
@@ -95,6 +94,7 @@ def _hooks(module: torch.nn.Module) -> str | None:
     return f"has a hook ({', '.join(names)}) that would see parts of batches" if names else None
 
 
+CHANGES: Final = "the forward pass changes {}: in parts it would change more often"
 _NOT_IN_DOUBLE: Final = "cannot be called in float64"
 
 
@@ -104,6 +104,11 @@ class _Quiet:
     def __init__(self, forward: Forward) -> None:
         self._forward = forward
         self.replaced: dict[str, torch.Tensor] | None = None
+
+    def buffer_versions(self, module: torch.nn.Module) -> dict[str, int]:
+        """Of those that stand in for the module's own: its footprints say nothing of them."""
+        replaced = self.replaced or {}
+        return {name: replaced[name]._version for name, _ in module.named_buffers() if name in replaced}
 
     def __call__(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         with Still(), inside():
@@ -145,7 +150,9 @@ def _in_double(quiet: _Quiet, module: torch.nn.Module, few: Call) -> str | None:
     wanted = [quiet.replaced[name] for name, p in module.named_parameters() if p.requires_grad]
     try:
         return _compared(quiet, module, doubled, wanted, exactness.TOLERANCE[torch.float64])
-    except _FAILURES:
+    except Uncut as error:
+        return str(error)
+    except Exception:  # noqa: BLE001  # The module is foreign, and the script never asked for float64.
         return _NOT_IN_DOUBLE
     finally:
         quiet.replaced = None
@@ -161,7 +168,7 @@ def _in_own_precision(quiet: _Quiet, module: torch.nn.Module, few: Call) -> str 
         return _compared(quiet, module, few, wanted, tolerance)
     except Uncut as error:
         return str(error)
-    except _FAILURES as error:
+    except Exception as error:  # noqa: BLE001  # A check must not end the script, whatever it meets.
         return f"it could not be checked on a few rows of a batch ({type(error).__name__}: {error})"
 
 
@@ -172,12 +179,16 @@ def _compared(
     _reseed()
     quiet(module, *args, **kwargs)  # what is only computed at the first call is there from now on
     before = footprints(module)
+    buffers = quiet.buffer_versions(module)
     versions = [leaf._version for leaf in few.leaves if isinstance(leaf, torch.Tensor)]
     _reseed()
     whole = quiet(module, *args, **kwargs)
     for name, now in footprints(module).items():
         if before.get(name) != now:
-            return f"the forward pass changes {name}: in parts it would change more often"
+            return CHANGES.format(name)
+    for name, version in quiet.buffer_versions(module).items():
+        if buffers[name] != version:
+            return CHANGES.format(name)
     if versions != [leaf._version for leaf in few.leaves if isinstance(leaf, torch.Tensor)]:
         return "the forward pass changes its inputs in place"
     _reseed()

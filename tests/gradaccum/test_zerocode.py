@@ -117,6 +117,8 @@ REFUSED = {
     "shuffled": "its rows depend on each other",
     "counting": "the forward pass changes 0.calls",
     "attribute": "the forward pass changes 0.extra",
+    "buffer": "the forward pass changes 0.seen",
+    "states": "it returns 2 rows for 3 samples",
     "inplace": "the forward pass changes its inputs in place",
     "scalar": "one number for the whole batch",
     "hook": "has a hook (",
@@ -131,6 +133,13 @@ def test_what_would_differ_is_refused_and_runs_untouched(warm: Warm, tmp_path: P
     assert REFUSED[kind] in told["refused"]
     assert told["parts"] == 0
     assert apart(plain, left) == 0.0, "a refused script must run as if nobody had looked at it"
+
+
+@pytest.mark.parametrize("kind", ["dropout", "droppath"])
+def test_noise_is_no_reason_to_refuse(warm: Warm, tmp_path: Path, kind: str) -> None:
+    _, (told,) = run(warm, tmp_path, "refused", kind, env=hooked(3))
+    assert told["refused"] is None
+    assert told["parts"] == 6 * 5
 
 
 def test_a_loss_kept_aside_is_found_in_the_graph_before_its_gradient_is_wrong(

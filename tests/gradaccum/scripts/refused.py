@@ -26,6 +26,32 @@ class Counting(nn.Module):
         return x / (1 + 0.1 * self.calls)
 
 
+class Buffered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        self.seen += 1
+        return x
+
+
+class DropPath(nn.Module):
+    def forward(self, x):
+        return x * x.new_empty((len(x), 1)).bernoulli_(0.8) / 0.8
+
+
+class States(nn.Module):
+    """Returns a recurrent state as well, whose rows are layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(6, 6, num_layers=2, batch_first=True)
+
+    def forward(self, x):
+        return self.rnn(x.unsqueeze(1))
+
+
 class Loss(nn.Module):
     """Returns its loss, which compares rows."""
 
@@ -75,7 +101,8 @@ class Shared(nn.Module):
         return self.layer(x.unsqueeze(1)).squeeze(1)
 
 
-torch.set_default_dtype(torch.float64)
+SINGLE = {"buffer", "dropout", "droppath", "states"}
+torch.set_default_dtype(torch.float32 if KIND in SINGLE else torch.float64)
 torch.manual_seed(12)
 random.seed(12)
 first = {
@@ -87,10 +114,15 @@ first = {
     "shuffled": Shuffled,
     "inplace": InPlace,
     "shared": Shared,
+    "buffer": Buffered,
+    "dropout": lambda: nn.Dropout(0.3),
+    "droppath": DropPath,
 }.get(KIND, nn.Identity)()
 model = nn.Sequential(first, nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
 if KIND == "scalar":
     model = Loss(model)
+if KIND == "states":
+    model = States()
 if KIND == "hook":
     model[1].register_forward_hook(lambda module, args, out: KEPT.append(out.square().mean()))
 if KIND == "compiled":
@@ -100,7 +132,12 @@ for _ in range(6):
     x, y = torch.randn(12, 6), torch.randint(0, 3, (12,))
     KEPT.clear()
     optimizer.zero_grad()
-    loss = model(x, y) if KIND == "scalar" else functional.cross_entropy(model(x), y)
+    if KIND == "scalar":
+        loss = model(x, y)
+    elif KIND == "states":
+        loss = model(x)[0].square().mean()
+    else:
+        loss = functional.cross_entropy(model(x), y)
     loss = loss + sum(KEPT) + getattr(first, "extra", 0.0)
     loss.backward()
     optimizer.step()
