@@ -43,7 +43,7 @@ def test_an_unchanged_script_is_preempted_and_ends_as_if_it_had_not_been(person:
     attempts = person.show(job)["attempts"]
     assert len(attempts) == 2
     assert attempts[1]["exact"] is True
-    assert attempts[1]["start_step"] == attempts[0]["end_step"] > 20
+    assert attempts[1]["start_step"] == attempts[0]["end_step"] > 0
     assert found["accumulates_note"].startswith("Sequential: 1: BatchNorm1d in training mode")
 
     assert person.python(str(script), "plain.pt").code == 0
