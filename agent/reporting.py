@@ -37,11 +37,9 @@ def from_status(attempt: Attempt, status: Status, host_id: HostId) -> Iterator[T
     if status.started and not attempt.started:
         attempt = msgspec.structs.replace(attempt, started=True)
         yield AttemptStarted(job_id=job_id, attempt=number, host_id=host_id), attempt
-    told, known = (
-        (attempt.accumulates, attempt.accumulates_note),
-        (status.accumulates, status.accumulates_note),
-    )
-    if status.resumable is not None and (not attempt.capabilities or told != known):
+    said = (attempt.accumulates, attempt.accumulates_note)
+    known = (status.accumulates, status.accumulates_note)
+    if status.resumable is not None and (not attempt.capabilities or said != known):
         attempt = msgspec.structs.replace(
             attempt, capabilities=True, accumulates=known[0], accumulates_note=known[1]
         )

@@ -35,7 +35,7 @@ def hold_for_a_proposal() -> None:
             time.sleep(0.002)
         return session
 
-    loop._session = held
+    loop._session = held  # type: ignore[assignment]
 
 
 def main() -> None:
