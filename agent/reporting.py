@@ -37,11 +37,15 @@ def from_status(attempt: Attempt, status: Status, host_id: HostId) -> Iterator[T
     if status.started and not attempt.started:
         attempt = msgspec.structs.replace(attempt, started=True)
         yield AttemptStarted(job_id=job_id, attempt=number, host_id=host_id), attempt
-    said = (attempt.accumulates, attempt.accumulates_note)
-    known = (status.accumulates, status.accumulates_note)
+    said = (attempt.resumable, attempt.accumulates, attempt.accumulates_note)
+    known = (status.resumable, status.accumulates, status.accumulates_note)
     if status.resumable is not None and (not attempt.capabilities or said != known):
         attempt = msgspec.structs.replace(
-            attempt, capabilities=True, accumulates=known[0], accumulates_note=known[1]
+            attempt,
+            capabilities=True,
+            resumable=status.resumable,
+            accumulates=status.accumulates,
+            accumulates_note=status.accumulates_note,
         )
         hello = CapabilitiesSeen(
             job_id=job_id,

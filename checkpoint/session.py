@@ -366,6 +366,17 @@ class Session:
             self._hello.update(accumulates=reason is None, accumulates_note=reason or "")
             self._channel.tell(protocol.HELLO, **self._hello)
 
+    def keep_within_epochs(self) -> None:
+        """Never stop at the last step of an epoch, however short: what follows could need its last batch."""
+        self._agreement.epoch_batches_min = 2
+
+    def cannot_resume(self, reason: str) -> None:
+        """It has turned out that what was saved here could not be resumed."""
+        self._agreement.can_save = False
+        if self._channel is not None:
+            self._hello.update(resumable=False, resumable_note=reason)
+            self._channel.tell(protocol.HELLO, **self._hello)
+
     def _accumulates(self, said: bool | str | None) -> tuple[bool, str]:
         if isinstance(said, str):
             return False, said

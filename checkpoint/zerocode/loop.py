@@ -75,6 +75,7 @@ class Driver:
         except NotPlain as error:
             self._begun(None, str(error))
             return counted
+        session.keep_within_epochs()
         self._session, self._fresh = session, True
         self._begun(session, "")
         return self._epochs(session, counted)
@@ -111,6 +112,10 @@ class Driver:
         else:
             return None
         self._open = True
+        batches = len(loader) if _has_length(loader) else None
+        if batches is None or batches < 2:
+            said = "does not say how many batches it has" if batches is None else "has one batch only"
+            session.cannot_resume(f"its loader {said}, so it could not be stopped within an epoch")
         if self._fresh and session.resumed is not None and session.batch > 0:
             self._put_back_again(session)
         self._fresh = False
@@ -134,6 +139,14 @@ def _session(findings: Findings, variables: Variables) -> Session:
         extra=variables,
         accumulates="it is not known before the first step",
     )
+
+
+def _has_length(loader: Any) -> bool:
+    try:
+        len(loader)
+    except TypeError:  # over an iterable dataset
+        return False
+    return True
 
 
 def _patch_loader(driver: Driver) -> None:

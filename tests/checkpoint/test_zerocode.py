@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from cotenant.checkpoint.agreement import Agreement, Confirm
+from cotenant.checkpoint.protocol import Order
 from cotenant.checkpoint.zerocode.pattern import NotPlain, Plan, plan_of
 from tests.checkpoint.ranks import Gang, Supervisor, Warm, launch
 
@@ -205,3 +207,34 @@ def test_two_ranks_in_parts_stop_and_resume_together(warm: Warm, tmp_path: Path)
     assert stopped_at == 2
     for rank in range(2):
         assert_equal(tmp_path / "whole" / f"saved.pt.{rank}", tmp_path / "second" / f"saved.pt.{rank}")
+
+
+def test_a_script_is_never_stopped_at_the_end_of_an_epoch(tmp_path: Path) -> None:
+    """What comes there, printing the last loss for example, needs a batch before it."""
+    agreement = Agreement(completed=3)
+    agreement.epoch = (7, 7)
+    propose = {"kind": "stop_at", "phase": "propose"}
+    assert answered(agreement.receive(Order(proposal=1, step=7, **propose))), "short epochs are not looked at"
+    agreement.epoch_batches_min = 2  # as `Session.keep_within_epochs` has it
+    for proposal, step in ((2, 7), (3, 14)):
+        assert not answered(agreement.receive(Order(proposal=proposal, step=step, **propose)))
+    assert answered(agreement.receive(Order(proposal=4, step=8, **propose)))
+
+
+def answered(confirm: Confirm | None) -> bool:
+    assert confirm is not None
+    return confirm.ok
+
+
+def test_one_batch_per_epoch_cannot_be_resumed_and_says_so(warm: Warm, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    text = (HERE / "scripts" / "plain.py").read_text()
+    script.write_text(text.replace("batch_size=8", "batch_size=53"))
+    with Supervisor(tmp_path / "s", 1) as supervisor:
+        env = supervisor.env(tmp_path / "root", 1, COTENANT_ZERO_CODE="checkpoint")
+        saved = str(tmp_path / "saved.pt")
+        launch(warm, HOOKED, tmp_path / "run", str(script), saved, env=env).wait()
+        supervisor.wait_for("first_step")
+    hellos = [word for word in supervisor.heard if word["m"] == "hello"]
+    assert (hellos[0]["resumable"], hellos[-1]["resumable"]) == (True, False)
+    assert hellos[-1]["resumable_note"].startswith("its loader has one batch only")
