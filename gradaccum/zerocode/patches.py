@@ -30,6 +30,9 @@ from cotenant.gradaccum.zerocode.audit import Audit
 from cotenant.gradaccum.zerocode.forward import DEPTH, inside, split_forward
 from cotenant.gradaccum.zerocode.standing import Standing
 
+SEARCH_STEPS: Final = 8
+"""After so many steps no new module is looked for: every call of every module would go on paying for it."""
+
 WITHOUT_ROWS: Final = "it is called without a tensor that has rows"
 
 
@@ -41,6 +44,7 @@ class Patches:
         self.audit = Audit()
         self._to_check: dict[torch.nn.Module, _Kept] = {}
         self._originals: list[tuple[Any, str, Any, Any]] = []
+        self._steps = 0
         self._hook: Any = None
 
     def enter(self) -> None:
@@ -64,15 +68,19 @@ class Patches:
         self._to_check.clear()
 
     def _restore(self, *names: str) -> None:
-        for holder, name, ours, original in self._originals:
-            if name in names and getattr(holder, name) is ours:
-                setattr(holder, name, original)
+        for holder, name, ours, own in self._originals:
+            if name not in names or vars(holder).get(name) is not ours:
+                continue
+            if own is None:
+                delattr(holder, name)
+            else:
+                setattr(holder, name, own)
 
     def _replace(self, holder: Any, name: str, around: Callable[[Any], Any]) -> None:
-        original = getattr(holder, name)
-        ours = around(original)
+        ours = around(getattr(holder, name))
+        own = vars(holder).get(name)  # None: a class that inherits it
         setattr(holder, name, ours)
-        self._originals.append((holder, name, ours, original))
+        self._originals.append((holder, name, ours, own))
 
     # What stands in each place.
 
@@ -112,6 +120,15 @@ class Patches:
             self._restore("backward", "grad")
         self._check_kept()
         self.standing.optimizer_stepped(optimizer)
+        self._steps += 1
+        if self._steps == SEARCH_STEPS and self.standing.refused is None:
+            self._end_search()
+
+    def _end_search(self) -> None:
+        """From now on only calls of the classes that were found come by here."""
+        self._restore("__call__")
+        for kind in {type(module) for module in self.standing.good}:
+            self._replace(kind, "__call__", self._calls)
 
     def _check_kept(self) -> None:
         """The modules that were seen in this step for the first time, on the rows kept of their batches."""
