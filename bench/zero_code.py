@@ -65,7 +65,7 @@ def stepping(width: int, depth: int, explicit: bool = False) -> Callable[[], obj
         if explicit:
             gradaccum.backward(model, loss, x, y)
         else:
-            loss(x, y).backward()
+            loss(x, y).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     return step
