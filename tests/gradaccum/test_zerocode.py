@@ -175,3 +175,13 @@ def test_the_supervisor_hears_what_the_script_can_do(
     assert hello["accumulates"] is can
     assert ("BatchNorm1d" in hello["accumulates_note"]) is not can
     assert hello["resumable"] is False
+
+
+def test_a_script_that_splits_its_own_batches_is_left_alone(warm: Warm, tmp_path: Path) -> None:
+    trainer = HERE.parent / "checkpoint" / "trainer.py"
+    steps = {"COTENANT_ACCUMULATION_STEPS": "2"}
+    (plain,) = launch(warm, trainer, tmp_path / "plain", "--epochs", "1", env=steps).wait()
+    gang = launch(warm, HERE / "hooked.py", tmp_path / "hooked", str(trainer), "--epochs", "1", env=hooked(2))
+    (told,) = gang.wait()
+    assert (told["parts"], told["refused"]) == (0, None)
+    assert f'"sha256": "{plain["sha256"]}"' in gang.output()
