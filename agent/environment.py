@@ -8,12 +8,16 @@ ours and wins; what only helps (OMP_NUM_THREADS, HOME, the network interface) yi
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from cotenant.agent.launchers import Meeting, host_command, launcher_of, meeting_environment
 from cotenant.agent.records import Order, RankOrder
 from cotenant.controller.wire import job as protocol
+
+STARTUP: Final = "cotenant/gradaccum/startup"
+"""In the job-side folder: what every interpreter of a job runs first that asked for the zero-code hook."""
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +103,8 @@ def _network(order: Order) -> dict[str, str]:
 
 def _python_path(order: Order) -> dict[str, str]:
     own = order.launch.env.get("PYTHONPATH", "")
-    parts = [part for part in (order.jobside_path, own) if part]
+    hook = f"{order.jobside_path}/{STARTUP}" if order.launch.zero_code else ""
+    parts = [part for part in (hook, order.jobside_path, own) if part]
     return {"PYTHONPATH": ":".join(parts)} if parts else {}
 
 
@@ -143,6 +148,8 @@ def _protocol_words(order: Order, socket: Path) -> dict[str, str]:
         words[protocol.ENV_TRIALS] = "1"
     if order.sub_batch is not None:
         words[protocol.ENV_SUB_BATCH] = str(order.sub_batch)
+    if order.launch.zero_code:
+        words[protocol.ENV_ZERO_CODE] = ",".join(order.launch.zero_code)
     if order.memory_fraction is not None:
         words[protocol.ENV_MEMORY_FRACTION] = str(order.memory_fraction)
     return words

@@ -45,6 +45,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """A save was asked for and its supervisor has not been told yet."""
     started: bool = False
     capabilities: bool = False
+    resumable: bool = False
+    accumulates: bool = False
+    accumulates_note: str = ""
+    """What was last reported of it; a job may find out later."""
     first_step: bool = False
     durable_step: int = -1
     """The newest checkpoint reported."""

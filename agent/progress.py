@@ -54,6 +54,8 @@ class Progress:
         return self.change(
             resumable=resumable,
             accumulates=all(each.accumulates for each in words),
+            accumulates_note=next((each.accumulates_note for each in words if each.accumulates_note), ""),
+            resumable_note=next((each.resumable_note for each in words if each.resumable_note), ""),
             start_step=first.step,
             exact=None if first.exact is None else all(each.exact is not False for each in words),
             note=next((each.note for each in words if each.note), ""),
@@ -86,6 +88,8 @@ class Progress:
 
     def failed(self, word: Failed) -> bool:
         self.note(f"{word.what}: {word.error}")
+        if word.what == "accumulate":  # What it said it could do, it cannot: a later word counts.
+            self.change(accumulates=False, accumulates_note=word.error[:FAILURE_CHARS])
         return self.change(saving=False) if word.what == "save" else True
 
     def note(self, text: str) -> None:

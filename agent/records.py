@@ -112,6 +112,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     resumable: bool | None = None
     """From the job's hello; None = no hello (yet)."""
     accumulates: bool = False
+    accumulates_note: str = ""
+    resumable_note: str = ""
     start_step: int = 0
     exact: bool | None = None
     """Whether the resume is exact; None = this attempt resumed nothing."""
@@ -158,3 +160,5 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile | None = None
     profile_no: int = 0
     profile_complete: bool = False
+    accumulates_note: str = ""
+    resumable_note: str = ""

@@ -38,8 +38,16 @@ def from_status(attempt: Attempt, status: Status, host_id: HostId, device_type: 
     if status.started and not attempt.started:
         attempt = msgspec.structs.replace(attempt, started=True)
         yield AttemptStarted(job_id=job_id, attempt=number, host_id=host_id), attempt
-    if status.resumable is not None and not attempt.capabilities:
-        attempt = msgspec.structs.replace(attempt, capabilities=True)
+    said = (attempt.resumable, attempt.accumulates, attempt.accumulates_note)
+    known = (status.resumable, status.accumulates, status.accumulates_note)
+    if status.resumable is not None and (not attempt.capabilities or said != known):
+        attempt = msgspec.structs.replace(
+            attempt,
+            capabilities=True,
+            resumable=status.resumable,
+            accumulates=status.accumulates,
+            accumulates_note=status.accumulates_note,
+        )
         hello = CapabilitiesSeen(
             job_id=job_id,
             attempt=number,
@@ -49,6 +57,8 @@ def from_status(attempt: Attempt, status: Status, host_id: HostId, device_type: 
             step=status.start_step,
             exact=status.exact,
             note=status.note,
+            accumulates_note=status.accumulates_note,
+            resumable_note=status.resumable_note,
         )
         yield hello, attempt
     if status.first_step is not None and not attempt.first_step:
@@ -78,6 +88,8 @@ def from_result(attempt: Attempt, result: Result, host_id: HostId, device_type: 
         attempt=result.attempt,
         resumable=result.resumable,
         accumulates=result.accumulates,
+        accumulates_note=result.accumulates_note,
+        resumable_note=result.resumable_note,
         first_step=result.first_step,
         durable=result.durable,
         profile=result.profile,

@@ -511,6 +511,8 @@ class Supervision:
                     profile=status.profile,
                     profile_no=status.profile_no,
                     profile_complete=status.profile_complete,
+                    accumulates_note=status.accumulates_note,
+                    resumable_note=status.resumable_note,
                 )
             )
         )

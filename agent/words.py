@@ -39,6 +39,10 @@ class Hello(RankWord, frozen=True, kw_only=True, tag=protocol.HELLO):
     """What differs."""
     turns: bool = False
     """It can be asked to use another s for a while."""
+    accumulates_note: Annotated[str, Meta(max_length=1000)] = ""
+    """Why it cannot accumulate."""
+    resumable_note: Annotated[str, Meta(max_length=1000)] = ""
+    """Why it cannot resume."""
 
 
 class FirstStep(RankWord, frozen=True, kw_only=True, tag=protocol.FIRST_STEP):

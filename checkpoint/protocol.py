@@ -25,6 +25,7 @@ ENV_SOCKET: Final = "COTENANT_SOCKET"
 ENV_RESUME: Final = "COTENANT_RESUME"
 ENV_MEMORY_FRACTION: Final = "COTENANT_MEMORY_FRACTION"
 ENV_TRIALS: Final = "COTENANT_TRIALS"
+ENV_ZERO_CODE: Final = "COTENANT_ZERO_CODE"
 
 DATAGRAM_BYTES_MAX: Final = 4096
 DECISION_TIMEOUT_S: Final = 30.0
@@ -125,6 +126,8 @@ class Environment:
     attempt: int | None
     root: Path | None
     socket: Path | None
+    zero_code: bool
+    """The script knows nothing of us: what it does with its batches is only seen as it happens."""
     resume: str | None
     rank: int
     world_size: int
@@ -139,6 +142,7 @@ class Environment:
             attempt=_number(env, ENV_ATTEMPT, least=1),
             root=Path(env[ENV_CHECKPOINT_ROOT]) if env.get(ENV_CHECKPOINT_ROOT) else None,
             socket=Path(env[ENV_SOCKET]) if env.get(ENV_SOCKET) else None,
+            zero_code=bool(env.get(ENV_ZERO_CODE)),
             resume=env.get(ENV_RESUME) or None,
             rank=_number(env, "RANK", least=0) or 0,
             world_size=_number(env, "WORLD_SIZE", least=1) or 1,

@@ -40,9 +40,10 @@ class Session:
     model, optimizer, lr_scheduler: one object, or a list of them. scaler: a GradScaler. sampler: gets
     `set_epoch`. extra: a dict; values with state_dict/load_state_dict are saved once, random generators and
     plain values per rank (plain values are put back into the dict). root: where to save; by default
-    COTENANT_CHECKPOINT_ROOT. accumulates: whether the script splits its batches with `gradaccum`. keep: how
-    many checkpoints. idle_s_max: how long a save waits for ranks that do nothing. staging: rank 0 prepares
-    host memory as large as the state after the first step, so that background saves stall training less.
+    COTENANT_CHECKPOINT_ROOT. accumulates: whether the script splits its batches, or why not.
+    resumable_note: why nothing can be saved, where it is so. keep: how many checkpoints. idle_s_max: how long
+    a save waits for ranks that do nothing. staging: rank 0 prepares host memory as large as the state after
+    the first step, so that background saves stall training less.
     """
 
     def __init__(
@@ -55,7 +56,8 @@ class Session:
         extra: Extra | None = None,
         *,
         root: str | Path | None = None,
-        accumulates: bool | None = None,
+        accumulates: bool | str | None = None,
+        resumable_note: str = "",
         keep: int = KEEP,
         idle_s_max: float = IDLE_S_MAX,
         staging: bool = True,
@@ -73,6 +75,10 @@ class Session:
         self._loss: Any = None
         self._stage = staging
         self._first = True
+        self._resumable_note = resumable_note
+        self._hello: dict[str, Any] = {}
+        self.restored_extra: dict[str, Any] = {}
+        """What a resume has put into `extra` (plain values only), as it was loaded."""
         self._saver: Saver | None = None
         self._channel: Channel | None = None
         self._progress: Progress | None = None
@@ -105,6 +111,11 @@ class Session:
     def epoch(self) -> int:
         """The current epoch, from 0."""
         return self._cursor.position.epoch
+
+    @property
+    def batch(self) -> int:
+        """Batches this rank has consumed in the current epoch; negative if it is not known yet."""
+        return self._cursor.position.batch
 
     @property
     def samples(self) -> int:
@@ -357,6 +368,7 @@ class Session:
         if manifest.world_size == env.world_size:
             differences += self._state.replay_gradient_order(loaded.shared, env.world_size)
         differences += self._state.load(loaded.shared, own, loaded.own_is_mine)
+        self.restored_extra = dict(own["extra"])
         differences += facts.differences(manifest.facts, self._facts())
         if self._state.on_cuda and not torch.are_deterministic_algorithms_enabled():
             differences.append(facts.CUDA_NOTE)
@@ -380,20 +392,45 @@ class Session:
         ordered = self._counter.ordered_at
         self._agreement.agree(turn for turn in turns if turn.s >= ordered(turn.start))
 
-    def _introduce(self, channel: Channel, accumulates: bool | None) -> None:
+    def _introduce(self, channel: Channel, accumulates: bool | str | None) -> None:
         """Say hello, once all that it says is known."""
         self._agreement.completed = self.step
         fields: dict[str, Any] = {"world_size": self._env.world_size, "step": self.step}
-        fields["turns"] = channel.open()
-        fields["resumable"] = fields["turns"] and self._agreement.can_save
+        is_open = channel.open()
+        # A script that knows nothing of us ends with an error where a later batch cannot be split: that is
+        # not risked for a mere measurement.
+        fields["turns"] = is_open and not self._env.zero_code
+        fields["resumable"] = is_open and self._agreement.can_save
         fields["accumulates"], fields["accumulates_note"] = self._accumulates(accumulates)
         if self.resumed is not None:
             fields["resumed_from"] = self.resumed.name
             fields["exact"], fields["note"] = self.resumed.exact, self.resumed.note
+        if not fields["resumable"] and self._resumable_note:
+            fields["resumable_note"] = self._resumable_note
         channel.tell(protocol.HELLO, **fields)
+        self._hello = fields
         self._progress = Progress(channel, self.step)
 
-    def _accumulates(self, said: bool | None) -> tuple[bool, str]:
+    def accumulation_known(self, reason: str | None) -> None:
+        """What was not known when the session was made: batches can be split (None), or why not."""
+        if self._channel is not None:
+            self._hello.update(accumulates=reason is None, accumulates_note=reason or "")
+            self._channel.tell(protocol.HELLO, **self._hello)
+
+    def keep_within_epochs(self) -> None:
+        """Never stop at the last step of an epoch, however short: what follows could need its last batch."""
+        self._agreement.epoch_batches_min = 2
+
+    def cannot_resume(self, reason: str) -> None:
+        """It has turned out that what was saved here could not be resumed."""
+        self._agreement.can_save = False
+        if self._channel is not None:
+            self._hello.update(resumable=False, resumable_note=reason)
+            self._channel.tell(protocol.HELLO, **self._hello)
+
+    def _accumulates(self, said: bool | str | None) -> tuple[bool, str]:
+        if isinstance(said, str):
+            return False, said
         accumulation = gang.accumulation()
         if said is not None or accumulation is None:
             return bool(said), ""

@@ -5,15 +5,35 @@ s = 1, and outside cotenant, `split` and `backward` do what the plain loop does.
 
 Neither this package nor `cotenant.checkpoint` imports the other. `checkpoint` finds this one in `sys.modules`
 and uses `PROGRESS` (how many steps are complete, the latest s and loss), `steps_at` and `refusal`.
+
+What needs torch is imported when it is asked for: `python -m cotenant.gradaccum.launch` must not load it
+before the script does.
 """
 
 from __future__ import annotations
 
-from cotenant.gradaccum.exactness import Refused, refusal
-from cotenant.gradaccum.schedule import PROGRESS, Schedule
-from cotenant.gradaccum.split import backward, split
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["PROGRESS", "Refused", "Schedule", "backward", "configure", "refusal", "split"]
+from cotenant.gradaccum.schedule import PROGRESS, Schedule
+
+if TYPE_CHECKING:
+    from cotenant.gradaccum.exactness import Refused, refusal
+    from cotenant.gradaccum.explicit import backward, split
+
+__all__ = ["PROGRESS", "Refused", "Schedule", "backward", "configure", "refusal", "split", "steps_at"]
+
+_HOME = {"Refused": "exactness", "refusal": "exactness", "backward": "explicit", "split": "explicit"}
+
+
+def __getattr__(name: str) -> Any:
+    """The parts that need torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    module = importlib.import_module(f"{__name__}.{_HOME[name]}")
+    globals()[name] = value = getattr(module, name)
+    return value
 
 
 def configure(schedule: Schedule | None) -> None:

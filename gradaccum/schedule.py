@@ -78,6 +78,8 @@ class Progress:
     """Someone else counts steps (a checkpoint Session); else the end of each `split` is one."""
     last_steps: int = 1
     last_loss: Any = None
+    explicit: bool = False
+    """The script splits its batches itself with `split` or `backward`: nobody else may."""
 
     trials: bool = field(default_factory=lambda: os.environ.get(ENV_TRIALS) == "1")
     """The supervisor may try other s: what is not exact then is left alone instead of being an error."""

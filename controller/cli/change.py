@@ -5,16 +5,21 @@ Rule: the answer says what was asked for, not that it has happened; `wait` and `
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
+import msgspec
 import typer
 
 from cotenant.controller.cli import output, screen
 from cotenant.controller.cli.asking import asking
 from cotenant.controller.cli.completion import complete_job
 from cotenant.controller.cli.output import EndpointFlag, JsonFlag
+from cotenant.controller.cli.problem import FAILED, Problem
+from cotenant.controller.cli.verify import STEPS, verify
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.wire.clients import ChangeJobs
+
+VERIFY: Final = "verify"
 
 JobsArgument = Annotated[
     list[str],
@@ -64,14 +69,44 @@ def preempt(jobs: JobsArgument, as_json: JsonFlag = False, endpoint: EndpointFla
     _change("preempt", jobs, as_json, endpoint)
 
 
-def checkpoint(jobs: JobsArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+def checkpoint(
+    jobs: JobsArgument,
+    as_json: JsonFlag = False,
+    endpoint: EndpointFlag = None,
+    steps: Annotated[int, typer.Option(min=2, help="With verify: how many optimizer steps.")] = STEPS,
+) -> None:
     """Save running jobs; they go on. `cotenant show JOB` names the step that is safe.
+
+    `checkpoint verify -- CMD` tries out on this machine whether a command can be resumed: it is run, stopped
+    half way, resumed, and compared with a run that was not stopped.
 
     For example:
 
       cotenant checkpoint 7
+      cotenant checkpoint verify --steps 40 -- python train.py
     """
+    if jobs[0] == VERIFY:
+        _verify(jobs[1:], steps, as_json)
+        return
     _change("checkpoint", jobs, as_json, endpoint)
+
+
+def _verify(command: list[str], steps: int, as_json: bool) -> None:
+    if not command:
+        raise Problem("usage", "verify needs a command", "put it behind `--`, as in: -- python train.py")
+    result = verify(command, steps)
+    if as_json:
+        output.write_json({"schema": "checkpoint-verify/1", **msgspec.to_builtins(result)})
+    elif result.ok:
+        kind = "exact" if result.exact else f"equivalent ({result.reason})"
+        print(
+            f"resumable: stopped after step {result.stopped_at} and resumed, its parameters after step "
+            f"{result.steps} are those of a run that was not stopped, bit for bit; it calls the resume {kind}"
+        )
+    else:
+        print(f"not resumable: {result.reason}")
+    if not result.ok:
+        raise typer.Exit(FAILED)
 
 
 def _change(

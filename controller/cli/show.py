@@ -123,7 +123,13 @@ def _standing(reply: Shown, wall: Wall) -> Iterator[tuple[str, str]]:
     yield "progress", _progress(reply)
     yield "profile", _profile(reply)
     if job.ended_s is None:
-        yield "resumable", f"yes, from step {job.durable_step}" if job.resumable else "no"
+        yield "resumable", _resumable(job)
+
+
+def _resumable(job: JobView) -> str:
+    if job.resumable:
+        return f"yes, from step {job.durable_step}"
+    return f"no: {job.resumable_note}" if job.resumable_note else "no"
 
 
 def _in_vain(job: JobView) -> str:
@@ -169,7 +175,8 @@ def _source(source: str) -> str:
 def _accumulation(reply: Shown) -> str:
     job = reply.job
     if job.accumulation_steps == 1:
-        return f"none, the whole batch of {job.sub_batch} at once" if job.sub_batch else ""
+        whole = f"none, the whole batch of {job.sub_batch} at once" if job.sub_batch else ""
+        return "; ".join(part for part in (whole, _cannot(job)) if part)
     of = f" of {job.sub_batch}" if job.sub_batch else ""
     return f"{job.accumulation_steps} micro-batches{of} per step"
 
@@ -184,6 +191,10 @@ def _profile(reply: Shown) -> str:
     peak = f"{screen.size(profile.memory_mib_peak)} peak" if profile.memory_mib_peak is not None else ""
     points = f"s = {s}" if s else "no step times"
     return f"{came}{profile.source}, {', '.join(filter(None, (points, peak)))}"
+
+
+def _cannot(job: JobView) -> str:
+    return f"it cannot be split: {job.accumulates_note}" if job.accumulates_note else ""
 
 
 def _progress(reply: Shown) -> str:

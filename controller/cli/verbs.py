@@ -38,7 +38,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("hold", "change", "keep waiting jobs back"),
         Verb("release", "change", "let held jobs go"),
         Verb("preempt", "change", "save jobs and put them back in the queue"),
-        Verb("checkpoint", "change", "save jobs that go on running"),
+        Verb("checkpoint", "change", "save jobs that go on running; verify: can a command resume?"),
     ),
     "Hosts and policy": (
         Verb("nodes", "nodes", "hosts and devices; drain, resume, lost"),

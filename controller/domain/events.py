@@ -130,6 +130,10 @@ class CapabilitiesSeen(Event, frozen=True, kw_only=True, tag="CapabilitiesSeen")
     """Whether the resume is exact; None = nothing was resumed."""
     note: str = ""
     """What makes it only equivalent."""
+    accumulates_note: str = ""
+    """Why it cannot accumulate."""
+    resumable_note: str = ""
+    """Why it cannot resume."""
 
 
 class FirstStepDone(Event, frozen=True, kw_only=True, tag="FirstStepDone"):

@@ -30,6 +30,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """Extra file (a pattern with %j, %a, %r) that receives the rank's output; empty = agent's logs only."""
     mode: LaunchMode = "worker"
     """worker: once per device; host: once per host (torchrun, accelerate, deepspeed)."""
+    zero_code: tuple[str, ...] = ()
+    """What the hook does for a script that knows nothing of cotenant: accumulate, mean, checkpoint."""
     uid: int = 0
     gid: int = 0
     groups: tuple[int, ...] = ()
@@ -341,6 +343,9 @@ class Job(msgspec.Struct, kw_only=True):
     checkpoints: tuple[CheckpointRecord, ...] = ()
     resumable: bool = False
     accumulates: bool = False
+    accumulates_note: str = ""
+    """Why it cannot, in its own library's words."""
+    resumable_note: str = ""
     capable: tuple[HostId, ...] = ()
     """Hosts of the current attempt all of whose ranks have said that they can resume."""
     known_to_resume: bool = False

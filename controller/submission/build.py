@@ -91,6 +91,7 @@ def submission(
         uid=os.getuid(),
         gid=os.getgid(),
         groups=tuple(sorted(os.getgroups())),
+        zero_code=_zero_code(values),
     )
     path = {**environment.open}.get("PATH", os.defpath)
     spec = _spec(values, launch, code_sha256(source.argv, Path(launch.workdir), path))
@@ -168,6 +169,18 @@ def _spec(values: dict[str, Any], launch: Launch, code: str) -> JobSpec:
         )
     except ValueError as error:
         raise BadSubmission(str(error).removeprefix("job new-0: ")) from None
+
+
+def _zero_code(values: dict[str, Any]) -> tuple[str, ...]:
+    """What the hook is asked to do. A batch of unknown size is never split, nor is one that never shares."""
+    how = values.get("accumulate", "auto")
+    splits = how != "never" and values.get("batch_size") is not None and values.get("share") != "never"
+    words = {"accumulate": splits, "mean": splits and how == "mean", "checkpoint": _saves(values)}
+    return tuple(word for word, wanted in words.items() if wanted)
+
+
+def _saves(values: dict[str, Any]) -> bool:
+    return values.get("checkpoint") == "auto" and values.get("resumable") is not False
 
 
 def _name(argv: Sequence[str]) -> str:

@@ -157,6 +157,18 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("name", "NAME", name, "a name to recognise it by", short="-J"),
     Option("batch_size", "N", count, "batch per worker; known, it can be split to share a GPU"),
     Option("iterations", "N", count, "optimizer steps in all; known, its end can be told"),
+    Option(
+        "accumulate",
+        "auto|mean|never",
+        choice("auto", "mean", "never"),
+        "whether a script's batches may be split without changing it (auto: where that is exact)",
+    ),
+    Option(
+        "checkpoint",
+        "auto|never",
+        choice("auto", "never"),
+        "whether a script is saved and resumed without changing it (default: never)",
+    ),
     Option("share", "auto|never", choice("auto", "never"), "whether it may share its GPUs"),
     Option("class", "hp|spot", choice("hp", "spot"), "class hp is never preempted (default: spot)"),
     Option("gpu_type", "TYPE", one_word, "only on this type (see `cotenant nodes`)"),

@@ -187,6 +187,11 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """What its next load should take: said, else measured on it or on its like."""
     expected_pause_s: float | None = None
     """What saving and leaving should take."""
+    accumulates: bool = False
+    accumulates_note: str = ""
+    """Why its batches stay whole, as its own library found."""
+    resumable_note: str = ""
+    """Why it cannot resume."""
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,6 +48,9 @@ ENV_TRIALS: Final = "COTENANT_TRIALS"
 """Optional: `1` where the supervisor may try other accumulation steps for a while, to profile the job. What
 would not be exact is then not accumulated, instead of being an error."""
 
+ENV_ZERO_CODE: Final = "COTENANT_ZERO_CODE"
+"""Optional: what the hook does for scripts without our libraries: `accumulate`, `mean`, `checkpoint`."""
+
 ENVIRONMENT: Final = (
     ENV_PROTOCOL,
     ENV_JOB,
@@ -60,6 +63,7 @@ ENVIRONMENT: Final = (
     ENV_RESUME,
     ENV_MEMORY_FRACTION,
     ENV_TRIALS,
+    ENV_ZERO_CODE,
 )
 
 DATAGRAM_BYTES_MAX: Final = 4096
@@ -70,8 +74,8 @@ STEP_REPORT_PERIOD_S: Final = 0.1
 # Names, rank -> supervisor. Every message has "v" (PROTOCOL_VERSION), "m" (its name) and "rank".
 HELLO: Final = "hello"
 """{world_size, resumable: bool, accumulates: bool, step}: the library is in use; `step` was resumed from.
-Optional: resumed_from (directory), exact: bool, note (what differs), accumulates_note (why it cannot),
-turns: bool (it understands `accumulate_at`)."""
+Optional: resumed_from (directory), exact: bool, note (what differs), accumulates_note and resumable_note (why
+it cannot), turns: bool (it understands `accumulate_at`)."""
 FIRST_STEP: Final = "first_step"
 """{step}: the first optimizer step of this attempt is done."""
 STEP: Final = "step"

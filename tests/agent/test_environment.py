@@ -62,6 +62,15 @@ def launch(*argv: str, mode: Any = "host", **fields: Any) -> Launch:
     return Launch(argv=argv, mode=mode, **fields)
 
 
+def test_a_job_that_asks_for_the_hook_gets_it_first_on_its_path() -> None:
+    launched = Launch(argv=("python", "t.py"), env={"PYTHONPATH": "/mine"}, zero_code=("accumulate", "mean"))
+    env = env_of(order_of(launch=launched))
+    assert env["PYTHONPATH"] == "/state/jobside/cotenant/gradaccum/startup:/state/jobside:/mine"
+    assert env["COTENANT_ZERO_CODE"] == "accumulate,mean"
+    assert "COTENANT_ZERO_CODE" not in env_of(order_of())
+    assert env_of(order_of())["PYTHONPATH"] == "/state/jobside"
+
+
 def test_a_worker_knows_its_place() -> None:
     env = env_of(order_of(hosts=2, host_no=1), no=1)
     assert {name: env[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")} == {
@@ -87,6 +96,7 @@ def test_the_protocols_variables() -> None:
         protocol.ENV_ACCUMULATION_SCHEDULE: None,
         protocol.ENV_RESUME: None,
         protocol.ENV_TRIALS: None,
+        protocol.ENV_ZERO_CODE: None,
     }
     assert protocol.ENV_SUB_BATCH not in env_of(order_of())
 

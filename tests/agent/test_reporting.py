@@ -7,7 +7,7 @@ import msgspec
 from cotenant.agent.memory import Attempt
 from cotenant.agent.records import Status
 from cotenant.agent.reporting import TROUBLES_MAX, from_status
-from cotenant.controller.domain.events import AnyEvent, TroubleSeen
+from cotenant.controller.domain.events import AnyEvent, CapabilitiesSeen, TroubleSeen
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 
 HOST = HostId("h")
@@ -35,6 +35,17 @@ def test_a_failed_save_is_told_once_however_often_the_status_comes() -> None:
     events, _ = told(new(), full, full, full)
     assert [event.what for event in events if isinstance(event, TroubleSeen)] == [
         "save: No space left on device"
+    ]
+
+
+def test_what_a_job_can_do_is_told_again_when_it_turns_out_otherwise() -> None:
+    can = status(resumable=False, accumulates=True)
+    cannot = status(resumable=False, accumulates=False, accumulates_note="BatchNorm")
+    events, _ = told(new(), can, can, cannot, cannot)
+    seen = [event for event in events if isinstance(event, CapabilitiesSeen)]
+    assert [(event.accumulates, event.accumulates_note) for event in seen] == [
+        (True, ""),
+        (False, "BatchNorm"),
     ]
 
 

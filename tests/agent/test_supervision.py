@@ -720,3 +720,12 @@ def test_a_job_that_never_said_it_can_resume_is_never_stopped_by_a_lease(
     story.until(story.now_s + 1000.0)
     assert story.signals() == []
     assert story.words() == []
+
+
+def test_a_job_that_finds_out_later_that_it_cannot_accumulate_takes_it_back() -> None:
+    story = Story().runs()
+    assert story.supervision.status.accumulates
+    story.says(Failed(v=1, rank=0, what="accumulate", error="BatchNorm1d in training mode"))
+    status = story.supervision.status
+    assert (status.accumulates, status.accumulates_note) == (False, "BatchNorm1d in training mode")
+    assert "accumulate: BatchNorm1d in training mode" in status.failed

@@ -48,7 +48,7 @@ def test_source_is_python_3_9_and_imports_only_the_standard_library_torch_and_it
     path: Path,
 ) -> None:
     tree = ast.parse(path.read_text(), feature_version=(3, 9))
-    own = OURS_BY_FOLDER[path.parent.name]
+    own = OURS_BY_FOLDER[path.relative_to(ROOT).parts[0]]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

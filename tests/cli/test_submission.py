@@ -71,7 +71,8 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
         gpus="4", nodes="2", time="2h", expect="90", mem="8G", cpus="3", host_mem="16G", name="x",
         batch_size="64", iterations="100", share="never", gpu_type="NVIDIA-H200", constraint="nvlink,ib",
         workdir=str(tmp_path), output="out-%j.txt", retries="2", env="A=1", after="3,any:4_1", launch="host",
-        hold="yes", profile=str(measured), resumable="yes", **{"class": "hp"},
+        hold="yes", profile=str(measured), resumable="yes", accumulate="mean", checkpoint="auto",
+        **{"class": "hp"},
     )  # fmt: skip
     assert (spec.gpus_min, spec.gpus_max, spec.nodes) == (4, 4, 2)
     assert (spec.time_limit_s, spec.expected_s) == (7200, 5400)
@@ -89,11 +90,33 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
     launch = spec.launch
     assert (launch.workdir, launch.output, launch.mode) == (str(tmp_path), f"{tmp_path}/out-%j.txt", "host")
     assert launch.env["A"] == "1"
+    assert launch.zero_code == ("checkpoint",), "a job that never shares is never split"
     assert set(BY_KEY) - {"array", "export"} == {
         "gpus", "nodes", "time", "expect", "mem", "cpus", "host_mem", "name", "batch_size", "iterations",
         "share", "class", "gpu_type", "constraint", "workdir", "output", "retries", "env", "after", "launch",
-        "hold", "profile", "resumable",
+        "hold", "profile", "resumable", "accumulate", "checkpoint",
     }, "a new option needs its line here"  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, ()),
+        ({"batch_size": "64"}, ("accumulate",)),
+        ({"batch_size": "64", "accumulate": "mean"}, ("accumulate", "mean")),
+        ({"batch_size": "64", "accumulate": "never"}, ()),
+        ({"batch_size": "64", "share": "never"}, ()),
+        ({"accumulate": "auto"}, ()),
+        ({"checkpoint": "auto"}, ("checkpoint",)),
+        ({"checkpoint": "auto", "resumable": "no"}, ()),
+        ({"batch_size": "64", "checkpoint": "auto"}, ("accumulate", "checkpoint")),
+    ],
+    ids=str,
+)
+def test_the_hook_is_asked_for_where_it_can_be_of_use(
+    tmp_path: Path, given: dict[str, str], words: tuple[str, ...]
+) -> None:
+    assert spec_of(tmp_path, *PYTHON, **given).launch.zero_code == words
 
 
 WRONG_FLAGS = {

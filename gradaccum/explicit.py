@@ -43,6 +43,7 @@ def split(
     `(*micro_batch)`. steps: s; by default what the scheduler decided, 1 outside cotenant.
     """
     _check_arguments(loss, tokens)
+    PROGRESS.explicit = True
     wanted = PROGRESS.steps_now() if steps is None else steps
     if wanted > 1:
         wanted = _allowed(wanted, steps, lambda: exactness.GUARD.check_modules(model))
@@ -83,6 +84,7 @@ def backward(
     `loss_of(*micro_batch)` computes the loss. With a GradScaler the losses are scaled. The first time that
     s > 1 the declared kind of loss is checked on a few rows; `Refused` says what is wrong with it.
     """
+    PROGRESS.explicit = True
     wanted = PROGRESS.steps_now() if steps is None else steps
     if wanted > 1:
         _check_arguments(loss, tokens)

@@ -1,0 +1,160 @@
+"""The script's own loops, driven by a Session: `range` gives the epochs that are left, the loader batches.
+
+Rule: the script's text stays as it is, and so does everything but two of its names. Until its epoch loop
+begins, `range` in the script's own namespace is ours; `enumerate` stays ours, because it must go on counting
+where the interrupted epoch was. `DataLoader.__iter__` hands the training loop, and nobody else, the batches
+that are left.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import logging
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from cotenant.checkpoint.session import Session
+from cotenant.checkpoint.zerocode.findings import Findings, Variables, look
+from cotenant.checkpoint.zerocode.pattern import NotPlain, Plan, plan_of
+
+FRAMES_BETWEEN_MAX = 6
+"""Between a loop over batches and its loader: a progress bar, say."""
+
+log = logging.getLogger("cotenant.checkpoint")
+
+
+class Driver:
+    """The loops of one script. `begun` is called with the Session, or with the reason why there is none."""
+
+    def __init__(self, main: types.ModuleType, begun: Callable[[Session | None, str], None]) -> None:
+        self._names = vars(main)
+        self._file = str(self._names.get("__file__", ""))
+        self._begun = begun
+        self._plan: Plan | None = None
+        self._session: Session | None = None
+        self._variables: Variables | None = None
+        self._open = False
+        """The training loop has had its batches of this epoch."""
+        self._fresh = False
+        """No loop over batches has begun in this process."""
+
+    def begin(self) -> str:
+        """Prepare the script's namespace; returns why it cannot be done, empty if it can."""
+        try:
+            with open(self._file, encoding="utf-8") as file:
+                self._plan = plan_of(file.read())
+        except OSError as error:
+            return f"the script cannot be read: {error.strerror}"
+        except (UnicodeDecodeError, NotPlain) as error:
+            return str(error)
+        self._names["range"] = self._range
+        self._names["enumerate"] = self._enumerate
+        _patch_loader(self)
+        return ""
+
+    # What stands for `range` and `enumerate` in the script.
+
+    def _range(self, *args: Any) -> Any:
+        counted = builtins.range(*args)
+        frame = sys._getframe(1)
+        assert self._plan is not None
+        if not self._is_at(frame, self._plan.epoch_lines):
+            return counted
+        if self._names.get("range") == self._range:
+            del self._names["range"]
+        try:
+            findings = look(frame, self._plan)
+            self._variables = Variables(frame, findings.variables)
+            session = _session(findings, self._variables)
+        except NotPlain as error:
+            self._begun(None, str(error))
+            return counted
+        session.keep_within_epochs()
+        self._session, self._fresh = session, True
+        self._begun(session, "")
+        return self._epochs(session, counted)
+
+    def _epochs(self, session: Session, counted: range) -> Iterator[int]:
+        for position in session.epochs(len(counted)):
+            self._open = False
+            yield counted[position]
+
+    def _enumerate(self, iterable: Any, start: int = 0) -> Any:
+        frame = sys._getframe(1)
+        assert self._plan is not None
+        if self._session is not None and not self._open and self._is_at(frame, self._plan.batch_lines):
+            start += max(0, self._session.batch)
+        return builtins.enumerate(iterable, start)
+
+    def _is_at(self, frame: types.FrameType, lines: tuple[int, int]) -> bool:
+        return frame.f_code.co_filename == self._file and lines[0] <= frame.f_lineno <= lines[1]
+
+    # What stands for the loader's iterator.
+
+    def batches_of(self, loader: Any) -> Iterator[Any] | None:
+        """The batches that are left, if it is the training loop that asks."""
+        session, plan = self._session, self._plan
+        if session is None or plan is None or self._open:
+            return None
+        frame: types.FrameType | None = sys._getframe(2)
+        for _ in range(FRAMES_BETWEEN_MAX):
+            if frame is None:
+                return None
+            if self._is_at(frame, plan.batch_lines):
+                break
+            frame = frame.f_back
+        else:
+            return None
+        self._open = True
+        batches = len(loader) if _has_length(loader) else None
+        if batches is None or batches < 2:
+            said = "does not say how many batches it has" if batches is None else "has one batch only"
+            session.cannot_resume(f"its loader {said}, so it could not be stopped within an epoch")
+        if self._fresh and session.resumed is not None and session.batch > 0:
+            self._put_back_again(session)
+        self._fresh = False
+        return session.batches(loader)
+
+    def _put_back_again(self, session: Session) -> None:
+        """In the middle of an epoch: what the script has just set for a new one was not part of it."""
+        assert self._variables is not None
+        for name, value in session.restored_extra.items():
+            self._variables[name] = value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _session(findings: Findings, variables: Variables) -> Session:
+    if len(findings.scalers) > 1:
+        raise NotPlain("it has more than one GradScaler")
+    return Session(
+        findings.models,
+        findings.optimizers,
+        findings.schedulers,
+        findings.scalers[0] if findings.scalers else None,
+        extra=variables,
+        accumulates="it is not known before the first step",
+    )
+
+
+def _has_length(loader: Any) -> bool:
+    try:
+        len(loader)
+    except TypeError:  # over an iterable dataset
+        return False
+    return True
+
+
+def _patch_loader(driver: Driver) -> None:
+    original = DataLoader.__iter__
+
+    @functools.wraps(original)
+    def __iter__(loader: DataLoader[Any]) -> Any:
+        batches = driver.batches_of(loader)
+        return original(loader) if batches is None else batches
+
+    DataLoader.__iter__ = __iter__  # type: ignore[method-assign]

@@ -1,0 +1,98 @@
+"""Imported by every Python interpreter of a job that asked for it, before the script: the zero-code hook.
+
+Rule: a process that never imports torch must not notice. This file is standard library only, imports nothing
+of ours before torch is there, runs the `sitecustomize` that it hides, and lets no error of its own reach the
+script. The script is started by the user's own command, so arguments, `__main__` and tracebacks
+are Python's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from typing import Any
+
+ENV_ZERO_CODE = "COTENANT_ZERO_CODE"
+"""Which parts are wanted: `accumulate`, `checkpoint`, with commas."""
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Startup:
+    """Tells others when a module has been imported: a finder that stands first and finds nothing itself."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[Any]] = {}
+
+    def when_imported(self, name: str, callback: Any) -> None:
+        """Call `callback(module)` once `name` has been executed; at once if it has been already."""
+        module = sys.modules.get(name)
+        if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+            callback(module)
+        else:
+            self._waiting.setdefault(name, []).append(callback)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in self._waiting:
+            return None
+        callbacks = self._waiting.pop(name)
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                break
+        else:
+            self._waiting[name] = callbacks
+            return None
+        if spec.loader is None or not hasattr(spec.loader, "exec_module"):
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            spec.loader.__dict__.pop("exec_module", None)
+            execute(module)
+            for callback in callbacks:
+                callback(module)
+
+        with contextlib.suppress(AttributeError):  # a loader with slots: no hook, no harm
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _torch_is_there(startup: Startup, wanted: list[str]) -> Any:
+    def begin(_: Any) -> None:
+        try:
+            standing = importlib.import_module("cotenant.gradaccum.zerocode").install(startup, wanted)
+            importlib.import_module("cotenant.checkpoint.zerocode").install(standing, wanted)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the script must run
+            text = "cotenant: the zero-code hook does not work here ({}: {}); the script runs without it\n"
+            sys.stderr.write(text.format(type(error).__name__, error))
+
+    return begin
+
+
+def _run_hidden() -> None:
+    """The environment's own `sitecustomize`, which this file stands in front of."""
+    rest = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != HERE]
+    spec: Any = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+def _main() -> None:
+    wanted = [part for part in os.environ.get(ENV_ZERO_CODE, "").split(",") if part]
+    if wanted:
+        startup = Startup()
+        sys.meta_path.insert(0, startup)
+        startup.when_imported("torch", _torch_is_there(startup, wanted))
+    _run_hidden()
+
+
+_main()

@@ -1,0 +1,38 @@
+"""Gradient accumulation for scripts that know nothing of it.
+
+Rule: the script stays as it is. `install` is called once torch has been imported and before the script's own
+code goes on; from then on the outermost module's forward pass is split by rows where a check on real rows of
+the script's batches has shown that nothing changes by it, and the script runs untouched where it has not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from cotenant.gradaccum.zerocode import adapters
+from cotenant.gradaccum.zerocode.patches import Patches
+from cotenant.gradaccum.zerocode.standing import NOT_ASKED, Observer, Standing
+
+__all__ = ["ACCUMULATE", "MEAN", "Observer", "Standing", "install"]
+
+ACCUMULATE: Final = "accumulate"
+MEAN: Final = "mean"
+"""The user says that the loss is a mean over rows: frameworks' own knobs may be turned."""
+
+
+def install(startup: Any = None, wanted: Sequence[str] = (ACCUMULATE,)) -> Standing:
+    """Begin, and return where the verdict will be.
+
+    startup: its `when_imported(name, callback)` says when a framework is there. wanted: without "accumulate"
+    steps are counted and nothing else is done.
+    """
+    patches = Patches()
+    if ACCUMULATE not in wanted:
+        patches.standing.refused = NOT_ASKED
+        patches.count_steps()
+        return patches.standing
+    patches.enter()
+    if startup is not None:
+        adapters.watch(startup.when_imported, patches.standing, mean=MEAN in wanted)
+    return patches.standing

@@ -1,0 +1,68 @@
+"""Runs a script with the zero-code hook in a process that has torch already, and says what the hook did.
+
+`hooked.py SCRIPT ARGS`: the last line printed is JSON. Counting parts is the test's business, so the scripts
+stay as their authors wrote them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+from cotenant.checkpoint import Session
+from cotenant.checkpoint import zerocode as reporting
+from cotenant.checkpoint.zerocode import loop
+from cotenant.gradaccum import PROGRESS, zerocode
+from cotenant.gradaccum.zerocode import forward, selfcheck
+
+HOLD = "HOOKED_HOLD"
+"""Set: the loop does not begin before a stop has been proposed, so that a short script cannot be too fast."""
+HOLD_S = 60.0
+
+
+def hold_for_a_proposal() -> None:
+    made = loop._session
+
+    def held(*args: Any) -> Session:
+        session = made(*args)
+        give_up_at_s = time.monotonic() + HOLD_S
+        while not session._agreement._promises and time.monotonic() < give_up_at_s:
+            time.sleep(0.002)
+        return session
+
+    loop._session = held  # type: ignore[assignment]
+
+
+def main() -> None:
+    sys.argv = sys.argv[1:]
+    told: dict[str, Any] = {"parts": 0}
+    part = forward._Part.__call__
+
+    def counted(self: Any, *leaves: Any) -> Any:
+        told["parts"] += not isinstance(self._forward, selfcheck._Quiet)
+        return part(self, *leaves)
+
+    forward._Part.__call__ = counted  # type: ignore[method-assign]
+    script = types.ModuleType("__main__")
+    script.__file__, sys.modules["__main__"] = sys.argv[0], script
+    if os.environ.get(HOLD):
+        hold_for_a_proposal()
+    words = [word for word in os.environ.get("COTENANT_ZERO_CODE", "").split(",") if word]
+    standing = zerocode.install(None, words) if words else None
+    if standing is not None:
+        reporting.install(standing, words)
+    try:
+        exec(compile(Path(sys.argv[0]).read_text(), sys.argv[0], "exec"), vars(script))
+    finally:
+        told["refused"] = standing.refused if standing is not None else None
+        told["completed"] = PROGRESS.completed
+        print(json.dumps({"result": told}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

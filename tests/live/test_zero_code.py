@@ -1,0 +1,64 @@
+"""A training script that knows nothing of cotenant, through the real command line, controller and agent."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.live.person import Person, at_home
+
+SCRIPTS = Path(__file__).parents[1]
+EPOCHS = 40
+WAITING = """step += 1
+            while step == 20 and not os.path.exists("go"):
+                time.sleep(0.01)"""
+
+
+@pytest.fixture(scope="module")
+def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
+    with at_home(tmp_path_factory.mktemp("z"), agent__devices="cpu:1", agent__heartbeat_s="0.3") as made:
+        yield made
+
+
+def test_an_unchanged_script_is_preempted_and_ends_as_if_it_had_not_been(person: Person) -> None:
+    text = (SCRIPTS / "checkpoint" / "scripts" / "plain.py").read_text()
+    text = text.replace("range(4)", f"range({EPOCHS})").replace("total_steps=28", f"total_steps={7 * EPOCHS}")
+    text = text.replace("step += 1", WAITING).replace(
+        "import random\n", "import os\nimport random\nimport time\n"
+    )
+    script = person.write("train.py", text)
+    flags = ("--checkpoint", "auto", "--batch-size", "8", "--iterations", str(7 * EPOCHS))
+    job = person.submit(*flags, "--", sys.executable, str(script), "ours.pt")
+    person.until(job, lambda found: found["resumable"] and found["state"] == "running")
+    assert person("preempt", job).code == 0
+    person.until_state(job, "checkpointing")
+    person.write("go", "")
+    person.until(job, lambda found: found["attempt"] == 2)
+    found = person.until_state(job, "done")
+    assert found["step"] == 7 * EPOCHS
+    attempts = person.show(job)["attempts"]
+    assert len(attempts) == 2
+    assert attempts[1]["exact"] is True
+    assert attempts[1]["start_step"] == attempts[0]["end_step"] > 0
+    assert found["accumulates_note"].startswith("Sequential: 1: BatchNorm1d in training mode")
+
+    assert person.python(str(script), "plain.pt").code == 0
+    ours, plain = (torch.load(person.work / name, weights_only=True) for name in ("ours.pt", "plain.pt"))
+    assert ours.keys() == plain.keys()
+    assert all(torch.equal(ours[key], plain[key]) for key in ours)
+
+
+def test_a_script_that_cannot_be_resumed_or_split_says_why_in_show(person: Person) -> None:
+    text = (SCRIPTS / "checkpoint" / "scripts" / "plain.py").read_text().replace("range(4)", "iter(range(4))")
+    script = person.write("other.py", text)
+    job = person.submit(
+        "--checkpoint", "auto", "--batch-size", "8", "--", sys.executable, str(script), "x.pt"
+    )
+    person.until_state(job, "done")
+    found = person.job(job)
+    assert (found["resumable"], found["accumulates"]) == (False, False)
+    assert found["resumable_note"].startswith("no loop over range(...)")
