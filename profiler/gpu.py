@@ -12,9 +12,10 @@ import math
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import IO, Final
 
 from cotenant.profiler.cpu import CpuSource
 from cotenant.profiler.gpm import RATES, SHARES, TOO_SOON
@@ -72,12 +73,8 @@ class GpuSource:
         assert process is not None and process.stdin is not None and process.stdout is not None
         with suppress(OSError):  # It may have ended; then its last word says why.
             process.stdin.write(b"\n")
-        if not select.select([process.stdout], [], [], self._patience_s)[0]:
-            raise _NoAnswer(f"NVML did not answer within {self._patience_s:g} s")
+        line = self._line(process.stdout)
         self._patience_s = ANSWER_S_MAX
-        line = process.stdout.read(ANSWER_BYTES_MAX)
-        if not line:
-            raise _NoAnswer("NVML's process has ended")
         try:
             said: dict[str, float | None] = dict(json.loads(line))
         except (ValueError, TypeError):
@@ -85,6 +82,21 @@ class GpuSource:
         if "problem" in said:
             raise _NoAnswer(str(said["problem"])[:300])
         return said
+
+    def _line(self, stdout: IO[bytes]) -> bytes:
+        """The next whole line; a pipe may hand it over in pieces. Raises _NoAnswer: none in time, or too long."""
+        line, until_s = b"", time.monotonic() + self._patience_s
+        while not line.endswith(b"\n"):
+            left_s = until_s - time.monotonic()
+            if left_s <= 0.0 or not select.select([stdout], [], [], left_s)[0]:
+                raise _NoAnswer(f"NVML did not answer within {self._patience_s:g} s")
+            more = stdout.read(ANSWER_BYTES_MAX)
+            if not more:
+                raise _NoAnswer("NVML's process has ended")
+            line += more
+            if len(line) > ANSWER_BYTES_MAX:
+                raise _NoAnswer("NVML's process said something that makes no sense")
+        return line
 
     def close(self) -> None:
         """End the process; one that hangs in the driver is not waited for."""

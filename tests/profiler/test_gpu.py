@@ -151,6 +151,24 @@ def test_what_the_process_says_is_read_beside_the_hosts_own_values() -> None:
     assert {*SHARES, *RATES} <= second.keys()
 
 
+IN_PIECES = """
+import sys
+for _ in sys.stdin:
+    for part in ('{"SM', 'ACT": 0.5}', chr(10)):
+        sys.stdout.write(part)
+        sys.stdout.flush()
+"""
+
+
+def test_an_answer_may_come_in_pieces() -> None:
+    asked = source(IN_PIECES)
+    try:
+        said = [asked.sample()[Indicator.SMACT].value for _ in range(20)]
+    finally:
+        asked.close()
+    assert said == [0.5] * 20
+
+
 @pytest.mark.parametrize(
     ("code", "why"),
     [
