@@ -84,7 +84,7 @@ class GpuSource:
         return said
 
     def _line(self, stdout: IO[bytes]) -> bytes:
-        """The next whole line; a pipe may hand it over in pieces. Raises _NoAnswer: none in time, or too long."""
+        """The next whole line; a pipe may hand it over in pieces. Raises _NoAnswer: too late or too long."""
         line, until_s = b"", time.monotonic() + self._patience_s
         while not line.endswith(b"\n"):
             left_s = until_s - time.monotonic()
