@@ -27,6 +27,8 @@ PARTS: Final = (
     ("training (T)", "#009E73", ""),
     ("pausing (P)", "#CC79A7", "xx"),
 )
+CUT_RATIO: Final = 5.0
+"""A bar so many times as long as the middle one is cut."""
 WIDTH_IN, HEIGHT_IN = 6.4, 3.6
 QUANTILES: Final = np.linspace(0.0, 1.0, 401)
 HOUR_S, MINUTE_S = 3600.0, 60.0
@@ -109,19 +111,25 @@ def distributions(curves: Sequence[Curve], title: str, axis: str, *, synthetic: 
 
 
 def stacked(bars: Sequence[Parts], title: str, *, synthetic: bool) -> Figure:
-    """A bar per policy: what a JCT is made of, as in Lazer's Fig. 3."""
+    """A bar per policy: what a JCT is made of, as in Lazer's Fig. 3. One so long that nothing could be seen
+    of the others is cut, and says so."""
     figure, axes = _figure(title, synthetic)
-    scale, unit = _unit([sum(bar[1:]) for bar in bars])
+    totals = [sum(bar[1:]) for bar in bars]
+    longest = max((t for t in totals if t <= CUT_RATIO * float(np.median(totals))), default=0.0)
+    scale, unit = _unit(totals)
     left = np.zeros(len(bars))
     places = np.arange(len(bars))
     for at, (name, colour, hatch) in enumerate(PARTS):
         lengths = np.array([bar[at + 1] for bar in bars]) / scale
         axes.barh(places, lengths, left=left, color=colour, hatch=hatch, edgecolor="white", label=name)
         left = left + lengths
+    end = max(longest / scale, 1e-9)
     for place, total in zip(places, left, strict=True):
-        _beside(axes, f"{total:.3g}", total, place)
+        text = f"{total:.3g}" if total < 1000 else f"{total:,.0f}"
+        is_cut = total > 1.001 * end
+        _beside(axes, f"{text}, cut" if is_cut else text, min(total, 1.1 * end), place)
     _rows(axes, places, [bar.label for bar in bars])
-    axes.set_xlim(0, 1.12 * float(left.max(initial=1e-9)))
+    axes.set_xlim(0, 1.1 * end if max(left, default=0.0) > end else 1.12 * end)
     axes.set_xlabel(f"mean over the jobs around the median JCT ({unit})")
     axes.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.42, 1.0), frameon=False, fontsize=8)
     return figure
