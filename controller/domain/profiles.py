@@ -95,6 +95,12 @@ class Profiles(msgspec.Struct, kw_only=True):
         while len(self.known) > PROFILES_MAX:
             del self.known[next(iter(self.known))]
 
+    def revise(self, job_id: JobId, before: Profile, after: Profile) -> None:
+        """More has become known of what was measured on a job."""
+        for known in self.known.values():
+            if known.job_id == job_id and known.profile == before:
+                known.profile = after
+
     def use(self, key: str) -> Profile | None:
         """For a new job of this kind; an incomplete one is not: the job will be measured."""
         known = self.known.get(key) if key else None

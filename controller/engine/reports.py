@@ -193,6 +193,7 @@ def on_computed(dispatch: Dispatch, event: ev.Computed) -> None:
     if job is None or job.profile is None or law is None or law.steps != len(job.profile.points):
         return
     profile = msgspec.structs.replace(job.profile, throughput=law)
+    dispatch.ledger.profiles.revise(job.job_id, job.profile, profile)
 
     def update(job: Job) -> None:
         job.profile = profile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
@@ -100,6 +101,24 @@ def test_a_learned_profile_is_asked_about_once_and_the_model_is_kept() -> None:
     assert law.error_ratio < 1e-3
     assert desk.commands == [], "a model makes no new question"
     assert step_s(desk.job(1).profile, 64, 16, Gang()) == pytest.approx(LAW.step_s(64, 16, Gang()), rel=1e-3)
+
+
+def test_the_next_job_of_its_kind_is_given_the_model_with_the_profile() -> None:
+    pytest.importorskip("scipy", reason="fits need SciPy, which is not installed here")
+    desk = Desk("fifo", report("a", 4))
+    kind: dict[str, Any] = {"batch_size": 64, "argv": ("python", "train.py"), "code_sha256": "c0de"}
+    desk.run(1, **kind)
+    known = profile(64, *POINTS)
+    learned_of = ev.ProfileLearned(
+        job_id=desk.job(1).job_id, profile=known, device_type="cpu", is_complete=True
+    )
+    desk.tell(learned_of)
+    (asked,) = (command for command in desk.commands if isinstance(command, Think))
+    desk.tell(think(asked)[0])
+    desk.submit(2, **kind)
+    given = desk.job(2).profile
+    assert given is not None and given == desk.job(1).profile
+    assert given.throughput is not None
 
 
 def test_the_computing_process_answers_about_the_job_it_was_asked_about() -> None:
