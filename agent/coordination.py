@@ -90,6 +90,11 @@ class Coordination:
         return len(here.keys() | self._far.keys()) >= max(each.world_size for each in here.values())
 
     @property
+    def may_try(self) -> bool:
+        """Whether all ranks here let another s than the ordered one be tried."""
+        return all(each.trials for each in self._progress.hellos.values())
+
+    @property
     def next_alarm_s(self) -> float:
         return self._agreement.next_alarm_s if self.is_first else self._report_due_s
 

@@ -120,7 +120,8 @@ class Profiling:
         self._take_turns(inplace)
         if not may_ask or not alone or self._first_step_s is None or not self._coordination.can_turn:
             return []
-        wish = inplace.wish(self._progress.step_s, accumulates=self._progress.status.accumulates)
+        accumulates = self._progress.status.accumulates and self._coordination.may_try
+        wish = inplace.wish(self._progress.step_s, accumulates=accumulates)
         return [] if wish is None else self._coordination.ask_to_turn(wish.s, wish.count, now_s)
 
     def _take_turns(self, inplace: InPlace) -> None:

@@ -38,7 +38,9 @@ class Hello(RankWord, frozen=True, kw_only=True, tag=protocol.HELLO):
     note: Annotated[str, Meta(max_length=1000)] = ""
     """What differs."""
     turns: bool = False
-    """It can be asked to use another s for a while."""
+    """It can be asked to use an s for a while."""
+    trials: bool = False
+    """Also another one than was ordered, merely to measure it."""
     accumulates_note: Annotated[str, Meta(max_length=1000)] = ""
     """Why it cannot accumulate."""
     resumable_note: Annotated[str, Meta(max_length=1000)] = ""

@@ -397,9 +397,10 @@ class Session:
         self._agreement.completed = self.step
         fields: dict[str, Any] = {"world_size": self._env.world_size, "step": self.step}
         is_open = channel.open()
-        # A script that knows nothing of us ends with an error where a later batch cannot be split: that is
-        # not risked for a mere measurement.
-        fields["turns"] = is_open and not self._env.zero_code
+        fields["turns"] = is_open
+        # Where this session was made for a script that knows nothing of us, a later batch that cannot be
+        # split ends it with an error: that is not risked for a mere measurement.
+        fields["trials"] = is_open and (accumulates is None or not self._env.zero_code)
         fields["resumable"] = is_open and self._agreement.can_save
         fields["accumulates"], fields["accumulates_note"] = self._accumulates(accumulates)
         if self.resumed is not None:

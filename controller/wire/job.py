@@ -75,7 +75,8 @@ STEP_REPORT_PERIOD_S: Final = 0.1
 HELLO: Final = "hello"
 """{world_size, resumable: bool, accumulates: bool, step}: the library is in use; `step` was resumed from.
 Optional: resumed_from (directory), exact: bool, note (what differs), accumulates_note and resumable_note (why
-it cannot), turns: bool (it understands `accumulate_at`)."""
+it cannot), turns: bool (it understands `accumulate_at`), trials: bool (an s may be tried merely to measure
+it)."""
 FIRST_STEP: Final = "first_step"
 """{step}: the first optimizer step of this attempt is done."""
 STEP: Final = "step"

@@ -62,9 +62,9 @@ def order_of(**fields: Any) -> Order:
 class Job:
     """Two ranks in lock step below one supervision, and its clock."""
 
-    def __init__(self, *, accumulates: bool = True, **fields: Any) -> None:
+    def __init__(self, *, accumulates: bool = True, trials: bool = True, **fields: Any) -> None:
         self.supervision = Supervision(order_of(**fields), 0.0)
-        self.accumulates = accumulates
+        self.accumulates, self.trials = accumulates, trials
         self.now_s, self.step, self.first = 0.0, 0, 0
         self.promised: dict[int, dict[str, Any]] = {}
         self.turns: list[tuple[int, int, int]] = []
@@ -122,7 +122,14 @@ class Job:
         self.now_s += after_s
         for rank in (0, 1):
             hello = Hello(
-                v=1, rank=rank, world_size=2, resumable=True, accumulates=self.accumulates, step=0, turns=True
+                v=1,
+                rank=rank,
+                world_size=2,
+                resumable=True,
+                accumulates=self.accumulates,
+                step=0,
+                turns=True,
+                trials=self.trials,
             )
             self.happens(Heard(word=hello))
         return self
@@ -190,6 +197,16 @@ def test_the_measured_pace_of_the_job_is_that_at_the_ordered_s() -> None:
         job.trains(0.3)
         if job.status.step_s is not None:
             assert abs(job.status.step_s - STEP_S) < 1e-9
+
+
+def test_a_script_in_which_s_must_not_be_tried_is_measured_at_its_own() -> None:
+    job = Job(trials=False).loads().trains(120.0)
+    assert is_over(job)
+    profile = job.status.profile
+    assert profile is not None
+    assert [point.accumulation_steps for point in profile.points] == [1]
+    assert profile.indicators is not None
+    assert {s for _, _, s in job.turns} == {1}
 
 
 def test_a_co_tenant_interrupts_and_what_was_measured_until_then_is_told() -> None:

@@ -245,7 +245,8 @@ def test_a_turn_is_kept_to_the_step_and_its_stretches_are_told(
         first = report["step"] - report["count"]
         assert report["s"] == (4 if 5 <= first < 12 else 1)
         assert not any(first < edge < report["step"] for edge in (5, 12)), "no report is about two stretches"
-    assert supervisor.words(protocol.HELLO)[0]["turns"] is True
+    (hello, *_) = supervisor.words(protocol.HELLO)
+    assert (hello["turns"], hello["trials"]) == (True, True)
     job.state.close()
 
 

@@ -143,6 +143,7 @@ class Training:
                     accumulates=True,
                     step=self.step,
                     turns=True,
+                    trials=True,
                 )
                 self._clock.soon(0.5, rank.say, hello)
         self._go_on()
