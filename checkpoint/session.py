@@ -398,8 +398,8 @@ class Session:
         fields: dict[str, Any] = {"world_size": self._env.world_size, "step": self.step}
         is_open = channel.open()
         fields["turns"] = is_open
-        # Where this session was made for a script that knows nothing of us, a later batch that cannot be
-        # split ends it with an error: that is not risked for a mere measurement.
+        # In a script that knows nothing of us, a later batch that cannot be split is an error: that is not
+        # risked for a mere measurement.
         fields["trials"] = is_open and (accumulates is None or not self._env.zero_code)
         fields["resumable"] = is_open and self._agreement.can_save
         fields["accumulates"], fields["accumulates_note"] = self._accumulates(accumulates)
