@@ -268,7 +268,7 @@ def test_without_code_or_type_there_is_no_key() -> None:
     assert key_of(spec(1, **LIKE), 1, "") == ""
 
 
-@given(uses=st.lists(st.integers(0, PROFILES_MAX + 20), max_size=60))
+@given(uses=st.lists(st.integers(0, PROFILES_MAX + 19), max_size=60))
 def test_the_store_is_bounded_and_what_was_used_longest_ago_goes(uses: list[int]) -> None:
     store = Profiles()
     for number in range(PROFILES_MAX + 20):
