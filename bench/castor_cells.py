@@ -25,7 +25,7 @@ from cotenant.controller.sim.scenario import Scenario
 from cotenant.controller.sim.simulate import simulate
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.trace import Trace
-from cotenant.controller.sim.workload import Workload
+from cotenant.controller.sim.workload import Cluster, Workload
 
 ROOT: Final = Path(__file__).parent.parent
 FOLDER: Final = Path(__file__).parent / ".cache" / "castor"
@@ -201,7 +201,7 @@ def run(cell: Cell, commit: str) -> None:
     (choice,) = policies_named(cell.policy)
     outcome = simulate(
         workload_of(cell),
-        scenario.Cluster(hosts=cell.hosts, gpus_per_host=cell.gpus_per_host),
+        Cluster(hosts=cell.hosts, gpus_per_host=cell.gpus_per_host),
         choice.name,
         choice.parameters,
         seed=cell.seed,

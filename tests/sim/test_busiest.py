@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,7 +63,7 @@ def test_no_other_period_with_enough_jobs_is_busier(rows: list[Row], jobs: int) 
     trace, span_s = traced(rows), 100.0
 
     def work(inside: list[Row]) -> float:
-        return sum(np.ceil(gpus) * min(lasts, span_s) for _, lasts, gpus in inside)
+        return sum(math.ceil(gpus) * min(lasts, span_s) for _, lasts, gpus in inside)
 
     every = [[row for row in rows if start <= row[0] < start + span_s] for start, _, _ in rows]
     enough = [work(inside) for inside in every if len(inside) >= jobs]
