@@ -34,8 +34,9 @@ COMPARED: Final = """Ratios to castor as published (`part=false`; above 1: casto
     over the VCs, with the 95 % interval over seeds in brackets; slowdowns of pairs known beforehand
     (`--xi measured`). Beside them the paper's: of its simulation of 240 jobs, makespan of its testbed.
     A ratio of waiting says little where hardly anybody waits. Busy: share of GPU time with a tenant, loading
-    ones too; yield: work done / that time, above 1 where sharing gets more done than it and loads cost. Benefit: median over guests (eq. 24).
-    Shared: jobs that ever did. The last four are means of VCs and seeds (benefit: with guests)."""
+    ones too. Yield: work done / that time, above 1 where sharing gets more done than it and loads cost.
+    Benefit: median over guests (eq. 24). Shared: jobs that ever did. The last four are means of VCs and
+    seeds (benefit: with guests)."""
 
 COLUMNS: Final = (
     "policy", "mean JCT", "paper", "median JCT", "makespan", "paper", "mean waiting", "paper", "busy",
