@@ -12,7 +12,7 @@ export TORCH_INDEX ?=
 SEEDS ?= 2000
 FIRST ?= 0
 
-# How long `make results-lazer` may begin new runs.
+# How long `make results-lazer` and `make results-castor` may begin new runs.
 MINUTES ?= 100000
 
 BENCHES := $(filter-out bench/private_slurm.py bench/results_%.py,$(sort $(wildcard bench/*.py)))
@@ -60,7 +60,8 @@ bench: $(READY) ## Measure everything in bench/; each script says what it measur
 results-lazer: $(READY) ## docs/results/lazer.md: simulate what is missing (MINUTES=25 stops then; run it again to go on).
 	@$(VENV)/bin/python bench/results_lazer.py --minutes $(MINUTES)
 
-results-castor: $(READY) ## docs/results/castor-predictor.md, from the measured tables in ../shared.
+results-castor: $(READY) ## docs/results/castor.md (simulated; MINUTES as above) and castor-predictor.md, from ../shared.
+	@$(VENV)/bin/python bench/results_castor.py --minutes $(MINUTES)
 	@$(VENV)/bin/python bench/results_predictor.py
 
 clean: ## Remove what was built or measured; .venv stays.

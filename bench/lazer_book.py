@@ -34,16 +34,16 @@ class Ratio(NamedTuple):
         return f"{self.mean:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
-class Book:
-    """All results that are on the disk."""
+class Runs:
+    """Results by their cells, of whatever kind of cell."""
 
-    def __init__(self, sizes: Sizes, cells: Iterable[Cell]) -> None:
-        self.sizes = sizes
-        self.results = {cell: found for cell in cells if (found := load(cell)) is not None}
+    def __init__(self, results: Iterable[Result], seeds_max: int) -> None:
+        self.results = {result.cell: result for result in results}
+        self.seeds_max = seeds_max
 
     def seeds(self, cells: Callable[[int], Iterable[Cell]]) -> list[int]:
         """Those for which every cell of an experiment is there."""
-        return [seed for seed in range(self.sizes.seeds) if all(cell in self.results for cell in cells(seed))]
+        return [seed for seed in range(self.seeds_max) if all(cell in self.results for cell in cells(seed))]
 
     def of(self, template: Cell, seeds: Sequence[int]) -> list[Result]:
         """One run for each seed."""
@@ -80,6 +80,14 @@ class Book:
 
     def commits(self) -> list[str]:
         return sorted({result.commit for result in self.results.values()})
+
+
+class Book(Runs):
+    """All results for docs/results/lazer.md that are on the disk."""
+
+    def __init__(self, sizes: Sizes, cells: Iterable[Cell]) -> None:
+        super().__init__((found for cell in cells if (found := load(cell)) is not None), sizes.seeds)
+        self.sizes = sizes
 
 
 # --- Numbers of a run ----------------------------------------------------------------------------------

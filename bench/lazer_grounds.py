@@ -79,4 +79,4 @@ def shown(value: Interval, form: str) -> str:
 
 def saved(figure: Any, folder: Path, name: str, title: str) -> str:
     plots.save(figure, folder / f"{name}.svg")
-    return f"![{title}]({PLOTS}/{name}.svg)"
+    return f"![{title}]({folder.name}/{name}.svg)"

@@ -28,6 +28,7 @@ class Stream(IntEnum):
     OVERHEAD_CLASS = 2
     MODEL = 3
     HP = 4
+    SAMPLE = 5
 
 
 def stream(seed: int, purpose: Stream) -> np.random.Generator:
