@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 import lazer_cells
 import msgspec
 import numpy as np
+import result_cells
 
 from cotenant.controller.sim import scenario
 from cotenant.controller.sim.busiest import busiest, sample
@@ -208,7 +209,7 @@ def run(cell: Cell, commit: str) -> None:
         physics=Physics(pairs=PAIRS, xi=cell.xi),
     )
     if not outcome.interrupted:
-        lazer_cells.keep(result_of(cell, outcome, commit), cell.file)
+        result_cells.keep(result_of(cell, outcome, commit), cell.file)
 
 
 def result_of(cell: Cell, outcome: Outcome, commit: str) -> Result:

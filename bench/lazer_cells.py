@@ -8,17 +8,13 @@ cut short at any time has every experiment with fewer seeds, not some experiment
 from __future__ import annotations
 
 import hashlib
-import os
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from multiprocessing import get_context
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-import machine
 import msgspec
 import numpy as np
+import result_cells
 
 from cotenant.controller.policies import registry
 from cotenant.controller.sim import scenario
@@ -31,7 +27,6 @@ from cotenant.controller.sim.summary import summarise
 FOLDER: Final = Path(__file__).parent / ".cache" / "lazer"
 VERSION: Final = 1
 """Of the result's form and of what a run means: raise it when the simulated world changes."""
-C = TypeVar("C")
 QUANTILES: Final = np.linspace(0.0, 1.0, 201)
 
 PHILLY: Final = ("0e4a51", "103959", "51b7ef", "6214e9", "6c71a0", "b436b2", "e13805", "ed69ec", "ee9e8c")
@@ -226,14 +221,7 @@ def run(cell: Cell, commit: str) -> None:
         physics=task.physics,
     )
     if not outcome.interrupted:
-        keep(result_of(cell, outcome, commit), FOLDER / f"{cell.key}.json")
-
-
-def keep(result: Result, file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    fresh = file.with_name(f".{file.stem}.{os.getpid()}")
-    fresh.write_bytes(msgspec.json.encode(result))
-    fresh.replace(file)
+        result_cells.keep(result_of(cell, outcome, commit), FOLDER / f"{cell.key}.json")
 
 
 def result_of(cell: Cell, outcome: Outcome, commit: str) -> Result:
@@ -254,44 +242,4 @@ def result_of(cell: Cell, outcome: Outcome, commit: str) -> Result:
 
 def run_missing(cells: Sequence[Cell], *, workers: int, minutes: float) -> bool:
     """Runs what is not on disk yet, in order, until the time is over; whether all is there afterwards."""
-    return complete(cells, load, run, workers=workers, minutes=minutes)
-
-
-def complete(
-    cells: Sequence[C],
-    load: Callable[[C], object | None],
-    run: Callable[[C, str], None],
-    *,
-    workers: int,
-    minutes: float,
-) -> bool:
-    """The same for any cells: `load` finds a result that is on disk, `run` makes one, with the commit."""
-    missing = [cell for cell in cells if load(cell) is None]
-    if not missing:
-        return True
-    commit, began_s = str(machine.facts()["commit"]), time.monotonic()
-    upcoming, failed, done = iter(missing), 0, 0
-    with ProcessPoolExecutor(workers, get_context("spawn"), max_tasks_per_child=200) as pool:
-        waiting: dict[Future[None], C] = {}
-        while True:
-            in_time = time.monotonic() - began_s < 60.0 * minutes
-            while in_time and len(waiting) < 2 * workers and (cell := next(upcoming, None)) is not None:
-                waiting[pool.submit(run, cell, commit)] = cell
-            if not waiting:
-                break
-            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                cell = waiting.pop(future)
-                done += 1
-                if (error := future.exception()) is not None:
-                    failed += 1
-                    print(f"\nfailed: {cell}: {type(error).__name__}: {error}", flush=True)
-            _tell(len(missing), done, began_s)
-    print()
-    return failed == 0 and all(load(cell) is not None for cell in cells)
-
-
-def _tell(total: int, done: int, began_s: float) -> None:
-    spent_s = time.monotonic() - began_s
-    left_s = spent_s / done * (total - done) if done else 0.0
-    text = f"\r{done}/{total} runs, {spent_s / 60:.1f} min, {left_s / 60:.0f} min left if nothing stops it "
-    print(text, end="", flush=True)
+    return result_cells.complete(cells, load, run, workers=workers, minutes=minutes)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import castor_cells as cells
 import castor_page
-import lazer_cells
+import result_cells
 from castor_grounds import grounds
 from lazer_book import Runs
 
@@ -32,7 +32,7 @@ def main() -> int:
     if not options.page:
         print(f"{len(wanted)} runs in all")
         try:
-            complete = lazer_cells.complete(
+            complete = result_cells.complete(
                 wanted, cells.load, cells.run, workers=options.workers, minutes=options.minutes
             )
         except KeyboardInterrupt:

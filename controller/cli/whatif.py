@@ -38,7 +38,8 @@ from cotenant.controller.sim import what_if
 from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.compare import Run
 from cotenant.controller.sim.document import write_document, write_jobs
-from cotenant.controller.sim.replay import NothingToReplay, Record, read_journal
+from cotenant.controller.sim.journal import NothingToReplay
+from cotenant.controller.sim.replay import Record, read_journal
 from cotenant.controller.submission.quantities import duration_s
 from cotenant.controller.wire.clients import GetStatus
 

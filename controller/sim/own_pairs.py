@@ -7,7 +7,7 @@ from pathlib import Path
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.commands import AnyCommand
 from cotenant.controller.engine import Engine
-from cotenant.controller.sim.replay import NothingToReplay, follow
+from cotenant.controller.sim.journal import NothingToReplay, follow
 from cotenant.controller.tuning.own_pairs import Kinds
 
 __all__ = ["NothingToReplay", "measured_pairs"]

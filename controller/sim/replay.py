@@ -12,30 +12,22 @@ waiting: such a job arrives when it first could have run.
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.actions import Decision
 from cotenant.controller.domain.commands import AnyCommand, StartAttempt
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.job import ENDED, Job, Phase
-from cotenant.controller.engine import Engine, EngineConfig
-from cotenant.controller.journal.journal import JOURNAL_NAME
-from cotenant.controller.journal.journal_file import JournalError, check_version, checksum, damaged
-from cotenant.controller.policies import registry
+from cotenant.controller.engine import Engine
 from cotenant.controller.policies.base import Parameters
+from cotenant.controller.sim.journal import NothingToReplay, extent, find_journal, fold, opened
 from cotenant.controller.sim.outcome import Outcome
 from cotenant.controller.sim.workload import Cluster, Workload
-from cotenant.controller.wire.codec import BadMessage, unpack
 
 STILL_THERE: Final = "not ended yet"
 NEVER_TRAINED: Final = "ended before its first step"
@@ -159,10 +151,6 @@ class Record:
         )
 
 
-class NothingToReplay(Exception):
-    """The journal, or the part asked for, has no job that could be simulated; one line."""
-
-
 def read_journal(where: Path, *, since_s: float | None = None) -> Record:
     """What happened, from a state folder or a journal file; also of a controller that is running.
 
@@ -174,106 +162,11 @@ def read_journal(where: Path, *, since_s: float | None = None) -> Record:
         NothingToReplay: no job in it has both arrived and ended.
     """
     path = find_journal(where)
-    with _opened(path) as database:
-        runs, last_s, last_wall_s = _extent(database, path)
+    with opened(path) as database:
+        runs, last_s, last_wall_s = extent(database, path)
         watcher = _Watcher(0.0 if since_s is None else max(0.0, last_s - since_s))
-        watcher.finish(_fold(database, path, runs, watcher.observe))
+        watcher.finish(fold(database, path, runs, watcher.observe))
     return watcher.record(path, end_s=last_s, end_wall_s=last_wall_s)
-
-
-def follow(where: Path, look: Look) -> Engine:
-    """Shows `look` the engine after every entry of a journal; the engine at the end.
-
-    Raises:
-        JournalError, NothingToReplay: as `read_journal`.
-    """
-    path = find_journal(where)
-    with _opened(path) as database:
-        runs, _, _ = _extent(database, path)
-        return _fold(database, path, runs, look)
-
-
-def find_journal(where: Path) -> Path:
-    """The journal's file, in a controller's state folder or in the one given to `up --state-dir`."""
-    for path in (where, where / JOURNAL_NAME, where / "controller" / JOURNAL_NAME):
-        if path.is_file():
-            return path
-    raise JournalError(f"{where}: there is no journal ({JOURNAL_NAME}) here")
-
-
-# --- Reading -----------------------------------------------------------------------------------------
-
-_RUNS: Final = "SELECT first_seq, configuration FROM runs ORDER BY rowid"
-_ENTRIES: Final = "SELECT seq, now_s, event, decision, commands, crc FROM entries ORDER BY seq"
-
-
-class _Run(NamedTuple):
-    first_seq: int
-    configuration: bytes
-
-
-Look = Callable[[Engine, ev.AnyEvent, list[AnyCommand]], None]
-
-
-def _extent(database: sqlite3.Connection, path: Path) -> tuple[list[_Run], float, float]:
-    """Its runs, and when the last entry was written: on the journal's clock and on the wall's."""
-    runs = [_Run(*row) for row in database.execute(_RUNS)]
-    last = database.execute("SELECT now_s, wall_s FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
-    if not runs or last is None:
-        raise NothingToReplay(f"{path} is empty: no job was ever submitted")
-    return runs, last[0], last[1]
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    database = _open(path)
-    try:
-        yield database
-    except sqlite3.Error as error:
-        raise damaged(path, str(error)) from None
-    finally:
-        database.close()
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    """One moment of the journal, whoever writes to it meanwhile."""
-    try:
-        database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
-        database.execute("BEGIN")
-        check_version(database, path)
-    except sqlite3.Error as error:
-        raise JournalError(f"{path} cannot be read: {error}") from None
-    return database
-
-
-class _Entry(NamedTuple):
-    seq: int
-    now_s: float
-    event: ev.AnyEvent
-    decision: Decision
-
-
-def _entries(database: sqlite3.Connection, path: Path) -> Iterator[_Entry]:
-    for seq, now_s, event, decision, commands, crc in database.execute(_ENTRIES):
-        if crc != checksum(now_s, event, decision, commands):
-            raise damaged(path, f"entry {seq} was changed on disk: its checksum is wrong")
-        try:
-            yield _Entry(seq, now_s, unpack(event, ev.AnyEvent), unpack(decision, Decision))
-        except BadMessage as error:
-            raise damaged(path, f"entry {seq} cannot be read ({error})") from None
-
-
-def _fold(database: sqlite3.Connection, path: Path, runs: list[_Run], look: Look) -> Engine:
-    engine, upcoming = Engine(registry.make, unpack(runs[0].configuration, EngineConfig)), runs[1:]
-    for entry in _entries(database, path):
-        while upcoming and upcoming[0].first_seq <= entry.seq:
-            moved = Engine(registry.make, unpack(upcoming.pop(0).configuration, EngineConfig))
-            # As recovery does it: encoded, since the new engine must not share values with the old one.
-            image = msgspec.msgpack.encode(engine.snapshot())
-            moved.restore(msgspec.msgpack.decode(image, type=type(engine.snapshot())))
-            engine = moved
-        look(engine, entry.event, engine.fold(entry.event, entry.decision, entry.now_s))
-    return engine
 
 
 # --- Watching ----------------------------------------------------------------------------------------
