@@ -34,6 +34,10 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     network: str = ""
     prune_after_s: float = 14 * 86_400.0
     keep_checkpoints_s: float = 7 * 86_400.0
+    mps_runtime: str = ""
+    """Below it live the MPS daemons' pipe directories (`mps.paths`); empty = no MPS on this host."""
+    mps_per_host: bool = False
+    """One daemon serves all devices of the host, not one each."""
     quiet_start_s: float = 10.0
     """A started job that never says hello is taken to be loading for this long."""
 
@@ -121,9 +125,23 @@ class DevicesChanged(AgentEvent, frozen=True, kw_only=True):
     devices: tuple[Device, ...]
 
 
+class GpuFault(AgentEvent, frozen=True, kw_only=True):
+    """A fatal fault on devices: an Xid that ends what runs there, or an MPS server in FAULT.
+
+    Whoever was on them is ended and goes on from its last checkpoint elsewhere or later.
+    """
+
+    uuids: tuple[str, ...]
+    why: str
+    """One line: "Xid 31 (GPU memory page fault)", "its MPS server is in FAULT"."""
+    xid: int | None = None
+    culprit_pids: tuple[int, ...] = ()
+    """Processes that are known to have caused it; empty: nobody knows."""
+
+
 AnyAgentEvent = (
     Booted | Ticked | Heard | StartFailed | Connected | Disconnected | StatusCame | EndCame | SupervisorGone
-    | GangSaid | DevicesChanged
+    | GangSaid | DevicesChanged | GpuFault
 )  # fmt: skip
 
 

@@ -42,6 +42,19 @@ class RankOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What differs from rank to rank, beyond RANK, LOCAL_RANK and the like."""
 
 
+class MpsClient(msgspec.Struct, frozen=True, kw_only=True):
+    """How the attempt's processes are clients of an MPS daemon: what `mps.environment` needs."""
+
+    pipe_directory: str
+    device_uuid: str
+    """The device that this daemon serves; empty: all of the host's."""
+    memory_limit_mib: int | None = None
+    """Per device, of each client; None = no limit."""
+    active_thread_percentage: float | None = None
+    priority: int = 0
+    """1: below normal (spot beside hp)."""
+
+
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """All that a supervisor needs; complete, so that it never asks back."""
 
@@ -62,6 +75,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     memory_cap_mib: int | None
     memory_fraction: float | None = None
     """memory_cap_mib / device memory, for CUDA without MPS."""
+    mps: tuple[MpsClient, ...] = ()
+    """The daemons that its processes attach to: one for all, or one per worker of this host in rank order;
+    empty: without MPS."""
     host_memory_mib: int = 0
     cpus: int = 0
     checkpoint_root: str

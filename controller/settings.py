@@ -13,7 +13,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -89,7 +89,15 @@ def load(
         section: {key.partition(".")[2]: v for key, v in values.items() if key.startswith(f"{section}.")}
         for section in SECTION_NAMES
     }
-    return Loaded(settings=msgspec.convert(sections, Settings), origins=origins, files=read)
+    try:
+        settings = msgspec.convert(sections, Settings)
+    except (
+        msgspec.ValidationError
+    ) as error:  # A range that its section knows: "profiler.seconds must be ...".
+        what = str(error).partition(" - at ")[0]
+        place = origins.get(what.partition(" ")[0], "").removeprefix("file ")
+        raise SettingsError(f"{place}: {what}") from None
+    return Loaded(settings=settings, origins=origins, files=read)
 
 
 def default_files(environ: Mapping[str, str]) -> Iterator[Path]:
@@ -212,13 +220,18 @@ def as_typed(key: str, text: str) -> object:
     return value
 
 
+def in_words(kind: Any) -> str:
+    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    return f"one of {', '.join(choices)}" if choices else IN_WORDS[kind]
+
+
 def checked(key: str, value: object, origin: str) -> object:
     kind = _TYPES[key]
     place = origin.removeprefix("file ")
     try:
         value = msgspec.convert(value, kind)
     except msgspec.ValidationError:
-        raise SettingsError(f"{place}: `{key}` must be {IN_WORDS[kind]}, got {value!r}") from None
+        raise SettingsError(f"{place}: `{key}` must be {in_words(kind)}, got {value!r}") from None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         low = "above 0" if key in ABOVE_ZERO else "0 or more"
         if not math.isfinite(value) or value < 0 or (value == 0 and key in ABOVE_ZERO):

@@ -11,6 +11,9 @@ from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.domain.reasons import Reason
 
 SharingMode = Literal["time-slicing", "mps"]
+DeviceState = Literal["ok", "suspect", "draining", "lost"]
+"""ok: offered. suspect: something happened to it; offered again when it proves itself. draining: what runs
+there may go on, nothing new. lost: it does not answer any more, and what ran there is gone."""
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +33,10 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     cores: tuple[int, ...] = ()
     """CPU slots: the cores its workers are pinned to."""
     sharing: SharingMode = "time-slicing"
+    state: DeviceState = "ok"
+    """What the agent thinks of it; anything else than ok is not healthy either."""
     healthy: bool = True
+    """Whether it takes new work."""
     note: str = ""
     """Why it is not offered, if it is not (locked by another agent, lost, foreign process)."""
 

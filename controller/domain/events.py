@@ -175,6 +175,9 @@ Outcome = Literal["finished", "user-failed", "infra-failed", "stopped", "never-s
 """`stopped`: it left on request, its state (if any was asked for) durable."""
 
 
+GpuFaultRole = Literal["", "culprit", "hit"]
+
+
 class AttemptEnded(Event, frozen=True, kw_only=True, tag="AttemptEnded"):
     """Every process of the attempt on this host is gone; its devices here are free."""
 
@@ -189,6 +192,8 @@ class AttemptEnded(Event, frozen=True, kw_only=True, tag="AttemptEnded"):
     workdir_missing: bool = False
     out_of_memory: bool = False
     """It ended because it got no more memory on its device."""
+    gpu_fault: GpuFaultRole = ""
+    """It ended with a fatal fault on a device: it caused it, or was on the device or its MPS server then."""
 
 
 class ProfileLearned(Event, frozen=True, kw_only=True, tag="ProfileLearned"):

@@ -6,7 +6,7 @@ Environment: COTENANT_<SECTION>__<KEY>. Precedence: flag > environment > file > 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -112,6 +112,40 @@ class ProfilerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             raise ValueError(f"profiler.seconds must be 0 to 86400, got {self.seconds}")
 
 
+class MpsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[mps]`"""
+
+    mode: Literal["auto", "off", "per-device", "per-host"] = "auto"
+    """NVIDIA's Multi-Process Service on this host's GPUs: `auto` uses it where it works, one daemon per
+    device; `off`: co-tenants time-slice."""
+    active_thread_percentage: float = 100.0
+    """Cap on the share of a GPU's multiprocessors that one client gets, 1 to 100."""
+    exclusive: bool = False
+    """Put devices into EXCLUSIVE_PROCESS mode while their daemon runs, where we may: a job that fails to
+    attach then fails instead of time-slicing unnoticed. The mode before is restored."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.active_thread_percentage <= 100:
+            raise ValueError(
+                f"mps.active_thread_percentage must be 1 to 100, got {self.active_thread_percentage}"
+            )
+
+
+class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[metrics]`"""
+
+    controller_listen: str = ""
+    """`HOST:PORT` where the controller answers Prometheus at /metrics; a port alone: 127.0.0.1. Empty: off"""
+    agent_listen: str = ""
+    """The same for the agent of a host."""
+    every_s: float = 1.0
+    """How often the agent reads its devices' indicators; 0 = never."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.every_s <= 3600:
+            raise ValueError(f"metrics.every_s must be 0 to 3600, got {self.every_s}")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All sections."""
 
@@ -120,12 +154,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     agent: AgentSettings = AgentSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     profiler: ProfilerSettings = ProfilerSettings()
+    mps: MpsSettings = MpsSettings()
+    metrics: MetricsSettings = MetricsSettings()
 
 
-SECTION_NAMES: tuple[Literal["controller", "policy", "agent", "checkpoint", "profiler"], ...] = (
-    "controller",
-    "policy",
-    "agent",
-    "checkpoint",
-    "profiler",
-)
+SectionName = Literal["controller", "policy", "agent", "checkpoint", "profiler", "mps", "metrics"]
+SECTION_NAMES: tuple[SectionName, ...] = get_args(SectionName)

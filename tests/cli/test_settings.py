@@ -6,6 +6,7 @@ import os
 import stat
 import tempfile
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 import pytest
 
@@ -44,6 +45,7 @@ def test_every_key_can_come_from_the_environment() -> None:
     for key, kind in settings.types().items():
         variable = "COTENANT_" + key.replace(".", "__").upper()
         text = {str: "x", bool: "true", tuple[str, ...]: "a,b"}.get(kind, "4")
+        text = get_args(kind)[-1] if get_origin(kind) is Literal else text
         loaded = settings.load(files=[], environ={variable: text})
         assert loaded.origins[key] == f"environment {variable}"
         assert loaded.value(key) != getattr(getattr(Settings(), key.split(".")[0]), key.split(".")[1])
@@ -57,6 +59,11 @@ WRONG = {
     "text for a number": ("[controller]\nlease_s = '300'\n", ":2: `controller.lease_s` must be a number"),
     "out of range": ("[agent]\nheartbeat_s = 0\n", ":2: `agent.heartbeat_s` must be above 0"),
     "negative": ("[policy]\nageing_s = -1\n", ":2: `policy.ageing_s` must be 0 or more"),
+    "none of the choices": ("[mps]\nmode = 'on'\n", ":2: `mps.mode` must be one of auto, off, per-device"),
+    "above its largest": (
+        "[profiler]\nseconds = 1e6\n",
+        ":2: profiler.seconds must be 0 to 86400, got 1000000.0",
+    ),
     "not a number": ("[policy]\nageing_s = nan\n", "must be 0 or more"),
     "not TOML": ("[policy\n", "not valid TOML"),
     "a key outside any section": ("devices = 'cpu:2'\n", "unknown section [devices]"),
