@@ -2,8 +2,9 @@
 
 Rule: a framework's knob averages over micro-batches. That equals the whole batch only if each micro-batch
 counts as it should, so a knob is turned where the framework weighs by tokens itself, or where the user has
-said that the loss is a mean over rows (`mean`) and all micro-batches are of one size. Elsewhere the
-framework's modules are split like any other's, which is exact for every loss, or left whole.
+said that the loss is a mean over rows (`mean`) and all micro-batches are of one size; never with a module
+that mixes rows (BatchNorm). Elsewhere the framework's modules are split like any other's, which is exact for
+every loss, or left whole.
 
 * transformers: TrainingArguments.per_device_train_batch_size is divided by s, .gradient_accumulation_steps
   multiplied; if the model takes the number of items in a step (`**kwargs` in its forward), or with `mean`.
@@ -19,11 +20,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterable, Sized
 from typing import Any, Final
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from cotenant.gradaccum import exactness
 from cotenant.gradaccum.schedule import PROGRESS, Schedule
 from cotenant.gradaccum.zerocode.standing import Standing
 
@@ -44,12 +46,13 @@ def watch(when_imported: WhenImported, standing: Standing, mean: bool = False) -
             when_imported(name, lambda module: _lightning(module.Trainer, standing))
 
 
-def _turn(standing: Standing, change: Callable[[int], None]) -> None:
+def _turn(standing: Standing, models: Iterable[Any], change: Callable[[int], None]) -> None:
     """Turn a knob by what s is now, and keep that s."""
     steps = PROGRESS.steps_now()
     if standing.refused is not None:
         return
     try:
+        _check_modules(models)
         change(steps)
     except Unturned as error:
         standing.note(str(error))
@@ -57,6 +60,12 @@ def _turn(standing: Standing, change: Callable[[int], None]) -> None:
     PROGRESS.schedule = Schedule(((0, steps),))
     PROGRESS.last_steps = steps
     standing.by_framework = True
+
+
+def _check_modules(models: Iterable[Any]) -> None:
+    """Raises Unturned for a module whose rows depend on each other."""
+    for reason in filter(None, map(exactness.refusal, models)):
+        raise Unturned(reason)
 
 
 def _transformers(trainer: Any, standing: Standing, mean: bool) -> None:
@@ -82,7 +91,7 @@ def _transformers(trainer: Any, standing: Standing, mean: bool) -> None:
             options.per_device_train_batch_size = size // steps
             options.gradient_accumulation_steps *= steps
 
-        _turn(standing, change)
+        _turn(standing, [model], change)
         begin(self, *args, **kwargs)
 
     trainer.__init__ = __init__
@@ -111,7 +120,7 @@ def _accelerate(accelerator: Any, standing: Standing) -> None:
             smaller.update({id(each): in_smaller_batches(each, steps) for each in loaders[:1]})
             self.gradient_accumulation_steps *= steps
 
-        _turn(standing, change)
+        _turn(standing, objects, change)
         return begin(self, *(smaller.get(id(each), each) for each in objects), **kwargs)
 
     accelerator.prepare = prepare
@@ -130,7 +139,7 @@ def _lightning(trainer: Any, standing: Standing) -> None:
             loaders[0] = in_smaller_batches(train_dataloaders, steps)
             self.accumulate_grad_batches *= steps
 
-        _turn(standing, change)
+        _turn(standing, [model], change)
         return begin(self, model, loaders[0], *args, **kwargs)
 
     trainer.fit = fit

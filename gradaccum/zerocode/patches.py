@@ -145,7 +145,7 @@ class Patches:
         self, original: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         standing = self.standing
-        if PROGRESS.explicit:  # the script splits its batches itself
+        if PROGRESS.explicit or standing.by_framework:  # batches come split already
             self._restore("__call__", "compile", "backward", "grad")
             return original(module, *args, **kwargs)
         if isinstance(module, DistributedDataParallel) or standing.refused is not None:
@@ -154,8 +154,7 @@ class Patches:
             return original(module, *args, **kwargs)
         call = self._call(original, module, args, kwargs)
         steps = self.standing.steps_now() if call is not None and call.rows > 1 else 1
-        if not standing.by_framework:
-            PROGRESS.last_steps = steps
+        PROGRESS.last_steps = steps
         began = self.audit.begin()
         output, ours = None, False
         if call is not None and steps > 1:

@@ -1,6 +1,6 @@
-"""Frameworks' own knobs, against stand-ins with the same public surface: none of the frameworks is installed.
+"""Frameworks' own knobs, against stand-ins with the same public surface.
 
-What is shown is what the adapters do to that surface, not that a real framework of some version obeys it.
+What is shown is what the adapters do to that surface; that real frameworks obey it is `test_frameworks.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from cotenant.gradaccum import PROGRESS, Schedule
 from cotenant.gradaccum.zerocode import Standing, adapters
+from cotenant.gradaccum.zerocode.patches import Patches
 
 
 class Frameworks:
@@ -97,6 +98,35 @@ def test_a_trainer_whose_knob_would_not_be_exact_is_left_alone(model: Any, size:
     assert (trainer.size, trainer.steps) == (size, 2)
     assert not standing.by_framework
     assert standing.refused is None, "its modules may still be split"
+
+
+def test_no_knob_is_turned_for_a_model_that_mixes_the_rows_of_a_batch() -> None:
+    frameworks, standing = watched(mean=True)
+    mixing = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    trainer = frameworks.transformers(mixing, args=options())
+    assert (trainer.size, trainer.steps) == (32, 2)
+    given = loader()
+    assert frameworks.accelerate(2).prepare(mixing, given) == (mixing, given)
+    assert frameworks.lightning().fit(mixing, given) is given
+    assert not standing.by_framework
+
+
+def test_modules_are_left_alone_once_a_framework_splits_the_batches() -> None:
+    PROGRESS.schedule = Schedule(((0, 4),))
+    patches = Patches()
+    patches.enter()
+    try:
+        patches.standing.by_framework = True
+
+        class Loss(nn.Linear):
+            def forward(self, input: torch.Tensor) -> torch.Tensor:
+                return super().forward(input).sum()
+
+        Loss(2, 2)(torch.ones(8, 2)).backward()
+    finally:
+        patches.leave()
+        patches._restore("backward", "grad")
+    assert patches.standing.refused is None, "what one forward pass returns is the framework's business"
 
 
 def test_accelerate_and_lightning_are_turned_only_where_the_user_vouches_for_a_mean() -> None:
