@@ -10,6 +10,7 @@ from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 
 from cotenant.controller.domain.actions import NOTHING, AnyAction, Decision, Place, Preempt, Share
+from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import LEAVING, Job
 from cotenant.controller.domain.reasons import Reason
@@ -104,9 +105,13 @@ class Plan:
         return sum([len(self.free_devices(host_id, type)) for type in self.view.free.types()])
 
     def any_free(self) -> bool:
-        if not self._more:
-            return self.view.free.any()
-        return any(map(self.free_total, self.view.free.types()))
+        free, more = self.view.free, self._more
+        if not more:
+            return free.any()
+        for type in free.types():  # noqa: SIM110 - a generator costs more than the look.
+            if free.total(type) + more.get(type, 0):
+                return True
+        return False
 
     def _hosts_with(self, type: str, count: int) -> Iterable[HostId]:
         untouched = self.view.free.with_free(type, count)
@@ -168,9 +173,10 @@ class Plan:
         gpus, nodes = shape.gpus, shape.nodes
         if nodes > 1:
             return self._find_pods(shape, type, nodes, gpus // nodes, avoid)
+        hosts = self.view.hosts
         for count in range(gpus, self._most(type) + 1):
             for host_id in self._hosts_with(type, count):
-                if host_id in avoid or not self._suits(host_id, shape):
+                if (avoid and host_id in avoid) or not suits(hosts[host_id], shape):
                     continue
                 devices = self._fitting(host_id, type, shape)
                 if len(devices) >= gpus:
@@ -262,17 +268,24 @@ class Plan:
         self._preempted.add(victim.job_id)
 
     def _take(self, job: Job, devices: tuple[DeviceId, ...]) -> None:
-        self._placed.add(job.job_id)
+        job_id, known, added = job.spec.job_id, self.view.devices, self._added
+        self._placed.add(job_id)
+        before: Device | None = None
         for device_id in devices:
-            device = self.view.devices[device_id]
-            free = self._touch(device.host_id, device.type)
+            device = known[device_id]
+            if before is None or device.host_id != before.host_id or device.type != before.type:
+                before, free = device, self._touch(device.host_id, device.type)
             if device_id in free:
                 free.remove(device_id)
                 self._more[device.type] = self._more.get(device.type, 0) - 1
-            self._added.setdefault(device_id, []).append(job.job_id)
+            if device_id in added:
+                added[device_id].append(job_id)
+            else:
+                added[device_id] = [job_id]
 
     def _touch(self, host_id: HostId, type: str) -> list[DeviceId]:
         key = (host_id, type)
-        if key not in self._free:
-            self._free[key] = list(self.view.free.devices(host_id, type))
-        return self._free[key]
+        free = self._free.get(key)
+        if free is None:
+            free = self._free[key] = list(self.view.free.devices(host_id, type))
+        return free

@@ -141,11 +141,13 @@ class Ledger:
         self.jobs[job.job_id] = job
         self._enter(job, is_new=True)
 
-    def forget_job(self, job_id: JobId) -> None:
-        """Drop an ended job from memory; the journal keeps it."""
-        assert self.jobs[job_id].phase in ENDED
-        del self.jobs[job_id]
-        del self.ended[job_id]
+    def forget_ended(self, keep: int) -> None:
+        """Drop ended jobs but for the last so many from memory, the oldest first; the journal keeps them."""
+        while len(self.ended) > keep:
+            job_id = next(iter(self.ended))
+            del self.ended[job_id]
+            job = self.jobs.pop(job_id)
+            assert job.phase in ENDED, f"job {job_id} is {job.phase}"
 
     def change(self, job: Job, change: Change, reason: Reason) -> None:
         """The only way a phase changes: accounts for the time spent, moves the job between indexes."""
@@ -209,7 +211,7 @@ class Ledger:
             job.end_s = float("inf") if left_s is None else self.now_s + left_s * job.slowdown
             self._active.add(job)
         elif phase in ENDED:
-            self.ended[job.job_id] = None
+            self.ended[job.spec.job_id] = None
 
     # --- What a placement means --------------------------------------------------------------------
 

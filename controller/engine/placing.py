@@ -16,6 +16,36 @@ from cotenant.controller.domain.view import Shape, suits
 from cotenant.controller.engine.ledger import Ledger
 
 
+def plain(ledger: Ledger, action: Place | Share) -> Placement | None:
+    """The placement, if it is the whole batch on free devices of one suitable host. What most are: one look
+    answers all that `check` and `placement` ask. None: ask them.
+    """
+    job, devices = ledger.jobs.get(action.job_id), action.devices
+    if job is None or job.phase is not QUEUED or action.accumulation_steps != 1:
+        return None
+    spec, count = job.spec, len(devices)
+    if spec.nodes > 1 or not spec.gpus_min <= count <= spec.gpus_max:
+        return None
+    if not ledger.holdings.all_free(devices):
+        return None
+    first, shape = ledger.devices[devices[0]], ledger.shape(job)
+    host = ledger.hosts[first.host_id]
+    if not host.takes_work or shape.gpu_type not in ("", first.type) or not suits(host, shape):
+        return None
+    needed = ledger.needed_mib(job, 1)
+    if needed is not None:
+        for device_id in devices:
+            if ledger.devices[device_id].usable_mib < needed:
+                return None
+    if count > 1:
+        devices = tuple(sorted(set(devices)))
+        if len(devices) != count:
+            return None
+    return Placement(
+        devices=devices, sub_batch=spec.batch_size, memory_mib=needed, reason=action.reason
+    )
+
+
 def check(ledger: Ledger, action: Place | Share) -> Reason | None:
     """Why the placement is refused, or None if it is allowed."""
     job = ledger.jobs.get(action.job_id)
@@ -26,8 +56,6 @@ def check(ledger: Ledger, action: Place | Share) -> Reason | None:
     if (count > 1 and count != len(set(action.devices))) or not spec.gpus_min <= count <= spec.gpus_max:
         distinct = len(set(action.devices))
         return because("refused-gang", f"job {job.job_id}", distinct, spec.gpus_min, spec.gpus_max)
-    if _is_plain(ledger, job, action):
-        return None
     refusal = _check_accumulation(job, action.accumulation_steps)
     if refusal is not None:
         return refusal
@@ -40,26 +68,6 @@ def check(ledger: Ledger, action: Place | Share) -> Reason | None:
         if refusal is not None:
             return refusal
     return None
-
-
-def _is_plain(ledger: Ledger, job: Job, action: Place | Share) -> bool:
-    """Whether it is the whole batch on free devices of one suitable host: what most placements are, and all
-    checks that follow at once."""
-    spec = job.spec
-    if action.accumulation_steps != 1 or spec.nodes > 1:
-        return False
-    if not ledger.holdings.all_free(action.devices):
-        return False
-    first, shape = ledger.devices[action.devices[0]], ledger.shape(job)
-    host = ledger.hosts[first.host_id]
-    if not host.takes_work or shape.gpu_type not in ("", first.type) or not suits(host, shape):
-        return False
-    needed = ledger.needed_mib(job, 1)
-    if needed is not None:
-        for device_id in action.devices:
-            if ledger.devices[device_id].usable_mib < needed:
-                return False
-    return True
 
 
 def _check_accumulation(job: Job, steps: int) -> Reason | None:

@@ -39,13 +39,13 @@ def is_profiled(job: Job, shared: bool) -> bool:
 def start_commands(
     ledger: Ledger,
     job: Job,
-    gang: Sequence[GangMember],
+    gang: tuple[GangMember, ...],
     checkpoint_every_s: float,
     profile_s: float,
     command_id: Callable[[], CommandId],
 ) -> Iterator[StartAttempt]:
     """The commands that start the job's current attempt. `profile_s`: T_prof, for jobs to be profiled."""
-    placement = job.placement
+    spec, placement = job.spec, job.placement
     assert placement is not None
     first = ledger.hosts[gang[0].host_id].report
     # Derived from the attempt, so that a repeated command names the same port.
@@ -56,21 +56,21 @@ def start_commands(
         yield StartAttempt(
             command_id=command_id(),
             host_id=member.host_id,
-            job_id=job.job_id,
+            job_id=spec.job_id,
             attempt=job.attempt,
-            launch=job.spec.launch,
-            gang=tuple(gang),
+            launch=spec.launch,
+            gang=gang,
             master_address=first.address if len(gang) > 1 else "127.0.0.1",
             master_port=port,
             sub_batch=placement.sub_batch,
             accumulation_steps=placement.accumulation_steps,
             memory_cap_mib=placement.memory_mib if shared else None,
-            host_memory_mib=job.spec.host_memory_mib,
-            cpus=job.spec.cpus,
+            host_memory_mib=spec.host_memory_mib,
+            cpus=spec.cpus,
             resume_attempt=AttemptNo(newest.attempt) if newest else None,
             resume_step=newest.step if newest else 0,
             checkpoint_every_s=checkpoint_every_s,
             profile_s=profile_s if is_profiled(job, shared) else 0.0,
-            name=job.spec.name,
-            user=job.spec.user,
+            name=spec.name,
+            user=spec.user,
         )

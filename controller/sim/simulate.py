@@ -39,10 +39,10 @@ Watch = Callable[[int, int, float], None]
 WATCH_EVERY: Final = 1000
 NO_DEADLINE_S: Final = 1e9
 """Saves take what the workload says; nobody cuts them short."""
-TIMED_FIRST: Final = 5000
-TIMED_EVERY: Final = 7
-"""So many events at first, then every so-manyth, are timed: to read a processor clock twice costs about what
-a light decision costs. Seven has no factor in common with the three or four events of a job's life."""
+TIMED_FIRST: Final = 500
+TIMED_EVERY: Final = 19
+"""So many events at first, then every so-manyth, are timed: to read a processor clock twice costs more than
+a light decision. A prime has no factor in common with the three or four events of a job's life."""
 IDLE_EVENTS_MAX: Final = 10_000
 """So many events in a row after which nothing was done, in a cluster where nothing is under way: what still
 waits will never start."""
