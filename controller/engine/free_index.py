@@ -118,7 +118,8 @@ class FreeIndex:
         for device_id in device_ids:
             if device_id in devices:
                 devices.remove(device_id)
-        self._moved(host_id, type, before, len(devices))
+        if len(devices) != before:
+            self._of_type[type].move(host_id, before, len(devices))
 
     def give(self, host_id: HostId, type: str, device_ids: Iterable[DeviceId]) -> None:
         """Devices of one host and type are free; those that were stay so."""
@@ -129,8 +130,5 @@ class FreeIndex:
         for device_id in device_ids:
             if device_id not in devices:
                 insort(devices, device_id)
-        self._moved(host_id, type, before, len(devices))
-
-    def _moved(self, host_id: HostId, type: str, before: int, after: int) -> None:
-        if before != after:
-            self._of_type[type].move(host_id, before, after)
+        if len(devices) != before:
+            self._of_type[type].move(host_id, before, len(devices))

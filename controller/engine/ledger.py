@@ -152,8 +152,7 @@ class Ledger:
     def change(self, job: Job, change: Change, reason: Reason) -> None:
         """The only way a phase changes: accounts for the time spent, moves the job between indexes."""
         after = LIFECYCLE.get((job.phase, change)) or advance(job.phase, change)
-        self._leave(job)
-        self._account(job)
+        self._end_phase(job)
         job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
         if after in ENDED:
             job.ended_s = self.now_s
@@ -162,8 +161,7 @@ class Ledger:
     def requeue(self, job: Job, change: Change, reason: Reason, remaining_s: float | None) -> None:
         """All processes are gone and the job waits again, with what is left from its durable step."""
         after = advance(job.phase, change)
-        self._leave(job)
-        self._account(job)
+        self._end_phase(job)
         job.placement, job.step, job.remaining_s, job.slowdown = None, job.durable_step, remaining_s, 1.0
         job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
         self._enter(job, is_new=True)
@@ -178,21 +176,29 @@ class Ledger:
         """Another policy, another order."""
         self._waiting.reorder()
 
-    def _account(self, job: Job) -> None:
+    def _end_phase(self, job: Job) -> None:
+        """Account for the time in it, and take the job out of its index."""
         phase, spent_s = job.phase, self.now_s - job.phase_since_s
         assert spent_s >= 0, f"job {job.job_id}: time went backwards by {-spent_s} s"
-        if phase is QUEUED or phase is RESERVED:
+        if phase is QUEUED:
+            self._waiting.remove(job)
             job.wait_s += spent_s
             job.queued_s += spent_s
         elif phase is LOADING:
+            self._active.remove(job)
             job.load_s += spent_s
         elif phase is RUNNING:
+            self._active.remove(job)
             job.run_s += spent_s
             if job.remaining_s is not None:
                 job.remaining_s = job.remaining_now_s(self.now_s)
                 job.remaining_at_s = self.now_s
         elif phase in ON_DEVICES:
+            self._active.remove(job)
             job.pause_s += spent_s
+        elif phase is RESERVED:
+            job.wait_s += spent_s
+            job.queued_s += spent_s
         elif phase not in ENDED:
             job.wait_s += spent_s
 
