@@ -173,16 +173,28 @@ class Plan:
         gpus, nodes = shape.gpus, shape.nodes
         if nodes > 1:
             return self._find_pods(shape, type, nodes, gpus // nodes, avoid)
-        hosts = self.view.hosts
+        found = self._find_together(shape, type, avoid)
+        if found is None and nodes == 0 and gpus > self.view.largest_host(shape, type):
+            return self._spread(shape, type, avoid)
+        return found
+
+    def _find_together(
+        self, shape: Shape, type: str, avoid: Sequence[HostId]
+    ) -> tuple[DeviceId, ...] | None:
+        gpus, hosts, free = shape.gpus, self.view.hosts, self.view.free
+        if not self._free and not avoid and not shape.memory_mib:
+            tightest = free.tightest(type, gpus)
+            if tightest is None:
+                return None
+            if suits(hosts[tightest], shape):  # As it does for most jobs.
+                return tuple(free.devices(tightest, type)[:gpus])
         for count in range(gpus, self._most(type) + 1):
             for host_id in self._hosts_with(type, count):
-                if (avoid and host_id in avoid) or not suits(hosts[host_id], shape):
+                if host_id in avoid or not suits(hosts[host_id], shape):
                     continue
                 devices = self._fitting(host_id, type, shape)
                 if len(devices) >= gpus:
                     return tuple(devices[:gpus])
-        if nodes == 0 and gpus > self.view.largest_host(shape, type):
-            return self._spread(shape, type, avoid)
         return None
 
     def _find_pods(

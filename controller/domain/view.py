@@ -80,6 +80,9 @@ class FreeHosts(Protocol):
     def with_free(self, type: str, count: int) -> Iterable[HostId]:
         """Hosts with exactly `count` free devices, in host order."""
 
+    def tightest(self, type: str, gpus: int) -> HostId | None:
+        """Of the hosts with at least so many free devices the one with the fewest, ties in host order."""
+
     def devices(self, host_id: HostId, type: str) -> Sequence[DeviceId]:
         """A host's free devices, in device order."""
 
