@@ -6,6 +6,7 @@ every index and the cheap invariants; `check` asserts all of them (tests run it 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -77,7 +78,7 @@ class Ledger:
         self.next_command = 1
         self.waiting_on: dict[JobId, set[JobId]] = {}
         """Job -> blocked jobs that depend on it."""
-        self.ended: dict[JobId, None] = {}
+        self.ended: OrderedDict[JobId, None] = OrderedDict()
         """Ended jobs, oldest first."""
         self._waiting = Waiting(queue_key)
         self._active = Active()
@@ -144,8 +145,7 @@ class Ledger:
     def forget_ended(self, keep: int) -> None:
         """Drop ended jobs but for the last so many from memory, the oldest first; the journal keeps them."""
         while len(self.ended) > keep:
-            job_id = next(iter(self.ended))
-            del self.ended[job_id]
+            job_id, _ = self.ended.popitem(last=False)  # A plain dict would search for its first entry.
             job = self.jobs.pop(job_id)
             assert job.phase in ENDED, f"job {job_id} is {job.phase}"
 
