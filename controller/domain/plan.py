@@ -100,6 +100,10 @@ class Plan:
         """Free devices of a type on all hosts."""
         return self.view.free.total(type) + self._more.get(type, 0)
 
+    def free_everywhere(self) -> int:
+        """Free devices of all types on all hosts."""
+        return sum([self.free_total(type) for type in self.view.free.types()])
+
     def free_on(self, host_id: HostId) -> int:
         """Free devices of all types on one host."""
         return sum([len(self.free_devices(host_id, type)) for type in self.view.free.types()])
@@ -248,6 +252,10 @@ class Plan:
 
     def is_leaving(self, job_id: JobId) -> bool:
         return job_id in self._preempted or self.view.jobs[job_id].phase in LEAVING
+
+    def preempted(self) -> Iterator[Job]:
+        """Those that lose their devices, or their reservation, by this plan; in no order."""
+        return map(self.view.jobs.__getitem__, self._preempted)
 
     def is_placed(self, job_id: JobId) -> bool:
         return job_id in self._placed

@@ -6,7 +6,7 @@ to try something out does so on a `Plan`, which overlays the view.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from cotenant.controller.domain.cluster import Device, Host
@@ -135,6 +135,9 @@ class View(Protocol):
 
     def loading(self) -> Sequence[Job]:
         """LOADING jobs by remaining time, which does not move while they load; ties as in `running`."""
+
+    def leaving(self) -> Collection[Job]:
+        """CHECKPOINTING and STOPPING jobs, in no order."""
 
     def paced(self) -> Iterable[Job]:
         """RUNNING jobs that go slower or faster than alone at the whole batch: only they may stand elsewhere
