@@ -43,29 +43,25 @@ class Plan:
 
     def suppose_left(self, job: Job) -> None:
         """As if the job had left its devices: those that nobody else holds count as free."""
-        view, host_id, is_up = self.view, HostId(""), False
-        alone, added = (job.spec.job_id,), self._added
-        self._preempted.add(job.spec.job_id)
+        view, job_id, added, more = self.view, job.spec.job_id, self._added, self._more
+        devices, tenants, claimed_by = view.devices, view.tenants, view.claimed_by
+        self._preempted.add(job_id)
+        before: Device | None = None
+        free: list[DeviceId] | None = None  # Of the host that is looked at, if it takes work.
         for device_id in job.placement.devices if job.placement else ():
-            device = view.devices.get(device_id)
+            device = devices.get(device_id)
             if device is None or not device.healthy:
                 continue
-            if device.host_id != host_id:
-                host_id = device.host_id
-                is_up = view.hosts[host_id].takes_work
-            if not is_up:
+            if before is None or device.host_id != before.host_id or device.type != before.type:
+                before, is_up = device, view.hosts[device.host_id].takes_work
+                free = self._touch(device.host_id, device.type) if is_up else None
+            if free is None or device_id in free:
                 continue
-            free = self._touch(host_id, device.type)
-            if device_id in free:
-                continue
-            is_alone = (
-                tuple(view.tenants(device_id)) == alone
-                and view.claimed_by(device_id) is None
-                and device_id not in added
-            )
-            if is_alone or not self.staying(device_id):
+            here = tenants(device_id)
+            is_alone = len(here) == 1 and here[0] == job_id and device_id not in added
+            if (is_alone and claimed_by(device_id) is None) or not self.staying(device_id):
                 insort(free, device_id)
-                self._more[device.type] = self._more.get(device.type, 0) + 1
+                more[device.type] = more.get(device.type, 0) + 1
 
     def left_by(self, victim: Job, newcomer: Job) -> tuple[DeviceId, ...] | None:
         """What the newcomer would find if this job left, where that is seen at once: nothing else is free
