@@ -76,8 +76,7 @@ class Dispatch:
             job = self.ledger.jobs[job_id]
             job.waits_for = tuple(v for v in job.waits_for if self._still_on(v, job))
             if not job.waits_for:
-                self.ledger.holdings.unclaim(job)
-                self.launch(job)
+                self.launch(job)  # On the devices it has a claim on.
 
     def _still_on(self, victim_id: JobId, job: Job) -> bool:
         victim = self.ledger.jobs.get(victim_id)

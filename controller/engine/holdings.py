@@ -149,7 +149,8 @@ class Holdings:
         self._give(mine)
 
     def occupy(self, job: Job, parts: Mapping[HostId, list[DeviceId]]) -> None:
-        """The gang holds its devices, and has processes on their hosts, from now on."""
+        """The gang holds its devices, and has processes on their hosts, from now on; a claim on them has done
+        its work."""
         assert job.placement is not None
         job_id, tenants, claims = job.spec.job_id, self._tenants, self._claims
         for device_id in job.placement.devices:
