@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, pairwise, takewhile
+from itertools import chain, pairwise
 
 import msgspec
 
@@ -112,13 +112,15 @@ class Queues:
 
     def next_demotion_s(self, view: View) -> float | None:
         """When the next running job reaches a threshold, if none is stopped; None if none will."""
-        now_s, limits, last = view.now_s, self.limits, len(self.limits)
-        ends_s = [
-            now_s + (limits[queue] - attained_gpu_s(job, now_s)) / job.spec.gpus_min
-            for queue, _, job in self.of_running(view.running(), now_s)
-            if queue < last
-        ]
-        return min(ends_s, default=None)
+        now_s, limits, last_gpu_s = view.now_s, self.limits, self.limits[-1]
+        at_s = float("inf")
+        for job in view.running():
+            gpus = job.spec.gpus_min
+            gpu_s = (job.run_s + (now_s - job.phase_since_s)) * gpus
+            if gpu_s + 1e-6 * gpus < last_gpu_s:
+                limit_gpu_s = limits[bisect_right(limits, gpu_s + 1e-6 * gpus)]
+                at_s = min(at_s, now_s + (limit_gpu_s - gpu_s) / gpus)
+        return None if at_s == float("inf") else at_s
 
 
 class AttainedService:
@@ -137,8 +139,11 @@ class AttainedService:
         if self._ranked is None:
             self._ranked = self._rank(plan)
         mine = (self._queues.of(job, self._view.now_s), job.number)
-        later = takewhile(lambda ranked: ranked[:2] > mine, self._ranked)
-        return (other for _, _, other in later if not plan.is_leaving(other.job_id))
+        for queue, number, other in self._ranked:
+            if (queue, number) <= mine:
+                return
+            if not plan.is_leaving(other.spec.job_id):
+                yield other
 
     def _rank(self, plan: Plan) -> list[tuple[int, int, Job]]:
         view, queue_of = self._view, self._queues.of
