@@ -7,7 +7,6 @@ promise 1 (tenants, memory, whole gangs), whatever it asked for.
 from __future__ import annotations
 
 from cotenant.controller.domain.actions import Place, Share
-from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.job import LEAVING, QUEUED, Job, Placement
 from cotenant.controller.domain.reasons import Reason, because
@@ -109,7 +108,7 @@ def _check_device(
     what = f"job {job.job_id}"
     device = ledger.devices[device_id]
     host = ledger.hosts[device.host_id]
-    if host.state is not HostState.OK or not device.healthy:
+    if not (host.takes_work and device.healthy):
         return because("refused-devices", what, device_id, host.state if device.healthy else device.note)
     if shape.gpu_type not in ("", device.type) or not suits(host, shape):
         return because("refused-devices", what, device_id, "not what the job asked for")

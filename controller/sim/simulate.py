@@ -197,12 +197,13 @@ class _Drive:
         assert ended_s is not None, f"job {row} has finished, and the engine holds it {job.phase}"
         jct_s: float = ended_s - self._submit_s[row]
         near_s = EXACT * jct_s + EXACT
+        wait_s, load_s, run_s, pause_s = job.wait_s, job.load_s, job.run_s, job.pause_s
         agree = (
-            abs(run.waited_s - job.wait_s) <= near_s
-            and abs(run.loaded_s - job.load_s) <= near_s
-            and abs(run.ran_s - job.run_s) <= near_s
-            and abs(run.paused_s - job.pause_s) <= near_s
-            and abs(jct_s - job.wait_s - job.load_s - job.run_s - job.pause_s) <= near_s
+            -near_s <= run.waited_s - wait_s <= near_s
+            and -near_s <= run.loaded_s - load_s <= near_s
+            and -near_s <= run.ran_s - run_s <= near_s
+            and -near_s <= run.paused_s - pause_s <= near_s
+            and -near_s <= jct_s - wait_s - load_s - run_s - pause_s <= near_s
         )
         assert agree, f"job {row}: {vars(run)} in the world, JCT {jct_s} s and {job} in the engine"
         duration_s = self._duration_s[row]
