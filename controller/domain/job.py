@@ -13,7 +13,7 @@ import msgspec
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.domain.reasons import Reason
-from cotenant.controller.domain.throughput import Gang, gang_of
+from cotenant.controller.domain.throughput import Gang, sized_gang
 
 LaunchMode = Literal["worker", "host"]
 
@@ -101,7 +101,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gang(self) -> Gang:
         """What it asks for; without a number of hosts it is taken for a gang of one."""
-        return gang_of(self.gpus_min, self.nodes or 1)
+        return sized_gang(self.gpus_min, self.nodes or 1)
 
 
 def _is_plain(spec: JobSpec) -> bool:
@@ -425,7 +425,7 @@ class Job(msgspec.Struct, kw_only=True):
         """What it runs on, or asks for."""
         if self.placement is None or not self.hosts_left:
             return self.spec.gang
-        return gang_of(len(self.placement.devices), len(self.hosts_left))
+        return sized_gang(len(self.placement.devices), len(self.hosts_left))
 
     @property
     def durable_step(self) -> int:

@@ -178,24 +178,31 @@ class Plan:
             return self._spread(shape, type, avoid)
         return found
 
-    def _find_together(
-        self, shape: Shape, type: str, avoid: Sequence[HostId]
-    ) -> tuple[DeviceId, ...] | None:
-        gpus, hosts, free = shape.gpus, self.view.hosts, self.view.free
-        if not self._free and not avoid and not shape.memory_mib:
+    def _find_together(self, shape: Shape, type: str, avoid: Sequence[HostId]) -> tuple[DeviceId, ...] | None:
+        """On the host with the fewest free devices that are enough; of equal ones one that the plan has not
+        touched, the first by name, else the one it touched first."""
+        gpus, hosts, free, touched = shape.gpus, self.view.hosts, self.view.free, self._free
+        if not touched and not avoid and not shape.memory_mib:
             tightest = free.tightest(type, gpus)
             if tightest is None:
                 return None
             if suits(hosts[tightest], shape):  # As it does for most jobs.
                 return tuple(free.devices(tightest, type)[:gpus])
-        for count in range(gpus, self._most(type) + 1):
-            for host_id in self._hosts_with(type, count):
-                if host_id in avoid or not suits(hosts[host_id], shape):
+        found, fewest = None, free.most(type) + 1
+        for (host_id, host_type), devices in touched.items():
+            count = len(devices)
+            if host_type == type and count >= gpus and (found is None or count < fewest):
+                fitting = self._fitting(host_id, type, shape)
+                if len(fitting) >= gpus and host_id not in avoid and suits(hosts[host_id], shape):
+                    found, fewest = fitting, count
+        for count in range(gpus, min(fewest, free.most(type)) + 1):
+            for host_id in free.with_free(type, count):
+                if (host_id, type) in touched or host_id in avoid or not suits(hosts[host_id], shape):
                     continue
-                devices = self._fitting(host_id, type, shape)
-                if len(devices) >= gpus:
-                    return tuple(devices[:gpus])
-        return None
+                fitting = self._fitting(host_id, type, shape)
+                if len(fitting) >= gpus:
+                    return tuple(fitting[:gpus])
+        return None if found is None else tuple(found[:gpus])
 
     def _find_pods(
         self, shape: Shape, type: str, nodes: int, per_node: int, avoid: Sequence[HostId]
@@ -287,6 +294,7 @@ class Plan:
         job_id, known, added = job.spec.job_id, self.view.devices, self._added
         self._placed.add(job_id)
         before: Device | None = None
+        free: list[DeviceId] = []
         for device_id in devices:
             device = known[device_id]
             if before is None or device.host_id != before.host_id or device.type != before.type:

@@ -40,7 +40,7 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @lru_cache(maxsize=1024)
-def gang_of(devices: int, hosts: int) -> Gang:
+def sized_gang(devices: int, hosts: int) -> Gang:
     """The same value each time: every job is asked for its gang several times, and few differ."""
     return Gang(devices=devices, hosts=hosts)
 

@@ -144,4 +144,3 @@ class FreeIndex:
         if before != after:
             self._of_type[type].move(host_id, before, after)
             self._count += after - before
-

@@ -40,9 +40,7 @@ def plain(ledger: Ledger, action: Place | Share) -> Placement | None:
         devices = tuple(sorted(set(devices)))
         if len(devices) != count:
             return None
-    return Placement(
-        devices=devices, sub_batch=spec.batch_size, memory_mib=needed, reason=action.reason
-    )
+    return Placement(devices=devices, sub_batch=spec.batch_size, memory_mib=needed, reason=action.reason)
 
 
 def check(ledger: Ledger, action: Place | Share) -> Reason | None:
