@@ -258,13 +258,7 @@ class Engine:
 
     def _place(self, action: Place | Share) -> Reason | None:
         ledger = self._ledger
-        plain = placing.plain(ledger, action)
-        if plain is not None:
-            job = ledger.jobs[action.job_id]
-            job.placement = plain
-            self._dispatch.launch(job)
-            return None
-        refusal = placing.check(ledger, action)
+        refusal = None if placing.is_plain(ledger, action) else placing.check(ledger, action)
         if refusal is not None:
             return refusal
         job = ledger.jobs[action.job_id]

@@ -15,32 +15,27 @@ from cotenant.controller.domain.view import Shape, suits
 from cotenant.controller.engine.ledger import Ledger
 
 
-def plain(ledger: Ledger, action: Place | Share) -> Placement | None:
-    """The placement, if it is the whole batch on free devices of one suitable host. What most are: one look
-    answers all that `check` and `placement` ask. None: ask them.
-    """
+def is_plain(ledger: Ledger, action: Place | Share) -> bool:
+    """Whether it is the whole batch on free devices of one suitable host: what most placements are, and all
+    that `check` asks at once. If not, it may still be allowed."""
     job, devices = ledger.jobs.get(action.job_id), action.devices
     if job is None or job.phase is not QUEUED or action.accumulation_steps != 1:
-        return None
+        return False
     spec, count = job.spec, len(devices)
     if spec.nodes > 1 or not spec.gpus_min <= count <= spec.gpus_max:
-        return None
+        return False
     if not ledger.holdings.all_free(devices):
-        return None
+        return False
     first, shape = ledger.devices[devices[0]], ledger.shape(job)
     host = ledger.hosts[first.host_id]
     if not host.takes_work or shape.gpu_type not in ("", first.type) or not suits(host, shape):
-        return None
+        return False
     needed = ledger.needed_mib(job, 1)
     if needed is not None:
         for device_id in devices:
             if ledger.devices[device_id].usable_mib < needed:
-                return None
-    if count > 1:
-        devices = tuple(sorted(set(devices)))
-        if len(devices) != count:
-            return None
-    return Placement(devices=devices, sub_batch=spec.batch_size, memory_mib=needed, reason=action.reason)
+                return False
+    return count == 1 or count == len(set(devices))
 
 
 def check(ledger: Ledger, action: Place | Share) -> Reason | None:

@@ -45,7 +45,7 @@ def start_commands(
     command_id: Callable[[], CommandId],
 ) -> Iterator[StartAttempt]:
     """The commands that start the job's current attempt, one for each of its `parts`."""
-    spec, placement, gang = job.spec, job.placement, gang_of(parts)
+    placement, gang = job.placement, gang_of(parts)
     assert placement is not None
     first = ledger.hosts[gang[0].host_id].report
     # Derived from the attempt, so that a repeated command names the same port.
@@ -56,21 +56,21 @@ def start_commands(
         yield StartAttempt(
             command_id=command_id(),
             host_id=member.host_id,
-            job_id=spec.job_id,
+            job_id=job.job_id,
             attempt=job.attempt,
-            launch=spec.launch,
+            launch=job.spec.launch,
             gang=gang,
             master_address=first.address if len(gang) > 1 else "127.0.0.1",
             master_port=port,
             sub_batch=placement.sub_batch,
             accumulation_steps=placement.accumulation_steps,
             memory_cap_mib=placement.memory_mib if shared else None,
-            host_memory_mib=spec.host_memory_mib,
-            cpus=spec.cpus,
+            host_memory_mib=job.spec.host_memory_mib,
+            cpus=job.spec.cpus,
             resume_attempt=AttemptNo(newest.attempt) if newest else None,
             resume_step=newest.step if newest else 0,
             checkpoint_every_s=config.checkpoint_every_s,
             profile_s=config.profile_s if is_profiled(job, shared) else 0.0,
-            name=spec.name,
-            user=spec.user,
+            name=job.spec.name,
+            user=job.spec.user,
         )
