@@ -10,7 +10,7 @@ from __future__ import annotations
 from statistics import median
 
 from cotenant.controller.domain.events import ProgressSeen
-from cotenant.controller.domain.job import LOAD_S, PAUSE_S, RUNNING, Job, JobSpec, Phase
+from cotenant.controller.domain.job import LOAD_S, PAUSE_S, Job, JobSpec, Phase
 from cotenant.controller.domain.pairs import signature
 from cotenant.controller.domain.perf import Profile, step_s
 from cotenant.controller.domain.reasons import Reason, because
@@ -85,7 +85,7 @@ def _keep(seen: dict[str, list[float]], job: Job, spent_s: float) -> None:
 
 def learn_duration(estimates: Estimates, job: Job, now_s: float) -> None:
     """Keep a finished job's run time for those that come after it."""
-    run_s = job.run_s + (now_s - job.phase_since_s if job.phase is RUNNING else 0.0)
+    run_s = job.run_s + (now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0)
     if run_s <= 0:
         return
     by_command, recent, key = estimates.by_command, estimates.recent, _key(job.spec)
