@@ -13,7 +13,7 @@ import msgspec
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.domain.reasons import Reason
-from cotenant.controller.domain.throughput import Gang
+from cotenant.controller.domain.throughput import Gang, sized_gang
 
 LaunchMode = Literal["worker", "host"]
 
@@ -101,7 +101,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gang(self) -> Gang:
         """What it asks for; without a number of hosts it is taken for a gang of one."""
-        return Gang(devices=self.gpus_min, hosts=max(1, self.nodes))
+        return sized_gang(self.gpus_min, self.nodes or 1)
 
 
 def _is_plain(spec: JobSpec) -> bool:
@@ -403,6 +403,19 @@ class Job(msgspec.Struct, kw_only=True):
     """Hosts on which it was ever started: they keep things of it until it has ended."""
     workdir_missing: tuple[HostId, ...] = ()
 
+    def begin_attempt(self, hosts: tuple[HostId, ...], now_s: float) -> None:
+        """The next attempt, on these hosts and from the last durable step: nothing is known of it yet."""
+        self.attempt = AttemptNo(self.attempt + 1)
+        self.hosts_left = hosts
+        self.waits_for, self.started_hosts, self.capable = (), (), ()
+        self.stop_cause, self.stop_reason, self.outcome, self.exit_code = "", None, "", None
+        self.start_step = self.step = step = self.durable_step
+        self.known_to_resume, self.step_s = step > 0, None
+        if self.first_start_s is None:
+            self.first_start_s, self.visited = now_s, hosts
+        else:
+            self.visited = tuple(dict.fromkeys((*self.visited, *hosts)))
+
     @property
     def job_id(self) -> JobId:
         return self.spec.job_id
@@ -412,7 +425,7 @@ class Job(msgspec.Struct, kw_only=True):
         """What it runs on, or asks for."""
         if self.placement is None or not self.hosts_left:
             return self.spec.gang
-        return Gang(devices=len(self.placement.devices), hosts=len(self.hosts_left))
+        return sized_gang(len(self.placement.devices), len(self.hosts_left))
 
     @property
     def durable_step(self) -> int:

@@ -10,6 +10,7 @@ from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 
 from cotenant.controller.domain.actions import NOTHING, AnyAction, Decision, Place, Preempt, Share
+from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import LEAVING, Job
 from cotenant.controller.domain.reasons import Reason
@@ -42,29 +43,25 @@ class Plan:
 
     def suppose_left(self, job: Job) -> None:
         """As if the job had left its devices: those that nobody else holds count as free."""
-        view, host_id, is_up = self.view, HostId(""), False
-        alone, added = (job.spec.job_id,), self._added
-        self._preempted.add(job.spec.job_id)
+        view, job_id, added, more = self.view, job.spec.job_id, self._added, self._more
+        devices, tenants, claimed_by = view.devices, view.tenants, view.claimed_by
+        self._preempted.add(job_id)
+        before: Device | None = None
+        free: list[DeviceId] | None = None  # Of the host that is looked at, if it takes work.
         for device_id in job.placement.devices if job.placement else ():
-            device = view.devices.get(device_id)
+            device = devices.get(device_id)
             if device is None or not device.healthy:
                 continue
-            if device.host_id != host_id:
-                host_id = device.host_id
-                is_up = view.hosts[host_id].takes_work
-            if not is_up:
+            if before is None or device.host_id != before.host_id or device.type != before.type:
+                before, is_up = device, view.hosts[device.host_id].takes_work
+                free = self._touch(device.host_id, device.type) if is_up else None
+            if free is None or device_id in free:
                 continue
-            free = self._touch(host_id, device.type)
-            if device_id in free:
-                continue
-            is_alone = (
-                tuple(view.tenants(device_id)) == alone
-                and view.claimed_by(device_id) is None
-                and device_id not in added
-            )
-            if is_alone or not self.staying(device_id):
+            here = tenants(device_id)
+            is_alone = len(here) == 1 and here[0] == job_id and device_id not in added
+            if (is_alone and claimed_by(device_id) is None) or not self.staying(device_id):
                 insort(free, device_id)
-                self._more[device.type] = self._more.get(device.type, 0) + 1
+                more[device.type] = more.get(device.type, 0) + 1
 
     def left_by(self, victim: Job, newcomer: Job) -> tuple[DeviceId, ...] | None:
         """What the newcomer would find if this job left, where that is seen at once: nothing else is free
@@ -99,14 +96,22 @@ class Plan:
         """Free devices of a type on all hosts."""
         return self.view.free.total(type) + self._more.get(type, 0)
 
+    def free_everywhere(self) -> int:
+        """Free devices of all types on all hosts."""
+        return sum([self.free_total(type) for type in self.view.free.types()])
+
     def free_on(self, host_id: HostId) -> int:
         """Free devices of all types on one host."""
         return sum([len(self.free_devices(host_id, type)) for type in self.view.free.types()])
 
     def any_free(self) -> bool:
-        if not self._more:
-            return self.view.free.any()
-        return any(map(self.free_total, self.view.free.types()))
+        free, more = self.view.free, self._more
+        if not more:
+            return free.any()
+        for type in free.types():  # noqa: SIM110 - a generator costs more than the look.
+            if free.total(type) + more.get(type, 0):
+                return True
+        return False
 
     def _hosts_with(self, type: str, count: int) -> Iterable[HostId]:
         untouched = self.view.free.with_free(type, count)
@@ -168,16 +173,36 @@ class Plan:
         gpus, nodes = shape.gpus, shape.nodes
         if nodes > 1:
             return self._find_pods(shape, type, nodes, gpus // nodes, avoid)
-        for count in range(gpus, self._most(type) + 1):
-            for host_id in self._hosts_with(type, count):
-                if host_id in avoid or not self._suits(host_id, shape):
-                    continue
-                devices = self._fitting(host_id, type, shape)
-                if len(devices) >= gpus:
-                    return tuple(devices[:gpus])
-        if nodes == 0 and gpus > self.view.largest_host(shape, type):
+        found = self._find_together(shape, type, avoid)
+        if found is None and nodes == 0 and gpus > self.view.largest_host(shape, type):
             return self._spread(shape, type, avoid)
-        return None
+        return found
+
+    def _find_together(self, shape: Shape, type: str, avoid: Sequence[HostId]) -> tuple[DeviceId, ...] | None:
+        """On the host with the fewest free devices that are enough; of equal ones one that the plan has not
+        touched, the first by name, else the one it touched first."""
+        gpus, hosts, free, touched = shape.gpus, self.view.hosts, self.view.free, self._free
+        if not touched and not avoid and not shape.memory_mib:
+            tightest = free.tightest(type, gpus)
+            if tightest is None:
+                return None
+            if suits(hosts[tightest], shape):  # As it does for most jobs.
+                return tuple(free.devices(tightest, type)[:gpus])
+        found, fewest = None, free.most(type) + 1
+        for (host_id, host_type), devices in touched.items():
+            count = len(devices)
+            if host_type == type and count >= gpus and (found is None or count < fewest):
+                fitting = self._fitting(host_id, type, shape)
+                if len(fitting) >= gpus and host_id not in avoid and suits(hosts[host_id], shape):
+                    found, fewest = fitting, count
+        for count in range(gpus, min(fewest, free.most(type)) + 1):
+            for host_id in free.with_free(type, count):
+                if (host_id, type) in touched or host_id in avoid or not suits(hosts[host_id], shape):
+                    continue
+                fitting = self._fitting(host_id, type, shape)
+                if len(fitting) >= gpus:
+                    return tuple(fitting[:gpus])
+        return None if found is None else tuple(found[:gpus])
 
     def _find_pods(
         self, shape: Shape, type: str, nodes: int, per_node: int, avoid: Sequence[HostId]
@@ -231,6 +256,10 @@ class Plan:
     def is_leaving(self, job_id: JobId) -> bool:
         return job_id in self._preempted or self.view.jobs[job_id].phase in LEAVING
 
+    def preempted(self) -> Iterator[Job]:
+        """Those that lose their devices, or their reservation, by this plan; in no order."""
+        return map(self.view.jobs.__getitem__, self._preempted)
+
     def is_placed(self, job_id: JobId) -> bool:
         return job_id in self._placed
 
@@ -262,17 +291,25 @@ class Plan:
         self._preempted.add(victim.job_id)
 
     def _take(self, job: Job, devices: tuple[DeviceId, ...]) -> None:
-        self._placed.add(job.job_id)
+        job_id, known, added = job.spec.job_id, self.view.devices, self._added
+        self._placed.add(job_id)
+        before: Device | None = None
+        free: list[DeviceId] = []
         for device_id in devices:
-            device = self.view.devices[device_id]
-            free = self._touch(device.host_id, device.type)
+            device = known[device_id]
+            if before is None or device.host_id != before.host_id or device.type != before.type:
+                before, free = device, self._touch(device.host_id, device.type)
             if device_id in free:
                 free.remove(device_id)
                 self._more[device.type] = self._more.get(device.type, 0) - 1
-            self._added.setdefault(device_id, []).append(job.job_id)
+            if device_id in added:
+                added[device_id].append(job_id)
+            else:
+                added[device_id] = [job_id]
 
     def _touch(self, host_id: HostId, type: str) -> list[DeviceId]:
         key = (host_id, type)
-        if key not in self._free:
-            self._free[key] = list(self.view.free.devices(host_id, type))
-        return self._free[key]
+        free = self._free.get(key)
+        if free is None:
+            free = self._free[key] = list(self.view.free.devices(host_id, type))
+        return free

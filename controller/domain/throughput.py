@@ -10,6 +10,7 @@ Sources: Castor section 3.1, eq. 1 to 3, as settled for this project; the overla
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -36,6 +37,12 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
         if self.devices == 1:
             return "device"
         return "host" if self.hosts == 1 else "hosts"
+
+
+@lru_cache(maxsize=1024)
+def sized_gang(devices: int, hosts: int) -> Gang:
+    """The same value each time: every job is asked for its gang several times, and few differ."""
+    return Gang(devices=devices, hosts=hosts)
 
 
 class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ to try something out does so on a `Plan`, which overlays the view.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from cotenant.controller.domain.cluster import Device, Host
@@ -80,6 +80,9 @@ class FreeHosts(Protocol):
     def with_free(self, type: str, count: int) -> Iterable[HostId]:
         """Hosts with exactly `count` free devices, in host order."""
 
+    def tightest(self, type: str, gpus: int) -> HostId | None:
+        """Of the hosts with at least so many free devices the one with the fewest, ties in host order."""
+
     def devices(self, host_id: HostId, type: str) -> Sequence[DeviceId]:
         """A host's free devices, in device order."""
 
@@ -132,6 +135,9 @@ class View(Protocol):
 
     def loading(self) -> Sequence[Job]:
         """LOADING jobs by remaining time, which does not move while they load; ties as in `running`."""
+
+    def leaving(self) -> Collection[Job]:
+        """CHECKPOINTING and STOPPING jobs, in no order."""
 
     def paced(self) -> Iterable[Job]:
         """RUNNING jobs that go slower or faster than alone at the whole batch: only they may stand elsewhere

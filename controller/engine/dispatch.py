@@ -47,20 +47,11 @@ class Dispatch:
 
     def launch(self, job: Job) -> None:
         """Free devices (or devices with a co-tenant that stays) become this job's; its hosts are told."""
-        ledger, placement = self.ledger, job.placement
+        ledger, placement, now_s = self.ledger, job.placement, self.ledger.now_s
         assert placement is not None
         parts = ledger.holdings.parts(placement.devices)
-        hosts = tuple(parts)
-        job.attempt = AttemptNo(job.attempt + 1)
-        job.waits_for, job.stop_cause, job.stop_reason, job.outcome = (), "", None, ""
-        job.visited = tuple(dict.fromkeys((*job.visited, *hosts))) if job.visited else hosts
-        job.started_hosts, job.exit_code, job.step_s = (), None, None
-        job.start_step = job.step = job.durable_step
-        job.hosts_left = hosts
-        job.capable, job.known_to_resume = (), job.step > 0
-        if job.first_start_s is None:
-            job.first_start_s = ledger.now_s
-        job.slowdown, job.remaining_at_s = ledger.stretch(job, placement.accumulation_steps), ledger.now_s
+        job.begin_attempt(tuple(parts), now_s)
+        job.slowdown, job.remaining_at_s = ledger.stretch(job, placement.accumulation_steps), now_s
         ledger.change(job, LAUNCH, placement.reason)
         ledger.holdings.occupy(job, parts)
         partners = ledger.partners(job)
@@ -69,14 +60,12 @@ class Dispatch:
         self.send_start(job, parts)
         if job.spec.time_limit_s is not None:
             left_s = job.spec.time_limit_s - job.load_s - job.run_s
-            self.wake_at(self.ledger.now_s + max(0.0, left_s), "limit", job.job_id, job.attempt)
+            self.wake_at(now_s + max(0.0, left_s), "limit", job.job_id, job.attempt)
 
     def send_start(
         self, job: Job, parts: Mapping[HostId, list[DeviceId]], only: HostId | None = None
     ) -> None:
-        every_s, profile_s = self.config.checkpoint_every_s, self.config.profile_s
-        gang = starting.gang_of(parts)
-        for command in starting.start_commands(self.ledger, job, gang, every_s, profile_s, self.command_id):
+        for command in starting.start_commands(self.ledger, job, parts, self.config, self.command_id):
             if only is None or only == command.host_id:
                 self.out.append(command)
 
@@ -87,8 +76,7 @@ class Dispatch:
             job = self.ledger.jobs[job_id]
             job.waits_for = tuple(v for v in job.waits_for if self._still_on(v, job))
             if not job.waits_for:
-                self.ledger.holdings.unclaim(job)
-                self.launch(job)
+                self.launch(job)  # On the devices it has a claim on.
 
     def _still_on(self, victim_id: JobId, job: Job) -> bool:
         victim = self.ledger.jobs.get(victim_id)

@@ -202,16 +202,17 @@ class Engine:
 
     def _commit(self, decision: Decision) -> None:
         self.decision = decision
-        kept_back = spared(self._ledger, decision.actions) if decision.actions else ()
-        for action in decision.actions:
+        actions = decision.actions
+        # An action alone takes nothing from anybody for somebody else.
+        kept_back = spared(self._ledger, actions) if len(actions) > 1 else ()
+        for action in actions:
             refusal = self._carry_out(action) if action not in kept_back else because("refused-profiling")
             if refusal is not None:
                 self.refusals.append(refusal)
         if self._dispatch.vacated:
             self._dispatch.launch_reserved()
-        ended = self._ledger.ended
-        while len(ended) > self.config.keep_ended:
-            self._ledger.forget_job(next(iter(ended)))
+        if len(self._ledger.ended) > self.config.keep_ended:
+            self._ledger.forget_ended(self.config.keep_ended)
         if self._validate:
             self._ledger.check()
 
@@ -257,7 +258,7 @@ class Engine:
 
     def _place(self, action: Place | Share) -> Reason | None:
         ledger = self._ledger
-        refusal = placing.check(ledger, action)
+        refusal = None if placing.is_plain(ledger, action) else placing.check(ledger, action)
         if refusal is not None:
             return refusal
         job = ledger.jobs[action.job_id]

@@ -45,15 +45,14 @@ def estimate_arrival(
 
 def estimate_overheads(estimates: Estimates, spec: JobSpec) -> tuple[float, float]:
     """Expected load and pause seconds of a new job: said > same command > any command > a default."""
+    load_s, pause_s = spec.load_s, spec.pause_s
     return (
-        _expected(spec.load_s, estimates.loads, spec, LOAD_S),
-        _expected(spec.pause_s, estimates.pauses, spec, PAUSE_S),
+        load_s if load_s is not None else _expected(estimates.loads, spec, LOAD_S),
+        pause_s if pause_s is not None else _expected(estimates.pauses, spec, PAUSE_S),
     )
 
 
-def _expected(said: float | None, seen: dict[str, list[float]], spec: JobSpec, default: float) -> float:
-    if said is not None:
-        return said
+def _expected(seen: dict[str, list[float]], spec: JobSpec, default: float) -> float:
     if not seen:
         return default
     known = seen.get(_key(spec)) or seen.get("")
@@ -89,15 +88,18 @@ def learn_duration(estimates: Estimates, job: Job, now_s: float) -> None:
     run_s = job.run_s + (now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0)
     if run_s <= 0:
         return
-    same = estimates.by_command.setdefault(_key(job.spec), [])
+    by_command, recent, key = estimates.by_command, estimates.recent, _key(job.spec)
+    same = by_command.get(key)
+    if same is None:
+        same = by_command[key] = []
+        if len(by_command) > COMMANDS_KEPT:
+            del by_command[next(iter(by_command))]
     same.append(run_s)
     if len(same) > KEPT_PER_COMMAND:
         del same[0]
-    if len(estimates.by_command) > COMMANDS_KEPT:
-        del estimates.by_command[next(iter(estimates.by_command))]
-    estimates.recent.append(run_s)
-    if len(estimates.recent) > KEPT_RECENT:
-        del estimates.recent[0]
+    recent.append(run_s)
+    if len(recent) > KEPT_RECENT:
+        del recent[0]
 
 
 def _key(spec: JobSpec) -> str:

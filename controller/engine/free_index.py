@@ -63,6 +63,8 @@ class FreeIndex:
         self._devices: dict[tuple[HostId, str], list[DeviceId]] = {}
         self._of_type: dict[str, _Hosts] = {}
         self._types: tuple[str, ...] = ()
+        self._count = 0
+        """Of all types."""
 
     def types(self) -> Sequence[str]:
         return self._types
@@ -76,14 +78,19 @@ class FreeIndex:
         return 0 if hosts is None else hosts.total
 
     def any(self) -> bool:
-        for hosts in self._of_type.values():  # noqa: SIM110 - a generator costs more than all the rest.
-            if hosts.total:
-                return True
-        return False
+        return self._count > 0
 
     def with_free(self, type: str, count: int) -> Iterable[HostId]:
         hosts = self._of_type.get(type)
         return () if hosts is None or count >= len(hosts.by_count) else hosts.by_count[count]
+
+    def tightest(self, type: str, gpus: int) -> HostId | None:
+        hosts = self._of_type.get(type)
+        if hosts is not None:
+            for count in range(gpus, hosts.most + 1):
+                if hosts.by_count[count]:
+                    return hosts.by_count[count][0]
+        return None
 
     def devices(self, host_id: HostId, type: str) -> Sequence[DeviceId]:
         return self._devices.get((host_id, type), ())
@@ -103,11 +110,13 @@ class FreeIndex:
                 self._of_type[type] = _Hosts()
                 self._types = tuple(sorted(self._of_type))
             self._of_type[type].add(host.host_id, len(devices))
+            self._count += len(devices)
 
     def remove_host(self, host_id: HostId) -> None:
         for key in [key for key in self._devices if key[0] == host_id]:
-            self._of_type[key[1]].remove(host_id, len(self._devices[key]))
-            del self._devices[key]
+            count = len(self._devices.pop(key))
+            self._of_type[key[1]].remove(host_id, count)
+            self._count -= count
 
     def take(self, host_id: HostId, type: str, device_ids: Iterable[DeviceId]) -> None:
         """Devices of one host and type are not free any more; those that were not stay so."""
@@ -134,3 +143,4 @@ class FreeIndex:
     def _moved(self, host_id: HostId, type: str, before: int, after: int) -> None:
         if before != after:
             self._of_type[type].move(host_id, before, after)
+            self._count += after - before

@@ -149,29 +149,30 @@ class Holdings:
         self._give(mine)
 
     def occupy(self, job: Job, parts: Mapping[HostId, list[DeviceId]]) -> None:
-        """The gang holds its devices, and has processes on their hosts, from now on."""
+        """The gang holds its devices, and has processes on their hosts, from now on; a claim on them has done
+        its work."""
         assert job.placement is not None
-        job_id, tenants, devices = job.job_id, self._tenants, self.devices
+        job_id, tenants, claims = job.spec.job_id, self._tenants, self._claims
         for device_id in job.placement.devices:
-            if self._claims:
-                claim = self._claims.pop(device_id, job_id)
+            if claims:
+                claim = claims.pop(device_id, job_id)
                 assert claim == job_id, f"{device_id} is claimed by {claim}"
             here = tenants.get(device_id)
-            if here is None:
-                here = tenants[device_id] = []
-            limit = devices[device_id].max_tenants
+            if not here:
+                tenants[device_id] = [job_id]
+                continue
+            limit = self.devices[device_id].max_tenants
             assert job_id not in here and len(here) < limit, f"{device_id}: too many tenants: {here}"
             here.append(job_id)
-            if len(here) > 1:
-                self._shared_count += len(here) == 2
-                here.sort(key=lambda job_id: self._jobs[job_id].number)  # One order, after a restart too.
+            self._shared_count += len(here) == 2
+            here.sort(key=lambda job_id: self._jobs[job_id].number)  # One order, after a restart too.
         self._take(job.placement.devices)
         for host_id, part in parts.items():
             self._on_host.setdefault(host_id, {})[job_id] = part
 
     def vacate(self, job: Job, host_id: HostId) -> list[DeviceId]:
         """Every process of the gang on this host is gone: the devices that it held there."""
-        job_id = job.job_id
+        job_id = job.spec.job_id
         gone = self._on_host[host_id].pop(job_id)
         for device_id in gone:
             here = self._tenants[device_id]

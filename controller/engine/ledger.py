@@ -6,6 +6,7 @@ every index and the cheap invariants; `check` asserts all of them (tests run it 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -77,7 +78,7 @@ class Ledger:
         self.next_command = 1
         self.waiting_on: dict[JobId, set[JobId]] = {}
         """Job -> blocked jobs that depend on it."""
-        self.ended: dict[JobId, None] = {}
+        self.ended: OrderedDict[JobId, None] = OrderedDict()
         """Ended jobs, oldest first."""
         self._waiting = Waiting(queue_key)
         self._active = Active()
@@ -87,6 +88,7 @@ class Ledger:
         self.shape, self.order_key = self._waiting.shape, self._waiting.order_key
         self.newcomers, self.queued_count = self._waiting.newcomers, self._waiting.__len__
         self.on_devices, self.paced = self._active.by_end, self._active.paced
+        self.leaving = self._active.leaving
         self.tenants, self.shareable = self.holdings.tenants, self.holdings.shareable
         self.claimed_by, self.claimants = self.holdings.claimed_by, self.holdings.claimants
         self.partners = self.holdings.partners
@@ -141,17 +143,17 @@ class Ledger:
         self.jobs[job.job_id] = job
         self._enter(job, is_new=True)
 
-    def forget_job(self, job_id: JobId) -> None:
-        """Drop an ended job from memory; the journal keeps it."""
-        assert self.jobs[job_id].phase in ENDED
-        del self.jobs[job_id]
-        del self.ended[job_id]
+    def forget_ended(self, keep: int) -> None:
+        """Drop ended jobs but for the last so many from memory, the oldest first; the journal keeps them."""
+        while len(self.ended) > keep:
+            job_id, _ = self.ended.popitem(last=False)  # A plain dict would search for its first entry.
+            job = self.jobs.pop(job_id)
+            assert job.phase in ENDED, f"job {job_id} is {job.phase}"
 
     def change(self, job: Job, change: Change, reason: Reason) -> None:
         """The only way a phase changes: accounts for the time spent, moves the job between indexes."""
         after = LIFECYCLE.get((job.phase, change)) or advance(job.phase, change)
-        self._leave(job)
-        self._account(job)
+        self._end_phase(job)
         job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
         if after in ENDED:
             job.ended_s = self.now_s
@@ -160,8 +162,7 @@ class Ledger:
     def requeue(self, job: Job, change: Change, reason: Reason, remaining_s: float | None) -> None:
         """All processes are gone and the job waits again, with what is left from its durable step."""
         after = advance(job.phase, change)
-        self._leave(job)
-        self._account(job)
+        self._end_phase(job)
         job.placement, job.step, job.remaining_s, job.slowdown = None, job.durable_step, remaining_s, 1.0
         job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
         self._enter(job, is_new=True)
@@ -176,21 +177,29 @@ class Ledger:
         """Another policy, another order."""
         self._waiting.reorder()
 
-    def _account(self, job: Job) -> None:
+    def _end_phase(self, job: Job) -> None:
+        """Account for the time in it, and take the job out of its index."""
         phase, spent_s = job.phase, self.now_s - job.phase_since_s
         assert spent_s >= 0, f"job {job.job_id}: time went backwards by {-spent_s} s"
-        if phase is QUEUED or phase is RESERVED:
+        if phase is QUEUED:
+            self._waiting.remove(job)
             job.wait_s += spent_s
             job.queued_s += spent_s
         elif phase is LOADING:
+            self._active.remove(job)
             job.load_s += spent_s
         elif phase is RUNNING:
+            self._active.remove(job)
             job.run_s += spent_s
             if job.remaining_s is not None:
                 job.remaining_s = job.remaining_now_s(self.now_s)
                 job.remaining_at_s = self.now_s
         elif phase in ON_DEVICES:
+            self._active.remove(job)
             job.pause_s += spent_s
+        elif phase is RESERVED:
+            job.wait_s += spent_s
+            job.queued_s += spent_s
         elif phase not in ENDED:
             job.wait_s += spent_s
 
@@ -209,7 +218,7 @@ class Ledger:
             job.end_s = float("inf") if left_s is None else self.now_s + left_s * job.slowdown
             self._active.add(job)
         elif phase in ENDED:
-            self.ended[job.job_id] = None
+            self.ended[job.spec.job_id] = None
 
     # --- What a placement means --------------------------------------------------------------------
 

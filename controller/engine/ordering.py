@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, overload
 
@@ -230,6 +230,9 @@ class Active:
         del entries[place]
         if self._paced:
             self._paced.pop(number, None)
+
+    def leaving(self) -> Collection[Job]:
+        return self._leaving.values()
 
     def paced(self) -> Iterable[Job]:
         return self._paced.values()

@@ -7,13 +7,35 @@ promise 1 (tenants, memory, whole gangs), whatever it asked for.
 from __future__ import annotations
 
 from cotenant.controller.domain.actions import Place, Share
-from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.job import LEAVING, QUEUED, Job, Placement
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.tenancy import tenant_mib, why_alone
 from cotenant.controller.domain.view import Shape, suits
 from cotenant.controller.engine.ledger import Ledger
+
+
+def is_plain(ledger: Ledger, action: Place | Share) -> bool:
+    """Whether it is the whole batch on free devices of one suitable host: what most placements are, and all
+    that `check` asks at once. If not, it may still be allowed."""
+    job, devices = ledger.jobs.get(action.job_id), action.devices
+    if job is None or job.phase is not QUEUED or action.accumulation_steps != 1:
+        return False
+    spec, count = job.spec, len(devices)
+    if spec.nodes > 1 or not spec.gpus_min <= count <= spec.gpus_max:
+        return False
+    if not ledger.holdings.all_free(devices):
+        return False
+    first, shape = ledger.devices[devices[0]], ledger.shape(job)
+    host = ledger.hosts[first.host_id]
+    if not host.takes_work or shape.gpu_type not in ("", first.type) or not suits(host, shape):
+        return False
+    needed = ledger.needed_mib(job, 1)
+    if needed is not None:
+        for device_id in devices:
+            if ledger.devices[device_id].usable_mib < needed:
+                return False
+    return count == 1 or count == len(set(devices))
 
 
 def check(ledger: Ledger, action: Place | Share) -> Reason | None:
@@ -26,8 +48,6 @@ def check(ledger: Ledger, action: Place | Share) -> Reason | None:
     if (count > 1 and count != len(set(action.devices))) or not spec.gpus_min <= count <= spec.gpus_max:
         distinct = len(set(action.devices))
         return because("refused-gang", f"job {job.job_id}", distinct, spec.gpus_min, spec.gpus_max)
-    if _is_plain(ledger, job, action):
-        return None
     refusal = _check_accumulation(job, action.accumulation_steps)
     if refusal is not None:
         return refusal
@@ -40,26 +60,6 @@ def check(ledger: Ledger, action: Place | Share) -> Reason | None:
         if refusal is not None:
             return refusal
     return None
-
-
-def _is_plain(ledger: Ledger, job: Job, action: Place | Share) -> bool:
-    """Whether it is the whole batch on free devices of one suitable host: what most placements are, and all
-    checks that follow at once."""
-    spec = job.spec
-    if action.accumulation_steps != 1 or spec.nodes > 1:
-        return False
-    if not ledger.holdings.all_free(action.devices):
-        return False
-    first, shape = ledger.devices[action.devices[0]], ledger.shape(job)
-    host = ledger.hosts[first.host_id]
-    if not host.takes_work or shape.gpu_type not in ("", first.type) or not suits(host, shape):
-        return False
-    needed = ledger.needed_mib(job, 1)
-    if needed is not None:
-        for device_id in action.devices:
-            if ledger.devices[device_id].usable_mib < needed:
-                return False
-    return True
 
 
 def _check_accumulation(job: Job, steps: int) -> Reason | None:
@@ -101,7 +101,7 @@ def _check_device(
     what = f"job {job.job_id}"
     device = ledger.devices[device_id]
     host = ledger.hosts[device.host_id]
-    if host.state is not HostState.OK or not device.healthy:
+    if not (host.takes_work and device.healthy):
         return because("refused-devices", what, device_id, host.state if device.healthy else device.note)
     if shape.gpu_type not in ("", device.type) or not suits(host, shape):
         return because("refused-devices", what, device_id, "not what the job asked for")

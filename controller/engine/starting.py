@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from cotenant.controller.domain.commands import GangMember, StartAttempt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId
 from cotenant.controller.domain.job import Job
+from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.ledger import Ledger
 
 
@@ -39,13 +40,12 @@ def is_profiled(job: Job, shared: bool) -> bool:
 def start_commands(
     ledger: Ledger,
     job: Job,
-    gang: Sequence[GangMember],
-    checkpoint_every_s: float,
-    profile_s: float,
+    parts: Mapping[HostId, Sequence[DeviceId]],
+    config: EngineConfig,
     command_id: Callable[[], CommandId],
 ) -> Iterator[StartAttempt]:
-    """The commands that start the job's current attempt. `profile_s`: T_prof, for jobs to be profiled."""
-    placement = job.placement
+    """The commands that start the job's current attempt, one for each of its `parts`."""
+    placement, gang = job.placement, gang_of(parts)
     assert placement is not None
     first = ledger.hosts[gang[0].host_id].report
     # Derived from the attempt, so that a repeated command names the same port.
@@ -59,7 +59,7 @@ def start_commands(
             job_id=job.job_id,
             attempt=job.attempt,
             launch=job.spec.launch,
-            gang=tuple(gang),
+            gang=gang,
             master_address=first.address if len(gang) > 1 else "127.0.0.1",
             master_port=port,
             sub_batch=placement.sub_batch,
@@ -69,8 +69,8 @@ def start_commands(
             cpus=job.spec.cpus,
             resume_attempt=AttemptNo(newest.attempt) if newest else None,
             resume_step=newest.step if newest else 0,
-            checkpoint_every_s=checkpoint_every_s,
-            profile_s=profile_s if is_profiled(job, shared) else 0.0,
+            checkpoint_every_s=config.checkpoint_every_s,
+            profile_s=config.profile_s if is_profiled(job, shared) else 0.0,
             name=job.spec.name,
             user=job.spec.user,
         )

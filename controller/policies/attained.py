@@ -14,8 +14,8 @@ size-based policies in place of the paper's knob.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import chain, pairwise, takewhile
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, pairwise
 
 import msgspec
 
@@ -95,14 +95,31 @@ class Queues:
         """A threshold counts as reached a microsecond early, as a time asked for may come back rounded."""
         return bisect_right(self.limits, attained_gpu_s(job, now_s) + 1e-6 * job.spec.gpus_min)
 
+    def of_running(self, jobs: Iterable[Job], now_s: float) -> list[tuple[int, int, Job]]:
+        """The same of many RUNNING jobs, before the number and the job: each decision asks it of all."""
+        limits = self.limits
+        return [
+            (
+                bisect_right(
+                    limits,
+                    (job.run_s + (now_s - job.phase_since_s)) * (gpus := job.spec.gpus_min) + 1e-6 * gpus,
+                ),
+                job.number,
+                job,
+            )
+            for job in jobs
+        ]
+
     def next_demotion_s(self, view: View) -> float | None:
         """When the next running job reaches a threshold, if none is stopped; None if none will."""
-        now_s, at_s = view.now_s, float("inf")
+        now_s, limits, last_gpu_s = view.now_s, self.limits, self.limits[-1]
+        at_s = float("inf")
         for job in view.running():
-            queue = self.of(job, now_s)
-            if queue < len(self.limits):
-                left_gpu_s = self.limits[queue] - attained_gpu_s(job, now_s)
-                at_s = min(at_s, now_s + left_gpu_s / job.spec.gpus_min)
+            gpus = job.spec.gpus_min
+            gpu_s = (job.run_s + (now_s - job.phase_since_s)) * gpus
+            if gpu_s + 1e-6 * gpus < last_gpu_s:
+                limit_gpu_s = limits[bisect_right(limits, gpu_s + 1e-6 * gpus)]
+                at_s = min(at_s, now_s + (limit_gpu_s - gpu_s) / gpus)
         return None if at_s == float("inf") else at_s
 
 
@@ -122,16 +139,20 @@ class AttainedService:
         if self._ranked is None:
             self._ranked = self._rank(plan)
         mine = (self._queues.of(job, self._view.now_s), job.number)
-        later = takewhile(lambda ranked: ranked[:2] > mine, self._ranked)
-        return (other for _, _, other in later if not plan.is_leaving(other.job_id))
+        for queue, number, other in self._ranked:
+            if (queue, number) <= mine:
+                return
+            if not plan.is_leaving(other.spec.job_id):
+                yield other
 
     def _rank(self, plan: Plan) -> list[tuple[int, int, Job]]:
         view, queue_of = self._view, self._queues.of
-        ranked = [
+        ranked = self._queues.of_running(view.running(), view.now_s)
+        ranked += [
             (queue_of(other, view.now_s), other.number, other)
-            for other in chain(view.running(), view.loading(), reserved(plan))
-            if other.preemptible and not other.aged
+            for other in chain(view.loading(), reserved(plan))
         ]
+        ranked = [each for each in ranked if each[2].preemptible and not each[2].aged]
         ranked.sort(reverse=True)
         return ranked
 

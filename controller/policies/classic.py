@@ -66,23 +66,23 @@ def place_in_order(plan: Plan, order: str, strict: bool) -> Job | None:
     or any that does not fit under a strict order while devices are left. (If smaller ones went on passing it
     by, a wide job that has aged would still starve.) A job that is not possible now is never waited for.
     """
-    view, any_free = plan.view, plan.any_free()
+    view, free = plan.view, plan.free_everywhere()
     candidates = Candidates(view)
     while (job := candidates.next()) is not None:
-        if plan.actions and plan.is_placed(job.job_id):
+        if plan.actions and plan.is_placed(job.spec.job_id):
             candidates.again(job)
             continue
-        devices = plan.find_free(job) if any_free else None
+        devices = plan.find_free(job) if free else None
         if devices is not None:
             plan.place(job, devices, because("free-devices-in-order", order, len(devices)))
-            any_free = plan.any_free()
-            if not any_free and not job.aged:  # And those that have aged stand before it.
+            free -= len(devices)
+            if not free and not job.aged:  # And those that have aged stand before it.
                 return None
             candidates.again(job)
         elif strict or job.aged:
             if is_possible(view, job):
                 return job
-        elif not any_free:
+        elif not free:
             return None
     return None
 

@@ -8,6 +8,7 @@ that `srsf` is to `srtf` what service is to time: only jobs that have just becom
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from cotenant.controller.domain.actions import NOTHING, Decision
 from cotenant.controller.domain.events import AnyEvent
@@ -23,7 +24,7 @@ from cotenant.controller.policies.whole_queue import Why, find_room, take_room
 def service_now(job: Job, now_s: float) -> float:
     """Expected GPU-seconds still to do at `now_s`; `UNKNOWN_S` if the job said nothing of its length."""
     left_s = job.remaining_now_s(now_s)
-    return UNKNOWN_S if left_s is None else left_s * job.spec.gpus
+    return UNKNOWN_S if left_s is None else left_s * job.spec.gpus_min
 
 
 def by_service(job: Job) -> tuple[float, ...]:
@@ -47,16 +48,18 @@ class RemainingService:
         if job.remaining_s is None:
             return iter(())
         view, mine = plan.view, job.remaining_s * job.spec.gpus
+        now_s = view.now_s
         more = [
             (-service, other.number, other)
-            for other in (*view.running(), *view.loading())
-            if other.preemptible
-            and not other.aged
-            and mine < (service := service_now(other, view.now_s)) < UNKNOWN_S
-            and not plan.is_leaving(other.job_id)
+            for other in chain(view.running(), view.loading())
+            if mine < (service := service_now(other, now_s)) < UNKNOWN_S
         ]
         more.sort()
-        return (other for _, _, other in more)
+        return (
+            other
+            for _, _, other in more
+            if other.preemptible and not other.aged and not plan.is_leaving(other.job_id)
+        )
 
     def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
         room = find_room(plan, job, behind)

@@ -24,7 +24,7 @@ def longest_first(view: View) -> Iterator[tuple[float, Job]]:
     """
     now_s = view.now_s
     paced = {job.number for job in view.paced()}  # Their ends are not in the order of remaining time.
-    others = _others(view, now_s)
+    others = _loading_and_paced(view, now_s) if paced else _loading(view)
     other = next(others, None)
     for job in reversed(view.running()):
         remaining_s = job.remaining_s
@@ -42,10 +42,15 @@ def longest_first(view: View) -> Iterator[tuple[float, Job]]:
         other = next(others, None)
 
 
-def _others(view: View, now_s: float) -> Iterator[tuple[float, int, Job]]:
+def _loading(view: View) -> Iterator[tuple[float, int, Job]]:
+    """Loading jobs in the same order, which is theirs in the view."""
+    for job in reversed(view.loading()):
+        if job.remaining_s is not None:
+            yield job.remaining_s, job.number, job
+
+
+def _loading_and_paced(view: View, now_s: float) -> Iterator[tuple[float, int, Job]]:
     """Loading and paced jobs, in the same order."""
-    if not view.loading() and not view.paced():
-        return iter(())
     found = [
         (-(job.remaining_now_s(now_s) or 0.0), job.number, job)
         for job in (*view.loading(), *view.paced())

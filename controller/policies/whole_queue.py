@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from cotenant.controller.domain.actions import Place, Wake
 from cotenant.controller.domain.events import AnyEvent, AttemptEnded, FirstStepDone, JobArrived
 from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import Job, Phase
+from cotenant.controller.domain.job import CHECKPOINTING, LOADING, RUNNING, Job, Phase
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
@@ -139,12 +139,12 @@ def find_room(plan: Plan, job: Job, behind: Iterator[Job]) -> Room | None:
 
 
 def leaving_now(plan: Plan) -> list[Job]:
-    """Jobs that save and leave, by this plan or one before it; not those whose end nobody can tell."""
-    view = plan.view
-    if not plan.actions and len(view.on_devices()) == len(view.running()) + len(view.loading()):
-        return []
-    jobs = view.on_devices()
-    return [job for job in jobs if job.phase is not Phase.STOPPING and plan.is_leaving(job.job_id)]
+    """Jobs that save and leave, by this plan or one before it, by predicted end; not those whose end nobody
+    can tell."""
+    found = [job for job in plan.view.leaving() if job.phase is CHECKPOINTING]
+    found += [job for job in plan.preempted() if job.phase is RUNNING or job.phase is LOADING]
+    found.sort(key=lambda job: (job.end_s, job.number))
+    return found
 
 
 def take_room(plan: Plan, job: Job, room: Room, order: str, why: Why) -> None:

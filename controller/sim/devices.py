@@ -66,7 +66,12 @@ class Devices:
 
     def any_tenant(self, gang: Sequence[GangMember]) -> bool:
         """Whether a gang would find anybody on these devices."""
-        return any(self._here[device_id] for member in gang for device_id in member.devices)
+        here = self._here
+        for member in gang:
+            for device_id in member.devices:
+                if here[device_id]:
+                    return True
+        return False
 
     def here(self, device_id: DeviceId) -> Sequence[Run]:
         """Tenants of one device."""

@@ -39,10 +39,10 @@ Watch = Callable[[int, int, float], None]
 WATCH_EVERY: Final = 1000
 NO_DEADLINE_S: Final = 1e9
 """Saves take what the workload says; nobody cuts them short."""
-TIMED_FIRST: Final = 5000
-TIMED_EVERY: Final = 7
-"""So many events at first, then every so-manyth, are timed: to read a processor clock twice costs about what
-a light decision costs. Seven has no factor in common with the three or four events of a job's life."""
+TIMED_FIRST: Final = 500
+TIMED_EVERY: Final = 19
+"""So many events at first, then every so-manyth, are timed: to read a processor clock twice costs more than
+a light decision. A prime has no factor in common with the three or four events of a job's life."""
 IDLE_EVENTS_MAX: Final = 10_000
 """So many events in a row after which nothing was done, in a cluster where nothing is under way: what still
 waits will never start."""
@@ -197,12 +197,13 @@ class _Drive:
         assert ended_s is not None, f"job {row} has finished, and the engine holds it {job.phase}"
         jct_s: float = ended_s - self._submit_s[row]
         near_s = EXACT * jct_s + EXACT
+        wait_s, load_s, run_s, pause_s = job.wait_s, job.load_s, job.run_s, job.pause_s
         agree = (
-            abs(run.waited_s - job.wait_s) <= near_s
-            and abs(run.loaded_s - job.load_s) <= near_s
-            and abs(run.ran_s - job.run_s) <= near_s
-            and abs(run.paused_s - job.pause_s) <= near_s
-            and abs(jct_s - job.wait_s - job.load_s - job.run_s - job.pause_s) <= near_s
+            -near_s <= run.waited_s - wait_s <= near_s
+            and -near_s <= run.loaded_s - load_s <= near_s
+            and -near_s <= run.ran_s - run_s <= near_s
+            and -near_s <= run.paused_s - pause_s <= near_s
+            and -near_s <= jct_s - wait_s - load_s - run_s - pause_s <= near_s
         )
         assert agree, f"job {row}: {vars(run)} in the world, JCT {jct_s} s and {job} in the engine"
         duration_s = self._duration_s[row]

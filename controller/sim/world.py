@@ -226,7 +226,7 @@ class World:
             for other in self.devices.beside(run, run.gang):
                 other.shared = True
                 self._will_report(other)
-        if command.resume_step < run.safe_steps:
+        if run.safe_s > 0.0 and command.resume_step < run.safe_steps:
             self._ready += [(words.resumed(run, member.host_id), run) for member in run.gang]
         run.ticket = self._push(now_s + self._load_s[row], FIRST_STEP, row)
 

@@ -79,6 +79,10 @@ def test_the_free_index_says_what_counting_says(
     for host_id, here in free.items():
         assert list(index.devices(host_id, "cpu")) == sorted(here)
     assert index.most("cpu") == max(len(here) for here in free.values())
+    assert index.any() == any(free.values())
+    for gpus in range(1, 9):
+        enough = [(len(here), host_id) for host_id, here in free.items() if len(here) >= gpus]
+        assert index.tightest("cpu", gpus) == (min(enough)[1] if enough else None)
     for count in range(1, 9):
         assert list(index.with_free("cpu", count)) == sorted(
             h for h, here in free.items() if len(here) == count

@@ -26,6 +26,7 @@ def asked(desk: Desk, kind: type[Place] | type[Share], job: str, *devices: str, 
         job_id=JobId(job), devices=tuple(DeviceId(d) for d in devices), accumulation_steps=s, reason=WHY
     )
     refusal = placing.check(ledger, action)
+    assert refusal is None or not placing.is_plain(ledger, action)  # The short way never leads elsewhere.
     return "allowed" if refusal is None else str(refusal)
 
 
@@ -110,6 +111,14 @@ def test_a_placement_is(
     desk = desk_with(**more)
     change(desk)
     assert asked(desk, kind, "2", *devices, s=steps) == wanted
+
+
+def test_free_devices_of_one_host_are_placed_the_short_way() -> None:
+    desk = desk_with(gpus_min=1, gpus_max=2, batch_size=8)
+    ledger = desk.engine.view()
+    assert isinstance(ledger, Ledger)
+    action = Place(job_id=JobId("2"), devices=(DeviceId("b/cpu1"), DeviceId("b/cpu0")), reason=WHY)
+    assert placing.is_plain(ledger, action)
 
 
 def test_a_job_that_runs_or_is_unknown_is_not_placed() -> None:

@@ -63,6 +63,19 @@ def test_the_tightest_host_is_found_whatever_the_overlay_has_touched() -> None:
     assert plan.find_free(second) == ("a/cpu0", "a/cpu1")
 
 
+def test_of_equally_tight_hosts_one_that_the_plan_left_alone_comes_first() -> None:
+    desk = desk_of(3, 2, 2)
+    one, other = (desk.job(desk.submit(n, gpus=1, hold=True)) for n in (1, 2))
+    plan = Plan(desk.engine.view())
+    plan.place(one, ("a/cpu0",), WHY)  # type: ignore[arg-type]
+    wide = desk.job(desk.submit(3, gpus=2, hold=True))
+    assert plan.find_free(wide) == ("b/cpu0", "b/cpu1")
+    plan.place(other, ("b/cpu0", "b/cpu1"), WHY)  # type: ignore[arg-type]
+    assert plan.find_free(wide) == ("c/cpu0", "c/cpu1")
+    plan.place(other, ("c/cpu0", "c/cpu1"), WHY)  # type: ignore[arg-type]
+    assert plan.find_free(wide) == ("a/cpu1", "a/cpu2")
+
+
 def test_hosts_of_the_last_failures_come_last_but_come() -> None:
     desk = desk_of(1, 1)
     job = desk.job(desk.submit(1, hold=True))
