@@ -54,7 +54,7 @@ def main() -> int:
     options = parse()
     parameters = {
         **SCALED.get(options.policy, {}),
-        **dict(_parameter(options.policy, p) for p in options.parameters),
+        **dict(parameter(options.policy, p) for p in options.parameters),
     }
     planned = Planned(
         seed=options.seed,
@@ -93,7 +93,7 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def _parameter(policy: str, text: str) -> tuple[str, str | int | float | bool]:
+def parameter(policy: str, text: str) -> tuple[str, str | int | float | bool]:
     key, _, value = text.partition("=")
     known = registry.defaults(policy)
     if key not in known:
