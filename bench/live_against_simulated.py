@@ -158,7 +158,7 @@ def write(path: Path, value: object) -> None:
 
 def report(runs: Sequence[LiveRun], data: Path, page: Path, picture: Path) -> None:
     """Errors as JSON, page, picture, and a line per comparison on the screen."""
-    live: list[list[Told]] = [told_live(run) for run in runs]
+    live: list[list[Told]] = [told_live(run.rows) for run in runs]
     simulated = [told_simulated(run) for run in runs]
     floors = [compare(f"run {n} beside run 1", live[0], jobs) for n, jobs in enumerate(live[1:], 2)]
     own = [

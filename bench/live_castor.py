@@ -1,6 +1,6 @@
 """Real DDP jobs that may share two CPU slots: the same arrivals under one policy after the other.
 
-    python bench/live_castor.py [--jobs 26] [--seed 5] [--load 1.2] [--minutes 35] [--policies fifo ...]
+    python bench/live_castor.py [--jobs 26] [--seed 5] [--load 1.5] [--minutes 35] [--policies fifo ...]
 
 First each kind of job is measured alone by the product's profiler, then each policy runs the schedule in a
 private cluster of its own, about five minutes each. What was measured lies in `--data`, run by run; started
@@ -86,7 +86,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, default=26)
     parser.add_argument("--seed", type=int, default=5)
-    parser.add_argument("--load", type=float, default=1.2, help="offered load aimed at, loading not counted")
+    parser.add_argument("--load", type=float, default=1.5, help="offered load aimed at, loading not counted")
     parser.add_argument("--policies", nargs="+", default=list(POLICIES), metavar="NAME[:KEY=VALUE,...]")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after so long")
     parser.add_argument("--data", type=Path, default=ROOT / "bench" / "live-castor")
