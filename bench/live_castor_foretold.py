@@ -2,10 +2,10 @@
 
 Rule: the simulator is told what jobs are and what pairs do to each other, and nothing of what was decided.
 
-*Told* is what was measured while the jobs ran: how long each trains alone (in the run under fifo, where nobody
-shares a device), its load time in the run in question, and xi of each kind of pair: as that run measured it,
-else the other runs, else the duty-cycle rule. *Foreseen* is what was known before the first job arrived: step
-times, load times and duty cycles of kinds alone, and nothing of pairs but the rule.
+*Told* is what was measured while the jobs ran: how long each trains alone (in the run under fifo, where
+nobody shares a device), its load time in the run in question, and xi of each kind of pair: as that run
+measured it, else the other runs, else the duty-cycle rule. *Foreseen* is what was known before the first job
+arrived: step times, load times and duty cycles of kinds alone, and nothing of pairs but the rule.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Foretold(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[Told, ...]
     makespan_s: float
     shared: int
+    benefit: tuple[float, ...]
+    """Castor eq. 24, of each job that was ever a guest."""
 
     @property
     def mean_jct_s(self) -> float:
@@ -98,6 +100,7 @@ def _told(outcome: Outcome, run: CastorRun) -> Foretold:
         jobs=tuple(simulated_job(outcome, i, row) for i, row in enumerate(run.rows)),
         makespan_s=outcome.makespan_s,
         shared=int(np.sum(outcome.shared)),
+        benefit=tuple(outcome.sharing_benefit[~np.isnan(outcome.sharing_benefit)].tolist()),
     )
 
 

@@ -1,7 +1,7 @@
 """The real jobs that are run under castor and the others: what they are, and what each was measured to need.
 
 Rule: jobs of one kind have one command, as a user's have who starts the same training again: how long one
-trains, and how slow its storage is, stands in its environment. Then what is learned of one holds for the next.
+trains, and how slow its storage is, stands in its environment. So what is learned of one holds for others.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         return self.profile.duty_cycle
 
 
-def measure(kinds: Sequence[str], slots: Sequence[Sequence[int]], say: Callable[[str], None]) -> dict[str, Measured]:
+def measure(
+    kinds: Sequence[str], slots: Sequence[Sequence[int]], say: Callable[[str], None]
+) -> dict[str, Measured]:
     """Each kind alone; those of one device side by side, each on cores of its own."""
     singles = [kind for kind in kinds if KINDS[kind].gpus == 1]
     rounds = [singles[i : i + len(slots)] for i in range(0, len(singles), len(slots))]
@@ -142,10 +144,10 @@ def spec_of(arrival: Arrival, measured: Mapping[str, Measured]) -> JobSpec:
 
 
 def slot_memory_mib(measured: Mapping[str, Measured]) -> int:
-    """What each CPU slot declares: room for any two jobs, but for two heavy ones with their whole batches."""
-    needs = sorted((one.memory_mib(1) for one in measured.values()), reverse=True)
-    light = needs[1] if len(needs) > 1 else needs[0]
-    return round(needs[0] + light + CHECKPOINT_SLACK_MIB)
+    """What each CPU slot declares: room for any two jobs, but of two heavy ones one must split its batch."""
+    heaviest, *others = sorted(measured.values(), key=lambda one: -one.memory_mib(1))
+    beside = max([heaviest.memory_mib(2), *(one.memory_mib(1) for one in others)])
+    return round(heaviest.memory_mib(1) + beside + CHECKPOINT_SLACK_MIB)
 
 
 def rule_xi(one: Measured, other: Measured) -> float:

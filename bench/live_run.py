@@ -253,9 +253,7 @@ class Play:
 
 def _scheduled(folder: Path, arrival: Arrival, pace: Pace) -> JobSpec:
     steps = pace.steps(arrival.length_s)
-    return job_spec(
-        folder, arrival.name, KINDS[arrival.kind], steps, expected_s=pace.expected_s(steps)
-    )
+    return job_spec(folder, arrival.name, KINDS[arrival.kind], steps, expected_s=pace.expected_s(steps))
 
 
 def _row(shown: Shown, arrival: Arrival, pace: Pace) -> JobRow:

@@ -152,4 +152,3 @@ def as_problems() -> Iterator[None]:
         raise Problem("failed", "out of memory", "take fewer jobs with --jobs") from None
     except ValueError as error:
         raise Problem("usage", str(error), "`cotenant sim compare --help` has examples") from None
-

@@ -69,7 +69,9 @@ class Specs:
             memory_mib=cluster.memory_mib // cluster.max_tenants,
         )
         unprofiled = Profile(points=(point,), source="the world's step")
-        known = [Profile(points=(point,), duty_cycle=u, source="the world's step") for u in workload.duty_cycles]
+        known = [
+            Profile(points=(point,), duty_cycle=u, source="the world's step") for u in workload.duty_cycles
+        ]
         # By model; the last is that of jobs without one.
         self._profiles = [*(known or [unprofiled] * len(workload.models)), unprofiled]
         self._launches = [*(Launch(argv=(model,)) for model in workload.models), Launch()]
