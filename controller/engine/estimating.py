@@ -10,8 +10,8 @@ from __future__ import annotations
 from statistics import median
 
 from cotenant.controller.domain.events import ProgressSeen
-from cotenant.controller.domain.job import LOAD_S, PAUSE_S, Job, JobSpec, Phase
-from cotenant.controller.domain.pairs import signature
+from cotenant.controller.domain.job import LOAD_S, PAUSE_S, Job, JobSpec, Phase, SharedPace
+from cotenant.controller.domain.pairs import OBSERVATIONS, signature
 from cotenant.controller.domain.perf import Profile, step_s
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.engine.ledger import Estimates, Ledger
@@ -116,6 +116,7 @@ def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen, now_s: float) 
     if not ledger.partners(job):
         alone_s = event.step_s / ledger.stretch(job, steps)
         job.solo_step_s = alone_s
+    _compare(ledger, job)
     solo_s = job.solo_step_s if job.solo_step_s is not None else event.step_s
     job.slowdown = max(event.step_s / solo_s, 1e-6)
     if job.spec.iterations is not None:
@@ -127,14 +128,37 @@ def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen, now_s: float) 
 
 
 def observe_sharing(ledger: Ledger, job: Job) -> None:
-    """A measured step time beside exactly one co-tenant is an observation of that pair, one way."""
+    """A measured step time beside exactly one co-tenant is an observation of that pair, one way.
+
+    That of a job that never ran alone, and has no profile, is kept until it runs alone: often when its
+    co-tenant has left.
+    """
     partners = ledger.partners(job)
-    if len(partners) != 1 or job.step_s is None or job.solo_step_s is None or job.placement is None:
+    if len(partners) != 1 or job.step_s is None or job.placement is None:
         return
     partner = ledger.jobs[partners[0]]
-    if job.phase is Phase.RUNNING and partner.phase is Phase.RUNNING:
-        alone_s = job.solo_step_s * ledger.stretch(job, job.placement.accumulation_steps)
-        ledger.pairs.observe(job, partner, job.step_s / alone_s)
+    if job.phase is not Phase.RUNNING or partner.phase is not Phase.RUNNING:
+        return
+    whole_s = job.step_s / ledger.stretch(job, job.placement.accumulation_steps)
+    if job.solo_step_s is not None:
+        ledger.pairs.observe(job, partner, whole_s / job.solo_step_s)
+    else:
+        before = job.uncompared.get(partner.job_id, SharedPace(step_s=0.0, reports=0))
+        job.uncompared[partner.job_id] = before.and_one(whole_s)
+        ledger.pairs.not_compared(job, partner)
+
+
+def _compare(ledger: Ledger, job: Job) -> None:
+    """What was seen beside others before the job's own pace was known, once it is. Like so many observations
+    as it had reports, up to a verdict's worth: it is one comparison, with one pace alone."""
+    if job.solo_step_s is None or not job.uncompared:
+        return
+    for partner_id, pace in job.uncompared.items():
+        partner = ledger.jobs.get(partner_id)
+        for _ in range(min(pace.reports, OBSERVATIONS) if partner is not None else 0):
+            assert partner is not None
+            ledger.pairs.observe(job, partner, pace.step_s / job.solo_step_s)
+    job.uncompared.clear()
 
 
 def blame_memory(ledger: Ledger, job: Job) -> Reason | None:
