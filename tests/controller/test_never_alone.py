@@ -1,4 +1,4 @@
-"""A guest of which nobody knows its pace alone: its slowdown is compared when it has run alone, or not at all."""
+"""A guest whose pace alone nobody knows: its slowdown is compared when it has run alone, or not at all."""
 
 from __future__ import annotations
 
