@@ -193,7 +193,8 @@ def _profile(reply: Shown) -> str:
     came = "given: " if reply.profile_given else ""
     peak = f"{screen.size(profile.memory_mib_peak)} peak" if profile.memory_mib_peak is not None else ""
     points = f"s = {s}" if s else "no step times"
-    return f"{came}{profile.source}, {', '.join(filter(None, (points, peak)))}"
+    first = "on its first host, which stands for all" if reply.spec.nodes > 1 else ""
+    return f"{came}{profile.source}, {', '.join(filter(None, (points, peak, first)))}"
 
 
 def _cannot(job: JobView) -> str:

@@ -126,9 +126,13 @@ def _table(found: list[Cell], steps: list[int]) -> str:
     columns = [
         Column("DEVICES", lambda row: str(row[0].devices), right=True),
         Column("HOSTS", lambda row: str(row[0].hosts), right=True),
-        *(Column(f"S = {s}", lambda row, s=s: _in_words(row[1].get(s)), right=True) for s in steps),
+        *(_column(s) for s in steps),
     ]
     return screen.table(columns, list(rows.items()), None)
+
+
+def _column(s: int) -> Column:
+    return Column(f"S = {s}", lambda row: _in_words(row[1].get(s)), right=True)
 
 
 def _in_words(cell: Cell | None) -> str:

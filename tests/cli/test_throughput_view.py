@@ -39,12 +39,8 @@ def test_a_measured_step_is_shown_as_it_was_and_others_with_their_range() -> Non
     assert found[ONE, 2].measured_s == pytest.approx(0.28)
     pair = found[Gang(devices=2), 1]
     assert pair.measured_s is None and pair.predicted is not None
-    assert (
-        pair.predicted.low_s
-        < pair.predicted.step_s
-        == LAW.step_s(8, 1, Gang(devices=2))
-        < pair.predicted.high_s
-    )
+    assert pair.predicted.step_s == LAW.step_s(8, 1, Gang(devices=2))
+    assert pair.predicted.low_s < pair.predicted.step_s < pair.predicted.high_s
     assert {gang.devices for gang, _ in found} == {1, 2, 4, 8}
 
 
