@@ -245,8 +245,8 @@ def page(value: dict[str, Any], runs: Sequence[Run], *, wide: bool) -> str:
     """The table with what it is about above it, and what to know about it below."""
     summaries = [run.summary for run in runs]
     width = None if wide else screen.terminal_width()
-    lines = [*headline(value, summaries), sim_table.table(summaries, wide=wide, width=width)]
-    return "\n".join([*lines, *footnotes(value, summaries)])
+    table = sim_table.table(summaries, wide=wide, width=width)
+    return "\n".join([*headline(value, summaries), table, *footnotes(value, sim_table.BEST in table)])
 
 
 def headline(value: dict[str, Any], summaries: Sequence[dict[str, Any]]) -> list[str]:
@@ -261,8 +261,9 @@ def headline(value: dict[str, Any], summaries: Sequence[dict[str, Any]]) -> list
     return lines
 
 
-def footnotes(value: dict[str, Any], summaries: Sequence[dict[str, Any]]) -> list[str]:
-    lines = [f"{sim_table.BEST} best of its column"] if len(summaries) > 1 else []
+def footnotes(value: dict[str, Any], has_best: bool) -> list[str]:
+    """`has_best`: the table marks any; where all are alike it does not."""
+    lines = [f"{sim_table.BEST} best of its column"] if has_best else []
     for reason, count in value["workload"]["excluded"].items():
         lines.append(f"left out: {screen.plural(count, 'job')} ({reason})")
     if value["not_run"]:
