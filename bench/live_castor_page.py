@@ -17,6 +17,7 @@ import live_castor_foretold as foretold
 import live_castor_jobs as jobs
 import live_castor_pairs
 import live_castor_texts as texts
+import live_castor_why
 from lazer_texts import said
 from live_castor_run import CastorRun
 from live_castor_side import AGAIN, BASE, Side, beside, found, mean_jct_s, named
@@ -60,6 +61,8 @@ def text_of(sides: Sequence[Side], planned: Planned, links: Mapping[str, str]) -
         said(texts.DIFFERENCES),
         "## Pairs",
         "\n".join(live_castor_pairs.tables(sides, planned.measured)),
+        "## Where it comes from",
+        "\n".join(live_castor_why.why(sides, planned.measured)),
         "## Who was on which device",
         "\n\n".join(
             f"![{name}: who held which slot when, and who waited]({link})" for name, link in links.items()

@@ -76,3 +76,8 @@ Sharing benefit (eq. 24: JCT had it waited / JCT) of the {guests} guests in the 
 GUESTS: Final = """\
 Live, the {guests} guests' JCT under sjf, which never shares, / here: median {median:.2f}, mean
 {mean:.2f}."""
+
+WHY: Final = """\
+The same arrivals, lengths and loads (those of the run under fifo, where no co-tenant slows a load),
+simulated in worlds that differ in xi alone. srtf preempts; it is here to tell what order is worth from what
+sharing is."""
