@@ -20,6 +20,7 @@ from typing import Final
 import live_castor_jobs as jobs
 import msgspec
 import numpy as np
+from live_castor_counted import counted
 from live_castor_run import CastorRun
 from live_errors import Told, simulated_job
 from live_run import DEVICES
@@ -149,7 +150,7 @@ def rule(measured: Measured) -> dict[tuple[str, str], float]:
 
 
 def observed(run: CastorRun) -> dict[tuple[str, str], float]:
-    """What one run measured."""
+    """What the controller learned in one run."""
     names = {_said(kind): kind for kind in jobs.KINDS}
     found: dict[tuple[str, str], float] = {}
     for pair in run.pairs:
@@ -170,10 +171,23 @@ def _said(kind: str) -> str:
     return f"{' '.join(jobs.argv_of(kind))}{gpus}, batch {one.batch_size}"
 
 
-def known(run: CastorRun, others: Sequence[CastorRun], measured: Measured) -> dict[tuple[str, str], float]:
+def known(
+    run: CastorRun, others: Sequence[CastorRun], measured: Measured, trained_s: Mapping[str, float]
+) -> dict[tuple[str, str], float]:
     """xi of every pair of kinds: this run's, else the mean of the others', else the rule's."""
     elsewhere: dict[tuple[str, str], list[float]] = {}
     for other in others:
-        for pair, value in observed(other).items():
+        for pair, value in truest(other, trained_s).items():
             elsewhere.setdefault(pair, []).append(value)
-    return {**rule(measured), **{pair: fmean(v) for pair, v in elsewhere.items()}, **observed(run)}
+    mean = {pair: fmean(values) for pair, values in elsewhere.items()}
+    return {**rule(measured), **mean, **truest(run, trained_s)}
+
+
+def truest(run: CastorRun, trained_s: Mapping[str, float]) -> dict[tuple[str, str], float]:
+    """By steps counted, else as the controller learned it; below 1 is noise."""
+    found = {**observed(run), **by_steps(run, trained_s)}
+    return {pair: max(1.0, value) for pair, value in found.items()}
+
+
+def by_steps(run: CastorRun, trained_s: Mapping[str, float]) -> dict[tuple[str, str], float]:
+    return counted(run.rows, run.marks, run.kinds, trained_s)

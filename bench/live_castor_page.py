@@ -19,6 +19,7 @@ import live_castor_pairs
 import live_castor_texts as texts
 import live_castor_why
 from lazer_texts import said
+from live_castor_counted import busy_s
 from live_castor_run import CastorRun
 from live_castor_side import AGAIN, BASE, Side, beside, found, mean_jct_s, named
 from live_errors import Errors, compare
@@ -111,9 +112,11 @@ def _what(sides: Sequence[Side], planned: Planned) -> list[str]:
 
 def _results(sides: Sequence[Side]) -> list[str]:
     lines = [
-        "| live, s | mean JCT | median | makespan | mean wait | mean load | mean run | jobs that shared |",
-        "| --- | --: | --: | --: | --: | --: | --: | --: |",
+        "| live, s | mean JCT | median | makespan | mean wait | mean load | mean run | shared | yield |",
+        "| --- | --: | --: | --: | --: | --: | --: | --: | --: |",
     ]
+    base = named(sides, BASE)
+    work_s = sum(row.run_s * row.gpus for row in base.run.rows)
     for side in sides:
         live = side.live
         cells = [
@@ -123,8 +126,11 @@ def _results(sides: Sequence[Side]) -> list[str]:
             *(fmean(getattr(job, part) for job in live) for part in ("wait_s", "load_s", "run_s")),
         ]
         shared = sum(any(a.co_tenants for a in row.attempts) for row in side.run.rows)
-        lines.append(f"| {side.name} | {' | '.join(f'{cell:.1f}' for cell in cells)} | {shared} |")
-    return lines
+        done = work_s / busy_s(side.run.rows)
+        lines.append(
+            f"| {side.name} | {' | '.join(f'{cell:.1f}' for cell in cells)} | {shared} | {done:.2f} |"
+        )
+    return [*lines, "", said(texts.YIELD)]
 
 
 def verdicts(sides: Sequence[Side]) -> list[str]:

@@ -9,16 +9,21 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import fmean, median
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import live_castor_foretold as foretold
 import live_castor_jobs as jobs
 import live_castor_texts as texts
 from lazer_texts import said
-from live_castor_side import Side, found
+from live_castor_side import BASE, Side, found, named
 from live_run import JobRow
 
 from cotenant.controller.domain.pairs import LOSS_MIN
+
+HEADS: Final = (
+    "| kinds | pairs | s together | xi by the rule | learned: first, second | counted: first, second | "
+    "benefit | |"
+)
 
 
 class Made(NamedTuple):
@@ -49,6 +54,7 @@ def made(rows: Sequence[JobRow]) -> list[Made]:
 
 def tables(sides: Sequence[Side], measured: Mapping[str, jobs.Measured]) -> list[str]:
     lines: list[str] = []
+    alone_s = foretold.alone_s(named(sides, BASE).run)
     for side in sides:
         counts, together_s = Counter[tuple[str, str]](), defaultdict[tuple[str, str], float](float)
         for pair in made(side.run.rows):
@@ -57,30 +63,27 @@ def tables(sides: Sequence[Side], measured: Mapping[str, jobs.Measured]) -> list
             together_s[first, second] += pair.together_s
         if not counts:
             continue
-        xi, rules = foretold.observed(side.run), foretold.rule(measured)
+        learned, rules = foretold.observed(side.run), foretold.rule(measured)
+        counted, best = foretold.by_steps(side.run, alone_s), foretold.truest(side.run, alone_s)
         lines += [
             f"Under `{side.name}`:",
             "",
-            "| kinds | pairs | s together | xi by the rule | xi of the first | of the second | benefit | |",
+            HEADS,
             "| --- | --: | --: | --: | --: | --: | --: | --- |",
         ]
         for (first, second), count in sorted(counts.items()):
-            one, two = xi.get((first, second)), xi.get((second, first))
+            both = (first, second), (second, first)
             seconds, by_rule = together_s[first, second], rules[first, second]
-            lines.append(
-                f"| {first} + {second} | {count} | {seconds:.0f} | {by_rule:.2f} | {_xi(one)} | {_xi(two)} | "
-                f"{_benefit(one, two)} |"
-            )
-        lines += ["", _gained(side, xi), *_benefits(side, sides), ""]
-    lines.append(
-        "Benefit: 1 / xi of the one + 1 / xi of the other - 1, work done beyond taking turns; "
-        f"within {LOSS_MIN:g} of 0 it counts as even."
-    )
-    return lines
+            cells = [f"{count}", f"{seconds:.0f}", f"{by_rule:.2f}"]
+            cells += [", ".join(_xi(source.get(way)) for way in both) for source in (learned, counted)]
+            one, two = (best.get(way) for way in both)
+            lines.append(f"| {first} + {second} | {' | '.join(cells)} | {_benefit(one, two)} |")
+        lines += ["", _gained(side, best), *_benefits(side, sides), ""]
+    return [*lines, said(texts.PAIRS, even=LOSS_MIN)]
 
 
 def _xi(value: float | None) -> str:
-    return "not measured" if value is None else f"{value:.2f}"
+    return "-" if value is None else f"{value:.2f}"
 
 
 def _benefit(one: float | None, two: float | None) -> str:

@@ -17,6 +17,7 @@ from typing import Final
 import live_castor_jobs as jobs
 import msgspec
 import psutil
+from live_castor_counted import marks_of
 from live_run import DEVICES, JobRow, Play, Say, job_row, no_job_left
 from live_schedule import Arrival
 
@@ -42,6 +43,8 @@ class CastorRun(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[JobRow, ...] = ()
     pairs: tuple[PairView, ...] = ()
     """Of kinds; xi as the controller learned it from the jobs' own step times."""
+    marks: dict[str, list[tuple[float, int]]] = {}
+    """By job id: (second of the journal, steps done) each time that the controller heard of it."""
     kinds: dict[str, str] = {}
     """Job name -> kind."""
     timeline: Timeline | None = None
@@ -111,6 +114,7 @@ def run_live(
         pairs=pairs,
         timeline=msgspec.structs.replace(drawn, title=so_far.label),
         others_ratio=census.ratio,
+        marks=marks_of(folder / "controller"),
         complete=True,
     )
     keep(done)

@@ -77,6 +77,17 @@ GUESTS: Final = """\
 Live, the {guests} guests' JCT under sjf, which never shares, / here: median {median:.2f}, mean
 {mean:.2f}."""
 
+PAIRS: Final = """\
+*Learned*: what the controller had of each kind beside the other in the end, from medians over the jobs' last
+reports: they lag behind a change of tenants by some seconds, which is much for jobs this short. *Counted*:
+from steps done while nobody else came or went, over what the same job took alone under fifo (median over
+such stretches). Benefit: 1 / xi of the one + 1 / xi of the other - 1, work done beyond taking turns, from
+what was counted, else learned; within {even:g} of 0 it counts as even."""
+
+YIELD: Final = """\
+Yield: training time alone of all jobs (as under fifo) / device time with a tenant, loads included: above that
+of sjf, sharing got more done with the devices; below it, less."""
+
 WHY: Final = """\
 The same arrivals, lengths and loads (those of the run under fifo, where no co-tenant slows a load),
 simulated in worlds that differ in xi alone. srtf preempts; it is here to tell what order is worth from what
