@@ -1,9 +1,9 @@
 """Slowdowns of pairs from steps counted, beside those that the controller learned. Pure but for the journal.
 
 Rule: a step count and a clock, and no average over a window: from the moment at which two jobs both train on
-one device, each with no other co-tenant, until that ends. What a job takes alone is what it took in the run
-under fifo. The controller's own xi comes from medians over each job's last reports, which lag behind a
-change of tenants by seconds: nothing for jobs of hours, much for jobs of seconds.
+one device, each with no other co-tenant, until that ends. What a job takes alone is the shortest it took in
+runs in which nobody shared. The controller's own xi comes from medians over each job's last reports, which
+lag behind a change of tenants by seconds: nothing for jobs of hours, much for jobs of seconds.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def counted(
     """(kind, beside kind) -> median over jobs of step time beside / alone.
 
     Args:
-        alone_s: job name -> training time in the run under fifo.
+        alone_s: job name -> training time without a co-tenant.
     """
     seen: dict[tuple[str, str], list[float]] = {}
     for pair in pairs_of(rows):

@@ -2,17 +2,17 @@
 
 Rule: the simulator is told what jobs are and what pairs do to each other, and nothing of what was decided.
 
-*Told* is what was measured while the jobs ran: how long each trains alone (in the run under fifo, where
-nobody shares a device), its load time in the run in question, and xi of each kind of pair: as that run
-measured it, else the other runs, else the duty-cycle rule. *Foreseen* is what was known before the first job
-arrived: step times, load times and duty cycles of kinds alone, and nothing of pairs but the rule.
+*Told* is what was measured while the jobs ran: how long each trains alone (in the runs in which nobody shared
+a device), its load time in the run in question, and xi of each kind of pair: as that run measured it, else
+the other runs, else the duty-cycle rule. *Foreseen* is what was known before the first job arrived: step
+times, load times and duty cycles of kinds alone, and nothing of pairs but the rule.
 """
 
 from __future__ import annotations
 
 import csv
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Final
@@ -31,8 +31,8 @@ from cotenant.controller.sim.physics import COLUMNS, Physics
 from cotenant.controller.sim.simulate import simulate
 from cotenant.controller.sim.workload import Cluster, Workload
 
-OBSERVE_S: Final = 2.0
-"""A job that trains for seconds reports its pace every twentieth of what it has left."""
+OBSERVE_S: Final = 4.0
+"""A job's pace is known so long after a change of tenants: its reports are medians over some seconds."""
 Xi = Mapping[tuple[str, str], float]
 """(kind, beside kind) -> iteration time beside it / alone."""
 Measured = Mapping[str, jobs.Measured]
@@ -52,10 +52,15 @@ class Foretold(msgspec.Struct, frozen=True, kw_only=True):
         return fmean(job.jct_s for job in self.jobs)
 
 
-def alone_s(run: CastorRun) -> dict[str, float]:
-    """How long each job trained in a run in which nobody shared, by name."""
-    assert not any(attempt.co_tenants for row in run.rows for attempt in row.attempts)
-    return {row.name: row.run_s for row in run.rows}
+def alone_s(runs: Iterable[CastorRun]) -> dict[str, float]:
+    """How long each job trains alone, by name: the shortest of its times in runs in which nobody shared (what
+    else ran on the machine can only have made it longer)."""
+    found: dict[str, float] = {}
+    for run in runs:
+        if not any(attempt.co_tenants for row in run.rows for attempt in row.attempts):
+            for row in run.rows:
+                found[row.name] = min(row.run_s, found.get(row.name, row.run_s))
+    return found
 
 
 def foretell(

@@ -80,7 +80,8 @@ def _what(sides: Sequence[Side], planned: Planned) -> list[str]:
     rows, base = sides[0].run.rows, named(sides, BASE)
     names = ", ".join(f"`{side.name}`" for side in sides)
     span_s = planned.schedule[-1].at_s
-    trained = sum(row.run_s * row.gpus for row in base.run.rows)
+    alone_s = foretold.alone_s(side.run for side in sides)
+    trained = sum(alone_s[row.name] * row.gpus for row in rows)
     loaded = trained + sum(row.load_s * row.gpus for row in base.run.rows)
     lines = [
         said(
@@ -115,8 +116,8 @@ def _results(sides: Sequence[Side]) -> list[str]:
         "| live, s | mean JCT | median | makespan | mean wait | mean load | mean run | shared | yield |",
         "| --- | --: | --: | --: | --: | --: | --: | --: | --: |",
     ]
-    base = named(sides, BASE)
-    work_s = sum(row.run_s * row.gpus for row in base.run.rows)
+    alone_s = foretold.alone_s(side.run for side in sides)
+    work_s = sum(alone_s[row.name] * row.gpus for row in sides[0].run.rows)
     for side in sides:
         live = side.live
         cells = [
@@ -228,13 +229,13 @@ def _order(sides: Sequence[Side]) -> list[str]:
 def _every_job(sides: Sequence[Side]) -> list[str]:
     heads = " | ".join(f"{side.name}: live (told)" for side in sides)
     lines = [f"| job | devices | arrives, s | alone, s | {heads} |", "| --- |" + " --: |" * (3 + len(sides))]
-    alone_s = foretold.alone_s(named(sides, BASE).run)
+    alone_s = foretold.alone_s(side.run for side in sides)
     for number, job in enumerate(sides[0].live):
         cells = " | ".join(
             f"{side.live[number].jct_s:.1f} ({side.told.jobs[number].jct_s:.1f})" for side in sides
         )
         lines.append(f"| {job.name} | {job.gpus} | {job.arrived_s:.1f} | {alone_s[job.name]:.1f} | {cells} |")
-    return [*lines, "", "JCT in seconds; alone: training time in the run under fifo."]
+    return [*lines, "", "JCT in seconds; alone: the shortest training time without a co-tenant."]
 
 
 def _how(sides: Sequence[Side], planned: Planned) -> list[str]:

@@ -15,7 +15,7 @@ import live_castor_foretold as foretold
 import live_castor_jobs as jobs
 import live_castor_texts as texts
 from lazer_texts import said
-from live_castor_side import BASE, Side, found, named
+from live_castor_side import Side, found
 from live_run import JobRow
 
 from cotenant.controller.domain.pairs import LOSS_MIN
@@ -54,7 +54,7 @@ def made(rows: Sequence[JobRow]) -> list[Made]:
 
 def tables(sides: Sequence[Side], measured: Mapping[str, jobs.Measured]) -> list[str]:
     lines: list[str] = []
-    alone_s = foretold.alone_s(named(sides, BASE).run)
+    alone_s = foretold.alone_s(side.run for side in sides)
     for side in sides:
         counts, together_s = Counter[tuple[str, str]](), defaultdict[tuple[str, str], float](float)
         for pair in made(side.run.rows):

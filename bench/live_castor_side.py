@@ -42,10 +42,9 @@ class Side(NamedTuple):
 
 def beside(runs: Sequence[CastorRun], measured: Mapping[str, jobs.Measured]) -> list[Side]:
     """Every run with what the simulator makes of it; runs of one policy are numbered."""
-    base = next((run for run in runs if run.label == BASE), None)
-    if base is None:
+    if not any(run.label == BASE for run in runs):
         raise SystemExit(f"a run under {BASE} is needed: it says how long each job trains alone")
-    alone_s, seen, sides = foretold.alone_s(base), Counter[str](), []
+    alone_s, seen, sides = foretold.alone_s(runs), Counter[str](), []
     for run in runs:
         seen[run.label] += 1
         others = [other for other in runs if other is not run]

@@ -43,10 +43,11 @@ JCT = wait + load + run + pause. xi of a kind of pair is what the controller lea
 beside exactly one co-tenant / alone."""
 
 TOLD: Final = """\
-*Told*: the simulator gets the arrivals, how long each job trained in the run under fifo (where nobody
-shares), its load in the run in question, and xi of each kind of pair as that run measured it (else
-another run, else the duty-cycle rule). *Foreseen*: only what was known before the first job arrived:
-step times, loads and duty cycles of kinds alone. Errors are |JCT simulated - JCT| / JCT, per job."""
+*Told*: the simulator gets the arrivals, how long each job trains alone (the shortest of its times in runs
+without sharing: what else ran on the machine can only have made it longer), its load in the run in question,
+and xi of each kind of pair as that run measured it (by steps counted, else as the controller learned it;
+else from another run, else from the duty-cycle rule). *Foreseen*: only what was known before the first job
+arrived: step times, loads and duty cycles of kinds alone. Errors are |JCT simulated - JCT| / JCT, per job."""
 
 DIFFERENCES: Final = """\
 What the simulator does not know: a load slows the co-tenant here and not there; the job that loads is
@@ -80,12 +81,12 @@ Live, the {guests} guests' JCT under sjf, which never shares, / here: median {me
 PAIRS: Final = """\
 *Learned*: what the controller had of each kind beside the other in the end, from medians over the jobs' last
 reports: they lag behind a change of tenants by some seconds, which is much for jobs this short. *Counted*:
-from steps done while nobody else came or went, over what the same job took alone under fifo (median over
+from steps done while nobody else came or went, over what the same job took alone (median over
 such stretches). Benefit: 1 / xi of the one + 1 / xi of the other - 1, work done beyond taking turns, from
 what was counted, else learned; within {even:g} of 0 it counts as even."""
 
 YIELD: Final = """\
-Yield: training time alone of all jobs (as under fifo) / device time with a tenant, loads included: above that
+Yield: training time alone of all jobs / device time with a tenant, loads included: above that
 of sjf, sharing got more done with the devices; below it, less."""
 
 WHY: Final = """\

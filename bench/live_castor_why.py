@@ -6,7 +6,6 @@ Rule: this explains a result after it was measured; nothing of what ran was chos
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 from typing import Final
 
 import live_castor_foretold as foretold
@@ -31,7 +30,7 @@ POLICIES: Final[Mapping[str, tuple[str, Parameters]]] = {
 def why(sides: Sequence[Side], measured: foretold.Measured) -> list[str]:
     """A table: mean JCT and makespan of each policy in each world."""
     base = named(sides, BASE)
-    alone_s = foretold.alone_s(base.run)
+    alone_s = foretold.alone_s(side.run for side in sides)
     known = foretold.known(base.run, [side.run for side in sides], measured, alone_s)
     worlds = worlds_of(measured, known)
     lines = [said(texts.WHY), "", f"| mean JCT, s (makespan) | {' | '.join(worlds)} |"]
@@ -47,7 +46,7 @@ def why(sides: Sequence[Side], measured: foretold.Measured) -> list[str]:
 
 def worlds_of(measured: Mapping[str, jobs.Measured], known: foretold.Xi) -> dict[str, foretold.Xi]:
     """xi of every pair of kinds, world by world."""
-    pairs = list(product(measured, repeat=2))
+    pairs = [(one, other) for one in measured for other in measured]
     return {
         "xi as measured": known,
         "by the duty-cycle rule": foretold.rule(measured),

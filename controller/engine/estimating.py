@@ -19,6 +19,9 @@ from cotenant.controller.engine.ledger import Estimates, Ledger
 KEPT_PER_COMMAND = 20
 KEPT_RECENT = 200
 COMMANDS_KEPT = 2_000
+LAG_REPORTS = 31
+LAG_S = 3.1
+"""An agent tells the median over so many reports; one comes every tenth of a second, or every step."""
 OVERRUN_RATIO = 0.1
 """A job past its estimate is expected to need this share of what it has had."""
 
@@ -113,10 +116,9 @@ def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen, now_s: float) 
         return
     job.step_s = event.step_s
     steps = job.placement.accumulation_steps
-    if not ledger.partners(job):
-        alone_s = event.step_s / ledger.stretch(job, steps)
-        job.solo_step_s = alone_s
-    _compare(ledger, job)
+    if not ledger.partners(job) and is_settled(ledger, job, now_s):
+        job.solo_step_s = event.step_s / ledger.stretch(job, steps)
+        _compare(ledger, job)
     solo_s = job.solo_step_s if job.solo_step_s is not None else event.step_s
     job.slowdown = max(event.step_s / solo_s, 1e-6)
     if job.spec.iterations is not None:
@@ -125,6 +127,18 @@ def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen, now_s: float) 
     elif job.remaining_s == 0.0:
         job.remaining_s = OVERRUN_RATIO * (job.run_s + now_s - job.phase_since_s)
         job.estimate_source = f"{job.estimate_source.removesuffix(', overrun')}, overrun"
+
+
+def is_settled(ledger: Ledger, job: Job, now_s: float) -> bool:
+    """Whether the step time that a job reports is all from the company it has now.
+
+    It is a median over the last reports: just after a co-tenant has begun to train, or has left, it is still
+    of the time before.
+    """
+    assert job.step_s is not None
+    others = (ledger.jobs.get(other_id) for other_id in job.co_tenants)
+    changed_s = max((other.phase_since_s for other in others if other is not None), default=-float("inf"))
+    return now_s - changed_s >= max(LAG_S, LAG_REPORTS * job.step_s)
 
 
 def observe_sharing(ledger: Ledger, job: Job) -> None:
@@ -139,6 +153,8 @@ def observe_sharing(ledger: Ledger, job: Job) -> None:
     partner = ledger.jobs[partners[0]]
     if job.phase is not Phase.RUNNING or partner.phase is not Phase.RUNNING:
         return
+    if not is_settled(ledger, job, ledger.now_s):
+        return
     whole_s = job.step_s / ledger.stretch(job, job.placement.accumulation_steps)
     if job.solo_step_s is not None:
         ledger.pairs.observe(job, partner, whole_s / job.solo_step_s)
@@ -149,10 +165,9 @@ def observe_sharing(ledger: Ledger, job: Job) -> None:
 
 
 def _compare(ledger: Ledger, job: Job) -> None:
-    """What was seen beside others before the job's own pace was known, once it is. Like so many observations
-    as it had reports, up to a verdict's worth: it is one comparison, with one pace alone."""
-    if job.solo_step_s is None or not job.uncompared:
-        return
+    """What was seen beside others before the job's own pace was known, now that it is. Like so many
+    observations as it had reports, up to a verdict's worth: it is one comparison, with one pace alone."""
+    assert job.solo_step_s is not None
     for partner_id, pace in job.uncompared.items():
         partner = ledger.jobs.get(partner_id)
         for _ in range(min(pace.reports, OBSERVATIONS) if partner is not None else 0):

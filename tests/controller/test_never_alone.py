@@ -22,11 +22,18 @@ def shared() -> Desk:
     desk.submit(2, argv=("python", "y.py"), expected_s=500.0, memory_mib=300, iterations=1000)
     desk.start(2)
     assert desk.devices(1) == desk.devices(2)
+    desk.wait(60)
     for step in (10, 20):
         desk.progress(1, step, 1.5)
     desk.progress(2, 10, 0.5)
     desk.progress(2, 20, 0.7)
     return desk
+
+
+def alone(desk: Desk, step: int, step_s: float) -> None:
+    desk.end(1)
+    desk.wait(60)
+    desk.progress(2, step, step_s)
 
 
 def seen(desk: Desk) -> Any:
@@ -53,8 +60,7 @@ def test_until_it_has_run_alone_the_pair_says_so() -> None:
 
 def test_its_pace_alone_after_the_partner_has_left_settles_it() -> None:
     desk = shared()
-    desk.end(1)
-    desk.progress(2, 40, 0.4)
+    alone(desk, 40, 0.4)
     pair = seen(desk)
     assert pair.second_xi == pytest.approx(0.6 / 0.4)
     assert (pair.second_count, pair.second_never_alone) == (2, False)
@@ -67,8 +73,7 @@ def test_it_counts_as_no_more_than_a_verdict_needs() -> None:
     desk = shared()
     for step in range(30, 90, 10):
         desk.progress(2, step, 0.6)
-    desk.end(1)
-    desk.progress(2, 100, 0.4)
+    alone(desk, 100, 0.4)
     assert seen(desk).second_count == 3
 
 
@@ -77,6 +82,36 @@ def test_a_restart_in_between_changes_nothing() -> None:
     written = msgspec.msgpack.encode(desk.engine.snapshot())
     desk.engine = Engine(registry.make, desk.engine.config, validate=True)
     desk.engine.restore(msgspec.msgpack.decode(written, type=Snapshot))
-    desk.end(1)
-    desk.progress(2, 40, 0.4)
+    alone(desk, 40, 0.4)
     assert (seen(desk).second_xi, seen(desk).second_count) == (pytest.approx(1.5), 2)
+
+
+# --- Medians lag ---------------------------------------------------------------------------------------
+
+
+def test_a_step_time_from_before_the_company_changed_says_nothing_of_the_pair() -> None:
+    desk = Desk("sjf-ffs")
+    known = {"expected_s": 900.0, **PROFILED}
+    desk.run(1, argv=("python", "x.py"), **known)
+    desk.wait(60)
+    desk.submit(2, argv=("python", "y.py"), **known)
+    desk.start(2)
+    desk.progress(1, 60, 1.0)  # Still the median of its time alone.
+    assert desk.engine.pairs.seen() == []
+    desk.wait(30)
+    desk.progress(1, 80, 1.4)
+    assert desk.engine.pairs.seen() == [], "31 reports of a step each are not over yet"
+    desk.wait(30)
+    desk.progress(1, 90, 1.6)
+    assert seen(desk).first_xi == pytest.approx(1.6)
+
+
+def test_nor_does_one_just_after_a_co_tenant_has_left_of_the_time_alone() -> None:
+    desk = shared()
+    before_s = desk.job(1).solo_step_s
+    desk.end(2)
+    desk.progress(1, 30, 1.5)
+    assert desk.job(1).solo_step_s == before_s
+    desk.wait(60)
+    desk.progress(1, 90, 1.1)
+    assert desk.job(1).solo_step_s == 1.1
