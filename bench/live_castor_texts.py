@@ -80,10 +80,11 @@ Live, the {guests} guests' JCT under sjf, which never shares, / here: median {me
 
 PAIRS: Final = """\
 *Learned*: what the controller had of each kind beside the other in the end, from medians over the jobs' last
-reports: they lag behind a change of tenants by some seconds, which is much for jobs this short. *Counted*:
-from steps done while nobody else came or went, over what the same job took alone (median over
-such stretches). Benefit: 1 / xi of the one + 1 / xi of the other - 1, work done beyond taking turns, from
-what was counted, else learned; within {even:g} of 0 it counts as even."""
+reports. When this was run it also took those that lagged behind a change of tenants by some seconds, which is
+much for jobs this short; now it leaves them out. *Counted*: from steps done while nobody else came or went,
+over what the same job took alone (median over such stretches). Benefit: 1 / xi of the one + 1 / xi of the
+other - 1, work done beyond taking turns, from what was counted, else learned; within {even:g} of 0 it counts
+as even."""
 
 YIELD: Final = """\
 Yield: training time alone of all jobs / device time with a tenant, loads included: above that

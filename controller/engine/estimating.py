@@ -136,8 +136,11 @@ def is_settled(ledger: Ledger, job: Job, now_s: float) -> bool:
     of the time before.
     """
     assert job.step_s is not None
-    others = (ledger.jobs.get(other_id) for other_id in job.co_tenants)
-    changed_s = max((other.phase_since_s for other in others if other is not None), default=-float("inf"))
+    present = ledger.partners(job)
+    others = [other for other_id in job.co_tenants if (other := ledger.jobs.get(other_id)) is not None]
+    # One that trains elsewhere by now left long before it began to.
+    concerned = [o for o in others if o.phase is not Phase.RUNNING or o.job_id in present]
+    changed_s = max((other.phase_since_s for other in concerned), default=-float("inf"))
     return now_s - changed_s >= max(LAG_S, LAG_REPORTS * job.step_s)
 
 
