@@ -24,7 +24,7 @@ import msgspec
 import numpy
 import torch
 from live_against_simulated import parameter, write
-from live_castor_run import CastorRun, run_live
+from live_castor_run import CastorRun, go_first, run_live
 from live_run import DEVICES, WentWrong
 from live_schedule import Arrival, draw
 
@@ -57,6 +57,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 def main() -> int:
     options = parse()
     options.data.mkdir(parents=True, exist_ok=True)
+    go_first(os.getpid())
     began_s = time.monotonic()
 
     def say(text: str) -> None:
