@@ -24,7 +24,7 @@ import msgspec
 import numpy
 import torch
 from live_against_simulated import parameter, write
-from live_castor_run import CastorRun, go_first, run_live
+from live_castor_run import CastorRun, children_first, go_first, run_live
 from live_run import DEVICES, WentWrong
 from live_schedule import Arrival, draw
 
@@ -114,7 +114,8 @@ def plan(options: argparse.Namespace, say: Callable[[str], None]) -> Planned:
         raise SystemExit(f"--page-only, and nothing was measured: {path}")
     say(f"seed {options.seed}, {len(schedule)} jobs over {schedule[-1].at_s:.0f} s; each kind alone first")
     kinds = [kind for kind in jobs.KINDS if any(arrival.kind == kind for arrival in schedule)]
-    measured = jobs.measure(kinds, slot_cores(DEVICES), say)
+    with children_first():
+        measured = jobs.measure(kinds, slot_cores(DEVICES), say)
     planned = Planned(seed=options.seed, load=options.load, schedule=schedule, measured=measured)
     write(path, planned)
     return planned

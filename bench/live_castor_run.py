@@ -10,8 +10,8 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -129,6 +129,25 @@ def go_first(pid: int) -> None:
     """Put a process's session before others, where that is possible."""
     with suppress(OSError):
         (Path("/proc") / str(pid) / "autogroup").write_text(AUTOGROUP_NICE)
+
+
+@contextmanager
+def children_first() -> Iterator[None]:
+    """The same for all that this process starts meanwhile."""
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.wait(CENSUS_S):
+            for child in psutil.Process().children(recursive=True):
+                go_first(child.pid)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 class Census:
