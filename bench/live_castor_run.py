@@ -33,8 +33,8 @@ from cotenant.controller.wire.clients import GetStatus, ListNodes, ListPairs, Pa
 CENSUS_S: Final = 0.5
 """Between two counts of what other processes use."""
 AUTOGROUP_NICE: Final = "-20"
-"""Linux puts each session into a group of its own (autogroup), and groups share the cores by *their* niceness,
-whatever the scheduling class of what is in them. The run's own groups go before all others."""
+"""Linux puts each session into a group of its own (autogroup), and groups share the cores by *their*
+niceness, whatever the scheduling class of what is in them. The run's own go before all others."""
 
 
 class CastorRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,8 +153,8 @@ def children_first() -> Iterator[None]:
 class Census:
     """Counts, every `CENSUS_S`, the processor time of processes that are no part of a run.
 
-    Part of it are this process and those that name the run's folder in their command or environment. Where the
-    kernel lets us, they are put before others.
+    Part of it are this process and those that name the run's folder in their command or environment. Where
+    the kernel lets us, they are put before others.
     """
 
     def __init__(self, folder: Path) -> None:

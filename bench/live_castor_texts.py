@@ -64,7 +64,9 @@ castor's mean JCT is {word} that of `{other}`: {mine_s:.1f} against {theirs_s:.1
 ({later:+.1%})."""
 
 BUSY: Final = """\
-Processes that were no part of it had this share of the cores in the runs, in their order: {others}."""
+Processes that were no part of it had this share of the cores in the runs, in their order: {others}. The runs'
+own sessions went before others (autogroup niceness -20), so that those got mostly what the jobs left idle;
+caches and memory they still shared."""
 
 GAINED: Final = """\
 {all_s:.0f} s of pairs training together, {share:.0%} of it with xi measured both ways: worth
@@ -79,12 +81,11 @@ Live, the {guests} guests' JCT under sjf, which never shares, / here: median {me
 {mean:.2f}."""
 
 PAIRS: Final = """\
-*Learned*: what the controller had of each kind beside the other in the end, from medians over the jobs' last
-reports. When this was run it also took those that lagged behind a change of tenants by some seconds, which is
-much for jobs this short; now it leaves them out. *Counted*: from steps done while nobody else came or went,
-over what the same job took alone (median over such stretches). Benefit: 1 / xi of the one + 1 / xi of the
-other - 1, work done beyond taking turns, from what was counted, else learned; within {even:g} of 0 it counts
-as even."""
+*Learned*: what the controller had of each kind beside the other in the end, from the jobs' step times. These
+are medians over their last reports, and count only when no co-tenant has begun to train, or left, for some
+seconds: jobs this short give few. *Counted*: from steps done while nobody else came or went, over what the
+same job took alone (median over such stretches). Benefit: 1 / xi of the one + 1 / xi of the other - 1, work
+done beyond taking turns, from what was counted, else learned; within {even:g} of 0 it counts as even."""
 
 YIELD: Final = """\
 Yield: training time alone of all jobs / device time with a tenant, loads included: above that
