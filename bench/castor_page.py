@@ -77,7 +77,7 @@ def head(book: Runs) -> str:
             "",
             said(texts.HEAD, source=PAPER["source"]),
             "",
-            said(texts.NOT_DONE),
+            said(texts.LIVE),
             "",
             said(texts.BESIDE),
             "",

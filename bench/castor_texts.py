@@ -11,9 +11,9 @@ HEAD: Final = """Castor section 9.4, in simulation: the published policies and o
     traces, slowdowns of pairs from a measured table. Made by `make results-castor`; every number, and every
     sentence that depends on one, is computed. The paper's numbers: {source}."""
 
-NOT_DONE: Final = """Not done: the live run of at least 24 real jobs on CPU slots (fifo, sjf-ffs, castor side
-    by side, with the simulator's prediction). Nothing on this page was measured on devices but the table
-    of pairs, and that by its authors on V100s."""
+LIVE: Final = """26 real jobs that share CPU slots, under fifo, sjf-ffs and castor side by side with the
+    simulator's prediction: [live-castor.md](live-castor.md). Nothing on this page was measured on devices but
+    the table of pairs, and that by its authors on V100s."""
 
 BESIDE: Final = """Predicted against measured slowdowns are in [castor-predictor.md](castor-predictor.md), the
     throughput model in [throughput.md](throughput.md), what a decision costs in

@@ -54,7 +54,7 @@ def main() -> int:
     options = parse()
     parameters = {
         **SCALED.get(options.policy, {}),
-        **dict(_parameter(options.policy, p) for p in options.parameters),
+        **dict(parameter(options.policy, p) for p in options.parameters),
     }
     planned = Planned(
         seed=options.seed,
@@ -93,7 +93,7 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def _parameter(policy: str, text: str) -> tuple[str, str | int | float | bool]:
+def parameter(policy: str, text: str) -> tuple[str, str | int | float | bool]:
     key, _, value = text.partition("=")
     known = registry.defaults(policy)
     if key not in known:
@@ -158,7 +158,7 @@ def write(path: Path, value: object) -> None:
 
 def report(runs: Sequence[LiveRun], data: Path, page: Path, picture: Path) -> None:
     """Errors as JSON, page, picture, and a line per comparison on the screen."""
-    live: list[list[Told]] = [told_live(run) for run in runs]
+    live: list[list[Told]] = [told_live(run.rows) for run in runs]
     simulated = [told_simulated(run) for run in runs]
     floors = [compare(f"run {n} beside run 1", live[0], jobs) for n, jobs in enumerate(live[1:], 2)]
     own = [

@@ -60,9 +60,9 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True):
     """Mean |other - one| of each part of the completion time."""
 
 
-def told_live(run: LiveRun) -> list[Told]:
+def told_live(rows: Sequence[JobRow]) -> list[Told]:
     """Each job of a real run."""
-    first_s = run.rows[0].arrived_s
+    first_s = rows[0].arrived_s
     return [
         Told(
             job_id=row.job_id,
@@ -78,7 +78,7 @@ def told_live(run: LiveRun) -> list[Told]:
             preemptions=row.preemptions,
             futile_preemptions=row.futile_preemptions,
         )
-        for row in run.rows
+        for row in rows
     ]
 
 
@@ -97,7 +97,7 @@ def told_simulated(run: LiveRun, *, foreseen: bool = False) -> list[Told]:
     cluster = Cluster(hosts=1, gpus_per_host=DEVICES, max_tenants=1)
     outcome = simulate(workload(run, foreseen), cluster, run.policy, run.parameters, physics=physics)
     assert bool(np.all(outcome.finished)), "a simulated job did not finish"
-    return [_simulated(outcome, i, row) for i, row in enumerate(run.rows)]
+    return [simulated_job(outcome, i, row) for i, row in enumerate(run.rows)]
 
 
 def workload(run: LiveRun, foreseen: bool) -> Workload:
@@ -124,7 +124,7 @@ def workload(run: LiveRun, foreseen: bool) -> Workload:
     )
 
 
-def _simulated(outcome: Outcome, i: int, row: JobRow) -> Told:
+def simulated_job(outcome: Outcome, i: int, row: JobRow) -> Told:
     return Told(
         job_id=row.job_id,
         name=row.name,

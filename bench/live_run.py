@@ -77,7 +77,7 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: float
     load_s: float
     run_s: float
-    """Training past the first step, alone: nobody shares devices here, and no work is lost."""
+    """Training past the first step, at whatever pace: alone where nobody shares devices."""
     pause_s: float
     futile_s: float
     preemptions: int
@@ -150,13 +150,21 @@ def run_live(
         no_job_left(client),
     ):
         measured = warm_up(client, folder, say)
-        run = _Run(client, folder, schedule, paces or measured, say)
+        known = paces or measured
+        run = Play(
+            client,
+            folder,
+            schedule,
+            lambda arrival: _scheduled(folder, arrival, known[arrival.kind]),
+            lambda shown, arrival: _row(shown, arrival, known[arrival.kind]),
+            say,
+        )
         client.ask(SetPolicy(name=policy, parameters=parameters))
         run.play(lambda rows: keep(msgspec.structs.replace(so_far, rows=rows)))
     complete = msgspec.structs.replace(so_far, rows=run.rows(), complete=True)
     done = _with_journal(complete, run.jobs, folder / "controller")
     keep(done)
-    return done, paces or measured
+    return done, known
 
 
 @contextmanager
@@ -175,12 +183,20 @@ def no_job_left(client: Client) -> Iterator[None]:
 # --- The schedule ------------------------------------------------------------------------------------
 
 
-class _Run:
+class Play:
+    """A schedule, played to a cluster: what is submitted for an arrival, and what is kept of it, is given."""
+
     def __init__(
-        self, client: Client, folder: Path, schedule: Sequence[Arrival], paces: dict[str, Pace], say: Say
+        self,
+        client: Client,
+        folder: Path,
+        schedule: Sequence[Arrival],
+        spec_of: Callable[[Arrival], JobSpec],
+        row_of: Callable[[Shown, Arrival], JobRow],
+        say: Say,
     ) -> None:
         self._client, self._folder, self._schedule, self._say = client, folder, schedule, say
-        self._paces = paces
+        self._spec_of, self._row_of = spec_of, row_of
         self.jobs: dict[JobId, Arrival] = {}
         """Those submitted so far."""
         self._ended: dict[JobId, JobRow] = {}
@@ -204,10 +220,8 @@ class _Run:
             time.sleep(max(0.0, min(LOOK_S, due_s)))
 
     def _submit(self, arrival: Arrival) -> None:
-        kind, pace = KINDS[arrival.kind], self._paces[arrival.kind]
-        steps = pace.steps(arrival.length_s)
-        spec = job_spec(self._folder, arrival.name, kind, steps, expected_s=pace.expected_s(steps))
-        self.jobs[self._client.ask(Submit(specs=(spec,))).job_ids[0]] = arrival
+        reply = self._client.ask(Submit(specs=(self._spec_of(arrival),)))
+        self.jobs[reply.job_ids[0]] = arrival
 
     def _look(self) -> bool:
         """Whether a job has ended since the last look."""
@@ -218,13 +232,8 @@ class _Run:
             if job.phase in (Phase.FAILED, Phase.CANCELLED, Phase.HELD):
                 raise WentWrong(f"{arrival.name} is {job.phase}: {job.reason}; see {self._folder}")
             if job.phase in ENDED and job_id not in self._ended:
-                self._ended[job_id] = self._row(job_id, arrival)
+                self._ended[job_id] = self._row_of(self._client.ask(ShowJob(job_id=job_id)), arrival)
         return len(self._ended) > before
-
-    def _row(self, job_id: JobId, arrival: Arrival) -> JobRow:
-        pace = self._paces[arrival.kind]
-        expected_s = pace.expected_s(pace.steps(arrival.length_s))
-        return job_row(self._client.ask(ShowJob(job_id=job_id)), expected_s, pace)
 
     def rows(self) -> tuple[JobRow, ...]:
         """Of the jobs that have ended, in order of arrival."""
@@ -240,6 +249,15 @@ class _Run:
             f"{now_s:4.0f} s: {len(self._ended)}/{len(self._schedule)} done, {upcoming} to come, "
             f"{waiting} wait ({deferred} deferred), {preempted} preemptions; {', '.join(on) or 'idle'}"
         )
+
+
+def _scheduled(folder: Path, arrival: Arrival, pace: Pace) -> JobSpec:
+    steps = pace.steps(arrival.length_s)
+    return job_spec(folder, arrival.name, KINDS[arrival.kind], steps, expected_s=pace.expected_s(steps))
+
+
+def _row(shown: Shown, arrival: Arrival, pace: Pace) -> JobRow:
+    return job_row(shown, pace.expected_s(pace.steps(arrival.length_s)), pace)
 
 
 def job_spec(folder: Path, name: str, kind: Kind, steps: int, *, expected_s: float | None = None) -> JobSpec:

@@ -67,16 +67,16 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """Training time aimed at."""
 
 
-def draw(seed: int, jobs: int, load: float) -> list[Arrival]:
+def draw(seed: int, jobs: int, load: float, kinds_of: Mapping[str, Kind] = KINDS) -> list[Arrival]:
     """Bursts of jobs whose lengths are log-uniform from both ends, short ones more often.
 
     Args:
         load: offered load aimed at: work that arrives / work that two devices do meanwhile (training alone).
     """
     rng = np.random.default_rng(seed)
-    kinds = _kinds(rng, jobs)
+    kinds = _kinds(rng, jobs, kinds_of)
     lengths = _lengths(rng, jobs)
-    work_s = sum(KINDS[kind].gpus * length for kind, length in zip(kinds, lengths, strict=True))
+    work_s = sum(kinds_of[kind].gpus * length for kind, length in zip(kinds, lengths, strict=True))
     times = _times(rng, jobs, span_s=work_s / (2 * load))
     return [
         Arrival(name=f"{kind}-{i + 1}", kind=kind, at_s=round(at_s, 3), length_s=round(length_s, 1))
@@ -84,12 +84,12 @@ def draw(seed: int, jobs: int, load: float) -> list[Arrival]:
     ]
 
 
-def _kinds(rng: np.random.Generator, jobs: int) -> list[str]:
+def _kinds(rng: np.random.Generator, jobs: int, kinds_of: Mapping[str, Kind]) -> list[str]:
     """Every kind in its share, in random order."""
-    shares = np.array([kind.share for kind in KINDS.values()])
+    shares = np.array([kind.share for kind in kinds_of.values()])
     counts = np.floor(shares * jobs).astype(int)
     counts[0] += jobs - counts.sum()
-    listed = [name for name, count in zip(KINDS, counts, strict=True) for _ in range(count)]
+    listed = [name for name, count in zip(kinds_of, counts, strict=True) for _ in range(count)]
     return [listed[i] for i in rng.permutation(jobs)]
 
 

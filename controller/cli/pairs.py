@@ -36,7 +36,8 @@ def pairs(
 
     Slowdowns are iteration time beside the other / alone, both ways. The benefit is what sharing yields
     beyond taking turns: 0.30 means 30 % more work done. A pair that loses, or ran out of device memory, is
-    not made again.
+    not made again. A job that shared from its first step on, of a kind that nobody profiled, says "never
+    alone": what it takes alone is not known, until it has gone on alone for a while.
 
     For example:
 
@@ -73,21 +74,25 @@ def pair_json(pair: PairView) -> dict[str, Any]:
         "second_xi": pair.second_xi,
         "first_count": pair.first_count,
         "second_count": pair.second_count,
+        "first_never_alone": pair.first_never_alone,
+        "second_never_alone": pair.second_never_alone,
         "benefit": pair.benefit,
         "verdict": pair.verdict,
         "quarantine": pair.quarantine,
     }
 
 
-def _ratio(value: float | None, count: int) -> str:
-    return NONE if value is None else f"{value:.2f} ({count})"
+def _ratio(value: float | None, count: int, never_alone: bool) -> str:
+    if value is None:
+        return "never alone" if never_alone else NONE
+    return f"{value:.2f} ({count})"
 
 
 COLUMNS: Final = (
     Column("FIRST", lambda p: p.first, limit=40),
     Column("SECOND", lambda p: p.second, limit=40),
-    Column("FIRST SLOWED", lambda p: _ratio(p.first_xi, p.first_count), right=True),
-    Column("SECOND SLOWED", lambda p: _ratio(p.second_xi, p.second_count), right=True),
+    Column("FIRST SLOWED", lambda p: _ratio(p.first_xi, p.first_count, p.first_never_alone), right=True),
+    Column("SECOND SLOWED", lambda p: _ratio(p.second_xi, p.second_count, p.second_never_alone), right=True),
     Column("BENEFIT", lambda p: NONE if p.benefit is None else f"{p.benefit:+.2f}", right=True),
     Column("VERDICT", lambda p: p.verdict),
     Column("WHY NOT AGAIN", lambda p: p.quarantine, rank=2),

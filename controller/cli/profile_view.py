@@ -12,8 +12,10 @@ from cotenant.controller.cli import screen
 from cotenant.controller.cli.job_view import wall_clock
 from cotenant.controller.cli.profile_series import Result, SeriesPlan
 from cotenant.controller.cli.screen import NONE, Column, duration, size
+from cotenant.controller.cli.throughput_view import throughput_json, throughput_lines
 from cotenant.controller.domain.indicators import INDICATOR_NAMES, Indicators
 from cotenant.controller.domain.perf import Profile, ProfilePoint
+from cotenant.controller.domain.throughput import Gang
 from cotenant.controller.wire.clients import KnownProfile, KnownProfiles
 
 
@@ -96,7 +98,12 @@ def known_json(known: KnownProfile, reply: KnownProfiles) -> dict[str, Any]:
         "used": known.used,
         "job": known.job_id,
         **profile_json(known.profile),
+        "throughput": throughput_json(known.profile, known.batch_size, _gang(known)),
     }
+
+
+def _gang(known: KnownProfile) -> Gang:
+    return Gang(devices=max(known.gpus, known.hosts), hosts=known.hosts)
 
 
 # --- For a person -----------------------------------------------------------------------------------
@@ -176,6 +183,7 @@ def known_page(known: KnownProfile, reply: KnownProfiles) -> str:
     ]
     if profile.points:
         lines += ["", screen.table(POINT_COLUMNS, profile.points, None)]
+    lines += throughput_lines(profile, known.batch_size, _gang(known))
     lines += ["", screen.table(INDICATOR_COLUMNS, list(indicators_json(profile.indicators).items()), None)]
     return "\n".join(lines)
 

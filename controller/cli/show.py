@@ -23,6 +23,7 @@ from cotenant.controller.cli.job_view import (
 from cotenant.controller.cli.output import EndpointFlag, JsonFlag, OutputFlag, chosen, show_one
 from cotenant.controller.cli.profile_view import profile_json
 from cotenant.controller.cli.screen import NONE, Column, duration, local_time, paint
+from cotenant.controller.cli.throughput_view import throughput_json, throughput_lines
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec
 from cotenant.controller.wire.clients import AttemptView, JobView, ShowJob, Shown
@@ -55,6 +56,7 @@ def shown_json(reply: Shown, wall: Wall) -> dict[str, Any]:
         "attempts": [attempt_json(each, wall) for each in reply.attempts],
         "profile": None if reply.profile is None else profile_json(reply.profile),
         "profile_given": reply.profile_given,
+        "throughput": throughput_json(reply.profile, reply.spec.batch_size, reply.spec.gang),
     }
 
 
@@ -96,6 +98,7 @@ def page(reply: Shown, wall: Wall, wide: bool) -> str:
             "",
             screen.table(attempt_columns(wall), reply.attempts, None if wide else screen.terminal_width()),
         ]
+    lines += throughput_lines(reply.profile, spec.batch_size, spec.gang)
     return "\n".join(lines)
 
 
@@ -190,7 +193,8 @@ def _profile(reply: Shown) -> str:
     came = "given: " if reply.profile_given else ""
     peak = f"{screen.size(profile.memory_mib_peak)} peak" if profile.memory_mib_peak is not None else ""
     points = f"s = {s}" if s else "no step times"
-    return f"{came}{profile.source}, {', '.join(filter(None, (points, peak)))}"
+    first = "on its first host, which stands for all" if reply.spec.nodes > 1 else ""
+    return f"{came}{profile.source}, {', '.join(filter(None, (points, peak, first)))}"
 
 
 def _cannot(job: JobView) -> str:

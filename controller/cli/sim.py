@@ -42,7 +42,6 @@ from cotenant.controller.cli.sim_options import (
     XiFlag,
     as_problems,
     chosen_policies,
-    finite,
     one_policy,
     prepared,
 )
@@ -105,21 +104,22 @@ def run_one(
       cotenant sim run jobs.csv --policy tiresias:thresholds_gpu_s=7200 --failures 500
     """
     form = chosen(output, as_json)
-    scenario = scenario_from(
-        trace,
-        format,
-        vc,
-        from_s,
-        jobs,
-        load_scale,
-        noise,
-        load_time_scale,
-        pairs,
-        xi,
-        failures,
-        hosts,
-        gpus_per_host,
-    )
+    with as_problems():
+        scenario = Scenario(
+            trace=trace,
+            format=format,
+            vc=vc,
+            from_s=from_s,
+            jobs=jobs,
+            load_scale=load_scale,
+            noise=noise,
+            load_time_scale=load_time_scale,
+            pairs=pairs,
+            xi=xi,
+            failures_mtbf_h=failures,
+            hosts=hosts,
+            gpus_per_host=gpus_per_host,
+        )
     return simulated(scenario, [one_policy(policy)], [seed], workers=1, out=out, form=form)
 
 
@@ -160,45 +160,8 @@ def compare(
     """
     form = chosen(output, as_json)
     choices = chosen_policies(policies)
-    scenario = scenario_from(
-        trace,
-        format,
-        vc,
-        from_s,
-        jobs,
-        load_scale,
-        noise,
-        load_time_scale,
-        pairs,
-        xi,
-        failures,
-        hosts,
-        gpus_per_host,
-    )
-    numbers = range(seed, seed + seeds)
-    return simulated(scenario, choices, numbers, workers=workers, out=out, form=form)
-
-
-def scenario_from(
-    trace: str,
-    format: str,
-    vc: str | None,
-    from_s: float | None,
-    jobs: int | None,
-    load_scale: float,
-    noise: float,
-    load_time_scale: float,
-    pairs: str,
-    xi: Any,
-    failures: float | None,
-    hosts: int,
-    gpus_per_host: int,
-) -> Scenario:
-    """Raises Problem."""
-    for flag, value in (("--noise", noise), ("--load-time-scale", load_time_scale), ("--failures", failures)):
-        finite(flag, value)
     with as_problems():
-        return Scenario(
+        scenario = Scenario(
             trace=trace,
             format=format,
             vc=vc,
@@ -213,6 +176,8 @@ def scenario_from(
             hosts=hosts,
             gpus_per_host=gpus_per_host,
         )
+    numbers = range(seed, seed + seeds)
+    return simulated(scenario, choices, numbers, workers=workers, out=out, form=form)
 
 
 def simulated(
@@ -280,8 +245,8 @@ def page(value: dict[str, Any], runs: Sequence[Run], *, wide: bool) -> str:
     """The table with what it is about above it, and what to know about it below."""
     summaries = [run.summary for run in runs]
     width = None if wide else screen.terminal_width()
-    lines = [*headline(value, summaries), sim_table.table(summaries, wide=wide, width=width)]
-    return "\n".join([*lines, *footnotes(value, summaries)])
+    table = sim_table.table(summaries, wide=wide, width=width)
+    return "\n".join([*headline(value, summaries), table, *footnotes(value, sim_table.BEST in table)])
 
 
 def headline(value: dict[str, Any], summaries: Sequence[dict[str, Any]]) -> list[str]:
@@ -296,8 +261,9 @@ def headline(value: dict[str, Any], summaries: Sequence[dict[str, Any]]) -> list
     return lines
 
 
-def footnotes(value: dict[str, Any], summaries: Sequence[dict[str, Any]]) -> list[str]:
-    lines = [f"{sim_table.BEST} best of its column"] if len(summaries) > 1 else []
+def footnotes(value: dict[str, Any], has_best: bool) -> list[str]:
+    """`has_best`: the table marks any; where all are alike it does not."""
+    lines = [f"{sim_table.BEST} best of its column"] if has_best else []
     for reason, count in value["workload"]["excluded"].items():
         lines.append(f"left out: {screen.plural(count, 'job')} ({reason})")
     if value["not_run"]:

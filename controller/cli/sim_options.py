@@ -34,6 +34,13 @@ def complete_policies(incomplete: str) -> list[str]:
     return [before + comma + name for name in registry.AVAILABLE if name.startswith(last)]
 
 
+def finite(param: typer.CallbackParam, value: float | None) -> float | None:
+    """Raises Problem: `nan` and `inf` are numbers to the shell's parser, and to nobody else."""
+    if value is not None and not math.isfinite(value):
+        raise Problem("usage", f"{param.opts[-1]} must be a number, got {value}")
+    return value
+
+
 TraceArgument = Annotated[
     str,
     typer.Argument(
@@ -66,13 +73,24 @@ LoadScaleFlag = Annotated[
 NoiseFlag = Annotated[
     float,
     typer.Option(
-        "--noise", metavar="SIGMA", help="Error of expected durations: lognormal, median 1, this sigma."
+        "--noise",
+        metavar="SIGMA",
+        callback=finite,
+        help="Error of expected durations: lognormal, median 1, this sigma.",
     ),
 ]
-LoadTimeFlag = Annotated[float, typer.Option("--load-time-scale", metavar="F", help="Load times times F.")]
+LoadTimeFlag = Annotated[
+    float,
+    typer.Option("--load-time-scale", metavar="F", callback=finite, help="Load times times F."),
+]
 FailuresFlag = Annotated[
     float | None,
-    typer.Option("--failures", metavar="MTBF_H", help="Each host fails every MTBF_H hours on average."),
+    typer.Option(
+        "--failures",
+        metavar="MTBF_H",
+        callback=finite,
+        help="Each host fails every MTBF_H hours on average.",
+    ),
 ]
 HostsFlag = Annotated[int, typer.Option("--hosts", metavar="H", min=1, max=100_000, help="Hosts.")]
 GpusFlag = Annotated[
@@ -134,9 +152,3 @@ def as_problems() -> Iterator[None]:
         raise Problem("failed", "out of memory", "take fewer jobs with --jobs") from None
     except ValueError as error:
         raise Problem("usage", str(error), "`cotenant sim compare --help` has examples") from None
-
-
-def finite(flag: str, value: float | None) -> None:
-    """Raises Problem: `nan` and `inf` are numbers to the shell's parser, and to nobody else."""
-    if value is not None and not math.isfinite(value):
-        raise Problem("usage", f"{flag} must be a number, got {value}")

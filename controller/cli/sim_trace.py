@@ -119,11 +119,16 @@ def page(found: Trace, value: dict[str, Any]) -> str:
 VC_COLUMNS: Final = (
     Column("VC", lambda vc: vc["vc"]),
     Column("JOBS", lambda vc: f"{vc['jobs']:,}", right=True),
-    Column("GPU-HOURS", lambda vc: f"{vc['gpu_hours']:,.0f}", right=True),
+    Column("GPU-HOURS", lambda vc: _hours(vc["gpu_hours"]), right=True),
     Column("MEDIAN", lambda vc: duration(vc["duration_s"]["p50"]), right=True),
     Column("MEAN GPUS", lambda vc: f"{vc['gpus']['mean']:.2f}", right=True),
     Column("BETWEEN ARRIVALS", lambda vc: duration(vc["interarrival_s"]["mean"]), right=True),
 )
+
+
+def _hours(hours: float) -> str:
+    """Two digits of a small trace's: 0 would say that nothing ran."""
+    return f"{hours:,.0f}" if hours >= 10.0 else f"{hours:.2g}"
 
 
 def facts(value: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -138,7 +143,7 @@ def facts(value: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if value[key]["mean"] is not None:
             yield title, ", ".join(f"{name} {text(number)}" for name, number in value[key].items())
     yield "one GPU", f"{100 * value['one_gpu_share']:.1f} % of the jobs"
-    yield "work", f"{value['gpu_hours']:,.0f} GPU-hours"
+    yield "work", f"{_hours(value['gpu_hours'])} GPU-hours"
     if value["users"]:
         yield "users", f"{value['users']:,}"
     if value["models"]:

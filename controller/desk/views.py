@@ -179,6 +179,8 @@ def pair_view(pair: PairSeen, observations: int) -> PairView:
         second_xi=pair.second_xi,
         first_count=pair.first_count,
         second_count=pair.second_count,
+        first_never_alone=pair.first_xi is None and pair.first_not_compared > 0,
+        second_never_alone=pair.second_xi is None and pair.second_not_compared > 0,
         benefit=None if xi is None else xi.gain,
         verdict=verdict,
         quarantine=_quarantine(pair, verdict),

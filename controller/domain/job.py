@@ -314,6 +314,17 @@ StopCause = Literal[
 ]  # fmt: skip
 
 
+class SharedPace(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step took beside a co-tenant, at the whole batch, on average over so many reports."""
+
+    step_s: float
+    reports: int
+
+    def and_one(self, step_s: float) -> SharedPace:
+        reports = self.reports + 1
+        return SharedPace(step_s=self.step_s + (step_s - self.step_s) / reports, reports=reports)
+
+
 class Job(msgspec.Struct, kw_only=True):
     """The ledger's record of a job. Only the ledger and the engine write it; policies read."""
 
@@ -354,6 +365,8 @@ class Job(msgspec.Struct, kw_only=True):
     """Measured seconds per step in the current placement."""
     solo_step_s: float | None = None
     """Measured seconds per step alone at the whole batch."""
+    uncompared: dict[JobId, SharedPace] = {}
+    """By co-tenant: its pace while nobody knew `solo_step_s`; compared when it has run alone."""
     start_step: int = 0
     """The step the current attempt began with."""
     remaining_s: float | None = None

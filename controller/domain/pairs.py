@@ -40,6 +40,8 @@ class Observed(msgspec.Struct, kw_only=True):
     count: int
     out_of_memory: int = 0
     """How often the one ran out of device memory beside the other."""
+    not_compared: int = 0
+    """How often its pace beside the other was seen while nobody knew what it is alone."""
     job: str = ""
     """For people: the kind of the one that was observed."""
     beside: str = ""
@@ -76,6 +78,8 @@ class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
     second_count: int
     first_out_of_memory: int
     second_out_of_memory: int
+    first_not_compared: int = 0
+    second_not_compared: int = 0
 
     @property
     def xi(self) -> Interference | None:
@@ -132,6 +136,10 @@ class PairTable:
         """The job ran out of device memory beside the partner."""
         self._entry(job, partner).out_of_memory += 1
 
+    def not_compared(self, job: Job, partner: Job) -> None:
+        """The job was seen beside the partner, and nobody knows what it takes alone."""
+        self._entry(job, partner).not_compared += 1
+
     def know(self, spec: JobSpec, partner: JobSpec, xi: float) -> None:
         """A ratio that was measured beforehand, trusted like as many observations as count at most."""
         kind = signature(spec)
@@ -180,6 +188,8 @@ class PairTable:
                 second_count=back.count if back is not None else 0,
                 first_out_of_memory=there.out_of_memory if there is not None else 0,
                 second_out_of_memory=back.out_of_memory if back is not None else 0,
+                first_not_compared=there.not_compared if there is not None else 0,
+                second_not_compared=back.not_compared if back is not None else 0,
             )
         return list(found.values())
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from statistics import median
 
 from cotenant.controller.domain.events import ProgressSeen
-from cotenant.controller.domain.job import LOAD_S, PAUSE_S, Job, JobSpec, Phase
-from cotenant.controller.domain.pairs import signature
+from cotenant.controller.domain.job import LOAD_S, PAUSE_S, Job, JobSpec, Phase, SharedPace
+from cotenant.controller.domain.pairs import OBSERVATIONS, signature
 from cotenant.controller.domain.perf import Profile, step_s
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.engine.ledger import Estimates, Ledger
@@ -19,6 +19,9 @@ from cotenant.controller.engine.ledger import Estimates, Ledger
 KEPT_PER_COMMAND = 20
 KEPT_RECENT = 200
 COMMANDS_KEPT = 2_000
+LAG_REPORTS = 31
+LAG_S = 3.1
+"""An agent tells the median over so many reports; one comes every tenth of a second, or every step."""
 OVERRUN_RATIO = 0.1
 """A job past its estimate is expected to need this share of what it has had."""
 
@@ -115,9 +118,9 @@ def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen, now_s: float) 
         return
     job.step_s = event.step_s
     steps = job.placement.accumulation_steps
-    if not ledger.partners(job):
-        alone_s = event.step_s / ledger.stretch(job, steps)
-        job.solo_step_s = alone_s
+    if not ledger.partners(job) and is_settled(ledger, job, now_s):
+        job.solo_step_s = event.step_s / ledger.stretch(job, steps)
+        _compare(ledger, job)
     solo_s = job.solo_step_s if job.solo_step_s is not None else event.step_s
     job.slowdown = max(event.step_s / solo_s, 1e-6)
     if job.spec.iterations is not None:
@@ -128,15 +131,54 @@ def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen, now_s: float) 
         job.estimate_source = f"{job.estimate_source.removesuffix(', overrun')}, overrun"
 
 
+def is_settled(ledger: Ledger, job: Job, now_s: float) -> bool:
+    """Whether the step time that a job reports is all from the company it has now.
+
+    It is a median over the last reports: just after a co-tenant has begun to train, or has left, it is still
+    of the time before.
+    """
+    assert job.step_s is not None
+    present = ledger.partners(job)
+    others = [other for other_id in job.co_tenants if (other := ledger.jobs.get(other_id)) is not None]
+    # One that trains elsewhere by now left long before it began to.
+    concerned = [o for o in others if o.phase is not Phase.RUNNING or o.job_id in present]
+    changed_s = max((other.phase_since_s for other in concerned), default=-float("inf"))
+    return now_s - changed_s >= max(LAG_S, LAG_REPORTS * job.step_s)
+
+
 def observe_sharing(ledger: Ledger, job: Job) -> None:
-    """A measured step time beside exactly one co-tenant is an observation of that pair, one way."""
+    """A measured step time beside exactly one co-tenant is an observation of that pair, one way.
+
+    That of a job that never ran alone, and has no profile, is kept until it runs alone: often when its
+    co-tenant has left.
+    """
     partners = ledger.partners(job)
-    if len(partners) != 1 or job.step_s is None or job.solo_step_s is None or job.placement is None:
+    if len(partners) != 1 or job.step_s is None or job.placement is None:
         return
     partner = ledger.jobs[partners[0]]
-    if job.phase is Phase.RUNNING and partner.phase is Phase.RUNNING:
-        alone_s = job.solo_step_s * ledger.stretch(job, job.placement.accumulation_steps)
-        ledger.pairs.observe(job, partner, job.step_s / alone_s)
+    if job.phase is not Phase.RUNNING or partner.phase is not Phase.RUNNING:
+        return
+    if not is_settled(ledger, job, ledger.now_s):
+        return
+    whole_s = job.step_s / ledger.stretch(job, job.placement.accumulation_steps)
+    if job.solo_step_s is not None:
+        ledger.pairs.observe(job, partner, whole_s / job.solo_step_s)
+    else:
+        before = job.uncompared.get(partner.job_id, SharedPace(step_s=0.0, reports=0))
+        job.uncompared[partner.job_id] = before.and_one(whole_s)
+        ledger.pairs.not_compared(job, partner)
+
+
+def _compare(ledger: Ledger, job: Job) -> None:
+    """What was seen beside others before the job's own pace was known, now that it is. Like so many
+    observations as it had reports, up to a verdict's worth: it is one comparison, with one pace alone."""
+    assert job.solo_step_s is not None
+    for partner_id, pace in job.uncompared.items():
+        partner = ledger.jobs.get(partner_id)
+        for _ in range(min(pace.reports, OBSERVATIONS) if partner is not None else 0):
+            assert partner is not None
+            ledger.pairs.observe(job, partner, pace.step_s / job.solo_step_s)
+    job.uncompared.clear()
 
 
 def blame_memory(ledger: Ledger, job: Job) -> Reason | None:

@@ -68,7 +68,12 @@ class Specs:
             step_s=STEP_S,
             memory_mib=cluster.memory_mib // cluster.max_tenants,
         )
-        self._profile = Profile(points=(point,), source="the world's step")
+        unprofiled = Profile(points=(point,), source="the world's step")
+        known = [
+            Profile(points=(point,), duty_cycle=u, source="the world's step") for u in workload.duty_cycles
+        ]
+        # By model; the last is that of jobs without one.
+        self._profiles = [*(known or [unprofiled] * len(workload.models)), unprofiled]
         self._launches = [*(Launch(argv=(model,)) for model in workload.models), Launch()]
         self._organisations = [*workload.organisations, ""]
         self._gpus = cells(workload.gpus)
@@ -96,6 +101,6 @@ class Specs:
             load_s=self._load_s[row],
             pause_s=self._pause_s[row],
             resumable=True,
-            profile=self._profile,
+            profile=self._profiles[self._model[row]],
             launch=self._launches[self._model[row]],
         )

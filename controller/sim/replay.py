@@ -233,7 +233,8 @@ class _Watcher:
     def _arrived(self, engine: Engine, event: ev.JobArrived) -> None:
         job = engine.jobs.get(event.spec.job_id)
         if job is not None and job.job_id not in self._open and job.phase not in ENDED:
-            self._open[job.job_id] = _Open(job.remaining_s if job.attempt == 0 else job.spec.expected_s)
+            # Placed at once or not: its estimate only moves with its progress.
+            self._open[job.job_id] = _Open(job.remaining_s)
             self._waiting_to_arrive[job.job_id] = None
 
     def _may_arrive(self, engine: Engine, job_id: JobId) -> None:

@@ -63,12 +63,16 @@ class Workload:
     """The trace's own; empty = the row's number."""
     excluded: Mapping[str, int]
     """Jobs of the trace that are not here: reason -> count."""
+    duty_cycles: tuple[float, ...] = ()
+    """Of each model, 0 to 1, as a profile would tell the engine; empty = nobody profiled them. Pairs that
+    were never seen are judged by it."""
 
     def __post_init__(self) -> None:
         n = len(self.submit_s)
         for name in ("duration_s", "expected_s", "gpus", "load_s", "pause_s", "model", "hp", "organisation"):
             assert len(getattr(self, name)) == n, f"column {name} has another length"
         assert not self.job_ids or len(self.job_ids) == n
+        assert not self.duty_cycles or len(self.duty_cycles) == len(self.models)
         assert n == 0 or (self.submit_s[0] == 0.0 and bool(np.all(np.diff(self.submit_s) >= 0.0)))
         assert bool(np.all(self.duration_s > 0.0)) and bool(np.all(self.gpus >= 1))
 

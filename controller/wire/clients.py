@@ -238,6 +238,9 @@ class PairView(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     quarantine: str = ""
     """Why the pair is not made again; empty if it may be."""
+    first_never_alone: bool = False
+    second_never_alone: bool = False
+    """It shared, and what it takes alone is not known: neither a profile nor a time alone since."""
 
 
 class DecisionView(msgspec.Struct, frozen=True, kw_only=True):

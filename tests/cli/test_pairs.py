@@ -39,11 +39,22 @@ def test_pairs_as_json(controller: StandIn, replies: ModuleType, cotenant: Coten
     assert value["pairs"] == [
         {
             "schema": "pair/1", "first": "python a.py, batch 8", "second": "python b.py x2", "first_xi": 1.25,
-            "second_xi": 1.6, "first_count": 7, "second_count": 5, "benefit": 0.425, "verdict": "pays",
-            "quarantine": "",
+            "second_xi": 1.6, "first_count": 7, "second_count": 5, "first_never_alone": False,
+            "second_never_alone": False, "benefit": 0.425, "verdict": "pays", "quarantine": "",
         }
     ]  # fmt: skip
     assert json.loads(cotenant("pairs", "-o", "jsonl").out)["schema"] == "pair/1"
+
+
+def test_a_job_that_never_ran_alone_says_so(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant
+) -> None:
+    never = replies.pair(
+        second_xi=None, second_count=0, benefit=None, verdict="unsure", second_never_alone=True
+    )
+    controller.says(wire.ListPairs, replies.pairs(never))
+    result = cotenant("pairs")
+    assert "1.25 (7)" in result.out and "never alone" in result.out and "unsure" in result.out
 
 
 def test_pairs_asks_for_what_was_meant(controller: StandIn, replies: ModuleType, cotenant: Cotenant) -> None:

@@ -46,6 +46,16 @@ def test_compare_is_a_table_for_people(cotenant: Cotenant) -> None:
     assert "\x1b" not in result.out
 
 
+def test_where_all_are_alike_none_is_marked_and_small_traces_have_their_hours(
+    cotenant: Cotenant, tmp_path: Path
+) -> None:
+    trace = tmp_path / "two.csv"
+    trace.write_text("job_id,submit_time_s,duration_s,gpus\na,0,100,1\nb,60,440,2\n")
+    compared = cotenant("sim", "compare", str(trace), "--policies", "fifo,sjf")
+    assert compared.code == 0 and "best" not in compared.out
+    assert "0.27 GPU-hours" in cotenant("sim", "trace", "show", str(trace)).out
+
+
 def test_several_seeds_have_intervals(cotenant: Cotenant) -> None:
     result = cotenant("sim", "compare", SMALL, "--policies", "fifo", "--seeds", "3", "--hosts", "1")
     assert "means over 3 seeds" in result.out

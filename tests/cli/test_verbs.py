@@ -7,11 +7,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from cotenant.controller.cli import screen
 from cotenant.controller.cli.run import exit_code
 from cotenant.controller.domain.job import JobSpec, Launch, Phase
+from cotenant.controller.domain.perf import Profile
 from cotenant.controller.wire import clients as wire
 
 if TYPE_CHECKING:
@@ -224,9 +226,21 @@ def shown(controller: StandIn, replies: ModuleType) -> StandIn:
         attempts=(attempt,),
         now_s=replies.NOW_S,
         wall_s=replies.WALL_S,
+        profile=Profile(memory_mib_peak=300.0, source="in place"),
     )
-    controller.says(wire.ShowJob, reply)
+    controller.says(wire.ShowJob, lambda request: _over(reply, 2 if request.job_id == "8" else 0))
     return controller
+
+
+def _over(reply: wire.Shown, nodes: int) -> wire.Shown:
+    gpus = max(1, nodes)
+    spec = msgspec.structs.replace(reply.spec, nodes=nodes, gpus_min=gpus, gpus_max=gpus)
+    return msgspec.structs.replace(reply, spec=spec)
+
+
+def test_a_profile_of_one_host_of_several_says_so(shown: StandIn, cotenant: Cotenant) -> None:
+    assert "on its first host, which stands for all" in cotenant("show", "8").out
+    assert "first host" not in cotenant("show", "7").out
 
 
 def test_show_for_a_person(shown: StandIn, cotenant: Cotenant) -> None:

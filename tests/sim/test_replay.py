@@ -11,6 +11,7 @@ import pytest
 
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.perf import Profile, ProfilePoint
 from cotenant.controller.journal.journal import JOURNAL_NAME, Journal
 from cotenant.controller.journal.journal_file import JournalDamaged, JournalError
 from cotenant.controller.sim.choices import PolicyChoice
@@ -41,6 +42,19 @@ def test_waits_loads_and_lengths_are_those_that_happened(told: ModuleType, tmp_p
     workload = record.workload()
     np.testing.assert_allclose(workload.submit_s, [0.0, 10.0])
     assert workload.job_ids == ("a", "b")
+
+
+def test_what_a_profile_let_expect_counts_also_where_a_job_was_placed_at_once(
+    told: ModuleType, tmp_path: Path
+) -> None:
+    point = ProfilePoint(sub_batch=4, accumulation_steps=1, step_s=0.5, memory_mib=10.0)
+    known = {"profile": Profile(points=(point,)), "batch_size": 4, "iterations": 80}
+    story = [(0.0, told.joined()), (0.0, told.arrived("a", **known)), (9.0, told.arrived("b", **known))]
+    story += [(30.0, told.first_step("a")), (130.0, told.ended("a"))]
+    story += [(150.0, told.first_step("b")), (180.0, told.ended("b"))]
+    record = read_journal(told.write_journal(tmp_path, story))
+    assert [job.expected_s for job in record.jobs] == [40.0, 40.0]
+    assert not any("no length" in note for note in record.notes)
 
 
 def test_the_policy_of_the_time_simulated_is_what_happened(told: ModuleType, tmp_path: Path) -> None:

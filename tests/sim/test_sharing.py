@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,20 @@ class TestParting:
         jobs = workload(JobRow(0, 5000, model="a"), JobRow(100, 4000, model="c"))
         outcome = simulate(jobs, cluster(1), policy, physics=world, validate=True)
         assert not outcome.shared.any()
+
+
+@pytest.mark.parametrize(("duty_cycles", "shares"), [((0.1, 0.2), True), ((1.0, 1.0), False), ((), False)])
+def test_pairs_never_seen_are_judged_by_the_duty_cycles_that_profiles_told(
+    world: Physics, duty_cycles: tuple[float, ...], shares: bool
+) -> None:
+    """Two that keep a device busy, or of which nothing is known (1.5), gain nothing if they are alike."""
+    jobs = replace(
+        workload(JobRow(0, 1000, load_s=0, model="a"), JobRow(0, 1000, load_s=0, model="b")),
+        duty_cycles=duty_cycles,
+    )
+    outcome = simulate(jobs, cluster(1), "castor", physics=Physics(pairs=world.pairs), validate=True)
+    assert outcome.shared.all() == shares
+    assert outcome.shared.any() == shares
 
 
 @pytest.mark.parametrize("policy", SHARING)

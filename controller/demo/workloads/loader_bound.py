@@ -9,6 +9,7 @@ co-tenant can use.
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -21,7 +22,7 @@ from torch.utils.data import Dataset, TensorDataset
 from cotenant.controller.demo.workloads import digits, training
 
 LATENCY_S = 0.0004
-LINK_KIB_PER_S = 256.0
+LINK_KIB_PER_S = float(os.environ.get("DEMO_LINK_KIB_PER_S", "256"))
 
 
 class ImageFolder(Dataset[tuple[Tensor, Tensor]]):

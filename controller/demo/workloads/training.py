@@ -77,6 +77,8 @@ def main(
 
 def parse_options(*, batch_size: int, steps: int, learning_rate: float, about: str | None) -> Options:
     parser = argparse.ArgumentParser(description=about)
+    # From the environment, so that jobs of one command may be of different length.
+    steps = int(os.environ.get("DEMO_STEPS", steps))
     parser.add_argument("--steps", type=int, default=steps, help="optimizer steps in all")
     parser.add_argument("--batch-size", type=int, default=batch_size, help="samples per rank and step")
     parser.add_argument("--learning-rate", type=float, default=learning_rate)
