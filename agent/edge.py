@@ -38,6 +38,13 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Below it live the MPS daemons' pipe directories (`mps.paths`); empty = no MPS on this host."""
     mps_per_host: bool = False
     """One daemon serves all devices of the host, not one each."""
+    mps_percentage: float = 100.0
+    """Cap on the share of a device's multiprocessors that one client gets."""
+    mps_exclusive: bool = False
+    """Devices with a daemon are in EXCLUSIVE_PROCESS mode: who is no client cannot use them at all."""
+    watchdog_floor_s: float = 600.0
+    """See `watchdog.py`; 0 = jobs that make no steps are left alone."""
+    watchdog_multiple: float = 20.0
     quiet_start_s: float = 10.0
     """A started job that never says hello is taken to be loading for this long."""
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from cotenant.checkpoint import protocol
 from cotenant.checkpoint.agreement import Agreement, Confirm, Verdict
+from cotenant.checkpoint.standing import main_thread_place
 
 URGENT_S: Final = 2.0
 PATH_BYTES_MAX: Final = 107
@@ -143,6 +144,9 @@ class Channel:
             order = protocol.decode(data)
             if order is None:
                 self.bad += 1
+                continue
+            if isinstance(order, protocol.Look):
+                self.report(protocol.STANDING, look=order.number, place=main_thread_place())
                 continue
             with self._changed:
                 answer = self._agreement.receive(order)

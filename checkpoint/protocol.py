@@ -26,6 +26,8 @@ ENV_RESUME: Final = "COTENANT_RESUME"
 ENV_MEMORY_FRACTION: Final = "COTENANT_MEMORY_FRACTION"
 ENV_TRIALS: Final = "COTENANT_TRIALS"
 ENV_ZERO_CODE: Final = "COTENANT_ZERO_CODE"
+ENV_STACKS_SIGNAL: Final = "COTENANT_STACKS_SIGNAL"
+ENV_COLLECTIVE_SCALE: Final = "COTENANT_COLLECTIVE_SCALE"
 
 DATAGRAM_BYTES_MAX: Final = 4096
 DECISION_TIMEOUT_S: Final = 30.0
@@ -39,18 +41,20 @@ DURABLE: Final = "durable"
 CONFIRM: Final = "confirm"
 STOPPED: Final = "stopped"
 STRETCH: Final = "stretch"
+STANDING: Final = "standing"
 FAILED: Final = "failed"
 
 STOP_AT: Final = "stop_at"
 SAVE_AT: Final = "save_at"
 ACCUMULATE_AT: Final = "accumulate_at"
+LOOK: Final = "look"
 
 PHASE_PROPOSE: Final = "propose"
 PHASE_COMMIT: Final = "commit"
 PHASE_WITHDRAW: Final = "withdraw"
 
-FROM_RANK: Final = (HELLO, FIRST_STEP, STEP, SAVING, DURABLE, CONFIRM, STOPPED, STRETCH, FAILED)
-TO_RANK: Final = (STOP_AT, SAVE_AT, ACCUMULATE_AT)
+FROM_RANK: Final = (HELLO, FIRST_STEP, STEP, SAVING, DURABLE, CONFIRM, STOPPED, STRETCH, STANDING, FAILED)
+TO_RANK: Final = (STOP_AT, SAVE_AT, ACCUMULATE_AT, LOOK)
 PHASES: Final = (PHASE_PROPOSE, PHASE_COMMIT, PHASE_WITHDRAW)
 
 MANIFEST_VERSION: Final = 1
@@ -91,7 +95,14 @@ def encode(name: str, rank: int, fields: Mapping[str, Any]) -> bytes:
     return data
 
 
-def decode(data: bytes) -> Order | None:
+@dataclass(frozen=True)
+class Look:
+    """The supervisor asks where the main thread is; `number` comes back in the answer."""
+
+    number: int
+
+
+def decode(data: bytes) -> Order | Look | None:
     """The order in a datagram, or None for what we do not understand."""
     if len(data) > DATAGRAM_BYTES_MAX:
         return None
@@ -101,6 +112,8 @@ def decode(data: bytes) -> Order | None:
         return None
     if not isinstance(message, dict) or not _whole(message.get("v"), 1):
         return None
+    if message.get("m") == LOOK:
+        return Look(message["look"]) if _whole(message.get("look"), 0) else None
     kind, phase = message.get("m"), message.get("phase")
     proposal, step = message.get("proposal"), message.get("step")
     if kind not in TO_RANK or phase not in PHASES or not _whole(proposal, 0) or not _whole(step, 1):
