@@ -1,7 +1,7 @@
 """Which of an attempt's processes are clients of an MPS daemon, and within which limits. Pure.
 
-Rule: every job on a device with a daemon is its client from the start, alone or not: what a client may take is
-read when its CUDA context is made and fixed from then on, and a guest may come at any time. An attempt is
+Rule: every job on a device with a daemon is its client from the start, alone or not: what a client may take
+is read when its CUDA context is made and fixed from then on, and a guest may come at any time. An attempt is
 wholly a client or not at all; where it cannot be one, it says why and time-slices.
 
 A process talks to one daemon. With one daemon per device each worker therefore sees its own device alone and
@@ -27,8 +27,9 @@ from cotenant.mps.paths import pipe_directory
 HOST_DAEMON: Final = "host"
 """In place of a device's UUID, where one daemon serves all of them."""
 CUDA_PROCESSES: Final = "COTENANT_CUDA_PROCESSES"
-"""Said by the user (`--env`): how many processes of one worker open the GPU, where it is not one (data loaders
-that decode on it, say). A memory limit holds for each client, so the worker's part is divided by it."""
+"""Said by the user (`--env`): how many processes of one worker open the GPU, where it is not one (data
+loaders that decode on it, say). A memory limit holds for each client, so the worker's part is divided by
+it."""
 CUDA_PROCESSES_MAX: Final = 64
 
 
@@ -76,8 +77,8 @@ def _obstacle(command: StartAttempt, config: AgentConfig, devices: tuple[Device,
         return "deepspeed numbers its devices itself, which goes wrong where an MPS daemon numbers them anew"
     if len(devices) > 1 and not config.mps_per_host:
         return (
-            f"its command starts {len(devices)} workers here itself, and each device has an MPS daemon of its "
-            "own: let cotenant start the workers (--launch worker with the plain script), or set "
+            f"its command starts {len(devices)} workers here itself, and each device has an MPS daemon of "
+            "its own: let cotenant start the workers (--launch worker with the plain script), or set "
             'mps.mode = "per-host"'
         )
     return ""

@@ -37,8 +37,8 @@ class RankOrder(msgspec.Struct, frozen=True, kw_only=True):
     cores: tuple[int, ...] = ()
     """Pin to these (CPU slots); empty = no pinning."""
     cuda_uuids: tuple[str, ...] = ()
-    """CUDA_VISIBLE_DEVICES for it: all the gang's devices on this host, or its own alone where that has an MPS
-    daemon of its own (`local_rank` is then 0)."""
+    """CUDA_VISIBLE_DEVICES for it: all the gang's devices on this host, or its own alone where that has an
+    MPS daemon of its own (`local_rank` is then 0)."""
     env: dict[str, str] = {}
     """What differs from rank to rank, beyond RANK, LOCAL_RANK and the like."""
 
@@ -89,7 +89,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """The daemons that its processes attach to: one for all, or one per worker of this host in rank order;
     empty: without MPS."""
     collective_scale: float = 1.0
-    """Times torch's own time limits for collectives, where the job sets none: more where devices are shared."""
+    """Times torch's own time limits for collectives, where the job sets none: more where devices are
+    shared."""
     watch: WatchRule | None = None
     """None: nobody looks whether it makes steps."""
     notes: tuple[str, ...] = ()
@@ -165,6 +166,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The newest few."""
     failed: tuple[str, ...] = ()
     """Newest few `failed` messages: "save: No space left on device"."""
+    farewell: tuple[str, ...] = ()
+    """How its processes were made to go, in order: "terminate_client: 2 done", "SIGTERM", "SIGKILL"."""
     profile: Profile | None = None
     """What was measured of it in place, the newest; None if nothing was."""
     profile_no: int = 0
@@ -186,6 +189,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     workdir_missing: bool = False
     out_of_memory: bool = False
     durable: tuple[Durable, ...] = ()
+    farewell: tuple[str, ...] = ()
     first_step: int | None = None
     resumable: bool | None = None
     accumulates: bool = False

@@ -40,7 +40,7 @@ class Hello(RankWord, frozen=True, kw_only=True, tag=protocol.HELLO):
     turns: bool = False
     """It can be asked to use an s for a while."""
     looks: bool = False
-    """It says where its main thread is when it is asked."""
+    """It says where its training thread is when it is asked."""
     trials: bool = False
     """Also another one than was ordered, merely to measure it."""
     accumulates_note: Annotated[str, Meta(max_length=1000)] = ""
@@ -92,7 +92,7 @@ class Stretch(RankWord, frozen=True, kw_only=True, tag=protocol.STRETCH):
 class Standing(RankWord, frozen=True, kw_only=True, tag=protocol.STANDING):
     look: Count
     place: Count
-    """Equal as long as the main thread has not moved."""
+    """Equal as long as the training thread has not moved."""
 
 
 class Failed(RankWord, frozen=True, kw_only=True, tag=protocol.FAILED):
@@ -100,7 +100,9 @@ class Failed(RankWord, frozen=True, kw_only=True, tag=protocol.FAILED):
     error: str = ""
 
 
-AnyRankWord = Hello | FirstStep | Step | Saving | DurableSaid | Confirm | Stopped | Stretch | Standing | Failed
+AnyRankWord = (
+    Hello | FirstStep | Step | Saving | DurableSaid | Confirm | Stopped | Stretch | Standing | Failed
+)
 
 _decoder = msgspec.json.Decoder(AnyRankWord)
 
@@ -141,7 +143,7 @@ class ToRank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look(number: int) -> bytes:
-    """The question where the main thread is."""
+    """The question where the training thread is."""
     return msgspec.json.encode({"v": protocol.PROTOCOL_VERSION, "m": protocol.LOOK, "look": number})
 
 

@@ -95,14 +95,7 @@ def encode(name: str, rank: int, fields: Mapping[str, Any]) -> bytes:
     return data
 
 
-@dataclass(frozen=True)
-class Look:
-    """The supervisor asks where the main thread is; `number` comes back in the answer."""
-
-    number: int
-
-
-def decode(data: bytes) -> Order | Look | None:
+def decode(data: bytes) -> Order | None:
     """The order in a datagram, or None for what we do not understand."""
     if len(data) > DATAGRAM_BYTES_MAX:
         return None
@@ -112,8 +105,6 @@ def decode(data: bytes) -> Order | Look | None:
         return None
     if not isinstance(message, dict) or not _whole(message.get("v"), 1):
         return None
-    if message.get("m") == LOOK:
-        return Look(message["look"]) if _whole(message.get("look"), 0) else None
     kind, phase = message.get("m"), message.get("phase")
     proposal, step = message.get("proposal"), message.get("step")
     if kind not in TO_RANK or phase not in PHASES or not _whole(proposal, 0) or not _whole(step, 1):
@@ -125,6 +116,17 @@ def decode(data: bytes) -> Order | Look | None:
         return None
     turn = (int(s), int(until)) if kind == ACCUMULATE_AT else (1, 0)
     return Order(str(kind), int(str(proposal)), int(str(step)), str(phase), *turn)
+
+
+def look_in(data: bytes) -> int | None:
+    """The number of the look that a datagram asks for; None if it asks for none."""
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(message, dict) or message.get("m") != LOOK or not _whole(message.get("v"), 1):
+        return None
+    return int(message["look"]) if _whole(message.get("look"), 0) else None
 
 
 def _whole(value: object, least: int) -> bool:

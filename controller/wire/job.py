@@ -97,8 +97,8 @@ CONFIRM: Final = "confirm"
 STOPPED: Final = "stopped"
 """{step}: this rank reached the agreed stop step, its state is durable, and it exits next."""
 STANDING: Final = "standing"
-"""{look, place}: the answer to a look; `place` is a number that stands for where the main thread is, equal as
-long as it has not moved."""
+"""{look, place}: the answer to a look; `place` is a number that stands for where the training thread is, equal
+as long as it has not moved."""
 STRETCH: Final = "stretch"
 """{first, step, s, memory_mib: float | null}: the steps after `first` up to `step` are over, between two
 agreed turns of s; `memory_mib` is this process's own peak in them (resident; on a CUDA device what it takes
@@ -116,7 +116,7 @@ ACCUMULATE_AT: Final = "accumulate_at"
 again."""
 
 LOOK: Final = "look"
-"""{look}: say where your main thread is. Not a step of any agreement; needs no answer."""
+"""{look}: say where your training thread is. Not a step of any agreement; needs no answer."""
 
 PHASE_PROPOSE: Final = "propose"
 PHASE_COMMIT: Final = "commit"

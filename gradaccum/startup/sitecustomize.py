@@ -1,9 +1,9 @@
 """Imported by every Python interpreter of a job, before the script: stacks on demand, time limits, zero code.
 
-Rule: each part does nothing unless its variable is there. A process that never imports torch must not notice. This file is standard library only, imports nothing
-of ours before torch is there, runs the `sitecustomize` that it hides, and lets no error of its own reach the
-script. The script is started by the user's own command, so arguments, `__main__` and tracebacks
-are Python's.
+Rule: each part does nothing unless its variable is there. A process that never imports torch must not
+notice. This file is standard library only, imports nothing of ours before torch is there, runs the
+`sitecustomize` that it hides, and lets no error of its own reach the script. The script is started by the
+user's own command, so arguments, `__main__` and tracebacks are Python's.
 """
 
 from __future__ import annotations
@@ -80,14 +80,16 @@ def _torch_is_there(startup: Startup, wanted: list[str]) -> Any:
 
 
 def _take_stacks_signal(number: str) -> None:
-    """In C, so that it also works while the main thread waits in a collective. A script that wants the signal for
-    itself replaces this. Children that are forked (data loaders) have it as well."""
+    """In C, so that it also works while the main thread waits in a collective. A script that wants the
+    signal for itself replaces this. Children that are forked (data loaders) have it as well."""
+    if sys.__stderr__ is None:
+        return
     try:
         import faulthandler
 
         faulthandler.register(int(number), file=sys.__stderr__, all_threads=True, chain=False)
     except (ImportError, AttributeError, ValueError, RuntimeError, OSError):
-        return  # no stderr, or no such signal here: the supervisor sees that it is not caught
+        return  # no such signal here: the supervisor sees that it is not caught
 
 
 def _scale_time_limits(scale: str) -> Any:
@@ -121,15 +123,14 @@ def _main() -> None:
     if env.get(ENV_STACKS_SIGNAL):
         _take_stacks_signal(env[ENV_STACKS_SIGNAL])
     wanted = [part for part in env.get(ENV_ZERO_CODE, "").split(",") if part]
-    if wanted or env.get(ENV_COLLECTIVE_SCALE):
-        startup = Startup()
-        sys.meta_path.insert(0, startup)
-    if env.get(ENV_COLLECTIVE_SCALE):
-        startup.when_imported(
-            "torch.distributed.distributed_c10d", _scale_time_limits(env[ENV_COLLECTIVE_SCALE])
-        )
+    scale = env.get(ENV_COLLECTIVE_SCALE, "")
+    startup = Startup()
+    if scale:
+        startup.when_imported("torch.distributed.distributed_c10d", _scale_time_limits(scale))
     if wanted:
         startup.when_imported("torch", _torch_is_there(startup, wanted))
+    if scale or wanted:
+        sys.meta_path.insert(0, startup)
     _run_hidden()
 
 
