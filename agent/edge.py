@@ -146,9 +146,26 @@ class GpuFault(AgentEvent, frozen=True, kw_only=True):
     """Processes that are known to have caused it; empty: nobody knows."""
 
 
+class MemoryFree(OfAttempt, frozen=True, kw_only=True):
+    """The answer to `AwaitMemory`: its devices have their memory back."""
+
+
+class MemoryHeld(OfAttempt, frozen=True, kw_only=True):
+    """The other answer: long after the attempt somebody still holds memory of its devices."""
+
+    holders: dict[str, str]
+    """By UUID: who, for a person."""
+
+
+class DeviceFreed(AgentEvent, frozen=True, kw_only=True):
+    """A device whose memory was held has it back."""
+
+    uuid: str
+
+
 AnyAgentEvent = (
     Booted | Ticked | Heard | StartFailed | Connected | Disconnected | StatusCame | EndCame | SupervisorGone
-    | GangSaid | DevicesChanged | GpuFault
+    | GangSaid | DevicesChanged | GpuFault | MemoryFree | MemoryHeld | DeviceFreed
 )  # fmt: skip
 
 
@@ -203,6 +220,14 @@ class EndLeftovers(Effect, frozen=True, kw_only=True):
     result: Result
 
 
+class AwaitMemory(Effect, frozen=True, kw_only=True):
+    """The attempt has ended on these GPUs: ask until their memory is back; `MemoryFree` or `MemoryHeld`."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    devices: tuple[Device, ...]
+
+
 class RemoveAttempt(Effect, frozen=True, kw_only=True):
     job_id: JobId
     attempt: AttemptNo
@@ -233,5 +258,5 @@ class Halt(Effect, frozen=True, kw_only=True):
 
 AnyEffect = (
     Keep | Send | Reconnect | StartSupervisor | Adopt | Tell | EndLeftovers | RemoveAttempt
-    | RemoveCheckpoints | AnswerLog | Say | Halt
+    | RemoveCheckpoints | AwaitMemory | AnswerLog | Say | Halt
 )  # fmt: skip
