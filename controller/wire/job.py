@@ -52,7 +52,8 @@ ENV_ZERO_CODE: Final = "COTENANT_ZERO_CODE"
 """Optional: what the hook does for scripts without our libraries: `accumulate`, `mean`, `checkpoint`."""
 
 ENV_STACKS_SIGNAL: Final = "COTENANT_STACKS_SIGNAL"
-"""Optional: the number of a signal at which a process writes the stacks of its threads to stderr and goes on."""
+"""Optional: the number of a signal at which a process writes the stacks of its threads to stderr and goes
+on."""
 ENV_COLLECTIVE_SCALE: Final = "COTENANT_COLLECTIVE_SCALE"
 """Optional: times torch's own default time limits of process groups, for groups made without one."""
 
@@ -97,8 +98,8 @@ CONFIRM: Final = "confirm"
 STOPPED: Final = "stopped"
 """{step}: this rank reached the agreed stop step, its state is durable, and it exits next."""
 STANDING: Final = "standing"
-"""{look, place}: the answer to a look; `place` is a number that stands for where the training thread is, equal
-as long as it has not moved."""
+"""{look, place}: the answer to a look; `place` is a number that stands for where the training thread is,
+equal as long as it has not moved."""
 STRETCH: Final = "stretch"
 """{first, step, s, memory_mib: float | null}: the steps after `first` up to `step` are over, between two
 agreed turns of s; `memory_mib` is this process's own peak in them (resident; on a CUDA device what it takes

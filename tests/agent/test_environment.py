@@ -166,7 +166,8 @@ def test_a_launcher_that_needs_numbers_gets_them_in_the_drivers_order() -> None:
 def test_our_libraries_come_first_on_the_python_path() -> None:
     assert env_of(order_of())["PYTHONPATH"] == "/state/jobside/cotenant/gradaccum/startup:/state/jobside"
     own = order_of(launch=launch("x", env={"PYTHONPATH": "/home/ada/src:/b"}))
-    assert env_of(own)["PYTHONPATH"] == "/state/jobside:/home/ada/src:/b"
+    startup = "/state/jobside/cotenant/gradaccum/startup"
+    assert env_of(own)["PYTHONPATH"] == f"{startup}:/state/jobside:/home/ada/src:/b"
 
 
 def test_the_network_interface() -> None:
