@@ -1,4 +1,5 @@
-"""A job that hangs in a collective: its stacks are in its log, it is ended, and it goes on where it had saved.
+"""A job that hangs in a collective: its stacks are in its log, it is ended, and it goes on where it had
+saved.
 
 Through the real command line, controller, agent, supervisor and two ranks of gloo. In its first attempt one
 rank leaves the training loop's path for ever; in the second one nothing is wrong any more.
