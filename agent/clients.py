@@ -24,7 +24,7 @@ from cotenant.controller.domain.commands import StartAttempt
 from cotenant.mps.environment import PRIORITY_BELOW_NORMAL, PRIORITY_NORMAL, MemoryLimit
 from cotenant.mps.paths import pipe_directory
 
-HOST_DAEMON: Final = "host"
+HOST_DAEMON: Final = ""
 """In place of a device's UUID, where one daemon serves all of them."""
 CUDA_PROCESSES: Final = "COTENANT_CUDA_PROCESSES"
 """Said by the user (`--env`): how many processes of one worker open the GPU, where it is not one (data

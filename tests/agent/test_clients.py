@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
@@ -24,7 +24,7 @@ from cotenant.mps.paths import pipe_directory
 
 HOST = HostId("h")
 UUIDS = tuple(f"GPU-{no:08x}-0000-0000-0000-000000000000" for no in range(4))
-PIPES = {uuid: f"/run/c/mps/{pipe_directory(Path('/run/c'), uuid).name}" for uuid in (*UUIDS, "host")}
+PIPES = {uuid: f"/run/c/mps/{pipe_directory(PurePosixPath('/run/c'), uuid).name}" for uuid in (*UUIDS, "")}
 MPS_NAMES = {
     "pipe": "CUDA_MPS_PIPE_DIRECTORY",
     "percentage": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
@@ -159,7 +159,7 @@ def test_an_attempt_is_wholly_a_client_or_says_why_not(
 
 def test_one_daemon_for_the_host_serves_every_worker() -> None:
     order = order_of(start(memory_cap_mib=20_000), config(mps_per_host=True))
-    expected = {"pipe": PIPES["host"], "limit": f"{UUIDS[0]}=20000M,{UUIDS[1]}=20000M"}
+    expected = {"pipe": PIPES[""], "limit": f"{UUIDS[0]}=20000M,{UUIDS[1]}=20000M"}
     assert (mps_of(order, 0), mps_of(order, 1)) == (expected, expected)
 
 
