@@ -129,6 +129,10 @@ def assemble(settings: Settings) -> Parts:
         jobside_path=str(_job_side(state_dir / JOBSIDE, attempts)),
         cgroup_root=_groups_for_jobs(groups, warnings),
         network=agent.network,
+        watchdog_floor_s=agent.watchdog_floor_s,
+        watchdog_multiple=agent.watchdog_multiple,
+        mps_percentage=settings.mps.active_thread_percentage,
+        mps_exclusive=settings.mps.exclusive,
         prune_after_s=agent.prune_after_days * _DAY_S,
         keep_checkpoints_s=settings.checkpoint.keep_days * _DAY_S,
     )

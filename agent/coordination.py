@@ -23,6 +23,8 @@ from cotenant.agent.words import Confirm, Hello, Kind, ToRank, datagram
 from cotenant.controller.domain.ids import HostId
 
 MEMBER_PERIOD_S: Final = 5.0
+MEMBER_SILENCE_S: Final = 3 * MEMBER_PERIOD_S
+"""Older words of a member say nothing about now."""
 
 Voice = list[TellRank | GangOut]
 """What is said as a result."""
@@ -49,6 +51,10 @@ class Coordination:
         self.alone = True
         """Nobody shares this host's devices with the job."""
         self._far_alone: dict[HostId, bool] = {}
+        self.still_s: float | None = None
+        """How long no rank of this host was seen to move (see `watchdog.py`); a member passes it on."""
+        self._far_still: dict[HostId, tuple[float, float | None]] = {}
+        """When a member said so, and how long none of its ranks had moved."""
 
     @property
     def is_first(self) -> bool:
@@ -97,6 +103,14 @@ class Coordination:
     @property
     def next_alarm_s(self) -> float:
         return self._agreement.next_alarm_s if self.is_first else self._report_due_s
+
+    def far_still_s(self, now_s: float) -> dict[str, float | None]:
+        """By other host of the gang; None for one that does not know, or has not been heard of lately."""
+        said = {member.host_id: self._far_still.get(member.host_id) for member in self._order.gang[1:]}
+        return {
+            host: None if word is None or now_s > word[0] + MEMBER_SILENCE_S else word[1]
+            for host, word in said.items()
+        }
 
     # --- Ranks of this host -------------------------------------------------------------------------
 
@@ -166,7 +180,9 @@ class Coordination:
             for rank, hello in sorted(self._progress.hellos.items())
         )
         step_s = self._progress.step_s
-        word = MemberNow(sequence=self._sequence, ranks=ranks, step_s=step_s, alone=self.alone)
+        word = MemberNow(
+            sequence=self._sequence, ranks=ranks, step_s=step_s, alone=self.alone, still_s=self.still_s
+        )
         return [self._to_first(word)]
 
     def hear(self, word: GangIn, now_s: float) -> Voice:
@@ -196,6 +212,7 @@ class Coordination:
             return
         self._far_sequence[host] = word.sequence
         self._far_alone[host] = word.alone
+        self._far_still[host] = (now_s, word.still_s)
         for now in word.ranks:
             if now.rank not in self._progress.hellos:
                 self._far[now.rank] = (host, now)

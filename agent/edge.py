@@ -38,6 +38,13 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Below it live the MPS daemons' pipe directories (`mps.paths`); empty = no MPS on this host."""
     mps_per_host: bool = False
     """One daemon serves all devices of the host, not one each."""
+    mps_percentage: float = 100.0
+    """Cap on the share of a device's multiprocessors that one client gets."""
+    mps_exclusive: bool = False
+    """Devices with a daemon are in EXCLUSIVE_PROCESS mode: who is no client cannot use them at all."""
+    watchdog_floor_s: float = 600.0
+    """See `watchdog.py`; 0 = jobs that make no steps are left alone."""
+    watchdog_multiple: float = 20.0
     quiet_start_s: float = 10.0
     """A started job that never says hello is taken to be loading for this long."""
 
@@ -139,9 +146,26 @@ class GpuFault(AgentEvent, frozen=True, kw_only=True):
     """Processes that are known to have caused it; empty: nobody knows."""
 
 
+class MemoryFree(OfAttempt, frozen=True, kw_only=True):
+    """The answer to `AwaitMemory`: its devices have their memory back."""
+
+
+class MemoryHeld(OfAttempt, frozen=True, kw_only=True):
+    """The other answer: long after the attempt somebody still holds memory of its devices."""
+
+    holders: dict[str, str]
+    """By UUID: who, for a person."""
+
+
+class DeviceFreed(AgentEvent, frozen=True, kw_only=True):
+    """A device whose memory was held has it back."""
+
+    uuid: str
+
+
 AnyAgentEvent = (
     Booted | Ticked | Heard | StartFailed | Connected | Disconnected | StatusCame | EndCame | SupervisorGone
-    | GangSaid | DevicesChanged | GpuFault
+    | GangSaid | DevicesChanged | GpuFault | MemoryFree | MemoryHeld | DeviceFreed
 )  # fmt: skip
 
 
@@ -196,6 +220,14 @@ class EndLeftovers(Effect, frozen=True, kw_only=True):
     result: Result
 
 
+class AwaitMemory(Effect, frozen=True, kw_only=True):
+    """The attempt has ended on these GPUs: ask until their memory is back; `MemoryFree` or `MemoryHeld`."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    devices: tuple[Device, ...]
+
+
 class RemoveAttempt(Effect, frozen=True, kw_only=True):
     job_id: JobId
     attempt: AttemptNo
@@ -226,5 +258,5 @@ class Halt(Effect, frozen=True, kw_only=True):
 
 AnyEffect = (
     Keep | Send | Reconnect | StartSupervisor | Adopt | Tell | EndLeftovers | RemoveAttempt
-    | RemoveCheckpoints | AnswerLog | Say | Halt
+    | RemoveCheckpoints | AwaitMemory | AnswerLog | Say | Halt
 )  # fmt: skip

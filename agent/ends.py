@@ -24,7 +24,9 @@ LAST_WORDS_CHARS: Final = 4096
 """Without a traceback only so much of the end of a log can explain an end."""
 DETAIL_CHARS: Final = 400
 
-Cause = Literal["", "stop", "no-agreement", "deadline", "lease", "start-deadline", "peer", "memory", "linger"]
+Cause = Literal[
+    "", "stop", "no-agreement", "deadline", "lease", "start-deadline", "peer", "memory", "linger", "hang"
+]  # fmt: skip
 """Why the supervisor ended the processes; empty if they ended by themselves."""
 
 Stage = Literal["workdir", "command", "user", "process"]
@@ -82,6 +84,9 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     durable: tuple[Durable, ...] = ()
     failed: tuple[str, ...] = ()
     deadline_s: float = 0.0
+    silent_s: float = 0.0
+    """Without an optimizer step, before it was taken to hang."""
+    step_s: float | None = None
     host_memory_mib: int = 0
     on_cuda: bool = True
     """False on CPU slots, whose memory is the host's."""
@@ -124,7 +129,7 @@ def _certain(ending: Ending) -> Verdict | None:
     text = _TOLD_TO_END.get(ending.cause)
     if text is None:
         return None
-    outcome: Outcome = "user-failed" if ending.cause in ("start-deadline", "memory") else "stopped"
+    outcome = _OUTCOMES.get(ending.cause, "stopped")
     code = ending.exits[0].shell_code if ending.exits and outcome == "user-failed" else None
     return Verdict(outcome=outcome, exit_code=code, detail=text.format(**_words(ending)))
 
@@ -136,7 +141,16 @@ _TOLD_TO_END: Final[dict[Cause, str]] = {
     "lease": "ended because the controller was out of reach for too long; {back}",
     "start-deadline": "no first step within {deadline_s:.0f} s after the start: it hangs "
     "(the limit is agent.start_deadline_s)",
+    "hang": "no step for {silent_s:.0f} s{usual} and no training thread moved: it hangs; all stacks are in "
+    "its log; {back}",
     "memory": "used {memory_mib:.0f} MiB of host memory and asked for {host_memory_mib} MiB (--host-mem)",
+}
+
+
+_OUTCOMES: Final[dict[Cause, Outcome]] = {
+    "start-deadline": "user-failed",
+    "memory": "user-failed",
+    "hang": "infra-failed",  # A lost link, a peer that died unseen: another start may well go on.
 }
 
 
@@ -147,6 +161,8 @@ def _words(ending: Ending) -> dict[str, object]:
         "back": _back(newest, ending.knows_saves),
         "failed": f" ({ending.failed[-1]})" if ending.failed else "",
         "deadline_s": ending.deadline_s,
+        "silent_s": ending.silent_s,
+        "usual": f" (usually {ending.step_s:.3g} s)" if ending.step_s is not None else "",
         "memory_mib": ending.memory_mib or 0.0,
         "host_memory_mib": ending.host_memory_mib,
     }
@@ -257,6 +273,9 @@ def error_line(tail: str) -> str:
     """One line for a person: the exception of the last traceback, else the last line."""
     part = last_error(tail)
     lines = [line.rstrip() for line in part.splitlines() if line.strip()]
+    fatal = next((line for line in lines if line.startswith("Fatal Python error: ")), None)
+    if fatal is not None:  # faulthandler's; the stacks come after it.
+        return fatal
     if part.startswith(_TRACEBACK):
         # The exception stands after the frames, which are indented; torch prefixes lines with "[rank0]: ".
         plain = [re.sub(r"^\[\w+\]:\s?", "", line) for line in lines[1:]]

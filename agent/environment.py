@@ -2,22 +2,28 @@
 
 Rule: a job sees what its submission recorded, its secrets, and what this file adds; nothing of the
 agent's own environment. What tells a worker its place (RANK, MASTER_ADDR, COTENANT_JOB, the devices) is
-ours and wins; what only helps (OMP_NUM_THREADS, HOME, the network interface) yields to the user's own.
+ours and wins; what only helps (OMP_NUM_THREADS, HOME, the network interface, NCCL's settings) yields to the
+user's own. MPS variables come from the placement alone: a stale pipe directory in the submitter's shell would
+attach a job to a foreign daemon, or silently to none.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import msgspec
 
 from cotenant.agent.launchers import Meeting, host_command, launcher_of, meeting_environment
-from cotenant.agent.records import Order, RankOrder
+from cotenant.agent.nccl import nccl_environment
+from cotenant.agent.records import MpsClient, Order, RankOrder
 from cotenant.controller.wire import job as protocol
+from cotenant.mps.environment import ClientLimits, MemoryLimit, client_environment, without_mps
 
 STARTUP: Final = "cotenant/gradaccum/startup"
-"""In the job-side folder: what every interpreter of a job runs first that asked for the zero-code hook."""
+"""In the job-side folder: what every Python interpreter of a job runs first."""
+STACKS_SIGNAL: Final = 47
+"""SIGRTMIN + 13 on Linux: nobody else's. Only ever sent to a process that has taken it (see `stacks.py`)."""
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,16 +64,18 @@ def environment_of(
     cuda_indices: tuple[int, ...] = (),
 ) -> dict[str, str]:
     """Everything that a process gets. `cuda_indices` only for launchers that cannot read device UUIDs."""
-    helpful = _account_words(account) | _threads(order, rank) | _network(order)
+    helpful = _account_words(account) | _threads(order, rank) | _network(order) | nccl_environment(order)
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "LANG": "C.UTF-8",
         "PYTHONUNBUFFERED": "1",  # Else `logs -f` lags behind by 8 KiB.
+        "PYTHONFAULTHANDLER": "1",  # A crash says where.
         **helpful,
-        **order.launch.env,
-        **order.secrets,
+        **without_mps(order.launch.env),
+        **without_mps(order.secrets),
         **_python_path(order),
         **_devices(rank, cuda_indices),
+        **_mps(order, rank),
         **_place(order, rank),
         **_protocol_words(order, socket),
         **rank.env,
@@ -103,8 +111,8 @@ def _network(order: Order) -> dict[str, str]:
 
 def _python_path(order: Order) -> dict[str, str]:
     own = order.launch.env.get("PYTHONPATH", "")
-    hook = f"{order.jobside_path}/{STARTUP}" if order.launch.zero_code else ""
-    parts = [part for part in (hook, order.jobside_path, own) if part]
+    ours = (f"{order.jobside_path}/{STARTUP}", order.jobside_path) if order.jobside_path else ()
+    parts = [part for part in (*ours, own) if part]
     return {"PYTHONPATH": ":".join(parts)} if parts else {}
 
 
@@ -116,6 +124,28 @@ def _devices(rank: RankOrder, cuda_indices: tuple[int, ...]) -> dict[str, str]:
         "CUDA_VISIBLE_DEVICES": ",".join(str(each) for each in cuda_indices),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     }
+
+
+def client_of(order: Order, rank: RankOrder) -> MpsClient | None:
+    """How a process of the order is an MPS client; None if it is none."""
+    if len(order.mps) < 2:
+        return order.mps[0] if order.mps else None
+    return order.mps[order.ranks.index(rank)]
+
+
+def _mps(order: Order, rank: RankOrder) -> dict[str, str]:
+    client = client_of(order, rank)
+    if client is None:
+        return {}
+    uuids = (client.device_uuid,) if client.device_uuid else rank.cuda_uuids
+    limit_mib = client.memory_limit_mib
+    memory = () if limit_mib is None else uuids
+    limits = ClientLimits(
+        memory=tuple(MemoryLimit(device_uuid=uuid, limit_mib=limit_mib or 1) for uuid in memory),
+        active_thread_percentage=client.active_thread_percentage,
+        priority=client.priority,
+    )
+    return client_environment(PurePosixPath(client.pipe_directory), limits)
 
 
 def _place(order: Order, rank: RankOrder) -> dict[str, str]:
@@ -144,6 +174,10 @@ def _protocol_words(order: Order, socket: Path) -> dict[str, str]:
         protocol.ENV_ACCUMULATION_STEPS: str(order.accumulation_steps),
         protocol.ENV_SOCKET: str(socket),
     }
+    if order.watch is not None:
+        words[protocol.ENV_STACKS_SIGNAL] = str(STACKS_SIGNAL)
+    if order.collective_scale > 1.0:
+        words[protocol.ENV_COLLECTIVE_SCALE] = str(order.collective_scale)
     if order.profile_s > 0:
         words[protocol.ENV_TRIALS] = "1"
     if order.sub_batch is not None:

@@ -35,6 +35,8 @@ class MemberNow(GangWord, frozen=True, kw_only=True, tag="now"):
     step_s: Seconds | None
     alone: bool = True
     """Nobody shares this host's devices with it."""
+    still_s: Seconds | None = None
+    """How long none of its ranks has made a step or been seen to move; None = not known."""
 
 
 class MemberConfirm(GangWord, frozen=True, kw_only=True, tag="confirm"):

@@ -3,7 +3,8 @@
 Rule: kill only what is proven to be the attempt's. The proof is, in this order, membership of its
 cgroup; its own socket path in the process's environment (unique on the machine, unlike the job's
 number); or membership of the supervisor's session. Each is checked again after a pidfd is open, so a
-pid that changed hands in between is left alone.
+pid that changed hands in between is left alone. Clients of an MPS daemon are taken back by it first, then
+told with SIGTERM, and only then killed, as `departure.py` says; nobody else is asked.
 """
 
 from __future__ import annotations
@@ -17,12 +18,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cotenant.agent.cgroups import RANKS, SUPERVISOR, AttemptCgroup
+from cotenant.agent.departure import TERMINATE_S
 from cotenant.agent.folder import JOB, job_socket
 from cotenant.agent.identity import boot_id, identity_of, stat_of
 from cotenant.agent.records import Identity, Order
+from cotenant.agent.termination import by_pipe, terminate
 from cotenant.controller.wire.job import ENV_SOCKET
 
 _ROUNDS_MAX = 50
+_LOOK_S = 0.05
+TERM_GRACE_S = 2.0
+"""Between SIGTERM and SIGKILL for an MPS client without a supervisor."""
 
 
 def end_leftovers(
@@ -30,9 +36,12 @@ def end_leftovers(
 ) -> list[int]:
     """SIGKILL every process of an attempt and wait until they are gone; returns those that would not go.
 
-    To be called when the supervisor does not run (any more). Blocks for up to `timeout_s`.
+    To be called when the supervisor does not run (any more). Blocks for up to `timeout_s`, for MPS clients
+    `TERMINATE_S` and `TERM_GRACE_S` longer.
     """
     attempt = _Attempt(folder, order, supervisor)
+    if order.mps:
+        attempt.take_back(order)
     deadline_s = time.monotonic() + timeout_s
     for _ in range(_ROUNDS_MAX):  # More than one: a process may fork while we look.
         attempt.cgroup.kill(RANKS)
@@ -58,10 +67,22 @@ class _Attempt:
         self._supervisor = supervisor
         self._uids = {os.geteuid(), order.launch.uid}
 
+    def take_back(self, order: Order) -> None:
+        """Have the daemons tear down what they hold for it, then ask the processes to go."""
+        found = self.find()
+        if not found:
+            return
+        terminate(by_pipe(order, {}, found), TERMINATE_S)
+        for pid in found:
+            self.end(pid, 0.0, signal.SIGTERM)
+        until_s = time.monotonic() + TERM_GRACE_S
+        while self.find() and time.monotonic() < until_s:
+            time.sleep(_LOOK_S)
+
     def find(self) -> list[int]:
         return [pid for pid in sorted({*_pids(), *self._members()}) if self._owns(pid)]
 
-    def end(self, pid: int, deadline_s: float) -> None:
+    def end(self, pid: int, deadline_s: float, number: signal.Signals = signal.SIGKILL) -> None:
         try:
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -69,7 +90,7 @@ class _Attempt:
         try:
             if not self._owns(pid):
                 return
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            signal.pidfd_send_signal(descriptor, number)
             select.select([descriptor], [], [], max(0.0, deadline_s - time.monotonic()))
         except ProcessLookupError:
             return

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from cotenant.agent.clients import Clients, clients_of
 from cotenant.agent.edge import AgentConfig
 from cotenant.agent.memory import Attempt
-from cotenant.agent.records import Order, RankOrder
+from cotenant.agent.records import Order, RankOrder, WatchRule
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.commands import GangMember, StartAttempt
 from cotenant.controller.domain.ids import DeviceId, HostId
@@ -36,7 +37,8 @@ def objection(command: StartAttempt, config: AgentConfig, running: Iterable[Atte
             f"the agent on {host_id} runs as uid {config.uid} and cannot run a job of uid {uid}: "
             f"run the agent as root, or set agent.shared_account (unsafe)"
         )
-    return next(filter(None, (_device_objection(d, config, running) for d in part.devices)), "")
+    why = next(filter(None, (_device_objection(d, config, running) for d in part.devices)), "")
+    return why or _exclusive_objection(command, config, part)
 
 
 def _device_objection(device_id: DeviceId, config: AgentConfig, running: tuple[Attempt, ...]) -> str:
@@ -51,6 +53,15 @@ def _device_objection(device_id: DeviceId, config: AgentConfig, running: tuple[A
     return ""
 
 
+def _exclusive_objection(command: StartAttempt, config: AgentConfig, part: GangMember) -> str:
+    """A job that cannot be an MPS client, on devices that take no others."""
+    if not config.mps_exclusive:
+        return ""
+    by_id = {device.device_id: device for device in config.report.devices}
+    why_not = clients_of(command, config, tuple(by_id[each] for each in part.devices)).why_not
+    return f"{why_not}; these devices are in EXCLUSIVE_PROCESS mode for MPS alone" if why_not else ""
+
+
 def order_for(
     command: StartAttempt,
     secrets: dict[str, str],
@@ -63,6 +74,7 @@ def order_for(
     assert part is not None, f"{command.job_id}: no part for {config.report.host_id}"
     by_id = {device.device_id: device for device in config.report.devices}
     devices = tuple(by_id[device_id] for device_id in part.devices)
+    clients = clients_of(command, config, devices)
     return Order(
         job_id=command.job_id,
         attempt=command.attempt,
@@ -74,11 +86,15 @@ def order_for(
         world_size=sum(len(member.devices) for member in command.gang),
         master_address=command.master_address,
         master_port=command.master_port,
-        ranks=_ranks(command, part, devices),
+        ranks=_ranks(command, part, devices, clients),
         sub_batch=command.sub_batch,
         accumulation_steps=command.accumulation_steps,
         memory_cap_mib=command.memory_cap_mib,
-        memory_fraction=_memory_fraction(command.memory_cap_mib, devices),
+        memory_fraction=None if clients.mps else _memory_fraction(command.memory_cap_mib, devices),
+        mps=clients.mps,
+        collective_scale=float(max(device.max_tenants for device in devices)),
+        watch=watch_rule(command, config),
+        notes=(f"time-slicing, not MPS: {clients.why_not}",) if clients.why_not else (),
         host_memory_mib=command.host_memory_mib,
         cpus=command.cpus,
         checkpoint_root=checkpoint_folder,
@@ -94,20 +110,38 @@ def order_for(
     )
 
 
-def _ranks(command: StartAttempt, part: GangMember, devices: tuple[Device, ...]) -> tuple[RankOrder, ...]:
+def watch_rule(command: StartAttempt, config: AgentConfig) -> WatchRule | None:
+    """The job's own word, else the host's setting."""
+    declared_s = command.launch.watchdog_s
+    if declared_s is not None:
+        return WatchRule(floor_s=declared_s) if declared_s > 0 else None
+    if config.watchdog_floor_s <= 0:
+        return None
+    return WatchRule(floor_s=config.watchdog_floor_s, multiple=config.watchdog_multiple)
+
+
+def _ranks(
+    command: StartAttempt, part: GangMember, devices: tuple[Device, ...], clients: Clients
+) -> tuple[RankOrder, ...]:
     uuids = tuple(device.local for device in devices if device.kind == "cuda")
     if command.launch.mode == "host":
         cores = tuple(sorted({core for device in devices for core in device.cores}))
         return (RankOrder(rank=part.first_rank, local_rank=0, cores=cores, cuda_uuids=uuids),)
+    each = clients.one_device_each
     return tuple(
-        RankOrder(rank=part.first_rank + local, local_rank=local, cores=device.cores, cuda_uuids=uuids)
+        RankOrder(
+            rank=part.first_rank + local,
+            local_rank=0 if each else local,  # The number of its device among those that it sees.
+            cores=device.cores,
+            cuda_uuids=(device.local,) if each else uuids,
+        )
         for local, device in enumerate(devices)
     )
 
 
 def _memory_fraction(cap_mib: int | None, devices: tuple[Device, ...]) -> float | None:
-    """torch takes a fraction of the whole device. Under MPS the daemon enforces the limit itself."""
-    sizes = [d.memory_mib for d in devices if d.kind == "cuda" and d.sharing == "time-slicing"]
+    """torch takes a fraction of the whole device, of each process; an MPS client has the daemon's limit."""
+    sizes = [d.memory_mib for d in devices if d.kind == "cuda"]
     if cap_mib is None or not sizes:
         return None
     return min(1.0, cap_mib / max(sizes))

@@ -103,6 +103,11 @@ class Progress:
         return self.change(memory_mib=self._memory_mib_peak, duty_cycle=duty_cycle)
 
     @property
+    def steps_measured(self) -> int:
+        """How many reports `step_s` is the median of."""
+        return len(self._step_times)
+
+    @property
     def step_s(self) -> float | None:
         return median(self._step_times) if self._step_times else None
 

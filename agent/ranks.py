@@ -4,7 +4,7 @@ Rule: each process is forked from the main thread, gives up what it must not hav
 handling, our files) and only then executes the user's command; whatever fails before is reported with its
 stage. It is killed when the supervisor dies (PR_SET_PDEATHSIG): a job without a supervisor could neither
 be stopped at the end of a lease nor be kept from running twice. That it holds for the main thread only is
-why nothing here may run in another one.
+why nothing here may run in another one. MPS clients alone are left to an heir instead (`heir.py`).
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ def start(
     env: Mapping[str, str],
     output: int,
     cgroup: AttemptCgroup,
+    *,
+    dies_with_us: bool = True,
 ) -> int:
     """Start one process with stdout and stderr on `output`; returns its pid.
 
@@ -103,7 +105,7 @@ def start(
         os.close(write_end)
         raise _failed(rank, "process", error) from None
     if pid == 0:
-        _be_rank(order, rank, argv, env, output, cgroup, write_end, parent)
+        _be_rank(order, rank, argv, env, output, cgroup, write_end, parent if dies_with_us else None)
     os.close(write_end)
     try:
         # A working directory on a file system that hangs must not hang us as well.
@@ -167,7 +169,7 @@ def _be_rank(
     output: int,
     cgroup: AttemptCgroup,
     report: int,
-    parent: int,
+    parent: int | None,
 ) -> NoReturn:
     """Never returns: executes the command, or reports why not."""
     launch = order.launch
@@ -176,7 +178,7 @@ def _be_rank(
         ("process", lambda: cgroup.enter(RANKS) if cgroup else None),
         ("process", lambda: _pin(rank.cores)),
         ("user", lambda: drop_to(launch.uid, launch.gid, launch.groups)),
-        ("process", lambda: _die_with(parent)),
+        ("process", lambda: _die_with(parent) if parent is not None else None),
         ("workdir", lambda: os.chdir(launch.workdir)),
         ("command", lambda: os.execvpe(argv[0], list(argv), dict(env))),
     )

@@ -37,7 +37,8 @@ class RankOrder(msgspec.Struct, frozen=True, kw_only=True):
     cores: tuple[int, ...] = ()
     """Pin to these (CPU slots); empty = no pinning."""
     cuda_uuids: tuple[str, ...] = ()
-    """CUDA_VISIBLE_DEVICES for it: all the gang's devices on this host."""
+    """CUDA_VISIBLE_DEVICES for it: all the gang's devices on this host, or its own alone where that has an
+    MPS daemon of its own (`local_rank` is then 0)."""
     env: dict[str, str] = {}
     """What differs from rank to rank, beyond RANK, LOCAL_RANK and the like."""
 
@@ -53,6 +54,15 @@ class MpsClient(msgspec.Struct, frozen=True, kw_only=True):
     active_thread_percentage: float | None = None
     priority: int = 0
     """1: below normal (spot beside hp)."""
+
+
+class WatchRule(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a job may make no optimizer step before it is taken to hang: see `watchdog.py`."""
+
+    floor_s: float
+    """Never less than this."""
+    multiple: float = 0.0
+    """Of the usual step time; 0: `floor_s` was declared for this job and is all that counts."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +88,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     mps: tuple[MpsClient, ...] = ()
     """The daemons that its processes attach to: one for all, or one per worker of this host in rank order;
     empty: without MPS."""
+    collective_scale: float = 1.0
+    """Times torch's own time limits for collectives, where the job sets none: more where devices are
+    shared."""
+    watch: WatchRule | None = None
+    """None: nobody looks whether it makes steps."""
+    notes: tuple[str, ...] = ()
+    """What is not as one might expect, said once when the attempt starts."""
     host_memory_mib: int = 0
     cpus: int = 0
     checkpoint_root: str
@@ -149,6 +166,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The newest few."""
     failed: tuple[str, ...] = ()
     """Newest few `failed` messages: "save: No space left on device"."""
+    farewell: tuple[str, ...] = ()
+    """How its processes were made to go, in order: "terminate_client: 2 done", "SIGTERM", "SIGKILL"."""
     profile: Profile | None = None
     """What was measured of it in place, the newest; None if nothing was."""
     profile_no: int = 0
@@ -170,6 +189,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     workdir_missing: bool = False
     out_of_memory: bool = False
     durable: tuple[Durable, ...] = ()
+    farewell: tuple[str, ...] = ()
     first_step: int | None = None
     resumable: bool | None = None
     accumulates: bool = False

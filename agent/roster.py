@@ -9,6 +9,8 @@ Rule: an attempt goes down this table and never up, and it holds its devices unt
     live      its supervisor dies silently   -> cleaning  leftovers are ended, a result is written for it
     live      a stop is long overdue         -> cleaning  likewise, and the supervisor first
     cleaning  the result is on disk          -> ended
+    ...       on GPUs                        -> releasing  until their memory is back, or known to be held
+    releasing memory is back, or held        -> ended     in the second case those devices are suspect
     ended     controller confirms the report -> settled   folder and record go after `prune_after_s`
 """
 
@@ -24,8 +26,11 @@ from cotenant.agent.channel import CompanyNow, LeaseNow, SaveNow, StopNow, ToSup
 from cotenant.agent.edge import (
     Adopt,
     AgentConfig,
+    AwaitMemory,
     EndLeftovers,
     Found,
+    MemoryFree,
+    MemoryHeld,
     StartFailed,
     StartSupervisor,
     SupervisorGone,
@@ -36,6 +41,7 @@ from cotenant.agent.memory import Attempt, Kept, Key, StopAsked
 from cotenant.agent.orders import objection, order_for, own_part
 from cotenant.agent.outbox import Outbox
 from cotenant.agent.records import Result, Status
+from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.commands import SaveAttempt, StartAttempt, StopAttempt
 from cotenant.controller.domain.events import AttemptEnded, Outcome
 from cotenant.controller.domain.ids import CommandId, HostId
@@ -54,6 +60,8 @@ class Live:
 
     def __init__(self) -> None:
         self.cleaning = False
+        self.releasing: Result | None = None
+        """How it ended, while the memory of its devices is waited for."""
         self.connected = False
         self.status: Status | None = None
         self.started_s: float | None = None
@@ -62,6 +70,11 @@ class Live:
         self.lease_told: LeaseTold | None = None
         self.alone_told = True
         """What its supervisor believes; it starts with this belief."""
+
+    @property
+    def is_there(self) -> bool:
+        """A supervisor of it runs, or is taken to."""
+        return not self.cleaning and self.releasing is None
 
 
 class LeaseTold(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,10 +120,10 @@ class Roster:
             self._out.keep(Kept(attempt=attempt))
         if attempt.ended is not None:
             return
-        if found.result is not None:
-            self._tell_end(attempt, found.result)
-            return
         self._live[key] = Live()
+        if found.result is not None:
+            self._over(attempt, found.result)
+            return
         if found.alive:
             self._out.add(Adopt(job_id=key[0], attempt=key[1]))
         else:
@@ -175,7 +188,7 @@ class Roster:
         elif attempt.ended is not None:
             if attempt.settled_age_s is not None:  # It was confirmed once; whoever asks has lost that.
                 self._out.report(attempt.ended, msgspec.structs.replace(attempt, settled_age_s=None))
-        elif live is not None and not live.cleaning and not _covers(attempt.stop, command):
+        elif live is not None and live.is_there and not _covers(attempt.stop, command):
             stop = StopAsked(save=command.save, deadline_s=command.deadline_s, reason=render(command.reason))
             self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, stop=stop)))
             live.stop_asked_s = now_s
@@ -184,7 +197,7 @@ class Roster:
     def save(self, command: SaveAttempt) -> None:
         key = (command.job_id, command.attempt)
         live = self._live.get(key)
-        if live is None or live.cleaning:
+        if live is None or not live.is_there:
             return
         if live.connected:
             self.tell(key, SaveNow())
@@ -196,7 +209,7 @@ class Roster:
     def status(self, status: Status, now_s: float) -> None:
         key = (status.job_id, status.attempt)
         live = self._live.get(key)
-        if live is None or live.cleaning:
+        if live is None or not live.is_there:
             return
         live.status = status
         if status.started and live.started_s is None:
@@ -208,8 +221,9 @@ class Roster:
 
     def ended(self, result: Result) -> None:
         key = (result.job_id, result.attempt)
-        if key in self._live:
-            self._tell_end(self._memory.attempts[key], result)
+        live = self._live.get(key)
+        if live is not None and live.releasing is None:
+            self._over(self._memory.attempts[key], result)
 
     def start_failed(self, failed: StartFailed) -> None:
         key = (failed.job_id, failed.attempt)
@@ -218,13 +232,13 @@ class Roster:
 
     def supervisor_gone(self, gone: SupervisorGone) -> None:
         key = (gone.job_id, gone.attempt)
-        if (live := self._live.get(key)) and not live.cleaning:
+        if (live := self._live.get(key)) and live.is_there:
             self._clean(key, gone.why)
 
     def connected(self, key: Key, now_s: float) -> None:
         """A fresh connection: what was asked before may not have arrived."""
         live = self._live.get(key)
-        if live is None or live.cleaning:
+        if live is None or not live.is_there:
             return
         live.connected, live.lease_told = True, None
         self._tell_lease(key, live, now_s)
@@ -251,6 +265,33 @@ class Roster:
             self._out.add(Tell(job_id=key[0], attempt=key[1], message=message))
 
     # --- Ends --------------------------------------------------------------------------------------
+
+    def _over(self, attempt: Attempt, result: Result) -> None:
+        """No process of it is left. On GPUs that is not enough: what it held there has to be back."""
+        gpus = self._gpus_of(attempt)
+        if not gpus:
+            self._tell_end(attempt, result)
+            return
+        live = self._live[attempt.key]
+        live.releasing, live.connected = result, False
+        self._out.add(AwaitMemory(job_id=attempt.job_id, attempt=attempt.attempt, devices=gpus))
+
+    def memory_known(self, answer: MemoryFree | MemoryHeld) -> None:
+        """The devices are free, or marked as what they are."""
+        key = (answer.job_id, answer.attempt)
+        live = self._live.get(key)
+        if live is None or live.releasing is None:
+            return
+        if isinstance(answer, MemoryHeld):
+            for uuid, who in sorted(answer.holders.items()):
+                self._out.say(
+                    f"{_name(key)}: {uuid}: {who}; the device is not offered until it is free", bad=True
+                )
+        self._tell_end(self._memory.attempts[key], live.releasing)
+
+    def _gpus_of(self, attempt: Attempt) -> tuple[Device, ...]:
+        devices = self.config.report.devices
+        return tuple(d for d in devices if d.device_id in attempt.devices and d.kind == "cuda")
 
     def _tell_end(self, attempt: Attempt, result: Result) -> None:
         self._live.pop(attempt.key, None)
@@ -293,7 +334,8 @@ class Roster:
     # --- Company -----------------------------------------------------------------------------------
 
     def _tell_company(self) -> None:
-        """Each supervisor knows whether its job has its devices to itself."""
+        """Each supervisor knows whether its job has its devices to itself: what is measured, and how long a
+        silence means something, depends on it."""
         tenants: dict[str, int] = {}
         for key in self._live:
             for device_id in self._memory.attempts[key].devices:
@@ -301,7 +343,7 @@ class Roster:
         for key, live in self._live.items():
             attempt = self._memory.attempts[key]
             alone = all(tenants[device_id] == 1 for device_id in attempt.devices)
-            if attempt.profiled and live.connected and alone != live.alone_told:
+            if live.connected and alone != live.alone_told:
                 live.alone_told = alone
                 self.tell(key, CompanyNow(alone=alone))
 
@@ -350,14 +392,14 @@ class Roster:
 
     def _quiet_until_s(self, attempt: Attempt, live: Live) -> float:
         """When a job without hello counts as running; a job that uses the library says so by itself."""
-        waits = live.started_s is not None and not live.cleaning and not attempt.first_step
+        waits = live.started_s is not None and live.is_there and not attempt.first_step
         if not waits or attempt.capabilities or attempt.uses_library:
             return _NEVER
         assert live.started_s is not None
         return live.started_s + self.config.quiet_start_s
 
     def progress(self) -> tuple[AttemptProgress, ...]:
-        statuses = (live.status for live in self._live.values() if not live.cleaning)
+        statuses = (live.status for live in self._live.values() if live.is_there)
         return tuple(
             AttemptProgress(
                 job_id=status.job_id,
@@ -374,7 +416,7 @@ class Roster:
 
 
 def _overdue_s(attempt: Attempt, live: Live) -> float:
-    if live.cleaning or attempt.stop is None or live.stop_asked_s is None:
+    if not live.is_there or attempt.stop is None or live.stop_asked_s is None:
         return _NEVER
     return live.stop_asked_s + attempt.stop.deadline_s + STOP_GRACE_S
 

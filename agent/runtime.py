@@ -25,6 +25,7 @@ from cotenant.agent.edge import (
     AnswerLog,
     AnyAgentEvent,
     AnyEffect,
+    AwaitMemory,
     Booted,
     DevicesChanged,
     EndLeftovers,
@@ -48,6 +49,7 @@ from cotenant.agent.logrelay import LogRelay
 from cotenant.agent.memory import AnyNote
 from cotenant.agent.offer import offered
 from cotenant.agent.records import Order
+from cotenant.agent.release import Release
 from cotenant.agent.spool import Spool
 from cotenant.agent.state import AgentState
 from cotenant.controller.access.endpoint import BadEndpoint
@@ -82,6 +84,7 @@ class Runtime:
         self._locks = locks
         self._on_welcome: Callable[[], None] | None = on_welcome
         self._attempts = Attempts(attempts, post=self.post, log=log, lock_devices=self._lock_devices)
+        self._release = Release(self.post)
         name = f"{state.config.report.host_id}/{state.config.session[:12]}"
         self._link = Link(endpoint, name, key, post=self._heard, log=log)
         self._logs = LogRelay(self._attempts.folder, self._link.send)
@@ -114,6 +117,7 @@ class Runtime:
                 self._alarm.cancel()
             self._logs.close()
             await self._attempts.leave()
+            await self._release.leave()
             self._link.end()
             self._spool.close()
             self._locks.release()
@@ -192,6 +196,8 @@ class Runtime:
                 self._attempts.adopt(job_id, attempt)
             case EndLeftovers(result=result):
                 self._attempts.clean(result)
+            case AwaitMemory(job_id=job_id, attempt=attempt, devices=devices):
+                self._release.watch(job_id, attempt, devices)
             case RemoveAttempt(job_id=job_id, attempt=attempt):
                 self._remove(self._attempts.folder(job_id, attempt))
             case RemoveCheckpoints(folder=folder):
@@ -271,7 +277,7 @@ class Runtime:
         """Ask again for what another agent holds."""
         while True:
             await asyncio.sleep(OFFER_PERIOD_S)
-            before = self._state.config.report.devices
+            before = self._state.found_devices
             after = offered(before, self._locks)
             if after != before:
                 self.post(DevicesChanged(devices=after))

@@ -46,12 +46,15 @@ class Sampler:
         """Of the worker that uses most."""
         self.others_mib = 0.0
         """Private to processes beside the worker's own (data loaders), where that is most."""
+        self.is_stopped = False
+        """A process is stopped: by SIGSTOP, or by a debugger."""
 
     def sample(self, now_s: float) -> None:
         if now_s >= self._tree_s + TREE_PERIOD_S or any(not stat_of(pid) for pid in self._trees):
             self._tree_s = now_s
             self._look_around()
         stats = {pid: stat for pid in self._all_pids() if (stat := stat_of(pid)) is not None}
+        self.is_stopped = any(stat.state in "Tt" for stat in stats.values())
         self._count_cpu(stats, now_s)
         self.resident_mib = sum(stat.resident_pages for stat in stats.values()) * _PAGE_BYTES / _MIB
         sizes = [size for root, pids in self._trees.items() if (size := self._tree_mib(root, pids, stats))]
@@ -68,6 +71,11 @@ class Sampler:
             return None
         return max(0.0, min(1.0, (after_s - before_s) / (to_s - from_s) / self._cores))
 
+    def tree_pids(self) -> list[int]:
+        """All processes now, ranks before what they have started."""
+        self._look_around()
+        return list(dict.fromkeys([*self._trees, *(pid for pids in self._trees.values() for pid in pids)]))
+
     def proportional_mib(self) -> float:
         """All memory of the attempt, shared pages divided among those who share them. Costs milliseconds."""
         self._look_around()
@@ -77,7 +85,7 @@ class Sampler:
         roots = list(self._ranks.values())
         if self._splits_launcher:
             roots = [child for root in roots for child in children_of(root)] or roots
-        self._trees = {root: _tree(root) for root in roots}
+        self._trees = {root: tree_of(root) for root in roots}
         self._private_bytes = {}
         for root, pids in self._trees.items():
             for pid in pids:
@@ -106,7 +114,7 @@ class Sampler:
         return sum(self._private_bytes.get(pid, 0) for pid in pids if pid in stats) / _MIB
 
 
-def _tree(root: int) -> list[int]:
+def tree_of(root: int) -> list[int]:
     pids = [root]
     for pid in pids:  # Grows while we go: breadth first.
         pids += [child for child in children_of(pid) if child not in pids]

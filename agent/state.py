@@ -23,6 +23,7 @@ from cotenant.agent.edge import (
     AnyEffect,
     Booted,
     Connected,
+    DeviceFreed,
     DevicesChanged,
     Disconnected,
     EndCame,
@@ -31,12 +32,15 @@ from cotenant.agent.edge import (
     Halt,
     Heard,
     Keep,
+    MemoryFree,
+    MemoryHeld,
     RemoveAttempt,
     StartFailed,
     StatusCame,
     SupervisorGone,
     Ticked,
 )
+from cotenant.agent.held import Holds
 from cotenant.agent.memory import Attempt, Bound, Confirmed, Forgotten, Memory, Obeyed, Renumbered, Reset
 from cotenant.agent.outbox import Outbox
 from cotenant.agent.roster import Roster
@@ -80,6 +84,9 @@ class AgentState:
         self.halted = ""
         self._out = Outbox(self.memory, self.standing)
         self._roster = Roster(config, self._out, self.standing.lease)
+        self._holds = Holds()
+        self.found_devices = config.report.devices
+        """As the edge has them; what `Holds` knows is laid over them."""
         self._waiting: dict[CommandId, Obey] = {}
         """Starts that came before the lease was good enough for them."""
         self._unsent_from: int | None = self.memory.sequence + 1
@@ -126,6 +133,17 @@ class AgentState:
                 self._gang_said(event)
             case DevicesChanged(devices=devices):
                 self._devices(devices, now_s)
+            case MemoryHeld(holders=holders):
+                self._holds.found(holders)
+                self._devices(
+                    self.found_devices, now_s
+                )  # First: nobody may be sent there when the end is heard.
+                self._roster.memory_known(event)
+            case MemoryFree():
+                self._roster.memory_known(event)
+            case DeviceFreed(uuid=uuid):
+                self._holds.freed(uuid)
+                self._devices(self.found_devices, now_s)
             case Booted(found=found):
                 self._boot(found, now_s)
 
@@ -164,7 +182,11 @@ class AgentState:
         self._greet(now_s)
 
     def _devices(self, devices: tuple[Device, ...], now_s: float) -> None:
-        report = msgspec.structs.replace(self.config.report, devices=devices)
+        self.found_devices = devices
+        offered = self._holds.laid_over(devices)
+        if offered == self.config.report.devices:
+            return
+        report = msgspec.structs.replace(self.config.report, devices=offered)
         self.config = self._roster.config = msgspec.structs.replace(self.config, report=report)
         self.standing.greet_again(now_s)
         self._greet(now_s)

@@ -15,21 +15,24 @@ from __future__ import annotations
 from math import inf
 from typing import Final, Literal
 
-import msgspec
-
 from cotenant.agent.channel import CompanyNow, GangIn, LeaseNow, SaveNow, StopNow
-from cotenant.agent.coordination import MEMBER_PERIOD_S, Coordination, Voice
-from cotenant.agent.ends import Cause, Ending, Exit, StartProblem, decide
+from cotenant.agent.conclusion import concluded
+from cotenant.agent.coordination import Coordination, Voice
+from cotenant.agent.departure import KILL_GRACE_S, TERMINATE_S, Departure, unclean
+from cotenant.agent.ends import Cause, Ending, Exit, StartProblem
+from cotenant.agent.lease_limit import LeaseLimit
 from cotenant.agent.profiling import Profiling
 from cotenant.agent.progress import Progress
-from cotenant.agent.records import Order, Result, Status
+from cotenant.agent.records import Order, Status
+from cotenant.agent.start_limit import StartLimit
+from cotenant.agent.stopping import SAVE_RETRY_S, Leave, Stop, grace_s
 from cotenant.agent.supervision_edge import (
     AllGone,
     AnyEffect,
     AnyHappening,
-    ClearLeftovers,
+    ClientsTerminated,
     CouldNotStart,
-    EndRanks,
+    DumpStacks,
     Finish,
     Heard,
     Noted,
@@ -39,7 +42,9 @@ from cotenant.agent.supervision_edge import (
     Sampled,
     Started,
     TakeSample,
+    TellRank,
 )
+from cotenant.agent.watchdog import Watchdog
 from cotenant.agent.words import (
     AnyRankWord,
     Confirm,
@@ -48,61 +53,21 @@ from cotenant.agent.words import (
     FirstStep,
     Hello,
     Saving,
+    Standing,
     Step,
     Stopped,
     Stretch,
+    look,
 )
 
-LOADING_GRACE_S: Final = 5.0
-"""Between SIGTERM and SIGKILL for a job that has nothing to lose."""
-PLAIN_GRACE_S: Final = 30.0
-"""For a script that may want to save by itself on SIGTERM."""
-KILL_GRACE_S: Final = 5.0
 PEER_GRACE_S: Final = 20.0
 """After one rank failed: time for the others to fail by themselves, with their own words in the log."""
 LINGER_S: Final = 20.0
 """A rank that said `stopped` should exit within this."""
-SAVE_RETRY_S: Final = 5.0
 QUIET_S: Final = 60.0
 """A job that has not said hello for this long does not know the library."""
-SAVE_AT_LEASE: Final = 0.6
-STOP_AT_LEASE: Final = 0.8
 PUBLISH_PERIOD_S: Final = 1.0
 KEEP_PERIOD_S: Final = 15.0
-ALIVE_DUTY: Final = 0.05
-"""A job without the library counts as started if it has used this much of a core lately."""
-
-
-class Stop(msgspec.Struct, kw_only=True):
-    """What the agent wants, all its words taken together."""
-
-    save: bool
-    asked_s: float
-    until_s: float
-    allowed_s: float
-    reason: str
-    is_asked: bool = False
-    retry_s: float = inf
-
-    @property
-    def patience_s(self) -> float:
-        """Until when a word from ranks elsewhere is waited for."""
-        return min(self.until_s, self.asked_s + 2 * MEMBER_PERIOD_S)
-
-
-class Lease(msgspec.Struct, kw_only=True):
-    ends_s: float
-    full_s: float
-    is_saved: bool = False
-    is_judged: bool = False
-
-    @property
-    def save_s(self) -> float:
-        return self.ends_s - (1.0 - SAVE_AT_LEASE) * self.full_s
-
-    @property
-    def stop_s(self) -> float:
-        return self.ends_s - (1.0 - STOP_AT_LEASE) * self.full_s
 
 
 class Supervision:
@@ -114,27 +79,29 @@ class Supervision:
         self._progress = Progress(order)
         self._coordination = Coordination(order, self._progress)
         self._profiling = Profiling(order, self._progress, self._coordination)
+        self._departure = Departure(is_client=bool(order.mps))
+        self._watchdog = Watchdog(order.watch, judges=order.is_first_host)
+        self._start = StartLimit(order.start_deadline_s, now_s)
         self._phase: Literal["starting", "running", "leaving", "clearing", "done"] = "starting"
         self._alive = {each.rank for each in order.ranks}
         self._exits: list[Exit] = []
         self._stopped: set[int] = set()
         self._stop: Stop | None = None
-        self._lease: Lease | None = None
+        self._lease: LeaseLimit | None = None
         self._set_lease(order.lease_s, order.lease_s)
         self._cause: Cause = ""
         self._problem: StartProblem | None = None
         self._over_mib: float | None = None
-        self._started_s = now_s
-        self._start_judged = False
-        self._half_way: Sampled | None = None
-        self._sample = Sampled()
+        self._is_held_up = False
+        """Somebody has stopped a process of it."""
         self._save_s = inf
         self._peer_s = inf
         self._linger_s = inf
-        self._kill_s = inf
         self._is_news, self._is_important = False, False
         self._published_s, self._kept_s = -inf, -inf
         self._out: list[AnyEffect] = []
+        for note in order.notes:
+            self._progress.note(note)
 
     @property
     def status(self) -> Status:
@@ -163,19 +130,17 @@ class Supervision:
     @property
     def next_alarm_s(self) -> float:
         """When to send `Ticked` if nothing else happens before."""
-        alarms = [self._kill_s]
+        alarms = [self._departure.next_alarm_s]
         if self._is_news:
             alarms.append(self._published_s + PUBLISH_PERIOD_S)
         if self._phase == "running":
             alarms += [self._peer_s, self._linger_s, self._save_s]
             alarms += [self._coordination.next_alarm_s, self._profiling.next_alarm_s]
+            alarms += [self._watchdog.next_alarm_s, self._start.next_alarm_s(has_stepped=self._has_stepped)]
             if self._stop is not None and not self._all_stopped:
-                alarms += [self._stop.until_s, self._stop.retry_s]
-                if self._coordination.waits_for_members:
-                    alarms.append(self._stop.patience_s)
-            alarms += [] if self._is_start_judged else [self._start_deadline_s]
-            if self._lease is not None and not self._lease.is_judged:
-                alarms.append(self._lease.stop_s if self._lease.is_saved else self._lease.save_s)
+                alarms += self._stop.alarms(self._coordination)
+            if self._lease is not None:
+                alarms.append(self._lease.next_alarm_s)
         return min(alarms)
 
     # --- Taking in ----------------------------------------------------------------------------------
@@ -189,7 +154,7 @@ class Supervision:
             case RankExited():
                 self._exited(event)
             case Started() if self._phase == "starting":
-                self._phase, self._started_s = "running", self._now_s
+                self._phase, self._start.started_s = "running", self._now_s
                 self._profiling.started(self._now_s)
                 self._changed(self._progress.change(started=True))
             case CouldNotStart(problem=problem) if self._phase == "starting":
@@ -209,9 +174,14 @@ class Supervision:
                 self._say(self._coordination.hear(event, self._now_s))
             case OverMemory(used_mib=used_mib):
                 self._over_mib = used_mib
-                self._leave("memory", 0.0)
+                self._leave(Leave(cause="memory", grace_s=0.0))
                 if self._phase == "leaving":
-                    self._kill_s = min(self._kill_s, self._now_s)
+                    self._departure.hurry(self._now_s)
+            case ClientsTerminated(outcomes=outcomes, problem=problem):
+                if trouble := unclean(outcomes, problem):
+                    self._progress.note(trouble)
+                    self._changed(True)
+                self._out += self._departure.terminated(outcomes, problem, self._now_s)
             case Noted(text=text):
                 self._progress.note(text)
                 self._changed(True)
@@ -233,20 +203,26 @@ class Supervision:
                 coordination.saw_step(rank, step, now_s)
                 coordination.report_soon(now_s)
                 self._profiling.first_step(now_s)
+                self._watchdog.stepped(step)
                 if self._save_s == inf and coordination.is_first and self._order.checkpoint_every_s > 0:
                     self._save_s = now_s + self._order.checkpoint_every_s
             case Step(rank=rank, step=step):
                 self._is_news |= progress.step(word)
                 coordination.saw_step(rank, step, now_s)
                 self._profiling.stepped(word, now_s)
+                self._watchdog.stepped(step)
             case Stretch(rank=rank, step=step):
                 self._say(coordination.reached(rank, step, now_s))
                 if self._profiling.stretch_over(word, now_s):
                     self._out.append(TakeSample())
+            case Standing(rank=rank, look=number, place=place):
+                self._watchdog.stands(rank, number, place)
             case Saving(rank=rank, step=step):
+                self._watchdog.saves(now_s)
                 self._changed(progress.change(saving=True))
                 self._say(coordination.reached(rank, step, now_s))
             case DurableSaid():
+                self._watchdog.saved()
                 self._changed(progress.durable(word))
             case Confirm():
                 self._say(coordination.confirmed(word, now_s))
@@ -256,18 +232,19 @@ class Supervision:
                 self._say(coordination.reached(rank, step, now_s))
             case Failed(what=what):
                 self._changed(progress.failed(word))
+                if what == "save":
+                    self._watchdog.saved()
                 if (
                     what == "save" and self._stop is not None
                 ):  # The job goes on; there may be time to try again.
                     self._stop.retry_s = min(self._stop.retry_s, now_s + SAVE_RETRY_S)
 
     def _sampled(self, event: Sampled) -> None:
-        self._sample = event
+        self._start.sampled(event, self._now_s)
+        self._watchdog.used(event.cpu_s)
+        self._is_held_up = event.is_stopped
         self._is_news |= self._progress.sampled(event.memory_mib, event.duty_cycle)
         self._profiling.sampled(event.indicators, event.others_mib, self._now_s)
-        half_s = self._started_s + self._order.start_deadline_s / 2
-        if self._half_way is None and self._now_s >= half_s:
-            self._half_way = event
 
     def _exited(self, event: RankExited) -> None:
         if event.rank not in self._alive:
@@ -282,21 +259,12 @@ class Supervision:
             self._say(self._coordination.exited(event.rank, self._now_s))
 
     def _asked_to_stop(self, word: StopNow) -> None:
-        until_s = self._now_s + word.deadline_s
         if self._stop is None:
-            self._stop = Stop(
-                save=word.save,
-                asked_s=self._now_s,
-                until_s=until_s,
-                allowed_s=word.deadline_s,
-                reason=word.reason,
-            )
+            self._stop = Stop.asked(word, self._now_s)
         else:
-            self._stop.until_s = min(self._stop.until_s, until_s)
-            if self._stop.save and not word.save:
-                self._stop.save, self._stop.reason = False, word.reason
+            self._stop.asked_again(word, self._now_s)
         if self._phase == "leaving" and not word.save:
-            self._kill_s = min(self._kill_s, self._now_s + self._grace_s())
+            self._departure.hurry(self._now_s + grace_s(self._stop, is_loading=self._is_loading))
 
     def _save_now(self) -> None:
         if self._phase == "running" and self._stop is None and self._coordination.can_save:
@@ -309,11 +277,9 @@ class Supervision:
         if left_s is None or full_s is None:
             self._lease = None
             return
-        lease = Lease(ends_s=self._now_s + left_s, full_s=full_s)
-        # A word that says nothing new (the agent is itself cut off) must not make us save again.
-        if self._lease is not None and self._now_s >= lease.save_s:
-            lease.is_saved, lease.is_judged = self._lease.is_saved, self._lease.is_judged
-        self._lease = lease
+        before, ends_s = self._lease, self._now_s + left_s
+        lease = LeaseLimit(ends_s=ends_s, full_s=full_s)
+        self._lease = lease if before is None else before.renewed(ends_s, full_s, self._now_s)
 
     def _is_of(self, rank: int) -> bool:
         """Whether that rank can be here. A launcher starts ranks that we do not know."""
@@ -336,71 +302,62 @@ class Supervision:
     def _advance(self) -> None:
         """Whatever is due. Each judgement is made from the state alone; the more important come first."""
         if self._phase in ("running", "leaving") and not self._alive:
-            self._phase, self._kill_s = "clearing", inf
-            self._out.append(ClearLeftovers())
-        if self._phase == "running":
-            self._judge_stop()
-        if self._phase == "running":
-            self._judge_lease()
-        if self._phase == "running":
-            self._judge_start()
-        if self._phase == "running" and self._now_s >= self._peer_s:
-            self._leave("peer", KILL_GRACE_S)
-        if self._phase == "running":
-            self._judge_linger()
-        if self._phase == "running":
-            self._keep_agreeing()
+            self._phase = "clearing"
+            self._out += self._departure.clear(self._now_s)
+        for judge in (
+            self._judge_stop,
+            self._judge_lease,
+            self._judge_start,
+            self._judge_peers,
+            self._judge_linger,
+            self._judge_silence,
+            self._keep_agreeing,
+        ):
+            if self._phase == "running":
+                judge()
         self._say(
             self._profiling.advance(self._now_s, may_ask=self._phase == "running" and self._stop is None)
         )
         self._tell_profile(is_over=self._phase == "clearing")
-        if self._phase == "leaving" and self._now_s >= self._kill_s:
-            self._out.append(EndRanks(force=True))
-            self._kill_s = self._now_s + KILL_GRACE_S  # Again, for what was forked meanwhile.
+        self._out += self._departure.advance(self._now_s)
+        if self._progress.change(farewell=self._departure.record):
+            self._changed(True)
 
-    def _leave(self, cause: Cause, grace_s: float) -> None:
+    def _leave(self, leave: Leave, *, terminate_s: float = TERMINATE_S) -> None:
         if self._phase != "running":
             return
-        self._phase, self._cause = "leaving", cause
-        self._kill_s = self._now_s + grace_s
-        self._out.append(EndRanks(force=False))
+        self._phase, self._cause = "leaving", leave.cause
+        self._out += self._departure.begin(
+            self._now_s, leave.grace_s, terminate_s=terminate_s, aborts=leave.cause == "hang"
+        )
 
-    def _grace_s(self) -> float:
-        """Between SIGTERM and SIGKILL, when the job is to end without a save."""
-        if self._progress.hellos and self.status.first_step is None:
-            return LOADING_GRACE_S
-        allowed_s = self._stop.allowed_s if self._stop is not None else PLAIN_GRACE_S
-        return max(1.0, min(allowed_s, PLAIN_GRACE_S))
+    @property
+    def _has_stepped(self) -> bool:
+        return self.status.first_step is not None
+
+    @property
+    def _is_loading(self) -> bool:
+        """It knows the library and has made no step: there is nothing to lose."""
+        return bool(self._progress.hellos) and not self._has_stepped
 
     def _judge_stop(self) -> None:
-        stop = self._stop
-        if stop is None:
+        """One whose state is durable is on its way out; `_judge_linger` waits for it."""
+        if self._stop is None or self._all_stopped:
             return
-        if self._all_stopped:
-            return  # Its state is durable, and it is on its way out; `_judge_linger` waits for it.
-        if stop.save and self._coordination.waits_for_members and self._now_s < stop.patience_s:
-            return
-        if not stop.save or not self._coordination.can_save:
-            self._leave("stop", self._grace_s())
-        elif self._now_s >= stop.until_s:
-            self._leave("deadline", KILL_GRACE_S)
-        elif not stop.is_asked or self._now_s >= stop.retry_s:
-            stop.is_asked, stop.retry_s = True, inf
+        verdict = self._stop.judge(self._coordination, self._now_s, is_loading=self._is_loading)
+        if isinstance(verdict, Leave):
+            self._leave(verdict)
+        elif verdict == "ask":
             self._say(self._coordination.ask_to_stop(self._now_s))
-        elif self._coordination.gave_up("stop"):
-            self._leave("no-agreement", KILL_GRACE_S)
 
     def _judge_lease(self) -> None:
         lease = self._lease
-        if lease is None or lease.is_judged:
-            return
-        if not lease.is_saved and self._now_s >= lease.save_s:
-            lease.is_saved = True
-            self._save_now()
-        if self._now_s >= lease.stop_s:
-            lease.is_judged = True
-            if self._may_run_elsewhere:
-                self._leave("lease", min(KILL_GRACE_S, (1.0 - STOP_AT_LEASE) / 2 * lease.full_s))
+        for due in lease.due(self._now_s) if lease is not None else ():
+            assert lease is not None
+            if due == "save":
+                self._save_now()
+            elif self._may_run_elsewhere:
+                self._leave(Leave(cause="lease", grace_s=lease.grace_s), terminate_s=lease.terminate_s)
 
     @property
     def _may_run_elsewhere(self) -> bool:
@@ -415,29 +372,16 @@ class Supervision:
             return self.status.resumable
         if self.status.first_step is not None:
             return False
-        return bool(self._progress.hellos) or self._now_s < self._started_s + QUIET_S
-
-    @property
-    def _start_deadline_s(self) -> float:
-        return self._started_s + self._order.start_deadline_s
-
-    @property
-    def _is_start_judged(self) -> bool:
-        return self._start_judged or self.status.first_step is not None
+        return bool(self._progress.hellos) or self._now_s < self._start.started_s + QUIET_S
 
     def _judge_start(self) -> None:
-        """A job that hangs at start. Without the library there is no first step: work or output count."""
-        if self._is_start_judged or self._now_s < self._start_deadline_s:
-            return
-        self._start_judged = True
-        half = self._half_way
-        if half is not None and not self._progress.hellos:
-            used_s = self._sample.cpu_s - half.cpu_s
-            if used_s >= ALIVE_DUTY * self._order.start_deadline_s / 2:
-                return
-            if self._sample.output_bytes > half.output_bytes:
-                return
-        self._leave("start-deadline", KILL_GRACE_S)
+        has_said_hello = bool(self._progress.hellos)
+        if self._start.hangs(self._now_s, has_stepped=self._has_stepped, has_said_hello=has_said_hello):
+            self._leave(Leave(cause="start-deadline", grace_s=KILL_GRACE_S))
+
+    def _judge_peers(self) -> None:
+        if self._now_s >= self._peer_s:
+            self._leave(Leave(cause="peer", grace_s=KILL_GRACE_S))
 
     @property
     def _all_stopped(self) -> bool:
@@ -448,7 +392,29 @@ class Supervision:
         if self._all_stopped:
             self._linger_s = min(self._linger_s, self._now_s + LINGER_S)
         if self._now_s >= self._linger_s:
-            self._leave("linger", KILL_GRACE_S)
+            self._leave(Leave(cause="linger", grace_s=KILL_GRACE_S))
+
+    def _judge_silence(self) -> None:
+        """Whether it hangs. Who is stopped, leaves, or has lost its controller has limits of its own."""
+        lease_runs_out = self._lease is not None and self._now_s >= self._lease.save_s
+        going = self._stop is not None or bool(self._stopped) or self._peer_s < inf
+        hellos, progress = self._progress.hellos, self._progress
+        words = self._watchdog.advance(
+            self._now_s,
+            ranks=frozenset(hellos) if all(each.looks for each in hellos.values()) else frozenset(),
+            step_s=progress.step_s,
+            steps=progress.steps_measured,
+            is_suspended=self._is_held_up or lease_runs_out or going,
+            is_alone=self._coordination.is_alone,
+            far_still_s=self._coordination.far_still_s(self._now_s),
+        )
+        self._coordination.still_s = self._watchdog.still_s
+        if "look" in words:
+            self._out += [TellRank(rank=rank, data=look(self._watchdog.look)) for rank in sorted(hellos)]
+        if "dump" in words:
+            self._out.append(DumpStacks())
+        if "hang" in words:
+            self._leave(Leave(cause="hang", grace_s=KILL_GRACE_S))
 
     def _keep_agreeing(self) -> None:
         if self._now_s >= self._save_s:
@@ -490,32 +456,8 @@ class Supervision:
     def _finish(self, gone: AllGone) -> None:
         if self._phase != "clearing":
             return
-        order, status = self._order, self.status
-        verdict = decide(self._ending(gone))
         self._phase = "done"
-        self._out.append(
-            Finish(
-                result=Result(
-                    job_id=order.job_id,
-                    attempt=order.attempt,
-                    outcome=verdict.outcome,
-                    exit_code=verdict.exit_code,
-                    detail=verdict.detail,
-                    step=status.step,
-                    workdir_missing=verdict.workdir_missing,
-                    out_of_memory=verdict.out_of_memory,
-                    durable=status.durable,
-                    first_step=status.first_step,
-                    resumable=status.resumable,
-                    accumulates=status.accumulates,
-                    profile=status.profile,
-                    profile_no=status.profile_no,
-                    profile_complete=status.profile_complete,
-                    accumulates_note=status.accumulates_note,
-                    resumable_note=status.resumable_note,
-                )
-            )
-        )
+        self._out.append(Finish(result=concluded(self._order, self.status, self._ending(gone))))
 
     def _ending(self, gone: AllGone) -> Ending:
         order, status, stop = self._order, self.status, self._stop
@@ -533,6 +475,8 @@ class Supervision:
             has_stopped=self._has_stopped,
             durable=status.durable,
             failed=status.failed,
+            silent_s=self._watchdog.silent_s,
+            step_s=status.step_s,
             deadline_s=order.start_deadline_s if waited_for_start or stop is None else stop.allowed_s,
             host_memory_mib=order.host_memory_mib,
             on_cuda=any(rank.cuda_uuids for rank in order.ranks),

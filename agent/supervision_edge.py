@@ -56,6 +56,8 @@ class Sampled(Happening, frozen=True, kw_only=True):
     output_bytes: int = 0
     indicators: Sample | None = None
     """Since the sample before; only while the attempt is profiled."""
+    is_stopped: bool = False
+    """A process is stopped (SIGSTOP, a debugger): it cannot make steps, and that is somebody's wish."""
     others_mib: float = 0.0
     """Private memory of processes beside the worker's own (data loaders), where that is most."""
 
@@ -72,6 +74,15 @@ class Noted(Happening, frozen=True, kw_only=True):
     text: str
 
 
+class ClientsTerminated(Happening, frozen=True, kw_only=True):
+    """The answer to `TerminateClients`: what became of each process, in the words of
+    `cotenant.mps.terminate`: done, refused, unclear, gone, no-daemon."""
+
+    outcomes: Mapping[int, str] = {}
+    problem: str = ""
+    """Why it could not be asked at all, or not to the end."""
+
+
 class AllGone(Happening, frozen=True, kw_only=True):
     """The answer to `ClearLeftovers`: no process of the attempt is left."""
 
@@ -86,8 +97,8 @@ class Ticked(Happening, frozen=True, kw_only=True):
 
 
 AnyHappening = (
-    Started | CouldNotStart | Heard | RankExited | Sampled | OverMemory | Noted | AllGone | Ticked
-    | StopNow | SaveNow | LeaseNow | CompanyNow | GangIn
+    Started | CouldNotStart | Heard | RankExited | Sampled | OverMemory | Noted | ClientsTerminated | AllGone
+    | Ticked | StopNow | SaveNow | LeaseNow | CompanyNow | GangIn
 )  # fmt: skip
 
 # --- State machine -> edge -------------------------------------------------------------------------
@@ -108,6 +119,20 @@ class EndRanks(Effect, frozen=True, kw_only=True):
     """SIGTERM to the processes that we started and their groups; SIGKILL to everything if `force`."""
 
     force: bool
+
+
+class TerminateClients(Effect, frozen=True, kw_only=True):
+    """Have the MPS daemons take back what the attempt's processes hold, before anybody signals them; answer
+    `ClientsTerminated` within `timeout_s` and a little."""
+
+    timeout_s: float
+
+
+class DumpStacks(Effect, frozen=True, kw_only=True):
+    """Have every process write the stacks of its threads into its log, and go on; with `abort`, those that
+    could not are aborted, which writes them as well."""
+
+    abort: bool = False
 
 
 class Publish(Effect, frozen=True, kw_only=True):
@@ -131,4 +156,14 @@ class Finish(Effect, frozen=True, kw_only=True):
     result: Result
 
 
-AnyEffect = TellRank | EndRanks | Publish | TakeSample | ClearLeftovers | Finish | GangOut
+AnyEffect = (
+    TellRank
+    | EndRanks
+    | TerminateClients
+    | DumpStacks
+    | Publish
+    | TakeSample
+    | ClearLeftovers
+    | Finish
+    | GangOut
+)

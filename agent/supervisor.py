@@ -33,6 +33,7 @@ from cotenant.agent.environment import command_of, environment_of, needs_cuda_in
 from cotenant.agent.files import BadRecord, read_record, write_record
 from cotenant.agent.folder import CONTROL, JOB_SOCKET, LOGS, ORDER, RESULT, STATUS
 from cotenant.agent.folder import SUPERVISOR as SUPERVISOR_FILE
+from cotenant.agent.heir import leave_to_heir
 from cotenant.agent.identity import own_identity
 from cotenant.agent.launchers import NotLaunchable
 from cotenant.agent.leftovers import remove_short_folder
@@ -52,14 +53,17 @@ from cotenant.agent.ranks import (
     start,
 )
 from cotenant.agent.records import Order, RankOrder, Result
-from cotenant.agent.sampling import Sampler, host_oom_kills
+from cotenant.agent.sampling import Sampler, host_oom_kills, tree_of
+from cotenant.agent.stacks import abort_others, dump
 from cotenant.agent.supervision import Supervision
 from cotenant.agent.supervision_edge import (
     AllGone,
     AnyEffect,
     AnyHappening,
     ClearLeftovers,
+    ClientsTerminated,
     CouldNotStart,
+    DumpStacks,
     EndRanks,
     Finish,
     Heard,
@@ -71,8 +75,10 @@ from cotenant.agent.supervision_edge import (
     Started,
     TakeSample,
     TellRank,
+    TerminateClients,
     Ticked,
 )
+from cotenant.agent.termination import Termination, by_pipe
 from cotenant.agent.words import parse
 from cotenant.controller.wire.job import DATAGRAM_BYTES_MAX
 from cotenant.profiler.inplace import SAMPLE_PERIOD_S as INDICATOR_PERIOD_S
@@ -81,6 +87,7 @@ from cotenant.profiler.sources import MetricsSource, Sample
 SAMPLE_PERIOD_S: Final = 1.0
 PROFILE_SAMPLE_PERIOD_S: Final = INDICATOR_PERIOD_S
 CLEAR_PERIOD_S: Final = 0.1
+TERMINATION_PERIOD_S: Final = 0.05
 STUBBORN_S: Final = 10.0
 RETRY_S: Final = 5.0
 FAREWELL_S: Final = 2.0
@@ -94,7 +101,9 @@ EXIT_HAS_RUN: Final = 3
 class Supervisor:
     """The loop around one `Supervision`."""
 
-    def __init__(self, folder: Path, order: Order) -> None:
+    def __init__(self, folder: Path, order: Order, *, has_heir: bool = False) -> None:
+        """`has_heir`: it sees to the processes if we are killed; else they die with us."""
+        self._has_heir = has_heir
         self._folder = folder
         self._order = order
         self._cgroup = AttemptCgroup(order, folder)
@@ -108,6 +117,9 @@ class Supervisor:
         self._sample_s = inf
         self._clear_s = inf
         self._clearing_since_s = inf
+        self._termination: Termination | None = None
+        self._terminate_again_s: float | None = None
+        """Asked for anew while a round was under way: with this time limit."""
         self._result: Result | None = None
         self._result_s = inf
         self._is_over = False
@@ -189,7 +201,9 @@ class Supervisor:
         indices = cuda_indices(rank.cuda_uuids) if needs_cuda_indices(order) else ()
         env = environment_of(order, rank, socket_path, account_of(order.launch.uid), indices)
         try:
-            self._pids[rank.rank] = start(order, rank, argv, env, output.rank_end, self._cgroup)
+            dies = not self._has_heir
+            pid = start(order, rank, argv, env, output.rank_end, self._cgroup, dies_with_us=dies)
+            self._pids[rank.rank] = pid
         finally:
             output.hand_over()
         self._selector.register(output.fd, selectors.EVENT_READ, lambda: self._drain(rank.rank))
@@ -280,6 +294,8 @@ class Supervisor:
     def _wait_s(self) -> float:
         paused = [each.resume_s for each in self._outputs.values() if self._is_paused(each)]
         alarms = [self._supervision.next_alarm_s, self._sample_s, self._clear_s, self._result_s, *paused]
+        if self._termination is not None:
+            alarms.append(time.monotonic() + TERMINATION_PERIOD_S)
         return max(0.0, min(LONGEST_WAIT_S, min(alarms) - time.monotonic()))
 
     def _is_paused(self, output: Output) -> bool:
@@ -292,6 +308,8 @@ class Supervisor:
                 self._selector.register(output.fd, selectors.EVENT_READ, lambda rank=rank: self._drain(rank))
         if now_s >= self._sample_s:
             self._sample(now_s)
+        if self._termination is not None:
+            self._look_at_termination(self._termination, now_s)
         if now_s >= self._clear_s:
             self._clear(now_s)
         if now_s >= self._result_s:
@@ -318,6 +336,7 @@ class Supervisor:
                 cpu_s=sampler.cpu_s,
                 output_bytes=sum(each.bytes_seen for each in self._outputs.values()),
                 indicators=self._read_indicators() if is_profiling else None,
+                is_stopped=sampler.is_stopped,
                 others_mib=sampler.others_mib,
             )
         )
@@ -356,6 +375,11 @@ class Supervisor:
                 end_groups(list(self._pids.values()), signal.SIGKILL)
                 self._cgroup.kill(RANKS)
                 kill_children()
+            case TerminateClients(timeout_s=timeout_s):
+                self._terminate(timeout_s)
+            case DumpStacks(abort=abort):
+                pids = self._sampler.tree_pids() if self._sampler is not None else []
+                (abort_others if abort else dump)(pids)
             case Publish(status=status, keep=keep):
                 if keep:
                     self._keep(STATUS, status)
@@ -369,6 +393,27 @@ class Supervisor:
             case Finish(result=result):
                 self._result = result
                 self._write_result()
+
+    def _terminate(self, timeout_s: float) -> None:
+        """Ask the MPS daemons about every process of the attempt; `_look_at_termination` answers."""
+        if self._termination is not None:
+            self._terminate_again_s = timeout_s
+            return
+        trees = {rank: tree_of(pid) for rank, pid in self._pids.items()}
+        asked = by_pipe(self._order, trees, tree_of(os.getpid())[1:])
+        self._termination = Termination(asked, timeout_s, time.monotonic())
+        self._look_at_termination(self._termination, time.monotonic())
+
+    def _look_at_termination(self, termination: Termination, now_s: float) -> None:
+        outcomes = termination.poll(now_s)
+        if outcomes is None:
+            return
+        self._termination = None
+        if self._terminate_again_s is not None:
+            again_s, self._terminate_again_s = self._terminate_again_s, None
+            self._terminate(again_s)
+            return
+        self._handle(ClientsTerminated(outcomes=outcomes, problem=termination.problem))
 
     def _tell_rank(self, rank: int, data: bytes) -> None:
         try:
@@ -458,10 +503,20 @@ def main(arguments: list[str]) -> int:
     keep_files_to_ourselves()
     if os.getsid(0) != os.getpid():
         os.setsid()
-    become_subreaper()
     write_record(folder / SUPERVISOR_FILE, own_identity())
-    Supervisor(folder, order).run()
+    heir = _heir(folder) if order.mps else None
+    become_subreaper()
+    Supervisor(folder, order, has_heir=heir is not None).run()
     return 0
+
+
+def _heir(folder: Path) -> int | None:
+    """What keeps it waiting as long as it is open. Without one the processes die with us."""
+    try:
+        return leave_to_heir(folder)
+    except OSError as error:
+        print(f"no heir: {error}", file=sys.stderr, flush=True)
+        return None
 
 
 if __name__ == "__main__":

@@ -39,6 +39,8 @@ class Hello(RankWord, frozen=True, kw_only=True, tag=protocol.HELLO):
     """What differs."""
     turns: bool = False
     """It can be asked to use an s for a while."""
+    looks: bool = False
+    """It says where its training thread is when it is asked."""
     trials: bool = False
     """Also another one than was ordered, merely to measure it."""
     accumulates_note: Annotated[str, Meta(max_length=1000)] = ""
@@ -87,12 +89,20 @@ class Stretch(RankWord, frozen=True, kw_only=True, tag=protocol.STRETCH):
     memory_mib: Annotated[float, Meta(ge=0.0, le=1e9)] | None = None
 
 
+class Standing(RankWord, frozen=True, kw_only=True, tag=protocol.STANDING):
+    look: Count
+    place: Count
+    """Equal as long as the training thread has not moved."""
+
+
 class Failed(RankWord, frozen=True, kw_only=True, tag=protocol.FAILED):
     what: str
     error: str = ""
 
 
-AnyRankWord = Hello | FirstStep | Step | Saving | DurableSaid | Confirm | Stopped | Stretch | Failed
+AnyRankWord = (
+    Hello | FirstStep | Step | Saving | DurableSaid | Confirm | Stopped | Stretch | Standing | Failed
+)
 
 _decoder = msgspec.json.Decoder(AnyRankWord)
 
@@ -130,6 +140,11 @@ class ToRank(msgspec.Struct, frozen=True, kw_only=True):
     s: int = 1
     until: int = 0
     """Only with `accumulate`: s, and the step at which the turn ends."""
+
+
+def look(number: int) -> bytes:
+    """The question where the training thread is."""
+    return msgspec.json.encode({"v": protocol.PROTOCOL_VERSION, "m": protocol.LOOK, "look": number})
 
 
 _NAMES: dict[Kind, str] = {

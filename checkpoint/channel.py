@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from cotenant.checkpoint import protocol
 from cotenant.checkpoint.agreement import Agreement, Confirm, Verdict
+from cotenant.checkpoint.standing import place_of
 
 URGENT_S: Final = 2.0
 PATH_BYTES_MAX: Final = 107
@@ -36,6 +37,8 @@ class Channel:
         self._supervisor = str(supervisor)
         self._address = supervisor.parent / f"rank-{rank}.sock"
         self._rank = rank
+        self._training = threading.get_ident()
+        """The thread that makes steps."""
         self._agreement = agreement
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -93,6 +96,7 @@ class Channel:
     def arrive(self, step: int) -> Verdict:
         """The step boundary: what the supervisors have agreed for this step."""
         agreement = self._agreement
+        self._training = threading.get_ident()
         with self._lock:
             agreement.completed = step
             if step < agreement.attention_step:
@@ -142,7 +146,7 @@ class Channel:
                 break
             order = protocol.decode(data)
             if order is None:
-                self.bad += 1
+                self._look(data)
                 continue
             with self._changed:
                 answer = self._agreement.receive(order)
@@ -150,6 +154,14 @@ class Channel:
             if answer is not None:
                 self._confirm([answer])
         self._in.close()
+
+    def _look(self, data: bytes) -> None:
+        """Say where training is, if that is what is asked."""
+        look = protocol.look_in(data)
+        if look is None:
+            self.bad += 1
+        else:
+            self.report(protocol.STANDING, look=look, place=place_of(self._training))
 
     def _confirm(self, answers: list[Confirm]) -> None:
         for answer in answers:

@@ -26,6 +26,8 @@ ENV_RESUME: Final = "COTENANT_RESUME"
 ENV_MEMORY_FRACTION: Final = "COTENANT_MEMORY_FRACTION"
 ENV_TRIALS: Final = "COTENANT_TRIALS"
 ENV_ZERO_CODE: Final = "COTENANT_ZERO_CODE"
+ENV_STACKS_SIGNAL: Final = "COTENANT_STACKS_SIGNAL"
+ENV_COLLECTIVE_SCALE: Final = "COTENANT_COLLECTIVE_SCALE"
 
 DATAGRAM_BYTES_MAX: Final = 4096
 DECISION_TIMEOUT_S: Final = 30.0
@@ -39,18 +41,20 @@ DURABLE: Final = "durable"
 CONFIRM: Final = "confirm"
 STOPPED: Final = "stopped"
 STRETCH: Final = "stretch"
+STANDING: Final = "standing"
 FAILED: Final = "failed"
 
 STOP_AT: Final = "stop_at"
 SAVE_AT: Final = "save_at"
 ACCUMULATE_AT: Final = "accumulate_at"
+LOOK: Final = "look"
 
 PHASE_PROPOSE: Final = "propose"
 PHASE_COMMIT: Final = "commit"
 PHASE_WITHDRAW: Final = "withdraw"
 
-FROM_RANK: Final = (HELLO, FIRST_STEP, STEP, SAVING, DURABLE, CONFIRM, STOPPED, STRETCH, FAILED)
-TO_RANK: Final = (STOP_AT, SAVE_AT, ACCUMULATE_AT)
+FROM_RANK: Final = (HELLO, FIRST_STEP, STEP, SAVING, DURABLE, CONFIRM, STOPPED, STRETCH, STANDING, FAILED)
+TO_RANK: Final = (STOP_AT, SAVE_AT, ACCUMULATE_AT, LOOK)
 PHASES: Final = (PHASE_PROPOSE, PHASE_COMMIT, PHASE_WITHDRAW)
 
 MANIFEST_VERSION: Final = 1
@@ -112,6 +116,17 @@ def decode(data: bytes) -> Order | None:
         return None
     turn = (int(s), int(until)) if kind == ACCUMULATE_AT else (1, 0)
     return Order(str(kind), int(str(proposal)), int(str(step)), str(phase), *turn)
+
+
+def look_in(data: bytes) -> int | None:
+    """The number of the look that a datagram asks for; None if it asks for none."""
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(message, dict) or message.get("m") != LOOK or not _whole(message.get("v"), 1):
+        return None
+    return int(message["look"]) if _whole(message.get("look"), 0) else None
 
 
 def _whole(value: object, least: int) -> bool:

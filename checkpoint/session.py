@@ -397,7 +397,7 @@ class Session:
         self._agreement.completed = self.step
         fields: dict[str, Any] = {"world_size": self._env.world_size, "step": self.step}
         is_open = channel.open()
-        fields["turns"] = is_open
+        fields["turns"] = fields["looks"] = is_open
         # In a script that knows nothing of us, a later batch that cannot be split is an error: that is not
         # risked for a mere measurement.
         fields["trials"] = is_open and (accumulates is None or not self._env.zero_code)

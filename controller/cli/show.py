@@ -233,8 +233,15 @@ def _limits(spec: JobSpec) -> str:
         f"features {', '.join(spec.features)}" if spec.features else "",
         "sharing never" if spec.share == "never" else "",
         f"{spec.retries} retries" if spec.retries else "",
+        _watchdog(spec.launch.watchdog_s),
     ]
     return "".join(f", {part}" for part in parts if part)
+
+
+def _watchdog(declared_s: float | None) -> str:
+    if declared_s is None:
+        return ""
+    return f"watchdog {duration(declared_s)}" if declared_s > 0 else "watchdog off"
 
 
 def attempt_columns(wall: Wall) -> tuple[Column, ...]:

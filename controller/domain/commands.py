@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
@@ -47,6 +49,8 @@ class StartAttempt(Command, frozen=True, kw_only=True, tag="StartAttempt"):
     """T_prof: how long it is profiled in place while it runs alone; 0 = not at all."""
     name: str = ""
     user: str = ""
+    job_class: Literal["", "hp", "spot"] = ""
+    """Decides the priority of an MPS client; empty: an older controller does not say, normal priority."""
 
 
 class StopAttempt(Command, frozen=True, kw_only=True, tag="StopAttempt"):

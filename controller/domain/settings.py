@@ -84,10 +84,22 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Per rank and attempt; beyond it the middle is cut, with a marker."""
     start_deadline_s: float = 1800.0
     """From launch to first step; a job that hangs at start is ended with a clear reason."""
+    watchdog_floor_s: float = 600.0
+    """A job that makes no optimizer step for this long, and for `watchdog_multiple` usual ones, and does
+    nothing else either, hangs: its stacks go to its log and it is started again. 0 = off."""
+    watchdog_multiple: float = 20.0
+    """How many usual steps fit into the silence of a job that hangs."""
     shared_account: bool = False
     """Unprivileged agent: also run other users' jobs under its own uid. Unsafe; `doctor` says so."""
     prune_after_days: float = 14.0
     """Logs and records of ended attempts are removed after this."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.watchdog_floor_s < 1e9 and 1 <= self.watchdog_multiple < 1e6):
+            raise ValueError(
+                "agent.watchdog_floor_s must be 0 (off) or seconds, agent.watchdog_multiple at least 1, got "
+                f"{self.watchdog_floor_s} and {self.watchdog_multiple}"
+            )
 
 
 class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -73,4 +73,5 @@ def start_commands(
             profile_s=config.profile_s if is_profiled(job, shared) else 0.0,
             name=job.spec.name,
             user=job.spec.user,
+            job_class=job.spec.job_class,
         )

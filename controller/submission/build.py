@@ -92,6 +92,7 @@ def submission(
         gid=os.getgid(),
         groups=tuple(sorted(os.getgroups())),
         zero_code=_zero_code(values),
+        watchdog_s=values.get("watchdog"),
     )
     path = {**environment.open}.get("PATH", os.defpath)
     spec = _spec(values, launch, code_sha256(source.argv, Path(launch.workdir), path))

@@ -81,6 +81,14 @@ def tri_state(text: str) -> bool | None:
     return None if text.strip().lower() == "auto" else yes_or_no(text)
 
 
+def watchdog_s(text: str) -> float | None:
+    """None for the host's own rule, 0 for never."""
+    word = text.strip().lower()
+    if word == "auto":
+        return None
+    return 0.0 if word in ("off", "never") else duration_s(text)
+
+
 def name(text: str) -> str:
     if not 0 < len(text) <= 128 or not text.isprintable():
         raise ValueError(f"must be 1 to 128 printable characters, got {text[:140]!r}")
@@ -187,6 +195,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "auto|never|full|FILE",
         profile,
         "measure it in place (auto), never, with the full series first, or take a profile from a JSON file",
+    ),
+    Option(
+        "watchdog",
+        "auto|off|TIME",
+        watchdog_s,
+        "how long it may make no step and stand still before it is taken to hang",
     ),
     Option("resumable", "yes|no|auto", tri_state, "whether it can resume (default: ask the job)"),
 )

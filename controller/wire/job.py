@@ -51,6 +51,12 @@ would not be exact is then not accumulated, instead of being an error."""
 ENV_ZERO_CODE: Final = "COTENANT_ZERO_CODE"
 """Optional: what the hook does for scripts without our libraries: `accumulate`, `mean`, `checkpoint`."""
 
+ENV_STACKS_SIGNAL: Final = "COTENANT_STACKS_SIGNAL"
+"""Optional: the number of a signal at which a process writes the stacks of its threads to stderr and goes
+on."""
+ENV_COLLECTIVE_SCALE: Final = "COTENANT_COLLECTIVE_SCALE"
+"""Optional: times torch's own default time limits of process groups, for groups made without one."""
+
 ENVIRONMENT: Final = (
     ENV_PROTOCOL,
     ENV_JOB,
@@ -64,6 +70,8 @@ ENVIRONMENT: Final = (
     ENV_MEMORY_FRACTION,
     ENV_TRIALS,
     ENV_ZERO_CODE,
+    ENV_STACKS_SIGNAL,
+    ENV_COLLECTIVE_SCALE,
 )
 
 DATAGRAM_BYTES_MAX: Final = 4096
@@ -76,7 +84,7 @@ HELLO: Final = "hello"
 """{world_size, resumable: bool, accumulates: bool, step}: the library is in use; `step` was resumed from.
 Optional: resumed_from (directory), exact: bool, note (what differs), accumulates_note and resumable_note (why
 it cannot), turns: bool (it understands `accumulate_at`), trials: bool (an s may be tried merely to measure
-it)."""
+it), looks: bool (it answers `look`)."""
 FIRST_STEP: Final = "first_step"
 """{step}: the first optimizer step of this attempt is done."""
 STEP: Final = "step"
@@ -89,6 +97,9 @@ CONFIRM: Final = "confirm"
 """{proposal, step, ok}: the answer to a proposal; `step` is the rank's own."""
 STOPPED: Final = "stopped"
 """{step}: this rank reached the agreed stop step, its state is durable, and it exits next."""
+STANDING: Final = "standing"
+"""{look, place}: the answer to a look; `place` is a number that stands for where the training thread is,
+equal as long as it has not moved."""
 STRETCH: Final = "stretch"
 """{first, step, s, memory_mib: float | null}: the steps after `first` up to `step` are over, between two
 agreed turns of s; `memory_mib` is this process's own peak in them (resident; on a CUDA device what it takes
@@ -105,12 +116,15 @@ ACCUMULATE_AT: Final = "accumulate_at"
 """{proposal, step, phase, s, until}: after `step` completed steps use s, after `until` the ordered s
 again."""
 
+LOOK: Final = "look"
+"""{look}: say where your training thread is. Not a step of any agreement; needs no answer."""
+
 PHASE_PROPOSE: Final = "propose"
 PHASE_COMMIT: Final = "commit"
 PHASE_WITHDRAW: Final = "withdraw"
 
-FROM_RANK: Final = (HELLO, FIRST_STEP, STEP, SAVING, DURABLE, CONFIRM, STOPPED, STRETCH, FAILED)
-TO_RANK: Final = (STOP_AT, SAVE_AT, ACCUMULATE_AT)
+FROM_RANK: Final = (HELLO, FIRST_STEP, STEP, SAVING, DURABLE, CONFIRM, STOPPED, STRETCH, STANDING, FAILED)
+TO_RANK: Final = (STOP_AT, SAVE_AT, ACCUMULATE_AT, LOOK)
 
 MANIFEST_VERSION: Final = 1
 MANIFEST_NAME: Final = "manifest.json"

@@ -1,9 +1,9 @@
-"""Imported by every Python interpreter of a job that asked for it, before the script: the zero-code hook.
+"""Imported by every Python interpreter of a job, before the script: stacks on demand, time limits, zero code.
 
-Rule: a process that never imports torch must not notice. This file is standard library only, imports nothing
-of ours before torch is there, runs the `sitecustomize` that it hides, and lets no error of its own reach the
-script. The script is started by the user's own command, so arguments, `__main__` and tracebacks
-are Python's.
+Rule: each part does nothing unless its variable is there. A process that never imports torch must not
+notice. This file is standard library only, imports nothing of ours before torch is there, runs the
+`sitecustomize` that it hides, and lets no error of its own reach the script. The script is started by the
+user's own command, so arguments, `__main__` and tracebacks are Python's.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from typing import Any
 
 ENV_ZERO_CODE = "COTENANT_ZERO_CODE"
 """Which parts are wanted: `accumulate`, `checkpoint`, with commas."""
+ENV_STACKS_SIGNAL = "COTENANT_STACKS_SIGNAL"
+"""The number of a signal at which this process writes the stacks of all its threads to stderr and goes on."""
+ENV_COLLECTIVE_SCALE = "COTENANT_COLLECTIVE_SCALE"
+"""Times torch's own time limits for collectives, where a process group is made without one."""
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -75,6 +79,34 @@ def _torch_is_there(startup: Startup, wanted: list[str]) -> Any:
     return begin
 
 
+def _take_stacks_signal(number: str) -> None:
+    """In C, so that it also works while the main thread waits in a collective. A script that wants the
+    signal for itself replaces this. Children that are forked (data loaders) have it as well."""
+    if sys.__stderr__ is None:
+        return
+    try:
+        import faulthandler
+
+        faulthandler.register(int(number), file=sys.__stderr__, all_threads=True, chain=False)
+    except (ImportError, AttributeError, ValueError, RuntimeError, OSError):
+        return  # no such signal here: the supervisor sees that it is not caught
+
+
+def _scale_time_limits(scale: str) -> Any:
+    """Process groups whose script names no time limit get torch's default for the backend, times `scale`."""
+
+    def begin(c10d: Any) -> None:
+        default = getattr(c10d, "_get_default_timeout", None)
+        try:
+            factor = float(scale)
+        except ValueError:
+            return
+        if default is not None and 1.0 <= factor <= 1000.0:
+            c10d._get_default_timeout = lambda backend: default(backend) * factor
+
+    return begin
+
+
 def _run_hidden() -> None:
     """The environment's own `sitecustomize`, which this file stands in front of."""
     rest = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != HERE]
@@ -87,11 +119,18 @@ def _run_hidden() -> None:
 
 
 def _main() -> None:
-    wanted = [part for part in os.environ.get(ENV_ZERO_CODE, "").split(",") if part]
+    env = os.environ
+    if env.get(ENV_STACKS_SIGNAL):
+        _take_stacks_signal(env[ENV_STACKS_SIGNAL])
+    wanted = [part for part in env.get(ENV_ZERO_CODE, "").split(",") if part]
+    scale = env.get(ENV_COLLECTIVE_SCALE, "")
+    startup = Startup()
+    if scale:
+        startup.when_imported("torch.distributed.distributed_c10d", _scale_time_limits(scale))
     if wanted:
-        startup = Startup()
-        sys.meta_path.insert(0, startup)
         startup.when_imported("torch", _torch_is_there(startup, wanted))
+    if scale or wanted:
+        sys.meta_path.insert(0, startup)
     _run_hidden()
 
 

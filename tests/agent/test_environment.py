@@ -68,7 +68,7 @@ def test_a_job_that_asks_for_the_hook_gets_it_first_on_its_path() -> None:
     assert env["PYTHONPATH"] == "/state/jobside/cotenant/gradaccum/startup:/state/jobside:/mine"
     assert env["COTENANT_ZERO_CODE"] == "accumulate,mean"
     assert "COTENANT_ZERO_CODE" not in env_of(order_of())
-    assert env_of(order_of())["PYTHONPATH"] == "/state/jobside"
+    assert env_of(order_of())["PYTHONPATH"] == "/state/jobside/cotenant/gradaccum/startup:/state/jobside"
 
 
 def test_a_worker_knows_its_place() -> None:
@@ -97,6 +97,8 @@ def test_the_protocols_variables() -> None:
         protocol.ENV_RESUME: None,
         protocol.ENV_TRIALS: None,
         protocol.ENV_ZERO_CODE: None,
+        protocol.ENV_STACKS_SIGNAL: None,
+        protocol.ENV_COLLECTIVE_SCALE: None,
     }
     assert protocol.ENV_SUB_BATCH not in env_of(order_of())
 
@@ -162,9 +164,10 @@ def test_a_launcher_that_needs_numbers_gets_them_in_the_drivers_order() -> None:
 
 
 def test_our_libraries_come_first_on_the_python_path() -> None:
-    assert env_of(order_of())["PYTHONPATH"] == "/state/jobside"
+    assert env_of(order_of())["PYTHONPATH"] == "/state/jobside/cotenant/gradaccum/startup:/state/jobside"
     own = order_of(launch=launch("x", env={"PYTHONPATH": "/home/ada/src:/b"}))
-    assert env_of(own)["PYTHONPATH"] == "/state/jobside:/home/ada/src:/b"
+    startup = "/state/jobside/cotenant/gradaccum/startup"
+    assert env_of(own)["PYTHONPATH"] == f"{startup}:/state/jobside:/home/ada/src:/b"
 
 
 def test_the_network_interface() -> None:

@@ -768,9 +768,9 @@ def test_a_profiled_jobs_supervisor_hears_of_company_before_the_newcomer_starts_
     assert told(CompanyNow, agent.say(EndCame(result=result("8")))) == [CompanyNow(alone=True)]
 
 
-def test_nobody_else_is_told_of_company() -> None:
+def test_any_other_jobs_supervisor_hears_of_it_as_well_but_only_of_company_on_its_own_devices() -> None:
     agent = running()
-    assert told(CompanyNow, agent.obey(start("8", command=2))) == []
+    assert told(CompanyNow, agent.obey(start("8", command=2))) == [CompanyNow(alone=False)]
     other = GangMember(host_id=HOST, devices=(DeviceId("h1/cpu1"),), first_rank=0)
     agent = welcomed()
     agent.obey(start(profile_s=60.0))

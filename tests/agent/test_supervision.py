@@ -11,17 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.agent.channel import LeaseNow, SaveNow, StopNow
+from cotenant.agent.departure import KILL_GRACE_S
 from cotenant.agent.ends import StartProblem
 from cotenant.agent.records import Order, RankOrder, Result
-from cotenant.agent.supervision import (
-    KILL_GRACE_S,
-    LINGER_S,
-    LOADING_GRACE_S,
-    PEER_GRACE_S,
-    PLAIN_GRACE_S,
-    SAVE_RETRY_S,
-    Supervision,
-)
+from cotenant.agent.stopping import LOADING_GRACE_S, PLAIN_GRACE_S, SAVE_RETRY_S
+from cotenant.agent.supervision import LINGER_S, PEER_GRACE_S, Supervision
 from cotenant.agent.supervision_edge import (
     AllGone,
     AnyEffect,

@@ -26,6 +26,7 @@ def test_every_word_of_the_protocol_is_understood() -> None:
         protocol.CONFIRM: {"proposal": 1, "step": 3, "ok": True},
         protocol.STOPPED: {"step": 3},
         protocol.STRETCH: {"first": 1, "step": 3, "s": 2, "memory_mib": None},
+        protocol.STANDING: {"look": 3, "place": 2**32 - 1},
         protocol.FAILED: {"what": "save", "error": "No space left on device"},
     }
     assert set(fields) == set(protocol.FROM_RANK)

@@ -186,3 +186,36 @@ def test_hello_of_a_script_without_gradaccum_does_not_accumulate(
 ) -> None:
     monkeypatch.delitem(__import__("sys").modules, "cotenant.gradaccum", raising=False)
     assert introduced(boss, monkeypatch, None)["accumulates"] is False
+
+
+def look(boss: Supervisor, number: int) -> int:
+    boss.tell("look", look=number)
+    place: int = boss.wait_for("standing", look=number)[0]["place"]
+    return place
+
+
+def test_a_look_is_answered_with_the_same_place_as_long_as_training_waits_there(
+    boss: Supervisor, rank: Channel
+) -> None:
+    """The thread that makes steps is meant, whichever it is."""
+    propose(boss, 5)
+    waiting, _ = in_thread(lambda: rank.arrive(5))
+    first = look(boss, 1)
+    while (second := look(boss, 2)) != (third := look(boss, 3)):  # Until it has come to its waiting place.
+        first = second
+    assert first and second == third == look(boss, 4)
+    boss.tell("stop_at", proposal=1, step=5, phase="commit")
+    waiting.join(20)
+    assert look(boss, 5) == 0, "that thread is gone"
+    rank.arrive(6)
+    assert look(boss, 6) not in (0, second)
+    assert rank.bad == 0
+
+
+@pytest.mark.parametrize("fields", [{}, {"look": -1}, {"look": "x"}, {"look": 2**60}, {"look": True}])
+def test_a_look_that_makes_no_sense_is_counted(
+    boss: Supervisor, rank: Channel, fields: dict[str, object]
+) -> None:
+    boss.tell("look", **fields)
+    look(boss, 7)
+    assert rank.bad == 1

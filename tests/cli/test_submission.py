@@ -72,6 +72,7 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
         batch_size="64", iterations="100", share="never", gpu_type="NVIDIA-H200", constraint="nvlink,ib",
         workdir=str(tmp_path), output="out-%j.txt", retries="2", env="A=1", after="3,any:4_1", launch="host",
         hold="yes", profile=str(measured), resumable="yes", accumulate="mean", checkpoint="auto",
+        watchdog="90s",
         **{"class": "hp"},
     )  # fmt: skip
     assert (spec.gpus_min, spec.gpus_max, spec.nodes) == (4, 4, 2)
@@ -90,11 +91,12 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
     launch = spec.launch
     assert (launch.workdir, launch.output, launch.mode) == (str(tmp_path), f"{tmp_path}/out-%j.txt", "host")
     assert launch.env["A"] == "1"
+    assert launch.watchdog_s == 90
     assert launch.zero_code == ("checkpoint",), "a job that never shares is never split"
     assert set(BY_KEY) - {"array", "export"} == {
         "gpus", "nodes", "time", "expect", "mem", "cpus", "host_mem", "name", "batch_size", "iterations",
         "share", "class", "gpu_type", "constraint", "workdir", "output", "retries", "env", "after", "launch",
-        "hold", "profile", "resumable", "accumulate", "checkpoint",
+        "hold", "profile", "resumable", "accumulate", "checkpoint", "watchdog",
     }, "a new option needs its line here"  # fmt: skip
 
 
@@ -119,7 +121,14 @@ def test_the_hook_is_asked_for_where_it_can_be_of_use(
     assert spec_of(tmp_path, *PYTHON, **given).launch.zero_code == words
 
 
+@pytest.mark.parametrize(("given", "seconds"), [("auto", None), ("off", 0.0), ("Never", 0.0), ("2h", 7200.0)])
+def test_the_watchdog_is_declared_or_switched_off(tmp_path: Path, given: str, seconds: float | None) -> None:
+    assert spec_of(tmp_path, *PYTHON, watchdog=given).launch.watchdog_s == seconds
+    assert spec_of(tmp_path, *PYTHON).launch.watchdog_s is None
+
+
 WRONG_FLAGS = {
+    "a watchdog of no length": ("watchdog", "0s", "must be above 0"),
     "no GPUs": ("gpus", "0", "--gpus must be at least 1"),
     "fewer than no GPUs": ("gpus", "-2", "--gpus must be at least 1"),
     "too many GPUs": ("gpus", "99999999999", "at most"),

@@ -132,7 +132,12 @@ def engine_parts() -> tuple[str, ...]:
 
 ENGINE = engine_parts()
 WORKLOADS = f"{CONTROLLER}.demo.workloads"
-AGENT_PURE = ("cotenant.agent.state", "cotenant.agent.supervision")
+# fmt: off
+AGENT_PURE = tuple(f"cotenant.agent.{name}" for name in (
+    "state", "supervision", "departure", "stopping", "lease_limit", "start_limit", "watchdog", "conclusion",
+    "held", "nccl",
+))
+# fmt: on
 PURE = (DOMAIN, *ENGINE, POLICIES, *AGENT_PURE)
 JOB_SIDE = ("cotenant.checkpoint", "cotenant.gradaccum")
 

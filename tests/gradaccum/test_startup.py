@@ -1,0 +1,120 @@
+"""What every Python process of a job runs first: stacks on demand, and longer time limits where GPUs are
+shared."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cotenant.agent import stacks
+from cotenant.agent.environment import STACKS_SIGNAL
+from cotenant.controller.wire import job
+from cotenant.gradaccum.launch import STARTUP
+
+WAITS = """
+import sys, threading
+def where_it_waits():
+    print("here", flush=True)
+    sys.stdin.read(1)
+def beside():
+    threading.Event().wait()
+threading.Thread(target=beside, daemon=True).start()
+where_it_waits()
+print("went on", flush=True)
+"""
+GROUPS = """
+import datetime, tempfile, torch, torch.distributed as dist
+def limit_s(**given):
+    store = dist.FileStore(tempfile.mktemp(), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1, **given)
+    own = dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout
+    made = dist.new_group([0])._get_backend(torch.device("cpu")).options._timeout
+    dist.destroy_process_group()
+    return [own.total_seconds(), made.total_seconds()]
+print(limit_s(), limit_s(timeout=datetime.timedelta(seconds=77))[0])
+"""
+
+
+def environment(**words: str) -> dict[str, str]:
+    path = os.pathsep.join([str(STARTUP), *(each for each in sys.path if each)])
+    return {**os.environ, "PYTHONPATH": path, **words}
+
+
+@contextmanager
+def waiting(**words: str) -> Iterator[subprocess.Popen[str]]:
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITS],
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        env=environment(**words),
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "here\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_process_that_waits_shows_the_stacks_of_all_its_threads_and_goes_on() -> None:
+    with waiting(**{job.ENV_STACKS_SIGNAL: str(STACKS_SIGNAL)}) as process:
+        assert stacks.dump([process.pid, process.pid]) == [process.pid] * 2
+        out, err = process.communicate("x", timeout=60)
+    assert (out, process.returncode) == ("went on\n", 0)
+    assert "where_it_waits" in err and "in beside" in err
+
+
+@pytest.mark.parametrize("number", ["", "0", "9", "99999", "x"])
+def test_a_signal_that_cannot_be_taken_is_never_sent(number: str) -> None:
+    with waiting(**{job.ENV_STACKS_SIGNAL: number}) as process:
+        assert stacks.dump([process.pid]) == []
+        out, err = process.communicate("x", timeout=60)
+    assert (out, err, process.returncode) == ("went on\n", "", 0)
+
+
+def test_who_cannot_show_its_stacks_is_aborted_only_if_it_shows_them_then() -> None:
+    with waiting() as plain:
+        assert stacks.abort_others([plain.pid]) == []
+        assert plain.communicate("x", timeout=60)[0] == "went on\n"
+    with waiting(PYTHONFAULTHANDLER="1") as handled:
+        assert stacks.abort_others([handled.pid]) == [handled.pid]
+        _, err = handled.communicate("x", timeout=60)
+        assert handled.returncode == -signal.SIGABRT and "where_it_waits" in err
+    with waiting(PYTHONFAULTHANDLER="1", **{job.ENV_STACKS_SIGNAL: str(STACKS_SIGNAL)}) as able:
+        assert stacks.abort_others([able.pid]) == [], "it has shown them already"
+        assert able.communicate("x", timeout=60)[0] == "went on\n"
+
+
+def test_a_program_that_is_no_python_and_one_that_is_gone_are_left_alone() -> None:
+    sleeping = subprocess.Popen(["sleep", "1000"])
+    try:
+        assert stacks.dump([sleeping.pid]) == stacks.abort_others([sleeping.pid]) == []
+        assert sleeping.poll() is None
+    finally:
+        sleeping.kill()
+        sleeping.wait()
+    assert stacks.dump([sleeping.pid]) == []
+    assert not stacks.catches(sleeping.pid, STACKS_SIGNAL)
+
+
+def test_process_groups_get_their_default_time_limit_times_the_scale_unless_the_script_names_one(
+    tmp_path: Path,
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", GROUPS],
+        env=environment(**{job.ENV_COLLECTIVE_SCALE: "2.0"}, TMPDIR=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.stdout == "[3600.0, 3600.0] 77.0\n", ran.stderr
