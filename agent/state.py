@@ -28,6 +28,7 @@ from cotenant.agent.edge import (
     EndCame,
     Found,
     GangSaid,
+    GpuFault,
     Halt,
     Heard,
     Keep,
@@ -113,7 +114,7 @@ class AgentState:
             case StatusCame(status=status):
                 self._roster.status(status, now_s)
             case EndCame(result=result):
-                self._roster.ended(result)
+                self._roster.ended(result, now_s)
             case SupervisorGone():
                 self._roster.supervisor_gone(event)
             case StartFailed():
@@ -124,6 +125,8 @@ class AgentState:
                 self._roster.disconnected((event.job_id, event.attempt))
             case GangSaid():
                 self._gang_said(event)
+            case GpuFault():
+                self._roster.faulted(event, now_s)
             case DevicesChanged(devices=devices):
                 self._devices(devices, now_s)
             case Booted(found=found):
@@ -159,7 +162,7 @@ class AgentState:
         self._prune_at_s = now_s + pruning.PERIOD_S
         for filler in list(self.memory.gaps()):
             self._out.keep(filler)
-        self._roster.recover(found)
+        self._roster.recover(found, now_s)
         self.standing.greet_again(now_s)
         self._greet(now_s)
 

@@ -504,6 +504,7 @@ class Supervision:
                     step=status.step,
                     workdir_missing=verdict.workdir_missing,
                     out_of_memory=verdict.out_of_memory,
+                    cuda_fault=verdict.cuda_fault,
                     durable=status.durable,
                     first_step=status.first_step,
                     resumable=status.resumable,
