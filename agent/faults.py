@@ -1,8 +1,8 @@
 """Who ends with a fault of a GPU, in which role, and what is said of it. Pure.
 
-Rule: a fault is written into the attempt's record before anybody is told to end, so that the end is told right
-even by an agent that was started meanwhile. A program is only blamed where it was alone, or where its process
-is known; where several were on the device and nobody knows which, each is a suspect.
+Rule: a fault is written into the attempt's record before anybody is told to end, so that the end is told
+right even by an agent that was started meanwhile. A program is only blamed where it was alone, or where its
+process is known; where several were on the device and nobody knows which, each is a suspect.
 
     alone on the device          culprit, and a failure of the user's: nobody else can have caused it
     its process is the cause     culprit; others were hurt, so it is not counted as a failure of the user's
@@ -24,14 +24,14 @@ from cotenant.agent.records import Result
 from cotenant.controller.domain.events import GpuFaultRole
 
 CONTAINED_S: Final = 60.0
-"""A process that dies so soon after an error on its device, of which it is not known whose it was, made it."""
+"""A process that dies so soon after an error on its device, of which nobody knows whose it was, made it."""
 _GRAVITY: Final[tuple[GpuFaultRole, ...]] = ("", "suspect", "hit", "culprit", "device")
 """A later word about the same fault knows more, never less."""
 
 
 def struck(attempt: Attempt, fault: GpuFault, company: Collection[Key], where: str) -> Attempt | None:
-    """The attempt's record after a fault; None if it says nothing new. `company`: the attempts that shared the
-    device then, without this one."""
+    """The attempt's record after a fault; None if it says nothing new. `company`: the other attempts on the
+    device then."""
     role = role_of(attempt.key, fault, company)
     before = attempt.fault
     if before is not None and _GRAVITY.index(role) <= _GRAVITY.index(before.role):
@@ -83,7 +83,7 @@ _WORDS: Final[dict[str, str]] = {
 
 
 def contained(result: Result, fault: Fault) -> Result:
-    """An attempt that died by itself just after an error which stays in one process: the error was its own."""
+    """An attempt that died by itself just after an error which stays in one process: it was its own."""
     if result.outcome != "user-failed" or not result.cuda_fault:
         return result
     return msgspec.structs.replace(

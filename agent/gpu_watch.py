@@ -1,7 +1,7 @@
 """The GPUs of this host, watched: what the watchers say becomes faults for the state machine and an offer.
 
-Rule: everything is decided in `health.py`; here its inputs are carried to it, its answers away, and its marks to
-disk. Marks are worth something only until the next boot: a file with another boot's id is thrown away.
+Rule: everything is decided in `health.py`; here its inputs are carried to it, its answers away, and its marks
+to disk. Marks are worth something only until the next boot: a file with another boot's id is thrown away.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class GpuWatch:
         look_around: Callable[[], tuple[AgentConfig, Sequence[Attempt]]],
         log: Log,
     ) -> None:
-        """Begin to watch. `post` takes faults; `changed` is called when a device's condition may have changed;
+        """Begin to watch. `post` takes faults; `changed` is called when a device's condition has changed;
         `look_around` gives the agent's configuration and its running attempts."""
         self._post, self._changed, self._look_around, self._log = post, changed, look_around, log
         if self.health.uuids:

@@ -1,8 +1,8 @@
 """What is known of this host's GPUs, and what follows from it for each: pure.
 
 Rule: `Health` takes in what the watchers say and tells, when asked, which devices may get work and why not.
-It ends nobody: a fault goes to the agent's state machine as a `GpuFault`. What is remembered over a restart of
-the agent are the `marks`; nothing else in here may matter for longer than this process lives.
+It ends nobody: a fault goes to the agent's state machine as a `GpuFault`. What is remembered over a restart
+of the agent are the `marks`; nothing else in here may matter for longer than this process lives.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cotenant.controller.domain.cluster import DeviceState
 
 Foreign = Literal["avoid", "ignore"]
 HELD_LOOKS: Final = 2
-"""So many looks in a row must see memory held: between the end of a process and its memory's there is time."""
+"""So many looks in a row must see memory held: it goes a little later than its process."""
 HIDDEN_LOOKS: Final = 2
 """Likewise: one that cannot be seen may just have ended."""
 LEAVE_GRACE_S: Final = 3.0

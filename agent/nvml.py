@@ -24,7 +24,7 @@ from cotenant.agent.nvml_calls import (
 )
 
 IDLE_MIB_MAX: Final = 2048
-"""More than this on a GPU that nobody seems to use is held by somebody who cannot be seen, not the driver's."""
+"""More than this on a GPU that nobody seems to use is held by somebody who cannot be seen."""
 
 
 def probe(pynvml: ModuleType) -> Probe:

@@ -5,6 +5,7 @@ Rule: only a child process calls these, for any of them may never come back.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -46,10 +47,8 @@ def compute_processes(pynvml: ModuleType, handle: Any) -> list[Used]:
         NVMLError: the driver does not say who computes.
     """
     found = _used(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
-    try:
+    with suppress(pynvml.NVMLError, AttributeError):
         found += _used(pynvml.nvmlDeviceGetMPSComputeRunningProcesses(handle))
-    except (pynvml.NVMLError, AttributeError):
-        pass
     return list({each.pid: each for each in found}.values())
 
 

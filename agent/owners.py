@@ -1,8 +1,8 @@
 """Whose a process on a GPU is: a job's of ours, our MPS server's, or somebody else's.
 
-Rule: the same proof as in `leftovers.py`. The environment names the attempt and its own socket, and the socket
-must be the one that this agent's folder has for it; else the session must be one that a supervisor of ours
-led. Reading another process's environment can block on it, so only the watcher child asks here.
+Rule: the same proof as in `leftovers.py`. The environment names the attempt and its own socket, and the
+socket must be the one that this agent's folder has for it; else the session must be one that a supervisor of
+ours led. Reading another process's environment can block on it, so only the watcher child asks here.
 """
 
 from __future__ import annotations

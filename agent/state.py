@@ -37,6 +37,7 @@ from cotenant.agent.edge import (
     StatusCame,
     SupervisorGone,
     Ticked,
+    Trust,
 )
 from cotenant.agent.memory import Attempt, Bound, Confirmed, Forgotten, Memory, Obeyed, Renumbered, Reset
 from cotenant.agent.outbox import Outbox
@@ -49,6 +50,7 @@ from cotenant.controller.domain.commands import (
     SaveAttempt,
     StartAttempt,
     StopAttempt,
+    TrustDevices,
 )
 from cotenant.controller.domain.events import AttemptSeen
 from cotenant.controller.domain.ids import CommandId, JobId
@@ -288,6 +290,8 @@ class AgentState:
                 self._roster.stop(command, now_s)
             case SaveAttempt():
                 self._roster.save(command)
+            case TrustDevices():
+                self._out.add(Trust())
             case ForgetJob(job_id=job_id, command_id=command_id):
                 self._out.keep(Forgotten(job_id=job_id, command_id=command_id, age_s=self.age_s(now_s)))
 

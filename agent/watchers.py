@@ -1,10 +1,10 @@
 """The children that watch the GPUs: started, listened to, killed when they hang, started again.
 
-Rule: nothing in the agent's own process ever calls NVML, and nothing here waits for a child. One that hangs is
-killed; one that cannot even be killed (it is stuck in the kernel) is left behind, and only so many of those
-may be about before no new one is started. A GPU that hangs or gives no answer gets a watcher of its own,
-so that the others are watched on; that watcher lets go of a GPU that gives no answer, since one that
-is held open cannot be reset.
+Rule: nothing in the agent's own process ever calls NVML, and nothing here waits for a child. One that hangs
+is killed; one that cannot even be killed (it is stuck in the kernel) is left behind, and only so many of
+those may be about before no new one is started. A GPU that hangs or gives no answer gets a watcher of its
+own, so that the others are watched on; that watcher lets go of a GPU that gives no answer, since one that is
+held open cannot be reset.
 """
 
 from __future__ import annotations
