@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 MIB: Final = 1024 * 1024
+FUNCTION_NOT_FOUND: Final = 13
 LOST: Final = 15
 RESET_REQUIRED: Final = 16
 
@@ -19,7 +20,7 @@ FAILURES: Final[dict[int, str]] = {
     9: "the NVIDIA driver is not loaded: run `nvidia-smi` as root, or `modprobe nvidia`",
     11: "the NVIDIA driver has a problem with its interrupts: see `dmesg`",
     12: "no NVIDIA driver library (libnvidia-ml.so.1) on this machine",
-    13: "the NVIDIA driver is too old for this question: update it",
+    FUNCTION_NOT_FOUND: "the NVIDIA driver is too old for this question: update it",
     LOST: "a GPU has fallen off the bus: reboot the host",
     RESET_REQUIRED: "a GPU needs a reset: `nvidia-smi --gpu-reset`, or reboot the host",
     18: "driver and library have different versions: reload the driver, or reboot the host",
@@ -46,18 +47,26 @@ def compute_processes(pynvml: ModuleType, handle: Any) -> list[Used]:
     Raises:
         NVMLError: the driver does not say who computes.
     """
-    found = _used(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
-    with suppress(pynvml.NVMLError, AttributeError):
-        found += _used(pynvml.nvmlDeviceGetMPSComputeRunningProcesses(handle))
+    found = _processes(pynvml, "nvmlDeviceGetComputeRunningProcesses", handle)
+    with suppress(pynvml.NVMLError):
+        found += _processes(pynvml, "nvmlDeviceGetMPSComputeRunningProcesses", handle)
     return list({each.pid: each for each in found}.values())
 
 
 def graphics_processes(pynvml: ModuleType, handle: Any) -> list[Used]:
     """Raises NVMLError."""
-    return _used(pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle))
+    return _processes(pynvml, "nvmlDeviceGetGraphicsRunningProcesses", handle)
 
 
-def _used(processes: list[Any]) -> list[Used]:
+def _processes(pynvml: ModuleType, call: str, handle: Any) -> list[Used]:
+    """By the newest version of the call that the driver has: the binding's own plain name stands for one
+    version, and fails with an error of another kind where a driver lacks it."""
+    try:
+        processes = getattr(pynvml, f"{call}_v3")(handle)
+    except pynvml.NVMLError as error:
+        if error.value != FUNCTION_NOT_FOUND:
+            raise
+        processes = getattr(pynvml, f"{call}_v2")(handle)
     return [
         Used(int(each.pid), None if each.usedGpuMemory is None else int(each.usedGpuMemory) // MIB)
         for each in processes

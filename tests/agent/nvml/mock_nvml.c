@@ -249,6 +249,10 @@ static int processes(World *w, int gpu, const char *kinds, unsigned *count, Proc
     *count = found;
     return fits ? OK : TOO_SMALL;
 }
+#ifdef OLD_DRIVER
+#define nvmlDeviceGetComputeRunningProcesses_v3 nvmlDeviceGetComputeRunningProcesses_v2
+#define nvmlDeviceGetGraphicsRunningProcesses_v3 nvmlDeviceGetGraphicsRunningProcesses_v2
+#endif
 int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *count, ProcessInfo *out) {
     ENTER("nvmlDeviceGetComputeRunningProcesses_v3", h);
     return processes(w, ((Handle *)h)->gpu, "CM", count, out);
