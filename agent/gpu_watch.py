@@ -49,13 +49,14 @@ class GpuWatch:
         self._names = {d.local: d.device_id for d in devices}
 
         self._attempts = attempts
+        self._timing = timing if timing is not None else Timing()
         self._told: dict[str, Condition] = {}
         self._watchers = Watchers(
             self._command,
             heard=self._heard,
             unanswered=self._unanswered,
             log=lambda text: self._log(text),
-            timing=timing,
+            timing=self._timing,
         )
         self._post: Callable[[GpuFault], None] = lambda fault: None
         self._changed: Callable[[], None] = lambda: None
@@ -80,7 +81,7 @@ class GpuWatch:
         mps_runtime = self._look_around()[0].mps_runtime
         return [
             *(sys.executable, "-m", "cotenant.agent.nvml_watch"),
-            *("--attempts", str(self._attempts)),
+            *("--attempts", str(self._attempts), "--period-s", str(self._timing.look_s)),
             *(("--mps-runtime", mps_runtime) if mps_runtime else ()),
             *(word for uuid in uuids for word in ("--gpu", uuid)),
         ]

@@ -30,10 +30,12 @@ Command = Callable[[Sequence[str]], list[str]]
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    look_s: float = 2.0
+    """Between two looks at a GPU."""
     start_s: float = 60.0
     """The first call of NVML may start the driver."""
     silent_s: float = 30.0
-    """A watcher that says nothing for so long hangs; it speaks every two seconds."""
+    """A watcher that says nothing for so long hangs; it speaks at every look."""
     retry_s: float = 5.0
     """Before a watcher is started again; doubled each time in a row up to `retry_s_max`."""
     retry_s_max: float = 300.0
