@@ -22,6 +22,7 @@ from cotenant.agent.attempts import stored_orders
 from cotenant.agent.cgroups import Cgroups, find_cgroups, sweep
 from cotenant.agent.checkpoint_root import BadRoot, domain_of
 from cotenant.agent.edge import AgentConfig
+from cotenant.agent.gpu_watch import GpuWatch
 from cotenant.agent.host import (
     OPEN_ONE,
     BadHostName,
@@ -68,6 +69,8 @@ class Parts(msgspec.Struct, kw_only=True):
     endpoint: str
     key: KeyFile | None
     warnings: list[str]
+    watch: GpuWatch | None = None
+    """None: there is no GPU that works."""
 
 
 def assemble(settings: Settings) -> Parts:
@@ -98,11 +101,13 @@ def assemble(settings: Settings) -> Parts:
     warnings += [inventory.note] if inventory.note else []
     folder = _or_problem(lock_folder, 1)
     locks = DeviceLocks(folder, _owner(host_id, token))
+    attempts = state_dir / ATTEMPTS
+    watch = _watch(settings, inventory, state_dir, attempts, warnings)
     root = places.checkpoint_root(settings).absolute()
     groups = find_cgroups()
     report = HostReport(
         host_id=host_id,
-        devices=offered(inventory.devices, locks),
+        devices=offered(inventory.devices, locks, watch.conditions() if watch is not None else None),
         features=agent.features,
         cpus=len(usable_cores()),
         memory_mib=memory_mib(),
@@ -116,7 +121,6 @@ def assemble(settings: Settings) -> Parts:
     notes = _or_problem(spool.load, 1)
     if spool.damaged:
         warnings.append(f"{spool.path} was damaged in {spool.damaged} places; what could be read is kept")
-    attempts = state_dir / ATTEMPTS
     config = AgentConfig(
         report=report,
         session=uuid.uuid4().hex,
@@ -145,6 +149,22 @@ def assemble(settings: Settings) -> Parts:
         endpoint=endpoint,
         key=key,
         warnings=warnings,
+        watch=watch,
+    )
+
+
+def _watch(
+    settings: Settings, inventory: devices.Inventory, state_dir: Path, attempts: Path, warnings: list[str]
+) -> GpuWatch | None:
+    if not any(device.kind == "cuda" and device.healthy for device in inventory.devices):
+        return None
+    return GpuWatch(
+        inventory.devices,
+        state_dir=state_dir,
+        attempts=attempts,
+        log=warnings.append,
+        foreign=settings.agent.foreign,
+        busy=inventory.busy,
     )
 
 

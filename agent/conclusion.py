@@ -21,6 +21,7 @@ def concluded(order: Order, status: Status, ending: Ending) -> Result:
         step=status.step,
         workdir_missing=verdict.workdir_missing,
         out_of_memory=verdict.out_of_memory,
+        cuda_fault=verdict.cuda_fault,
         durable=status.durable,
         farewell=status.farewell,
         first_step=status.first_step,

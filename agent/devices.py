@@ -28,7 +28,11 @@ AUTO_SLOTS_MAX: Final = 8
 SLOTS_MAX: Final = 1024
 PROBE_TIMEOUT_S: Final = 60.0
 """The first call of NVML after a boot may start the driver, which takes many seconds on large machines."""
+KILL_WAIT_S: Final = 2.0
 _SHORT_UUID_DIGITS: Final = 6
+PROHIBITED: Final = 2
+EXCLUSIVE_PROCESS: Final = 3
+"""NVML's numbers of compute modes."""
 
 
 class BadDevices(ValueError):
@@ -48,16 +52,34 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """Indices or UUIDs; empty = all."""
 
 
+class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a GPU in MIG mode, which programs see as a GPU of its own."""
+
+    uuid: str
+    name: str
+
+
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """A CUDA device as NVML describes it."""
 
     index: int
+    """For people: it follows the bus and the driver's mood."""
     uuid: str
     name: str
     memory_mib: int
     reserve_mib: int
     mig: bool = False
+    instances: tuple[MigInstance, ...] = ()
+    capability: str = ""
+    """Compute capability, `9.0`."""
+    compute_mode: int = 0
+    """NVML's number: 0 default, 2 nobody may compute, 3 one process at a time."""
+    persistent: bool = False
+    is_busy: bool = False
+    """Somebody computes on it at this moment."""
     problem: str = ""
+    code: int = 0
+    """NVML's answer where there is a problem."""
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,12 +87,16 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
     gpus: tuple[Gpu, ...] = ()
     problem: str = ""
+    driver: str = ""
+    """Its version."""
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[Device, ...]
     note: str = ""
     """Why these are not what one might expect."""
+    busy: tuple[str, ...] = ()
+    """UUIDs of GPUs on which somebody computes: whose processes these are is found out later."""
 
 
 def parse(text: str) -> Choice:
@@ -103,7 +129,9 @@ def find(
     if choice.kind != "cpu":
         probe = ask_nvml()
         if probe.gpus:
-            return Inventory(devices=cuda_devices(pick(probe.gpus, choice.picked), host_id))
+            gpus = pick(probe.gpus, choice.picked)
+            busy = tuple(gpu.uuid for gpu in gpus if gpu.is_busy)
+            return Inventory(devices=cuda_devices(gpus, host_id), busy=busy)
         note = f"no CUDA devices: {probe.problem or 'the driver reports none'}"
         if choice.kind == "cuda":
             raise NotThisHost(f"--devices cuda: {note}; use --devices auto or cpu:N")
@@ -165,23 +193,62 @@ def pick(gpus: Sequence[Gpu], picked: Sequence[str]) -> tuple[Gpu, ...]:
 
 
 def cuda_devices(gpus: Sequence[Gpu], host_id: HostId) -> tuple[Device, ...]:
-    return tuple(
-        Device(
-            device_id=DeviceId(f"{host_id}/{name}"),
-            host_id=host_id,
-            kind="cuda",
-            type=re.sub(r"[^A-Za-z0-9.]+", "-", gpu.name).strip("-") or "GPU",
-            local=gpu.uuid,
-            memory_mib=max(1, gpu.memory_mib),
-            reserve_mib=max(0, min(gpu.reserve_mib, gpu.memory_mib - 1)),
-            healthy=not (gpu.mig or gpu.problem),
-            note="it is in MIG mode, which cotenant does not offer" if gpu.mig else gpu.problem,
-        )
-        for gpu, name in zip(gpus, short_names([gpu.uuid for gpu in gpus]), strict=True)
+    """The GPUs, and after each that is in MIG mode its instances, which are listed and not offered."""
+    parts = [(gpu, instance) for gpu in gpus for instance in gpu.instances]
+    names = short_names([gpu.uuid for gpu in gpus])
+    part_names = short_names([instance.uuid for _, instance in parts], "mig")
+    found: list[Device] = []
+    for gpu, name in zip(gpus, names, strict=True):
+        found.append(_cuda_device(gpu, host_id, name))
+        for (parent, instance), part_name in zip(parts, part_names, strict=True):
+            if parent is gpu:
+                found.append(
+                    Device(
+                        device_id=DeviceId(f"{host_id}/{part_name}"),
+                        host_id=host_id,
+                        kind="cuda",
+                        type=_type(instance.name),
+                        local=instance.uuid,
+                        memory_mib=1,
+                        healthy=False,
+                        note=f"a MIG instance of {name}: cotenant offers whole GPUs only",
+                    )
+                )
+    return tuple(found)
+
+
+def _cuda_device(gpu: Gpu, host_id: HostId, name: str) -> Device:
+    why = _why_not_offered(gpu)
+    return Device(
+        device_id=DeviceId(f"{host_id}/{name}"),
+        host_id=host_id,
+        kind="cuda",
+        type=_type(gpu.name),
+        local=gpu.uuid,
+        memory_mib=max(1, gpu.memory_mib),
+        reserve_mib=max(0, min(gpu.reserve_mib, gpu.memory_mib - 1)),
+        max_tenants=1 if gpu.compute_mode == EXCLUSIVE_PROCESS else 2,
+        state="lost" if gpu.problem else "ok",
+        healthy=not why,
+        note=why,
     )
 
 
-def short_names(uuids: Sequence[str]) -> list[str]:
+def _why_not_offered(gpu: Gpu) -> str:
+    if gpu.problem:
+        return gpu.problem
+    if gpu.mig:
+        return "it is in MIG mode, which cotenant does not offer: `nvidia-smi -mig 0` makes it one GPU again"
+    if gpu.compute_mode == PROHIBITED:
+        return "its compute mode is PROHIBITED: `nvidia-smi -c DEFAULT` (as root) lets programs use it"
+    return ""
+
+
+def _type(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-") or "GPU"
+
+
+def short_names(uuids: Sequence[str], kind: str = "gpu") -> list[str]:
     """`gpu-1a2b3c`: as many digits of the UUID as tell this host's GPUs apart, and never less than six.
 
     Stable as long as the host has these GPUs; indices are not (they follow the bus and the driver's mood).
@@ -190,24 +257,37 @@ def short_names(uuids: Sequence[str]) -> list[str]:
         re.sub(r"[^0-9a-f]", "", uuid.lower().removeprefix("gpu-").removeprefix("mig-")) for uuid in uuids
     ]
     for digits in range(_SHORT_UUID_DIGITS, 33):
-        names = [f"gpu-{text[:digits]}" for text in plain]
+        names = [f"{kind}-{text[:digits]}" for text in plain]
         if len(set(names)) == len(names):
             return names
-    return [f"gpu-{text}-{index}" for index, text in enumerate(plain)]
+    return [f"{kind}-{text}-{index}" for index, text in enumerate(plain)]
 
 
 def ask_nvml(timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
-    """What NVML says, asked in a child."""
+    """What NVML says, asked in a child. One that cannot even be killed is left behind."""
     command = [sys.executable, "-m", "cotenant.agent.nvml"]
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     try:
-        done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)
+        output, errors = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
+        child.kill()
+        try:
+            child.communicate(timeout=KILL_WAIT_S)
+        except (
+            subprocess.TimeoutExpired
+        ):  # It hangs in the kernel: nothing ends it before the driver lets go.
+            _left_behind.append(child)
         return Probe(problem=f"NVML did not answer within {timeout_s:.0f} s (is a GPU hung? see `dmesg`)")
     try:
-        return msgspec.convert(json.loads(done.stdout), Probe)
+        return msgspec.convert(json.loads(output), Probe)
     except (ValueError, msgspec.ValidationError):
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {done.returncode}"]
+        last = errors.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {child.returncode}"]
         return Probe(problem=f"asking NVML failed: {last[0]}")
+
+
+_left_behind: list[subprocess.Popen[bytes]] = []
 
 
 def lock_names(device: Device) -> tuple[str, ...]:

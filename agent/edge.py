@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from cotenant.agent.channel import ToSupervisor
-from cotenant.agent.memory import AnyNote
+from cotenant.agent.memory import AnyNote, Key
 from cotenant.agent.records import Order, Result, Status
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
@@ -144,6 +144,14 @@ class GpuFault(AgentEvent, frozen=True, kw_only=True):
     xid: int | None = None
     culprit_pids: tuple[int, ...] = ()
     """Processes that are known to have caused it; empty: nobody knows."""
+    culprits: tuple[Key, ...] = ()
+    """Attempts that these belong to, as far as that is known."""
+    device_failed: bool = False
+    """The device itself: no program is to blame."""
+    ends: bool = True
+    """False: it is contained in the process that caused it, and whoever does not die by itself goes on."""
+    strangers: bool = False
+    """Processes that are not ours were on the devices as well."""
 
 
 class MemoryFree(OfAttempt, frozen=True, kw_only=True):
@@ -243,6 +251,10 @@ class AnswerLog(Effect, frozen=True, kw_only=True):
     read: ReadLog
 
 
+class Trust(Effect, frozen=True, kw_only=True):
+    """A person says that all is well with this host's devices: suspects are offered again."""
+
+
 class Say(Effect, frozen=True, kw_only=True):
     """A line for the agent's own log."""
 
@@ -258,5 +270,5 @@ class Halt(Effect, frozen=True, kw_only=True):
 
 AnyEffect = (
     Keep | Send | Reconnect | StartSupervisor | Adopt | Tell | EndLeftovers | RemoveAttempt
-    | RemoveCheckpoints | AwaitMemory | AnswerLog | Say | Halt
+    | RemoveCheckpoints | AwaitMemory | AnswerLog | Trust | Say | Halt
 )  # fmt: skip

@@ -28,6 +28,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     signals: tuple[int, ...] = ()
     need: Literal["", "own-oom", "host-oom"] = ""
     is_symptom: bool = False
+    is_cuda_fault: bool = False
+    """A fatal error of the program's on the device."""
     memory: Literal["", "device", "host"] = ""
     """Which memory there was too little of, if that was it."""
 
@@ -85,8 +87,9 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         name="kernel error",
         outcome="user-failed",
+        is_cuda_fault=True,
         pattern=r"device-side assert|illegal memory access|misaligned address"
-        r"|illegal instruction was encountered",
+        r"|illegal instruction was encountered|unspecified launch failure",
         text="CUDA error in the program: {error}",
     ),
     Row(

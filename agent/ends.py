@@ -108,6 +108,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     workdir_missing: bool = False
     out_of_memory: bool = False
     """Of the device."""
+    cuda_fault: bool = False
+    """A fatal error on the device: under MPS it ends all clients."""
 
 
 def decide(ending: Ending) -> Verdict:
@@ -213,6 +215,7 @@ def _looked_up(ending: Ending) -> Verdict:
         exit_code=exit_.shell_code,
         detail=who + row.text.format(**_row_words(exit_, ending)).removesuffix(": "),
         out_of_memory=row.memory == "device" or (row.memory == "host" and not ending.on_cuda),
+        cuda_fault=row.is_cuda_fault and ending.on_cuda,
     )
 
 

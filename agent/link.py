@@ -17,6 +17,7 @@ import zmq
 
 from cotenant.controller.access.endpoint import BadEndpoint, check_owner, socket_path
 from cotenant.controller.access.keys import KeyFile
+from cotenant.controller.domain.commands import TrustDevices
 from cotenant.controller.wire.agents import FromAgent, GangWord, Obey, ReadLog, ToAgent
 from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX, BadMessage, decode, encode
 
@@ -160,6 +161,8 @@ def check_names(message: ToAgent) -> None:
     """
     match message:
         case Obey(command=command):
+            if isinstance(command, TrustDevices):
+                return
             job_id = command.job_id
         case ReadLog(job_id=job_id) | GangWord(job_id=job_id):
             pass

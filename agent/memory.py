@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain.events import AttemptEnded, FromAttempt
+from cotenant.controller.domain.events import AttemptEnded, FromAttempt, GpuFaultRole
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, JobId
 
 COMMANDS_KEPT: Final = 1024
@@ -26,6 +26,18 @@ class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
     save: bool
     deadline_s: float
     reason: str
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """A fatal fault of a device that struck an attempt."""
+
+    role: GpuFaultRole
+    why: str
+    """The Xid with its name, or what else was seen."""
+    where: str
+    """The devices."""
+    beside: tuple[JobId, ...] = ()
+    """Jobs that shared them then."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +70,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """The newest profile reported."""
     troubles: tuple[str, ...] = ()
     """What was reported to have failed without ending it."""
+    fault: Fault | None = None
+    """It is told to end for this, or has ended by it."""
     ended: AttemptEnded | None = None
     settled_age_s: float | None = None
     """When the controller confirmed the end; None = not yet."""

@@ -1,16 +1,19 @@
-"""Which devices this agent offers: those whose locks it holds.
+"""Which devices this agent offers: those whose locks it holds, and nothing is known against.
 
 Rule: a device that another agent holds is listed as not healthy, with the name of who holds it; it is
-offered as soon as its locks are free.
+offered as soon as its locks are free. What is known of a GPU (`health.py`) counts more than its locks: a
+device that is broken is broken, whoever holds it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 from cotenant.agent.devices import lock_names
+from cotenant.agent.health import Condition
 from cotenant.agent.locks import DeviceLocks
 from cotenant.controller.domain.cluster import Device
 
@@ -18,14 +21,21 @@ TAKEN: Final = "taken: "
 """How the note of a device begins that another agent holds, in contrast to one that is broken."""
 
 
-def offered(devices: tuple[Device, ...], locks: DeviceLocks) -> tuple[Device, ...]:
-    """The devices, each with what its locks say now. A device that is broken stays as it is."""
-    return tuple(_offered(device, locks) for device in devices)
+def offered(
+    devices: tuple[Device, ...], locks: DeviceLocks, conditions: Mapping[str, Condition] | None = None
+) -> tuple[Device, ...]:
+    """The devices, each with what its locks and its condition say now. A device without a condition that is
+    broken stays as it is. `conditions`: of GPUs that are watched, by UUID."""
+    known = conditions if conditions is not None else {}
+    return tuple(_offered(device, locks, known.get(device.local)) for device in devices)
 
 
-def _offered(device: Device, locks: DeviceLocks) -> Device:
-    if not device.healthy and not device.note.startswith(TAKEN):
+def _offered(device: Device, locks: DeviceLocks, condition: Condition | None) -> Device:
+    if condition is None and not device.healthy and not device.note.startswith(TAKEN):
         return device
-    why = locks.take(lock_names(device))
+    why = locks.take(lock_names(device))  # Also of one that is out: it is ours while it recovers.
     note = f"{TAKEN}{why}" if why else ""
-    return msgspec.structs.replace(device, healthy=not why, note=note)
+    state = device.state
+    if condition is not None:
+        state, note = condition.state, condition.note or note
+    return msgspec.structs.replace(device, state=state, healthy=not note, note=note)

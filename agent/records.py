@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.domain.commands import GangMember
-from cotenant.controller.domain.events import Outcome
+from cotenant.controller.domain.events import GpuFaultRole, Outcome
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job import Launch
 from cotenant.controller.domain.perf import Profile
@@ -188,6 +188,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     workdir_missing: bool = False
     out_of_memory: bool = False
+    cuda_fault: bool = False
+    """Its own words are those of a fatal CUDA error."""
+    gpu_fault: GpuFaultRole = ""
+    """Set by the agent, which knows who else was on the device."""
     durable: tuple[Durable, ...] = ()
     farewell: tuple[str, ...] = ()
     first_step: int | None = None

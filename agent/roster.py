@@ -8,6 +8,7 @@ Rule: an attempt goes down this table and never up, and it holds its devices unt
     live      its supervisor says the end    -> ended     as the supervisor decided
     live      its supervisor dies silently   -> cleaning  leftovers are ended, a result is written for it
     live      a stop is long overdue         -> cleaning  likewise, and the supervisor first
+    live      a fault of its GPU             -> live      told to end; what it says then is judged by `faults`
     cleaning  the result is on disk          -> ended
     ...       on GPUs                        -> releasing  until their memory is back, or known to be held
     releasing memory is back, or held        -> ended     in the second case those devices are suspect
@@ -16,12 +17,12 @@ Rule: an attempt goes down this table and never up, and it holds its devices unt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 import msgspec
 
-from cotenant.agent import reporting
+from cotenant.agent import faults, reporting
 from cotenant.agent.channel import CompanyNow, LeaseNow, SaveNow, StopNow, ToSupervisor
 from cotenant.agent.edge import (
     Adopt,
@@ -29,6 +30,7 @@ from cotenant.agent.edge import (
     AwaitMemory,
     EndLeftovers,
     Found,
+    GpuFault,
     MemoryFree,
     MemoryHeld,
     StartFailed,
@@ -37,14 +39,14 @@ from cotenant.agent.edge import (
     Tell,
 )
 from cotenant.agent.lease import Lease
-from cotenant.agent.memory import Attempt, Kept, Key, StopAsked
+from cotenant.agent.memory import Attempt, Fault, Kept, Key, StopAsked
 from cotenant.agent.orders import objection, order_for, own_part
 from cotenant.agent.outbox import Outbox
 from cotenant.agent.records import Result, Status
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.commands import SaveAttempt, StartAttempt, StopAttempt
 from cotenant.controller.domain.events import AttemptEnded, Outcome
-from cotenant.controller.domain.ids import CommandId, HostId
+from cotenant.controller.domain.ids import CommandId, DeviceId, HostId
 from cotenant.controller.domain.reasons import render
 from cotenant.controller.wire.agents import AttemptProgress
 
@@ -93,6 +95,8 @@ class Roster:
         self._memory = outbox.memory
         self._lease = lease
         self._live: dict[Key, Live] = {}
+        self._contained: dict[Key, tuple[float, Fault]] = {}
+        """Errors that stay in one process, and whoever was on the device: if it dies, it was its own."""
 
     @property
     def running(self) -> tuple[Attempt, ...]:
@@ -105,13 +109,16 @@ class Roster:
 
     # --- After a start of the agent: what is still here --------------------------------------------
 
-    def recover(self, found: tuple[Found, ...]) -> None:
+    def recover(self, found: tuple[Found, ...], now_s: float) -> None:
         here = {(each.job_id, each.attempt): each for each in found}
         for key, attempt in list(self._memory.attempts.items()):
             if key not in here and attempt.ended is None:
                 self._end(attempt, "infra-failed", "the agent stopped before it could start it")
         for key, each in here.items():
             self._recover(key, each)
+        for each in found:  # Now that it is known who shares what.
+            if each.result is not None:
+                self.ended(each.result, now_s)
 
     def _recover(self, key: Key, found: Found) -> None:
         attempt = self._memory.attempts.get(key)
@@ -122,7 +129,6 @@ class Roster:
             return
         self._live[key] = Live()
         if found.result is not None:
-            self._over(attempt, found.result)
             return
         if found.alive:
             self._out.add(Adopt(job_id=key[0], attempt=key[1]))
@@ -219,16 +225,65 @@ class Roster:
         for event, attempt in told:
             self._out.report(event, attempt)
 
-    def ended(self, result: Result) -> None:
+    def ended(self, result: Result, now_s: float) -> None:
         key = (result.job_id, result.attempt)
         live = self._live.get(key)
         if live is not None and live.releasing is None:
+            result = self._judged(key, result, now_s)
             self._over(self._memory.attempts[key], result)
 
     def start_failed(self, failed: StartFailed) -> None:
         key = (failed.job_id, failed.attempt)
         if key in self._live:
             self._end(self._memory.attempts[key], "infra-failed", failed.why, failed.workdir_missing)
+
+    # --- Faults of GPUs ----------------------------------------------------------------------------
+
+    def faulted(self, fault: GpuFault, now_s: float) -> None:
+        """Every attempt on the devices learns its role; unless the fault is contained it is told to end."""
+        hurt = {d.device_id: d for d in self.config.report.devices if d.local in fault.uuids}
+        for key, live in list(self._live.items()):
+            attempt = self._memory.attempts[key]
+            where = [device_id for device_id in attempt.devices if device_id in hurt]
+            if not where:
+                continue
+            if not fault.ends:
+                near = Fault(role="suspect", why=fault.why, where=", ".join(where))
+                self._contained[key] = (now_s, near)
+                continue
+            record = faults.struck(attempt, fault, self._company(key, where), ", ".join(where))
+            if record is None:
+                continue
+            self._out.keep(Kept(attempt=record))
+            self._out.say(f"{_name(key)}: {fault.why} on {', '.join(where)}: told to end", bad=True)
+            if not live.cleaning and record.stop is not None and record.stop != attempt.stop:
+                live.stop_asked_s = now_s
+                self.tell(key, StopNow(save=False, deadline_s=0.0, reason=record.stop.reason))
+
+    def _company(self, key: Key, devices: Collection[DeviceId]) -> set[Key]:
+        """Who else holds one of these devices."""
+        return {
+            other
+            for other in self._live
+            if other != key and set(devices) & set(self._memory.attempts[other].devices)
+        }
+
+    def _shared_by_mps(self, attempt: Attempt) -> list[str]:
+        by_mps = {d.device_id: d.local for d in self.config.report.devices if d.sharing == "mps"}
+        return [by_mps[device_id] for device_id in attempt.devices if device_id in by_mps]
+
+    def _judged(self, key: Key, result: Result, now_s: float) -> Result:
+        """What a supervisor says of the end, in the light of what the agent knows of its devices."""
+        attempt = self._memory.attempts[key]
+        if attempt.fault is None and self._company(key, attempt.devices):
+            own = faults.own_fault(result, self._shared_by_mps(attempt))
+            if own is not None:
+                self.faulted(own, now_s)
+        at_s, near = self._contained.pop(key, (-_NEVER, None))
+        fault = self._memory.attempts[key].fault
+        if fault is None and near is not None and now_s <= at_s + faults.CONTAINED_S:
+            return faults.contained(result, near)
+        return faults.judged(result, fault)
 
     def supervisor_gone(self, gone: SupervisorGone) -> None:
         key = (gone.job_id, gone.attempt)

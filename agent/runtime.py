@@ -29,6 +29,7 @@ from cotenant.agent.edge import (
     Booted,
     DevicesChanged,
     EndLeftovers,
+    GpuFault,
     Halt,
     Heard,
     Keep,
@@ -41,7 +42,9 @@ from cotenant.agent.edge import (
     StartSupervisor,
     Tell,
     Ticked,
+    Trust,
 )
+from cotenant.agent.gpu_watch import GpuWatch
 from cotenant.agent.host import CpuUse, now_s
 from cotenant.agent.link import Link
 from cotenant.agent.locks import DeviceLocks
@@ -78,10 +81,12 @@ class Runtime:
         endpoint: str,
         key: KeyFile | None,
         on_welcome: Callable[[], None],
+        watch: GpuWatch | None = None,
     ) -> None:
         self._state = state
         self._spool = spool
         self._locks = locks
+        self._watch = watch
         self._on_welcome: Callable[[], None] | None = on_welcome
         self._attempts = Attempts(attempts, post=self.post, log=log, lock_devices=self._lock_devices)
         self._release = Release(self.post)
@@ -109,10 +114,19 @@ class Runtime:
         self._link.open()
         self.post(Booted(found=self._attempts.scan()))
         offers = asyncio.create_task(self._look_for_devices())
+        if self._watch is not None:
+            self._watch.start(
+                post=self._take,
+                changed=self._offer,
+                look_around=lambda: (self._state.config, self._state.running),
+                log=log,
+            )
         try:
             await self._leave.wait()
         finally:
             offers.cancel()
+            if self._watch is not None:
+                self._watch.close()
             if self._alarm is not None:
                 self._alarm.cancel()
             self._logs.close()
@@ -142,6 +156,11 @@ class Runtime:
 
     def post(self, event: AnyAgentEvent) -> None:
         """Handle an event now, or right after the one that is being handled."""
+        if isinstance(event, GpuFault) and self._watch is not None:
+            event = self._watch.attributed(event)
+        self._take(event)
+
+    def _take(self, event: AnyAgentEvent) -> None:
         self._events.append(event)
         if self._busy:
             return
@@ -204,6 +223,9 @@ class Runtime:
                 self._remove(Path(folder))
             case AnswerLog(read=read):
                 self._logs.answer(read)
+            case Trust():
+                if self._watch is not None:
+                    self._watch.trust()
             case Say(text=text):
                 log(text)
             case Reconnect():
@@ -277,7 +299,11 @@ class Runtime:
         """Ask again for what another agent holds."""
         while True:
             await asyncio.sleep(OFFER_PERIOD_S)
-            before = self._state.found_devices
-            after = offered(before, self._locks)
-            if after != before:
-                self.post(DevicesChanged(devices=after))
+            self._offer()
+
+    def _offer(self) -> None:
+        """Say so if devices have become available, or are so no more."""
+        before = self._state.found_devices
+        after = offered(before, self._locks, self._watch.conditions() if self._watch is not None else None)
+        if after != before:
+            self.post(DevicesChanged(devices=after))

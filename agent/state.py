@@ -29,6 +29,7 @@ from cotenant.agent.edge import (
     EndCame,
     Found,
     GangSaid,
+    GpuFault,
     Halt,
     Heard,
     Keep,
@@ -39,6 +40,7 @@ from cotenant.agent.edge import (
     StatusCame,
     SupervisorGone,
     Ticked,
+    Trust,
 )
 from cotenant.agent.held import Holds
 from cotenant.agent.memory import Attempt, Bound, Confirmed, Forgotten, Memory, Obeyed, Renumbered, Reset
@@ -52,6 +54,7 @@ from cotenant.controller.domain.commands import (
     SaveAttempt,
     StartAttempt,
     StopAttempt,
+    TrustDevices,
 )
 from cotenant.controller.domain.events import AttemptSeen
 from cotenant.controller.domain.ids import CommandId, JobId
@@ -120,7 +123,7 @@ class AgentState:
             case StatusCame(status=status):
                 self._roster.status(status, now_s)
             case EndCame(result=result):
-                self._roster.ended(result)
+                self._roster.ended(result, now_s)
             case SupervisorGone():
                 self._roster.supervisor_gone(event)
             case StartFailed():
@@ -131,6 +134,8 @@ class AgentState:
                 self._roster.disconnected((event.job_id, event.attempt))
             case GangSaid():
                 self._gang_said(event)
+            case GpuFault():
+                self._roster.faulted(event, now_s)
             case DevicesChanged(devices=devices):
                 self._devices(devices, now_s)
             case MemoryHeld(holders=holders):
@@ -177,7 +182,7 @@ class AgentState:
         self._prune_at_s = now_s + pruning.PERIOD_S
         for filler in list(self.memory.gaps()):
             self._out.keep(filler)
-        self._roster.recover(found)
+        self._roster.recover(found, now_s)
         self.standing.greet_again(now_s)
         self._greet(now_s)
 
@@ -307,6 +312,8 @@ class AgentState:
                 self._roster.stop(command, now_s)
             case SaveAttempt():
                 self._roster.save(command)
+            case TrustDevices():
+                self._out.add(Trust())
             case ForgetJob(job_id=job_id, command_id=command_id):
                 self._out.keep(Forgotten(job_id=job_id, command_id=command_id, age_s=self.age_s(now_s)))
 

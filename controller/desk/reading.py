@@ -140,7 +140,8 @@ class Reading:
     def pairs(self, request_id: int, request: wire.ListPairs, who: Identity) -> wire.Pairs:
         engine = self._core.state.engine
         observations = int(engine.policy_parameters.get("observations", OBSERVATIONS))
-        found = views.pair_views(engine.pairs.seen(), observations, request.containing)
+        now_s = self._core.clock.now_s()
+        found = views.pair_views(engine.pairs.seen(), observations, request.containing, now_s=now_s)
         limit = min(max(1, request.limit), PAIRS_MAX)
         return wire.Pairs(
             request_id=request_id,

@@ -152,12 +152,16 @@ def planned_mib(engine: Engine, device_id: DeviceId, job_id: JobId) -> int:
     return engine.view().devices[device_id].usable_mib if planned is None else planned
 
 
-_FIRST_SHOWN: Final = ("crowded", "loses")
+_FIRST_SHOWN: Final = ("crowded", "faulted", "loses")
 
 
-def pair_views(seen: Iterable[PairSeen], observations: int, containing: str = "") -> list[PairView]:
+def pair_views(
+    seen: Iterable[PairSeen], observations: int, containing: str = "", *, now_s: float = 0.0
+) -> list[PairView]:
     """Those that are not made again first, then by benefit, the worst first; unmeasured ones last."""
-    shown = [pair_view(pair, observations) for pair in seen if containing in pair.first + "\n" + pair.second]
+    shown = [
+        pair_view(pair, observations, now_s) for pair in seen if containing in pair.first + "\n" + pair.second
+    ]
     inf = float("inf")
     shown.sort(
         key=lambda pair: (
@@ -170,7 +174,7 @@ def pair_views(seen: Iterable[PairSeen], observations: int, containing: str = ""
     return shown
 
 
-def pair_view(pair: PairSeen, observations: int) -> PairView:
+def pair_view(pair: PairSeen, observations: int, now_s: float) -> PairView:
     xi, verdict = pair.xi, pair.verdict(observations)
     return PairView(
         first=pair.first,
@@ -183,11 +187,17 @@ def pair_view(pair: PairSeen, observations: int) -> PairView:
         second_never_alone=pair.second_xi is None and pair.second_not_compared > 0,
         benefit=None if xi is None else xi.gain,
         verdict=verdict,
-        quarantine=_quarantine(pair, verdict),
+        quarantine=_quarantine(pair, verdict, now_s),
     )
 
 
-def _quarantine(pair: PairSeen, verdict: Verdict) -> str:
+def _quarantine(pair: PairSeen, verdict: Verdict, now_s: float) -> str:
+    if verdict == "faulted":
+        left_s = max(0.0, (pair.apart_until_s or 0.0) - now_s)
+        return (
+            f"a fatal GPU fault struck the two together ({pair.faults} x): kept apart for another "
+            f"{left_s / 3600:.1f} h"
+        )
     if verdict == "loses":
         return "together they get less done than taking turns"
     if verdict != "crowded":

@@ -84,6 +84,12 @@ class ForgetJob(Command, frozen=True, kw_only=True, tag="ForgetJob"):
     job_id: JobId
 
 
+class TrustDevices(Command, frozen=True, kw_only=True, tag="TrustDevices"):
+    """A person says that all is well with this host: its suspect and draining devices are offered again."""
+
+    host_id: HostId
+
+
 class Think(Command, frozen=True, kw_only=True, tag="Think"):
     """Run a `Compute` request outside the engine."""
 
@@ -94,5 +100,5 @@ class Think(Command, frozen=True, kw_only=True, tag="Think"):
     """The job of which the engine asked it; None: a policy did."""
 
 
-AgentCommand = StartAttempt | StopAttempt | SaveAttempt | ForgetJob
+AgentCommand = StartAttempt | StopAttempt | SaveAttempt | ForgetJob | TrustDevices
 AnyCommand = AgentCommand | Think

@@ -175,7 +175,9 @@ Outcome = Literal["finished", "user-failed", "infra-failed", "stopped", "never-s
 """`stopped`: it left on request, its state (if any was asked for) durable."""
 
 
-GpuFaultRole = Literal["", "culprit", "hit"]
+GpuFaultRole = Literal["", "culprit", "suspect", "hit", "device"]
+"""culprit: it caused the fault. suspect: it did, or one that shared the device, and nobody knows which. hit:
+another did. device: the device failed by itself."""
 
 
 class AttemptEnded(Event, frozen=True, kw_only=True, tag="AttemptEnded"):
@@ -193,7 +195,8 @@ class AttemptEnded(Event, frozen=True, kw_only=True, tag="AttemptEnded"):
     out_of_memory: bool = False
     """It ended because it got no more memory on its device."""
     gpu_fault: GpuFaultRole = ""
-    """It ended with a fatal fault on a device: it caused it, or was on the device or its MPS server then."""
+    """It ended with a fatal fault on a device: it caused it, or was on the device or its MPS server then. Not
+    counted as a failure of the user's, unless it had the device to itself (then `outcome` says so)."""
 
 
 class ProfileLearned(Event, frozen=True, kw_only=True, tag="ProfileLearned"):

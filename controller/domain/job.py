@@ -294,6 +294,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """Planned peak per device; the cap when sharing. None: unknown, so the device is not shared."""
     slowdown: float = 1.0
     """Expected step time / step time alone at the whole batch, at the moment of placing."""
+    capped: bool = False
+    """It may not use more memory than planned, although it started alone: somebody may come to share."""
     beside: tuple[JobId, ...] = ()
     """Those it was placed beside: its memory is capped for their sake, even when they have left."""
     reason: Reason
@@ -313,7 +315,8 @@ PAUSE_S = 5.0
 """Expected of a job of which, and of whose like, nothing has been said or measured."""
 
 StopCause = Literal[
-    "", "preempted", "cancelled", "time-limit", "user", "peer", "lost", "fenced", "crowded", "profiled"
+    "", "preempted", "cancelled", "time-limit", "user", "peer", "lost", "fenced", "crowded", "profiled",
+    "faulted",
 ]  # fmt: skip
 
 
@@ -400,6 +403,11 @@ class Job(msgspec.Struct, kw_only=True):
     crowded: int = 0
     """How often it ran out of device memory while it shared: after the first time it runs alone, since what
     is known of its memory is wrong."""
+    outgrown: bool = False
+    """It needed more memory than was planned for it, alone on its devices: it runs alone, without a limit."""
+    fault_evidence: int = 0
+    """That it causes fatal GPU faults while it shares: 2 for each that it is known to have caused, 1 for each
+    that it or another caused. From `tenancy.FAULTS_ALONE` on it runs alone."""
     preemptions: int = 0
     futile_preemptions: int = 0
     """Preempted while loading: the load was for nothing."""

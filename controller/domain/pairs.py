@@ -5,7 +5,8 @@ rule > the default. A prediction is as good as its model and profiles; one obser
 better than both.
 
 Rule: what happened to a pair is kept with its ratio and never fades: where one job ran out of device memory
-beside the other, neither the count nor a later measurement makes that undone.
+beside the other, neither the count nor a later measurement makes that undone. A pair that a fatal GPU fault
+has struck is kept apart until its quarantine ends, the longer the more often it happened.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ class Observed(msgspec.Struct, kw_only=True):
 
     xi: float
     count: int
+    faults: int = 0
+    """How often a fatal GPU fault struck the two that the one caused, or may have caused."""
+    apart_until_s: float | None = None
+    """Since the last one the pair is not made, until then; None: it may be."""
     out_of_memory: int = 0
     """How often the one ran out of device memory beside the other."""
     not_compared: int = 0
@@ -57,9 +62,12 @@ LOSS_MIN = 0.05
 take turns on the device (xi = 2 both) measurements scatter around 1 by about so much."""
 
 
+APART_S = 86_400.0
+"""A pair is kept apart for so long after the first fault that struck it, twice as long after each more."""
+APART_S_MAX = 30 * 86_400.0
 OBSERVATIONS = 3
 """So many measurements, both ways, make a verdict on a pair, unless a policy's parameter says otherwise."""
-Verdict = Literal["pays", "even", "loses", "unsure", "crowded"]
+Verdict = Literal["pays", "even", "loses", "unsure", "crowded", "faulted"]
 
 
 def loses(xi: Interference, observations: int) -> bool:
@@ -80,6 +88,8 @@ class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
     second_out_of_memory: int
     first_not_compared: int = 0
     second_not_compared: int = 0
+    faults: int = 0
+    apart_until_s: float | None = None
 
     @property
     def xi(self) -> Interference | None:
@@ -92,10 +102,13 @@ class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def verdict(self, observations: int) -> Verdict:
-        """crowded: one ran out of device memory beside the other; unsure: not measured often enough both
-        ways; pays, even, loses: by what sharing yields beyond taking turns."""
+        """crowded: one ran out of device memory beside the other; faulted: kept apart after a GPU fault;
+        unsure: not measured often enough both ways; pays, even, loses: by what sharing yields beyond taking
+        turns."""
         if self.first_out_of_memory or self.second_out_of_memory:
             return "crowded"
+        if self.apart_until_s is not None:
+            return "faulted"
         xi = self.xi
         if xi is None or xi.count < observations:
             return "unsure"
@@ -140,6 +153,22 @@ class PairTable:
         """The job was seen beside the partner, and nobody knows what it takes alone."""
         self._entry(job, partner).not_compared += 1
 
+    def faulted(self, job: Job, partner: Job, now_s: float) -> tuple[str, float]:
+        """A fatal GPU fault struck the two, and the job caused it or may have. Returns the pair's key, for
+        `reunite`, and when its quarantine ends."""
+        entry = self._entry(job, partner)
+        entry.faults += 1
+        key = f"{signature(job.spec)}:{signature(partner.spec)}"
+        until_s = now_s + min(APART_S_MAX, APART_S * 2.0 ** min(entry.faults - 1, 16))
+        entry.apart_until_s = max(until_s, entry.apart_until_s or 0.0)
+        return key, entry.apart_until_s
+
+    def reunite(self, key: str, now_s: float) -> None:
+        """The quarantine of a pair ends, unless it was struck again meanwhile."""
+        entry = self.entries.get(key)
+        if entry is not None and entry.apart_until_s is not None and entry.apart_until_s <= now_s:
+            entry.apart_until_s = None
+
     def know(self, spec: JobSpec, partner: JobSpec, xi: float) -> None:
         """A ratio that was measured beforehand, trusted like as many observations as count at most."""
         kind = signature(spec)
@@ -167,6 +196,8 @@ class PairTable:
             second_speed=self._speed(theirs),
             crowded=(one is not None and one.out_of_memory > 0)
             or (two is not None and two.out_of_memory > 0),
+            faulted=(one is not None and one.apart_until_s is not None)
+            or (two is not None and two.apart_until_s is not None),
         )
 
     def seen(self) -> list[PairSeen]:
@@ -190,6 +221,11 @@ class PairTable:
                 second_out_of_memory=back.out_of_memory if back is not None else 0,
                 first_not_compared=there.not_compared if there is not None else 0,
                 second_not_compared=back.not_compared if back is not None else 0,
+                faults=sum(e.faults for e in {id(e): e for e in (there, back) if e is not None}.values()),
+                apart_until_s=max(
+                    (e.apart_until_s for e in (there, back) if e is not None and e.apart_until_s is not None),
+                    default=None,
+                ),
             )
         return list(found.values())
 
@@ -231,7 +267,9 @@ class PairTable:
     def _make_room(self) -> None:
         """One out, one in: whoever simulates with a larger table beforehand keeps its size."""
         if len(self.entries) >= ENTRIES_MAX:
-            harmless = (key for key, entry in self.entries.items() if not entry.out_of_memory)
+            harmless = (
+                key for key, entry in self.entries.items() if not entry.out_of_memory and not entry.faults
+            )
             oldest = next(harmless, None) or next(iter(self.entries))
             kind = oldest.partition(":")[0]
             del self.entries[oldest], self._of[kind][oldest]

@@ -184,6 +184,8 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """1 / xi of each on average over all that it was ever observed beside; None if beside nobody."""
     crowded: bool = False
     """One of the two ran out of device memory beside the other: the pair is not made again."""
+    faulted: bool = False
+    """A fatal GPU fault struck the two together not long ago: the pair is kept apart for a time."""
     margins: tuple[float, float] | None = None
     """Of a prediction: half the width of each one's interval that holds most truths; None without a model."""
 

@@ -112,6 +112,11 @@ TEMPLATES: Final[dict[str, str]] = {
     "sharing-off": "this job was submitted with --share never",
     "sharing-alone": "this job ran out of device memory while it shared ({0} x), so it runs alone",
     "sharing-crowded": "no sharing with {0}: jobs of these two kinds have run out of device memory together",
+    "sharing-outgrown": "this job needed more device memory than was planned for it, so it runs alone",
+    "sharing-faults": "this job caused a fatal GPU fault while it shared, or may have caused several, so it "
+    "runs alone",
+    "sharing-faulted": "no sharing with {0}: a fatal GPU fault struck jobs of these two kinds together; they "
+    "are kept apart for a time (`cotenant pairs` says how long)",
     "sharing-parted": "no sharing with {0}: the two have shared before, and one of them was stopped",
     "sharing-lost": "no sharing with {0}: jobs of these two kinds were measured to be slowed {1} and {2} "
     "times together, worse than taking turns",
@@ -137,6 +142,10 @@ TEMPLATES: Final[dict[str, str]] = {
     "on average, against {4} s if this one goes on later, its pause and load counted twice",
     "crowded-out": "ran out of device memory beside {0} ({1}); this pair is not made again, and the job "
     "goes on alone",
+    "outgrown": "ran out of the {0} MiB of device memory that were planned for it so that others may share "
+    "its devices; it goes on alone, without a limit",
+    "gpu-fault": "{0}",
+    "not-offered": "device {0} is not offered: {1}",
     "trouble": "{0}",
     "resumed-exact": "resumed exactly at step {0}",
     "resumed-equivalent": "resumed at step {0}, equivalent but not exact: {1}",

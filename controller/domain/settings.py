@@ -64,6 +64,9 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """This host's key file from `cotenant init --host`, or its folder; needed for tcp."""
     devices: str = "auto"
     """`auto`, `cpu:N`, `cuda`, or `cuda:0,2`."""
+    foreign: Literal["avoid", "ignore"] = "avoid"
+    """GPUs on which processes run that are not ours: `avoid` gives them no work until those are gone;
+    `ignore` plans as if they were not there."""
     oversubscribe: bool = False
     """Allow more CPU slots than cores."""
     slot_memory_mib: int = 0

@@ -10,6 +10,9 @@ from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.perf import memory_mib
 from cotenant.controller.domain.reasons import Reason, because
 
+FAULTS_ALONE = 2
+"""So much evidence that a job causes faults makes it run alone."""
+
 
 def why_alone(job: Job, beside: Job | None = None) -> Reason | None:
     """Why a job shares with nobody, whoever it is; None if it may. `beside`: it is the tenant of that one's
@@ -22,6 +25,14 @@ def why_alone(job: Job, beside: Job | None = None) -> Reason | None:
         if beside is None:
             return because("sharing-alone", job.crowded)
         return because("sharing-unknown", job.job_id, "it ran out of device memory when it last shared")
+    if job.outgrown:
+        if beside is None:
+            return because("sharing-outgrown")
+        return because("sharing-unknown", job.job_id, "it needs more device memory than is known of it")
+    if job.fault_evidence >= FAULTS_ALONE:
+        if beside is None:
+            return because("sharing-faults")
+        return because("sharing-unknown", job.job_id, "it may be what caused GPU faults while it shared")
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-AlarmKind = Literal["deadline", "limit", "back-off", "age", "probation", "wake"]
+AlarmKind = Literal["deadline", "limit", "back-off", "age", "probation", "wake", "reunite"]
 
 
 class Alarm(msgspec.Struct, frozen=True, array_like=True, order=True):

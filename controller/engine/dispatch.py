@@ -7,7 +7,7 @@ answers is durable.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from cotenant.controller.domain.commands import AnyCommand, StopAttempt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
@@ -92,10 +92,14 @@ class Dispatch:
         if change is Change.UNRESERVE:
             self.start_ageing(job)
 
-    def drop_reservations(self, host_id: HostId, reason: Reason) -> None:
+    def drop_reservations(
+        self, host_id: HostId, reason: Reason, devices: Collection[DeviceId] | None = None
+    ) -> None:
+        """Of jobs that wait for devices of the host; only for these, if any are named."""
         for job_id in self.ledger.holdings.claimants():
             job = self.ledger.jobs[job_id]
-            if host_id in starting.hosts_of(self.ledger, job):
+            here = self.ledger.holdings.parts(job.placement.devices).get(host_id) if job.placement else None
+            if here and (devices is None or not set(devices).isdisjoint(here)):
                 self.unreserve(job, reason)
 
     def stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:

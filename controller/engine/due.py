@@ -27,6 +27,9 @@ def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
             host.failures_in_row = SUSPECT_AFTER - 1
             dispatch.ledger.refresh_host(host)
         return
+    if alarm.kind == "reunite":
+        dispatch.ledger.pairs.reunite(alarm.subject, dispatch.ledger.now_s)
+        return
     job = dispatch.ledger.jobs.get(JobId(alarm.subject))
     if job is None or job.attempt != alarm.attempt:
         return

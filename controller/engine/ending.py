@@ -79,6 +79,8 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
     elif cause in ("lost", "crowded"):
         assert reason is not None
         requeue(dispatch, job, Change.LEAVE, reason)
+    elif cause == "faulted":
+        _infra_failed(dispatch, job, str(reason))
     elif outcome == "user-failed":
         _user_failed(dispatch, job, detail)
     else:

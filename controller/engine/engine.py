@@ -73,6 +73,8 @@ class Snapshot(msgspec.Struct, kw_only=True):
 
 
 SNAPSHOT_VERSION = 1
+NOT_OFFERED_SHOWN = 4
+"""Devices that `explain` names as not offered."""
 
 
 class Engine:
@@ -158,9 +160,20 @@ class Engine:
             return [job.reason]
         before_s, self._ledger.now_s = self._ledger.now_s, max(self._ledger.now_s, now_s)
         try:
-            return [why_impossible(self._ledger, job) or self._policy.explain(self._ledger, job), job.reason]
+            now = why_impossible(self._ledger, job) or self._policy.explain(self._ledger, job)
+            return [now, *self._not_offered(job), job.reason]
         finally:
             self._ledger.now_s = before_s
+
+    def _not_offered(self, job: Job) -> list[Reason]:
+        """Devices that would suit the job and take no work now."""
+        shape = self._ledger.shape(job)
+        out = [
+            device
+            for device in self._ledger.devices.values()
+            if not device.healthy and device.note and shape.gpu_type in ("", device.type)
+        ]
+        return [because("not-offered", d.device_id, d.note) for d in out[:NOT_OFFERED_SHOWN]]
 
     def never_fits(self, spec: JobSpec) -> Reason | None:
         """Why a job like this could never start on the hosts known now; None if it could, or if no
@@ -262,7 +275,7 @@ class Engine:
         if refusal is not None:
             return refusal
         job = ledger.jobs[action.job_id]
-        job.placement = placing.placement(ledger, job, action)
+        job.placement = placing.placement(ledger, job, action, policy_shares=self._policy.shares)
         victims = [t for d in action.devices for t in ledger.tenants(d) if ledger.jobs[t].phase in LEAVING]
         if victims:
             job.waits_for = tuple(dict.fromkeys(victims))

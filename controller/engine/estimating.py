@@ -184,15 +184,19 @@ def _compare(ledger: Ledger, job: Job) -> None:
 def blame_memory(ledger: Ledger, job: Job) -> Reason | None:
     """A job has run out of device memory: if it shared, or was capped for others, that is why, and the pair
     is not made again. Blamed is the one that died: a guest is capped at what was planned for it, so it needed
-    more than that; an incumbent has no cap and can only run out if it outgrew its own plan.
+    more than that; so did an incumbent that outgrew its own plan.
 
-    Returns why it goes on later, alone; None if it had the device for itself: then its program is too large.
+    Returns why it goes on later, alone; None if it had the whole device for itself: then its program is too
+    large.
     """
     assert job.placement is not None
     beside = ledger.partners(job) or job.placement.beside
     known = [ledger.jobs[other_id] for other_id in beside if other_id in ledger.jobs]
     if not known:
-        return None
+        if not job.placement.capped:
+            return None
+        job.outgrown = True
+        return because("outgrown", job.placement.memory_mib or 0)
     for partner in known:
         ledger.pairs.crowded(job, partner)
     job.crowded += 1

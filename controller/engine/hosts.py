@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.ids import HostId
+from cotenant.controller.domain.cluster import HostReport
+from cotenant.controller.domain.commands import TrustDevices
+from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.domain.job import ENDED, LEAVING, ON_DEVICES, Job, Phase
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.engine.dispatch import Dispatch
@@ -16,13 +20,13 @@ def on_joined(dispatch: Dispatch, event: ev.HostJoined) -> None:
     """Register the host, then make both sides agree on which attempts run there."""
     ledger = dispatch.ledger
     known = ledger.hosts.get(event.report.host_id)
-    changed = known is not None and known.report != event.report
+    hurt = _hurt(known.report, event.report) if known is not None else frozenset()
     host = ledger.put_host(event.report)
     host.silent = host.lost = False
     host.reason = host_reason(host)
     ledger.refresh_host(host)
-    if changed:
-        dispatch.drop_reservations(host.host_id, because("host-changed", host.host_id))
+    if hurt:
+        dispatch.drop_reservations(host.host_id, because("host-changed", host.host_id), hurt)
     _heard_again(dispatch, host.host_id)
     running = {(a.job_id, a.attempt) for a in event.attempts if a.running}
     listed = {(a.job_id, a.attempt) for a in event.attempts}
@@ -42,6 +46,22 @@ def on_joined(dispatch: Dispatch, event: ev.HostJoined) -> None:
         kept = ledger.jobs.get(job_id)
         if kept is None or kept.phase in ENDED:
             forget(dispatch, host.host_id, job_id)
+
+
+def _hurt(before: HostReport, now: HostReport) -> frozenset[DeviceId]:
+    """Devices on which a reservation made before is not relied on any more: all of them where the host itself
+    or which devices it has is new. What is said about a device in words changes nothing."""
+    devices = {device.device_id: device for device in now.devices}
+    plain = msgspec.structs.replace(before, devices=now.devices)
+    everything = frozenset(device.device_id for device in before.devices)
+    if plain != now or devices.keys() != everything:
+        return everything
+    return frozenset(
+        device.device_id
+        for device in before.devices
+        if msgspec.structs.replace(device, note="")
+        != msgspec.structs.replace(devices[device.device_id], note="")
+    )
 
 
 def on_silent(dispatch: Dispatch, event: ev.HostSilent) -> None:
@@ -123,9 +143,12 @@ def on_drained(dispatch: Dispatch, event: ev.HostDrained) -> None:
 
 
 def on_resumed(dispatch: Dispatch, event: ev.HostResumed) -> None:
-    """It gets work again, and starts with a clean slate."""
+    """It gets work again, and starts with a clean slate; so do its devices that are suspect or draining."""
     host = dispatch.ledger.hosts.get(event.host_id)
     if host is not None:
+        if any(device.state in ("suspect", "draining") for device in host.report.devices):
+            command_id = dispatch.command_id()
+            dispatch.out.append(TrustDevices(command_id=command_id, host_id=host.host_id))
         host.drained_by, host.failures_in_row = "", 0
         host.reason = host.reason if host.lost else None
         dispatch.ledger.refresh_host(host)

@@ -134,8 +134,11 @@ def _check_sharing(
             return theirs
         if device.sharing == "mps" and other.spec.launch.uid != job.spec.launch.uid:
             return because("refused-uid", what, device_id)
-        if ledger.interference(job, other).crowded:
+        known = ledger.interference(job, other)
+        if known.crowded:
             return because("sharing-crowded", other.job_id)
+        if known.faulted:
+            return because("sharing-faulted", other.job_id)
     planned = [tenant_mib(other) for other in staying]
     if needed is None or any(p is None for p in planned):
         unknown = job.job_id if needed is None else staying[0].job_id
@@ -148,8 +151,9 @@ def _check_sharing(
     return None
 
 
-def placement(ledger: Ledger, job: Job, action: Place | Share) -> Placement:
-    """The placement an allowed action stands for; devices in rank order, one host's together."""
+def placement(ledger: Ledger, job: Job, action: Place | Share, *, policy_shares: bool) -> Placement:
+    """The placement an allowed action stands for; devices in rank order, one host's together.
+    `policy_shares`: the policy may later put another job beside this one."""
     devices = action.devices
     if len(devices) > 1:
         devices = tuple(sorted(devices, key=lambda d: (ledger.devices[d].host_id, d)))
@@ -162,6 +166,15 @@ def placement(ledger: Ledger, job: Job, action: Place | Share) -> Placement:
         sub_batch=None if batch is None else -(-batch // steps),
         memory_mib=ledger.needed_mib(job, steps),
         slowdown=ledger.stretch(job, steps),
+        capped=policy_shares and _may_get_company(ledger, job, devices),
         beside=tuple(dict.fromkeys(beside)) if isinstance(action, Share) else (),
         reason=action.reason,
+    )
+
+
+def _may_get_company(ledger: Ledger, job: Job, devices: tuple[DeviceId, ...]) -> bool:
+    """Whether its memory is limited from the start, since a limit cannot be set on a process that runs. CPU
+    slots enforce none; and where nothing is known of its memory nobody is put beside it."""
+    return why_alone(job) is None and all(
+        ledger.devices[d].kind == "cuda" and ledger.devices[d].max_tenants > 1 for d in devices
     )

@@ -21,7 +21,7 @@ from cotenant.controller.domain.job import (
     Phase,
 )  # fmt: skip
 from cotenant.controller.domain.reasons import because
-from cotenant.controller.engine import starting
+from cotenant.controller.engine import gpu_faults, starting
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import left_host
 from cotenant.controller.engine.estimating import (
@@ -144,6 +144,7 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
     if event.out_of_memory and not job.stop_cause and event.outcome == "user-failed":
         job.stop_reason = blame_memory(dispatch.ledger, job)
         job.stop_cause = "crowded" if job.stop_reason is not None else ""
+    gpu_faults.take_in(dispatch, job, event)
     left_host(dispatch, job, event.host_id, event.outcome, event.detail, event.workdir_missing)
 
 

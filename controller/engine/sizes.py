@@ -42,7 +42,8 @@ class Sizes:
         """On the hosts that take new work."""
         known = self._now.get(shape)
         if known is None:
-            known = largest(shape, [host for host in self._hosts.values() if host.state is HostState.OK])
+            up = [host for host in self._hosts.values() if host.state is HostState.OK]
+            known = largest(shape, up, offered=True)
             _keep(self._now, shape, known)
         return known
 
@@ -67,18 +68,22 @@ def _healthy(host: Host, type: str) -> int:
     return sum(1 for d in host.report.devices if d.type == type and d.healthy)
 
 
-def largest(shape: Shape, hosts: Sequence[Host]) -> int:
-    """Most devices that a job of this shape could get on these hosts."""
+def largest(shape: Shape, hosts: Sequence[Host], *, offered: bool = False) -> int:
+    """Most devices that a job of this shape could get on these hosts. `offered`: only what takes work."""
     types = {d.type for host in hosts for d in host.report.devices}
     wanted = types & {shape.gpu_type} if shape.gpu_type else types
     suited = [host for host in hosts if suits(host, shape)]
-    return max((_largest_of_type(shape, type, suited) for type in wanted), default=0)
+    return max((_largest_of_type(shape, type, suited, offered) for type in wanted), default=0)
 
 
-def _largest_of_type(shape: Shape, type: str, hosts: Sequence[Host]) -> int:
+def _largest_of_type(shape: Shape, type: str, hosts: Sequence[Host], offered: bool) -> int:
     counts = []
     for host in hosts:
-        fitting = [d for d in host.report.devices if d.type == type and d.usable_mib >= shape.memory_mib]
+        fitting = [
+            d
+            for d in host.report.devices
+            if d.type == type and d.usable_mib >= shape.memory_mib and (d.healthy or not offered)
+        ]
         spread = not host.report.address.startswith("127.")
         counts.append((len(fitting), spread))
     if shape.nodes > 1:

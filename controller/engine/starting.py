@@ -64,7 +64,7 @@ def start_commands(
             master_port=port,
             sub_batch=placement.sub_batch,
             accumulation_steps=placement.accumulation_steps,
-            memory_cap_mib=placement.memory_mib if shared else None,
+            memory_cap_mib=placement.memory_mib if shared or placement.capped else None,
             host_memory_mib=job.spec.host_memory_mib,
             cpus=job.spec.cpus,
             resume_attempt=AttemptNo(newest.attempt) if newest else None,

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain.commands import AgentCommand, ForgetJob, StopAttempt
+from cotenant.controller.domain.commands import AgentCommand, ForgetJob, StopAttempt, TrustDevices
 from cotenant.controller.domain.ids import CommandId, HostId
 
 REPEAT_FIRST_S: Final = 1.0
@@ -80,6 +80,8 @@ class Delivery:
 
 def supersedes(later: AgentCommand, earlier: AgentCommand) -> bool:
     """Whether the earlier command needs not arrive any more."""
+    if isinstance(later, TrustDevices) or isinstance(earlier, TrustDevices):
+        return isinstance(later, TrustDevices) and isinstance(earlier, TrustDevices)
     if later.job_id != earlier.job_id:
         return False
     if isinstance(later, ForgetJob):  # But what still runs has to be stopped all the same.

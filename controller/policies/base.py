@@ -24,6 +24,8 @@ class Policy(Protocol):
     """
 
     name: str
+    shares: bool
+    """Whether it may put a job beside another that runs: such jobs get a limit to their memory."""
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         """Where a waiting job stands; must not change while it waits (the ledger keeps it sorted)."""
@@ -44,6 +46,8 @@ class Policy(Protocol):
 
 class Stateless:
     """For policies that keep nothing between decisions."""
+
+    shares = False
 
     def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
         pass

@@ -64,6 +64,7 @@ class Guests(Stateless, ABC):
     """The frame of a policy that shares."""
 
     name: str
+    shares = True
     parts_by_theorem = False
     """Whether pairs are judged when they are made, and so are parted by Theorem 1 as well."""
 

@@ -27,6 +27,7 @@ from cotenant.controller.domain.commands import (
     StartAttempt,
     StopAttempt,
     Think,
+    TrustDevices,
 )  # fmt: skip
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.domain.pairs import OBSERVATIONS
@@ -197,8 +198,8 @@ class World:
         for command in commands:
             if isinstance(command, StartAttempt):
                 self._start(command)
-            elif isinstance(command, ForgetJob):
-                pass  # Nothing is kept of a job that has ended.
+            elif isinstance(command, ForgetJob | TrustDevices):
+                pass  # Nothing is kept of a job that has ended, and nothing is wrong with devices here.
             elif isinstance(command, StopAttempt):
                 self._stop(command)
             elif isinstance(command, SaveAttempt):

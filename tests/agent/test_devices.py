@@ -1,19 +1,17 @@
-"""Which devices a host offers. NVML is replaced by a stand-in module at the library's boundary."""
+"""Which devices a host offers. What NVML says of GPUs is in test_nvml.py."""
 
 from __future__ import annotations
 
 import sys
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cotenant.agent import devices, nvml
+from cotenant.agent import devices
 from cotenant.agent.devices import BadDevices, Choice, Gpu, NotThisHost, Probe
 from cotenant.controller.domain.ids import HostId
 
 HOST = HostId("h")
-MIB = 1024 * 1024
 
 CHOICES = {
     "auto": Choice(kind="auto"),
@@ -89,7 +87,10 @@ def test_gpus_are_named_after_their_uuids(monkeypatch: pytest.MonkeyPatch) -> No
     assert [d.device_id for d in inventory.devices] == ["h/gpu-1a2b3c4d", "h/gpu-1a2b3c4e", "h/gpu-99999999"]
     first, _, mig = inventory.devices
     assert (first.type, first.local, first.usable_mib) == ("NVIDIA-H200", GPUS[0].uuid, 142_400)
-    assert (mig.healthy, mig.note) == (False, "it is in MIG mode, which cotenant does not offer")
+    assert (mig.healthy, mig.note) == (
+        False,
+        "it is in MIG mode, which cotenant does not offer: `nvidia-smi -mig 0` makes it one GPU again",
+    )
 
 
 def test_some_gpus_by_index_or_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,77 +109,6 @@ def test_lock_names_mean_the_same_to_every_agent() -> None:
 
 
 # --- NVML ------------------------------------------------------------------------------------------
-
-
-class NVMLError(Exception):
-    def __init__(self, value: int) -> None:
-        self.value = value
-
-
-class Nvml(ModuleType):
-    """Stands in for pynvml: one idle GPU, one with a process, one that fell off the bus."""
-
-    NVMLError = NVMLError
-    nvmlMemory_v2 = 2
-
-    def __init__(self, *, init: int = 0) -> None:
-        super().__init__("pynvml")
-        self._init = init
-        self.is_shut_down = False
-
-    def nvmlInit(self) -> None:
-        if self._init:
-            raise NVMLError(self._init)
-
-    def nvmlShutdown(self) -> None:
-        self.is_shut_down = True
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 3
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        if index == 2:
-            raise NVMLError(15)
-        return index
-
-    def nvmlDeviceGetUUID(self, handle: int) -> str:
-        return f"GPU-{handle}"
-
-    def nvmlDeviceGetName(self, handle: int) -> bytes | str:
-        return b"NVIDIA H200" if handle else "NVIDIA H200"
-
-    def nvmlDeviceGetMemoryInfo(self, handle: int, version: int = 1) -> SimpleNamespace:
-        known = {"total": 1000 * MIB, "used": 300 * MIB + 1}
-        return SimpleNamespace(**known, **({"reserved": 77 * MIB} if version == 2 else {}))
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[int]:
-        return [42] if handle == 1 else []
-
-    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: int) -> list[int]:
-        return []
-
-    def nvmlDeviceGetMigMode(self, handle: int) -> tuple[int, int]:
-        if handle == 0:
-            raise NVMLError(3)
-        return 1, 1
-
-
-def test_nvml_describes_each_gpu_and_names_the_broken_one() -> None:
-    library = Nvml()
-    idle, busy, lost = nvml.probe(library).gpus
-    assert (idle.name, idle.memory_mib, idle.reserve_mib, idle.mig) == ("NVIDIA H200", 1000, 301, False)
-    assert (busy.name, busy.reserve_mib, busy.mig) == ("NVIDIA H200", 77, True)
-    assert lost.problem == "a GPU has fallen off the bus: reboot the host"
-    assert library.is_shut_down
-    offers = devices.cuda_devices((idle, busy, lost), HOST)
-    assert [d.healthy for d in offers] == [True, False, False]
-
-
-@pytest.mark.parametrize("code", [*nvml.FAILURES, 999])
-def test_every_failure_of_nvml_has_words(code: int) -> None:
-    probe = nvml.probe(Nvml(init=code))
-    assert probe.gpus == ()
-    assert len(probe.problem) > 15
 
 
 def test_nvml_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

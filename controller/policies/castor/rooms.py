@@ -174,7 +174,9 @@ class Rooms:
             known = self._ratios[kind] = Ratios(
                 np.array([xi.first for xi in pairs]),
                 np.array([xi.second for xi in pairs]),
-                np.array([not (xi.crowded or self._has_lost(xi)) for xi in pairs], dtype=np.bool_),
+                np.array(
+                    [not (xi.crowded or xi.faulted or self._has_lost(xi)) for xi in pairs], dtype=np.bool_
+                ),
             )
         return known
 
@@ -204,6 +206,8 @@ class Rooms:
         xi = self.interference(job, partner)
         if xi.crowded:
             return because("sharing-crowded", partner.job_id)
+        if xi.faulted:
+            return because("sharing-faulted", partner.job_id)
         if self._has_lost(xi):
             return because("sharing-lost", partner.job_id, xi.first, xi.second)
         return None

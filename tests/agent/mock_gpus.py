@@ -1,0 +1,52 @@
+"""GPUs that are not there: our own NVML library (`nvml/mock_nvml.c`), built once, and the file that it reads."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent / "nvml" / "mock_nvml.c"
+LIBRARY = "libnvidia-ml.so.1"
+ONE = "GPU-1a2b3c4d-0000-0000-0000-000000000000"
+TWO = "GPU-2a2b3c4d-0000-0000-0000-000000000000"
+
+
+def build(folder: Path, *flags: str) -> Path:
+    """The folder for LD_LIBRARY_PATH."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler (cc) here: the mock of NVML cannot be built")
+    output = folder / LIBRARY
+    command = [compiler, "-shared", "-fPIC", "-Wall", "-Werror", f"-Wl,-soname,{LIBRARY}", *flags]
+    done = subprocess.run([*command, "-o", str(output), str(SOURCE)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+class MockGpus:
+    """What the library says, for all processes that are started from now on."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.facts: list[str] = []
+        self.say("gpu 0 uuid " + ONE, "gpu 0 name NVIDIA H200", "gpu 1 uuid " + TWO)
+
+    def say(self, *facts: str) -> None:
+        """More facts; a later one of a kind counts."""
+        self.facts += facts
+        self._write()
+
+    def unsay(self, start: str) -> None:
+        """Facts that begin so are true no longer."""
+        self.facts = [fact for fact in self.facts if not fact.startswith(start)]
+        self._write()
+
+    def _write(self) -> None:
+        """In one step: a process may read at any moment."""
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text("".join(f"{fact}\n" for fact in self.facts))
+        os.replace(fresh, self.path)

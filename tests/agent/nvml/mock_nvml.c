@@ -1,0 +1,362 @@
+/* A stand-in for NVIDIA's management library, for tests: the functions that cotenant calls, answered from a
+ * text file that is read again at every call, so that a test changes the GPUs under a process that watches.
+ *
+ * Build:  cc -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 -o libnvidia-ml.so.1 mock_nvml.c
+ *         (with -DOLD_DRIVER: without the functions that old drivers lack)
+ * Use:    LD_LIBRARY_PATH=its folder, COTENANT_MOCK_NVML=the file, both set before the process starts.
+ *
+ * The file, one fact per line, the last one of a kind counts; memory in MiB:
+ *
+ *     init 9                      nvmlInit answers 9 (driver not loaded), 4 (not permitted), ...
+ *     hang CALL [INDEX]           that call (of that GPU) does not come back while this line is there
+ *     fail CALL CODE              that call answers CODE for every GPU
+ *     gpu I uuid GPU-...          how many GPUs there are follows from the largest I
+ *     gpu I name | total | reserved | used | rc | capability | mode | persistence | mig | ecc | remap | energy
+ *     gpu I instance UUID NAME    a MIG instance
+ *     process I PID MIB C|G|M     a process on GPU I: compute, graphics, MPS client
+ *     xid I NUMBER                happens when it is added, to who waits for events
+ *
+ * Every GPU's name ends in "(mock)": what is recorded from it says so.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    OK = 0, UNINITIALIZED = 1, INVALID = 2, UNSUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, TIMED_OUT = 10,
+    GPUS_MAX = 16, MIG_MAX = 7, PROCESSES_MAX = 64, XIDS_MAX = 256, XID_EVENT = 8
+};
+#define MIB (1024ULL * 1024ULL)
+
+/* --- What the file says ------------------------------------------------------------------------- */
+
+typedef struct { unsigned pid; unsigned long long used_mib; char kind; int gpu; } Process;
+typedef struct {
+    char uuid[96], name[96], mig_uuid[MIG_MAX][96], mig_name[MIG_MAX][96];
+    unsigned long long total, reserved, used, ecc, energy;
+    int rc, major, minor, mode, persistence, mig, instances;
+    unsigned remap[4]; /* corrected, uncorrected, pending, failed */
+} Gpu;
+typedef struct {
+    int init, count, processes, xids, hang_gpu, fail_code;
+    char hang[64], fail[64];
+    Gpu gpus[GPUS_MAX];
+    Process process[PROCESSES_MAX];
+    int xid_gpu[XIDS_MAX], xid[XIDS_MAX];
+} World;
+typedef struct { int gpu, instance; } Handle; /* instance -1: the GPU itself */
+
+static Handle handles[GPUS_MAX][MIG_MAX + 1];
+static int initialised;
+
+static void gpu_fact(World *w, int i, const char *key, const char *value) {
+    Gpu *g = &w->gpus[i];
+    unsigned long long number = strtoull(value, NULL, 10);
+    if (!strcmp(key, "uuid")) snprintf(g->uuid, sizeof g->uuid, "%s", value);
+    else if (!strcmp(key, "name")) snprintf(g->name, sizeof g->name, "%s (mock)", value);
+    else if (!strcmp(key, "total")) g->total = number;
+    else if (!strcmp(key, "reserved")) g->reserved = number;
+    else if (!strcmp(key, "used")) g->used = number;
+    else if (!strcmp(key, "rc")) g->rc = (int)number;
+    else if (!strcmp(key, "capability")) sscanf(value, "%d.%d", &g->major, &g->minor);
+    else if (!strcmp(key, "mode")) g->mode = (int)number;
+    else if (!strcmp(key, "persistence")) g->persistence = (int)number;
+    else if (!strcmp(key, "mig")) g->mig = (int)number;
+    else if (!strcmp(key, "ecc")) g->ecc = number;
+    else if (!strcmp(key, "energy")) g->energy = number;
+    else if (!strcmp(key, "remap"))
+        sscanf(value, "%u %u %u %u", &g->remap[0], &g->remap[1], &g->remap[2], &g->remap[3]);
+    else if (!strcmp(key, "instance") && g->instances < MIG_MAX) {
+        sscanf(value, "%95s %95[^\n]", g->mig_uuid[g->instances], g->mig_name[g->instances]);
+        g->instances++;
+    }
+}
+
+static World *look(void) {
+    static World w;
+    memset(&w, 0, sizeof w);
+    w.hang_gpu = -1;
+    const char *path = getenv("COTENANT_MOCK_NVML");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    if (!file) { w.init = 9; return &w; }
+    char line[512], key[64], value[256], kind;
+    int i, number;
+    while (fgets(line, sizeof line, file)) {
+        unsigned pid;
+        unsigned long long used;
+        if (sscanf(line, "init %d", &number) == 1) w.init = number;
+        else if (sscanf(line, "fail %63s %d", key, &number) == 2) {
+            snprintf(w.fail, sizeof w.fail, "%s", key);
+            w.fail_code = number;
+        } else if (sscanf(line, "hang %63s %d", key, &number) >= 1) {
+            snprintf(w.hang, sizeof w.hang, "%s", key);
+            w.hang_gpu = sscanf(line, "hang %*s %d", &number) == 1 ? number : -1;
+        } else if (sscanf(line, "process %d %u %llu %c", &i, &pid, &used, &kind) == 4) {
+            if (w.processes < PROCESSES_MAX) w.process[w.processes++] = (Process){pid, used, kind, i};
+        } else if (sscanf(line, "xid %d %d", &i, &number) == 2) {
+            if (w.xids < XIDS_MAX) { w.xid_gpu[w.xids] = i; w.xid[w.xids++] = number; }
+        } else if (sscanf(line, "gpu %d %63s %255[^\n]", &i, key, value) == 3 && i >= 0 && i < GPUS_MAX) {
+            if (i >= w.count) {
+                Gpu plain = {.total = 81920, .reserved = 600, .used = 600, .major = 9, .persistence = 1};
+                w.gpus[i] = plain;
+                snprintf(w.gpus[i].name, sizeof plain.name, "GPU (mock)");
+                w.count = i + 1;
+            }
+            gpu_fact(&w, i, key, value);
+        }
+    }
+    fclose(file);
+    return &w;
+}
+
+/* Before every call: hang or fail if the file says so, and find the GPU. */
+static World *enter(const char *call, Handle *handle, Gpu **gpu, int *code) {
+    World *w = look();
+    while (!strcmp(w->hang, call) && (w->hang_gpu < 0 || !handle || w->hang_gpu == handle->gpu)) {
+        struct timespec nap = {0, 20 * 1000 * 1000};
+        nanosleep(&nap, NULL);
+        w = look();
+    }
+    *code = OK;
+    if (!strcmp(w->fail, call)) *code = w->fail_code;
+    else if (!initialised && strcmp(call, "nvmlInitWithFlags")) *code = UNINITIALIZED;
+    else if (handle && handle->gpu >= w->count) *code = 15;
+    else if (handle && w->gpus[handle->gpu].rc) *code = w->gpus[handle->gpu].rc;
+    if (handle && gpu) *gpu = &w->gpus[handle->gpu];
+    return w;
+}
+
+#define ENTER(call, handle) \
+    Gpu *gpu = NULL; \
+    int code; \
+    World *w = enter(call, (Handle *)(handle), &gpu, &code); \
+    (void)w; (void)gpu; \
+    if (code) return code
+
+/* --- The library -------------------------------------------------------------------------------- */
+
+int nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    ENTER("nvmlInitWithFlags", NULL);
+    if (w->init) return w->init;
+    initialised = 1;
+    return OK;
+}
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+int nvmlShutdown(void) { initialised = 0; return OK; }
+const char *nvmlErrorString(int code) {
+    static char text[32];
+    snprintf(text, sizeof text, "mock error %d", code);
+    return text;
+}
+int nvmlSystemGetDriverVersion(char *out, unsigned size) {
+    ENTER("nvmlSystemGetDriverVersion", NULL);
+    snprintf(out, size, "580.0-mock");
+    return OK;
+}
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    ENTER("nvmlDeviceGetCount_v2", NULL);
+    *count = (unsigned)w->count;
+    return OK;
+}
+static Handle *handle_of(int gpu, int instance) {
+    Handle *h = &handles[gpu][instance + 1];
+    h->gpu = gpu;
+    h->instance = instance;
+    return h;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **out) {
+    if (index >= GPUS_MAX) return INVALID;
+    ENTER("nvmlDeviceGetHandleByIndex_v2", handle_of((int)index, -1));
+    if ((int)index >= w->count) return INVALID;
+    *out = handle_of((int)index, -1);
+    return OK;
+}
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **out) {
+    World *all = look();
+    for (int i = 0; i < all->count; i++) {
+        if (strcmp(all->gpus[i].uuid, uuid)) continue;
+        ENTER("nvmlDeviceGetHandleByUUID", handle_of(i, -1));
+        *out = handle_of(i, -1);
+        return OK;
+    }
+    return NOT_FOUND;
+}
+int nvmlDeviceGetUUID(void *h, char *out, unsigned size) {
+    ENTER("nvmlDeviceGetUUID", h);
+    int instance = ((Handle *)h)->instance;
+    snprintf(out, size, "%s", instance < 0 ? gpu->uuid : gpu->mig_uuid[instance]);
+    return OK;
+}
+int nvmlDeviceGetName(void *h, char *out, unsigned size) {
+    ENTER("nvmlDeviceGetName", h);
+    int instance = ((Handle *)h)->instance;
+    snprintf(out, size, "%s", instance < 0 ? gpu->name : gpu->mig_name[instance]);
+    return OK;
+}
+typedef struct {
+    char legacy[16];
+    unsigned domain, bus, device, id, subsystem;
+    char bus_id[32];
+} Pci;
+int nvmlDeviceGetPciInfo_v3(void *h, Pci *out) {
+    ENTER("nvmlDeviceGetPciInfo_v3", h);
+    memset(out, 0, sizeof *out);
+    out->bus = (unsigned)((Handle *)h)->gpu + 1;
+    snprintf(out->bus_id, sizeof out->bus_id, "00000000:%02X:00.0", out->bus);
+    return OK;
+}
+int nvmlDeviceGetCudaComputeCapability(void *h, int *major, int *minor) {
+    ENTER("nvmlDeviceGetCudaComputeCapability", h);
+    *major = gpu->major;
+    *minor = gpu->minor;
+    return OK;
+}
+int nvmlDeviceGetComputeMode(void *h, unsigned *mode) {
+    ENTER("nvmlDeviceGetComputeMode", h);
+    *mode = (unsigned)gpu->mode;
+    return OK;
+}
+int nvmlDeviceGetPersistenceMode(void *h, unsigned *mode) {
+    ENTER("nvmlDeviceGetPersistenceMode", h);
+    *mode = (unsigned)gpu->persistence;
+    return OK;
+}
+
+/* --- Memory and processes ----------------------------------------------------------------------- */
+
+typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory2;
+typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } ProcessInfo;
+
+int nvmlDeviceGetMemoryInfo(void *h, Memory *out) {
+    ENTER("nvmlDeviceGetMemoryInfo", h);
+    out->total = gpu->total * MIB;
+    out->used = gpu->used * MIB;
+    out->free = out->total - out->used;
+    return OK;
+}
+static int processes(World *w, int gpu, const char *kinds, unsigned *count, ProcessInfo *out) {
+    unsigned found = 0;
+    for (int i = 0; i < w->processes; i++) {
+        Process *p = &w->process[i];
+        if (p->gpu != gpu || !strchr(kinds, p->kind)) continue;
+        if (out && found < *count) out[found] = (ProcessInfo){p->pid, p->used_mib * MIB, ~0u, ~0u};
+        found++;
+    }
+    int fits = found <= *count;
+    *count = found;
+    return fits ? OK : TOO_SMALL;
+}
+#ifdef OLD_DRIVER
+#define nvmlDeviceGetComputeRunningProcesses_v3 nvmlDeviceGetComputeRunningProcesses_v2
+#define nvmlDeviceGetGraphicsRunningProcesses_v3 nvmlDeviceGetGraphicsRunningProcesses_v2
+#endif
+int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *count, ProcessInfo *out) {
+    ENTER("nvmlDeviceGetComputeRunningProcesses_v3", h);
+    return processes(w, ((Handle *)h)->gpu, "CM", count, out);
+}
+int nvmlDeviceGetGraphicsRunningProcesses_v3(void *h, unsigned *count, ProcessInfo *out) {
+    ENTER("nvmlDeviceGetGraphicsRunningProcesses_v3", h);
+    return processes(w, ((Handle *)h)->gpu, "G", count, out);
+}
+
+/* --- What drivers have learned over the years ---------------------------------------------------- */
+
+#ifndef OLD_DRIVER
+int nvmlDeviceGetMemoryInfo_v2(void *h, Memory2 *out) {
+    ENTER("nvmlDeviceGetMemoryInfo_v2", h);
+    out->total = gpu->total * MIB;
+    out->reserved = gpu->reserved * MIB;
+    out->used = (gpu->used > gpu->reserved ? gpu->used - gpu->reserved : 0) * MIB;
+    out->free = out->total - out->reserved - out->used;
+    return OK;
+}
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *h, unsigned *count, ProcessInfo *out) {
+    ENTER("nvmlDeviceGetMPSComputeRunningProcesses_v3", h);
+    return processes(w, ((Handle *)h)->gpu, "M", count, out);
+}
+int nvmlDeviceGetTotalEnergyConsumption(void *h, unsigned long long *out) {
+    ENTER("nvmlDeviceGetTotalEnergyConsumption", h);
+    *out = gpu->energy;
+    return OK;
+}
+int nvmlDeviceGetTotalEccErrors(void *h, unsigned kind, unsigned counter, unsigned long long *out) {
+    ENTER("nvmlDeviceGetTotalEccErrors", h);
+    (void)counter;
+    *out = kind == 1 ? gpu->ecc : 0;
+    return OK;
+}
+int nvmlDeviceGetRemappedRows(void *h, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
+                              unsigned *failed) {
+    ENTER("nvmlDeviceGetRemappedRows", h);
+    *corrected = gpu->remap[0];
+    *uncorrected = gpu->remap[1];
+    *pending = gpu->remap[2];
+    *failed = gpu->remap[3];
+    return OK;
+}
+int nvmlDeviceGetMigMode(void *h, unsigned *now, unsigned *next) {
+    ENTER("nvmlDeviceGetMigMode", h);
+    *now = *next = (unsigned)gpu->mig;
+    return OK;
+}
+int nvmlDeviceGetMaxMigDeviceCount(void *h, unsigned *out) {
+    ENTER("nvmlDeviceGetMaxMigDeviceCount", h);
+    *out = gpu->mig ? MIG_MAX : 0;
+    return OK;
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(void *h, unsigned index, void **out) {
+    ENTER("nvmlDeviceGetMigDeviceHandleByIndex", h);
+    if ((int)index >= gpu->instances) return NOT_FOUND;
+    *out = handle_of(((Handle *)h)->gpu, (int)index);
+    return OK;
+}
+int nvmlGpmQueryDeviceSupport(void *h, unsigned *out) {
+    ENTER("nvmlGpmQueryDeviceSupport", h);
+    out[1] = 0; /* {version, isSupportedDevice}: no GPM here. */
+    return OK;
+}
+#endif
+
+/* --- Events: what is added to the file after a set was made -------------------------------------- */
+
+typedef struct { unsigned mask; int told; } EventSet;
+typedef struct { void *device; unsigned long long type, data; unsigned gi, ci; } EventData;
+
+#ifndef OLD_DRIVER
+int nvmlEventSetCreate(void **out) {
+    ENTER("nvmlEventSetCreate", NULL);
+    EventSet *set = calloc(1, sizeof *set);
+    set->told = w->xids;
+    *out = set;
+    return OK;
+}
+int nvmlEventSetFree(void *set) { free(set); return OK; }
+int nvmlDeviceGetSupportedEventTypes(void *h, unsigned long long *types) {
+    ENTER("nvmlDeviceGetSupportedEventTypes", h);
+    *types = XID_EVENT;
+    return OK;
+}
+int nvmlDeviceRegisterEvents(void *h, unsigned long long types, void *set) {
+    ENTER("nvmlDeviceRegisterEvents", h);
+    if (types & XID_EVENT) ((EventSet *)set)->mask |= 1u << ((Handle *)h)->gpu;
+    return OK;
+}
+int nvmlEventSetWait_v2(void *of, EventData *out, unsigned timeout_ms) {
+    EventSet *set = of;
+    for (unsigned waited_ms = 0;; waited_ms += 10) {
+        ENTER("nvmlEventSetWait_v2", NULL);
+        while (set->told < w->xids) {
+            int at = set->told++, index = w->xid_gpu[at];
+            if (!(set->mask & 1u << index)) continue;
+            *out = (EventData){handle_of(index, -1), XID_EVENT, (unsigned long long)w->xid[at], ~0u, ~0u};
+            return OK;
+        }
+        if (waited_ms >= timeout_ms) return TIMED_OUT;
+        struct timespec nap = {0, 10 * 1000 * 1000};
+        nanosleep(&nap, NULL);
+    }
+}
+#endif

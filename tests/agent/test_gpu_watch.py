@@ -1,0 +1,254 @@
+"""GPUs under watch: real children that ask a library of ours, killed when they hang."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cotenant.agent.devices import Gpu as Found
+from cotenant.agent.devices import cuda_devices
+from cotenant.agent.edge import AgentConfig, GpuFault
+from cotenant.agent.folder import SUPERVISOR, attempt_folder, job_socket
+from cotenant.agent.gpu_watch import MARKS, GpuWatch
+from cotenant.agent.health import Condition
+from cotenant.agent.identity import own_identity
+from cotenant.agent.looks import AnyWatchLine, Look, XidSeen
+from cotenant.agent.memory import Attempt
+from cotenant.agent.owners import Owners
+from cotenant.agent.watchers import Timing, Watchers
+from cotenant.controller.domain.cluster import HostReport
+from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
+from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
+from tests.agent.mock_gpus import ONE, TWO, MockGpus
+
+HOST = HostId("h")
+QUICK = Timing(look_s=0.1, start_s=20.0, silent_s=1.0, retry_s=0.05, retry_s_max=0.2, reap_s=1.0)
+
+
+async def until(what: Callable[[], Any]) -> None:
+    async with asyncio.timeout(30):
+        while not what():
+            await asyncio.sleep(0.02)
+
+
+class Ears:
+    """Listens to watchers."""
+
+    def __init__(self, tmp_path: Path, *, log: str = "/dev/null", program: Sequence[str] = ()) -> None:
+        self._program = program
+        self.lines: list[AnyWatchLine] = []
+        self.unanswered: list[tuple[tuple[str, ...], str]] = []
+        self.said: list[str] = []
+        self._options = ["--period-s", "0.1", "--attempts", str(tmp_path / "none"), "--kernel-log", log]
+        self.watchers = Watchers(
+            self.command,
+            heard=self.lines.append,
+            unanswered=lambda uuids, why: self.unanswered.append((uuids, why)),
+            log=self.said.append,
+            timing=QUICK,
+        )
+
+    def command(self, uuids: Any) -> list[str]:
+        if self._program:
+            return list(self._program)
+        named = [word for uuid in uuids for word in ("--gpu", uuid)]
+        return [sys.executable, "-m", "cotenant.agent.nvml_watch", *self._options, *named]
+
+    def looks(self, uuid: str) -> list[Look]:
+        return [line for line in self.lines if isinstance(line, Look) and line.uuid == uuid]
+
+    def xids(self) -> list[tuple[str, int, int | None]]:
+        return [(x.uuid, x.xid, x.pid) for x in self.lines if isinstance(x, XidSeen)]
+
+
+def test_a_watcher_tells_of_memory_processes_and_xids(gpus: MockGpus, tmp_path: Path) -> None:
+    """From NVML's events, and from the kernel's log, which knows the process."""
+    log = tmp_path / "kmsg"
+    os.mkfifo(log)
+    writer = os.open(log, os.O_RDWR)
+
+    async def story() -> None:
+        ears = Ears(tmp_path, log=str(log))
+        ears.watchers.start((ONE, TWO))
+        await until(lambda: ears.looks(ONE) and ears.looks(TWO))
+        gpus.say("gpu 0 used 5000", f"process 0 {os.getpid()} 4000 C", "gpu 1 ecc 3", "gpu 1 remap 0 0 1 0")
+        await until(lambda: ears.looks(ONE)[-1].processes and ears.looks(TWO)[-1].remap_pending)
+        look = ears.looks(ONE)[-1]
+        assert (look.used_mib, look.processes[0].pid, look.processes[0].used_mib) == (5000, os.getpid(), 4000)
+        assert look.processes[0].owner.kind == "foreign"
+        assert "pytest" in look.processes[0].owner.command
+        assert ears.looks(TWO)[-1].ecc_uncorrected == 3
+        gpus.say("xid 1 79")
+        await until(lambda: ears.xids() == [(TWO, 79, None)])
+        os.write(writer, b"4,1,2,-;NVRM: Xid (PCI:0000:01:00): 31, pid=77, name=python\n")
+        await until(lambda: ears.xids()[1:] == [(ONE, 31, 77)])
+        ears.watchers.close()
+
+    asyncio.run(story())
+    os.close(writer)
+
+
+def test_a_gpu_that_hangs_takes_nobody_with_it(gpus: MockGpus, tmp_path: Path) -> None:
+    async def story() -> None:
+        ears = Ears(tmp_path)
+        ears.watchers.start((ONE, TWO))
+        await until(lambda: ears.looks(ONE) and ears.looks(TWO))
+        gpus.say("hang nvmlDeviceGetMemoryInfo 1")
+        await until(lambda: ears.unanswered)
+        assert ears.unanswered[0] == ((TWO,), "NVML does not answer when it is asked about it")
+        seen = len(ears.looks(ONE))
+        await until(lambda: len(ears.looks(ONE)) > seen + 2)
+        gpus.unsay("hang")
+        seen = len(ears.looks(TWO))
+        await until(lambda: len(ears.looks(TWO)) > seen)
+        ears.watchers.close()
+        assert ears.watchers.stuck == ()
+
+    asyncio.run(story())
+
+
+def test_a_gpu_that_is_lost_is_let_go_and_asked_anew(gpus: MockGpus, tmp_path: Path) -> None:
+    async def story() -> None:
+        ears = Ears(tmp_path)
+        ears.watchers.start((ONE, TWO))
+        await until(lambda: ears.looks(ONE) and ears.looks(TWO))
+        gpus.say("gpu 1 rc 15")
+        await until(lambda: any(look.code == 15 for look in ears.looks(TWO)))
+        gpus.say("gpu 1 rc 0")
+        await until(lambda: ears.looks(TWO)[-1].code == 0)
+        seen = len(ears.looks(ONE))
+        await until(lambda: len(ears.looks(ONE)) > seen)
+        ears.watchers.close()
+
+    asyncio.run(story())
+
+
+def test_a_driver_that_is_unloaded_is_a_reason_and_may_come_back(gpus: MockGpus, tmp_path: Path) -> None:
+    async def story() -> None:
+        ears = Ears(tmp_path)
+        gpus.say("init 9")
+        ears.watchers.start((ONE,))
+        await until(lambda: ears.unanswered)
+        assert "the NVIDIA driver is not loaded" in ears.unanswered[0][1]
+        gpus.unsay("init")
+        await until(lambda: ears.looks(ONE))
+        ears.watchers.close()
+
+    asyncio.run(story())
+
+
+def test_a_watcher_that_talks_nonsense_is_ended(tmp_path: Path) -> None:
+    async def story() -> None:
+        ears = Ears(tmp_path, program=("/bin/sh", "-c", "echo hello; exec sleep 1000"))
+        ears.watchers.start((ONE,))
+        await until(lambda: ears.unanswered)
+        assert ears.unanswered[0] == ((ONE,), "its watcher talks nonsense")
+        ears.watchers.close()
+
+    asyncio.run(story())
+
+
+# --- Whose a process is ----------------------------------------------------------------------------
+
+
+def test_processes_are_known_by_their_socket_or_their_session(tmp_path: Path) -> None:
+    async def story() -> None:
+        owners = Owners(tmp_path)
+        folder = attempt_folder(tmp_path, "7", 2)
+        folder.mkdir()
+        own = {ENV_JOB: "7", ENV_ATTEMPT: "2", ENV_SOCKET: str(job_socket(folder))}
+        other = {**own, ENV_SOCKET: "/another/agents/cotenant.sock"}
+        started = [
+            await asyncio.create_subprocess_exec("sleep", "1000", env={"PATH": os.environ["PATH"], **env})
+            for env in (own, other)
+        ]
+        try:
+            mine, theirs = (owners.owner(process.pid) for process in started)
+            assert (mine.kind, mine.job_id, mine.attempt, mine.command) == ("attempt", "7", 2, "sleep 1000")
+            assert theirs.kind == "foreign", "the number of a job is no proof"
+            leader = msgspec.structs.replace(own_identity(), pid=os.getsid(0), start_ticks=0)
+            (folder / SUPERVISOR).write_bytes(msgspec.json.encode(leader))
+            assert Owners(tmp_path).owner(started[1].pid).kind == "attempt", "our supervisor led its session"
+        finally:
+            for process in started:
+                process.kill()
+                await process.wait()
+        assert Owners(tmp_path).owner(started[0].pid).kind == "hidden"
+
+    asyncio.run(story())
+
+
+# --- All of it together ----------------------------------------------------------------------------
+
+
+class Agent:
+    """What the runtime is to the watch."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.faults: list[GpuFault] = []
+        self.running: list[Attempt] = []
+        found = [Found(index=i, uuid=u, name="G", memory_mib=80_000, reserve_mib=600) for i, u in enumerate((ONE, TWO))]
+        self.devices = cuda_devices(found, HOST)
+        self.config = AgentConfig(
+            report=HostReport(host_id=HOST, devices=self.devices),
+            session="s", uid=0, checkpoint_root="/c", jobside_path="/j",
+        )  # fmt: skip
+        self.told: list[dict[str, Condition]] = []
+        self.watch = GpuWatch(
+            self.devices, state_dir=tmp_path, attempts=tmp_path, log=lambda text: None, timing=QUICK
+        )
+
+    def start(self) -> None:
+        self.watch.start(
+            post=self.faults.append,
+            changed=lambda: self.told.append(self.watch.conditions()),
+            look_around=lambda: (self.config, self.running),
+            log=lambda text: None,
+        )
+
+    def note(self, uuid: str) -> str:
+        return self.watch.conditions()[uuid].note
+
+
+def test_foreign_processes_and_lost_gpus_come_and_go_and_marks_stay(gpus: MockGpus, tmp_path: Path) -> None:
+    async def story() -> None:
+        agent = Agent(tmp_path)
+        agent.running = [
+            Attempt(
+                job_id=JobId("7"), attempt=AttemptNo(1), command_id=CommandId(1),
+                devices=(agent.devices[1].device_id,),
+            )
+        ]  # fmt: skip
+        agent.start()
+        gpus.say(f"process 0 {os.getpid()} 4000 C", "gpu 0 used 4600")
+        await until(lambda: agent.note(ONE).startswith(f"in use by pid {os.getpid()}"))
+        gpus.unsay("process 0")
+        gpus.say("gpu 0 used 600")
+        await until(lambda: not agent.note(ONE))
+        gpus.say("xid 1 79")
+        await until(lambda: agent.faults)
+        [fault] = agent.faults
+        assert (fault.uuids, fault.xid, fault.device_failed) == ((TWO,), 79, True)
+        assert agent.told[-1][TWO].state == "lost", "nobody is told to end before the device is out"
+        agent.watch.close()
+        again = Agent(tmp_path)
+        assert again.watch.conditions()[TWO].state == "lost"
+        kept = (tmp_path / MARKS).read_text()
+        boot_id = msgspec.json.decode(kept)["boot_id"]
+        (tmp_path / MARKS).write_text(kept.replace(boot_id, "another boot"))
+        assert Agent(tmp_path).watch.conditions()[TWO] == Condition()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("text", ["{", '{"version": 9, "boot_id": ""}'])
+def test_marks_that_cannot_be_read_are_no_marks(tmp_path: Path, text: str) -> None:
+    (tmp_path / MARKS).write_text(text)
+    assert Agent(tmp_path).watch.conditions()[ONE] == Condition()

@@ -1,0 +1,304 @@
+"""What follows for a device from what is seen of it, told as a specification and as properties."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cotenant.agent.device_states import QUIET_S
+from cotenant.agent.edge import GpuFault
+from cotenant.agent.health import LEAVE_GRACE_S, Condition, Health
+from cotenant.agent.looks import Look, Owner, Process, XidSeen
+from cotenant.agent.memory import Key
+from cotenant.controller.domain.ids import AttemptNo, JobId
+
+ONE, TWO = "GPU-1", "GPU-2"
+JOB: Key = (JobId("7"), AttemptNo(1))
+OTHER: Key = (JobId("8"), AttemptNo(2))
+
+
+def process(pid: int, used_mib: int | None = 1000, *, of: Key | None = None, **changes: Any) -> Process:
+    owner = Owner(kind="attempt", job_id=of[0], attempt=of[1]) if of else Owner(kind="foreign")
+    owner = msgspec.structs.replace(owner, user="bob", command="python x.py", **changes)
+    return Process(pid=pid, used_mib=used_mib, owner=owner)
+
+
+class Host:
+    """Two GPUs and a clock."""
+
+    def __init__(self, **options: Any) -> None:
+        self.health = Health({ONE: 600, TWO: 600}, **options)
+        self.now_s = 1000.0
+        self.faults: list[GpuFault] = []
+        self.live: dict[str, frozenset[Key]] = {}
+        self.mps: frozenset[str] = frozenset()
+
+    def look(self, *processes: Process, uuid: str = ONE, **facts: Any) -> Condition:
+        self.now_s += 2.0
+        self.health.surroundings(self.live, self.mps, self.now_s)
+        used = 600 + sum(p.used_mib or 0 for p in processes)
+        plain = Look(uuid=uuid, used_mib=used, processes=processes)
+        self.faults = self.health.looked(msgspec.structs.replace(plain, **facts), self.now_s)
+        return self.condition(uuid)
+
+    def xid(self, number: int, pid: int | None = None) -> Condition:
+        self.now_s += 1.0
+        self.health.surroundings(self.live, self.mps, self.now_s)
+        self.faults = self.health.xid(XidSeen(uuid=ONE, xid=number, pid=pid), self.now_s)
+        return self.condition()
+
+    def condition(self, uuid: str = ONE) -> Condition:
+        self.health.settle(self.now_s)
+        return self.health.conditions()[uuid]
+
+
+def test_a_quiet_device_is_offered() -> None:
+    assert Host().look() == Condition()
+
+
+# --- Who is on it ----------------------------------------------------------------------------------
+
+
+def test_a_foreign_process_keeps_work_away_until_it_is_gone() -> None:
+    host = Host()
+    assert host.look(process(42)).note == "in use by pid 42 of bob (python x.py, 1000 MiB)"
+    assert host.condition().state == "ok", "nothing is wrong with the device"
+    assert host.look() == Condition()
+
+
+def test_a_foreign_process_is_ignored_where_the_setting_says_so() -> None:
+    assert Host(foreign="ignore").look(process(42)) == Condition()
+
+
+def test_small_changes_of_a_foreign_process_are_not_told_again() -> None:
+    host = Host()
+    first = host.look(process(42, 1100))
+    assert host.look(process(42, 1200)) == first
+    assert host.look(process(42, 9000)) != first
+
+
+def test_our_jobs_our_mps_and_what_only_draws_are_not_foreign() -> None:
+    host = Host()
+    host.live = {ONE: frozenset({JOB})}
+    drawing = msgspec.structs.replace(process(3), computes=False)
+    assert host.look(process(1, of=JOB), process(2, kind="mps"), drawing) == Condition()
+
+
+def test_one_that_cannot_be_seen_is_taken_for_ours_only_while_a_job_is_there() -> None:
+    host = Host()
+    hidden = process(9, kind="hidden")
+    host.live = {ONE: frozenset({JOB})}
+    assert host.look(hidden) == Condition()
+    host.live = {}
+    assert host.look(hidden).note.startswith("in use by pid 9")
+    fresh = Host()
+    assert fresh.look(hidden) == Condition(), "it may just have ended"
+    assert fresh.look(hidden).note.startswith("in use by pid 9")
+
+
+def test_who_computes_is_not_known_before_the_first_look() -> None:
+    host = Host(busy=(ONE,))
+    assert host.condition().note == "who uses it is not known yet"
+    assert host.condition(TWO) == Condition()
+    assert host.look() == Condition()
+
+
+def test_what_is_left_of_a_job_keeps_work_away_but_not_in_the_moment_of_its_end() -> None:
+    host = Host()
+    host.live = {ONE: frozenset({JOB})}
+    host.look(process(1, of=JOB))
+    host.live = {}
+    assert host.look(process(1, of=JOB)) == Condition()
+    host.now_s += LEAVE_GRACE_S
+    assert host.look(process(1, of=JOB)).note == (
+        "not free yet: pid 1 of bob (python x.py, 1000 MiB), of a job that has ended"
+    )
+    assert host.look() == Condition()
+
+
+def test_memory_that_nobody_owns_up_to_is_held_until_it_is_free() -> None:
+    host = Host()
+    assert host.look(used_mib=9600) == Condition(), "once is no proof: it goes a little later than its process"
+    note = "9000 MiB of its memory are held, and no process that can be seen here holds them"
+    assert host.look(used_mib=9600).note == note
+    assert host.look() == Condition()
+
+
+# --- Faults ----------------------------------------------------------------------------------------
+
+
+def test_a_programs_error_stays_with_it_without_mps() -> None:
+    host = Host()
+    host.live = {ONE: frozenset({JOB, OTHER})}
+    host.look()
+    assert host.xid(31) == Condition()
+    [fault] = host.faults
+    assert (fault.ends, fault.device_failed, fault.why) == (False, False, "Xid 31 (GPU memory page fault)")
+
+
+def test_under_mps_it_hits_all_and_the_device_waits_until_they_are_gone() -> None:
+    host = Host()
+    host.live, host.mps = {ONE: frozenset({JOB, OTHER})}, frozenset({ONE})
+    host.look(process(1, of=JOB), process(2, of=OTHER))
+    assert host.xid(31, pid=1) == Condition(
+        state="suspect", note="suspect: Xid 31 (GPU memory page fault)"
+    )
+    [fault] = host.faults
+    assert (fault.ends, fault.culprits, fault.culprit_pids) == (True, (JOB,), (1,))
+    host.live = {ONE: frozenset({OTHER})}
+    assert host.look(process(2, of=OTHER)).state == "suspect"
+    host.live = {}
+    assert host.look() == Condition()
+
+
+def test_a_process_that_is_not_ours_makes_nobody_a_culprit() -> None:
+    host = Host(foreign="ignore")
+    host.live, host.mps = {ONE: frozenset({JOB})}, frozenset({ONE})
+    host.look(process(1, of=JOB), process(5))
+    host.xid(31, pid=5)
+    [fault] = host.faults
+    assert (fault.culprits, fault.strangers) == ((), True)
+
+
+def test_the_processes_of_an_mps_servers_fault_are_found() -> None:
+    host = Host()
+    host.live = {ONE: frozenset({JOB})}
+    host.look(process(1, of=JOB))
+    known = host.health.faulted(GpuFault(uuids=(ONE,), why="FAULT", culprit_pids=(1,)), host.now_s)
+    assert known.culprits == (JOB,)
+    assert host.condition().state == "suspect"
+
+
+@pytest.mark.parametrize(("xid", "state", "ends"), [(48, "draining", True), (63, "draining", None),
+    (94, "draining", False), (95, "draining", True), (79, "lost", True), (119, "lost", True),
+    (120, "lost", True), (154, "draining", None), (45, "ok", None), (9999, "suspect", None)])  # fmt: skip
+def test_what_an_xid_does(xid: int, state: str, ends: bool | None) -> None:
+    """ends: everybody, only who dies by itself (no MPS here), or nobody is told anything (None)."""
+    host = Host()
+    host.live = {ONE: frozenset({JOB})}
+    host.look()
+    assert host.xid(xid).state == state
+    assert [fault.ends for fault in host.faults] == ([] if ends is None else [ends])
+    assert all(fault.device_failed for fault in host.faults)
+
+
+def test_a_lost_gpu_is_told_once() -> None:
+    host = Host()
+    host.look()
+    assert host.look(code=15, problem="gone").state == "lost"
+    assert [fault.device_failed for fault in host.faults] == [True]
+    host.look(code=15, problem="gone")
+    assert host.faults == []
+
+
+# --- Coming back -----------------------------------------------------------------------------------
+
+
+def test_a_suspect_comes_back_when_it_has_been_quiet() -> None:
+    host = Host()
+    host.look()
+    assert host.xid(9999).state == "suspect"
+    host.now_s += QUIET_S["suspect"] - 5.0
+    assert host.look().state == "suspect"
+    host.now_s += 5.0
+    assert host.look() == Condition()
+
+
+def test_a_suspect_that_does_not_answer_stays_one() -> None:
+    host = Host()
+    host.look()
+    host.health.unanswered([ONE], "it hangs", host.now_s)
+    host.now_s += 10 * QUIET_S["hung"]
+    assert host.condition() == Condition(state="suspect", note="suspect: it hangs")
+    assert host.look() == Condition(), "it answers, and it has been quiet for long"
+
+
+def test_a_person_is_trusted_about_suspects_and_draining_devices_and_not_about_lost_ones() -> None:
+    for xid, after in ((9999, "ok"), (48, "ok"), (79, "lost")):
+        host = Host()
+        host.look()
+        host.xid(xid)
+        host.health.trusted(host.now_s)
+        assert host.look().state == after
+
+
+def test_a_person_who_knows_that_rows_are_to_be_replaced_is_believed() -> None:
+    host = Host()
+    assert host.look(remap_pending=True).state == "draining"
+    host.health.trusted(host.now_s)
+    assert host.look(remap_pending=True) == Condition()
+
+
+def test_more_uncorrectable_errors_drain_a_device_without_any_xid() -> None:
+    host = Host()
+    host.look(ecc_uncorrected=2)
+    assert host.look(ecc_uncorrected=3).state == "draining"
+
+
+def test_a_reset_brings_a_lost_or_draining_device_back_as_a_suspect() -> None:
+    for xid in (79, 48):
+        for reset in ({"energy_mj": 5}, {"ecc_uncorrected": 0}):
+            host = Host()
+            host.look(energy_mj=1000, ecc_uncorrected=7)
+            host.xid(xid)
+            assert host.look(energy_mj=1500, ecc_uncorrected=7).state != "suspect"
+            assert host.look(**{"energy_mj": 2000, "ecc_uncorrected": 7, **reset}).state == "suspect"
+            host.now_s += QUIET_S["renewed"]
+            assert host.look() == Condition()
+
+
+def test_a_lost_device_that_answers_again_has_begun_anew() -> None:
+    host = Host()
+    host.look()
+    host.look(code=15, problem="gone")
+    assert host.look().state == "suspect"
+
+
+def test_marks_outlive_the_agent() -> None:
+    host = Host()
+    host.look()
+    host.xid(79)
+    again = Host(marks=host.health.marks)
+    assert again.look().state == "lost"
+
+
+# --- Whatever happens ------------------------------------------------------------------------------
+
+EVENTS = st.one_of(
+    st.tuples(st.just("xid"), st.sampled_from([13, 31, 45, 48, 63, 74, 79, 94, 95, 119, 154, 9999])),
+    st.tuples(st.just("look"), st.sampled_from([0, 0, 0, 15, 16, 999])),
+    st.tuples(st.just("hang"), st.just(0)),
+    st.tuples(st.just("quiet"), st.integers(1, 2000)),
+    st.tuples(st.just("trust"), st.just(0)),
+)
+
+
+@given(st.lists(EVENTS, max_size=30))
+def test_a_device_that_is_not_ok_is_not_offered_and_one_that_is_lost_stays_so_while_it_answers(
+    events: list[tuple[str, int]],
+) -> None:
+    host = Host()
+    silent = False
+    for kind, number in events:
+        before = host.condition().state
+        if kind == "xid":
+            host.xid(number)
+        elif kind == "look":
+            was_silent, silent = silent, number != 0
+            host.look(code=number, problem="no" if number else "")
+            assert before != "lost" or host.condition().state == "lost" or was_silent
+        elif kind == "hang":
+            silent = True
+            host.health.unanswered([ONE], "hangs", host.now_s)
+        elif kind == "quiet":
+            host.now_s += number
+        else:
+            host.health.trusted(host.now_s)
+        condition = host.condition()
+        assert bool(condition.note) or condition.state == "ok"
+        assert kind == "look" or before != "lost" or condition.state == "lost"
+        assert host.condition(TWO) == Condition(), "nothing happened to the other"
