@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from cotenant.mps.paths import pipe_directory
+from cotenant.mps.process import CONTROL as CONTROL
 from cotenant.mps.replies import control_version
 
-CONTROL = "nvidia-cuda-mps-control"
 CAPABILITY_MIN = (7, 0)
 """Volta: before it, clients shared one address space and had no limits of their own."""
 MACHINES = ("x86_64", "aarch64")
