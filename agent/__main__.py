@@ -88,6 +88,7 @@ async def serve(settings: Settings) -> int:
         endpoint=parts.endpoint,
         key=parts.key,
         on_welcome=lambda: say_ready(state.config.report),
+        mps=parts.mps,
     )
     runtime.leave_on_signals()
     log(f"{parts.config.report.host_id}: greeting the controller at {parts.endpoint}")

@@ -32,6 +32,7 @@ from cotenant.agent.host import (
 )
 from cotenant.agent.locks import DeviceLocks, LockProblem, Owner, lock_folder
 from cotenant.agent.memory import Memory
+from cotenant.agent.mps_edge import Mps, prepare
 from cotenant.agent.offer import offered
 from cotenant.agent.spool import Spool, SpoolProblem
 from cotenant.controller import places
@@ -68,6 +69,8 @@ class Parts(msgspec.Struct, kw_only=True):
     endpoint: str
     key: KeyFile | None
     warnings: list[str]
+    mps: Mps | None = None
+    """Its daemons; None: no device here is shared through MPS."""
 
 
 def assemble(settings: Settings) -> Parts:
@@ -100,9 +103,19 @@ def assemble(settings: Settings) -> Parts:
     locks = DeviceLocks(folder, _owner(host_id, token))
     root = places.checkpoint_root(settings).absolute()
     groups = find_cgroups()
+    attempts = state_dir / ATTEMPTS
+    mps = prepare(
+        settings.mps,
+        offered(inventory.devices, locks),
+        inventory.gpus,
+        state_dir=state_dir,
+        attempts=attempts,
+        owner=token,
+    )
+    warnings += mps.said
     report = HostReport(
         host_id=host_id,
-        devices=offered(inventory.devices, locks),
+        devices=mps.devices,
         features=agent.features,
         cpus=len(usable_cores()),
         memory_mib=memory_mib(),
@@ -116,7 +129,6 @@ def assemble(settings: Settings) -> Parts:
     notes = _or_problem(spool.load, 1)
     if spool.damaged:
         warnings.append(f"{spool.path} was damaged in {spool.damaged} places; what could be read is kept")
-    attempts = state_dir / ATTEMPTS
     config = AgentConfig(
         report=report,
         session=uuid.uuid4().hex,
@@ -131,6 +143,8 @@ def assemble(settings: Settings) -> Parts:
         network=agent.network,
         prune_after_s=agent.prune_after_days * _DAY_S,
         keep_checkpoints_s=settings.checkpoint.keep_days * _DAY_S,
+        mps_runtime=mps.runtime,
+        mps_per_host=mps.per_host,
     )
     return Parts(
         config=config,
@@ -141,6 +155,7 @@ def assemble(settings: Settings) -> Parts:
         endpoint=endpoint,
         key=key,
         warnings=warnings,
+        mps=mps if mps.specs else None,
     )
 
 

@@ -69,6 +69,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[Device, ...]
+    gpus: tuple[Gpu, ...] = ()
+    """What NVML said of those that are GPUs."""
     note: str = ""
     """Why these are not what one might expect."""
 
@@ -103,7 +105,8 @@ def find(
     if choice.kind != "cpu":
         probe = ask_nvml()
         if probe.gpus:
-            return Inventory(devices=cuda_devices(pick(probe.gpus, choice.picked), host_id))
+            gpus = pick(probe.gpus, choice.picked)
+            return Inventory(devices=cuda_devices(gpus, host_id), gpus=gpus)
         note = f"no CUDA devices: {probe.problem or 'the driver reports none'}"
         if choice.kind == "cuda":
             raise NotThisHost(f"--devices cuda: {note}; use --devices auto or cpu:N")

@@ -114,6 +114,12 @@ class SupervisorGone(OfAttempt, frozen=True, kw_only=True):
     why: str = "its supervisor was killed"
 
 
+class TroubleNoticed(OfAttempt, frozen=True, kw_only=True):
+    """Something of an attempt is not as it should be, and it goes on; its supervisor does not know."""
+
+    what: str
+
+
 class GangSaid(OfAttempt, frozen=True, kw_only=True):
     to_host: HostId
     payload: bytes
@@ -141,7 +147,7 @@ class GpuFault(AgentEvent, frozen=True, kw_only=True):
 
 AnyAgentEvent = (
     Booted | Ticked | Heard | StartFailed | Connected | Disconnected | StatusCame | EndCame | SupervisorGone
-    | GangSaid | DevicesChanged | GpuFault
+    | GangSaid | DevicesChanged | GpuFault | TroubleNoticed
 )  # fmt: skip
 
 

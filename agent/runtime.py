@@ -46,6 +46,7 @@ from cotenant.agent.link import Link
 from cotenant.agent.locks import DeviceLocks
 from cotenant.agent.logrelay import LogRelay
 from cotenant.agent.memory import AnyNote
+from cotenant.agent.mps_edge import Mps, MpsEdge
 from cotenant.agent.offer import offered
 from cotenant.agent.records import Order
 from cotenant.agent.spool import Spool
@@ -76,6 +77,7 @@ class Runtime:
         endpoint: str,
         key: KeyFile | None,
         on_welcome: Callable[[], None],
+        mps: Mps | None = None,
     ) -> None:
         self._state = state
         self._spool = spool
@@ -84,6 +86,11 @@ class Runtime:
         self._attempts = Attempts(attempts, post=self.post, log=log, lock_devices=self._lock_devices)
         name = f"{state.config.report.host_id}/{state.config.session[:12]}"
         self._link = Link(endpoint, name, key, post=self._heard, log=log)
+        self._mps = (
+            None
+            if mps is None
+            else MpsEdge(mps, state, folder=self._attempts.folder, post=self.post, log=log)
+        )
         self._logs = LogRelay(self._attempts.folder, self._link.send)
         self._events: deque[AnyAgentEvent] = deque()
         self._busy = False
@@ -106,6 +113,8 @@ class Runtime:
         self._link.open()
         self.post(Booted(found=self._attempts.scan()))
         offers = asyncio.create_task(self._look_for_devices())
+        if self._mps is not None:
+            self._mps.open()
         try:
             await self._leave.wait()
         finally:
@@ -113,6 +122,8 @@ class Runtime:
             if self._alarm is not None:
                 self._alarm.cancel()
             self._logs.close()
+            if self._mps is not None:
+                await self._mps.leave()
             await self._attempts.leave()
             self._link.end()
             self._spool.close()

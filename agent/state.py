@@ -36,6 +36,7 @@ from cotenant.agent.edge import (
     StatusCame,
     SupervisorGone,
     Ticked,
+    TroubleNoticed,
 )
 from cotenant.agent.memory import Attempt, Bound, Confirmed, Forgotten, Memory, Obeyed, Renumbered, Reset
 from cotenant.agent.outbox import Outbox
@@ -116,6 +117,8 @@ class AgentState:
                 self._roster.ended(result)
             case SupervisorGone():
                 self._roster.supervisor_gone(event)
+            case TroubleNoticed(what=what):
+                self._roster.trouble((event.job_id, event.attempt), what)
             case StartFailed():
                 self._roster.start_failed(event)
             case Connected():

@@ -27,7 +27,6 @@ ANSWER_S = 5.0
 """An answer takes milliseconds, tens of them on a loaded machine."""
 LOCK_WAIT_S = 15.0
 """Longer than one asker may hold the lock."""
-QUIT_MARGIN_S = 5.0
 _FIRST_PAUSE_S = 0.005
 _PAUSE_S_MAX = 0.1
 _REAP_S = 1.0
@@ -53,7 +52,7 @@ class LockBusy(ChannelError):
     """Others asked all the time, or the lock file cannot be used: nothing is known about the daemon."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Channel:
     """Questions to the daemon of one pipe directory. Blocks for up to `lock_wait_s` + `answer_s`."""
 
@@ -84,7 +83,7 @@ class Channel:
         """
         seconds = max(1, round(timeout_s))
         with self._turn():
-            deadline_s = time.monotonic() + seconds + QUIT_MARGIN_S
+            deadline_s = time.monotonic() + seconds + self.answer_s
             for pause_s in _pauses():
                 status, output, errors = self._front_end(f"quit -t {seconds}\n", deadline_s)
                 if "privilege" in output.lower():

@@ -33,6 +33,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     cores: tuple[int, ...] = ()
     """CPU slots: the cores its workers are pinned to."""
     sharing: SharingMode = "time-slicing"
+    sharing_note: str = ""
+    """A GPU whose co-tenants time-slice: why it is not shared through MPS."""
     state: DeviceState = "ok"
     """What the agent thinks of it; anything else than ok is not healthy either."""
     healthy: bool = True

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -15,9 +16,10 @@ import pytest
 
 from cotenant.mps import process
 from cotenant.mps.channel import Channel
-from cotenant.mps.process import CONTROL, Found
+from cotenant.mps.process import CONTROL, SERVER, Found
 
-STUB = Path(__file__).parent / "stub" / "bin" / CONTROL
+STUB = Path(__file__).parent / "stub"
+"""`stub/bin` can be put on PATH by hand; tests use `stub_in`, which starts faster."""
 GENUINE = next(
     (path for path in (f"/usr/bin/{CONTROL}", shutil.which(CONTROL)) if path and os.path.exists(path)), None
 )
@@ -38,7 +40,7 @@ class Place:
 
     @property
     def is_stub(self) -> bool:
-        return self.program == str(STUB)
+        return self.program != GENUINE
 
     @property
     def environment(self) -> dict[str, str]:
@@ -94,19 +96,36 @@ def make_place(program: str) -> Place:
     return Place(program, Path(tempfile.mkdtemp(prefix="mps-")))
 
 
+def stub_in(folder: Path) -> str:
+    """The stub's control program, in a folder that can be put on PATH; runs on this very interpreter."""
+    for name in (CONTROL, SERVER):
+        path = folder / name
+        path.write_text(
+            f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {str(STUB)!r})\n"
+            "import control\nsys.exit(control.main())\n"
+        )
+        path.chmod(0o755)
+    return str(folder / CONTROL)
+
+
+@pytest.fixture(scope="session")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return stub_in(tmp_path_factory.mktemp("bin"))
+
+
 @pytest.fixture
-def place() -> Iterator[Place]:
+def place(stub: str) -> Iterator[Place]:
     """The stub's."""
-    made = make_place(str(STUB))
+    made = make_place(stub)
     yield made
     made.clear()
 
 
 @pytest.fixture(params=["stub", "genuine"])
-def either(request: pytest.FixtureRequest) -> Iterator[Place]:
+def either(request: pytest.FixtureRequest, stub: str) -> Iterator[Place]:
     """The stub's, then the genuine program's. No GPU and no daemon but our own is touched."""
     if request.param == "genuine" and GENUINE is None:
         pytest.skip(f"{CONTROL} is not installed (it comes with the driver)")
-    made = make_place(str(STUB) if request.param == "stub" else str(GENUINE))
+    made = make_place(stub if request.param == "stub" else str(GENUINE))
     yield made
     made.clear()

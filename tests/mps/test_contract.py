@@ -16,8 +16,9 @@ import pytest
 
 from cotenant.mps import commands, process
 from cotenant.mps.channel import Channel, NoDaemon, Wedged
+from cotenant.mps.process import CONTROL
 from cotenant.mps.replies import Incomplete, Rejected, Termination, answered, query
-from tests.mps.conftest import Place
+from tests.mps.conftest import STUB, Place
 
 SENTINEL = "end-of-answer-5b20"
 
@@ -227,16 +228,16 @@ def test_r17_another_user_is_refused_in_words(either: Place) -> None:
     for folder in (either.base, either.base / "mps", either.pipe):
         folder.chmod(0o755)
     done = subprocess.run(
-        (either.program,),
+        (str(STUB / "bin" / CONTROL) if either.is_stub else either.program,),
         input="start_server -uid 4711\nquit\n",
-        env=either.environment,
+        env={**either.environment, "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         user=4711,
         timeout=30,
         check=False,
     )
-    assert done.returncode == 0
+    assert (done.returncode, done.stderr) == (0, "")
     assert "rivilege" in done.stdout
     assert len(either.daemons()) == 1
 
