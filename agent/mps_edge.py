@@ -29,7 +29,7 @@ from cotenant.agent.mps_watch import Facts, MpsWatch, Seen
 from cotenant.agent.offer import TAKEN
 from cotenant.agent.records import Order
 from cotenant.agent.state import AgentState
-from cotenant.controller.domain.cluster import Device
+from cotenant.controller.domain.cluster import Device, sharing_in_words
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.settings import MpsSettings
 from cotenant.mps import detection
@@ -87,7 +87,7 @@ def prepare(
     return Mps(
         setup=setup,
         watch=watch,
-        devices=shared(devices, {**seen.why_not, **setup.why_not}, plain),
+        devices=shared(devices, setup, seen.why_not, plain=plain, exclusive=seen.exclusive),
         said=(*([setup.reason] if setup.specs else []), *seen.said),
     )
 
@@ -199,14 +199,12 @@ class MpsEdge:
 
     def _tell_devices(self, seen: Seen) -> None:
         before = self._devices
-        after = shared(before, {**seen.why_not, **self._setup.why_not}, self._plain())
+        after = shared(before, self._setup, seen.why_not, plain=self._plain(), exclusive=seen.exclusive)
         if after == before:
             return
         for old, new in zip(before, after, strict=True):
-            if old.sharing != new.sharing:
-                self._log(
-                    f"{new.device_id}: {f'time-slicing: {new.sharing_note}' if new.sharing_note else 'MPS'}"
-                )
+            if (old.sharing, old.sharing_note) != (new.sharing, new.sharing_note):
+                self._log(f"{new.device_id}: {sharing_in_words(new)}")
         self._post(DevicesChanged(devices=after))
 
     def _tell_attachment(self, key: Key, attachment: Attachment) -> None:

@@ -7,6 +7,7 @@ Until its daemon was seen to work, a device time-slices.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -24,6 +25,8 @@ from cotenant.mps.starting import Spec
 
 WHOLE_HOST = ""
 """Stands for the UUID in the paths of a daemon that serves all devices."""
+TENANTS = 2
+"""Who share a device through MPS."""
 NOT_SEEN = "its MPS daemon has not been seen to work yet"
 
 
@@ -36,6 +39,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     specs: tuple[Spec, ...] = ()
     why_not: Mapping[str, str] = {}
     """By device UUID: why it is not shared through MPS, whatever its daemon does."""
+    tenants: Mapping[str, int] = {}
+    """By device UUID: how many may share it without MPS."""
     reason: str = ""
     """Why one daemon per device or per host; empty on a host without GPUs."""
 
@@ -77,6 +82,7 @@ def plan(
         per_host=choice.per_host,
         specs=tuple(_spec(settings, host, choice, group, logs, owner) for group in choice.groups),
         why_not=why_not,
+        tenants={device.local: device.max_tenants for device in cuda},
         reason=choice.reason if cuda else "",
     )
 
@@ -98,33 +104,50 @@ def _spec(
 
 def _facts(uuid: str, gpu: Gpu | None) -> detection.Device:
     """What NVML said of it; what it did not say is unknown, and never taken for good."""
-    capability = getattr(gpu, "compute_capability", None)
+    found = re.fullmatch(r"(\d+)\.(\d+)", getattr(gpu, "capability", ""))
     return detection.Device(
         uuid=uuid,
-        compute_capability=None if not capability else (int(capability[0]), int(capability[1])),
+        compute_capability=None if found is None else (int(found[1]), int(found[2])),
         compute_mode=getattr(gpu, "compute_mode", None),
         mig_enabled=None if gpu is None else gpu.mig,
     )
 
 
 def shared(
-    devices: tuple[Device, ...], why_not: Mapping[str, str], plain: frozenset[str] = frozenset()
+    devices: tuple[Device, ...],
+    setup: Setup,
+    why_not: Mapping[str, str],
+    *,
+    plain: frozenset[str] = frozenset(),
+    exclusive: frozenset[str] = frozenset(),
 ) -> tuple[Device, ...]:
-    """The devices, each GPU with how it is shared now. `why_not`: by UUID, empty where its daemon works.
+    """The devices, each GPU with how it is shared now.
 
-    `plain`: UUIDs that a job which is no client of a daemon runs on: such a device goes on to time-slice
-    until that job has ended, for a client beside it would.
+    `why_not`: by UUID, what its daemon's owner says; empty where it works. `plain`: UUIDs that a job which
+    is no client of a daemon runs on: such a device goes on to time-slice until that job has ended, for a
+    client beside it would. `exclusive`: UUIDs that take one process where no daemon serves them.
     """
-    return tuple(_shared(device, why_not, plain) for device in devices)
+    return tuple(
+        _shared(device, setup, why_not, plain, exclusive) if device.kind == "cuda" else device
+        for device in devices
+    )
 
 
-def _shared(device: Device, why_not: Mapping[str, str], plain: frozenset[str]) -> Device:
-    if device.kind != "cuda":
-        return device
-    why = why_not.get(device.local, NOT_SEEN)
-    if not why and device.sharing != "mps" and device.local in plain:
+def _shared(
+    device: Device,
+    setup: Setup,
+    why_not: Mapping[str, str],
+    plain: frozenset[str],
+    exclusive: frozenset[str],
+) -> Device:
+    uuid = device.local
+    why = setup.why_not.get(uuid) or why_not.get(uuid, NOT_SEEN)
+    if not why and device.sharing != "mps" and uuid in plain:
         why = "a job that was started without MPS runs on it"
-    sharing = "time-slicing" if why else "mps"
-    if (sharing, why) == (device.sharing, device.sharing_note):
-        return device
-    return msgspec.structs.replace(device, sharing=sharing, sharing_note=why)
+    alone = 1 if uuid in exclusive else setup.tenants.get(uuid, device.max_tenants)
+    return msgspec.structs.replace(
+        device,
+        sharing="time-slicing" if why else "mps",
+        sharing_note=why,
+        max_tenants=alone if why else max(TENANTS, alone),
+    )

@@ -43,6 +43,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     why_not: Mapping[str, str] = {}
     """By UUID: why the device is not shared through its daemon now; empty: it is."""
+    exclusive: frozenset[str] = frozenset()
+    """Devices in EXCLUSIVE_PROCESS mode because of their daemon."""
     faults: tuple[tuple[tuple[str, ...], str], ...] = ()
     """Devices, and what happened there to the clients of their daemon."""
     said: tuple[str, ...] = ()
@@ -110,14 +112,17 @@ class MpsWatch:
         running = look_around()
         why_not: dict[str, str] = {}
         said: list[str] = []
+        exclusive: set[str] = set()
         faults: list[tuple[tuple[str, ...], str]] = []
         for spec in self._specs:
             standing = self._standing(spec, facts, running)
             why_not |= dict.fromkeys(spec.devices, standing.why_not)
+            exclusive |= set(spec.devices) if standing.exclusive else set()
             said += standing.said
             faults += [(spec.devices, fault) for fault in standing.faults]
         return Seen(
             why_not=why_not,
+            exclusive=frozenset(exclusive),
             faults=tuple(faults),
             said=tuple(said),
             attachments={each.key: attachment(each, self._program) for each in facts.unproven},

@@ -51,6 +51,8 @@ class Standing:
     servers: tuple[Server, ...] = ()
     said: tuple[str, ...] = ()
     """What was done or noticed, for the log; each once."""
+    exclusive: bool = False
+    """Its devices were put into EXCLUSIVE_PROCESS mode: without the daemon, they take one process each."""
     faults: tuple[str, ...] = ()
     """What ended the GPU work of its clients since the look before; each once."""
 
@@ -297,6 +299,7 @@ class Daemon:
             daemon=daemon,
             servers=self._servers,
             said=said,
+            exclusive=bool(self._ownership.record.compute_modes),
             faults=faults,
         )
 

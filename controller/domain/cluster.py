@@ -53,6 +53,13 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
         return self.memory_mib - self.reserve_mib
 
 
+def sharing_in_words(device: Device) -> str:
+    """How co-tenants share a GPU, for a person."""
+    if device.sharing == "mps":
+        return "MPS"
+    return f"time-slicing: {device.sharing_note}" if device.sharing_note else "time-slicing"
+
+
 class HostReport(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent says of its host when it joins."""
 
