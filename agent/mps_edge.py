@@ -88,7 +88,7 @@ def prepare(
         setup=setup,
         watch=watch,
         devices=shared(devices, setup, seen.why_not, plain=plain, exclusive=seen.exclusive),
-        said=(*([setup.reason] if setup.specs else []), *seen.said),
+        said=(*([f"MPS: {detection.verdict(host).reason}", setup.reason] if setup.specs else []), *seen.said),
     )
 
 

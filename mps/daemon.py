@@ -263,6 +263,8 @@ class Daemon:
         try:
             if daemon not in self._settled:
                 commands.set_default_percentage(self._channel, self.spec.percentage)
+                if commands.has_partitions(self._channel):
+                    self._said.append("MPS daemon: it offers static partitions, which are not used")
             for identity in everybody - {daemon} - self._settled:
                 commands.set_percentage(self._channel, identity.pid, self.spec.percentage)
         except Rejected as error:
