@@ -89,6 +89,7 @@ async def serve(settings: Settings) -> int:
         key=parts.key,
         on_welcome=lambda: say_ready(state.config.report),
         watch=parts.watch,
+        mps=parts.mps,
     )
     runtime.leave_on_signals()
     log(f"{parts.config.report.host_id}: greeting the controller at {parts.endpoint}")

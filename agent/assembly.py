@@ -33,6 +33,7 @@ from cotenant.agent.host import (
 )
 from cotenant.agent.locks import DeviceLocks, LockProblem, Owner, lock_folder
 from cotenant.agent.memory import Memory
+from cotenant.agent.mps_edge import Mps, prepare
 from cotenant.agent.offer import offered
 from cotenant.agent.spool import Spool, SpoolProblem
 from cotenant.controller import places
@@ -71,6 +72,8 @@ class Parts(msgspec.Struct, kw_only=True):
     warnings: list[str]
     watch: GpuWatch | None = None
     """None: there is no GPU that works."""
+    mps: Mps | None = None
+    """Its daemons; None: no device here is shared through MPS."""
 
 
 def assemble(settings: Settings) -> Parts:
@@ -105,9 +108,18 @@ def assemble(settings: Settings) -> Parts:
     watch = _watch(settings, inventory, state_dir, attempts, warnings)
     root = places.checkpoint_root(settings).absolute()
     groups = find_cgroups()
+    mps = prepare(
+        settings.mps,
+        offered(inventory.devices, locks, watch.conditions() if watch is not None else None),
+        inventory.gpus,
+        state_dir=state_dir,
+        attempts=attempts,
+        owner=token,
+    )
+    warnings += mps.said
     report = HostReport(
         host_id=host_id,
-        devices=offered(inventory.devices, locks, watch.conditions() if watch is not None else None),
+        devices=mps.devices,
         features=agent.features,
         cpus=len(usable_cores()),
         memory_mib=memory_mib(),
@@ -139,6 +151,8 @@ def assemble(settings: Settings) -> Parts:
         mps_exclusive=settings.mps.exclusive,
         prune_after_s=agent.prune_after_days * _DAY_S,
         keep_checkpoints_s=settings.checkpoint.keep_days * _DAY_S,
+        mps_runtime=mps.runtime,
+        mps_per_host=mps.per_host,
     )
     return Parts(
         config=config,
@@ -150,6 +164,7 @@ def assemble(settings: Settings) -> Parts:
         key=key,
         warnings=warnings,
         watch=watch,
+        mps=mps if mps.specs else None,
     )
 
 

@@ -93,6 +93,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[Device, ...]
+    gpus: tuple[Gpu, ...] = ()
+    """What NVML said of those that are GPUs."""
     note: str = ""
     """Why these are not what one might expect."""
     busy: tuple[str, ...] = ()
@@ -131,7 +133,7 @@ def find(
         if probe.gpus:
             gpus = pick(probe.gpus, choice.picked)
             busy = tuple(gpu.uuid for gpu in gpus if gpu.is_busy)
-            return Inventory(devices=cuda_devices(gpus, host_id), busy=busy)
+            return Inventory(devices=cuda_devices(gpus, host_id), gpus=gpus, busy=busy)
         note = f"no CUDA devices: {probe.problem or 'the driver reports none'}"
         if choice.kind == "cuda":
             raise NotThisHost(f"--devices cuda: {note}; use --devices auto or cpu:N")

@@ -121,6 +121,12 @@ class SupervisorGone(OfAttempt, frozen=True, kw_only=True):
     why: str = "its supervisor was killed"
 
 
+class TroubleNoticed(OfAttempt, frozen=True, kw_only=True):
+    """Something of an attempt is not as it should be, and it goes on; its supervisor does not know."""
+
+    what: str
+
+
 class GangSaid(OfAttempt, frozen=True, kw_only=True):
     to_host: HostId
     payload: bytes
@@ -173,7 +179,7 @@ class DeviceFreed(AgentEvent, frozen=True, kw_only=True):
 
 AnyAgentEvent = (
     Booted | Ticked | Heard | StartFailed | Connected | Disconnected | StatusCame | EndCame | SupervisorGone
-    | GangSaid | DevicesChanged | GpuFault | MemoryFree | MemoryHeld | DeviceFreed
+    | GangSaid | DevicesChanged | GpuFault | MemoryFree | MemoryHeld | DeviceFreed | TroubleNoticed
 )  # fmt: skip
 
 

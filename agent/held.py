@@ -14,10 +14,9 @@ from typing import Final
 
 import msgspec
 
+from cotenant.agent.device_states import HELD_MIB_MIN
 from cotenant.controller.domain.cluster import Device
 
-HELD_MIB_MIN: Final = 512
-"""Less than this is rounding, and what the driver keeps for each process."""
 HOLDERS_NAMED: Final = 3
 _GONE: Final[dict[str, str]] = {
     "": "not visible from here: gone, or in another container",

@@ -16,7 +16,7 @@ import msgspec
 
 from cotenant.agent.held import Answer, DeviceUse, Holder
 from cotenant.agent.identity import stat_of
-from cotenant.agent.nvml import MIB, in_words
+from cotenant.agent.nvml_calls import MIB, in_words
 
 _LISTS: Final = (
     "nvmlDeviceGetComputeRunningProcesses",

@@ -78,7 +78,7 @@ def from_status(attempt: Attempt, status: Status, host_id: HostId, device_type: 
             is_complete=status.profile_complete,
         )
         yield learned, attempt
-    yield from _troubles(attempt, status.failed, host_id)
+    yield from troubles(attempt, status.failed, host_id)
 
 
 def from_result(attempt: Attempt, result: Result, host_id: HostId, device_type: str = "") -> Iterator[Told]:
@@ -138,7 +138,7 @@ def _checkpoints(attempt: Attempt, durable: tuple[Durable, ...], host_id: HostId
             yield event, attempt
 
 
-def _troubles(attempt: Attempt, failed: tuple[str, ...], host_id: HostId) -> Iterator[Told]:
+def troubles(attempt: Attempt, failed: tuple[str, ...], host_id: HostId) -> Iterator[Told]:
     for what in failed:
         if what in attempt.troubles or len(attempt.troubles) >= TROUBLES_MAX:
             continue

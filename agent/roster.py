@@ -225,6 +225,13 @@ class Roster:
         for event, attempt in told:
             self._out.report(event, attempt)
 
+    def trouble(self, key: Key, what: str) -> None:
+        """Noticed on this host, not by its supervisor."""
+        if key in self._live:
+            for event, attempt in reporting.troubles(self._memory.attempts[key], (what,), self.host_id):
+                self._out.report(event, attempt)
+                self._out.say(f"{_name(key)}: {what}", bad=True)
+
     def ended(self, result: Result, now_s: float) -> None:
         key = (result.job_id, result.attempt)
         live = self._live.get(key)

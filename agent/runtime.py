@@ -50,6 +50,7 @@ from cotenant.agent.link import Link
 from cotenant.agent.locks import DeviceLocks
 from cotenant.agent.logrelay import LogRelay
 from cotenant.agent.memory import AnyNote
+from cotenant.agent.mps_edge import Mps, MpsEdge
 from cotenant.agent.offer import offered
 from cotenant.agent.records import Order
 from cotenant.agent.release import Release
@@ -82,6 +83,7 @@ class Runtime:
         key: KeyFile | None,
         on_welcome: Callable[[], None],
         watch: GpuWatch | None = None,
+        mps: Mps | None = None,
     ) -> None:
         self._state = state
         self._spool = spool
@@ -92,6 +94,11 @@ class Runtime:
         self._release = Release(self.post)
         name = f"{state.config.report.host_id}/{state.config.session[:12]}"
         self._link = Link(endpoint, name, key, post=self._heard, log=log)
+        self._mps = (
+            None
+            if mps is None
+            else MpsEdge(mps, state, folder=self._attempts.folder, post=self.post, log=log)
+        )
         self._logs = LogRelay(self._attempts.folder, self._link.send)
         self._events: deque[AnyAgentEvent] = deque()
         self._busy = False
@@ -121,6 +128,8 @@ class Runtime:
                 look_around=lambda: (self._state.config, self._state.running),
                 log=log,
             )
+        if self._mps is not None:
+            self._mps.open()
         try:
             await self._leave.wait()
         finally:
@@ -130,6 +139,8 @@ class Runtime:
             if self._alarm is not None:
                 self._alarm.cancel()
             self._logs.close()
+            if self._mps is not None:
+                await self._mps.leave()
             await self._attempts.leave()
             await self._release.leave()
             self._link.end()

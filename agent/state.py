@@ -40,6 +40,7 @@ from cotenant.agent.edge import (
     StatusCame,
     SupervisorGone,
     Ticked,
+    TroubleNoticed,
     Trust,
 )
 from cotenant.agent.held import Holds
@@ -126,6 +127,8 @@ class AgentState:
                 self._roster.ended(result, now_s)
             case SupervisorGone():
                 self._roster.supervisor_gone(event)
+            case TroubleNoticed(what=what):
+                self._roster.trouble((event.job_id, event.attempt), what)
             case StartFailed():
                 self._roster.start_failed(event)
             case Connected():

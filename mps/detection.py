@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from cotenant.mps.paths import pipe_directory
+from cotenant.mps.process import CONTROL as CONTROL
 from cotenant.mps.replies import control_version
 
-CONTROL = "nvidia-cuda-mps-control"
 CAPABILITY_MIN = (7, 0)
 """Volta: before it, clients shared one address space and had no limits of their own."""
 MACHINES = ("x86_64", "aarch64")
@@ -26,6 +26,8 @@ VERSION_TIMEOUT_S = 5.0
 STATIC_PARTITIONING_SINCE = (13, 1)
 
 COMPUTE_MODE_PROHIBITED = 2
+FAKE_MARK = "fake"
+"""In the version line of the stand-in that our tests use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,8 @@ class Host:
     runtime_writable: bool
     uid: int
     allowed: bool = True
+    is_fake: bool = False
+    """The control program is a stand-in for tests, by its own word: no record made with it counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,8 @@ def verdict(host: Host, device: Device | None = None) -> Verdict:
     if obstacle is not None:
         return Verdict(usable=False, reason=obstacle)
     version = "version unknown" if host.version is None else "CUDA {}.{}".format(*host.version)
+    if host.is_fake:
+        version = "a stand-in for tests: nothing that is measured with it counts"
     return Verdict(usable=True, reason=f"{CONTROL} at {host.control_path} ({version})")
 
 
@@ -110,20 +116,27 @@ def _device_obstacle(host: Host, device: Device) -> str | None:
 def look(runtime: PurePosixPath, *, allowed: bool = True, search_path: str | None = None) -> Host:
     """Facts about this host. Starts the control program once, with `-v`, away from any daemon."""
     control_path = shutil.which(CONTROL, path=search_path)
+    said = "" if control_path is None else _version_line(control_path)
     return Host(
         system=platform.system(),
         machine=platform.machine(),
         control_path=control_path,
-        version=None if control_path is None else ask_version(control_path),
+        version=control_version(said),
         runtime=runtime,
         runtime_writable=_writable(runtime),
         uid=os.getuid(),
         allowed=allowed,
+        is_fake=FAKE_MARK in said,
     )
 
 
 def ask_version(control_path: str) -> tuple[int, int] | None:
-    """None where the program is too old for `-v`, does not run, or does not answer in time.
+    """None where the program is too old for `-v`, does not run, or does not answer in time."""
+    return control_version(_version_line(control_path))
+
+
+def _version_line(control_path: str) -> str:
+    """What `-v` prints; empty where it does not run, or does not answer in time.
 
     An old program takes `-v` for a query to a daemon, which may be wedged or another's: an empty pipe
     directory makes sure there is none to find.
@@ -141,8 +154,8 @@ def ask_version(control_path: str) -> tuple[int, int] | None:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired):
-            return None
-    return control_version(done.stdout + done.stderr)
+            return ""
+    return done.stdout + done.stderr
 
 
 def _quiet_environment(environment: Mapping[str, str], directory: str) -> dict[str, str]:

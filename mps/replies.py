@@ -15,7 +15,8 @@ from enum import Enum
 
 _ERROR = re.compile(
     r"^(Server -?\d+ not found|Server not found|Unknown command|Insufficient privileges|Not enough privilege"
-    r"|A server PID is required|Invalid |Cannot |An instance of this daemon is already running|Failed )",
+    r"|A server PID is required|Invalid |Cannot |An instance of this daemon is already running|Failed "
+    r"|Internal error|Server -?\d+ is <busy>)",
     re.IGNORECASE,
 )
 _SENTINEL = re.compile(r"[a-z][a-z0-9-]{7,63}")
@@ -78,6 +79,11 @@ def answered(output: str, sentinel: str) -> str:
         if sentinel in line and line.lstrip().lower().startswith("unknown command"):
             return "\n".join(lines[:number])
     raise Incomplete(f"no end of answer in {len(lines)} lines: {output[:200]!r}")
+
+
+def unknown_command(answer: str) -> bool:
+    """Whether the daemon does not know the word at all: how newer commands are told from older daemons."""
+    return any(line.lstrip().lower().startswith("unknown command") for line in answer.splitlines())
 
 
 def pids(answer: str) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from cotenant.controller.cli.asking import asking
 from cotenant.controller.cli.completion import complete_host
 from cotenant.controller.cli.output import EndpointFlag, JsonFlag, Listing, OutputFlag, chosen, show_listing
 from cotenant.controller.cli.screen import NONE, STATE_COLOURS, Column, duration, size
-from cotenant.controller.domain.cluster import Device
+from cotenant.controller.domain.cluster import Device, sharing_in_words
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.wire.clients import ChangeNode, ListNodes, Nodes, NodeView
 
@@ -112,6 +112,7 @@ def node_json(node: NodeView) -> dict[str, Any]:
                 "planned_mib": node.planned_mib.get(device.device_id, 0),
                 "max_tenants": device.max_tenants,
                 "sharing": device.sharing,
+                "sharing_note": device.sharing_note,
                 "cores": list(device.cores),
                 "healthy": device.healthy,
                 "note": device.note,
@@ -136,7 +137,8 @@ def _note(row: Row) -> str:
             if row.device.cores
             else ""
         )
-    return "; ".join(part for part in (row.node.reason, own) if part)
+    sharing = sharing_in_words(row.device) if row.device and row.device.kind == "cuda" else ""
+    return "; ".join(part for part in (row.node.reason, own, sharing) if part)
 
 
 COLUMNS: Final = (

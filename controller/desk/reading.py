@@ -102,7 +102,8 @@ class Reading:
     def explained(self, request_id: int, request: wire.Explain, who: Identity) -> wire.Explained:
         state, now_s = self._core.state, self._core.clock.now_s()
         job = one_job(state.engine.jobs, request.job_id)
-        present = dict.fromkeys(render(reason) for reason in state.engine.explain(job.job_id, now_s))
+        reasons = (*state.engine.explain(job.job_id, now_s), *views.sharing_reasons(state.engine, job))
+        present = dict.fromkeys(map(render, reasons))
         past = [
             f"{views.ago(now_s - note.at_s)}: {note.what}: {render(note.reason)}"
             for note in state.history.notes(job.job_id, HISTORY_LINES)

@@ -12,7 +12,7 @@ from cotenant.controller.domain.cluster import Host, HostState
 from cotenant.controller.domain.ids import DeviceId, JobId
 from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, JobSpec, Phase
 from cotenant.controller.domain.pairs import PairSeen, Verdict
-from cotenant.controller.domain.reasons import Reason, render
+from cotenant.controller.domain.reasons import Reason, because, render
 from cotenant.controller.engine import Engine
 from cotenant.controller.wire.agents import AttemptProgress
 from cotenant.controller.wire.clients import AttemptView, DecisionView, JobView, NodeView, PairView
@@ -212,6 +212,24 @@ def _quarantine(pair: PairSeen, verdict: Verdict, now_s: float) -> str:
         if count
     ]
     return "; ".join(died)
+
+
+def sharing_reasons(engine: Engine, job: Job) -> list[Reason]:
+    """How the GPUs that a job runs on are shared: said once for all that are shared alike."""
+    if job.placement is None or job.phase not in ON_DEVICES:
+        return []
+    wanted = set(job.placement.devices)
+    found: dict[str, Reason] = {}
+    for host in engine.hosts.values():
+        for device in host.report.devices:
+            if device.device_id not in wanted or device.kind != "cuda":
+                continue
+            if device.sharing == "time-slicing":
+                why = device.sharing_note or "its agent does not say why"
+                found.setdefault(why, because("co-tenants-take-turns", device.device_id, why))
+            elif len(engine.tenants(device.device_id)) > 1:
+                found.setdefault("mps", because("co-tenants-by-mps", device.device_id))
+    return list(found.values())
 
 
 def decision_view(note: Note) -> DecisionView:

@@ -33,6 +33,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     cores: tuple[int, ...] = ()
     """CPU slots: the cores its workers are pinned to."""
     sharing: SharingMode = "time-slicing"
+    sharing_note: str = ""
+    """A GPU whose co-tenants time-slice: why it is not shared through MPS."""
     state: DeviceState = "ok"
     """What the agent thinks of it; anything else than ok is not healthy either."""
     healthy: bool = True
@@ -49,6 +51,13 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def usable_mib(self) -> int:
         return self.memory_mib - self.reserve_mib
+
+
+def sharing_in_words(device: Device) -> str:
+    """How co-tenants share a GPU, for a person."""
+    if device.sharing == "mps":
+        return "MPS"
+    return f"time-slicing: {device.sharing_note}" if device.sharing_note else "time-slicing"
 
 
 class HostReport(msgspec.Struct, frozen=True, kw_only=True):

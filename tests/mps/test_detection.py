@@ -128,3 +128,9 @@ def test_the_question_never_reaches_a_live_daemon(tmp_path: Path, monkeypatch: p
 def test_a_file_in_the_place_of_the_runtime_folder_is_no_place(tmp_path: Path) -> None:
     (tmp_path / "run").touch()
     assert not look(PurePosixPath(tmp_path / "run" / "cotenant"), search_path="").runtime_writable
+
+
+def test_the_stand_in_of_our_tests_cannot_pass_as_the_real_one(stub: str, tmp_path: Path) -> None:
+    found = look(PurePosixPath(tmp_path), search_path=str(Path(stub).parent))
+    assert found.is_fake
+    assert "stand-in" in verdict(found, HOPPER).reason

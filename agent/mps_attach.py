@@ -1,0 +1,83 @@
+"""Whether an attempt's processes are clients of the daemons that they were told to use.
+
+Rule: a client whose connection fails runs without MPS and says nothing, so an attempt counts as attached
+only when a client that the daemon lists carries the attempt's own socket path in its environment. Asked
+after the first step: before, there may be no CUDA context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import PurePosixPath
+
+import msgspec
+
+from cotenant.agent.memory import Key
+from cotenant.agent.records import Order
+from cotenant.controller.wire.job import ENV_SOCKET
+from cotenant.mps import commands, process
+from cotenant.mps.channel import Channel, ChannelError, Incomplete, Rejected
+from cotenant.mps.process import CONTROL
+
+LOOKS_MAX = 5
+"""After this many looks it is said as it is."""
+
+
+class Attachment(Enum):
+    ATTACHED = "attached"
+    ELSEWHERE = "a daemon that it was told to use does not have it as a client"
+    UNKNOWN = "a daemon that it was told to use could not be asked"
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that should be the client of these daemons."""
+
+    key: Key
+    socket: str
+    """What its processes have in COTENANT_SOCKET: unique on the machine, unlike the job's number."""
+    pipe_directories: tuple[str, ...]
+
+
+def client_of(order: Order, socket: str) -> Client | None:
+    """None: it was not told to be one."""
+    directories = tuple(dict.fromkeys(each.pipe_directory for each in order.mps))
+    if not directories:
+        return None
+    return Client(key=(order.job_id, order.attempt), socket=socket, pipe_directories=directories)
+
+
+def attachment(client: Client, program: str = CONTROL) -> Attachment:
+    """Asks each daemon; blocks for a few questions' time."""
+    try:
+        listed = [_sockets(directory, program) for directory in client.pipe_directories]
+    except (ChannelError, Incomplete, Rejected):
+        return Attachment.UNKNOWN
+    if all(client.socket in sockets for sockets in listed):
+        return Attachment.ATTACHED
+    return Attachment.ELSEWHERE
+
+
+def verdict(looks: int, seen: Attachment) -> str | None:
+    """What to say of it, for the user, after so many looks; empty: it is attached; None: look again."""
+    if seen is Attachment.ATTACHED:
+        return ""
+    if looks < LOOKS_MAX:
+        return None
+    if seen is Attachment.ELSEWHERE:
+        return (
+            "MPS: it was told to attach to the MPS daemon of its device and did not, so it time-slices with "
+            "whoever shares the device, without the limits of a client"
+        )
+    return "MPS: whether it attached to the MPS daemon of its device could not be found out"
+
+
+def _sockets(pipe_directory: str, program: str) -> set[str]:
+    """The COTENANT_SOCKET of each client of a daemon."""
+    channel = Channel(pipe_directory=PurePosixPath(pipe_directory), program=program)
+    found: set[str] = set()
+    for server in commands.server_list(channel):
+        for pid in commands.clients(channel, server):
+            environment: Mapping[str, str] = process.environment_of(pid) or {}
+            found.add(environment.get(ENV_SOCKET, ""))
+    return found

@@ -1,0 +1,153 @@
+"""Which devices of this host are shared through MPS, and which daemons that takes. Decides; starts nothing.
+
+Rule: a GPU that is not shared through MPS says why (`Device.sharing_note`), for `nodes` and `explain`.
+Until its daemon was seen to work, a device time-slices.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from cotenant.agent.devices import Gpu
+from cotenant.controller.domain.cluster import Device
+from cotenant.controller.domain.settings import MpsSettings
+from cotenant.mps import detection
+from cotenant.mps.choice import Choice, choose
+from cotenant.mps.detection import Host
+from cotenant.mps.paths import log_directory, pipe_directory
+from cotenant.mps.process import CONTROL
+from cotenant.mps.starting import Spec
+
+WHOLE_HOST = ""
+"""Stands for the UUID in the paths of a daemon that serves all devices."""
+TENANTS = 2
+"""Who share a device through MPS."""
+NOT_SEEN = "its MPS daemon has not been seen to work yet"
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent does about MPS on this host."""
+
+    runtime: str = ""
+    """Where the daemons' pipe directories are; empty: MPS is not used here at all."""
+    per_host: bool = False
+    specs: tuple[Spec, ...] = ()
+    why_not: Mapping[str, str] = {}
+    """By device UUID: why it is not shared through MPS, whatever its daemon does."""
+    tenants: Mapping[str, int] = {}
+    """By device UUID: how many may share it without MPS."""
+    reason: str = ""
+    """Why one daemon per device or per host; empty on a host without GPUs."""
+
+
+def runtime_folder() -> PurePosixPath:
+    """A short place for pipe directories, which its owner's jobs can reach: root's may be of any user."""
+    if os.geteuid() == 0:
+        return PurePosixPath("/run/cotenant" if os.path.isdir("/run") else "/tmp/cotenant-root")
+    user = os.environ.get("XDG_RUNTIME_DIR", "")
+    if user and os.path.isdir(user):
+        return PurePosixPath(user) / "cotenant"
+    return PurePosixPath(f"/tmp/cotenant-{os.getuid()}")
+
+
+def plan(
+    settings: MpsSettings,
+    host: Host,
+    devices: Sequence[Device],
+    gpus: Iterable[Gpu],
+    *,
+    logs: Path,
+    owner: str,
+    one_uid: bool,
+) -> Setup:
+    """`owner`: the agent's name over its restarts. `one_uid`: all jobs here run as one user."""
+    known = {gpu.uuid: gpu for gpu in gpus}
+    cuda = [device for device in devices if device.kind == "cuda"]
+    why_not: dict[str, str] = {}
+    for device in cuda:
+        found = detection.verdict(host, _facts(device.local, known.get(device.local)))
+        if not found.usable:
+            why_not[device.local] = found.reason
+    usable = [device.local for device in cuda if device.local not in why_not]
+    choice = choose(settings.mode, usable, one_uid=one_uid)
+    for uuid in usable if not choice.groups else ():
+        why_not[uuid] = choice.reason
+    return Setup(
+        runtime=str(host.runtime) if choice.groups else "",
+        per_host=choice.per_host,
+        specs=tuple(_spec(settings, host, choice, group, logs, owner) for group in choice.groups),
+        why_not=why_not,
+        tenants={device.local: device.max_tenants for device in cuda},
+        reason=choice.reason if cuda else "",
+    )
+
+
+def _spec(
+    settings: MpsSettings, host: Host, choice: Choice, group: tuple[str, ...], logs: Path, owner: str
+) -> Spec:
+    name = WHOLE_HOST if choice.per_host else group[0]
+    return Spec(
+        pipe_directory=pipe_directory(host.runtime, name),
+        log_directory=log_directory(PurePosixPath(logs), name),
+        devices=group,
+        owner=owner,
+        percentage=settings.active_thread_percentage,
+        exclusive=settings.exclusive,
+        program=host.control_path or CONTROL,
+    )
+
+
+def _facts(uuid: str, gpu: Gpu | None) -> detection.Device:
+    """What NVML said of it; what it did not say is unknown, and never taken for good."""
+    found = re.fullmatch(r"(\d+)\.(\d+)", getattr(gpu, "capability", ""))
+    return detection.Device(
+        uuid=uuid,
+        compute_capability=None if found is None else (int(found[1]), int(found[2])),
+        compute_mode=getattr(gpu, "compute_mode", None),
+        mig_enabled=None if gpu is None else gpu.mig,
+    )
+
+
+def shared(
+    devices: tuple[Device, ...],
+    setup: Setup,
+    why_not: Mapping[str, str],
+    *,
+    plain: frozenset[str] = frozenset(),
+    exclusive: frozenset[str] = frozenset(),
+) -> tuple[Device, ...]:
+    """The devices, each GPU with how it is shared now.
+
+    `why_not`: by UUID, what its daemon's owner says; empty where it works. `plain`: UUIDs that a job which
+    is no client of a daemon runs on: such a device goes on to time-slice until that job has ended, for a
+    client beside it would. `exclusive`: UUIDs that take one process where no daemon serves them.
+    """
+    return tuple(
+        _shared(device, setup, why_not, plain, exclusive) if device.kind == "cuda" else device
+        for device in devices
+    )
+
+
+def _shared(
+    device: Device,
+    setup: Setup,
+    why_not: Mapping[str, str],
+    plain: frozenset[str],
+    exclusive: frozenset[str],
+) -> Device:
+    uuid = device.local
+    why = setup.why_not.get(uuid) or why_not.get(uuid, NOT_SEEN)
+    if not why and device.sharing != "mps" and uuid in plain:
+        why = "a job that was started without MPS runs on it"
+    alone = 1 if uuid in exclusive else setup.tenants.get(uuid, device.max_tenants)
+    return msgspec.structs.replace(
+        device,
+        sharing="time-slicing" if why else "mps",
+        sharing_note=why,
+        max_tenants=alone if why else max(TENANTS, alone),
+    )

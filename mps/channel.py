@@ -1,0 +1,197 @@
+"""The only way to ask a control daemon anything.
+
+Rule: one question at a time per pipe directory, whoever asks. The daemon loses answers under parallel
+questions (sometimes with an empty answer and exit status 0), so askers take turns by a lock file beside
+the directory: beside, since who finds the directory recreated must still meet the others. Everything has a
+time limit, for a wedged daemon blocks its front end for ever; the front end is then killed by its handle.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from cotenant.mps.environment import PIPE_DIRECTORY, without_mps
+from cotenant.mps.process import CONTROL
+from cotenant.mps.replies import Incomplete, Rejected, answered, query
+
+ANSWER_S = 5.0
+"""An answer takes milliseconds, tens of them on a loaded machine."""
+LOCK_WAIT_S = 15.0
+"""Longer than one asker may hold the lock."""
+_FIRST_PAUSE_S = 0.005
+_PAUSE_S_MAX = 0.1
+_REAP_S = 1.0
+_NO_DAEMON = "cannot find mps control daemon"
+_NOT_NOW = "cannot send command"
+
+__all__ = ["Channel", "ChannelError", "Incomplete", "LockBusy", "NoDaemon", "Rejected", "Wedged", "lock_path"]
+
+
+class ChannelError(Exception):
+    """No answer was had. One line, for a person."""
+
+
+class NoDaemon(ChannelError):
+    """Nobody listens in this pipe directory."""
+
+
+class Wedged(ChannelError):
+    """Somebody listens and does not answer in time."""
+
+
+class LockBusy(ChannelError):
+    """Others asked all the time, or the lock file cannot be used: nothing is known about the daemon."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Channel:
+    """Questions to the daemon of one pipe directory. Blocks for up to `lock_wait_s` + `answer_s`."""
+
+    pipe_directory: PurePosixPath
+    program: str = CONTROL
+    answer_s: float = ANSWER_S
+    lock_wait_s: float = LOCK_WAIT_S
+
+    def ask(self, command: str) -> str:
+        """The daemon's answer, complete; what it means is `replies.py`'s business.
+
+        Raises:
+            NoDaemon, Wedged, LockBusy: no answer.
+            Incomplete: answers got lost again and again: somebody asks without the lock.
+        """
+        with self._turn():
+            return self._ask_until(command, time.monotonic() + self.answer_s)
+
+    def quit(self, timeout_s: float) -> bool:
+        """Ask the daemon to end, and its servers by force after `timeout_s`. True: all ended gracefully.
+
+        It is sent alone: behind `quit` nothing is answered. Whether the daemon is gone is for the caller to
+        see, by its identity.
+
+        Raises:
+            NoDaemon, Wedged, LockBusy: it was not told, or does not end.
+            Rejected: it is not ours to end.
+        """
+        seconds = max(1, round(timeout_s))
+        with self._turn():
+            deadline_s = time.monotonic() + seconds + self.answer_s
+            for pause_s in _pauses():
+                status, output, errors = self._front_end(f"quit -t {seconds}\n", deadline_s)
+                if "privilege" in output.lower():
+                    raise Rejected(output.strip()[:200])
+                if not (status and _NOT_NOW in errors.lower()) and self._nobody_listens(deadline_s):
+                    return status == 0
+                if time.monotonic() + pause_s >= deadline_s:
+                    raise Wedged(f"the MPS daemon of {self.pipe_directory} was told to quit and still runs")
+                time.sleep(pause_s)  # Another front end, outside the lock, is connected: `quit` got lost.
+        raise AssertionError("pauses never end")
+
+    def _nobody_listens(self, deadline_s: float) -> bool:
+        try:
+            self._front_end("get_server_list\n", deadline_s)
+        except NoDaemon:
+            return True
+        return False
+
+    def _ask_until(self, command: str, deadline_s: float) -> str:
+        for pause_s in _pauses():
+            sentinel = f"end-of-answer-{secrets.token_hex(4)}"
+            _, output, _ = self._front_end(query(command, sentinel), deadline_s)
+            try:
+                return answered(output, sentinel)
+            except Incomplete:
+                if time.monotonic() + pause_s >= deadline_s:
+                    raise
+            time.sleep(pause_s)
+        raise AssertionError("pauses never end")
+
+    def _front_end(self, text: str, deadline_s: float) -> tuple[int, str, str]:
+        """Exit status, standard output, standard error."""
+        try:
+            process = subprocess.Popen(
+                (self.program,),
+                env={**without_mps(os.environ), PIPE_DIRECTORY: str(self.pipe_directory)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+            )
+        except OSError as error:
+            raise NoDaemon(f"cannot run {self.program}: {error.strerror}") from None
+        with process:
+            try:
+                output, errors = process.communicate(text, max(0.05, deadline_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                with suppress(subprocess.TimeoutExpired):
+                    process.communicate(timeout=_REAP_S)
+                raise Wedged(f"the MPS daemon of {self.pipe_directory} does not answer") from None
+        if process.returncode and _NO_DAEMON in errors.lower():
+            raise NoDaemon(f"no MPS daemon listens in {self.pipe_directory}")
+        return process.returncode, output, errors
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        path = lock_path(self.pipe_directory)
+        try:
+            file = _open(path)
+        except OSError as error:
+            raise LockBusy(f"the lock file {path} cannot be used: {error.strerror}") from None
+        try:
+            _lock(file, path, time.monotonic() + self.lock_wait_s)
+            yield
+        finally:
+            os.close(file)
+
+
+def lock_path(pipe_directory: PurePosixPath) -> PurePosixPath:
+    return pipe_directory.parent / f"{pipe_directory.name}.lock"
+
+
+def _open(path: PurePosixPath) -> int:
+    """The lock file, made where it is not there, for every user who may enter its folder; never a link.
+
+    Raises:
+        OSError: it cannot be made or opened, or is something else.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        # Not O_CREAT: in a sticky folder the kernel may refuse that for another user's file.
+        file = os.open(path, flags)
+    except FileNotFoundError:
+        try:
+            file = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            os.fchmod(file, 0o666)  # The umask must not decide who takes turns with us.
+        except FileExistsError:  # Somebody was quicker.
+            file = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(0, "not a plain file", str(path))
+    return file
+
+
+def _lock(file: int, path: PurePosixPath, deadline_s: float) -> None:
+    for pause_s in _pauses():
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() + pause_s > deadline_s:
+                raise LockBusy(f"others hold {path} all the time") from None
+        time.sleep(pause_s)
+
+
+def _pauses() -> Iterator[float]:
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, _PAUSE_S_MAX)

@@ -1,0 +1,312 @@
+"""The MPS control daemon of one device set, and its one owner.
+
+Rule: only an owner starts, configures or ends a daemon, and it outlives its owner: jobs are on it. `look`
+is to be called every few seconds, from a thread: it sees what is wrong, does what `health.py` says about
+it, and never blocks longer than a start and a few questions take. A daemon that was lost is replaced with
+its settings; a setting counts only when it was read back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from cotenant.mps import commands, exclusive, health, logs, process
+from cotenant.mps.channel import Channel, ChannelError, Incomplete, LockBusy, NoDaemon, Rejected, Wedged
+from cotenant.mps.exclusive import Modes
+from cotenant.mps.health import Condition, Remedy, Server, Sight
+from cotenant.mps.ownership import Ownership
+from cotenant.mps.process import Found, Identity
+from cotenant.mps.replies import ServerState
+from cotenant.mps.starting import (
+    NotStarted,
+    Running,
+    Spec,
+    daemons_at,
+    end,
+    look_around,
+    socket_of,
+    start,
+)
+
+ASK_EVERY_S = 10.0
+"""How often a daemon that seems well is asked, when nothing about it has changed."""
+STARTS_APART_S = 5.0
+"""A daemon that ends at once is not started in a circle."""
+START_AGAIN_S = 30.0
+"""After a start that failed."""
+SERVER_END_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What the owner of a daemon knows after a look."""
+
+    shares: bool
+    """Whether new jobs can be its clients now."""
+    why_not: str = ""
+    daemon: Identity | None = None
+    servers: tuple[Server, ...] = ()
+    said: tuple[str, ...] = ()
+    """What was done or noticed, for the log; each once."""
+    exclusive: bool = False
+    """Its devices were put into EXCLUSIVE_PROCESS mode: without the daemon, they take one process each."""
+    faults: tuple[str, ...] = ()
+    """What ended the GPU work of its clients since the look before; each once."""
+
+
+class Daemon:
+    """Owned from construction to `release`."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        *,
+        modes: Modes | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        channel: Channel | None = None,
+    ) -> None:
+        """Raises Owned: somebody else's. `clock`: seconds, never going back."""
+        self.spec = spec
+        self._ownership = Ownership(spec.pipe_directory, spec.owner)
+        self._channel = channel or Channel(pipe_directory=spec.pipe_directory, program=spec.program)
+        self._modes = modes
+        self._clock = clock
+        self._servers: tuple[Server, ...] = ()
+        self._settled: frozenset[Identity] = frozenset()
+        """The daemon and the servers that our settings were read back from."""
+        self._why_not_settled = ""
+        self._why_not_started = ""
+        self._silent = 0
+        self._ask_at_s = 0.0
+        self._start_at_s = 0.0
+        self._met: Identity | None = None
+        """The daemon that was last said to be ours."""
+        self._said: list[str] = []
+
+    # --- Looking -----------------------------------------------------------------------------------
+
+    def look(self, running: Running | None = None, *, in_use: bool) -> Standing:
+        """See and repair. `in_use`: jobs run on its devices, as its clients or not."""
+        now = running if running is not None else look_around()
+        ours = [found for found in daemons_at(self.spec, now) if found.owner == self.spec.owner]
+        strangers = [found for found in daemons_at(self.spec, now) if found.owner != self.spec.owner]
+        daemon = self._current(ours)
+        before = self._servers
+        in_place = self._in_place(daemon)
+        if not strangers and in_place:  # Else another daemon might answer.
+            self._ask(daemon)
+        sight = Sight(stranger=bool(strangers), ours=len(ours), in_place=in_place, silent=self._silent)
+        seen = health.condition(sight)
+        todo = health.remedy(sight, in_use=in_use)
+        faults = tuple(health.faults(before, self._servers, _alive(before)))
+        why = ""
+        if todo is Remedy.REFUSE:
+            why = f"{seen.value}: {strangers[0]}"
+        elif todo is Remedy.WAIT:
+            why = f"{seen.value}; {todo.value}"
+        elif todo in (Remedy.START, Remedy.REPLACE):
+            why = self._renew(seen, ours, now, in_use)
+            daemon = None if why else self._met
+        else:
+            self._meet(ours[0])
+            self._bound_logs()
+        return self._standing(daemon, why or self._obstacle(daemon, now, in_use), faults)
+
+    def stop(self, timeout_s: float) -> str:
+        """End the daemon and its servers, by force after `timeout_s`; why that failed, for a person.
+
+        For when no job is on it. The compute modes of its devices are restored.
+        """
+        running = look_around()
+        ours = [found for found in daemons_at(self.spec, running) if found.owner == self.spec.owner]
+        if ours:
+            with suppress(ChannelError, Incomplete, Rejected):  # What `quit` does not end, we do.
+                self._channel.quit(timeout_s)
+        left = end([*ours, *self._orphans(look_around(), keep=None)])
+        left += [restored] if (restored := self._restore_modes()) else []
+        if not left:
+            self._ownership.keep(daemon=None, socket=None)
+        return "; ".join(left)
+
+    def release(self) -> None:
+        """Give up the ownership; the daemon goes on."""
+        self._ownership.release()
+
+    # --- Who it is ---------------------------------------------------------------------------------
+
+    def _current(self, ours: list[Found]) -> Identity | None:
+        """The daemon to talk to: the one on record if it lives, else any that carries our mark."""
+        alive = [found.identity for found in ours]
+        recorded = self._ownership.record.daemon
+        return recorded if recorded in alive else (alive[0] if alive else None)
+
+    def _in_place(self, daemon: Identity | None) -> bool:
+        """Whether the directory still holds the socket that this daemon made."""
+        record = self._ownership.record
+        if daemon is None or record.daemon != daemon or record.socket is None:
+            return True  # Its record was lost: it counts as in place while it answers.
+        return record.socket == socket_of(self.spec)
+
+    def _meet(self, found: Found) -> None:
+        """One of ours that we did not know: from before our own start, or of an interrupted one."""
+        if self._met == found.identity or self._silent:
+            return
+        self._met = found.identity
+        if self._ownership.record.daemon != found.identity:
+            self._ownership.keep(daemon=found.identity, socket=socket_of(self.spec))
+        self._said.append(f"goes on with its MPS daemon ({found}) in {self.spec.pipe_directory}")
+
+    # --- Starting and replacing --------------------------------------------------------------------
+
+    def _renew(self, seen: Condition, ours: list[Found], running: Running, in_use: bool) -> str:
+        """Start a daemon where none is, or in place of what is there; why that failed."""
+        if self._clock() < self._start_at_s:
+            return self._why_not_started
+        left = end(ours)
+        if not in_use:
+            left += end(self._orphans(running, keep=None))
+        if left:
+            return "; ".join(left)
+        refused = self._change_modes()
+        try:
+            found, warning = start(self.spec)
+        except NotStarted as error:
+            self._start_at_s = self._clock() + START_AGAIN_S
+            self._why_not_started = str(error)
+            self._said.append(str(error))
+            return str(error)
+        self._start_at_s = self._clock() + STARTS_APART_S
+        self._why_not_started = "its MPS daemon has ended soon after it was started"
+        again = "" if self._ownership.record.daemon is None else f" again, since {seen.value}"
+        self._ownership.keep(daemon=found.identity, socket=socket_of(self.spec))
+        self._met, self._servers, self._silent = found.identity, (), 0
+        self._said.append(f"MPS daemon started{again} ({found}) in {self.spec.pipe_directory}")
+        self._said += [f"MPS daemon: {each}" for each in (warning, refused) if each]
+        self._ask(found.identity)
+        return ""
+
+    def _orphans(self, running: Running, keep: Identity | None) -> list[Found]:
+        """Servers of ours whose daemon is gone: they hold the device, and nobody can stop their clients."""
+        return [
+            found
+            for found in running.servers
+            if found.pipe_directory == str(self.spec.pipe_directory)
+            and found.owner == self.spec.owner
+            and process.is_alive(found.identity)
+            and (keep is None or process.parent_of(found.identity.pid) != keep.pid)
+        ]
+
+    def _change_modes(self) -> str:
+        if self.spec.exclusive and self._modes is not None:
+            return exclusive.make_exclusive(self._ownership, self._modes, self.spec.devices)
+        return self._restore_modes()
+
+    def _restore_modes(self) -> str:
+        """Also what an owner before us changed, that crashed or wanted it otherwise."""
+        if not self._ownership.record.compute_modes or self._modes is None:
+            return ""
+        return exclusive.restore(self._ownership, self._modes)
+
+    def _bound_logs(self) -> None:
+        try:
+            logs.bound(self.spec.log_directory)
+        except OSError:
+            return  # A full disk: the daemon loses its lines, and goes on.
+
+    # --- Asking ------------------------------------------------------------------------------------
+
+    def _ask(self, daemon: Identity | None) -> None:
+        """The slow check: its servers and their clients, and our settings where somebody is new."""
+        if daemon is None:
+            self._servers, self._silent = (), 0
+            return
+        known = {daemon, *(server.identity for server in self._servers)}
+        news = not known <= self._settled or not all(map(process.is_alive, known))
+        if self._clock() < self._ask_at_s and not news and not self._silent:
+            return
+        self._ask_at_s = self._clock() + ASK_EVERY_S
+        try:
+            self._servers = self._described()
+            self._settle(daemon)
+            self._silent = 0
+        except (Wedged, NoDaemon):
+            self._silent += 1
+            self._servers = tuple(each for each in self._servers if process.is_alive(each.identity))
+        except (LockBusy, Incomplete, Rejected) as error:
+            self._why_not_settled = self._why_not_settled or str(error)
+
+    def _described(self) -> tuple[Server, ...]:
+        found = []
+        for pid in commands.server_list(self._channel):
+            identity = process.identity_of(pid)
+            if identity is None:
+                continue  # It has died since, or the daemon lives in another pid namespace.
+            try:
+                clients = commands.clients(self._channel, pid)
+                state = commands.status(self._channel, pid)
+            except Rejected:
+                continue  # The same.
+            alive = tuple(each for each in map(process.identity_of, clients) if each is not None)
+            found.append(Server(identity=identity, state=state, clients=alive))
+        return tuple(found)
+
+    def _settle(self, daemon: Identity) -> None:
+        """Our settings into whoever does not have them yet.
+
+        Raises:
+            Rejected: another value stays in force.
+        """
+        everybody = frozenset((daemon, *(server.identity for server in self._servers)))
+        try:
+            if daemon not in self._settled:
+                commands.set_default_percentage(self._channel, self.spec.percentage)
+                if commands.has_partitions(self._channel):
+                    self._said.append("MPS daemon: it offers static partitions, which are not used")
+            for identity in everybody - {daemon} - self._settled:
+                commands.set_percentage(self._channel, identity.pid, self.spec.percentage)
+        except Rejected as error:
+            self._why_not_settled = f"its MPS daemon does not take our settings: {error}"
+            raise
+        self._settled, self._why_not_settled = everybody, ""
+
+    def _obstacle(self, daemon: Identity | None, running: Running, in_use: bool) -> str:
+        """Why new jobs cannot be clients of a daemon that runs; empty if they can."""
+        orphans = self._orphans(running, keep=daemon)
+        if orphans and in_use:
+            return f"jobs may still be clients of an MPS server whose daemon is gone ({orphans[0]})"
+        if orphans and (left := end(orphans)):
+            return "; ".join(left)
+        if self._silent:
+            return "its MPS daemon did not answer just now"
+        in_fault = [server for server in self._servers if server.state is ServerState.FAULT]
+        if in_fault and not in_use and not in_fault[0].clients:
+            self._said.append(
+                "its MPS server stays in FAULT without clients: ended; the next client gets another"
+            )
+            process.end(in_fault[0].identity, SERVER_END_S)
+        if in_fault:
+            return f"{health.IN_FAULT}: every client has to end first"
+        if daemon not in self._settled:
+            return self._why_not_settled or "the settings of its MPS daemon were not read back yet"
+        return self._why_not_settled
+
+    def _standing(self, daemon: Identity | None, why_not: str, faults: tuple[str, ...]) -> Standing:
+        said, self._said = tuple(self._said), []
+        return Standing(
+            shares=not why_not and daemon is not None,
+            why_not=why_not,
+            daemon=daemon,
+            servers=self._servers,
+            said=said,
+            exclusive=bool(self._ownership.record.compute_modes),
+            faults=faults,
+        )
+
+
+def _alive(servers: tuple[Server, ...]) -> list[Identity]:
+    """Of these servers and their clients, those that live."""
+    everybody = [each for server in servers for each in (server.identity, *server.clients)]
+    return [identity for identity in everybody if process.is_alive(identity)]

@@ -1,0 +1,121 @@
+"""What is wrong with a daemon, and what its owner does about it. Pure.
+
+Rule: health is the identity of processes. An exit status says nothing here, and a question is only asked
+now and then; a daemon counts as wedged after `SILENT_MAX` questions in a row without an answer. Nothing is
+ended under running jobs: what becomes of clients whose control daemon is killed is not documented, so a
+device then time-slices until its jobs have gone. The table is the documentation; a test walks every cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from cotenant.mps.process import Identity
+from cotenant.mps.replies import ServerState
+
+SILENT_MAX = 2
+
+
+class Condition(Enum):
+    """The first that applies, in this order."""
+
+    STRANGER = "somebody else's daemon serves this pipe directory"
+    ABSENT = "no daemon runs"
+    DOUBLED = "two daemons of ours run for one pipe directory"
+    DISPLACED = "its pipe directory was removed or made anew under it"
+    WEDGED = "it does not answer"
+    HEALTHY = "it runs"
+
+
+class Remedy(Enum):
+    NOTHING = "nothing"
+    START = "start one"
+    REPLACE = "end what runs, by identity, and start one"
+    WAIT = "no sharing here until the jobs on its devices have ended"
+    REFUSE = "leave it alone, and no sharing here"
+
+
+TABLE: dict[tuple[Condition, bool], Remedy] = {
+    # (condition, jobs run on its devices)
+    (Condition.STRANGER, False): Remedy.REFUSE,
+    (Condition.STRANGER, True): Remedy.REFUSE,
+    (Condition.ABSENT, False): Remedy.START,
+    (Condition.ABSENT, True): Remedy.START,  # New clients need one; the old ones keep their server.
+    (Condition.DOUBLED, False): Remedy.REPLACE,
+    (Condition.DOUBLED, True): Remedy.WAIT,
+    (Condition.DISPLACED, False): Remedy.REPLACE,
+    (Condition.DISPLACED, True): Remedy.WAIT,
+    (Condition.WEDGED, False): Remedy.REPLACE,
+    (Condition.WEDGED, True): Remedy.WAIT,
+    (Condition.HEALTHY, False): Remedy.NOTHING,
+    (Condition.HEALTHY, True): Remedy.NOTHING,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What the owner sees of one daemon."""
+
+    stranger: bool = False
+    """A live daemon names this pipe directory and does not carry our mark."""
+    ours: int = 0
+    """Live daemons that carry our mark and name this pipe directory."""
+    in_place: bool = True
+    """The control socket that it made is the one in the directory."""
+    silent: int = 0
+    """Questions in a row that nobody answered in time."""
+
+
+def condition(sight: Sight) -> Condition:
+    if sight.stranger:
+        return Condition.STRANGER
+    if not sight.ours:
+        return Condition.ABSENT
+    if sight.ours > 1:
+        return Condition.DOUBLED
+    if not sight.in_place:
+        return Condition.DISPLACED
+    return Condition.WEDGED if sight.silent >= SILENT_MAX else Condition.HEALTHY
+
+
+def remedy(sight: Sight, *, in_use: bool) -> Remedy:
+    return TABLE[condition(sight), in_use]
+
+
+# --- Servers ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """An MPS server as its daemon described it last."""
+
+    identity: Identity
+    state: ServerState | None = None
+    """None: the daemon cannot say (drivers up to 535)."""
+    clients: tuple[Identity, ...] = ()
+    """Those whose pids are known in our pid namespace."""
+
+
+IN_FAULT = "its MPS server is in FAULT"
+
+
+def faults(before: Sequence[Server], now: Sequence[Server], alive: Iterable[Identity]) -> list[str]:
+    """What happened to those who were its clients: each fault once, as a line for a person.
+
+    A server that went with its clients is none: it had nothing left to do.
+    """
+    living = set(alive)
+    found = []
+    known = {server.identity: server for server in before}
+    for server in now:
+        previous = known.get(server.identity)
+        was_in_fault = previous is not None and previous.state is ServerState.FAULT
+        if server.state is ServerState.FAULT and not was_in_fault:
+            found.append(IN_FAULT)
+    for server in before:
+        left = [client for client in server.clients if client in living]
+        if server.identity not in living and left:
+            found.append(f"its MPS server (pid {server.identity.pid}) went away under {len(left)} clients")
+    return found

@@ -1,0 +1,253 @@
+"""What the control daemon does, asserted of the stub and, where it is installed, of NVIDIA's program alike.
+
+The rows are those of `stub/control.py`. Where drivers differ, both are accepted here, and the parsers take
+both: 535 knows no `get_server_status` and writes no pid file, 550 has both.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from cotenant.mps import commands, process
+from cotenant.mps.channel import Channel, NoDaemon, Wedged
+from cotenant.mps.process import CONTROL
+from cotenant.mps.replies import Incomplete, Rejected, Termination, answered, query
+from tests.mps.conftest import STUB, Place
+
+SENTINEL = "end-of-answer-5b20"
+
+
+def impatient(place: Place) -> Channel:
+    return Channel(pipe_directory=place.channel.pipe_directory, program=place.program, answer_s=0.3)
+
+
+def raw(place: Place, command: str) -> str:
+    """Without the channel: what one front end prints."""
+    return answered(place.run(text=query(command, SENTINEL)).stdout, SENTINEL)
+
+
+def test_r1_without_a_daemon_the_front_end_fails_and_says_so(either: Place) -> None:
+    done = either.run(text="get_server_list\n")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Cannot find MPS control daemon process" in done.stderr
+
+
+def test_r2_r10_a_daemon_starts_once_and_again_after_a_kill_with_default_settings(either: Place) -> None:
+    first = either.start()
+    second = either.run("-d")
+    assert (second.returncode, second.stdout + second.stderr) == (
+        1,
+        "An instance of this daemon is already running\n",
+    )
+    assert raw(either, "set_default_active_thread_percentage 50") == "50.0"
+    assert process.end(first.identity, 10)
+    assert (either.pipe / "control").exists(), "a killed daemon leaves its sockets"
+    with pytest.raises(NoDaemon):
+        either.channel.ask("get_server_list")
+    assert either.start().identity != first.identity
+    assert raw(either, "get_default_active_thread_percentage") == "100.0"
+
+
+def test_r3_r14_errors_are_text_with_status_0(either: Place) -> None:
+    either.start()
+    done = either.run(text="get_client_list 999\nno_such_word\nterminate_client 1 2\nps -p 999\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "Server 999 not found",
+        'Unknown command "no_such_word"',
+        "Server 1 not found",
+        "Server 1 not found!",
+        "1",
+        "Server 999 not found",
+        "Server 999 not found",
+        "",
+    ]
+
+
+def test_r3_r14_and_the_functions_tell_them_from_answers(either: Place) -> None:
+    either.start()
+    channel = either.channel
+    assert commands.server_list(channel) == ()
+    assert commands.client_processes(channel) == ()
+    assert commands.terminate_client(channel, 1, 2) is Termination.REFUSED
+    assert not commands.has_partitions(channel)
+    with pytest.raises(Rejected, match="999"):
+        commands.clients(channel, 999)
+    with pytest.raises(Rejected, match="999"):
+        commands.shutdown_server(channel, 999)
+    with pytest.raises(Rejected, match="999"):
+        commands.set_percentage(channel, 999, 50)
+    with pytest.raises(Rejected, match="999"):
+        commands.set_memory_limit(channel, 999, 0, 1024)
+
+
+def test_r4_a_percentage_out_of_range_keeps_the_old_one(either: Place) -> None:
+    either.start()
+    channel = either.channel
+    commands.set_default_percentage(channel, 50)
+    assert raw(either, "set_default_active_thread_percentage 0") == "50.0"
+    assert raw(either, "set_default_active_thread_percentage 120") == "50.0"
+    with pytest.raises(Rejected, match=r"120 % was not taken: 50.0 %"):
+        commands.set_default_percentage(channel, 120)
+    assert commands.default_percentage(channel) == 50.0
+    assert "Invalid percentage" in (either.logs / "control.log").read_text()
+
+
+def test_r5_a_memory_limit_is_shown_truncated(either: Place) -> None:
+    either.start()
+    channel = either.channel
+    assert commands.default_memory_limit(channel, 0) == ""
+    assert raw(either, "set_default_device_pinned_mem_limit 0 1500M") == ""
+    assert commands.default_memory_limit(channel, 0) == "1G"
+    commands.set_default_memory_limit(channel, 0, 2500)
+    with pytest.raises(Rejected):
+        commands.set_default_memory_limit(channel, -1, 2500)
+
+
+def test_r6_a_priority_is_0_or_1(either: Place) -> None:
+    either.start()
+    channel = either.channel
+    assert commands.default_priority(channel) == 0
+    commands.set_default_priority(channel, 1)
+    assert commands.default_priority(channel) == 1
+    with pytest.raises(Rejected, match="priority 2 was not taken: 1 is in force"):
+        commands.set_default_priority(channel, 2)
+
+
+def test_r7_a_server_without_a_gpu_is_started_in_silence_and_dies(either: Place) -> None:
+    either.start()
+    channel = either.channel
+    commands.start_server(channel, os.getuid())
+    log = either.logs / "control.log"
+    while commands.server_list(channel):  # Bounded by the test's own limit: each question takes its time.
+        pass
+    assert "Starting new server" in log.read_text()
+    assert "exited with status" in log.read_text()
+
+
+def test_r8_a_second_front_end_loses_its_answer_and_the_channel_asks_again(either: Place) -> None:
+    """A front end that stays connected is in everybody's way: never a wrong answer, only none."""
+    either.start()
+    with subprocess.Popen((either.program,), env=either.environment, stdin=subprocess.PIPE) as holder:
+        while "NEW UI" not in (either.logs / "control.log").read_text():
+            assert holder.poll() is None
+        with pytest.raises((Incomplete, Wedged)):
+            impatient(either).ask("get_default_active_thread_percentage")
+        assert holder.stdin is not None
+        holder.stdin.close()
+    assert commands.default_percentage(either.channel) == 100.0
+
+
+def test_r8_a_quit_that_got_lost_is_not_taken_for_done(either: Place) -> None:
+    daemon = either.start()
+    with subprocess.Popen((either.program,), env=either.environment, stdin=subprocess.PIPE) as holder:
+        while "NEW UI" not in (either.logs / "control.log").read_text():
+            assert holder.poll() is None
+        with ThreadPoolExecutor(1) as thread:
+            told = thread.submit(either.channel.quit, 5)
+            assert process.is_alive(daemon.identity)
+            assert holder.stdin is not None
+            holder.stdin.close()
+            assert told.result()
+    assert not process.is_alive(daemon.identity)
+
+
+def test_r8_parallel_questions_outside_the_channel_are_right_or_lost(either: Place) -> None:
+    either.start()
+
+    def attempt(_: int) -> str | None:
+        try:
+            return raw(either, "get_default_active_thread_percentage")
+        except Incomplete:
+            return None
+
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(attempt, range(8)))
+    print(f"{answers.count(None)} of {len(answers)} answers were lost")
+    assert set(answers) <= {"100.0", None}
+
+
+def test_r9_a_pipe_directory_that_is_too_long_or_missing_is_no_place(either: Place) -> None:
+    deep = either.base / ("x" * (88 - len(str(either.base)) - 1))
+    deep.mkdir()
+    assert len(str(deep)) == 88
+    done = either.run("-d", CUDA_MPS_PIPE_DIRECTORY=str(deep))
+    assert (done.returncode, done.stdout) == (1, "")
+    done = either.run("-d", CUDA_MPS_PIPE_DIRECTORY="/nowhere/at-all")
+    assert done.returncode == 1
+    assert "CUDA_MPS_PIPE_DIRECTORY=/nowhere/at-all" in done.stdout + done.stderr
+
+
+def test_r11_after_the_directory_was_recreated_a_second_daemon_starts(either: Place) -> None:
+    first = either.start()
+    shutil.rmtree(either.pipe)
+    either.pipe.mkdir()
+    with pytest.raises(NoDaemon):
+        either.channel.ask("get_server_list")
+    assert either.run("-d").returncode == 0
+    assert len(either.daemons()) == 2
+    assert first.identity in {found.identity for found in either.daemons()}
+
+
+def test_r12_a_full_log_disk_does_not_keep_it_from_working(either: Place) -> None:
+    (either.logs / "control.log").symlink_to("/dev/full")
+    (either.logs / "server.log").symlink_to("/dev/full")
+    either.start()
+    assert commands.default_percentage(either.channel) == 100.0
+
+
+def test_r13_quit_ends_it_and_leaves_its_sockets(either: Place) -> None:
+    daemon = either.start()
+    assert (either.pipe / "log").exists()
+    assert either.channel.quit(2)
+    assert not process.is_alive(daemon.identity)
+    assert not (either.pipe / "log").exists()
+    assert (either.pipe / "control").exists()
+    with pytest.raises(NoDaemon):
+        either.channel.quit(2)
+
+
+def test_a_wedged_daemon_is_told_from_none_and_found_again_afterwards(either: Place) -> None:
+    daemon = either.start()
+    os.kill(daemon.identity.pid, signal.SIGSTOP)
+    with pytest.raises(Wedged):
+        impatient(either).ask("get_server_list")
+    os.kill(daemon.identity.pid, signal.SIGCONT)
+    assert commands.server_list(either.channel) == ()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root: it asks as another user")
+def test_r17_another_user_is_refused_in_words(either: Place) -> None:
+    either.start()
+    for folder in (either.base, either.base / "mps", either.pipe):
+        folder.chmod(0o755)
+    done = subprocess.run(
+        (str(STUB / "bin" / CONTROL) if either.is_stub else either.program,),
+        input="start_server -uid 4711\nquit\n",
+        env={**either.environment, "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        user=4711,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "rivilege" in done.stdout
+    assert len(either.daemons()) == 1
+
+
+def test_the_daemon_is_known_by_its_arguments_and_environment(either: Place) -> None:
+    found = either.start(COTENANT_MPS_OWNER="agent-7")
+    assert (found.uid, found.pipe_directory, found.owner) == (os.getuid(), str(either.pipe), "agent-7")
+
+
+def test_the_stub_says_that_it_is_one(place: Place) -> None:
+    assert "fake" in place.run("-v").stdout
+    place.start()
+    assert "fake" in (place.logs / "control.log").read_text()

@@ -1,0 +1,457 @@
+"""One owner and its daemon, through everything that can happen to the two; nearly all on the stub."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+from cotenant.mps import commands, logs, process
+from cotenant.mps.channel import Channel, LockBusy, lock_path
+from cotenant.mps.daemon import Daemon, Standing
+from cotenant.mps.exclusive import EXCLUSIVE_PROCESS, ModeRefused
+from cotenant.mps.ownership import Owned
+from cotenant.mps.starting import Spec
+from tests.mps.conftest import Place
+
+UUID = "GPU-11111111-2222-3333-4444-555555555555"
+
+
+class Observant(Channel):
+    """Does not wait long for an answer of a daemon that the test has stopped, and very long for any other."""
+
+    def ask(self, command: str) -> str:
+        self._observe()
+        return super().ask(command)
+
+    def quit(self, timeout_s: float) -> bool:
+        self._observe()
+        return super().quit(timeout_s)
+
+    def _observe(self) -> None:
+        pids = [
+            each.identity.pid for each in process.daemons() if each.pipe_directory == str(self.pipe_directory)
+        ]
+        stopped = [pid for pid in pids if ") T " in Path(f"/proc/{pid}/stat").read_text()]
+        self.answer_s = 0.1 if stopped else 30.0
+
+
+class Owner:
+    """A daemon's owner with a clock of its own, in which long stretches pass between looks."""
+
+    def __init__(self, place: Place, **changes: Any) -> None:
+        os.environ["MPS_STUB_WORLD"] = str(place.world)
+        self.now_s = 0.0
+        self.modes = changes.pop("modes", None)
+        fields: dict[str, Any] = {
+            "pipe_directory": PurePosixPath(place.pipe),
+            "log_directory": PurePosixPath(place.logs),
+            "devices": (UUID,),
+            "owner": "agent-7",
+            "percentage": 60.0,
+            "program": place.program,
+        }
+        self.spec = Spec(**{**fields, **changes})
+        self.daemon = self.again()
+
+    def again(self) -> Daemon:
+        """Its next life."""
+        channel = Observant(pipe_directory=self.spec.pipe_directory, program=self.spec.program)
+        return Daemon(self.spec, modes=self.modes, clock=lambda: self.now_s, channel=channel)
+
+    def look(self, *, in_use: bool = False) -> Standing:
+        self.now_s += 100.0
+        return self.daemon.look(in_use=in_use)
+
+
+@pytest.fixture
+def owner(place: Place) -> Iterator[Owner]:
+    made = Owner(place)
+    yield made
+    made.daemon.release()
+
+
+@pytest.fixture
+def client() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that can stand for a job's."""
+    with subprocess.Popen(("sleep", "1000")) as process:
+        yield process
+        process.kill()
+
+
+def identity(standing: Standing) -> process.Identity:
+    assert standing.daemon is not None, standing
+    return standing.daemon
+
+
+def test_the_first_look_starts_it_with_our_settings_and_the_second_changes_nothing(
+    owner: Owner, place: Place
+) -> None:
+    first = owner.look()
+    assert (first.shares, first.why_not) == (True, "")
+    (found,) = place.daemons()
+    assert first.daemon == found.identity
+    assert found.owner == "agent-7"
+    assert "started" in first.said[0]
+    environment = process.environment_of(found.identity.pid) or {}
+    assert environment["CUDA_VISIBLE_DEVICES"] == UUID
+    assert commands.default_percentage(place.channel) == 60.0
+    second = owner.look()
+    assert (second.daemon, second.said, second.shares) == (first.daemon, (), True)
+
+
+def test_killed_it_is_started_again_with_its_settings_and_that_is_said(owner: Owner, place: Place) -> None:
+    first = owner.look()
+    assert process.end(identity(first), 10)
+    second = owner.look(in_use=True)
+    assert second.shares
+    assert identity(second) != identity(first)
+    assert "started again, since no daemon runs" in second.said[0]
+    assert commands.default_percentage(place.channel) == 60.0
+
+
+def test_one_that_ends_at_once_is_not_started_in_a_circle(owner: Owner) -> None:
+    assert process.end(identity(owner.look()), 10)
+    at_once = owner.daemon.look(in_use=False)
+    assert (at_once.shares, at_once.daemon) == (False, None)
+    assert "ended soon after it was started" in at_once.why_not
+    assert owner.look().shares
+
+
+def test_wedged_it_is_replaced_by_identity_but_never_under_running_jobs(owner: Owner) -> None:
+    first = owner.look()
+    os.kill(identity(first).pid, signal.SIGSTOP)
+    assert "did not answer just now" in owner.look(in_use=True).why_not
+    waits = owner.look(in_use=True)
+    assert not waits.shares
+    assert "until the jobs on its devices have ended" in waits.why_not
+    assert process.is_alive(identity(first))
+    renewed = owner.look()
+    assert renewed.shares
+    assert "since it does not answer" in renewed.said[0]
+    assert not process.is_alive(identity(first))
+
+
+def test_one_that_answers_again_shares_again(owner: Owner) -> None:
+    first = owner.look()
+    os.kill(identity(first).pid, signal.SIGSTOP)
+    assert not owner.look(in_use=True).shares
+    os.kill(identity(first).pid, signal.SIGCONT)
+    assert owner.look(in_use=True).shares
+
+
+def test_its_directory_made_anew_it_is_found_all_the_same_and_replaced_when_idle(
+    owner: Owner, place: Place
+) -> None:
+    first = owner.look()
+    shutil.rmtree(place.pipe)
+    assert "removed or made anew" in owner.look(in_use=True).why_not
+    place.pipe.mkdir()
+    assert "removed or made anew" in owner.look(in_use=True).why_not
+    assert [found.identity for found in place.daemons()] == [first.daemon], "no second one beside it"
+    second = owner.look()
+    assert second.shares
+    assert [found.identity for found in place.daemons()] == [second.daemon]
+
+
+def test_a_strangers_daemon_in_our_directory_is_named_and_left_alone(place: Place) -> None:
+    stranger = place.start()
+    owner = Owner(place)
+    seen = owner.look()
+    owner.daemon.release()
+    assert not seen.shares
+    assert f"pid {stranger.identity.pid} of uid {os.getuid()}" in seen.why_not
+    assert process.is_alive(stranger.identity)
+    assert commands.default_percentage(place.channel) == 100.0
+
+
+def test_a_second_daemon_beside_ours_takes_both_out_of_sharing(owner: Owner, place: Place) -> None:
+    first = owner.look()
+    shutil.rmtree(place.pipe)
+    place.pipe.mkdir()
+    place.run("-d", COTENANT_MPS_OWNER="agent-7")
+    assert len(place.daemons()) == 2
+    assert "two daemons" in owner.look(in_use=True).why_not
+    second = owner.look()
+    assert second.shares
+    assert len(place.daemons()) == 1
+    assert not process.is_alive(identity(first))
+
+
+def test_two_owners_of_one_directory_are_one_too_many(owner: Owner) -> None:
+    owner.look()
+    with pytest.raises(Owned, match=f"belongs to pid {os.getpid()} of uid {os.getuid()}"):
+        owner.again()
+
+
+def test_the_next_life_of_its_owner_goes_on_with_it(owner: Owner, place: Place) -> None:
+    first = owner.look()
+    owner.daemon.release()
+    owner.daemon = owner.again()
+    second = owner.look(in_use=True)
+    assert second.shares
+    assert second.daemon == first.daemon
+    assert second.said == (f"goes on with its MPS daemon ({place.daemons()[0]}) in {place.pipe}",)
+
+
+def test_it_is_known_again_by_its_mark_where_its_record_was_lost(owner: Owner, place: Place) -> None:
+    first = owner.look()
+    owner.daemon.release()
+    (place.pipe.parent / f"{place.pipe.name}.owner").write_text("{ torn")
+    owner.daemon = owner.again()
+    assert owner.look().daemon == first.daemon
+
+
+def test_stopped_it_is_gone_with_its_servers(
+    owner: Owner, place: Place, client: subprocess.Popen[bytes]
+) -> None:
+    place.tell(gpu=True, clients=[client.pid])
+    owner.look()
+    (server,) = owner.look().servers
+    assert [each.pid for each in server.clients] == [client.pid]
+    assert owner.daemon.stop(1.0) == ""
+    assert (place.daemons(), place.servers()) == ([], [])
+
+
+def test_a_wedged_one_is_stopped_too(owner: Owner, place: Place) -> None:
+    os.kill(identity(owner.look()).pid, signal.SIGSTOP)
+    assert owner.daemon.stop(0.1) == ""
+    assert place.daemons() == []
+
+
+# --- Servers ---------------------------------------------------------------------------------------
+
+
+def test_a_server_that_was_there_before_us_gets_our_settings(
+    owner: Owner, place: Place, client: subprocess.Popen[bytes]
+) -> None:
+    owner.look()
+    place.tell(gpu=True, clients=[client.pid])
+    (server,) = owner.look(in_use=True).servers
+    commands.set_percentage(place.channel, server.identity.pid, 33)
+    owner.daemon.release()
+    owner.daemon = owner.again()
+    assert owner.look(in_use=True).shares
+    assert commands.server_percentage(place.channel, server.identity.pid) == 60.0
+
+
+def test_a_fault_is_told_once_and_nobody_joins_until_all_clients_have_gone(
+    owner: Owner, place: Place, client: subprocess.Popen[bytes]
+) -> None:
+    place.tell(gpu=True, clients=[client.pid])
+    owner.look()
+    assert owner.look(in_use=True).faults == ()
+    place.tell(gpu=True, clients=[client.pid], fault=True)
+    ill = owner.look(in_use=True)
+    assert ill.faults == ("its MPS server is in FAULT",)
+    assert (ill.shares, ill.why_not) == (False, "its MPS server is in FAULT: every client has to end first")
+    assert owner.look(in_use=True).faults == ()
+    client.kill()
+    client.wait()
+    assert owner.look().shares
+
+
+def test_a_server_that_stays_in_fault_without_clients_is_ended(
+    owner: Owner, place: Place, client: subprocess.Popen[bytes]
+) -> None:
+    place.tell(gpu=True, clients=[client.pid])
+    owner.look()
+    place.tell(gpu=True, stuck=True)
+    assert "stays in FAULT" in owner.look().said[0]
+    place.tell(gpu=True)
+    assert owner.look().shares
+    assert place.servers() == []
+
+
+def test_a_server_that_goes_under_its_clients_is_a_fault(
+    owner: Owner, place: Place, client: subprocess.Popen[bytes]
+) -> None:
+    place.tell(gpu=True, clients=[client.pid])
+    owner.look()
+    (server,) = owner.look(in_use=True).servers
+    place.tell(gpu=False)
+    assert process.end(server.identity, 10)
+    (fault,) = owner.look(in_use=True).faults
+    assert fault == f"its MPS server (pid {server.identity.pid}) went away under 1 clients"
+
+
+def test_jobs_on_the_server_of_a_dead_daemon_keep_it_and_it_goes_after_them(
+    owner: Owner, place: Place, client: subprocess.Popen[bytes]
+) -> None:
+    place.tell(gpu=True, clients=[client.pid])
+    owner.look()
+    first = owner.look(in_use=True)
+    place.tell(gpu=True)
+    assert process.end(identity(first), 10)
+    second = owner.look(in_use=True)
+    assert not second.shares
+    assert "whose daemon is gone" in second.why_not
+    assert process.is_alive(first.servers[0].identity)
+    assert owner.look().shares
+    assert not process.is_alive(first.servers[0].identity)
+
+
+def test_a_driver_that_cannot_tell_a_servers_state_is_served_as_well(
+    owner: Owner, place: Place, client: subprocess.Popen[bytes]
+) -> None:
+    place.tell(gpu=True, clients=[client.pid], driver=535)
+    owner.look()
+    seen = owner.look(in_use=True)
+    assert seen.shares
+    assert seen.servers[0].state is None
+
+
+# --- Disks -----------------------------------------------------------------------------------------
+
+
+def test_a_full_log_disk_keeps_nobody_from_sharing(place: Place) -> None:
+    for name in logs.NAMES:
+        (place.logs / name).symlink_to("/dev/full")
+    owner = Owner(place)
+    assert owner.look().shares
+    owner.daemon.release()
+
+
+def test_a_log_folder_that_cannot_be_made_is_a_warning(place: Place) -> None:
+    (place.base / "file").touch()
+    owner = Owner(place, log_directory=PurePosixPath(place.base / "file" / "log"))
+    seen = owner.look()
+    owner.daemon.release()
+    assert seen.shares
+    assert "logs cannot be kept" in seen.said[1]
+
+
+def test_logs_are_cut_in_place_while_it_writes_them(owner: Owner, place: Place) -> None:
+    owner.look()
+    log = place.logs / "control.log"
+    log.write_bytes(b"x" * 10_000)
+    logs.bound(PurePosixPath(place.logs), bytes_max=5_000)
+    commands.server_list(place.channel)
+    assert log.read_text().startswith("["), "it goes on at the start, not behind a hole"
+    assert (place.logs / "control.log.old").stat().st_size == 10_000
+
+
+def test_a_program_that_does_not_start_is_quoted_and_tried_again_later(place: Place) -> None:
+    program = place.base / "nvidia-cuda-mps-control"
+    program.write_text("#!/bin/sh\necho 'no such luck' >&2\nexit 1\n")
+    program.chmod(0o755)
+    owner = Owner(place, program=str(program))
+    seen = owner.look()
+    owner.daemon.release()
+    assert not seen.shares
+    assert "did not start: no such luck" in seen.why_not
+
+
+# --- Turns -----------------------------------------------------------------------------------------
+
+ASKER = """
+import sys
+from pathlib import Path, PurePosixPath
+from cotenant.mps import commands
+from cotenant.mps.channel import Channel
+channel = Channel(pipe_directory=PurePosixPath(sys.argv[1]), program=sys.argv[2], answer_s=60, lock_wait_s=60)
+print([commands.default_percentage(channel) for _ in range(3)])
+"""
+
+
+def test_questions_of_eight_processes_are_all_answered(either: Place) -> None:
+    """The same, without turns, loses answers: see the contract's R8."""
+    either.start()
+    command = (sys.executable, "-c", ASKER, str(either.pipe), either.program)
+    askers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    assert [asker.communicate()[0] for asker in askers] == ["[100.0, 100.0, 100.0]\n"] * 8
+
+
+def test_who_never_gets_a_turn_is_told_so(owner: Owner, place: Place) -> None:
+    owner.look()
+    command = ("flock", str(lock_path(PurePosixPath(place.pipe))), "sh", "-c", "echo mine; exec sleep 1000")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        waiting = Channel(pipe_directory=PurePosixPath(place.pipe), program=place.program, lock_wait_s=0.05)
+        with pytest.raises(LockBusy):
+            waiting.ask("get_server_list")
+        os.killpg(holder.pid, signal.SIGKILL)
+    assert commands.server_list(place.channel) == ()
+
+
+# --- EXCLUSIVE_PROCESS -----------------------------------------------------------------------------
+
+
+class Modes:
+    """NVML's part in it."""
+
+    def __init__(self, permitted: bool = True) -> None:
+        self.modes = {UUID: 0}
+        self.permitted = permitted
+
+    def mode(self, uuid: str) -> int:
+        return self.modes[uuid]
+
+    def set_mode(self, uuid: str, mode: int) -> None:
+        if not self.permitted:
+            raise ModeRefused("only root may")
+        self.modes[uuid] = mode
+
+
+def test_the_mode_before_is_given_back_at_the_end(place: Place) -> None:
+    modes = Modes()
+    owner = Owner(place, modes=modes, exclusive=True)
+    assert owner.look().shares
+    assert modes.modes[UUID] == EXCLUSIVE_PROCESS
+    assert owner.daemon.stop(1.0) == ""
+    assert modes.modes[UUID] == 0
+    owner.daemon.release()
+
+
+def test_the_mode_before_is_given_back_after_a_crash_of_everybody(place: Place) -> None:
+    modes = Modes()
+    owner = Owner(place, modes=modes, exclusive=True)
+    first = owner.look()
+    owner.daemon.release()
+    assert process.end(identity(first), 10)
+    later = Owner(place, modes=modes)
+    assert later.look().shares
+    assert modes.modes[UUID] == 0
+    later.daemon.release()
+
+
+def test_where_it_is_not_permitted_the_daemon_runs_without_it_and_says_so(place: Place) -> None:
+    modes = Modes(permitted=False)
+    owner = Owner(place, modes=modes, exclusive=True)
+    seen = owner.look()
+    owner.daemon.release()
+    assert seen.shares
+    assert "EXCLUSIVE_PROCESS mode is not used: only root may" in seen.said[1]
+    assert modes.modes[UUID] == 0
+
+
+# --- The genuine program ---------------------------------------------------------------------------
+
+
+def test_killed_wedged_displaced_and_stopped(either: Place) -> None:
+    """The whole life, also of NVIDIA's own daemon where it is installed."""
+    owner = Owner(either)
+    first = owner.look()
+    assert first.shares, first
+    assert process.end(identity(first), 10)
+    second = owner.look(in_use=True)
+    assert (second.shares, identity(second) != identity(first)) == (True, True)
+    os.kill(identity(second).pid, signal.SIGSTOP)
+    owner.look(in_use=False)
+    third = owner.look()
+    assert "since it does not answer" in third.said[0]
+    shutil.rmtree(either.pipe)
+    fourth = owner.look()
+    assert "made anew" in fourth.said[0]
+    assert [found.identity for found in either.daemons()] == [fourth.daemon]
+    assert owner.daemon.stop(2.0) == ""
+    assert either.daemons() == []
+    owner.daemon.release()
