@@ -40,6 +40,7 @@ from cotenant.controller.access.keys import KeyFile, KeyProblem, find_key
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.domain.settings import Settings
+from cotenant.profiler.sources import Wanted
 
 T = TypeVar("T")
 
@@ -131,6 +132,12 @@ def assemble(settings: Settings) -> Parts:
         network=agent.network,
         prune_after_s=agent.prune_after_days * _DAY_S,
         keep_checkpoints_s=settings.checkpoint.keep_days * _DAY_S,
+        indicators=Wanted(
+            source=settings.profiler.source,
+            dcgm=settings.profiler.dcgm,
+            exporter=settings.profiler.exporter,
+        ),
+        indicators_every_s=settings.metrics.every_s,
     )
     return Parts(
         config=config,

@@ -38,7 +38,7 @@ from cotenant.agent.outbox import Outbox
 from cotenant.agent.records import Result, Status
 from cotenant.controller.domain.commands import SaveAttempt, StartAttempt, StopAttempt
 from cotenant.controller.domain.events import AttemptEnded, Outcome
-from cotenant.controller.domain.ids import CommandId, HostId
+from cotenant.controller.domain.ids import CommandId, DeviceId, HostId
 from cotenant.controller.domain.reasons import render
 from cotenant.controller.wire.agents import AttemptProgress
 
@@ -371,6 +371,15 @@ class Roster:
             for status in statuses
             if status is not None and status.started
         )
+
+    def memory_seen_mib(self) -> dict[DeviceId, float]:
+        """Per device: the peaks of its tenants' memory, as their supervisors said, added up."""
+        found: dict[DeviceId, float] = {}
+        for key, live in self._live.items():
+            if live.status is not None and live.status.memory_mib is not None:
+                for device_id in self._memory.attempts[key].devices:
+                    found[device_id] = found.get(device_id, 0.0) + live.status.memory_mib
+        return found
 
 
 def _overdue_s(attempt: Attempt, live: Live) -> float:

@@ -30,6 +30,7 @@ from cotenant.agent.edge import (
     GangSaid,
     Halt,
     Heard,
+    IndicatorsRead,
     Keep,
     RemoveAttempt,
     StartFailed,
@@ -50,7 +51,8 @@ from cotenant.controller.domain.commands import (
     StopAttempt,
 )
 from cotenant.controller.domain.events import AttemptSeen
-from cotenant.controller.domain.ids import CommandId, JobId
+from cotenant.controller.domain.ids import CommandId, DeviceId, JobId
+from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.wire.agents import (
     CommandSeen,
     GangWord,
@@ -87,6 +89,9 @@ class AgentState:
         self._born_s = 0.0
         self._age_at_birth_s = self.memory.age_s
         self._prune_at_s = 0.0
+        self._readings: tuple[DeviceReading, ...] = ()
+        """Read since the last heartbeat, at `_read_s`."""
+        self._read_s = 0.0
 
     # --- The entry point ---------------------------------------------------------------------------
 
@@ -126,6 +131,8 @@ class AgentState:
                 self._gang_said(event)
             case DevicesChanged(devices=devices):
                 self._devices(devices, now_s)
+            case IndicatorsRead(readings=readings):
+                self._readings, self._read_s = readings, now_s
             case Booted(found=found):
                 self._boot(found, now_s)
 
@@ -135,6 +142,10 @@ class AgentState:
     def running(self) -> tuple[Attempt, ...]:
         """Attempts that hold their devices."""
         return self._roster.running
+
+    def memory_seen_mib(self) -> dict[DeviceId, float]:
+        """Per device: the peaks of its tenants' memory, added up; without those that nothing is known of."""
+        return self._roster.memory_seen_mib()
 
     def inventory(self) -> tuple[AttemptSeen, ...]:
         """What `Hello` lists: what runs, and what has ended without the controller knowing."""
@@ -321,7 +332,12 @@ class AgentState:
             session=self.config.session,
             progress=self._roster.progress(),
             cpu_percent=cpu_percent,
+            devices=tuple(
+                msgspec.structs.replace(reading, age_s=reading.age_s + max(0.0, now_s - self._read_s))
+                for reading in self._readings
+            ),
         )
+        self._readings = ()
         self._out.send(beat)
 
     def _prune(self, now_s: float) -> None:

@@ -264,7 +264,7 @@ class Supervision:
     def _sampled(self, event: Sampled) -> None:
         self._sample = event
         self._is_news |= self._progress.sampled(event.memory_mib, event.duty_cycle)
-        self._profiling.sampled(event.indicators, event.others_mib, self._now_s)
+        self._profiling.sampled(event.samples, event.others_mib)
         half_s = self._started_s + self._order.start_deadline_s / 2
         if self._half_way is None and self._now_s >= half_s:
             self._half_way = event

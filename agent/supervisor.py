@@ -76,7 +76,7 @@ from cotenant.agent.supervision_edge import (
 from cotenant.agent.words import parse
 from cotenant.controller.wire.job import DATAGRAM_BYTES_MAX
 from cotenant.profiler.inplace import SAMPLE_PERIOD_S as INDICATOR_PERIOD_S
-from cotenant.profiler.sources import MetricsSource, Sample
+from cotenant.profiler.sources import MetricsSource, Timed
 
 SAMPLE_PERIOD_S: Final = 1.0
 PROFILE_SAMPLE_PERIOD_S: Final = INDICATOR_PERIOD_S
@@ -317,7 +317,7 @@ class Supervisor:
                 duty_cycle=sampler.duty_cycle if on_cpu else None,
                 cpu_s=sampler.cpu_s,
                 output_bytes=sum(each.bytes_seen for each in self._outputs.values()),
-                indicators=self._read_indicators() if is_profiling else None,
+                samples=self._read_indicators() if is_profiling else (),
                 others_mib=sampler.others_mib,
             )
         )
@@ -327,7 +327,7 @@ class Supervisor:
             if used_mib > limit_mib:
                 self._handle(OverMemory(used_mib=used_mib))
 
-    def _read_indicators(self) -> Sample:
+    def _read_indicators(self) -> tuple[Timed, ...]:
         """Of the processes of this host; the source is only loaded for a job that is profiled."""
         if self._indicators is None:
             from cotenant.profiler.cpu import CpuSource
@@ -337,8 +337,8 @@ class Supervisor:
             pids = list(self._pids.values())
             host = CpuSource(pids, max(1, len(cores)), cpu_stat=self._cgroup.cpu_stat)
             uuids = tuple(dict.fromkeys(uuid for rank in self._order.ranks for uuid in rank.cuda_uuids))
-            self._indicators = GpuSource(uuids, host) if uuids else host
-        return self._indicators.sample()
+            self._indicators = GpuSource(uuids, host, wanted=self._order.indicators) if uuids else host
+        return self._indicators.samples()
 
     # --- What follows -------------------------------------------------------------------------------
 
