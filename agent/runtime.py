@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from cotenant.agent.edge import (
     EndLeftovers,
     Halt,
     Heard,
+    IndicatorsRead,
     Keep,
     Reconnect,
     RemoveAttempt,
@@ -42,6 +43,7 @@ from cotenant.agent.edge import (
     Ticked,
 )
 from cotenant.agent.host import CpuUse, now_s
+from cotenant.agent.indicators import Indicators
 from cotenant.agent.link import Link
 from cotenant.agent.locks import DeviceLocks
 from cotenant.agent.logrelay import LogRelay
@@ -93,6 +95,8 @@ class Runtime:
         self._alarm: asyncio.TimerHandle | None = None
         self._cpu = CpuUse()
         self._removals: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        """What goes on beside the loop until the end."""
         self._leave = asyncio.Event()
         self.why_halted = ""
 
@@ -105,11 +109,15 @@ class Runtime:
         asyncio.get_running_loop().set_exception_handler(self._fail)
         self._link.open()
         self.post(Booted(found=self._attempts.scan()))
-        offers = asyncio.create_task(self._look_for_devices())
+        self._tasks = {asyncio.create_task(each) for each in self._beside()}
+        for task in self._tasks:
+            task.add_done_callback(self._task_over)
         try:
             await self._leave.wait()
         finally:
-            offers.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             if self._alarm is not None:
                 self._alarm.cancel()
             self._logs.close()
@@ -117,6 +125,26 @@ class Runtime:
             self._link.end()
             self._spool.close()
             self._locks.release()
+
+    def _beside(self) -> list[Coroutine[Any, Any, None]]:
+        """What is to go on beside the loop."""
+        found = [self._look_for_devices()]
+        config = self._state.config
+        if config.indicators_every_s > 0:
+            indicators = Indicators(
+                lambda: self._state.config.report.devices,
+                self._state.memory_seen_mib,
+                lambda readings: self.post(IndicatorsRead(readings=readings)),
+                wanted=config.indicators,
+                every_s=config.indicators_every_s,
+            )
+            found.append(indicators.run())
+        return found
+
+    def _task_over(self, task: asyncio.Task[None]) -> None:
+        """None of them ends by itself, unless by a mistake of ours."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(asyncio.get_running_loop(), {"exception": error})
 
     def leave(self) -> None:
         self._leave.set()

@@ -6,7 +6,6 @@ others' values with it. Everything here may hang with the driver, so nothing but
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from cotenant.profiler.sources import Indicator, SourceName
@@ -40,7 +39,7 @@ class Counters(Protocol):
     name: SourceName
     period_s: float
     """The shortest that makes sense: 0.1 s, or the source's own minimum."""
-    offers: Sequence[Indicator]
+    offers: tuple[Indicator, ...]
     """All that this source can ever know."""
     gauges: frozenset[Indicator]
     """Values that are not means over the sample's whole time."""

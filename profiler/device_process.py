@@ -127,14 +127,14 @@ class DeviceProcess:
 
     def _understood(self, line: bytes) -> Answer:
         """Raises NoAnswer."""
-        try:
-            answer = msgspec.json.decode(line, type=Answer | Trouble)
-        except (msgspec.DecodeError, msgspec.ValidationError):
-            raise NoAnswer("the process that asks the driver says something that makes no sense") from None
-        if isinstance(answer, Trouble):
-            said = NoAnswer(answer.problem[:REASON_CHARS])
+        with suppress(msgspec.DecodeError):
+            said = NoAnswer(msgspec.json.decode(line, type=Trouble).problem[:REASON_CHARS])
             said.was_said = True
             raise said
+        try:
+            answer = msgspec.json.decode(line, type=Answer)
+        except msgspec.DecodeError:
+            raise NoAnswer("the process that asks the driver says something that makes no sense") from None
         self.has_answered = True
         return answer
 

@@ -9,6 +9,7 @@ Everything that comes from the network is bounded.
 from __future__ import annotations
 
 import hashlib
+import http.client
 import math
 import re
 import time
@@ -144,8 +145,11 @@ def fetch(url: str) -> str:
                     raise Unsupported(f"{url} sends more than {PAGE_BYTES_MAX // 2**20} MiB")
                 if time.monotonic() > until_s:
                     raise Unsupported(f"{url} did not answer within {ANSWER_S_MAX:g} s")
-    except (OSError, urllib.error.URLError, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise Unsupported(f"{url}: HTTP Error {error.code}") from None
+    except (OSError, http.client.HTTPException, ValueError) as error:  # URLError is an OSError.
+        reason = error.reason if type(error) is urllib.error.URLError else error
         raise Unsupported(f"{url}: {str(reason)[:200]}") from None
     return b"".join(chunks).decode(errors="replace")
 

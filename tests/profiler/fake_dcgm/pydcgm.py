@@ -82,7 +82,7 @@ class Group:
     def GetLatest(self, fields: DcgmFieldGroup) -> Any:
         updates = int((time.time() - fields.watched_s) / fields.period_s)
         known = {field: [self._value(fields, field, updates)] for field in fields.fields}
-        return SimpleNamespace(values={gpu: known for gpu in self.gpus})
+        return SimpleNamespace(values=dict.fromkeys(self.gpus, known))
 
     def _value(self, fields: DcgmFieldGroup, field: int, updates: int) -> Any:
         number = updates // 2 * 2 if field in SAYS.get("turns", []) else updates

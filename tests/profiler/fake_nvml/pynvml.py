@@ -1,8 +1,8 @@
 """FAKE. As much of pynvml as plain NVML's counters need; FAKE_NVML is a JSON object that says how it behaves.
 
-    gpm         whether the devices have GPM counters
-    lost        UUIDs that have fallen off the bus
-    nvlink      KiB per call that the links' counters rise by
+gpm         whether the devices have GPM counters
+lost        UUIDs that have fallen off the bus
+nvlink      KiB per call that the links' counters rise by
 """
 
 from __future__ import annotations
