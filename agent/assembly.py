@@ -40,6 +40,8 @@ from cotenant.controller.access.keys import KeyFile, KeyProblem, find_key
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.domain.settings import Settings
+from cotenant.controller.metrics.endpoint import Endpoint, opened
+from cotenant.controller.metrics.listening import MetricsProblem
 from cotenant.profiler.sources import Wanted
 
 T = TypeVar("T")
@@ -68,6 +70,8 @@ class Parts(msgspec.Struct, kw_only=True):
     attempts: Path
     endpoint: str
     key: KeyFile | None
+    metrics: Endpoint | None
+    """Listening, and not answering yet."""
     warnings: list[str]
 
 
@@ -113,6 +117,8 @@ def assemble(settings: Settings) -> Parts:
         checkpoint_domain=_domain(root, host_id, warnings),
         version=_version(),
     )
+    metrics = _or_problem(lambda: opened(settings.metrics.agent_listen, "metrics.agent_listen"), 2)
+    warnings += [metrics.warning] if metrics is not None and metrics.warning else []
     spool = Spool(state_dir / SPOOL)
     notes = _or_problem(spool.load, 1)
     if spool.damaged:
@@ -147,6 +153,7 @@ def assemble(settings: Settings) -> Parts:
         attempts=attempts,
         endpoint=endpoint,
         key=key,
+        metrics=metrics,
         warnings=warnings,
     )
 
@@ -155,7 +162,14 @@ def _or_problem(make: Callable[[], T], code: int) -> T:
     """What `make` returns, or its trouble as a Problem with this exit code."""
     try:
         return make()
-    except (BadHostName, devices.BadDevices, devices.NotThisHost, LockProblem, SpoolProblem) as error:
+    except (
+        BadHostName,
+        devices.BadDevices,
+        devices.NotThisHost,
+        LockProblem,
+        MetricsProblem,
+        SpoolProblem,
+    ) as error:
         raise Problem(str(error), code) from None
     except OSError as error:
         raise Problem(f"{error.filename or ''}: {error.strerror or error}", code) from None

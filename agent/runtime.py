@@ -48,12 +48,17 @@ from cotenant.agent.link import Link
 from cotenant.agent.locks import DeviceLocks
 from cotenant.agent.logrelay import LogRelay
 from cotenant.agent.memory import AnyNote
+from cotenant.agent.metrics import Read, sheet_of
 from cotenant.agent.offer import offered
 from cotenant.agent.records import Order
 from cotenant.agent.spool import Spool
 from cotenant.agent.state import AgentState
 from cotenant.controller.access.endpoint import BadEndpoint
 from cotenant.controller.access.keys import KeyFile
+from cotenant.controller.domain.ids import DeviceId
+from cotenant.controller.domain.indicators import DeviceReading
+from cotenant.controller.metrics.endpoint import Endpoint, Sheets
+from cotenant.controller.metrics.sheet import Sheet
 from cotenant.controller.wire.agents import CommandSeen, Report, ToAgent
 
 DISK_RETRY_S: Final = 1.0
@@ -78,6 +83,7 @@ class Runtime:
         endpoint: str,
         key: KeyFile | None,
         on_welcome: Callable[[], None],
+        metrics: Endpoint | None = None,
     ) -> None:
         self._state = state
         self._spool = spool
@@ -97,6 +103,9 @@ class Runtime:
         self._removals: set[asyncio.Task[None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         """What goes on beside the loop until the end."""
+        self._metrics = metrics
+        self._readings: dict[DeviceId, Read] = {}
+        """The newest of each device, for Prometheus."""
         self._leave = asyncio.Event()
         self.why_halted = ""
 
@@ -112,6 +121,9 @@ class Runtime:
         self._tasks = {asyncio.create_task(each) for each in self._beside()}
         for task in self._tasks:
             task.add_done_callback(self._task_over)
+        if self._metrics is not None:
+            self._metrics.serve(Sheets(asyncio.get_running_loop(), self._sheet).newest)
+            log(f"metrics at http://{self._metrics.address}/metrics")
         try:
             await self._leave.wait()
         finally:
@@ -120,6 +132,8 @@ class Runtime:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             if self._alarm is not None:
                 self._alarm.cancel()
+            if self._metrics is not None:
+                await asyncio.to_thread(self._metrics.close)
             self._logs.close()
             await self._attempts.leave()
             self._link.end()
@@ -134,12 +148,23 @@ class Runtime:
             indicators = Indicators(
                 lambda: self._state.config.report.devices,
                 self._state.memory_seen_mib,
-                lambda readings: self.post(IndicatorsRead(readings=readings)),
+                self._indicators_read,
                 wanted=config.indicators,
                 every_s=config.indicators_every_s,
             )
             found.append(indicators.run())
         return found
+
+    def _indicators_read(self, readings: tuple[DeviceReading, ...]) -> None:
+        at_s = now_s()
+        offered_now = {device.device_id for device in self._state.config.report.devices}
+        self._readings = {each: read for each, read in self._readings.items() if each in offered_now}
+        self._readings |= {reading.device_id: Read(reading, at_s) for reading in readings}
+        self.post(IndicatorsRead(readings=readings))
+
+    def _sheet(self) -> Sheet:
+        """For one scrape."""
+        return sheet_of(self._state, self._readings, now_s())
 
     def _task_over(self, task: asyncio.Task[None]) -> None:
         """None of them ends by itself, unless by a mistake of ours."""

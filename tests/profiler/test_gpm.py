@@ -114,6 +114,7 @@ def test_each_sample_is_compared_with_the_one_before_and_buffers_are_given_back(
 def test_samples_that_are_too_close_together_are_not_compared_and_the_newer_one_counts_from_then_on() -> None:
     clock, nvml = Clock(), Nvml(values={1: 1.0})
     source = gpm(nvml, clock)
+    taken = None
     for at_s in (0.0, 0.05, 0.5):
         clock.now_s = at_s
         taken = source.read()

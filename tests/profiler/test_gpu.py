@@ -194,11 +194,8 @@ def test_counters_that_take_turns_are_counted_when_it_is_their_turn(
     source = asked(wanted=Wanted(source="dcgm"))
     seen: list[tuple[bool, bool]] = []
     while len(seen) < 12:
-        samples = until_some(source, Indicator.SMACT)
-        seen += [
-            tuple(each.values[name].missing for name in (Indicator.SMACT, Indicator.TENSO))
-            for each in samples
-        ]  # type: ignore[misc]
+        values = [each.values for each in until_some(source, Indicator.SMACT)]
+        seen += [(each[Indicator.SMACT].missing, each[Indicator.TENSO].missing) for each in values]
     smact, tenso = (sum(not blank[at] for blank in seen) for at in (0, 1))
     assert 0 < tenso < smact
 

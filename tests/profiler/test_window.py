@@ -138,7 +138,7 @@ def test_a_value_that_somebody_else_sampled_counts_once(given_values: list[tuple
         assert math.isnan(got) == (stamp <= newest)
         taken += not math.isnan(got)
         newest = max(newest, stamp)
-    distinct = []
+    distinct: list[int] = []
     for _, stamp in given_values:
         if not distinct or stamp > distinct[-1]:
             distinct.append(stamp)
