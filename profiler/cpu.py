@@ -16,9 +16,9 @@ import psutil
 
 from cotenant.profiler.sources import Indicator, Reading, Sample, SourceName, Timed, missing
 
-PERIOD_S = 0.5
-"""The shortest that makes sense: most kernels count processor time in ticks of 10 ms (2 % of this), and
-reading it takes time from the very cores that are measured."""
+PERIOD_S = 0.1
+TICKS_PERIOD_S = 0.5
+"""Where processor time is counted in the kernel's ticks of 10 ms, which are 2 % of this."""
 _RESCAN_PERIOD_S = 0.5
 _KIB_PER_MIB = 1024
 _NO_COUNTER = "a CPU slot has no such counter"
@@ -95,6 +95,7 @@ class CpuSource:
     ) -> None:
         self._cpu_stat = cpu_stat if cpu_stat is not None and _group_cpu_s(cpu_stat) is not None else None
         self._usage = Usage(roots, clock)
+        self.period_s = TICKS_PERIOD_S if self._cpu_stat is None else PERIOD_S
         self._core_count = core_count
         self._clock = clock
         self._before: tuple[float, float, int, int] | None = None
@@ -135,7 +136,7 @@ class CpuSource:
         now = self._before
         if before is None or now is None or now[0] <= before[0]:
             return ()
-        return (Timed(since_s=before[0], at_s=now[0], period_s=PERIOD_S, values=values),)
+        return (Timed(since_s=before[0], at_s=now[0], period_s=self.period_s, values=values),)
 
     def close(self) -> None:
         """There is nothing to give back."""

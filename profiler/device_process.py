@@ -79,6 +79,11 @@ class DeviceProcess:
         except OSError as error:
             self._problem = f"cannot start {words[0]}: {error.strerror}"
 
+    @property
+    def pid(self) -> int | None:
+        """Of the child; None: it is gone."""
+        return self._process.pid if self._process is not None else None
+
     def ask(self, wait_s: float) -> Answer | None:
         """What happened since the last answer; None: not yet, ask again later.
 

@@ -26,7 +26,6 @@ from cotenant.profiler.sources import (
     missing,
 )
 
-WAIT_S_MAX: Final = 0.1
 FIRST_WAIT_S_MAX: Final = 20.0
 """For `sample`, which waits: until the sources were tried."""
 OF_THE_HOST: Final = (Indicator.CPU, Indicator.NETTX, Indicator.NETRX)
@@ -47,6 +46,7 @@ class GpuSource:
         """`command` answers like `profiler.device_child`; by default it is that."""
         self._host = host
         self._child = DeviceProcess(list(command) or words_of(wanted or Wanted(), uuids))
+        self.period_s = host.period_s
         self.name: SourceName = "nvml"
         self.why = ""
         """Why this source; empty until it has been found out."""
@@ -64,7 +64,7 @@ class GpuSource:
             )
             for each in self._host.samples()
         )
-        return (*host, *self._collected(WAIT_S_MAX if self._child.has_answered else 0.0))
+        return (*host, *self._collected(0.0))
 
     def sample(self) -> Sample:
         """The mean since the last question. Waits for the child: not for a loop that has other work."""

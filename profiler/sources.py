@@ -112,6 +112,10 @@ class MetricsSource(Protocol):
     @property
     def name(self) -> SourceName: ...
 
+    @property
+    def period_s(self) -> float:
+        """How often to ask."""
+
     def sample(self) -> Sample: ...
 
     def samples(self) -> tuple[Timed, ...]:
