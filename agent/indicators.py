@@ -67,7 +67,8 @@ class Indicators:
         slots = [
             self._slot(device, memory_mib.get(device.device_id)) for device in devices if device.kind == "cpu"
         ]
-        return (*slots, *await self._gpus.read([device for device in devices if device.kind == "cuda"]))
+        gpus = [device for device in devices if device.kind == "cuda" and device.state != "lost"]
+        return (*slots, *await self._gpus.read(gpus))
 
     def _slot(self, device: Device, memory_mib: float | None) -> DeviceReading:
         values = self._slots.values(device)

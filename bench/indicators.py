@@ -193,7 +193,7 @@ def of_a_scrape() -> list[Cost]:
         sheet.put("cotenant_device_planned_memory_bytes", device, f"h{device // 8}/gpu-{device}")
     sheet.put_histogram("cotenant_decision_seconds", Histogram(DECISION_BOUNDS_S))
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(lambda: sheet, core))  # type: ignore[arg-type]
+    registry.register(_Collector(lambda: sheet, core))
     before_s = time.thread_time()
     size = [len(generate_latest(registry)) for _ in range(50)][-1]
     cost = (time.thread_time() - before_s) / 50
@@ -211,11 +211,12 @@ def beside_a_job(seconds: float) -> tuple[float, float, int]:
     source = CpuSource([job.pid], 1)
 
     def turn(is_on: bool) -> int:
-        assert job.stdin is not None and job.stdout is not None
-        job.stdin.write("1.0\n")
-        job.stdin.flush()
+        stdin, stdout = job.stdin, job.stdout
+        assert stdin is not None and stdout is not None
+        stdin.write("1.0\n")
+        stdin.flush()
         count: list[int] = []
-        waiting = threading.Thread(target=lambda: count.append(int(job.stdout.readline())))
+        waiting = threading.Thread(target=lambda: count.append(int(stdout.readline())))
         waiting.start()
         while waiting.is_alive():
             if is_on:

@@ -78,7 +78,7 @@ class Dcgm:
             system = self._handle.GetSystem()
             self._gpus = _numbers(system, uuids)
             mark = f"cotenant-{os.getpid()}"
-            self._group = system.GetGroupWithGpuIds(mark, self._gpus)
+            self._group = system.GetGroupWithGpuIds(mark, [gpu for gpu in self._gpus if gpu is not None])
             self._counters = self._watch(pydcgm, mark, list(FIELDS.values()))
             self._memory = pydcgm.DcgmFieldGroup(
                 self._handle, name=f"{mark}-memory", fieldIds=[MEMORY_TOTAL, MEMORY_USED]
@@ -123,7 +123,7 @@ class Dcgm:
             known = self._group.samples.GetLatest(group).values
         except self._errors as error:
             raise Unsupported(f"DCGM: {in_words(error)}") from None
-        self._problems = ["" if gpu in known else "DCGM says nothing of this GPU" for gpu in self._gpus]
+        self._problems = ["" if gpu in known else "DCGM knows nothing of this GPU" for gpu in self._gpus]
         return [known.get(gpu, {}) for gpu in self._gpus]
 
     def memory(self) -> list[Memory | None]:
@@ -174,16 +174,15 @@ def connection(address: str) -> dict[str, str]:
     return {"ipAddress": address}
 
 
-def _numbers(system: Any, uuids: Sequence[str]) -> list[int]:
-    """DCGM's own numbers of the devices. Raises Unsupported."""
+def _numbers(system: Any, uuids: Sequence[str]) -> list[int | None]:
+    """DCGM's own numbers of the devices; None for one that it does not support. Raises Unsupported: none."""
     by_uuid = {}
     for gpu in system.discovery.GetAllSupportedGpuIds():
         uuid = system.discovery.GetGpuAttributes(gpu).identifiers.uuid
         by_uuid[uuid.decode() if isinstance(uuid, bytes) else str(uuid)] = int(gpu)
-    unknown = [uuid for uuid in uuids if uuid not in by_uuid]
-    if unknown:
-        raise Unsupported(f"DCGM does not support {', '.join(unknown)}")
-    return [by_uuid[uuid] for uuid in uuids]
+    if not set(uuids) & set(by_uuid):
+        raise Unsupported(f"DCGM does not support {', '.join(uuids)}")
+    return [by_uuid.get(uuid) for uuid in uuids]
 
 
 def _newest(known: Any, field: int) -> Any:

@@ -101,18 +101,34 @@ ABOUT: Final[dict[str, str]] = {
 
 
 def choose(wanted: Wanted, uuids: Sequence[str]) -> tuple[Counters | None, Explanation]:
-    """The first that works, and how each one that was tried did."""
+    """The first that works for all devices, else the first that works for most; and how each one did."""
     findings: list[Finding] = []
+    best: Counters | None = None
     for source in ORDER if wanted.source == "auto" else (wanted.source,):
         try:
             counters = opened(source, wanted, uuids)
         except Unsupported as why:
             findings.append(Finding(source=source, usable=False, why=str(why)[:300]))
             continue
-        about = ABOUT[source].format(period=counters.period_s)
-        findings.append(Finding(source=source, usable=True, why=about))
-        return counters, Explanation(findings=tuple(findings))
-    return None, Explanation(findings=tuple(findings))
+        lacking = [problem for problem in counters.problems() if problem]
+        if best is None or len(lacking) < sum(map(bool, best.problems())):
+            if best is not None:
+                findings = [_passed_over(each) if each.usable else each for each in findings]
+                best.close()
+            best = counters
+            about = ABOUT[source].format(period=counters.period_s)
+            some = f"; {len(lacking)} of {len(uuids)} without: {lacking[0]}" if lacking else ""
+            findings.append(Finding(source=source, usable=True, why=(about + some)[:300]))
+        else:
+            findings.append(Finding(source=source, usable=False, why="not of more devices"))
+            counters.close()
+        if not lacking:
+            break
+    return best, Explanation(findings=tuple(findings))
+
+
+def _passed_over(found: Finding) -> Finding:
+    return Finding(source=found.source, usable=False, why=f"not of all devices ({found.why})"[:300])
 
 
 # --- Serving ---------------------------------------------------------------------------------------

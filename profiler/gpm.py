@@ -53,23 +53,35 @@ class Gpm:
     def __init__(
         self, pynvml: ModuleType, uuids: Sequence[str], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Raises Unsupported."""
+        """Raises Unsupported: none of the devices has counters that we may read."""
         self._nvml: Any = pynvml
         self._clock = clock
         self._problems = [""] * len(uuids)
+        self._buffers: list[list[Any]] = []
+        """Two per device, used in turn: a sample is a buffer of the driver's. None for one without GPM."""
         try:
             self._nvml.nvmlInit()
-            self._handles = [self._nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
-            for uuid, handle in zip(uuids, self._handles, strict=True):
-                if not self._nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
-                    raise Unsupported(f"{uuid} has no GPM counters (they came with Hopper)")
-            # Two per device, used in turn: a sample is a buffer of the driver's.
-            self._buffers = [[self._nvml.nvmlGpmSampleAlloc() for _ in "01"] for _ in self._handles]
         except self._nvml.NVMLError as error:
             raise Unsupported(f"NVML: {error}") from None
+        self._handles = [self._open(number, uuid) for number, uuid in enumerate(uuids)]
+        if all(self._problems):
+            raise Unsupported(self._problems[0])
         self._newest = 0
         self._at_s = -math.inf
         self._filled = [[False, False] for _ in self._handles]
+
+    def _open(self, number: int, uuid: str) -> Any:
+        """The device's handle, with its buffers; None if it has no counters."""
+        self._buffers.append([])
+        try:
+            handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+            if self._nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+                self._buffers[-1] = [self._nvml.nvmlGpmSampleAlloc() for _ in "01"]
+                return handle
+            self._problems[number] = f"{uuid} has no GPM counters (they came with Hopper)"
+        except self._nvml.NVMLError as error:
+            self._problems[number] = f"NVML: {error}"
+        return None
 
     def read(self) -> Taken | None:
         """Raises Unsupported: no device answers any more."""
@@ -86,6 +98,8 @@ class Gpm:
 
     def _take(self, number: int) -> None:
         """Fill the newer buffer of a device."""
+        if self._handles[number] is None:
+            return
         self._filled[number][self._newest] = False
         try:
             self._nvml.nvmlGpmSampleGet(self._handles[number], self._buffers[number][self._newest])
@@ -124,7 +138,7 @@ class Gpm:
         return found
 
     def memory(self) -> list[Memory | None]:
-        return [memory_of(self._nvml, handle) for handle in self._handles]
+        return [memory_of(self._nvml, handle) if handle is not None else None for handle in self._handles]
 
     def problems(self) -> list[str]:
         return self._problems

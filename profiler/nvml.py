@@ -41,18 +41,28 @@ class Nvml:
     def __init__(
         self, pynvml: ModuleType, uuids: Sequence[str], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Raises Unsupported."""
+        """Raises Unsupported: none of the devices is there."""
         self._nvml: Any = pynvml
         self._clock = clock
+        self._problems = [""] * len(uuids)
         try:
             self._nvml.nvmlInit()
-            self._handles = [self._nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
         except self._nvml.NVMLError as error:
             raise Unsupported(f"NVML: {error}") from None
+        self._handles = [self._open(number, uuid) for number, uuid in enumerate(uuids)]
+        if all(self._problems):
+            raise Unsupported(self._problems[0])
         self.period_s = max(PERIOD_S_MIN, 2 * PCIE_S * len(self._handles))
-        self._problems = [""] * len(self._handles)
         self._links = [{name: Counter() for name in NVLINK} for _ in self._handles]
         self._at_s = -math.inf
+
+    def _open(self, number: int, uuid: str) -> Any:
+        """The device's handle; None if it is not there."""
+        try:
+            return self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+        except self._nvml.NVMLError as error:
+            self._problems[number] = f"NVML: {error}"
+            return None
 
     def read(self) -> Taken | None:
         """Raises Unsupported: no device answers any more."""
@@ -66,6 +76,8 @@ class Nvml:
 
     def _device(self, number: int) -> Values:
         handle = self._handles[number]
+        if handle is None:
+            return {}
         try:
             utilization = self._nvml.nvmlDeviceGetUtilizationRates(handle)
         except self._nvml.NVMLError as error:
@@ -98,7 +110,7 @@ class Nvml:
         return {name: self._links[number][name].rate(count, self._at_s) for name, count in counts.items()}
 
     def memory(self) -> list[Memory | None]:
-        return [memory_of(self._nvml, handle) for handle in self._handles]
+        return [memory_of(self._nvml, handle) if handle is not None else None for handle in self._handles]
 
     def problems(self) -> list[str]:
         return self._problems

@@ -207,6 +207,22 @@ def test_dcgm_whose_values_stay_blank_gives_way_to_nvml(libraries: Callable[...,
     assert "stay blank" in found.why and "they came with Hopper" in found.why
 
 
+def test_a_gpu_that_is_gone_does_not_cost_the_others_their_best_source(
+    libraries: Callable[..., None],
+) -> None:
+    libraries(nvml={"gpm": True, "gone": ["GPU-2"]})
+    found = explain([GPU, "GPU-2"])
+    assert found.chosen is not None and found.chosen.source == "gpm"
+    assert "1 of 2 without: NVML: Not Found" in found.chosen.why
+
+
+def test_a_source_of_all_devices_is_taken_before_a_better_one_of_some(libraries: Callable[..., None]) -> None:
+    libraries(nvml={"gpm": [GPU]}, dcgm={"gpus": {"0": GPU, "1": "GPU-2"}, "values": {"1002": 0.5}})
+    found = explain([GPU, "GPU-2"])
+    assert found.chosen is not None and found.chosen.source == "dcgm"
+    assert "not gpm: not of all devices" in found.why and "GPU-2 has no GPM counters" in found.why
+
+
 @pytest.mark.parametrize(
     ("wanted", "why"),
     [

@@ -32,11 +32,14 @@ def nvmlShutdown() -> None:
 
 
 def nvmlDeviceGetHandleByUUID(uuid: str) -> str:
+    if uuid in SAYS.get("gone", []):
+        raise NVMLError("Not Found")
     return uuid
 
 
 def nvmlGpmQueryDeviceSupport(handle: str) -> Any:
-    return SimpleNamespace(isSupportedDevice=SAYS.get("gpm", False))
+    gpm = SAYS.get("gpm", False)
+    return SimpleNamespace(isSupportedDevice=handle in gpm if isinstance(gpm, list) else gpm)
 
 
 def nvmlGpmSampleAlloc() -> dict[str, int]:
