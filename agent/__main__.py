@@ -87,6 +87,7 @@ async def serve(settings: Settings) -> int:
         attempts=parts.attempts,
         endpoint=parts.endpoint,
         key=parts.key,
+        metrics=parts.metrics,
         on_welcome=lambda: say_ready(state.config.report),
         watch=parts.watch,
         mps=parts.mps,

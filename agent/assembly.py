@@ -42,6 +42,9 @@ from cotenant.controller.access.keys import KeyFile, KeyProblem, find_key
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.domain.settings import Settings
+from cotenant.controller.metrics.endpoint import Endpoint, opened
+from cotenant.controller.metrics.listening import MetricsProblem
+from cotenant.profiler.sources import Wanted
 
 T = TypeVar("T")
 
@@ -69,6 +72,8 @@ class Parts(msgspec.Struct, kw_only=True):
     attempts: Path
     endpoint: str
     key: KeyFile | None
+    metrics: Endpoint | None
+    """Listening, and not answering yet."""
     warnings: list[str]
     watch: GpuWatch | None = None
     """None: there is no GPU that works."""
@@ -129,6 +134,8 @@ def assemble(settings: Settings) -> Parts:
         checkpoint_domain=_domain(root, host_id, warnings),
         version=_version(),
     )
+    metrics = _or_problem(lambda: opened(settings.metrics.agent_listen, "metrics.agent_listen"), 2)
+    warnings += [metrics.warning] if metrics is not None and metrics.warning else []
     spool = Spool(state_dir / SPOOL)
     notes = _or_problem(spool.load, 1)
     if spool.damaged:
@@ -153,6 +160,12 @@ def assemble(settings: Settings) -> Parts:
         keep_checkpoints_s=settings.checkpoint.keep_days * _DAY_S,
         mps_runtime=mps.runtime,
         mps_per_host=mps.per_host,
+        indicators=Wanted(
+            source=settings.profiler.source,
+            dcgm=settings.profiler.dcgm,
+            exporter=settings.profiler.exporter,
+        ),
+        indicators_every_s=settings.metrics.every_s,
     )
     return Parts(
         config=config,
@@ -162,6 +175,7 @@ def assemble(settings: Settings) -> Parts:
         attempts=attempts,
         endpoint=endpoint,
         key=key,
+        metrics=metrics,
         warnings=warnings,
         watch=watch,
         mps=mps if mps.specs else None,
@@ -187,7 +201,14 @@ def _or_problem(make: Callable[[], T], code: int) -> T:
     """What `make` returns, or its trouble as a Problem with this exit code."""
     try:
         return make()
-    except (BadHostName, devices.BadDevices, devices.NotThisHost, LockProblem, SpoolProblem) as error:
+    except (
+        BadHostName,
+        devices.BadDevices,
+        devices.NotThisHost,
+        LockProblem,
+        MetricsProblem,
+        SpoolProblem,
+    ) as error:
         raise Problem(str(error), code) from None
     except OSError as error:
         raise Problem(f"{error.filename or ''}: {error.strerror or error}", code) from None

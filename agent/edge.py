@@ -13,7 +13,9 @@ from cotenant.agent.memory import AnyNote, Key
 from cotenant.agent.records import Order, Result, Status
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
+from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.wire.agents import FromAgent, ReadLog, ToAgent
+from cotenant.profiler.sources import Wanted
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +47,10 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     watchdog_floor_s: float = 600.0
     """See `watchdog.py`; 0 = jobs that make no steps are left alone."""
     watchdog_multiple: float = 20.0
+    indicators: Wanted = Wanted()
+    """Where those of CUDA devices come from."""
+    indicators_every_s: float = 0.0
+    """How often the devices are read for heartbeats and Prometheus; 0 = never."""
     quiet_start_s: float = 10.0
     """A started job that never says hello is taken to be loading for this long."""
 
@@ -138,6 +144,12 @@ class DevicesChanged(AgentEvent, frozen=True, kw_only=True):
     devices: tuple[Device, ...]
 
 
+class IndicatorsRead(AgentEvent, frozen=True, kw_only=True):
+    """What the devices do just now, for the next heartbeat."""
+
+    readings: tuple[DeviceReading, ...]
+
+
 class GpuFault(AgentEvent, frozen=True, kw_only=True):
     """A fatal fault on devices: an Xid that ends what runs there, or an MPS server in FAULT.
 
@@ -179,7 +191,8 @@ class DeviceFreed(AgentEvent, frozen=True, kw_only=True):
 
 AnyAgentEvent = (
     Booted | Ticked | Heard | StartFailed | Connected | Disconnected | StatusCame | EndCame | SupervisorGone
-    | GangSaid | DevicesChanged | GpuFault | MemoryFree | MemoryHeld | DeviceFreed | TroubleNoticed
+    | GangSaid | DevicesChanged | IndicatorsRead | GpuFault | MemoryFree | MemoryHeld | DeviceFreed
+    | TroubleNoticed
 )  # fmt: skip
 
 

@@ -102,6 +102,7 @@ def order_for(
         resume_step=command.resume_step,
         lease_s=lease_s,
         profile_s=command.profile_s,
+        indicators=config.indicators,
         start_deadline_s=config.start_deadline_s,
         log_bytes_max=config.log_bytes_max,
         network=config.network,

@@ -6,6 +6,7 @@ or delays a job; where ranks cannot agree, or words are lost, there is less of a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
 from typing import Final
 
@@ -15,7 +16,7 @@ from cotenant.agent.records import Order
 from cotenant.agent.words import Step, Stretch, ToRank
 from cotenant.controller.domain.perf import Profile
 from cotenant.profiler.inplace import BLIND_AFTER_S, InPlace, Window
-from cotenant.profiler.sources import Sample
+from cotenant.profiler.sources import Timed
 
 LOOK_PERIOD_S: Final = 0.25
 """How often it is looked whether the next window is due, if nothing else happens."""
@@ -93,10 +94,11 @@ class Profiling:
         )
         return is_first_rank and not self._inplace.is_complete
 
-    def sampled(self, sample: Sample | None, others_mib: float, now_s: float) -> None:
+    def sampled(self, samples: Iterable[Timed], others_mib: float) -> None:
         self._others_mib = max(self._others_mib, others_mib)
-        if self._inplace is not None and sample is not None:
-            self._inplace.sampled(sample, now_s)
+        if self._inplace is not None:
+            for sample in samples:
+                self._inplace.sampled(sample)
 
     @property
     def _first_rank(self) -> int:

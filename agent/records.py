@@ -25,6 +25,7 @@ from cotenant.controller.domain.events import GpuFaultRole, Outcome
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job import Launch
 from cotenant.controller.domain.perf import Profile
+from cotenant.profiler.sources import Wanted
 
 RECORD_VERSION: Final = 1
 
@@ -104,6 +105,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float | None
     profile_s: float = 0.0
     """T_prof: seconds alone, from the first step on, in which it is profiled in place; 0 = not at all."""
+    indicators: Wanted = Wanted()
+    """Where a profile's indicators come from on CUDA devices."""
     start_deadline_s: float
     log_bytes_max: int
     network: str = ""

@@ -476,6 +476,15 @@ class Roster:
             if status is not None and status.started
         )
 
+    def memory_seen_mib(self) -> dict[DeviceId, float]:
+        """Per device: the peaks of its tenants' memory, as their supervisors said, added up."""
+        found: dict[DeviceId, float] = {}
+        for key, live in self._live.items():
+            if live.status is not None and live.status.memory_mib is not None:
+                for device_id in self._memory.attempts[key].devices:
+                    found[device_id] = found.get(device_id, 0.0) + live.status.memory_mib
+        return found
+
 
 def _overdue_s(attempt: Attempt, live: Live) -> float:
     if not live.is_there or attempt.stop is None or live.stop_asked_s is None:

@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from cotenant.agent.edge import (
     GpuFault,
     Halt,
     Heard,
+    IndicatorsRead,
     Keep,
     Reconnect,
     RemoveAttempt,
@@ -46,10 +47,12 @@ from cotenant.agent.edge import (
 )
 from cotenant.agent.gpu_watch import GpuWatch
 from cotenant.agent.host import CpuUse, now_s
+from cotenant.agent.indicators import Indicators
 from cotenant.agent.link import Link
 from cotenant.agent.locks import DeviceLocks
 from cotenant.agent.logrelay import LogRelay
 from cotenant.agent.memory import AnyNote
+from cotenant.agent.metrics import Read, sheet_of
 from cotenant.agent.mps_edge import Mps, MpsEdge
 from cotenant.agent.offer import offered
 from cotenant.agent.records import Order
@@ -58,6 +61,10 @@ from cotenant.agent.spool import Spool
 from cotenant.agent.state import AgentState
 from cotenant.controller.access.endpoint import BadEndpoint
 from cotenant.controller.access.keys import KeyFile
+from cotenant.controller.domain.ids import DeviceId
+from cotenant.controller.domain.indicators import DeviceReading
+from cotenant.controller.metrics.endpoint import Endpoint, Sheets
+from cotenant.controller.metrics.sheet import Sheet
 from cotenant.controller.wire.agents import CommandSeen, Report, ToAgent
 
 DISK_RETRY_S: Final = 1.0
@@ -84,6 +91,7 @@ class Runtime:
         on_welcome: Callable[[], None],
         watch: GpuWatch | None = None,
         mps: Mps | None = None,
+        metrics: Endpoint | None = None,
     ) -> None:
         self._state = state
         self._spool = spool
@@ -108,6 +116,11 @@ class Runtime:
         self._alarm: asyncio.TimerHandle | None = None
         self._cpu = CpuUse()
         self._removals: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        """What goes on beside the loop until the end."""
+        self._metrics = metrics
+        self._readings: dict[DeviceId, Read] = {}
+        """The newest of each device, for Prometheus."""
         self._leave = asyncio.Event()
         self.why_halted = ""
 
@@ -120,7 +133,6 @@ class Runtime:
         asyncio.get_running_loop().set_exception_handler(self._fail)
         self._link.open()
         self.post(Booted(found=self._attempts.scan()))
-        offers = asyncio.create_task(self._look_for_devices())
         if self._watch is not None:
             self._watch.start(
                 post=self._take,
@@ -130,14 +142,24 @@ class Runtime:
             )
         if self._mps is not None:
             self._mps.open()
+        self._tasks = {asyncio.create_task(each) for each in self._beside()}
+        for task in self._tasks:
+            task.add_done_callback(self._task_over)
+        if self._metrics is not None:
+            self._metrics.serve(Sheets(asyncio.get_running_loop(), self._sheet).newest)
+            log(f"metrics at http://{self._metrics.address}/metrics")
         try:
             await self._leave.wait()
         finally:
-            offers.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             if self._watch is not None:
                 self._watch.close()
             if self._alarm is not None:
                 self._alarm.cancel()
+            if self._metrics is not None:
+                await asyncio.to_thread(self._metrics.close)
             self._logs.close()
             if self._mps is not None:
                 await self._mps.leave()
@@ -146,6 +168,37 @@ class Runtime:
             self._link.end()
             self._spool.close()
             self._locks.release()
+
+    def _beside(self) -> list[Coroutine[Any, Any, None]]:
+        """What is to go on beside the loop."""
+        found = [self._look_for_devices()]
+        config = self._state.config
+        if config.indicators_every_s > 0:
+            indicators = Indicators(
+                lambda: self._state.config.report.devices,
+                self._state.memory_seen_mib,
+                self._indicators_read,
+                wanted=config.indicators,
+                every_s=config.indicators_every_s,
+            )
+            found.append(indicators.run())
+        return found
+
+    def _indicators_read(self, readings: tuple[DeviceReading, ...]) -> None:
+        at_s = now_s()
+        offered_now = {device.device_id for device in self._state.config.report.devices}
+        self._readings = {each: read for each, read in self._readings.items() if each in offered_now}
+        self._readings |= {reading.device_id: Read(reading, at_s) for reading in readings}
+        self.post(IndicatorsRead(readings=readings))
+
+    def _sheet(self) -> Sheet:
+        """For one scrape."""
+        return sheet_of(self._state, self._readings, now_s())
+
+    def _task_over(self, task: asyncio.Task[None]) -> None:
+        """None of them ends by itself, unless by a mistake of ours."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(asyncio.get_running_loop(), {"exception": error})
 
     def leave(self) -> None:
         self._leave.set()

@@ -32,6 +32,7 @@ from cotenant.agent.edge import (
     GpuFault,
     Halt,
     Heard,
+    IndicatorsRead,
     Keep,
     MemoryFree,
     MemoryHeld,
@@ -58,7 +59,8 @@ from cotenant.controller.domain.commands import (
     TrustDevices,
 )
 from cotenant.controller.domain.events import AttemptSeen
-from cotenant.controller.domain.ids import CommandId, JobId
+from cotenant.controller.domain.ids import CommandId, DeviceId, JobId
+from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.wire.agents import (
     CommandSeen,
     GangWord,
@@ -98,6 +100,9 @@ class AgentState:
         self._born_s = 0.0
         self._age_at_birth_s = self.memory.age_s
         self._prune_at_s = 0.0
+        self._readings: tuple[DeviceReading, ...] = ()
+        """Read since the last heartbeat, at `_read_s`."""
+        self._read_s = 0.0
 
     # --- The entry point ---------------------------------------------------------------------------
 
@@ -143,15 +148,16 @@ class AgentState:
                 self._devices(devices, now_s)
             case MemoryHeld(holders=holders):
                 self._holds.found(holders)
-                self._devices(
-                    self.found_devices, now_s
-                )  # First: nobody may be sent there when the end is heard.
+                # First: nobody may be sent there when the end is heard.
+                self._devices(self.found_devices, now_s)
                 self._roster.memory_known(event)
             case MemoryFree():
                 self._roster.memory_known(event)
             case DeviceFreed(uuid=uuid):
                 self._holds.freed(uuid)
                 self._devices(self.found_devices, now_s)
+            case IndicatorsRead(readings=readings):
+                self._readings, self._read_s = readings, now_s
             case Booted(found=found):
                 self._boot(found, now_s)
 
@@ -161,6 +167,10 @@ class AgentState:
     def running(self) -> tuple[Attempt, ...]:
         """Attempts that hold their devices."""
         return self._roster.running
+
+    def memory_seen_mib(self) -> dict[DeviceId, float]:
+        """Per device: the peaks of its tenants' memory, added up; without those that nothing is known of."""
+        return self._roster.memory_seen_mib()
 
     def inventory(self) -> tuple[AttemptSeen, ...]:
         """What `Hello` lists: what runs, and what has ended without the controller knowing."""
@@ -353,7 +363,12 @@ class AgentState:
             session=self.config.session,
             progress=self._roster.progress(),
             cpu_percent=cpu_percent,
+            devices=tuple(
+                msgspec.structs.replace(reading, age_s=reading.age_s + max(0.0, now_s - self._read_s))
+                for reading in self._readings
+            ),
         )
+        self._readings = ()
         self._out.send(beat)
 
     def _prune(self, now_s: float) -> None:

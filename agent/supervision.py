@@ -244,7 +244,7 @@ class Supervision:
         self._watchdog.used(event.cpu_s)
         self._is_held_up = event.is_stopped
         self._is_news |= self._progress.sampled(event.memory_mib, event.duty_cycle)
-        self._profiling.sampled(event.indicators, event.others_mib, self._now_s)
+        self._profiling.sampled(event.samples, event.others_mib)
 
     def _exited(self, event: RankExited) -> None:
         if event.rank not in self._alive:

@@ -14,7 +14,7 @@ from cotenant.agent.channel import CompanyNow, GangIn, GangOut, LeaseNow, SaveNo
 from cotenant.agent.ends import StartProblem
 from cotenant.agent.records import Result, Status
 from cotenant.agent.words import AnyRankWord
-from cotenant.profiler.sources import Sample
+from cotenant.profiler.sources import Timed
 
 # --- Edge -> state machine -------------------------------------------------------------------------
 
@@ -54,8 +54,8 @@ class Sampled(Happening, frozen=True, kw_only=True):
     cpu_s: float = 0.0
     """Of all processes together, since the start."""
     output_bytes: int = 0
-    indicators: Sample | None = None
-    """Since the sample before; only while the attempt is profiled."""
+    samples: tuple[Timed, ...] = ()
+    """Indicators since the last time; only while the attempt is profiled."""
     is_stopped: bool = False
     """A process is stopped (SIGSTOP, a debugger): it cannot make steps, and that is somebody's wish."""
     others_mib: float = 0.0

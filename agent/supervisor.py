@@ -82,7 +82,7 @@ from cotenant.agent.termination import Termination, by_pipe
 from cotenant.agent.words import parse
 from cotenant.controller.wire.job import DATAGRAM_BYTES_MAX
 from cotenant.profiler.inplace import SAMPLE_PERIOD_S as INDICATOR_PERIOD_S
-from cotenant.profiler.sources import MetricsSource, Sample
+from cotenant.profiler.sources import MetricsSource, Timed
 
 SAMPLE_PERIOD_S: Final = 1.0
 PROFILE_SAMPLE_PERIOD_S: Final = INDICATOR_PERIOD_S
@@ -114,6 +114,9 @@ class Supervisor:
         self._outputs: dict[int, Output] = {}
         self._sampler: Sampler | None = None
         self._indicators: MetricsSource | None = None
+        self._collected: list[Timed] = []
+        """Indicators that were read between two samples."""
+        self._collect_s = inf
         self._sample_s = inf
         self._clear_s = inf
         self._clearing_since_s = inf
@@ -293,7 +296,8 @@ class Supervisor:
 
     def _wait_s(self) -> float:
         paused = [each.resume_s for each in self._outputs.values() if self._is_paused(each)]
-        alarms = [self._supervision.next_alarm_s, self._sample_s, self._clear_s, self._result_s, *paused]
+        own = [self._sample_s, self._collect_s, self._clear_s, self._result_s]
+        alarms = [self._supervision.next_alarm_s, *own, *paused]
         if self._termination is not None:
             alarms.append(time.monotonic() + TERMINATION_PERIOD_S)
         return max(0.0, min(LONGEST_WAIT_S, min(alarms) - time.monotonic()))
@@ -310,6 +314,8 @@ class Supervisor:
             self._sample(now_s)
         if self._termination is not None:
             self._look_at_termination(self._termination, now_s)
+        if now_s >= self._collect_s:
+            self._collect(now_s)
         if now_s >= self._clear_s:
             self._clear(now_s)
         if now_s >= self._result_s:
@@ -325,9 +331,12 @@ class Supervisor:
         is_profiling = self._supervision.is_profiling
         if self._indicators is not None and not is_profiling:
             self._indicators.close()
-            self._indicators = None
+            self._indicators, self._collect_s = None, inf
         self._sample_s = now_s + (PROFILE_SAMPLE_PERIOD_S if is_profiling else SAMPLE_PERIOD_S)
         sampler.sample(now_s)
+        if is_profiling:
+            self._collect(now_s)
+        samples, self._collected = tuple(self._collected), []
         on_cpu = not any(rank.cuda_uuids for rank in self._order.ranks)
         self._handle(
             Sampled(
@@ -335,7 +344,7 @@ class Supervisor:
                 duty_cycle=sampler.duty_cycle if on_cpu else None,
                 cpu_s=sampler.cpu_s,
                 output_bytes=sum(each.bytes_seen for each in self._outputs.values()),
-                indicators=self._read_indicators() if is_profiling else None,
+                samples=samples,
                 is_stopped=sampler.is_stopped,
                 others_mib=sampler.others_mib,
             )
@@ -346,18 +355,22 @@ class Supervisor:
             if used_mib > limit_mib:
                 self._handle(OverMemory(used_mib=used_mib))
 
-    def _read_indicators(self) -> Sample:
-        """Of the processes of this host; the source is only loaded for a job that is profiled."""
-        if self._indicators is None:
-            from cotenant.profiler.cpu import CpuSource
-            from cotenant.profiler.gpu import GpuSource
+    def _collect(self, now_s: float) -> None:
+        """Read the indicators, as often as their source wants; they are handed over with the next sample."""
+        source = self._indicators = self._indicators or self._open_indicators()
+        self._collected += source.samples()
+        self._collect_s = now_s + source.period_s if source.period_s < PROFILE_SAMPLE_PERIOD_S else inf
 
-            cores = {core for rank in self._order.ranks for core in rank.cores}
-            pids = list(self._pids.values())
-            host = CpuSource(pids, max(1, len(cores)), cpu_stat=self._cgroup.cpu_stat)
-            uuids = tuple(dict.fromkeys(uuid for rank in self._order.ranks for uuid in rank.cuda_uuids))
-            self._indicators = GpuSource(uuids, host) if uuids else host
-        return self._indicators.sample()
+    def _open_indicators(self) -> MetricsSource:
+        """Of the processes of this host; only loaded for a job that is profiled."""
+        from cotenant.profiler.cpu import CpuSource
+        from cotenant.profiler.gpu import GpuSource
+
+        cores = {core for rank in self._order.ranks for core in rank.cores}
+        pids = list(self._pids.values())
+        host = CpuSource(pids, max(1, len(cores)), cpu_stat=self._cgroup.cpu_stat)
+        uuids = tuple(dict.fromkeys(uuid for rank in self._order.ranks for uuid in rank.cuda_uuids))
+        return GpuSource(uuids, host, wanted=self._order.indicators) if uuids else host
 
     # --- What follows -------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from cotenant.controller.journal.journal import Journal
 from cotenant.controller.journal.journal_file import JournalError
 from cotenant.controller.journal.recovery import replay
 from cotenant.controller.live import Controller
+from cotenant.controller.metrics.listening import MetricsProblem
 from cotenant.controller.policies import registry
 
 
@@ -46,7 +47,7 @@ def main(words: list[str] | None = None) -> int:
         if flags.replay:
             return check(chosen)
         asyncio.run(serve(chosen))
-    except sources.SettingsError as error:
+    except (sources.SettingsError, MetricsProblem) as error:
         return fail(str(error), 2)
     except (JournalError, DoorError, BadEndpoint, KeyProblem, Fatal, OSError) as error:
         return fail(str(error), 1)

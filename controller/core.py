@@ -8,6 +8,7 @@ state in memory is thrown away and read back from the journal, exactly as after 
 from __future__ import annotations
 
 import sqlite3
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,8 +22,10 @@ from cotenant.controller.journal.committing import Callbacks
 from cotenant.controller.journal.journal import Journal
 from cotenant.controller.journal.journal_file import JournalError
 from cotenant.controller.journal.recovery import State, digest, recover
+from cotenant.controller.metrics.sheet import Histogram
 from cotenant.controller.wire.codec import pack
 
+DECISION_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 QUARANTINED_MAX = 100
 """Events that broke the engine, in one run; after so many the controller ends."""
 
@@ -62,6 +65,8 @@ class Core:
         """
         self.journal = journal
         self.counters: Counter[str] = Counter()
+        self.decisions = Histogram(DECISION_BOUNDS_S)
+        """How long events took to handle, in seconds."""
         self.stuck = ""
         """Why the journal cannot be written; empty if it can."""
         self.watchers: list[Watcher] = []
@@ -90,12 +95,13 @@ class Core:
         """
         if self.stuck:
             raise Stuck(self.stuck)
-        now_s = self.clock.now_s()
+        now_s, began_s = self.clock.now_s(), time.perf_counter()
         try:
             commands = self.state.handle(event, now_s)
         except Exception as error:  # A policy may fail in any way; the state is rebuilt.
             self._quarantine(event, traceback.format_exc())
             raise Poisoned(f"{type(event).__name__}: {type(error).__name__}: {error}") from error
+        self.decisions.observe(time.perf_counter() - began_s)
         decision = pack(self.state.engine.decision)
         self.journal.append(now_s, self.clock.wall(), pack(event), decision, digest(commands))
         self.counters["events"] += 1

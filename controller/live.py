@@ -33,6 +33,9 @@ from cotenant.controller.engine import EngineConfig
 from cotenant.controller.journal.committing import Callbacks
 from cotenant.controller.journal.journal import Journal
 from cotenant.controller.links.agents_link import AgentsLink
+from cotenant.controller.metrics.cluster import ClusterMetrics, Facts
+from cotenant.controller.metrics.endpoint import Sheets, opened
+from cotenant.controller.metrics.sheet import Sheet
 from cotenant.controller.policies import registry
 from cotenant.controller.settings import SettingsError
 from cotenant.controller.thinking import Thinking
@@ -95,7 +98,7 @@ class Controller:
         """Recover, listen, be ready.
 
         Raises:
-            JournalError, DoorError, BadEndpoint, KeyProblem: one line with what to do.
+            MetricsProblem, JournalError, DoorError, BadEndpoint, KeyProblem: one line with what to do.
         """
         began_s = time.monotonic()
         self._settings = settings.controller
@@ -109,6 +112,7 @@ class Controller:
         self._fatal: Fatal | None = None
         state_dir = places.controller_state_dir(settings)
         raise_descriptor_limit()
+        self._endpoint = opened(settings.metrics.controller_listen, "metrics.controller_listen")
         self._journal = Journal(
             state_dir,
             commit_every_ms=settings.controller.commit_every_ms,
@@ -119,6 +123,8 @@ class Controller:
             self._start(settings, state_dir)
         except BaseException:
             self._journal.close()
+            if self._endpoint is not None:
+                self._endpoint.close()
             raise
         self.recovery_s = time.monotonic() - began_s
 
@@ -151,6 +157,13 @@ class Controller:
         )
         self._thinking = Thinking(self._computed)
         self.core.watchers.append(self._decided)
+        self._started_s = about.started_s
+        if self._endpoint is not None:
+            self._metrics = ClusterMetrics(self.core.state.engine)
+            self._endpoint.serve(Sheets(self._loop, self._sheet).newest)
+            log.info("metrics at http://%s/metrics", self._endpoint.address)
+            if self._endpoint.warning:
+                log.warning("%s", self._endpoint.warning)
 
     # --- Running -----------------------------------------------------------------------------------
 
@@ -183,6 +196,8 @@ class Controller:
             self._alarm.cancel()
         self._is_full = False
         self._door.pause(True)
+        if self._endpoint is not None:
+            await asyncio.to_thread(self._endpoint.close)
         await self._thinking.close()
         if self._fatal is None:
             if not self.core.stuck:
@@ -218,6 +233,23 @@ class Controller:
         if self._journal.is_settled:
             self._secrets.release(self._is_over)
         self._rest_if_idle(now_s)
+
+    def _sheet(self) -> Sheet:
+        """For one scrape."""
+        core, now_s = self.core, self.core.clock.now_s()
+        facts = Facts(
+            version=version("cotenant"),
+            uptime_s=now_s - self._started_s,
+            counters=core.counters,
+            decisions=core.decisions,
+            undelivered=self._link.undelivered,
+            entries=core.journal.last_seq,
+            commits=core.journal.commits,
+            waiting_rows=core.journal.waiting,
+            size_bytes=core.journal.size_bytes(),
+            stuck=bool(core.stuck),
+        )
+        return self._metrics.sheet(core.state.engine, facts, now_s)
 
     def _is_over(self, job_id: JobId) -> bool:
         job = self.core.state.engine.jobs.get(job_id)

@@ -14,8 +14,11 @@ from pathlib import Path
 
 import psutil
 
-from cotenant.profiler.sources import Indicator, Reading, Sample, SourceName, missing
+from cotenant.profiler.sources import Indicator, Reading, Sample, SourceName, Timed, missing
 
+PERIOD_S = 0.1
+TICKS_PERIOD_S = 0.5
+"""Where processor time is counted in the kernel's ticks of 10 ms, which are 2 % of this."""
 _RESCAN_PERIOD_S = 0.5
 _KIB_PER_MIB = 1024
 _NO_COUNTER = "a CPU slot has no such counter"
@@ -92,6 +95,7 @@ class CpuSource:
     ) -> None:
         self._cpu_stat = cpu_stat if cpu_stat is not None and _group_cpu_s(cpu_stat) is not None else None
         self._usage = Usage(roots, clock)
+        self.period_s = TICKS_PERIOD_S if self._cpu_stat is None else PERIOD_S
         self._core_count = core_count
         self._clock = clock
         self._before: tuple[float, float, int, int] | None = None
@@ -103,7 +107,8 @@ class CpuSource:
         now = (self._clock(), cpu_s, network.bytes_sent, network.bytes_recv)
         before, self._before = self._before, now
         readings = {name: missing("cpu", _NO_COUNTER) for name in Indicator}
-        readings[Indicator.SMOCC] = _measured(self._usage.runnable_threads() / self._core_count)
+        occupancy = self._usage.runnable_threads() / self._core_count
+        readings[Indicator.SMOCC] = Reading(value=occupancy, source="cpu", gauge=True)
         rates = (Indicator.GRACT, Indicator.SMACT, Indicator.CPU, Indicator.NETTX, Indicator.NETRX)
         if before is None or now[0] <= before[0]:
             first = "the first sample has nothing to compare with"
@@ -123,6 +128,15 @@ class CpuSource:
         measured = {name: _measured(value) for name, value in zip(rates, values, strict=True)}
         of_group = rates[:3] if self._cpu_stat is not None else ()
         return readings | measured | {name: _measured(measured[name].value, "cgroup") for name in of_group}
+
+    def samples(self) -> tuple[Timed, ...]:
+        """One, over the time since the last question."""
+        before = self._before
+        values = self.sample()
+        now = self._before
+        if before is None or now is None or now[0] <= before[0]:
+            return ()
+        return (Timed(since_s=before[0], at_s=now[0], period_s=self.period_s, values=values),)
 
     def close(self) -> None:
         """There is nothing to give back."""

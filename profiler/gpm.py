@@ -1,9 +1,4 @@
-"""Indicators of NVIDIA GPUs from NVML's GPM counters (Hopper and later): `python -m cotenant.profiler.gpm
-UUID...`.
-
-Rule: a process of its own. A driver that hangs takes whoever asks it with it, and that must not be a
-supervisor. Each line on standard input asks for what happened since the line before; each answer is one
-line of JSON.
+"""Counters of NVIDIA GPUs from NVML's GPM (Hopper and later).
 
 GPM compares two samples, which must be more than 100 ms apart; metrics are addressed by number, because names
 differ between versions. Percentages become shares, MiB per second become bytes per second. On Hopper and
@@ -12,18 +7,19 @@ later DCGM's profiling fields are these same values.
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Final
 
-from cotenant.profiler.sources import Indicator
+from cotenant.profiler.counters import Memory, Taken, Unsupported, Values
+from cotenant.profiler.nvml import memory_of
+from cotenant.profiler.sources import Indicator, SourceName
 
 MIB: Final = 1024 * 1024
 APART_S_MIN: Final = 0.1
+PERIOD_S: Final = 0.11
 SHARES: Final[dict[Indicator, int]] = {
     Indicator.GRACT: 1,
     Indicator.SMACT: 2,
@@ -43,51 +39,86 @@ RATES: Final[dict[Indicator, int]] = {
     Indicator.NVLTX: 61,
 }
 """GPM's number; MiB per second. For NVLink reading comes first."""
-TOO_SOON: Final = "two GPM samples must be more than 100 ms apart"
-
-Values = dict[Indicator, float]
-"""NaN where the driver has no value."""
-
-
-class Unsupported(Exception):
-    """These devices have no GPM, or may not be asked; the text says why."""
 
 
 class Gpm:
     """The counters of some devices of this host, and what they were the last time."""
 
+    name: SourceName = "gpm"
+    period_s = PERIOD_S
+    offers = (*SHARES, *RATES)
+    gauges: frozenset[Indicator] = frozenset()
+    lacks = "this GPU or driver has no such counter"
+
     def __init__(
         self, pynvml: ModuleType, uuids: Sequence[str], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Raises Unsupported."""
+        """Raises Unsupported: none of the devices has counters that we may read."""
         self._nvml: Any = pynvml
         self._clock = clock
+        self._problems = [""] * len(uuids)
+        self._buffers: list[list[Any]] = []
+        """Two per device, used in turn: a sample is a buffer of the driver's. None for one without GPM."""
         try:
             self._nvml.nvmlInit()
-            self._handles = [self._nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
-            for uuid, handle in zip(uuids, self._handles, strict=True):
-                if not self._nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
-                    raise Unsupported(f"{uuid} has no GPM counters (they came with Hopper)")
-            # Two per device, used in turn: a sample is a buffer of the driver's.
-            self._buffers = [[self._nvml.nvmlGpmSampleAlloc() for _ in "01"] for _ in self._handles]
         except self._nvml.NVMLError as error:
             raise Unsupported(f"NVML: {error}") from None
+        self._handles = [self._open(number, uuid) for number, uuid in enumerate(uuids)]
+        if all(self._problems):
+            raise Unsupported(self._problems[0])
         self._newest = 0
         self._at_s = -math.inf
+        self._filled = [[False, False] for _ in self._handles]
 
-    def read(self) -> Values:
-        """Since the last time, the mean over the devices. Raises Unsupported."""
+    def _open(self, number: int, uuid: str) -> Any:
+        """The device's handle, with its buffers; None if it has no counters."""
+        self._buffers.append([])
+        try:
+            handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+            if self._nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+                self._buffers[-1] = [self._nvml.nvmlGpmSampleAlloc() for _ in "01"]
+                return handle
+            self._problems[number] = f"{uuid} has no GPM counters (they came with Hopper)"
+        except self._nvml.NVMLError as error:
+            self._problems[number] = f"NVML: {error}"
+        return None
+
+    def read(self) -> Taken | None:
+        """Raises Unsupported: no device answers any more."""
         before_s, self._at_s = self._at_s, self._clock()
         self._newest = 1 - self._newest
+        for number in range(len(self._handles)):
+            self._take(number)
+        if all(self._problems):
+            raise Unsupported(self._problems[0])
+        if self._at_s - before_s <= APART_S_MIN or math.isinf(before_s):
+            return None
+        devices = [self._since_before(number) for number in range(len(self._handles))]
+        return Taken(before_s, self._at_s, PERIOD_S, devices)
+
+    def _take(self, number: int) -> None:
+        """Fill the newer buffer of a device."""
+        if self._handles[number] is None:
+            return
+        self._filled[number][self._newest] = False
         try:
-            for handle, buffers in zip(self._handles, self._buffers, strict=True):
-                self._nvml.nvmlGpmSampleGet(handle, buffers[self._newest])
-            if self._at_s - before_s <= APART_S_MIN or math.isinf(before_s):
-                return {}
-            each = [self._compare(b[1 - self._newest], b[self._newest]) for b in self._buffers]
+            self._nvml.nvmlGpmSampleGet(self._handles[number], self._buffers[number][self._newest])
         except self._nvml.NVMLError as error:
-            raise Unsupported(f"NVML: {error}") from None
-        return {name: math.fsum(one[name] for one in each) / len(each) for name in each[0]}
+            self._problems[number] = f"NVML: {error}"
+            return
+        self._filled[number][self._newest] = True
+        self._problems[number] = ""
+
+    def _since_before(self, number: int) -> Values:
+        """Empty where one of the two samples is missing."""
+        if not all(self._filled[number]):
+            return {}
+        older, newer = self._buffers[number][1 - self._newest], self._buffers[number][self._newest]
+        try:
+            return self._compare(older, newer)
+        except self._nvml.NVMLError as error:
+            self._problems[number] = f"NVML: {error}"
+            return {}
 
     def _compare(self, before: Any, after: Any) -> Values:
         wanted = [*SHARES.items(), *RATES.items()]
@@ -106,34 +137,14 @@ class Gpm:
             found[name] = metric.value * factor if good else math.nan
         return found
 
+    def memory(self) -> list[Memory | None]:
+        return [memory_of(self._nvml, handle) if handle is not None else None for handle in self._handles]
+
+    def problems(self) -> list[str]:
+        return self._problems
+
     def close(self) -> None:
         for buffers in self._buffers:
             for buffer in buffers:
                 self._nvml.nvmlGpmSampleFree(buffer)
         self._nvml.nvmlShutdown()
-
-
-def answer(values: Values) -> str:
-    """One line: null where there is no value; an empty object where it was too soon to compare."""
-    return json.dumps({name.value: None if math.isnan(value) else value for name, value in values.items()})
-
-
-def main(uuids: Sequence[str]) -> int:
-    try:
-        import pynvml
-    except ImportError:
-        print(json.dumps({"problem": "the Python package nvidia-ml-py is not installed"}), flush=True)
-        return 1
-    try:
-        gpm = Gpm(pynvml, uuids)
-        for _ in sys.stdin:
-            print(answer(gpm.read()), flush=True)
-        gpm.close()
-    except Unsupported as problem:
-        print(json.dumps({"problem": str(problem)}), flush=True)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,123 +1,120 @@
-"""The source for a job on CUDA devices: GPM's counters by way of a process of its own, and its host
-processors.
+"""The source for a job on CUDA devices: the best counters its GPUs have, and its host processors.
 
-Rule: asking is bounded. A process that does not answer in time is left behind, and what it would have said is
-missing from then on. GPM counts a whole GPU, so the values are the job's only while it is alone there.
+Rule: a supervisor never waits for a driver. The counters come from a process of its own, which samples on its
+own clock; here they are only collected. All of them count a whole GPU, so the values are the job's only while
+it is alone there. Over several devices a value is the mean of all of them, or missing.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import select
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import IO, Final
+from typing import Final
 
+from cotenant.profiler.choice import words_of
 from cotenant.profiler.cpu import CpuSource
-from cotenant.profiler.gpm import RATES, SHARES, TOO_SOON
-from cotenant.profiler.sources import Indicator, Reading, Sample, SourceName, missing
+from cotenant.profiler.device_process import Answer, DeviceProcess, NoAnswer
+from cotenant.profiler.gpm import RATES, SHARES
+from cotenant.profiler.sources import (
+    Indicator,
+    Reading,
+    Sample,
+    SourceName,
+    Timed,
+    Wanted,
+    Windows,
+    missing,
+)
 
-ANSWER_S_MAX: Final = 0.5
-START_S_MAX: Final = 5.0
-"""For the first answer: the driver is loaded."""
-ANSWER_BYTES_MAX: Final = 16 * 1024
+FIRST_WAIT_S_MAX: Final = 20.0
+"""For `sample`, which waits: until the sources were tried."""
 OF_THE_HOST: Final = (Indicator.CPU, Indicator.NETTX, Indicator.NETRX)
-
-
-class _NoAnswer(Exception):
-    """Why there will be no values."""
+OF_THE_DEVICES: Final = (*SHARES, *RATES)
+TOO_SOON: Final = "two samples must be more than 100 ms apart"
 
 
 class GpuSource:
     """Castor's indicators for a job on CUDA devices, over the time since the sample before."""
 
-    name: SourceName = "gpm"
-
-    def __init__(self, uuids: Sequence[str], host: CpuSource, command: Sequence[str] = ()) -> None:
-        """`command` answers like `profiler.gpm`; by default it is that."""
+    def __init__(
+        self,
+        uuids: Sequence[str],
+        host: CpuSource,
+        command: Sequence[str] = (),
+        wanted: Wanted | None = None,
+    ) -> None:
+        """`command` answers like `profiler.device_child`; by default it is that."""
         self._host = host
-        self._patience_s = START_S_MAX
-        self._problem = ""
-        self._process: subprocess.Popen[bytes] | None = None
-        words = list(command) or [sys.executable, "-m", "cotenant.profiler.gpm", *uuids]
-        try:
-            self._process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+        self._child = DeviceProcess(list(command) or words_of(wanted or Wanted(), uuids))
+        self.period_s = host.period_s
+        self.name: SourceName = "nvml"
+        self.why = ""
+        """Why this source; empty until it has been found out."""
+        self.problem = ""
+        """Why there are no values of the devices any more."""
+
+    def samples(self) -> tuple[Timed, ...]:
+        """All since the last question; what the child has not said by now comes the next time."""
+        host = tuple(
+            Timed(
+                since_s=each.since_s,
+                at_s=each.at_s,
+                period_s=each.period_s,
+                values={name: each.values[name] for name in OF_THE_HOST},
             )
-        except OSError as error:
-            self._problem = f"cannot start {words[0]}: {error.strerror}"
+            for each in self._host.samples()
+        )
+        return (*host, *self._collected(0.0))
 
     def sample(self) -> Sample:
+        """The mean since the last question. Waits for the child: not for a loop that has other work."""
         host = self._host.sample()
-        device = self._ask()
-        return {**device, **{name: host[name] for name in OF_THE_HOST}}
+        windows = Windows()
+        for each in self._collected(FIRST_WAIT_S_MAX):
+            windows.add(each)
+        known = {
+            name: Reading(value=summary.mean, source=summary.source)
+            if summary.count
+            else missing(summary.source, summary.reason)
+            for name, summary in windows.summaries().items()
+        }
+        for name in OF_THE_DEVICES:
+            known.setdefault(name, missing(self.name, self.problem or TOO_SOON))
+        return {**known, **{name: host[name] for name in OF_THE_HOST}}
 
-    def _ask(self) -> dict[Indicator, Reading]:
-        names = (*SHARES, *RATES)
-        if not self._problem:
-            try:
-                known = self._answer()
-                return {name: _reading(known, name) for name in names}
-            except _NoAnswer as problem:
-                self.close()
-                self._problem = str(problem)
-        return {name: missing("gpm", self._problem) for name in names}
-
-    def _answer(self) -> dict[str, float | None]:
-        """What the process says. Raises _NoAnswer: nothing sensible; there is no use in asking again."""
-        process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None
-        with suppress(OSError):  # It may have ended; then its last word says why.
-            process.stdin.write(b"\n")
-        line = self._line(process.stdout)
-        self._patience_s = ANSWER_S_MAX
+    def _collected(self, wait_s: float) -> list[Timed]:
+        if self.problem:
+            return []
         try:
-            said: dict[str, float | None] = dict(json.loads(line))
-        except (ValueError, TypeError):
-            raise _NoAnswer("NVML's process said something that makes no sense") from None
-        if "problem" in said:
-            raise _NoAnswer(str(said["problem"])[:300])
-        return said
-
-    def _line(self, stdout: IO[bytes]) -> bytes:
-        """The next whole line; a pipe may hand it over in pieces. Raises _NoAnswer: too late or too long."""
-        line, until_s = b"", time.monotonic() + self._patience_s
-        while not line.endswith(b"\n"):
-            left_s = until_s - time.monotonic()
-            if left_s <= 0.0 or not select.select([stdout], [], [], left_s)[0]:
-                raise _NoAnswer(f"NVML did not answer within {self._patience_s:g} s")
-            more = stdout.read(ANSWER_BYTES_MAX)
-            if not more:
-                raise _NoAnswer("NVML's process has ended")
-            line += more
-            if len(line) > ANSWER_BYTES_MAX:
-                raise _NoAnswer("NVML's process said something that makes no sense")
-        return line
+            answer = self._child.ask(wait_s)
+        except NoAnswer as problem:
+            self.problem = str(problem)
+            return []
+        if answer is None:
+            return []
+        self.name, self.why = answer.source, answer.why
+        return [
+            Timed(since_s=since_s, at_s=at_s, period_s=period_s, values=_over_all(answer, devices))
+            for since_s, at_s, period_s, devices in answer.samples
+            if at_s > since_s and period_s > 0.0
+        ]
 
     def close(self) -> None:
-        """End the process; one that hangs in the driver is not waited for."""
-        self._problem = self._problem or "the source is closed"
-        process, self._process = self._process, None
-        if process is None:
-            return
-        with suppress(OSError):
-            process.kill()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.1)
+        self.problem = self.problem or "the source is closed"
+        self._child.close()
 
 
-def _reading(known: dict[str, float | None], name: Indicator) -> Reading:
-    if not known:
-        return missing("gpm", TOO_SOON)
-    value = known.get(name.value)
-    if isinstance(value, (int, float)) and math.isfinite(value):
-        return Reading(value=float(value), source="gpm")
-    return missing("gpm", "this GPU or driver has no such counter")
+def _over_all(answer: Answer, devices: Sequence[dict[str, float]]) -> Sample:
+    return {
+        name: _mean([answer.reading(number, known, name) for number, known in enumerate(devices)])
+        for name in OF_THE_DEVICES
+    }
+
+
+def _mean(readings: list[Reading]) -> Reading:
+    """Missing where any of them is: a mean over some of the devices is not the job's."""
+    lacking = next((reading for reading in readings if reading.missing), None)
+    if lacking is not None or not readings:
+        return lacking or missing("nvml", "no devices")
+    value = math.fsum(reading.value for reading in readings) / len(readings)
+    return Reading(value=value, source=readings[0].source, gauge=readings[0].gauge)

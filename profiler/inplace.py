@@ -21,10 +21,10 @@ import msgspec
 
 from cotenant.controller.domain.indicators import INDICATOR_NAMES, Indicators, IndicatorStats
 from cotenant.controller.domain.perf import Profile, ProfilePoint
-from cotenant.profiler.sources import Indicator, Sample, Summary, summarise
+from cotenant.profiler.sources import Indicator, Summary, Timed, Windows
 
 SAMPLE_PERIOD_S: Final = 0.5
-"""How often indicators are read inside a window; their variance depends on it."""
+"""How often a source is asked for its samples inside a window; some take several in that time."""
 CLOSED_S_MAX: Final = 0.05
 """A sample that is taken because a window is over comes within this, or says something else."""
 CHOICES_MAX: Final = 5
@@ -105,8 +105,7 @@ class InPlace:
         self._step = 0
         self._failures = 0
         self._measured: dict[int, _Measured] = {}
-        self._samples: list[Sample] = []
-        self._sampled_s = math.inf
+        self._indicators = Windows()
         self._edges: dict[int, float] = {}
         """When the stretches began, by their first step; the newest few."""
         self._started_s = started_s
@@ -125,7 +124,7 @@ class InPlace:
         """A word has come after all: what was seen so far was its loading."""
         if self.is_outside and not self.is_complete:
             self.is_outside = False
-            self._samples, self._spent_s = [], 0.0
+            self._indicators, self._spent_s = Windows(), 0.0
 
     # --- Time ---------------------------------------------------------------------------------------
 
@@ -253,24 +252,25 @@ class InPlace:
             return
         self._step = max(self._step, step)
         if step == window.start:
-            self._opened_s, self._sampled_s = now_s, math.inf
+            self._opened_s = now_s
         elif step >= window.until:
             self._closed = (self._opened_s, now_s, window.s)
             self._close()
 
-    def sampled(self, sample: Sample, now_s: float) -> None:
-        """Indicators since the sample before. They count where both lie in one window at the ordered s."""
-        before_s, self._sampled_s = self._sampled_s, now_s
-        alone = self._alone_since_s is not None and self._alone_since_s <= before_s < now_s
-        closed, self._closed = self._closed, None
-        if closed is not None and now_s - closed[1] <= CLOSED_S_MAX:
-            opened_s, s = closed[0], closed[2]
-        else:
-            opened_s, s = self._opened_s, self._window.s if self._window is not None else 0
-        at_ordered = s == self._ordered and opened_s <= before_s
-        if alone and (at_ordered or self.is_outside) and not self.is_complete:
-            self._samples.append(sample)
+    def sampled(self, sample: Timed) -> None:
+        """Indicators over some time. They count where all of it lies in one window at the ordered s."""
+        since_s, at_s = sample.since_s, sample.at_s
+        alone = self._alone_since_s is not None and self._alone_since_s <= since_s < at_s
+        if alone and (self.is_outside or self._is_inside(since_s, at_s)) and not self.is_complete:
+            self._indicators.add(sample)
             self._news = True
+
+    def _is_inside(self, since_s: float, at_s: float) -> bool:
+        if self._closed is not None:
+            opened_s, closed_s, s = self._closed
+            if opened_s <= since_s and at_s <= closed_s + CLOSED_S_MAX and s == self._ordered:
+                return True
+        return self._window is not None and self._window.s == self._ordered and self._opened_s <= since_s
 
     def _close(self) -> None:
         self._window, self._opened_s = None, math.inf
@@ -290,7 +290,7 @@ class InPlace:
             peak_mib: The most that a worker had resident at any time, all its processes together.
             others_mib: What processes other than the worker's own add to it (data loaders).
         """
-        summaries = summarise(self._samples, SAMPLE_PERIOD_S)
+        summaries = self._indicators.summaries()
         points = tuple(
             point for s in self._choices if (point := self._point(s, peak_mib, others_mib)) is not None
         )
@@ -331,7 +331,7 @@ def duty_cycle_of(summaries: Mapping[Indicator, Summary]) -> float | None:
     """The share of time in which the devices are busy: of a GPU when anything runs on it (a time slice is the
     whole GPU's), of a CPU slot the share of its cores, which are divided among those who want them."""
     active = summaries.get(Indicator.GRACT)
-    on_gpu = active is not None and active.source in ("gpm", "dcgm")
+    on_gpu = active is not None and active.source in ("gpm", "dcgm", "exporter", "nvml")
     busy = active if on_gpu else summaries.get(Indicator.SMACT)
     return None if busy is None or math.isnan(busy.mean) else busy.mean
 
@@ -345,4 +345,10 @@ def indicators_of(summaries: Mapping[Indicator, Summary]) -> Indicators:
 
 
 def _stats(summary: Summary) -> IndicatorStats:
-    return IndicatorStats(mean=summary.mean, variance=summary.variance, source=summary.source)
+    return IndicatorStats(
+        mean=summary.mean,
+        variance=summary.variance,
+        source=summary.source,
+        count=summary.count,
+        period_s=summary.period_s,
+    )

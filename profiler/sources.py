@@ -13,7 +13,12 @@ from typing import Literal, Protocol
 
 import msgspec
 
-SourceName = Literal["gpm", "dcgm", "nvml", "cpu", "cgroup", "replay"]
+from cotenant.profiler.window import Window
+
+SourceName = Literal["gpm", "dcgm", "exporter", "nvml", "cpu", "cgroup", "replay"]
+"""`exporter`: DCGM's values, as a dcgm-exporter shows them."""
+
+Wish = Literal["auto", "gpm", "dcgm", "exporter", "nvml"]
 
 
 class Indicator(StrEnum):
@@ -53,12 +58,24 @@ class Indicator(StrEnum):
     """Integer pipe active, 0 to 1."""
 
 
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What the settings say."""
+
+    source: Wish = "auto"
+    dcgm: str = "127.0.0.1"
+    """Unix socket or loopback address of the host engine."""
+    exporter: str = ""
+    """URL; empty = there is none."""
+
+
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """One value at one time, or NaN with the reason."""
 
     value: float
     source: SourceName
     reason: str = ""
+    gauge: bool = False
+    """One moment's value, not a mean over the time since the sample before."""
 
     def __post_init__(self) -> None:
         if math.isnan(self.value) and not self.reason:
@@ -77,6 +94,16 @@ Sample = Mapping[Indicator, Reading]
 """All indicators over the time since the sample before."""
 
 
+class Timed(msgspec.Struct, frozen=True, kw_only=True):
+    """A sample, and the time that it is about, by the monotonic clock."""
+
+    since_s: float
+    at_s: float
+    period_s: float
+    """How long it should have taken."""
+    values: Sample
+
+
 class MetricsSource(Protocol):
     """Where indicators come from. `sample` needs an earlier `sample` to compare with: the first one may be
     NaN.
@@ -85,7 +112,14 @@ class MetricsSource(Protocol):
     @property
     def name(self) -> SourceName: ...
 
+    @property
+    def period_s(self) -> float:
+        """How often to ask."""
+
     def sample(self) -> Sample: ...
+
+    def samples(self) -> tuple[Timed, ...]:
+        """All since the last question, oldest first; never waits for long."""
 
     def close(self) -> None: ...
 
@@ -98,36 +132,62 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Of the population, over the samples; it depends on `period_s`. NaN for a single sample."""
     count: int
     period_s: float
+    """Of the sampling, as intended."""
     source: SourceName
     reason: str = ""
+    late: int = 0
+    """Of `count`, those that came late: in the mean, not in the variance."""
+
+
+class Windows:
+    """The windows of all indicators over the same time, in constant memory."""
+
+    def __init__(self) -> None:
+        self._windows: dict[Indicator, Window] = {}
+        self._sources: dict[Indicator, SourceName] = {}
+        self._reasons: dict[Indicator, str] = {}
+        self._periods: dict[Indicator, float] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._windows)
+
+    def add(self, sample: Timed) -> None:
+        """Raises ValueError: an indicator that came from another source until now."""
+        for name, reading in sample.values.items():
+            source = self._sources.setdefault(name, reading.source)
+            if source != reading.source:
+                both = sorted((source, reading.source))
+                raise ValueError(f"one window must have one source per indicator, got {both}")
+            self._periods[name] = sample.period_s
+            window = self._windows.setdefault(name, Window())
+            lasted_s = sample.at_s - sample.since_s
+            window.add(reading.value, lasted_s, sample.period_s, gauge=reading.gauge)
+            if reading.missing:
+                self._reasons[name] = reading.reason
+
+    def summaries(self) -> dict[Indicator, Summary]:
+        """One per indicator that occurred; readings that are missing count neither way."""
+        return {name: self._summary(name) for name in Indicator if name in self._windows}
+
+    def _summary(self, name: Indicator) -> Summary:
+        stats = self._windows[name].stats()
+        reason = self._reasons.get(name, "") if not stats.count else ""
+        if stats.count and math.isnan(stats.variance):
+            reason = "fewer than two samples in time have no variance"
+        return Summary(
+            mean=stats.mean,
+            variance=stats.variance,
+            count=stats.count,
+            period_s=self._periods[name],
+            source=self._sources[name],
+            reason=reason,
+            late=stats.late,
+        )
 
 
 def summarise(samples: Sequence[Sample], period_s: float) -> dict[Indicator, Summary]:
-    """One summary per indicator that occurs; readings that are missing count neither way."""
-    names = [name for name in Indicator if any(name in sample for sample in samples)]
-    return {
-        name: _summary([sample[name] for sample in samples if name in sample], period_s) for name in names
-    }
-
-
-def _summary(readings: Sequence[Reading], period_s: float) -> Summary:
-    sources = {reading.source for reading in readings}
-    if len(sources) != 1:
-        raise ValueError(f"one window must have one source per indicator, got {sorted(sources)}")
-    source = readings[0].source
-    values = [reading.value for reading in readings if not reading.missing]
-    if not values:
-        return Summary(
-            mean=math.nan,
-            variance=math.nan,
-            count=0,
-            period_s=period_s,
-            source=source,
-            reason=readings[-1].reason,
-        )
-    mean = math.fsum(values) / len(values)
-    if len(values) == 1:
-        reason = "one sample has no variance"
-        return Summary(mean=mean, variance=math.nan, count=1, period_s=period_s, source=source, reason=reason)
-    variance = math.fsum((value - mean) ** 2 for value in values) / len(values)
-    return Summary(mean=mean, variance=variance, count=len(values), period_s=period_s, source=source)
+    """The same of samples that came one period apart."""
+    windows = Windows()
+    for at, values in enumerate(samples):
+        windows.add(Timed(since_s=at * period_s, at_s=(at + 1) * period_s, period_s=period_s, values=values))
+    return windows.summaries()

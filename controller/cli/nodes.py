@@ -9,6 +9,7 @@ import typer
 from cotenant.controller.cli import output, screen
 from cotenant.controller.cli.asking import asking
 from cotenant.controller.cli.completion import complete_host
+from cotenant.controller.cli.device_view import reading_json
 from cotenant.controller.cli.output import EndpointFlag, JsonFlag, Listing, OutputFlag, chosen, show_listing
 from cotenant.controller.cli.screen import NONE, STATE_COLOURS, Column, duration, size
 from cotenant.controller.domain.cluster import Device, sharing_in_words
@@ -116,6 +117,7 @@ def node_json(node: NodeView) -> dict[str, Any]:
                 "cores": list(device.cores),
                 "healthy": device.healthy,
                 "note": device.note,
+                "indicators": reading_json(node.readings.get(device.device_id)),
                 "jobs": list(node.tenants.get(device.device_id, ())),
             }
             for device in report.devices

@@ -9,19 +9,26 @@ import typer
 
 from cotenant.controller.cli import screen
 from cotenant.controller.cli.asking import asking
+from cotenant.controller.cli.device_view import WIDE_COLUMNS, columns_for, reading_json, rows_of
 from cotenant.controller.cli.job_view import COLUMNS, clock_of, job_json
 from cotenant.controller.cli.nodes import node_json
-from cotenant.controller.cli.output import EndpointFlag, JsonFlag, write_json
-from cotenant.controller.cli.screen import Column, duration, paint, plural, size
+from cotenant.controller.cli.output import (
+    EndpointFlag,
+    JsonFlag,
+    Listing,
+    OutputFlag,
+    chosen,
+    show_listing,
+    write_json,
+)
+from cotenant.controller.cli.screen import Column, duration, paint, plural
 from cotenant.controller.client import Client
-from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.job import ON_DEVICES
 from cotenant.controller.wire.clients import (
     Decisions,
     GetDecisions,
     GetStatus,
     Jobs,
-    JobView,
     ListJobs,
     ListNodes,
     Nodes,
@@ -45,19 +52,26 @@ def top(
         float, typer.Option("-d", "--every", min=0.2, max=3600, metavar="S", help="Seconds.")
     ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print it once and end.")] = False,
+    output: OutputFlag = None,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> None:
-    """A live table: each device with its jobs, what waits and why, the last decisions. Ctrl-C ends it.
+    """A live table: what each device does, for which jobs, and what waits and why. Ctrl-C ends it.
+
+    A value that was not measured is shown as -. `-o wide` prints every indicator once, with its source.
 
     For example:
 
       cotenant top
       cotenant top --once
+      cotenant top -o wide
     """
+    form = chosen(output, as_json)
     with asking(endpoint) as client:
-        if as_json:
+        if form == "json":
             write_json(moment_json(look(client)))
+        elif form != "table":
+            show_listing(devices_of(look(client)), form)
         elif once or not screen.is_terminal():
             print(page(look(client), screen.terminal_width() or 160, 1000))
         else:
@@ -87,6 +101,24 @@ def live(client: Client, every_s: float) -> None:
             time.sleep(every_s)
 
 
+def devices_of(moment: Moment) -> Listing:
+    return Listing(
+        noun="device",
+        rows=rows_of(moment.nodes.nodes, moment.jobs.jobs),
+        as_json=lambda row: {
+            "device": row.device.device_id,
+            "type": row.device.type,
+            "jobs": [job.job_id for job in row.jobs],
+            "memory_mib": row.device.memory_mib,
+            "planned_mib": row.planned_mib,
+            "indicators": reading_json(row.reading),
+        },
+        identity=lambda row: row.device.device_id,
+        columns=(),
+        wide_columns=WIDE_COLUMNS,
+    )
+
+
 def moment_json(moment: Moment) -> dict[str, Any]:
     wall = clock_of(moment.jobs)
     return {
@@ -103,19 +135,14 @@ def moment_json(moment: Moment) -> dict[str, Any]:
 # --- The page ---------------------------------------------------------------------------------------
 
 
-class Row(NamedTuple):
-    device: Device
-    jobs: tuple[JobView, ...]
-    planned_mib: int
-
-
 def page(moment: Moment, width: int, height: int) -> str:
     """The whole screen; what does not fit is counted."""
     running = [job for job in moment.jobs.jobs if job.phase in ON_DEVICES]
     waiting = [job for job in moment.jobs.jobs if job.phase not in ON_DEVICES]
-    devices = rows(moment)
+    devices = rows_of(moment.nodes.nodes, moment.jobs.jobs)
     room = max(6, height - 8)
-    parts = [headline(moment), section("Devices", DEVICE_COLUMNS, devices, width, room // 3)]
+    columns = columns_for(devices, width)
+    parts = [headline(moment), section("Devices", columns, devices, width, room // 3)]
     parts.append(section("On devices", COLUMNS, running, width, room // 3))
     parts.append(section("Waiting", COLUMNS, waiting, width, room // 3))
     text = "\n\n".join(part for part in parts if part)
@@ -135,36 +162,9 @@ def headline(moment: Moment) -> str:
     return f"{'  '.join(parts)}\n{counts or 'no jobs'}"
 
 
-def rows(moment: Moment) -> list[Row]:
-    by_id = {job.job_id: job for job in moment.jobs.jobs}
-    return [
-        Row(
-            device,
-            tuple(by_id[each] for each in node.tenants.get(device.device_id, ()) if each in by_id),
-            node.planned_mib.get(device.device_id, 0),
-        )
-        for node in moment.nodes.nodes
-        for device in node.report.devices
-    ]
-
-
 def section(title: str, columns: tuple[Column, ...], items: list[Any], width: int, room: int) -> str:
     if not items:
         return ""
     shown = items[: max(1, room - 2)]
     more = f"\n  and {len(items) - len(shown)} more" if len(items) > len(shown) else ""
     return f"{paint(title, 'bold')} ({len(items)})\n{screen.table(columns, shown, width)}{more}"
-
-
-def _tenant(job: JobView) -> str:
-    left = f" {duration(job.remaining_s)} left" if job.remaining_s is not None else ""
-    progress = f" {100 * job.step // job.iterations}%" if job.iterations else f" step {job.step}"
-    return f"{job.job_id} {screen.cut(job.name, 12)}{progress}{left}"
-
-
-DEVICE_COLUMNS: Final = (
-    Column("DEVICE", lambda r: r.device.device_id, limit=24),
-    Column("TYPE", lambda r: r.device.type, rank=2, limit=20),
-    Column("PLANNED", lambda r: f"{size(r.planned_mib)}/{size(r.device.usable_mib)}", rank=1, right=True),
-    Column("JOBS", lambda r: "  +  ".join(_tenant(job) for job in r.jobs) or r.device.note or "free"),
-)

@@ -131,8 +131,12 @@ class Reading:
 
     def nodes(self, request_id: int, request: wire.ListNodes, who: Identity) -> wire.Nodes:
         engine, now_s = self._core.state.engine, self._core.clock.now_s()
+        readings = {
+            device_id: msgspec.structs.replace(read.reading, age_s=max(0.0, now_s - read.at_s))
+            for device_id, read in self._link.readings.items()
+        }
         nodes = [
-            views.node_view(engine, host, self._link.watch.age_s(host_id, now_s))
+            views.node_view(engine, host, self._link.watch.age_s(host_id, now_s), readings)
             for host_id, host in sorted(engine.hosts.items())
         ]
         wall_s = self._core.clock.wall()

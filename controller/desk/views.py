@@ -10,6 +10,7 @@ import msgspec
 from cotenant.controller.desk.history import History, Note, Stretch
 from cotenant.controller.domain.cluster import Host, HostState
 from cotenant.controller.domain.ids import DeviceId, JobId
+from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, JobSpec, Phase
 from cotenant.controller.domain.pairs import PairSeen, Verdict
 from cotenant.controller.domain.reasons import Reason, because, render
@@ -128,7 +129,13 @@ def spec_view(spec: JobSpec, *, whole: bool) -> JobSpec:
     return msgspec.structs.replace(spec, launch=launch)
 
 
-def node_view(engine: Engine, host: Host, heartbeat_age_s: float | None) -> NodeView:
+def node_view(
+    engine: Engine,
+    host: Host,
+    heartbeat_age_s: float | None,
+    readings: Mapping[DeviceId, DeviceReading] | None = None,
+) -> NodeView:
+    """`readings`: of any devices, with their ages."""
     tenants: dict[str, tuple[JobId, ...]] = {}
     planned: dict[str, int] = {}
     for device in host.report.devices:
@@ -142,6 +149,11 @@ def node_view(engine: Engine, host: Host, heartbeat_age_s: float | None) -> Node
         tenants=tenants,
         planned_mib=planned,
         heartbeat_age_s=heartbeat_age_s,
+        readings={
+            device.device_id: readings[device.device_id]
+            for device in host.report.devices
+            if readings and device.device_id in readings
+        },
     )
 
 

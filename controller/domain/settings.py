@@ -121,6 +121,12 @@ class ProfilerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     seconds: float = 60.0
     """How long a new kind of job is profiled in place, alone, from its first step on; 0 = never."""
+    source: Literal["auto", "gpm", "dcgm", "exporter", "nvml"] = "auto"
+    """Where the indicators of GPUs come from; `auto`: the first of these that works (`doctor` says which)."""
+    dcgm: str = "127.0.0.1"
+    """DCGM's host engine on this machine: its Unix socket (`/path`), or 127.0.0.1[:PORT]."""
+    exporter: str = ""
+    """URL of this host's dcgm-exporter (`http://127.0.0.1:9400/metrics`); empty = there is none."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seconds <= 86_400:

@@ -176,6 +176,13 @@ class Journal:
     def _put(self, sql: str, row: tuple[object, ...]) -> None:
         self._group.rows.append((sql, row))
 
+    def size_bytes(self) -> int | None:
+        """Of its file; None: it cannot be looked at."""
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return None
+
     @property
     def waiting(self) -> int:
         """Rows handed to the writer of which we have not heard back."""

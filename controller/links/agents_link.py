@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,7 +17,8 @@ from cotenant.controller.access.secrets import Secrets
 from cotenant.controller.core import Core
 from cotenant.controller.domain.commands import AgentCommand, AnyCommand, StartAttempt, Think
 from cotenant.controller.domain.events import AnyEvent, HostJoined, HostLost
-from cotenant.controller.domain.ids import HostId, JobId
+from cotenant.controller.domain.ids import DeviceId, HostId, JobId
+from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.domain.job import ON_DEVICES, Job
 from cotenant.controller.links.delivery import Delivery, Overflow
 from cotenant.controller.links.log_relay import LogRelay
@@ -52,6 +53,13 @@ class Link(msgspec.Struct, kw_only=True):
     gap_since_s: float = 0.0
 
 
+class Read(NamedTuple):
+    """What a device did, and when that was."""
+
+    reading: DeviceReading
+    at_s: float
+
+
 class AgentsLink:
     """All agents."""
 
@@ -69,6 +77,8 @@ class AgentsLink:
         self.logs = LogRelay(core.clock, self.say)
         self.telemetry: dict[JobId, wire.AttemptProgress] = {}
         """The newest progress of each job, for views: never journalled."""
+        self.readings: dict[DeviceId, Read] = {}
+        """The newest of each device, for views and Prometheus: never journalled."""
         now_s = core.clock.now_s()
         self.watch = HostWatch(silent_after_s=silent_after_s, lease_s=lease_s, now_s=now_s)
         core.watchers.append(self._decided)
@@ -184,6 +194,7 @@ class AgentsLink:
         link.heard_s = now_s
         link.beat = max(link.beat, message.beat)
         self._say(link.address, wire.Renew(beat=message.beat))
+        self._take_readings(link, message.devices, now_s)
         if self._core.stuck:
             return
         back = self.watch.heard(host_id, now_s)
@@ -191,6 +202,13 @@ class AgentsLink:
             self._core.happen(back)
         for news in message.progress:
             self._take_progress(host_id, news, now_s)
+
+    def _take_readings(self, link: Link, readings: Sequence[DeviceReading], now_s: float) -> None:
+        """Of this host's own devices only; a heartbeat that came late says how old they were when it left."""
+        own = {device.device_id for device in link.hello.report.devices} if readings else set()
+        for reading in readings:
+            if reading.device_id in own:
+                self.readings[reading.device_id] = Read(reading, now_s - reading.age_s)
 
     def _take_progress(self, host_id: HostId, news: wire.AttemptProgress, now_s: float) -> None:
         engine = self._core.state.engine
@@ -302,7 +320,9 @@ class AgentsLink:
         self._forget_jobs()
 
     def _forget_jobs(self) -> None:
-        jobs = self._core.state.engine.jobs
+        jobs, devices = self._core.state.engine.jobs, self._core.state.engine.view().devices
+        if len(self.readings) > len(devices):
+            self.readings = {each: read for each, read in self.readings.items() if each in devices}
         if len(self.telemetry) > len(jobs):
             gone = [job_id for job_id in self.telemetry if job_id not in jobs]
             self._progress.forget(gone)

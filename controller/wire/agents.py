@@ -16,6 +16,9 @@ from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.commands import AgentCommand
 from cotenant.controller.domain.events import AttemptSeen, FromAttempt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
+from cotenant.controller.domain.indicators import DeviceReading
+
+DEVICES_MAX = 1024
 
 
 class AgentMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="m"):
@@ -58,6 +61,12 @@ class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="beat"):
     session: str
     progress: tuple[AttemptProgress, ...] = ()
     cpu_percent: float | None = None
+    devices: tuple[DeviceReading, ...] = ()
+    """Those that were read since the last heartbeat; never journalled, and nothing depends on them."""
+
+    def __post_init__(self) -> None:
+        if len(self.devices) > DEVICES_MAX:
+            raise ValueError(f"a heartbeat has at most {DEVICES_MAX} devices, got {len(self.devices)}")
 
 
 class Report(AgentMessage, frozen=True, kw_only=True, tag="report"):

@@ -12,6 +12,7 @@ import msgspec
 
 from cotenant.controller.domain.cluster import HostReport, HostState
 from cotenant.controller.domain.ids import HostId, JobId
+from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.domain.job import JobSpec, Phase
 from cotenant.controller.domain.pairs import Verdict
 from cotenant.controller.domain.perf import Profile
@@ -221,6 +222,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     planned_mib: dict[str, int]
     """Per device: the sum of its tenants' planned memory."""
     heartbeat_age_s: float | None
+    readings: dict[str, DeviceReading] = {}
+    """Per device: the newest, its age counted until now; those that never came are left out."""
 
 
 class PairView(msgspec.Struct, frozen=True, kw_only=True):

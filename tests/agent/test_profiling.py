@@ -26,7 +26,7 @@ from cotenant.agent.words import Confirm, FirstStep, Hello, Step, Stretch
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import Launch
-from cotenant.profiler.sources import Indicator, Reading
+from cotenant.profiler.sources import Indicator, Reading, Timed
 
 HOST = HostId("h")
 STEP_S = 0.1
@@ -69,6 +69,7 @@ class Job:
         self.promised: dict[int, dict[str, Any]] = {}
         self.turns: list[tuple[int, int, int]] = []
         self.samples = 0
+        self.sampled_s = 0.0
         self.statuses: list[Status] = []
         self.finish: Finish | None = None
         self.happens(Started())
@@ -115,8 +116,11 @@ class Job:
 
     def _sample(self) -> None:
         self.samples += 1
-        reading = Reading(value=0.75, source="cpu")
-        self.happens(Sampled(memory_mib=500.0, indicators={Indicator.SMACT: reading}, others_mib=7.0))
+        values = {Indicator.SMACT: Reading(value=0.75, source="cpu")}
+        since_s, self.sampled_s = self.sampled_s, self.now_s
+        timed = Timed(since_s=since_s, at_s=self.now_s, period_s=0.5, values=values)
+        samples = (timed,) if since_s < self.now_s else ()
+        self.happens(Sampled(memory_mib=500.0, samples=samples, others_mib=7.0))
 
     def loads(self, after_s: float = 2.0) -> Job:
         self.now_s += after_s

@@ -24,6 +24,7 @@ from cotenant.agent.edge import (
     GangSaid,
     Halt,
     Heard,
+    IndicatorsRead,
     Keep,
     Reconnect,
     RemoveAttempt,
@@ -50,6 +51,7 @@ from cotenant.controller.domain.events import (
     ProfileLearned,
 )
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
+from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.domain.job import Launch
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.domain.reasons import because
@@ -655,6 +657,18 @@ def test_nothing_starts_before_the_lease_is_renewed_once() -> None:
     effects = agent.hear(Renew(beat=1))
     assert len(only(StartSupervisor, effects)) == 1
     assert seen(effects) == [1]
+
+
+def test_a_heartbeat_carries_what_was_read_of_the_devices_since_the_last_and_how_old_it_is() -> None:
+    agent = running()
+    agent.say(StatusCame(status=status(started=True, memory_mib=300.0)))
+    assert agent.state.memory_seen_mib() == {DeviceId("h1/cpu0"): 300.0}
+    reading = DeviceReading(device_id=DeviceId("h1/cpu0"), source="cpu", values={"SMACT": 0.5})
+    agent.say(IndicatorsRead(readings=(reading,)))
+    [beat] = sent(Heartbeat, agent.wait(1.0))
+    assert [(each.values, each.age_s) for each in beat.devices] == [({"SMACT": 0.5}, 1.0)]
+    agent.hear(Renew(beat=beat.beat))
+    assert sent(Heartbeat, agent.wait(1.0))[-1].devices == ()
 
 
 def test_the_lease_counts_from_the_sending_of_the_heartbeat() -> None:

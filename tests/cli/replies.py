@@ -6,6 +6,7 @@ from typing import Any
 
 from cotenant.controller.domain.cluster import Device, HostReport, HostState
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
+from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.domain.job import Phase
 from cotenant.controller.wire import clients as wire
 
@@ -74,6 +75,10 @@ def jobs(*views: wire.JobView) -> wire.Jobs:
 def device(local: str = "cpu0", host: str = "laptop", **more: Any) -> Device:
     known: dict[str, Any] = {"kind": "cpu", "type": "cpu", "local": local, "memory_mib": 4096, "cores": (0,)}
     return Device(device_id=DeviceId(f"{host}/{local}"), host_id=HostId(host), **{**known, **more})
+
+
+def reading(source: str, values: dict[str, float], **more: Any) -> DeviceReading:
+    return DeviceReading(device_id=DeviceId("h/d"), source=source, values=values, lasted_s=1.0, **more)
 
 
 def node(host: str = "laptop", *devices: Device, **more: Any) -> wire.NodeView:

@@ -532,6 +532,74 @@ def test_top_once(queued: StandIn, replies: ModuleType, cotenant: Cotenant) -> N
     assert json.loads(cotenant("top", "--json").out)["schema"] == "top/1"
 
 
+@pytest.fixture
+def busy(queued: StandIn, replies: ModuleType) -> StandIn:
+    """A GPU with all counters, one with plain NVML's, one whose reading is old, and one never read."""
+    queued.says(wire.GetStatus, replies.status())
+    queued.says(wire.GetDecisions, wire.Decisions(request_id=0, decisions=(), now_s=1.0, wall_s=1.0))
+    kinds = {"kind": "cuda", "type": "NVIDIA-H100", "memory_mib": 81_920, "cores": ()}
+    devices = [
+        replies.device(f"gpu-{name}", "gpu07", **kinds) for name in ("1a2b3c", "2b3c4d", "3c4d5e", "4d5e6f")
+    ]
+    all_of = {"SMACT": 0.534, "DRAMA": 0.25, "TENSO": 0.125, "PCITX": 1.5e9, "GRACT": 0.9}
+    readings = {
+        "gpu07/gpu-1a2b3c": replies.reading("gpm", all_of, memory_used_mib=40_960.0, age_s=0.4),
+        "gpu07/gpu-2b3c4d": replies.reading(
+            "nvml", {"GRACT": 0.75, "DRAMA": 0.1}, why="plain NVML has no SMACT"
+        ),
+        "gpu07/gpu-3c4d5e": replies.reading("gpm", {"SMACT": 0.0}, age_s=90.0),
+    }
+    tenants = {"gpu07/gpu-1a2b3c": ("7", "9")}
+    node = replies.node("gpu07", *devices, tenants=tenants, readings=readings)
+    queued.says(wire.ListNodes, replies.nodes(node))
+    return queued
+
+
+def test_top_shows_what_each_device_does(busy: StandIn, cotenant: Cotenant) -> None:
+    lines = cotenant("top", "--once").out.splitlines()
+    head = next(line for line in lines if line.startswith("DEVICE"))
+    assert head.split()[:5] == ["DEVICE", "TYPE", "SMACT", "DRAMA", "TENSO"]
+    one, two, three, four = (
+        next(line for line in lines if name in line) for name in ("1a2b", "2b3c4d", "3c4d5e", "4d5e6f")
+    )
+    assert one.split()[2:5] == ["53%", "25%", "12%"] and "40.0G/80.0G" in one and "gpm" in one
+    assert two.split()[2:5] == ["-", "10%", "-"], "what was not measured is not 0"
+    assert three.split()[2] == "0%" and "1m30s" in three
+    assert four.split()[2:5] == ["-", "-", "-"] and "free" in four
+
+
+def test_top_wide_shows_every_indicator_with_its_source(busy: StandIn, cotenant: Cotenant) -> None:
+    head, one, two, _, four = cotenant("top", "-o", "wide").out.splitlines()
+    assert {"SMOCC", "FP16A", "NVLRX", "SOURCE", "AGE", "NOTE"} <= set(head.split())
+    assert "1.5G" in one and "plain NVML has no SMACT" in two and "nothing was read yet" in four
+
+
+def test_indicators_in_json_are_null_where_they_are_missing(busy: StandIn, cotenant: Cotenant) -> None:
+    value = json.loads(cotenant("top", "-o", "json").out)
+    known = {each["device"]: each["indicators"] for each in value["nodes"][0]["devices"]}
+    assert (
+        known["gpu07/gpu-1a2b3c"]["values"]["SMACT"] == 0.534 and known["gpu07/gpu-1a2b3c"]["source"] == "gpm"
+    )
+    assert known["gpu07/gpu-2b3c4d"]["values"]["SMACT"] is None and known["gpu07/gpu-4d5e6f"] is None
+    assert json.loads(cotenant("top", "-o", "jsonl").out.splitlines()[2])["indicators"]["age_s"] == 90.0
+    assert cotenant("top", "-o", "id").out.splitlines()[0] == "gpu07/gpu-1a2b3c"
+    assert (
+        json.loads(cotenant("nodes", "-o", "json").out)["nodes"][0]["devices"][1]["indicators"]["source"]
+        == "nvml"
+    )
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_top_keeps_to_the_screen_and_leaves_room_for_the_jobs(
+    busy: StandIn, cotenant: Cotenant, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setattr("cotenant.controller.cli.screen.terminal_width", lambda: width)
+    lines = cotenant("top", "--once").out.splitlines()
+    assert max(map(len, lines)) <= width
+    one = next(line for line in lines if "1a2b3c" in line)
+    assert "53%" in one and "7 train 40% 15s" in one
+
+
 def test_version_without_a_controller(at_home: Path, cotenant: Cotenant) -> None:
     result = cotenant("version")
     assert result.code == 0

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgpack
 import msgspec
 import pytest
 
 from cotenant.controller.access.keys import Identity
 from cotenant.controller.domain.commands import StartAttempt, StopAttempt
 from cotenant.controller.domain.events import AttemptSeen, AttemptStarted
-from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
+from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
+from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.domain.job import Launch, Phase
 from cotenant.controller.wire import clients
 from cotenant.controller.wire.agents import (
     AttemptProgress,
     CommandSeen,
+    FromAgent,
     GangWord,
     Heartbeat,
     Obey,
@@ -25,6 +28,7 @@ from cotenant.controller.wire.agents import (
     ReportSeen,
     Welcome,
 )  # fmt: skip
+from cotenant.controller.wire.codec import BadMessage, decode
 from tests.controller.station import ALICE, Station, hello, job, run_one
 
 AGENT_H1 = Identity(name="agent@h1", role="agent", uid=65534, gid=65534, host="h1")
@@ -317,3 +321,71 @@ def test_the_start_of_a_gang_reaches_each_host(station: Station) -> None:
     station.submit(gpus_min=2, gpus_max=2)
     (command,) = station.commands(b"agent-h1", StartAttempt)
     assert command.command_id == CommandId(1) and command.gang[0].devices == ("h1/0", "h1/1")
+
+
+# --- What devices do --------------------------------------------------------------------------------
+
+
+def reading(device: str, smact: float = 0.5, **more: Any) -> DeviceReading:
+    return DeviceReading(device_id=DeviceId(device), source="cpu", values={"SMACT": smact}, **more)
+
+
+def shown(station: Station) -> dict[str, DeviceReading]:
+    reply = station.ask(clients.ListNodes())
+    assert isinstance(reply, clients.Nodes)
+    return dict(reply.nodes[0].readings)
+
+
+def test_the_newest_reading_of_each_device_is_shown_with_its_age_and_never_journalled(
+    station: Station,
+) -> None:
+    address = station.join("h1", devices=2)
+    device, other = (each.device_id for each in station.core.state.engine.hosts[HostId("h1")].report.devices)
+    entries = station.journal.last_seq
+    station.agent_says(address, Heartbeat(beat=1, session="s1", devices=(reading(device, 0.1),)))
+    station.agent_says(address, Heartbeat(beat=2, session="s1", devices=(reading(device, 0.4, age_s=0.5),)))
+    station.time_s += 2.0
+    assert [(name, each.values, each.age_s) for name, each in shown(station).items()] == [
+        (device, {"SMACT": 0.4}, 2.5)
+    ]
+    assert other not in shown(station) and station.journal.last_seq == entries
+
+
+def test_readings_of_other_hosts_devices_are_not_taken(station: Station) -> None:
+    address = station.join("h1", devices=1)
+    station.agent_says(address, Heartbeat(beat=1, session="s1", devices=(reading("h2/cpu0"),)))
+    assert shown(station) == {} and not station.link.readings
+
+
+def test_readings_of_devices_that_are_gone_are_forgotten(station: Station) -> None:
+    address = station.join("h1", devices=3)
+    ids = [each.device_id for each in station.core.state.engine.hosts[HostId("h1")].report.devices]
+    beat_with = Heartbeat(beat=1, session="s1", devices=tuple(reading(each) for each in ids))
+    station.agent_says(address, beat_with)
+    station.agent_says(address, hello("h1", 1, number=9))
+    station.tick(1.0)
+    assert set(station.link.readings) == {ids[0]}
+
+
+def test_a_heartbeat_of_before_has_no_readings_and_one_of_later_may_have_more() -> None:
+    """An agent that knows nothing of readings, and one that says what this controller does not know."""
+    old = {"m": "beat", "beat": 1, "session": "s1", "progress": [], "cpu_percent": None}
+    assert decode(msgpack.packb([1, old]), FromAgent) == Heartbeat(beat=1, session="s1")
+    said = {"device_id": "h1/cpu0", "values": {"NEWER": 0.5}, "of_later": 1}
+    message: Heartbeat = decode(msgpack.packb([1, {**old, "devices": [said], "of_later": 2}]), FromAgent)
+    assert message.devices[0].values == {"NEWER": 0.5}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"device_id": "h1/cpu0", "values": {"SMACT": -0.5}},
+        {"device_id": "h1/cpu0", "values": {"SMACT": float("nan")}},
+        {"device_id": "h1/cpu0", "values": {str(n): 0.0 for n in range(100)}},
+        {"device_id": "h1/cpu0", "why": "x" * 1000},
+    ],
+)
+def test_a_reading_that_makes_no_sense_is_a_bad_message(said: dict[str, Any]) -> None:
+    frame = msgpack.packb([1, {"m": "beat", "beat": 1, "session": "s1", "devices": [said]}])
+    with pytest.raises(BadMessage, match="h1/cpu0"):
+        decode(frame, FromAgent)

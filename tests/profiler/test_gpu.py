@@ -1,172 +1,118 @@
-"""The GPU source against a driver that is made up at the library's edge; hwtests ask a real one."""
+"""The GPU source and the process behind it: real processes, fake libraries on their path."""
 
 from __future__ import annotations
 
 import json
-import math
+import os
 import sys
-from types import SimpleNamespace
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from cotenant.profiler.choice import explain
 from cotenant.profiler.cpu import CpuSource
-from cotenant.profiler.gpm import RATES, SHARES, Gpm, Unsupported, answer
+from cotenant.profiler.device_process import DeviceProcess, NoAnswer
+from cotenant.profiler.gpm import RATES, SHARES
 from cotenant.profiler.gpu import GpuSource
-from cotenant.profiler.sources import Indicator
+from cotenant.profiler.sources import Indicator, Sample, Timed, Wanted
+
+HERE = Path(__file__).parent
+GPU = "GPU-1"
+
+ANSWER = {
+    "source": "gpm", "why": "gpm: it is", "lacks": "no such counter", "offers": ["SMACT", "FP32A"],
+    "gauges": [], "samples": [], "memory": [None], "problems": [""], "lost": 0,
+}  # fmt: skip
+SAYS = "import sys, json\nfor n, _ in enumerate(sys.stdin): print({}, flush=True)"
 
 
-class Nvml:
-    """As much of pynvml as GPM needs: each device's counters rise by a known share of the time."""
-
-    NVML_GPM_METRICS_GET_VERSION = 1
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, *, supported: bool = True, values: dict[int, float] | None = None) -> None:
-        self.supported = supported
-        self.values = values or {}
-        self.allocated = 0
-        self.compared: list[tuple[Any, Any]] = []
-        self.counter = 0
-        self.lost = False
-
-    def nvmlInit(self) -> None:
-        pass
-
-    def nvmlShutdown(self) -> None:
-        pass
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        return uuid
-
-    def nvmlGpmQueryDeviceSupport(self, handle: str) -> Any:
-        return SimpleNamespace(isSupportedDevice=self.supported)
-
-    def nvmlGpmSampleAlloc(self) -> dict[str, int]:
-        self.allocated += 1
-        return {"at": 0}
-
-    def nvmlGpmSampleFree(self, sample: dict[str, int]) -> None:
-        self.allocated -= 1
-
-    def nvmlGpmSampleGet(self, handle: str, sample: dict[str, int]) -> None:
-        if self.lost:
-            raise self.NVMLError("GPU is lost")
-        self.counter += 1
-        sample["at"] = self.counter
-
-    def c_nvmlGpmMetricsGet_t(self) -> Any:
-        return SimpleNamespace(metrics=[SimpleNamespace(nvmlReturn=0, value=0.0) for _ in range(20)])
-
-    def nvmlGpmMetricsGet(self, asked: Any) -> None:
-        self.compared.append((asked.sample1["at"], asked.sample2["at"]))
-        for metric in asked.metrics[: asked.numMetrics]:
-            metric.value = self.values.get(metric.metricId, math.nan)
-            metric.nvmlReturn = 0 if metric.metricId in self.values else 3
+def answer(*values: dict[str, float], **more: object) -> str:
+    samples = [[float(at), at + 0.1, 0.1, [known]] for at, known in enumerate(values)]
+    return json.dumps({**ANSWER, "samples": samples, **more})
 
 
-class Clock:
-    now_s = 0.0
+@pytest.fixture
+def libraries(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts the fake libraries on the path of children, with what they are to say."""
 
-    def __call__(self) -> float:
-        return self.now_s
+    def put(nvml: object = None, dcgm: object = None) -> None:
+        monkeypatch.setenv("PYTHONPATH", str(HERE / "fake_nvml"), prepend=os.pathsep)
+        monkeypatch.setenv("FAKE_NVML", json.dumps(nvml or {}))
+        monkeypatch.setenv("FAKE_DCGM", json.dumps(dcgm or {}))
+        monkeypatch.setenv(
+            "COTENANT_DCGM_BINDINGS", str(HERE / ("fake_dcgm" if dcgm is not None else "none"))
+        )
 
-
-def gpm(nvml: Nvml, clock: Clock, *uuids: str) -> Gpm:
-    return Gpm(nvml, uuids or ("GPU-1",), clock)  # type: ignore[arg-type]
-
-
-def test_percentages_become_shares_and_mib_become_bytes_and_the_rest_is_missing() -> None:
-    clock = Clock()
-    nvml = Nvml(values={2: 50.0, 12: 12.5, 20: 2.0, 60: 3.0, 61: 1.0})
-    source = gpm(nvml, clock)
-    assert source.read() == {}, "the first sample has nothing to compare with"
-    clock.now_s = 0.5
-    values = source.read()
-    assert (values[Indicator.SMACT], values[Indicator.FP32A]) == (0.5, 0.125)
-    assert values[Indicator.PCITX] == 2.0 * 2**20
-    assert (values[Indicator.NVLRX], values[Indicator.NVLTX]) == (3.0 * 2**20, 1.0 * 2**20)
-    assert math.isnan(values[Indicator.TENSO])
-    assert json.loads(answer(values))["TENSO"] is None
+    return put
 
 
-def test_each_sample_is_compared_with_the_one_before_and_buffers_are_given_back() -> None:
-    clock, nvml = Clock(), Nvml(values={1: 1.0})
-    source = gpm(nvml, clock, "GPU-1", "GPU-2")
-    for at in range(4):
-        clock.now_s = at * 0.5
-        source.read()
-    assert nvml.compared == [(1, 3), (2, 4), (3, 5), (4, 6), (5, 7), (6, 8)]
-    source.close()
-    assert nvml.allocated == 0
+@pytest.fixture
+def asked() -> Iterator[Callable[..., GpuSource]]:
+    made: list[GpuSource] = []
+
+    def source(code: str = "", **more: object) -> GpuSource:
+        command = (sys.executable, "-c", code) if code else ()
+        made.append(GpuSource((GPU,), CpuSource([], 1), command=command, **more))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield source
+    for each in made:
+        each.close()
 
 
-def test_samples_that_are_too_close_together_are_not_compared_and_the_newer_one_counts_from_then_on() -> None:
-    clock, nvml = Clock(), Nvml(values={1: 1.0})
-    source = gpm(nvml, clock)
-    for at_s in (0.0, 0.05, 0.5):
-        clock.now_s = at_s
-        source.read()
-    assert nvml.compared == [(2, 3)]
+def until_some(source: GpuSource, name: Indicator, patience_s: float = 60.0) -> list[Timed]:
+    """The child's samples, once it has some with this indicator."""
+    until_s = time.monotonic() + patience_s
+    while time.monotonic() < until_s:
+        found = [each for each in source.samples() if name in each.values]
+        if any(not each.values[name].missing for each in found):
+            return found
+        assert not source.problem, source.problem
+        time.sleep(0.05)
+    raise AssertionError(f"no {name} within {patience_s} s")
 
 
-def test_a_device_without_gpm_and_one_that_is_lost_are_said() -> None:
-    with pytest.raises(Unsupported, match="GPU-1 has no GPM counters"):
-        gpm(Nvml(supported=False), Clock())
-    nvml = Nvml()
-    source = gpm(nvml, Clock())
-    nvml.lost = True
-    with pytest.raises(Unsupported, match="GPU is lost"):
-        source.read()
+# --- What the process says --------------------------------------------------------------------------
 
 
-# --- The process behind it ------------------------------------------------------------------------
-
-SAYS = "import sys\nfor n, _ in enumerate(sys.stdin): print({}, flush=True)"
-
-
-def source(code: str) -> GpuSource:
-    return GpuSource(("GPU-1",), CpuSource([], 1), command=(sys.executable, "-c", code))
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This machine may be busy; how long a supervisor waits is another matter."""
-    for name in ("START_S_MAX", "ANSWER_S_MAX"):
-        monkeypatch.setattr(f"cotenant.profiler.gpu.{name}", 60.0)
+def test_what_the_process_says_is_read_beside_the_hosts_own_values(asked: Callable[..., GpuSource]) -> None:
+    first, then = answer(), answer({"SMACT": 0.2}, {"SMACT": 0.3})
+    source = asked(SAYS.format(f"{first!r} if n == 0 else {then!r}"))
+    one: Sample = source.sample()
+    two: Sample = source.sample()
+    assert "100 ms apart" in one[Indicator.SMACT].reason
+    assert two[Indicator.SMACT].value == pytest.approx(0.25) and two[Indicator.SMACT].source == "gpm"
+    assert two[Indicator.FP32A].missing and two[Indicator.FP32A].source == "gpm"
+    assert "turns" in two[Indicator.FP32A].reason and two[Indicator.DRAMA].reason == "no such counter"
+    assert two[Indicator.CPU].source == "cpu"
+    assert {*SHARES, *RATES} <= two.keys() and source.why == "gpm: it is"
 
 
-def test_what_the_process_says_is_read_beside_the_hosts_own_values() -> None:
-    asked = source(SAYS.format("""'{}' if n == 0 else '{"SMACT": 0.25, "FP32A": null}'"""))
-    try:
-        first, second = asked.sample(), asked.sample()
-    finally:
-        asked.close()
-    assert "100 ms apart" in first[Indicator.SMACT].reason
-    assert (second[Indicator.SMACT].value, second[Indicator.SMACT].source) == (0.25, "gpm"), second
-    assert second[Indicator.FP32A].missing and second[Indicator.FP32A].source == "gpm"
-    assert second[Indicator.CPU].source == "cpu"
-    assert {*SHARES, *RATES} <= second.keys()
+def test_each_sample_keeps_the_time_that_it_is_about(asked: Callable[..., GpuSource]) -> None:
+    source = asked(SAYS.format(repr(answer({"SMACT": 0.2}, {"SMACT": 0.4}, gauges=["SMACT"]))))
+    samples = until_some(source, Indicator.SMACT)
+    assert [(each.since_s, round(each.at_s, 3), each.period_s) for each in samples] == [
+        (0, 0.1, 0.1),
+        (1, 1.1, 0.1),
+    ]
+    assert all(each.values[Indicator.SMACT].gauge for each in samples)
 
 
 IN_PIECES = """
 import sys
+text = {!r}
 for _ in sys.stdin:
-    for part in ('{"SM', 'ACT": 0.5}', chr(10)):
+    for part in (text[:20], text[20:] + chr(10)):
         sys.stdout.write(part)
         sys.stdout.flush()
 """
 
 
-def test_an_answer_may_come_in_pieces() -> None:
-    asked = source(IN_PIECES)
-    try:
-        said = [asked.sample()[Indicator.SMACT].value for _ in range(20)]
-    finally:
-        asked.close()
-    assert said == [0.5] * 20
+def test_an_answer_may_come_in_pieces(asked: Callable[..., GpuSource]) -> None:
+    source = asked(IN_PIECES.format(answer({"SMACT": 0.5})))
+    assert [source.sample()[Indicator.SMACT].value for _ in range(20)] == [pytest.approx(0.5)] * 20
 
 
 @pytest.mark.parametrize(
@@ -174,24 +120,134 @@ def test_an_answer_may_come_in_pieces() -> None:
     [
         (SAYS.format("""'{"problem": "no driver"}'"""), "no driver"),
         (SAYS.format("'what?'"), "makes no sense"),
+        (SAYS.format(repr(answer({"SMACT": 0.5}, source="guessed"))), "makes no sense"),
         ("pass", "has ended"),
         ("import sys; [None for _ in sys.stdin]", "did not answer within"),
     ],
 )
 def test_a_process_that_says_nothing_sensible_is_left_behind_with_the_reason(
-    code: str, why: str, monkeypatch: pytest.MonkeyPatch
+    code: str, why: str, monkeypatch: pytest.MonkeyPatch, asked: Callable[..., GpuSource]
 ) -> None:
     if "did not answer" in why:
-        monkeypatch.setattr("cotenant.profiler.gpu.START_S_MAX", 0.3)
-    asked = source(code)
+        monkeypatch.setattr("cotenant.profiler.device_process.START_S_MAX", 0.2)
+        monkeypatch.setattr("cotenant.profiler.gpu.FIRST_WAIT_S_MAX", 0.3)
+    source = asked(code)
     for _ in range(2):
-        reading = asked.sample()[Indicator.SMACT]
+        reading = source.sample()[Indicator.SMACT]
         assert reading.missing and why in reading.reason
-    assert asked._process is None
+    assert source._child._process is None
 
 
-def test_without_a_driver_the_real_process_says_so() -> None:
-    asked = GpuSource(("GPU-none",), CpuSource([], 1))
-    reading = asked.sample()[Indicator.SMACT]
-    asked.close()
-    assert reading.missing and reading.reason
+def test_asking_does_not_wait_for_a_process_that_starts() -> None:
+    child = DeviceProcess([sys.executable, "-c", "import sys; [None for _ in sys.stdin]"])
+    try:
+        assert child.ask(0.0) is None and child.ask(0.0) is None and not child.has_answered
+    finally:
+        child.close()
+    with pytest.raises(NoAnswer, match="closed"):
+        child.ask(0.0)
+
+
+# --- The process itself, and its choice -------------------------------------------------------------
+
+
+def test_without_a_driver_every_source_is_named_with_its_reason(libraries: Callable[..., None]) -> None:
+    libraries(nvml={"driver": False})
+    found = explain([GPU])
+    assert [each.source for each in found.findings] == ["gpm", "dcgm", "exporter", "nvml"]
+    assert found.chosen is None and not any(each.usable for each in found.findings)
+    assert "not gpm: NVML: Driver Not Loaded" in found.why and "no DCGM bindings in" in found.why
+    assert "no profiler.exporter is set" in found.why
+
+
+def test_gpm_comes_first_where_it_works(
+    libraries: Callable[..., None], asked: Callable[..., GpuSource]
+) -> None:
+    libraries(nvml={"gpm": True}, dcgm={"gpus": {"0": GPU}, "values": {"1002": 0.7}})
+    source = asked()
+    samples = until_some(source, Indicator.SMACT)
+    assert source.name == "gpm" and source.why.startswith("gpm: NVML's GPM counters, every 0.11 s")
+    known = next(each for each in samples if Indicator.SMACT in each.values)
+    assert known.values[Indicator.SMACT].value == 0.5 and known.period_s == 0.11
+    assert known.at_s - known.since_s > 0.1
+
+
+def test_gpm_that_may_not_be_read_gives_way_to_dcgm(
+    libraries: Callable[..., None], asked: Callable[..., GpuSource]
+) -> None:
+    says = {"gpus": {"3": GPU}, "values": {"1002": 0.7, "1004": 0.1, "252": 1000, "250": 16000}}
+    libraries(nvml={"gpm": "forbidden"}, dcgm={**says, "blanks": 2, "turns": [1004], "refuses": [1016]})
+    source = asked()
+    samples = until_some(source, Indicator.SMACT)
+    assert source.name == "dcgm" and "not gpm: NVML: Insufficient Permissions" in source.why
+    reading = next(
+        each.values[Indicator.SMACT] for each in samples if not each.values[Indicator.SMACT].missing
+    )
+    assert reading.value == 0.7 and reading.source == "dcgm" and reading.gauge
+    assert samples[0].values[Indicator.FP16A].missing, "the engine took the basic fields only"
+
+
+def test_counters_that_take_turns_are_counted_when_it_is_their_turn(
+    libraries: Callable[..., None], asked: Callable[..., GpuSource]
+) -> None:
+    libraries(nvml={}, dcgm={"gpus": {"0": GPU}, "values": {"1002": 0.7, "1004": 0.1}, "turns": [1004]})
+    source = asked(wanted=Wanted(source="dcgm"))
+    seen: list[tuple[bool, bool]] = []
+    while len(seen) < 12:
+        values = [each.values for each in until_some(source, Indicator.SMACT)]
+        seen += [(each[Indicator.SMACT].missing, each[Indicator.TENSO].missing) for each in values]
+    smact, tenso = (sum(not blank[at] for blank in seen) for at in (0, 1))
+    assert 0 < tenso < smact
+
+
+def test_dcgm_whose_values_stay_blank_gives_way_to_nvml(libraries: Callable[..., None]) -> None:
+    libraries(nvml={"nvlink": 100}, dcgm={"gpus": {"0": GPU}, "values": {}})
+    found = explain([GPU])
+    assert found.chosen is not None and found.chosen.source == "nvml"
+    assert "stay blank" in found.why and "they came with Hopper" in found.why
+
+
+def test_a_gpu_that_is_gone_does_not_cost_the_others_their_best_source(
+    libraries: Callable[..., None],
+) -> None:
+    libraries(nvml={"gpm": True, "gone": ["GPU-2"]})
+    found = explain([GPU, "GPU-2"])
+    assert found.chosen is not None and found.chosen.source == "gpm"
+    assert "1 of 2 without: NVML: Not Found" in found.chosen.why
+
+
+def test_a_source_of_all_devices_is_taken_before_a_better_one_of_some(libraries: Callable[..., None]) -> None:
+    libraries(nvml={"gpm": [GPU]}, dcgm={"gpus": {"0": GPU, "1": "GPU-2"}, "values": {"1002": 0.5}})
+    found = explain([GPU, "GPU-2"])
+    assert found.chosen is not None and found.chosen.source == "dcgm"
+    assert "not gpm: not of all devices" in found.why and "GPU-2 has no GPM counters" in found.why
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        (Wanted(source="dcgm", dcgm="10.0.0.1"), "write the path of the engine's Unix socket, or 127.0.0.1"),
+        (Wanted(source="dcgm", dcgm="127.0.0.1:7777"), "connection invalid"),
+        (Wanted(source="exporter", exporter="localhost:9400"), "write http://HOST:PORT/metrics"),
+    ],
+)
+def test_what_cannot_be_reached_is_said(libraries: Callable[..., None], wanted: Wanted, why: str) -> None:
+    libraries(nvml={}, dcgm={"gpus": {"0": GPU}})
+    found = explain([GPU], wanted)
+    assert found.chosen is None and why in found.why and len(found.findings) == 1
+
+
+def test_the_engine_is_also_found_by_its_unix_socket(libraries: Callable[..., None]) -> None:
+    says = {"gpus": {"0": GPU}, "values": {"1002": 0.5}, "listens": ["/run/dcgm.sock"]}
+    libraries(nvml={}, dcgm=says)
+    found = explain([GPU], Wanted(source="dcgm", dcgm="/run/dcgm.sock"))
+    assert found.chosen is not None and found.why == "dcgm: DCGM's host engine, every 0.1 s"
+
+
+def test_an_engine_that_hangs_does_not_take_anybody_with_it(libraries: Callable[..., None]) -> None:
+    libraries(nvml={}, dcgm={"gpus": {"0": GPU}, "hangs": True})
+    assert "no source answered within 1 s" in explain([GPU], Wanted(source="dcgm"), timeout_s=1.0).why
+
+
+def test_a_host_without_gpus_needs_no_choice() -> None:
+    assert "CPU slot" in explain([]).why

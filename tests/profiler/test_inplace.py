@@ -21,7 +21,7 @@ from cotenant.profiler.inplace import (
     duty_cycle_of,
     indicators_of,
 )
-from cotenant.profiler.sources import Indicator, Reading, Sample, SourceName, missing, summarise
+from cotenant.profiler.sources import Indicator, Reading, Sample, SourceName, Timed, missing, summarise
 
 LEAD_STEPS = 3
 """How far ahead of the job a window is agreed on."""
@@ -259,30 +259,36 @@ def sample(smact: float) -> Sample:
     return {**measured, Indicator.FP32A: missing("cpu", "no such counter")}
 
 
+def sampled(inplace: InPlace, smact: float, at_s: float) -> None:
+    """A sample of the half second before."""
+    inplace.sampled(Timed(since_s=at_s - 0.5, at_s=at_s, period_s=0.5, values=sample(smact)))
+
+
 def test_samples_count_only_where_they_lie_in_a_window_at_the_whole_batch() -> None:
     inplace = Trainer().begin(1000.0)
 
     def stretch(first: int, step: int, now_s: float, s: int = 1) -> None:
         inplace.stretch_over(first=first, step=step, s=s, memory_mib=None, is_first_rank=True, now_s=now_s)
 
-    inplace.sampled(sample(0.9), 0.5)  # Before any window.
+    sampled(inplace, 0.9, 0.5)  # Before any window.
     assert inplace.wish(0.1, accumulates=True) is not None
     inplace.agreed(Window(start=10, until=20, s=1))
     stretch(0, 10, 1.0)
-    inplace.sampled(sample(0.9), 1.0)  # Began before the window did.
-    inplace.sampled(sample(0.4), 1.5)
-    inplace.sampled(sample(0.6), 2.0)
+    sampled(inplace, 0.9, 1.0)  # Began before the window did.
+    sampled(inplace, 0.4, 1.5)
+    sampled(inplace, 0.6, 2.0)
     stretch(10, 20, 2.0)
-    inplace.sampled(sample(0.9), 2.5)
+    sampled(inplace, 0.9, 2.5)
     inplace.agreed(Window(start=30, until=40, s=2))
     stretch(20, 30, 3.0)
-    inplace.sampled(sample(0.1), 3.0)
-    inplace.sampled(sample(0.1), 3.5)  # At s = 2.
+    sampled(inplace, 0.1, 3.0)
+    sampled(inplace, 0.1, 3.5)  # At s = 2.
     profile = result(inplace)
     assert profile.indicators is not None
     assert profile.indicators.SMACT.mean == pytest.approx(0.5)
     assert profile.indicators.SMACT.variance == pytest.approx(0.01)
     assert profile.indicators.SMACT.source == "cpu"
+    assert (profile.indicators.SMACT.count, profile.indicators.SMACT.period_s) == (2, 0.5)
     assert profile.indicators.FP32A.missing, "what has no counter is missing, not 0"
     assert profile.duty_cycle == pytest.approx(0.5)
 
@@ -292,7 +298,7 @@ def test_a_job_without_the_library_is_watched_from_outside_for_t_prof() -> None:
     inplace.watch_from_outside()
     for tick in range(1, 20):
         inplace.clock(tick * 0.5, alone=True, is_training=True)
-        inplace.sampled(sample(0.5), tick * 0.5)
+        sampled(inplace, 0.5, tick * 0.5)
         assert inplace.wish(None, accumulates=False) is None
     assert inplace.is_complete
     profile = result(inplace, peak_mib=77.0)

@@ -1,0 +1,160 @@
+"""What the devices of this host do just now, read every so often for heartbeats and Prometheus.
+
+Rule: the loop never waits for a driver. GPUs are read by a process of its own that samples by itself; here
+its answers are collected when they have come. If it fails, the readings say why, and it is started again
+later, ever less often. Nothing that is read here is used for a decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from cotenant.agent.slots import LACKS, SOURCE, SlotUse
+from cotenant.controller.domain.cluster import Device
+from cotenant.controller.domain.ids import DeviceId
+from cotenant.controller.domain.indicators import TEXT_MAX, DeviceReading
+from cotenant.profiler.choice import words_of
+from cotenant.profiler.device_process import Answer, DeviceProcess, NoAnswer
+from cotenant.profiler.sources import Indicator, Timed, Wanted, Windows
+
+LOOK_S: Final = 0.02
+LOOKS_MAX: Final = 10
+"""An answer that has not come by then is collected the next time."""
+RETRY_S: Final = 30.0
+RETRY_S_MAX: Final = 600.0
+STARTING: Final = "the sources are being tried"
+
+
+class Indicators:
+    """Reads all devices of a host, again and again."""
+
+    def __init__(
+        self,
+        devices: Callable[[], Sequence[Device]],
+        memory_seen_mib: Callable[[], Mapping[DeviceId, float]],
+        post: Callable[[tuple[DeviceReading, ...]], None],
+        *,
+        wanted: Wanted,
+        every_s: float,
+        command: Sequence[str] = (),
+    ) -> None:
+        """`command` answers like `profiler.device_child`; by default it is that."""
+        self._devices = devices
+        self._memory_seen_mib = memory_seen_mib
+        self._post = post
+        self._every_s = every_s
+        self._slots = SlotUse()
+        self._gpus = Gpus(wanted, command)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            self._slots.look()
+            while True:
+                await asyncio.sleep(self._every_s)
+                self._post(await self.read())
+        finally:
+            self._gpus.close()
+
+    async def read(self) -> tuple[DeviceReading, ...]:
+        devices = self._devices()
+        self._slots.look()
+        memory_mib = self._memory_seen_mib()
+        slots = [
+            self._slot(device, memory_mib.get(device.device_id)) for device in devices if device.kind == "cpu"
+        ]
+        gpus = [device for device in devices if device.kind == "cuda" and device.state != "lost"]
+        return (*slots, *await self._gpus.read(gpus))
+
+    def _slot(self, device: Device, memory_mib: float | None) -> DeviceReading:
+        values = self._slots.values(device)
+        return DeviceReading(
+            device_id=device.device_id,
+            source=SOURCE if values else "",
+            values=values,
+            lasted_s=self._slots.lasted_s if values else None,
+            memory_used_mib=memory_mib,
+            why=LACKS if values else "its cores were not all counted",
+        )
+
+
+class Gpus:
+    """The child that reads the GPUs, started when there are some."""
+
+    def __init__(
+        self, wanted: Wanted, command: Sequence[str] = (), clock: Callable[[], float] = time.monotonic
+    ):
+        self._wanted, self._command, self._clock = wanted, list(command), clock
+        self._child: DeviceProcess | None = None
+        self._uuids: tuple[str, ...] = ()
+        self._again_s = -math.inf
+        self._retry_s = RETRY_S
+        self._problem = ""
+
+    async def read(self, devices: Sequence[Device]) -> list[DeviceReading]:
+        """One per device; those of which nothing new is known yet are left out."""
+        self._start(tuple(device.local for device in devices))
+        if self._child is None:
+            return [DeviceReading(device_id=each.device_id, why=self._problem) for each in devices]
+        answer: Answer | None = None
+        try:
+            for _ in range(LOOKS_MAX):
+                answer = self._child.ask(0.0)
+                if answer is not None:
+                    break
+                await asyncio.sleep(LOOK_S)
+        except NoAnswer as problem:
+            self._fail(str(problem), problem.was_said)
+            return [DeviceReading(device_id=each.device_id, why=self._problem) for each in devices]
+        if answer is None:
+            starting = not self._child.has_answered
+            return [DeviceReading(device_id=each.device_id, why=STARTING) for each in devices if starting]
+        self._retry_s = RETRY_S
+        readings = (reading_of(answer, at, each, self._clock()) for at, each in enumerate(devices))
+        return [reading for reading in readings if reading is not None]
+
+    def _start(self, uuids: tuple[str, ...]) -> None:
+        if uuids != self._uuids:
+            self.close()
+            self._uuids, self._again_s = uuids, -math.inf
+        if uuids and self._child is None and self._clock() >= self._again_s:
+            self._child = DeviceProcess(self._command or words_of(self._wanted, uuids))
+
+    def _fail(self, problem: str, was_said: bool) -> None:
+        self._child, self._problem = None, problem[:TEXT_MAX]
+        if not was_said and self._wanted.source == "auto":
+            self._wanted = Wanted(source="nvml")  # Whatever hung or died was not plain NVML, mostly.
+        self._again_s = self._clock() + self._retry_s
+        self._retry_s = min(2 * self._retry_s, RETRY_S_MAX)
+
+    def close(self) -> None:
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+
+def reading_of(answer: Answer, number: int, device: Device, now_s: float) -> DeviceReading | None:
+    """One device's part of an answer; None if it says nothing new of it."""
+    windows = Windows()
+    for since_s, at_s, period_s, devices in answer.samples:
+        if number < len(devices) and at_s > since_s:
+            readings = {name: answer.reading(number, devices[number], name) for name in Indicator}
+            windows.add(Timed(since_s=since_s, at_s=at_s, period_s=period_s, values=readings))
+    values = {name.value: each.mean for name, each in windows.summaries().items() if each.count}
+    memory = answer.memory[number] if number < len(answer.memory) else None
+    problem = answer.problems[number] if number < len(answer.problems) else ""
+    if not values and not problem and answer.source == "exporter":
+        return None  # It has not collected since the last time: what was sent then still stands, and ages.
+    return DeviceReading(
+        device_id=device.device_id,
+        source=answer.source if values else "",
+        values={name: value for name, value in values.items() if value >= 0.0},
+        lasted_s=answer.samples[-1][1] - answer.samples[0][0] if values else None,
+        memory_used_mib=memory[0] if memory is not None else None,
+        age_s=max(0.0, now_s - answer.samples[-1][1]) if answer.samples else 0.0,
+        why=(problem or answer.why)[:TEXT_MAX],
+    )

@@ -1,0 +1,161 @@
+"""How what a device does just now is shown: columns for `top`, an object for JSON.
+
+Rule: what was not measured is `-` (null in JSON), never 0, and every value says where it came from and how
+old it is. Values that are older than a few periods are dimmed: they may have changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from cotenant.controller.cli import screen
+from cotenant.controller.cli.screen import GAP, NONE, Column, duration, size
+from cotenant.controller.domain.cluster import Device
+from cotenant.controller.domain.indicators import INDICATOR_NAMES, DeviceReading
+from cotenant.controller.wire.clients import JobView, NodeView
+
+STALE_S_MIN: Final = 5.0
+STALE_PERIODS: Final = 3.0
+JOBS_WIDTH: Final = 46
+JOBS_WIDTH_NARROW: Final = 24
+NARROW: Final = 100
+"""Two jobs with their progress, or one on a narrow screen; more columns are shown only beside that much."""
+_SHARES: Final = ("SMACT", "DRAMA", "TENSO", "GRACT", "SMOCC", "FP32A", "FP16A")
+_RATES: Final = ("PCITX", "PCIRX", "NVLTX", "NVLRX", "NETTX", "NETRX")
+
+
+class Row(NamedTuple):
+    """One device, its jobs and its newest reading."""
+
+    device: Device
+    jobs: tuple[JobView, ...]
+    planned_mib: int
+    reading: DeviceReading | None
+
+    def value(self, name: str) -> float | None:
+        return self.reading.values.get(name) if self.reading is not None else None
+
+    @property
+    def is_stale(self) -> bool:
+        reading = self.reading
+        limit_s = max(STALE_S_MIN, STALE_PERIODS * (reading.lasted_s or 0.0)) if reading is not None else 0.0
+        return reading is not None and reading.age_s > limit_s
+
+
+def rows_of(nodes: Sequence[NodeView], jobs: Sequence[JobView]) -> list[Row]:
+    by_id = {job.job_id: job for job in jobs}
+    return [
+        Row(
+            device,
+            tuple(by_id[each] for each in node.tenants.get(device.device_id, ()) if each in by_id),
+            node.planned_mib.get(device.device_id, 0),
+            node.readings.get(device.device_id),
+        )
+        for node in nodes
+        for device in node.report.devices
+    ]
+
+
+def reading_json(reading: DeviceReading | None) -> dict[str, Any] | None:
+    """None where nothing was ever read."""
+    if reading is None:
+        return None
+    return {
+        "source": reading.source or None,
+        "age_s": reading.age_s,
+        "lasted_s": reading.lasted_s,
+        "memory_used_mib": reading.memory_used_mib,
+        "values": {name: reading.values.get(name) for name in INDICATOR_NAMES},
+        "note": reading.why,
+    }
+
+
+# --- Columns ----------------------------------------------------------------------------------------
+
+
+def _share(value: float | None) -> str:
+    return NONE if value is None else f"{100 * value:.0f}%"
+
+
+def _rate(value: float | None) -> str:
+    if value is None:
+        return NONE
+    for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= factor:
+            return f"{value / factor:.1f}{unit}"
+    return f"{value:.0f}"
+
+
+def _cores(value: float | None) -> str:
+    return NONE if value is None else f"{value:.1f}"
+
+
+def _measured(name: str, text: Callable[[float | None], str], rank: int) -> Column:
+    return Column(
+        name,
+        lambda row: text(row.value(name)),
+        rank=rank,
+        right=True,
+        colour=lambda row: "dim" if row.is_stale else "",
+    )
+
+
+def _memory(row: Row) -> str:
+    used = row.reading.memory_used_mib if row.reading is not None else None
+    return f"{size(used)}/{size(row.device.memory_mib)}"
+
+
+def _age(row: Row) -> str:
+    return duration(row.reading.age_s if row.reading is not None else None)
+
+
+def _tenant(job: JobView) -> str:
+    left = f" {duration(job.remaining_s)} left" if job.remaining_s is not None else ""
+    progress = f" {100 * job.step // job.iterations}%" if job.iterations else f" step {job.step}"
+    return f"{job.job_id} {screen.cut(job.name, 12)}{progress}{left}"
+
+
+def _jobs(row: Row) -> str:
+    return "  +  ".join(_tenant(job) for job in row.jobs) or row.device.note or "free"
+
+
+_DEVICE: Final = Column("DEVICE", lambda r: r.device.device_id, limit=28)
+_LAST: Final = Column("JOBS", _jobs)
+COLUMNS: Final = (
+    _DEVICE,
+    Column("TYPE", lambda r: r.device.type, rank=5, limit=20),
+    _measured("SMACT", _share, 0),
+    _measured("DRAMA", _share, 1),
+    _measured("TENSO", _share, 1),
+    _measured("GRACT", _share, 8),
+    _measured("SMOCC", _share, 9),
+    _measured("CPU", _cores, 2),
+    Column("MEMORY", _memory, rank=1, right=True, colour=lambda r: "dim" if r.is_stale else ""),
+    Column("PLANNED", lambda r: size(r.planned_mib), rank=6, right=True),
+    Column("SOURCE", lambda r: r.reading.source if r.reading is not None else "", rank=4),
+    Column("AGE", _age, rank=3, right=True, colour=lambda r: "yellow" if r.is_stale else ""),
+    _LAST,
+)
+"""On a screen, as many of them as fit."""
+WIDE_COLUMNS: Final = (
+    *COLUMNS[:2],
+    *(_measured(name, _share, 0) for name in _SHARES),
+    *(_measured(name, _rate, 0) for name in _RATES[:4]),
+    *COLUMNS[7:],
+    Column("NOTE", lambda r: r.reading.why if r.reading is not None else "nothing was read yet"),
+)
+
+
+def columns_for(rows: Sequence[Row], width: int) -> tuple[Column, ...]:
+    """What fits beside the jobs; columns in which no device has a value go first."""
+    kept = list(COLUMNS)
+    widths = {each.title: max(map(len, (each.title, *(each.text(r) for r in rows)))) for each in kept}
+    idle = {each.title for each in kept if each.rank and all(each.text(r) in ("", NONE, "0s") for r in rows)}
+    while True:
+        last = min(widths["JOBS"], JOBS_WIDTH if width >= NARROW else JOBS_WIDTH_NARROW)
+        needed = last + sum(min(widths[c.title], c.limit or 99) + len(GAP) for c in kept if c is not _LAST)
+        spare = [each for each in kept if each.rank]
+        if needed <= width or not spare:
+            return tuple(kept)
+        kept.remove(max(spare, key=lambda each: (each.title in idle, each.rank)))

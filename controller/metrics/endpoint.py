@@ -1,0 +1,213 @@
+"""Answers Prometheus at /metrics, from threads of its own.
+
+Rule: the loop that owns the state is never waited for and never waits. A scrape asks it for a fresh sheet and
+takes the last one if it does not come in time. Everything is bounded: how many scrapes at a time, how long
+one may take, how often the loop is asked. prometheus_client is loaded here and nowhere else, and only when
+it is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as NotInTime
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from cotenant.controller.metrics.listening import Address, MetricsProblem, parse
+from cotenant.controller.metrics.sheet import Sheet
+
+AT_ONCE_MAX: Final = 8
+REQUEST_S_MAX: Final = 10.0
+FRESH_S_MAX: Final = 1.0
+FRESH_SPACING_S: Final = 0.2
+PATH: Final = "/metrics"
+
+log = logging.getLogger("cotenant.metrics")
+
+
+class Sheets:
+    """The newest sheet, made by the loop when a scrape asks for it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[[], Sheet]) -> None:
+        """`make` is called by the loop."""
+        self._loop, self._make = loop, make
+        self._lock = threading.Lock()
+        self._last: Sheet | None = None
+        self._asked: Future[None] | None = None
+        self._made_s = -FRESH_SPACING_S
+
+    def newest(self) -> Sheet | None:
+        """From any thread but the loop's. None: there never was one."""
+        with self._lock:
+            if time.monotonic() - self._made_s < FRESH_SPACING_S:
+                return self._last
+            if self._asked is None:
+                self._asked = Future()
+                with suppress(RuntimeError):  # The loop is closed: the process is ending.
+                    self._loop.call_soon_threadsafe(self._answer, self._asked)
+            asked = self._asked
+        with suppress(NotInTime, CancelledError):
+            asked.result(FRESH_S_MAX)
+        with self._lock:
+            return self._last
+
+    def _answer(self, asked: Future[None]) -> None:
+        """On the loop. A mistake in here costs a scrape, not the process."""
+        sheet = self._last
+        try:
+            sheet = self._make()
+        except Exception:
+            log.exception("the metrics could not be put together")
+        with self._lock:
+            self._last, self._asked, self._made_s = sheet, None, time.monotonic()
+        asked.set_result(None)
+
+
+class Endpoint:
+    """One listening socket and its threads."""
+
+    def __init__(self, text: str, key: str) -> None:
+        """Listens; nobody is answered before `serve`.
+
+        Raises:
+            MetricsProblem: a bad or taken address, or prometheus-client is missing.
+        """
+        address = parse(text, key)
+        try:
+            import prometheus_client.core
+            import prometheus_client.exposition
+        except ImportError:
+            raise MetricsProblem(
+                f"{key} is set, but the Python package prometheus-client is not installed: "
+                "pip install 'cotenant[metrics]', or leave the setting out"
+            ) from None
+        self._prometheus: Any = prometheus_client
+        try:
+            self._server = _Server(address)
+        except OSError as error:
+            raise MetricsProblem(
+                f"{key} = {text!r}: cannot listen on {address}: {error.strerror or error}; take another "
+                "port, or an address of this machine"
+            ) from None
+        self.address = Address(address.host, self._server.server_address[1])
+        self._thread: threading.Thread | None = None
+
+    @property
+    def warning(self) -> str:
+        """What an operator should know; empty if nothing."""
+        if self.address.is_loopback:
+            return ""
+        return f"metrics at http://{self.address}{PATH} can be read by whoever reaches that address"
+
+    def serve(self, newest: Callable[[], Sheet | None]) -> None:
+        """From now on; `newest` is called by the answering threads."""
+        registry = self._prometheus.CollectorRegistry(auto_describe=False)
+        registry.register(_Collector(newest, self._prometheus.core))
+        self._prometheus.ProcessCollector(registry=registry)
+        self._server.text = lambda accept: _text(self._prometheus, registry, accept)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._server.shutdown()
+            self._thread.join(FRESH_S_MAX)
+        self._server.server_close()
+
+
+def opened(text: str, key: str) -> Endpoint | None:
+    """None where the setting is empty. Raises MetricsProblem."""
+    return Endpoint(text, key) if text else None
+
+
+# --- HTTP -------------------------------------------------------------------------------------------
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: Address) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        self.room = threading.BoundedSemaphore(AT_ONCE_MAX)
+        self.text: Callable[[str], tuple[bytes, str]] = lambda accept: (b"", "text/plain")
+        super().__init__((address.host, address.port), _Handler)
+
+    def server_bind(self) -> None:
+        """Without HTTPServer's look-up of a name, which can take long and is not used."""
+        socketserver.TCPServer.server_bind(self)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A peer that goes away is no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = REQUEST_S_MAX
+    server: _Server
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != PATH:
+            self._say(404, f"metrics are at {PATH}\n".encode(), "text/plain; charset=utf-8")
+            return
+        if not self.server.room.acquire(blocking=False):
+            self._say(503, b"too many scrapes at a time\n", "text/plain; charset=utf-8")
+            return
+        try:
+            body, kind = self.server.text(self.headers.get("Accept", ""))
+        finally:
+            self.server.room.release()
+        self._say(200, body, kind)
+
+    def _say(self, code: int, body: bytes, kind: str) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Scrapes are no news."""
+
+
+def _text(prometheus: Any, registry: Any, accept: str) -> tuple[bytes, str]:
+    encoder, kind = prometheus.exposition.choose_encoder(accept)
+    return encoder(registry), kind
+
+
+class _Collector:
+    """From a sheet to prometheus_client's own values."""
+
+    def __init__(self, newest: Callable[[], Sheet | None], core: Any) -> None:
+        self._newest, self._core = newest, core
+
+    def describe(self) -> list[Any]:
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        sheet = self._newest()
+        if sheet is None:
+            return
+        families = {"gauge": self._core.GaugeMetricFamily, "counter": self._core.CounterMetricFamily}
+        for name, series in sheet.values.items():
+            metric = sheet.metrics[name]
+            family = families[metric.kind](name, metric.help, labels=metric.labels)
+            for labels, value in series.items():
+                family.add_metric(labels, value)
+            yield family
+        for name, histogram in sheet.histograms.items():
+            found = self._core.HistogramMetricFamily(name, sheet.metrics[name].help, labels=())
+            buckets = [(_bound(bound), float(count)) for bound, count in histogram.cumulative()]
+            found.add_metric((), buckets, histogram.total)
+            yield found
+
+
+def _bound(bound: float) -> str:
+    return "+Inf" if bound == float("inf") else repr(float(bound))

@@ -1,0 +1,194 @@
+"""Counters of NVIDIA GPUs from DCGM's host engine, by NVIDIA's own Python bindings.
+
+Rule: the engine samples, we ask. A value counts once, by the time the engine gave it: before Hopper not all
+counters can be measured at a time, so they take turns, with blanks before their first one. Fields are
+addressed by number, because their names differ between versions. The engine is reached by its Unix socket or
+on this machine's loopback only, and is never started inside our own process: it would be a second one.
+
+Other clients of the engine may have asked for another period; the engine serves the shortest.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from cotenant.profiler.counters import Memory, Taken, Unsupported, Values
+from cotenant.profiler.sources import Indicator, SourceName
+from cotenant.profiler.window import Fresh
+
+BINDINGS: Final = "/usr/share/datacenter-gpu-manager-4/bindings/python3"
+"""Where NVIDIA's package puts them; they are in no package index."""
+BINDINGS_ENV: Final = "COTENANT_DCGM_BINDINGS"
+LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]", "::1")
+CONNECT_MS_MAX: Final = 2000
+PERIOD_S: Final = 0.1
+KEPT_S: Final = 10.0
+FIELDS: Final[dict[Indicator, int]] = {
+    Indicator.GRACT: 1001,
+    Indicator.SMACT: 1002,
+    Indicator.SMOCC: 1003,
+    Indicator.TENSO: 1004,
+    Indicator.DRAMA: 1005,
+    Indicator.PCITX: 1009,
+    Indicator.PCIRX: 1010,
+    Indicator.NVLTX: 1011,
+    Indicator.NVLRX: 1012,
+    Indicator.FP64A: 1006,
+    Indicator.FP32A: 1007,
+    Indicator.FP16A: 1008,
+    Indicator.INTA: 1016,
+}
+"""DCGM's number. Shares of 1, and bytes per second."""
+BASIC: Final = 9
+"""So many of them are asked for where the engine does not take them all."""
+MEMORY_TOTAL: Final = 250
+MEMORY_USED: Final = 252
+"""MiB."""
+
+
+class Dcgm:
+    """Some devices, as the host engine of this machine sees them."""
+
+    name: SourceName = "dcgm"
+    period_s = PERIOD_S
+    offers = tuple(FIELDS)
+    gauges = frozenset(FIELDS)
+    lacks = "DCGM has no such value of this GPU"
+
+    def __init__(
+        self, pydcgm: Any, address: str, uuids: Sequence[str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`address` is a path, or a host on the loopback with or without a port.
+
+        Raises Unsupported.
+        """
+        self._clock = clock
+        self._errors = (pydcgm.dcgm_structs.DCGMError, pydcgm.DcgmException, OSError)
+        self._at_s = -math.inf
+        self._problems = [""] * len(uuids)
+        self._fresh = [{name: Fresh() for name in FIELDS} for _ in uuids]
+        try:
+            self._handle = pydcgm.DcgmHandle(**connection(address), timeoutMs=CONNECT_MS_MAX)
+            system = self._handle.GetSystem()
+            self._gpus = _numbers(system, uuids)
+            mark = f"cotenant-{os.getpid()}"
+            self._group = system.GetGroupWithGpuIds(mark, [gpu for gpu in self._gpus if gpu is not None])
+            self._counters = self._watch(pydcgm, mark, list(FIELDS.values()))
+            self._memory = pydcgm.DcgmFieldGroup(
+                self._handle, name=f"{mark}-memory", fieldIds=[MEMORY_TOTAL, MEMORY_USED]
+            )
+            self._group.samples.WatchFields(self._memory, 1_000_000, KEPT_S, 0)
+            system.UpdateAllFields(True)
+        except self._errors as error:
+            raise Unsupported(f"DCGM at {address}: {in_words(error)}") from None
+
+    def _watch(self, pydcgm: Any, mark: str, fields: list[int]) -> Any:
+        """Some engines refuse a group with a field that a GPU lacks: then the basic ones alone."""
+        try:
+            group = pydcgm.DcgmFieldGroup(self._handle, name=f"{mark}-{len(fields)}", fieldIds=fields)
+            self._group.samples.WatchFields(group, int(PERIOD_S * 1e6), KEPT_S, 0)
+        except self._errors:
+            if len(fields) <= BASIC:
+                raise
+            return self._watch(pydcgm, mark, fields[:BASIC])
+        return group
+
+    def read(self) -> Taken | None:
+        """Raises Unsupported: the engine does not answer."""
+        before_s, self._at_s = self._at_s, self._clock()
+        devices = [self._new_of(number, known) for number, known in enumerate(self._latest(self._counters))]
+        if math.isinf(before_s):
+            return None
+        return Taken(before_s, self._at_s, PERIOD_S, devices)
+
+    def _new_of(self, number: int, known: Any) -> Values:
+        """What the engine measured since the last time."""
+        found: Values = {}
+        for name, field in FIELDS.items():
+            newest = _newest(known, field)
+            value = float(newest.value) if newest is not None and not newest.isBlank else math.nan
+            stamp = newest.ts / 1e6 if newest is not None else 0.0
+            found[name] = self._fresh[number][name].take(value, stamp)
+        return found
+
+    def _latest(self, group: Any) -> list[Any]:
+        """Per device: its values by field number."""
+        try:
+            known = self._group.samples.GetLatest(group).values
+        except self._errors as error:
+            raise Unsupported(f"DCGM: {in_words(error)}") from None
+        self._problems = ["" if gpu in known else "DCGM knows nothing of this GPU" for gpu in self._gpus]
+        return [known.get(gpu, {}) for gpu in self._gpus]
+
+    def memory(self) -> list[Memory | None]:
+        found: list[Memory | None] = []
+        for known in self._latest(self._memory):
+            used, total = _newest(known, MEMORY_USED), _newest(known, MEMORY_TOTAL)
+            good = used is not None and total is not None and not (used.isBlank or total.isBlank)
+            found.append(Memory(float(used.value), float(total.value)) if good else None)
+        return found
+
+    def problems(self) -> list[str]:
+        return self._problems
+
+    def close(self) -> None:
+        self._handle.Shutdown()
+
+
+def bindings() -> Any:
+    """NVIDIA's `pydcgm`.
+
+    Raises:
+        Unsupported: it is not on this machine, or cannot be used.
+    """
+    folder = os.environ.get(BINDINGS_ENV) or BINDINGS
+    if not Path(folder, "pydcgm.py").is_file() and not Path(folder, "pydcgm").is_dir():
+        raise Unsupported(f"no DCGM bindings in {folder}: install datacenter-gpu-manager-4-core")
+    sys.path.append(folder)
+    try:
+        import pydcgm
+    except (ImportError, OSError, AttributeError, SyntaxError) as error:
+        raise Unsupported(f"the DCGM bindings in {folder} cannot be loaded: {in_words(error)}") from None
+    return pydcgm
+
+
+def connection(address: str) -> dict[str, str]:
+    """How pydcgm is told where the engine is.
+
+    Raises:
+        Unsupported: an address that is not on this machine.
+    """
+    if address.startswith("/"):
+        return {"unixSocketPath": address}
+    host = address.rpartition(":")[0] if address.count(":") == 1 or "]:" in address else address
+    if host not in LOOPBACK:
+        raise Unsupported(
+            f"profiler.dcgm = {address!r}: write the path of the engine's Unix socket, or 127.0.0.1[:PORT]"
+        )
+    return {"ipAddress": address}
+
+
+def _numbers(system: Any, uuids: Sequence[str]) -> list[int | None]:
+    """DCGM's own numbers of the devices; None for one that it does not support. Raises Unsupported: none."""
+    by_uuid = {}
+    for gpu in system.discovery.GetAllSupportedGpuIds():
+        uuid = system.discovery.GetGpuAttributes(gpu).identifiers.uuid
+        by_uuid[uuid.decode() if isinstance(uuid, bytes) else str(uuid)] = int(gpu)
+    if not set(uuids) & set(by_uuid):
+        raise Unsupported(f"DCGM does not support {', '.join(uuids)}")
+    return [by_uuid.get(uuid) for uuid in uuids]
+
+
+def _newest(known: Any, field: int) -> Any:
+    series = known.get(field)
+    return series[-1] if series is not None and len(series) else None
+
+
+def in_words(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]

@@ -1,0 +1,237 @@
+"""The process that reads GPU counters: `python -m cotenant.profiler.device_child [--source=...] UUID...`.
+
+Rule: a process of its own. A driver or a host engine that hangs takes whoever asks it with it, and that must
+be neither a supervisor nor an agent. It samples on its own clock and keeps a bounded backlog. Each line on
+standard input asks for all since the line before; each answer is one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import select
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, get_args
+
+import msgspec
+
+from cotenant.profiler.choice import ORDER, Explanation, Finding
+from cotenant.profiler.counters import Counters, Taken, Unsupported
+from cotenant.profiler.gpm import PERIOD_S as GPM_PERIOD_S
+from cotenant.profiler.sources import Wanted, Wish
+
+BACKLOG_MAX: Final = 200
+"""Samples that nobody asked for; older ones are lost, and said to be."""
+BLANK_S_MAX: Final = 2.0
+"""How long DCGM may take to show a first value."""
+FAILURES_MAX: Final = 5
+"""Reads in a row that failed, before the source is given up."""
+
+
+# --- Choosing --------------------------------------------------------------------------------------
+
+
+def opened(source: Wish, wanted: Wanted, uuids: Sequence[str]) -> Counters:
+    """A source that has shown a value. Raises Unsupported."""
+    match source:
+        case "gpm":
+            from cotenant.profiler.gpm import Gpm
+
+            return shown(Gpm(nvml(), uuids), 3 * GPM_PERIOD_S, "GPM answers, but without values")
+        case "dcgm":
+            from cotenant.profiler.dcgm import Dcgm, bindings
+
+            blank = (
+                "DCGM answers, but its profiling values stay blank: they need a data-centre GPU, root or "
+                "NVreg_RestrictProfilingToAdminUsers=0, and that nobody has paused profiling"
+            )
+            return shown(Dcgm(bindings(), wanted.dcgm, uuids), BLANK_S_MAX, blank)
+        case "exporter":
+            from cotenant.profiler.exporter import Exporter
+
+            if not wanted.exporter:
+                raise Unsupported("no profiler.exporter is set")
+            exporter = Exporter(wanted.exporter, uuids)
+            exporter.read()
+            if not exporter.shows_counters:
+                raise Unsupported(f"{wanted.exporter} shows no DCGM_FI_PROF_ metrics: add them to its list")
+            return exporter
+        case _:
+            from cotenant.profiler.nvml import Nvml
+
+            counters = Nvml(nvml(), uuids)
+            counters.read()
+            return counters
+
+
+def nvml() -> Any:
+    """Raises Unsupported."""
+    try:
+        import pynvml
+    except ImportError:
+        raise Unsupported("the Python package nvidia-ml-py is not installed") from None
+    return pynvml
+
+
+def shown(counters: Counters, patience_s: float, otherwise: str) -> Counters:
+    """The counters, once they have shown a value. Raises Unsupported: they show none."""
+    until_s = time.monotonic() + patience_s
+    while time.monotonic() < until_s:
+        taken = counters.read()
+        if taken is not None and any(not math.isnan(v) for each in taken.devices for v in each.values()):
+            return counters
+        time.sleep(counters.period_s)
+    with contextlib.suppress(Exception):
+        counters.close()
+    raise Unsupported(otherwise)
+
+
+ABOUT: Final[dict[str, str]] = {
+    "gpm": "NVML's GPM counters, every {period:g} s",
+    "dcgm": "DCGM's host engine, every {period:g} s",
+    "exporter": "a dcgm-exporter, as often as it collects",
+    "nvml": "plain NVML, every {period:g} s: no SMACT, SMOCC, TENSO or pipes",
+}
+
+
+def choose(wanted: Wanted, uuids: Sequence[str]) -> tuple[Counters | None, Explanation]:
+    """The first that works for all devices, else the first that works for most; and how each one did."""
+    findings: list[Finding] = []
+    best: Counters | None = None
+    for source in ORDER if wanted.source == "auto" else (wanted.source,):
+        try:
+            counters = opened(source, wanted, uuids)
+        except Unsupported as why:
+            findings.append(Finding(source=source, usable=False, why=str(why)[:300]))
+            continue
+        lacking = [problem for problem in counters.problems() if problem]
+        if best is None or len(lacking) < sum(map(bool, best.problems())):
+            if best is not None:
+                findings = [_passed_over(each) if each.usable else each for each in findings]
+                best.close()
+            best = counters
+            about = ABOUT[source].format(period=counters.period_s)
+            some = f"; {len(lacking)} of {len(uuids)} without: {lacking[0]}" if lacking else ""
+            findings.append(Finding(source=source, usable=True, why=(about + some)[:300]))
+        else:
+            findings.append(Finding(source=source, usable=False, why="not of more devices"))
+            counters.close()
+        if not lacking:
+            break
+    return best, Explanation(findings=tuple(findings))
+
+
+def _passed_over(found: Finding) -> Finding:
+    return Finding(source=found.source, usable=False, why=f"not of all devices ({found.why})"[:300])
+
+
+# --- Serving ---------------------------------------------------------------------------------------
+
+
+class Reader:
+    """Samples on time, and remembers for whoever asks."""
+
+    def __init__(self, counters: Counters, why: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._counters = counters
+        self._why = why
+        self._clock = clock
+        self._backlog: deque[Taken] = deque(maxlen=BACKLOG_MAX)
+        self._due_s = clock()
+        self._lost = 0
+        self._failures = 0
+
+    @property
+    def wait_s(self) -> float:
+        return max(0.0, self._due_s - self._clock())
+
+    def tick(self) -> None:
+        """Take the sample that is due. Raises Unsupported: the source has failed too often."""
+        now_s = self._clock()
+        if now_s < self._due_s:
+            return
+        # A time that was missed is not made up for: the next sample says how long it took.
+        self._due_s = max(self._due_s + self._counters.period_s, now_s + 0.95 * self._counters.period_s)
+        try:
+            taken = self._counters.read()
+        except Unsupported:
+            self._failures += 1
+            if self._failures >= FAILURES_MAX:
+                raise
+            return
+        self._failures = 0
+        if taken is not None:
+            self._lost += len(self._backlog) == BACKLOG_MAX
+            self._backlog.append(taken)
+
+    def answer(self) -> str:
+        """One line: all samples since the last one."""
+        said = {
+            "source": self._counters.name,
+            "why": self._why,
+            "lacks": self._counters.lacks,
+            "offers": [name.value for name in self._counters.offers],
+            "gauges": sorted(name.value for name in self._counters.gauges),
+            "samples": [_plain(taken) for taken in self._backlog],
+            "memory": [list(each) if each is not None else None for each in self._counters.memory()],
+            "problems": self._counters.problems(),
+            "lost": self._lost,
+        }
+        self._backlog.clear()
+        self._lost = 0
+        return json.dumps(said, allow_nan=False)
+
+
+def _plain(taken: Taken) -> list[Any]:
+    devices = [
+        {name.value: value for name, value in each.items() if math.isfinite(value)} for each in taken.devices
+    ]
+    return [taken.since_s, taken.at_s, taken.period_s, devices]
+
+
+def serve(reader: Reader) -> None:
+    """Until standard input ends. Raises Unsupported."""
+    asked = sys.stdin.fileno()
+    while True:
+        if select.select([asked], [], [], reader.wait_s)[0]:
+            lines = os.read(asked, 4096)
+            if not lines:
+                return
+            for _ in range(lines.count(b"\n")):
+                print(reader.answer(), flush=True)
+        reader.tick()
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    known = argparse.ArgumentParser(prog="device_child", description=(__doc__ or "").splitlines()[0])
+    known.add_argument("--source", choices=get_args(Wish), default="auto")
+    known.add_argument("--dcgm", default=Wanted().dcgm)
+    known.add_argument("--exporter", default="")
+    known.add_argument("--explain", action="store_true")
+    known.add_argument("uuids", nargs="+")
+    flags = known.parse_args(words)
+    wanted = Wanted(source=flags.source, dcgm=flags.dcgm, exporter=flags.exporter)
+    # Foreign libraries may print; standard output is for answers.
+    with contextlib.redirect_stdout(sys.stderr):
+        counters, explanation = choose(wanted, flags.uuids)
+    if flags.explain:
+        print(msgspec.json.encode(explanation).decode(), flush=True)
+        return 0
+    try:
+        if counters is None:
+            raise Unsupported(explanation.why)
+        serve(Reader(counters, explanation.why))
+        counters.close()
+    except Unsupported as problem:
+        print(json.dumps({"problem": str(problem)}), flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

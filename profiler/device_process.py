@@ -1,0 +1,165 @@
+"""The asking side of `device_child.py`: one question, one line, never more waiting than was allowed.
+
+Rule: a process that stays silent for too long, ends, or says what makes no sense is left behind with the
+reason, and never asked again by this object. Nobody waits for one that hangs in the driver to end.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from cotenant.profiler.sources import Indicator, Reading, SourceName, missing
+from cotenant.profiler.window import NOTHING_NEW
+
+START_S_MAX: Final = 20.0
+"""For the first answer: the driver is loaded, sources are tried."""
+ANSWER_S_MAX: Final = 5.0
+ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
+READ_BYTES: Final = 256 * 1024
+REASON_CHARS: Final = 300
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What `device_child.Reader.answer` says."""
+
+    source: SourceName
+    why: str
+    lacks: str
+    offers: frozenset[str]
+    gauges: frozenset[str]
+    samples: tuple[tuple[float, float, float, tuple[dict[str, float], ...]], ...]
+    """Since, at (monotonic clock), period, and per device what it has values of."""
+    memory: tuple[tuple[float, float] | None, ...]
+    """Per device: MiB used, MiB in all."""
+    problems: tuple[str, ...]
+    lost: int
+
+    def reading(self, device: int, known: dict[str, float], name: Indicator) -> Reading:
+        """One indicator of one device in one sample."""
+        if name.value in known:
+            return Reading(value=known[name.value], source=self.source, gauge=name.value in self.gauges)
+        if name.value not in self.offers:
+            return missing(self.source, self.lacks)
+        return missing(self.source, self.problems[device] or NOTHING_NEW)
+
+
+class NoAnswer(Exception):
+    """Why there will be none."""
+
+    was_said = False
+    """The process said so itself; else it hung, died or made no sense, and another source may do better."""
+
+
+class DeviceProcess:
+    """One child, and what is on its way from it."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._problem = ""
+        self._partial = b""
+        self._started_s = self._asked_s = time.monotonic()
+        self._is_asked = False
+        self.has_answered = False
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._process = subprocess.Popen(
+                list(words),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+            )
+        except OSError as error:
+            self._problem = f"cannot start {words[0]}: {error.strerror}"
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child; None: it is gone."""
+        return self._process.pid if self._process is not None else None
+
+    def ask(self, wait_s: float) -> Answer | None:
+        """What happened since the last answer; None: not yet, ask again later.
+
+        Raises:
+            NoAnswer: and there never will be one.
+        """
+        if self._problem:
+            raise NoAnswer(self._problem)
+        try:
+            line = self._line(wait_s)
+            return None if line is None else self._understood(line)
+        except NoAnswer as problem:
+            self.close(str(problem))
+            raise
+
+    def _line(self, wait_s: float) -> bytes | None:
+        """The next whole line; a pipe may hand it over in pieces. Raises NoAnswer."""
+        process = self._process
+        assert process is not None and process.stdin is not None and process.stdout is not None
+        if not self._is_asked:
+            self._is_asked, self._asked_s = True, time.monotonic()
+            with suppress(OSError):  # It may have ended; then its last word says why.
+                process.stdin.write(b"\n")
+        until_s = time.monotonic() + wait_s
+        while b"\n" not in self._partial:
+            left_s = max(0.0, until_s - time.monotonic())
+            if not select.select([process.stdout], [], [], left_s)[0]:
+                self._check_patience()
+                return None
+            more = os.read(process.stdout.fileno(), READ_BYTES)
+            if not more:
+                raise NoAnswer("the process that asks the driver has ended")
+            self._partial += more
+            if len(self._partial) > ANSWER_BYTES_MAX:
+                raise NoAnswer("the process that asks the driver says something that makes no sense")
+        line, _, self._partial = self._partial.partition(b"\n")
+        self._is_asked = False
+        return line
+
+    def _check_patience(self) -> None:
+        since_s, limit_s = (
+            (self._asked_s, ANSWER_S_MAX) if self.has_answered else (self._started_s, START_S_MAX)
+        )
+        if time.monotonic() - since_s >= limit_s:
+            raise NoAnswer(f"the driver did not answer within {limit_s:g} s")
+
+    def _understood(self, line: bytes) -> Answer:
+        """Raises NoAnswer."""
+        with suppress(msgspec.DecodeError):
+            said = NoAnswer(msgspec.json.decode(line, type=Trouble).problem[:REASON_CHARS])
+            said.was_said = True
+            raise said
+        try:
+            answer = msgspec.json.decode(line, type=Answer)
+        except msgspec.DecodeError:
+            raise NoAnswer("the process that asks the driver says something that makes no sense") from None
+        self.has_answered = True
+        return answer
+
+    def close(self, why: str = "the source is closed") -> None:
+        """End the process; one that hangs in the driver is not waited for."""
+        self._problem = self._problem or why
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(OSError):
+            process.kill()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)
+
+
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+    """The child's last word."""
+
+    problem: str

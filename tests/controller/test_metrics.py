@@ -1,0 +1,382 @@
+"""What Prometheus reads: addresses, sheets, and a real endpoint that is scraped over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cotenant.controller.core import DECISION_BOUNDS_S
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.metrics import cluster
+from cotenant.controller.metrics import endpoint as endpoint_module
+from cotenant.controller.metrics.cluster import ClusterMetrics, Facts
+from cotenant.controller.metrics.endpoint import Endpoint, Sheets, opened
+from cotenant.controller.metrics.listening import Address, MetricsProblem, parse
+from cotenant.controller.metrics.sheet import Histogram, Sheet
+from cotenant.controller.metrics.table import AGENT, CONTROLLER, Metric, markdown
+from cotenant.controller.wire import clients
+from tests.controller.building import Desk, profile
+from tests.controller.station import Station, job, run_one
+
+ROOT = Path(__file__).resolve().parents[2]
+EVERYTHING = (*CONTROLLER, *AGENT)
+prometheus_client = pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
+
+
+# --- Addresses --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("9741", Address("127.0.0.1", 9741)),
+        ("0.0.0.0:9741", Address("0.0.0.0", 9741)),
+        ("head.example:1", Address("head.example", 1)),
+        ("[::1]:9741", Address("::1", 9741)),
+    ],
+)
+def test_a_port_alone_is_loopback_and_others_say_so(text: str, address: Address) -> None:
+    assert parse(text, "metrics.agent_listen") == address
+    assert address.is_loopback == (address.host in ("127.0.0.1", "::1"))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "host:", ":9741", "::1:9741", "1.2.3.4.5:1", "h:99999", "http://h:1", "h:-1"]
+)
+def test_a_bad_address_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(MetricsProblem, match=r"metrics\.agent_listen = .*write PORT") as problem:
+        parse(text, "metrics.agent_listen")
+    assert "\n" not in str(problem.value)
+
+
+def test_one_that_is_taken_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(MetricsProblem, match=rf"cannot listen on 127\.0\.0\.1:{port}: .*in use"):
+            opened(str(port), "metrics.controller_listen")
+
+
+def test_nothing_is_opened_unless_told() -> None:
+    assert opened("", "metrics.agent_listen") is None
+
+
+def test_without_the_library_the_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(MetricsProblem, match=r"pip install 'cotenant\[metrics\]'"):
+        opened("0", "metrics.agent_listen")
+
+
+# --- Sheets -----------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(0, 10), max_size=50))
+def test_a_histogram_counts_each_value_in_every_bucket_above_it(values: list[float]) -> None:
+    histogram = Histogram((0.5, 1.0, 5.0))
+    for value in values:
+        histogram.observe(value)
+    counts = dict(histogram.cumulative())
+    assert counts == {b: sum(v <= b for v in values) for b in (0.5, 1.0, 5.0, float("inf"))}
+    assert histogram.total == pytest.approx(sum(values))
+
+
+def test_what_is_missing_has_no_series_and_what_is_not_in_the_table_cannot_be_put() -> None:
+    sheet = Sheet(CONTROLLER)
+    sheet.put("cotenant_journal_size_bytes", None)
+    sheet.put("cotenant_journal_size_bytes", float("nan"))
+    assert sheet.values == {}
+    with pytest.raises(KeyError):
+        sheet.put("cotenant_made_up", 1.0)
+    with pytest.raises(AssertionError):
+        sheet.put("cotenant_jobs", 1.0)
+
+
+def test_a_sheet_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    sheet = Sheet(CONTROLLER)
+    sheet._room = 3
+    for number in range(5):
+        sheet.put("cotenant_jobs", 1.0, str(number))
+    assert len(sheet.values["cotenant_jobs"]) == 3 and sheet.left_out == 2
+
+
+def test_names_follow_the_conventions() -> None:
+    assert len({metric.name for metric in EVERYTHING}) == len(EVERYTHING)
+    for metric in EVERYTHING:
+        assert re.fullmatch(r"cotenant_[a-z_]+", metric.name), metric
+        assert metric.name.endswith("_total") == (metric.kind == "counter"), metric
+        assert not set(metric.labels) & {"le", "quantile", "job_name", "instance"}, metric
+        assert metric.help and not metric.help.endswith("."), metric
+
+
+def facts(station: Station) -> Facts:
+    core = station.core
+    return Facts(
+        version="1.2.3",
+        uptime_s=5.0,
+        counters=core.counters,
+        decisions=core.decisions,
+        undelivered=station.link.undelivered,
+        entries=core.journal.last_seq,
+        commits=core.journal.commits,
+        waiting_rows=core.journal.waiting,
+        size_bytes=core.journal.size_bytes(),
+        stuck=bool(core.stuck),
+    )
+
+
+def scrape(station: Station, metrics: ClusterMetrics) -> Sheet:
+    return metrics.sheet(station.core.state.engine, facts(station), station.core.clock.now_s())
+
+
+def test_a_controllers_sheet_tells_of_jobs_devices_waits_and_decisions(station: Station) -> None:
+    metrics = ClusterMetrics(station.core.state.engine)
+    address = station.join("h1", devices=1)
+    station.ask(clients.Submit(specs=(job("one"),)))
+    station.submit(name="two", memory_mib=4_000)
+    station.time_s += 40.0
+    first = scrape(station, metrics)
+    assert first.values["cotenant_jobs_submitted_total"][()] == 2
+    assert first.values["cotenant_jobs"][("queued",)] == 1
+    assert first.values["cotenant_queue_oldest_seconds"][()] == pytest.approx(40.0)
+    assert first.values["cotenant_devices"][("alone",)] == 1
+    run_one(station, address, JobId("1"))
+    second = scrape(station, metrics)
+    assert second.values["cotenant_jobs_ended_total"][("done",)] == 1
+    assert second.values["cotenant_jobs_submitted_total"][()] == 2, "nothing is counted twice"
+    waits = second.histograms["cotenant_queue_wait_seconds"]
+    assert sum(waits.counts) == 2 and waits.total == pytest.approx(40.0)
+    decisions = second.histograms["cotenant_decision_seconds"]
+    assert sum(decisions.counts) == second.values["cotenant_events_total"][()] > 0
+    assert decisions.bounds == DECISION_BOUNDS_S
+    assert second.values["cotenant_journal_size_bytes"][()] > 0
+
+
+def test_what_happened_before_this_start_is_not_counted_again(station: Station) -> None:
+    address = station.join("h1", devices=1)
+    station.submit(name="one")
+    run_one(station, address, JobId("1"))
+    sheet = scrape(station, ClusterMetrics(station.core.state.engine))
+    assert sheet.values["cotenant_jobs_ended_total"][("done",)] == 0
+    assert sheet.values["cotenant_jobs"][("done",)] == 1
+
+
+def test_a_pair_that_shares_has_its_measured_ratio_and_its_benefit() -> None:
+    light = profile(8, (1, 1.0, 300.0), (2, 1.1, 200.0), duty=0.2)
+    desk = Desk("castor")
+    for number, script in ((1, "x.py"), (2, "y.py")):
+        more = {"argv": ("python", script), "profile": light, "batch_size": 8, "expected_s": 1000.0 / number}
+        desk.submit(number, **more)
+        desk.start(number)
+    engine = desk.engine
+    assert engine.partners(JobId("1")) == (JobId("2"),)
+
+    def put(name: str) -> dict[tuple[str, ...], float]:
+        sheet = Sheet(CONTROLLER)
+        cluster._put_pairs(sheet, engine)
+        return sheet.values.get(name, {})
+
+    ratio, benefit = "cotenant_pair_interference_ratio", "cotenant_pair_sharing_benefit_ratio"
+    assert not put(ratio), "what was not measured is not shown"
+    engine.pairs.observe(desk.job(1), desk.job(2), 1.25)
+    assert put(ratio) == {("1", "2"): 1.25} and not put(benefit)
+    engine.pairs.observe(desk.job(2), desk.job(1), 1.6)
+    assert put(ratio) == {("1", "2"): 1.25, ("2", "1"): 1.6}
+    assert put(benefit) == {("1", "2"): pytest.approx(1 / 1.25 + 1 / 1.6 - 1)}
+    desk.end(1)
+    assert not put(ratio)
+
+
+# --- Over HTTP --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    made = asyncio.new_event_loop()
+    thread = threading.Thread(target=made.run_forever)
+    thread.start()
+    yield made
+    made.call_soon_threadsafe(made.stop)
+    thread.join()
+    made.close()
+
+
+@pytest.fixture
+def served(loop: asyncio.AbstractEventLoop) -> Iterator[Callable[[Callable[[], Sheet]], str]]:
+    made: list[Endpoint] = []
+
+    def serve(make: Callable[[], Sheet]) -> str:
+        endpoint = Endpoint("0", "metrics.agent_listen")
+        made.append(endpoint)
+        endpoint.serve(Sheets(loop, make).newest)
+        return f"http://{endpoint.address}"
+
+    yield serve
+    for each in made:
+        each.close()
+
+
+def get(url: str) -> str:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=60) as answer:
+        return str(answer.read().decode())
+
+
+def a_sheet() -> Sheet:
+    sheet = Sheet(EVERYTHING)
+    sheet.put("cotenant_jobs", 3, "queued")
+    sheet.put("cotenant_events_total", 7)
+    histogram = Histogram((0.5, 1.0))
+    histogram.observe(0.75)
+    sheet.put_histogram("cotenant_decision_seconds", histogram)
+    return sheet
+
+
+def parsed(text: str) -> dict[tuple[str, str], float]:
+    families = prometheus_client.parser.text_string_to_metric_families(text)
+    return {
+        (sample.name, json.dumps(sample.labels, sort_keys=True)): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_prometheus_understands_what_it_reads(served: Callable[[Callable[[], Sheet]], str]) -> None:
+    import prometheus_client.parser  # noqa: F401
+
+    found = parsed(get(f"{served(a_sheet)}/metrics"))
+    assert found[("cotenant_jobs", '{"phase": "queued"}')] == 3
+    assert found[("cotenant_events_total", "{}")] == 7
+    assert found[("cotenant_decision_seconds_bucket", '{"le": "1.0"}')] == 1
+    assert found[("cotenant_decision_seconds_bucket", '{"le": "+Inf"}')] == 1
+    assert found[("cotenant_decision_seconds_sum", "{}")] == 0.75
+    assert ("process_resident_memory_bytes", "{}") in found
+
+
+def test_other_pages_do_not_exist(served: Callable[[Callable[[], Sheet]], str]) -> None:
+    with pytest.raises(urllib.error.HTTPError) as problem:
+        get(served(a_sheet))
+    assert problem.value.code == 404
+    problem.value.close()
+
+
+def test_a_scrape_asks_the_loop_and_takes_the_last_sheet_if_it_does_not_answer(
+    loop: asyncio.AbstractEventLoop,
+    served: Callable[[Callable[[], Sheet]], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(endpoint_module, "FRESH_SPACING_S", -1.0)
+    monkeypatch.setattr(endpoint_module, "FRESH_S_MAX", 0.05)
+    threads: list[str] = []
+    made = 0
+
+    def make() -> Sheet:
+        nonlocal made
+        made += 1
+        threads.append(threading.current_thread().name)
+        sheet = Sheet(EVERYTHING)
+        sheet.put("cotenant_events_total", made)
+        return sheet
+
+    url = f"{served(make)}/metrics"
+    while "cotenant_events_total 1.0" not in get(url):
+        made = 0
+    busy, go = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        busy.set()
+        go.wait()
+
+    before = made
+    loop.call_soon_threadsafe(hang)
+    busy.wait()
+    assert "cotenant_events_total 1.0" in get(url) and made == before, "the loop is busy: nobody waits for it"
+    go.set()
+    assert set(threads) == {next(iter(threads))}, "only the loop looks at the state"
+
+
+def test_a_mistake_costs_a_scrape_and_not_the_process(
+    served: Callable[[Callable[[], Sheet]], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def wrong() -> Sheet:
+        raise AssertionError("a mistake of ours")
+
+    assert "cotenant_" not in get(f"{served(wrong)}/metrics")
+    assert "could not be put together" in caplog.text
+
+
+# --- What is promised elsewhere -----------------------------------------------------------------------
+
+
+def test_the_documentation_has_every_metric() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    for metrics in (CONTROLLER, AGENT):
+        assert markdown(metrics) in page, "print the tables: python -m cotenant.controller.metrics.table"
+
+
+DASHBOARD = ROOT / "examples" / "deploy" / "grafana" / "cotenant.json"
+
+
+def queries(value: Any) -> Iterator[str]:
+    """Every query in the dashboard: of panels and of variables."""
+    if isinstance(value, dict):
+        yield from (value[key] for key in ("expr", "definition") if isinstance(value.get(key), str))
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from queries(each)
+
+
+def known_series(metric: Metric) -> set[str]:
+    if metric.kind != "histogram":
+        return {metric.name}
+    return {f"{metric.name}_{part}" for part in ("bucket", "sum", "count")}
+
+
+def test_every_query_of_the_dashboard_names_metrics_and_labels_that_exist() -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    labels = {series: {*m.labels, "le"} for m in EVERYTHING for series in known_series(m)}
+    found = list(queries(dashboard))
+    assert len(found) >= 12
+    for query in found:
+        names = re.findall(r"\bcotenant_[a-z_]+\b", query)
+        assert names and set(names) <= set(labels), query
+        allowed = {"instance", "job", *(label for name in names for label in labels[name])}
+        used = re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", query)
+        for words in re.findall(r"\bby\s*\(([^)]*)\)", query):
+            used += [word.strip() for word in words.split(",")]
+        assert set(used) <= allowed, (query, used)
+
+
+def test_the_dashboard_asks_a_datasource_that_its_user_chooses() -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    variables = {each["name"]: each["type"] for each in dashboard["templating"]["list"]}
+    assert variables["datasource"] == "datasource"
+    for panel in dashboard["panels"]:
+        if panel["type"] != "row":
+            assert panel["datasource"]["uid"] == "${datasource}", panel["title"]
+            assert panel["title"] and panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+    shown = " ".join(queries(dashboard))
+    for wanted in (
+        "SMACT",
+        "DRAMA",
+        "TENSO",
+        "cotenant_jobs{",
+        "queue_wait",
+        "interference",
+        "preemptions",
+        "decision",
+        "tenants",
+    ):
+        assert wanted in shown, wanted

@@ -1,0 +1,100 @@
+"""Metrics of a real controller and a real agent while a real job keeps its device busy."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from cotenant.controller.cli.device_view import reading_json
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.indicators import DeviceReading
+from cotenant.controller.domain.job import JobSpec, Launch, Phase
+from cotenant.controller.wire.clients import ChangeJobs, ListJobs, ListNodes, Submit
+from tests.live.cluster import PATIENCE_S, Cluster
+
+pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
+T = TypeVar("T")
+BUSY = "while True: sum(range(10_000))"
+
+
+def until(what: Callable[[], T | None]) -> T:
+    """What it returns, once that is something."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while (found := what()) is None:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    return found
+
+
+def page(log: Path) -> str:
+    """What the daemon with this log says to Prometheus; it named its address when it started."""
+    url = until(lambda: re.search(r"http://127\.0\.0\.1:\d+/metrics", log.read_text()))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url.group(), timeout=60) as answer:
+        return str(answer.read().decode())
+
+
+def value(text: str, series: str) -> float | None:
+    found = re.search(rf"^{re.escape(series)} (\S+)$", text, re.MULTILINE)
+    return float(found.group(1)) if found else None
+
+
+def test_the_device_of_a_running_job_is_seen_to_work(cluster: Cluster) -> None:
+    cluster.add_controller("metrics.controller_listen=0").start()
+    cluster.add_agent("h1", "agent.devices=cpu:1", "metrics.agent_listen=0", "metrics.every_s=0.2").start()
+    env = {"PATH": os.environ["PATH"]}
+    launch = Launch(
+        argv=(sys.executable, "-c", BUSY),
+        workdir=str(cluster.folder),
+        env=env,
+        uid=os.getuid(),
+        gid=os.getgid(),
+    )
+    cluster.client.ask(Submit(specs=(JobSpec(job_id=JobId("new-0"), name="busy", launch=launch),)))
+    device = "h1/cpu0"
+
+    def working() -> DeviceReading | None:
+        """The device's newest reading, once the job is on it and it shows."""
+        (node,) = cluster.client.ask(ListNodes()).nodes
+        reading = node.readings.get(device)
+        is_on = node.tenants[device] == ("1",)
+        return reading if is_on and reading is not None and reading.values.get("CPU", 0.0) > 0.05 else None
+
+    reading = until(working)
+    assert reading.source == "cpu" and 0.0 < reading.values["SMACT"] <= 1.0 and reading.age_s < PATIENCE_S
+    assert "TENSO" not in reading.values and reading.why
+    assert json.loads(json.dumps(reading_json(reading)))["values"]["DRAMA"] is None
+
+    agent = page(cluster.folder / "agent-h1.log")
+    assert value(agent, f'cotenant_device_tenants{{device="{device}"}}') == 1
+    assert (value(agent, f'cotenant_device_cpu_cores{{device="{device}",source="cpu"}}') or 0.0) > 0.0
+    smact = f'cotenant_device_active_ratio{{device="{device}",indicator="SMACT",source="cpu"}}'
+    assert 0.0 < (value(agent, smact) or 0.0) <= 1.0
+    assert 'indicator="TENSO"' not in agent, "what is missing has no series"
+    assert value(agent, "cotenant_agent_connected") == 1
+
+    controller = page(cluster.folder / "controller.log")
+    assert value(controller, "cotenant_jobs_submitted_total") == 1
+    assert value(controller, 'cotenant_devices{use="alone"}') == 1
+    assert value(controller, "cotenant_queue_wait_seconds_count") == 1
+    assert (value(controller, "cotenant_decision_seconds_count") or 0.0) > 0.0
+
+    cluster.client.ask(ChangeJobs(verb="cancel", job_ids=(JobId("1"),)))
+
+    def ended() -> bool | None:
+        (job,) = cluster.client.ask(ListJobs(include_ended=True)).jobs
+        return True if job.phase is Phase.CANCELLED else None
+
+    until(ended)
+    controller = page(cluster.folder / "controller.log")
+    assert value(controller, 'cotenant_jobs_ended_total{phase="cancelled"}') == 1
+    assert value(controller, 'cotenant_devices{use="free"}') == 1
