@@ -1,7 +1,7 @@
 """What `doctor` looks at on this machine. One function per check; each looks, and changes nothing.
 
 Rule: a check says what it found, and for anything but ok what to do. To add one, write a function that
-takes `Facts` and put it into CHECKS.
+takes `Facts` and put it into CHECKS; what is about GPUs stands in `gpu_checks` and `mps_check`.
 """
 
 from __future__ import annotations
@@ -15,47 +15,51 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from cotenant.controller import places
 from cotenant.controller.access.endpoint import socket_path
+from cotenant.controller.cli import gpu_facts, gpu_host
 from cotenant.controller.cli.asking import asking
+from cotenant.controller.cli.check import Check, Facts
+from cotenant.controller.cli.gpu_checks import GPU_CHECKS
+from cotenant.controller.cli.mps_check import mps
 from cotenant.controller.cli.problem import Problem
 from cotenant.controller.cli.screen import plural, size
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.settings import Loaded
-from cotenant.controller.wire.clients import GetStatus, ListNodes, Nodes, Status
+from cotenant.controller.wire.clients import GetStatus, ListNodes
+from cotenant.mps import detection
 
-Verdict = Literal["ok", "warn", "fail"]
 CLOCK_OFF_S: Final = 5.0
 FREE_MIB_MIN: Final = 2048
 
 
-class Check(msgspec.Struct, frozen=True):
-    name: str
-    verdict: Verdict
-    found: str
-    todo: str = ""
-
-
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What several checks need, asked for once."""
-
-    loaded: Loaded
-    status: Status | None
-    nodes: Nodes | None
-    why_unreachable: Problem | None
-
-
 def gather(loaded: Loaded, endpoint: str | None) -> Facts:
+    """Everything the checks need. Changes nothing; asking the driver may take some seconds."""
+    runtime = PurePosixPath(places.runtime_dir())
+    facts = Facts(
+        loaded=loaded,
+        status=None,
+        nodes=None,
+        why_unreachable=None,
+        driver=gpu_facts.ask(),
+        files=gpu_host.look(),
+        mps=detection.look(runtime, allowed=loaded.settings.mps.mode != "off"),
+    )
     try:
         with asking(endpoint, timeout_s=3.0) as client:
             status, nodes = client.ask(GetStatus()), client.ask(ListNodes())
-        return Facts(loaded=loaded, status=status, nodes=nodes, why_unreachable=None)
+        return msgspec.structs.replace(facts, status=status, nodes=nodes)
     except Problem as problem:
-        return Facts(loaded=loaded, status=None, nodes=None, why_unreachable=problem)
+        return msgspec.structs.replace(facts, why_unreachable=problem)
+
+
+def run_all(facts: Facts) -> list[Check]:
+    """What each check says, in their order; those that do not apply here say nothing."""
+    return [said for check in CHECKS if (said := check(facts)) is not None]
 
 
 def python(_facts: Facts) -> Check:
@@ -71,42 +75,6 @@ def torch(_facts: Facts) -> Check:
     if tuple(int(part) for part in version.split(".")[:2]) < (2, 5):
         return Check("torch", "warn", version, "checkpoint and gradaccum need torch 2.5 or newer")
     return Check("torch", "ok", version)
-
-
-def cuda(_facts: Facts) -> Check:
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return Check(
-            "GPUs",
-            "warn",
-            f"none ({error})",
-            "CPU slots stand in for GPUs; see `cotenant up --devices cpu:2`",
-        )
-    try:
-        names = [_name_of_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
-    finally:
-        pynvml.nvmlShutdown()
-    if not names:
-        return Check("GPUs", "warn", "a driver, but no GPU", "is one passed through to this machine?")
-    return Check("GPUs", "ok", ", ".join(names))
-
-
-def _name_of_gpu(pynvml: object, index: int) -> str:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)  # type: ignore[attr-defined]
-    name = pynvml.nvmlDeviceGetName(handle)  # type: ignore[attr-defined]
-    return name.decode() if isinstance(name, bytes) else str(name)
-
-
-def mps(_facts: Facts) -> Check:
-    from cotenant.mps.detection import look, verdict
-
-    found = verdict(look(PurePosixPath(places.runtime_dir())))
-    if found.usable:
-        return Check("MPS", "ok", found.reason)
-    return Check("MPS", "warn", found.reason, "co-tenants time-slice; nothing else depends on MPS")
 
 
 def cgroups(_facts: Facts) -> Check:
@@ -314,10 +282,10 @@ def hosts(facts: Facts) -> Check:
     return Check("hosts", "ok", f"{plural(len(facts.nodes.nodes), 'host')}, {plural(len(devices), 'device')}")
 
 
-CHECKS: Final[tuple[Callable[[Facts], Check], ...]] = (
+CHECKS: Final[tuple[Callable[[Facts], Check | None], ...]] = (
     python,
     torch,
-    cuda,
+    *GPU_CHECKS,
     mps,
     cgroups,
     survival,
