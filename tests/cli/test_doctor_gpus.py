@@ -28,7 +28,7 @@ FOR_EVERYBODY = (
     "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' "
     "| sudo tee /etc/modprobe.d/nvidia-profiling.conf && sudo update-initramfs -u"
 )
-BARE = {"module": "", "pci_devices": 0, "device_files": ()}
+BARE: dict[str, Any] = {"module": "", "pci_devices": 0, "device_files": ()}
 
 CASES: dict[str, tuple[Says, Facts, str, str, str]] = {
     "one GPU": (of.gpus, host(H100), "ok", "0: fake H100, 79.6G, compute capability 9.0", ""),
