@@ -69,8 +69,8 @@ def measured(request: pytest.FixtureRequest) -> Measure:
     """Notes a number for the report: `measured("load", 3.1, "s")`."""
     recorder, test = request.config.stash[RECORDER], short(request.node.nodeid)
 
-    def note(name: str, value: Value, unit: str = "", note: str = "") -> None:
-        recorder.note(test, name, value, unit, note)
+    def note(name: str, value: Value, unit: str = "", note: str = "", otherwise: str = "") -> None:
+        recorder.note(test, name, value, unit, note, otherwise)
 
     return note
 

@@ -20,9 +20,11 @@ from hwtests.report import Machine, Measured, Record, Value
 
 
 class Measure(Protocol):
-    """What a test notes its numbers with."""
+    """What a test notes its numbers with. `otherwise`: why there is no value, where it is None or NaN."""
 
-    def __call__(self, name: str, value: Value, unit: str = "", note: str = "") -> None: ...
+    def __call__(
+        self, name: str, value: Value, unit: str = "", note: str = "", otherwise: str = ""
+    ) -> None: ...
 
 
 class Recorder:
@@ -43,9 +45,13 @@ class Recorder:
         self._left_out = 0
         self._over = "the run is not over, or was killed"
 
-    def note(self, test: str, name: str, value: Value, unit: str = "", note: str = "") -> None:
+    def note(
+        self, test: str, name: str, value: Value, unit: str = "", note: str = "", otherwise: str = ""
+    ) -> None:
         if isinstance(value, float) and not math.isfinite(value):
-            value, note = None, note or "it could not be measured"
+            value = None
+        if value is None:
+            note = otherwise or "it could not be measured"
         if isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         self._measured.setdefault(test, []).append(Measured(name=name, value=value, unit=unit, note=note))

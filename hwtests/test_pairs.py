@@ -85,7 +85,7 @@ def test_a_model_alone(model: str, pairs: Measured, measured: Measure) -> None:
     measured(f"{model} alone: device memory", solo.memory_mib, "MiB", "above what was in use before")
     for name, summary in solo.indicators.items():
         note = f"{summary.source}, variance {summary.variance:.3g}, {summary.count} samples"
-        measured(f"{model} alone: {name.value}", summary.mean, "", summary.reason or note)
+        measured(f"{model} alone: {name.value}", summary.mean, "", note, otherwise=summary.reason)
     assert solo.step_s > 0
 
 
