@@ -24,7 +24,7 @@ from hwtests.recording import Measure, Recorder, short
 from hwtests.report import Mismatch, Value
 
 RECORDER = pytest.StashKey[Recorder]()
-LAST = ("test_faults.py",)
+LAST = ("test_kill.py", "test_faults.py")
 """These may leave a GPU that needs a reset."""
 
 
@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(ROOT / "hwtests"):
             item.add_marker(pytest.mark.filterwarnings("default"))
-    items.sort(key=lambda item: item.path.name in LAST)
+    items.sort(key=lambda item: LAST.index(item.path.name) if item.path.name in LAST else -1)
 
 
 @pytest.fixture

@@ -75,7 +75,8 @@ KINDS: Final = ("matmul", "fp32", "fp64", "d2d", "h2d", "d2h", "idle", "hold")
 
 def hold(torch: Any, device: str, most_mib: int) -> dict[str, Any]:
     """Take memory in pieces of 64 MiB until there is no more, or `most_mib`; what was said at the end."""
-    pieces, error = [], ""
+    pieces: list[Any] = []
+    error = ""
     try:
         while len(pieces) * 64 < most_mib:
             pieces.append(torch.empty(64 * MIB, dtype=torch.uint8, device=device))

@@ -33,7 +33,7 @@ for _ in range(3):
         loss = functional.cross_entropy(
             model(rows.to(options.device)), labels.to(options.device), reduction="sum"
         )
-        (loss / len(rows)).backward()
+        (loss / len(rows)).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 

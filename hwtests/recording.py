@@ -48,13 +48,10 @@ class Recorder:
     def note(
         self, test: str, name: str, value: Value, unit: str = "", note: str = "", otherwise: str = ""
     ) -> None:
-        if isinstance(value, float) and not math.isfinite(value):
-            value = None
-        if value is None:
+        known = plain(value)
+        if known is None:
             note = otherwise or "it could not be measured"
-        if isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        self._measured.setdefault(test, []).append(Measured(name=name, value=value, unit=unit, note=note))
+        self._measured.setdefault(test, []).append(Measured(name=name, value=known, unit=unit, note=note))
 
     def write(self) -> None:
         if self._path is None:
@@ -121,6 +118,15 @@ def why(said: pytest.TestReport) -> str:
         text = str(crash.message if crash is not None else said.longrepr)
         return (text.strip().splitlines() or [f"failed in {said.when}"])[0][:300]
     return ""
+
+
+def plain(value: object) -> Value:
+    """Numbers as floats, what is not finite as nothing, anything else in words."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, (int, float)):
+        return float(value) if math.isfinite(value) else None
+    return str(value)
 
 
 def now() -> str:
