@@ -154,8 +154,8 @@ def averaged(runs: Iterable[Sharing]) -> list[PairMean]:
 def table(means: Sequence[PairMean], solos: Mapping[str, Solo], gpu_type: str) -> str:
     """CSV in the schema of the public tables of pairs (`controller.tuning.pair_rows` reads it)."""
     rows = [_row(mean, solos, gpu_type) for mean in means]
-    extra = [f"solo{n}_{name}" for n in (1, 2) for name in VOCABULARY]
-    used = [name for name in extra if any(row.get(name) for row in rows)]
+    seen = [name for name in VOCABULARY if any(row.get(f"solo{n}_{name}") for row in rows for n in (1, 2))]
+    used = [f"solo{n}_{name}" for n in (1, 2) for name in seen]
     text = io.StringIO()
     writer = csv.DictWriter(text, [*COLUMNS, *used, "pair"], lineterminator="\n", extrasaction="ignore")
     writer.writeheader()

@@ -42,7 +42,7 @@ class PrivateMps:
         self._uuid = device_uuid
         self._lock = threading.Lock()
         self.folder = Path()
-        self.pid = 0
+        self._daemon: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> PrivateMps:
         # Short, because the control socket in it must fit a Unix socket's address.
@@ -51,11 +51,17 @@ class PrivateMps:
         self.pipes.mkdir(mode=0o700)
         self.logs.mkdir(mode=0o700)
         try:
-            done = self._run((CONTROL, "-d"), "")
-            if done.returncode != 0:
-                raise MpsFailed(f"{CONTROL} -d: exit {done.returncode}: {done.stdout}{done.stderr}")
-            self.pid = int((self.pipes / f"{CONTROL}.pid").read_text())
-            self.ask("get_server_list")
+            # In the foreground it is our own child, and is reaped; older ones leave no file with their id.
+            with (self.logs / "foreground.log").open("wb") as log:
+                self._daemon = subprocess.Popen(
+                    (CONTROL, "-f"),
+                    env=self._environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            self._await_answer(self._daemon)
         except BaseException:
             self.close()
             raise
@@ -65,6 +71,26 @@ class PrivateMps:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def pid(self) -> int:
+        """Of the control daemon."""
+        assert self._daemon is not None, "it has not been started"
+        return self._daemon.pid
+
+    def _await_answer(self, daemon: subprocess.Popen[bytes]) -> None:
+        until_s = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                self.ask("get_server_list")
+                return
+            except MpsFailed as problem:
+                if daemon.poll() is not None:
+                    said = self.log("control").strip()[-300:]
+                    raise MpsFailed(f"{CONTROL} -f: exit {daemon.returncode}: {said}") from None
+                if time.monotonic() > until_s:
+                    raise MpsFailed(f"it did not answer in {START_TIMEOUT_S:.0f} s: {problem}") from None
+                time.sleep(0.1)
 
     # Queries.
 
@@ -113,8 +139,10 @@ class PrivateMps:
 
     def log(self, name: str) -> str:
         """`control` or `server`."""
-        path = self.logs / f"{name}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
+        paths = [self.logs / f"{name}.log"]
+        if name == "control":  # Where the daemon writes depends on how it was started.
+            paths.append(self.logs / "foreground.log")
+        return "".join(path.read_text(errors="replace") for path in paths if path.exists())
 
     def environment(self, limits: ClientLimits | None = None) -> dict[str, str]:
         """What a client has beyond the device's own environment."""
@@ -131,8 +159,14 @@ class PrivateMps:
             servers = self.servers()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._run((CONTROL,), f"quit -t {QUIT_S}\n", timeout_s=QUIT_S + QUERY_TIMEOUT_S)
-        for pid in (*servers, self.pid):
+        for pid in servers:
             _end(pid)
+        if self._daemon is not None:
+            try:
+                self._daemon.wait(QUIT_S)
+            except subprocess.TimeoutExpired:
+                self._daemon.kill()
+                self._daemon.wait(QUIT_S)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _run(
