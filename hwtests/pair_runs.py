@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,16 @@ from cotenant.profiler.gpu import GpuSource
 from cotenant.profiler.sources import MetricsSource, Sample, summarise
 from hwtests.device import Device
 from hwtests.driving import MANY_STEPS, Job, Life, Start, drive
-from hwtests.pair_table import WARM_UP_STEPS, Mode, Sharing, Solo, median_step_s, together, window
+from hwtests.pair_table import (
+    REPORTS_MIN,
+    WARM_UP_STEPS,
+    Mode,
+    Sharing,
+    Solo,
+    median_step_s,
+    together,
+    window,
+)
 from hwtests.private_mps import PrivateMps
 
 DEADLINE_S: Final = 300.0
@@ -88,15 +98,17 @@ def used_mib(device: Device) -> float:
     """Of the whole device, as nvidia-smi shows it; NaN on a CPU."""
     if device.kind != "cuda":
         return math.nan
+    nvml, handle = _nvml(device.uuid)
+    return float(nvml.nvmlDeviceGetMemoryInfo(handle).used) / 2**20
+
+
+@cache
+def _nvml(uuid: str) -> tuple[Any, Any]:
+    """The library and the device's handle. Opened once: asked often, and it may be slow to start."""
     import pynvml
 
     pynvml.nvmlInit()
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
-        info: Any = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        return float(info.used) / 2**20
-    finally:
-        pynvml.nvmlShutdown()
+    return pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid)
 
 
 def alone(job: Job, device: Device, folder: Path, seconds: float) -> Solo:
@@ -106,7 +118,7 @@ def alone(job: Job, device: Device, folder: Path, seconds: float) -> Solo:
         device,
         folder,
         deadline_s=DEADLINE_S,
-        enough=lambda lives: _trained_s(lives[0]) >= min(2.0, seconds),
+        enough=lambda lives: _calibrated(lives[0], min(2.0, seconds)),
     )
     every = [report for report in calibrated.reports if report.step > report.count]
     steps = max(4 * WARM_UP_STEPS, math.ceil(seconds / median_step_s(every, job.model)))
@@ -127,10 +139,9 @@ def alone(job: Job, device: Device, folder: Path, seconds: float) -> Solo:
     )
 
 
-def _trained_s(life: Life) -> float:
-    if not life.reports or math.isnan(life.first_step_s):
-        return 0.0
-    return life.reports[-1].at_s - life.first_step_s
+def _calibrated(life: Life, seconds: float) -> bool:
+    """It has trained for so long, and said so often enough that a median means something."""
+    return len(life.reports) > REPORTS_MIN and life.reports[-1].at_s - life.first_step_s >= seconds
 
 
 def shared(

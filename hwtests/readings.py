@@ -33,6 +33,7 @@ DCGM_FIELDS: Final = {
 """By number: names differ between versions."""
 DCGM_PERIOD_MS: Final = 200
 DCGM_SLACK_S: Final = 20.0
+GPM_PROGRAM: Final = "cotenant.profiler.gpm"
 
 Values = Mapping[Indicator, float]
 
@@ -64,7 +65,7 @@ def gpm_series(uuid: str, seconds: float, period_s: float) -> tuple[list[Sample]
     samples = []
     try:
         source.sample()
-        children = psutil.Process().children()
+        children = [child for child in psutil.Process().children() if GPM_PROGRAM in child.cmdline()]
         before_s = _cpu_s(children)
         due_s = time.monotonic()
         for _ in range(max(2, int(seconds / period_s))):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cotenant.profiler.gpm import SHARES
 from cotenant.profiler.sources import Indicator
 from hwtests import host, readings
 from hwtests.busy import Busy
@@ -99,6 +100,7 @@ def test_under_a_known_load(cuda: Device, source: str, load: str, seconds: float
         assert not busy.error()
     for name, value in found.items():
         measured(f"{source}, {load}: {name.value}", value)
+        assert value >= 0.0 and (name not in SHARES or value <= 1.01), f"{name.value}: {value}"
     for name, (low, high) in bounds[load].items():
         assert name in found, f"{source} has no {name.value}"
         assert low <= found[name] <= high, f"{name.value} of {load} by {source}"

@@ -6,11 +6,13 @@ us to go on is asserted: afterwards, once every client has left, a new one can s
 
 from __future__ import annotations
 
+import subprocess
 import time
 from contextlib import ExitStack
 
 import pytest
 
+from cotenant.mps import replies
 from hwtests import host
 from hwtests.busy import Busy
 from hwtests.device import Device
@@ -40,8 +42,7 @@ def test_under_mps(cuda: Device, mps: PrivateMps, seconds: float, measured: Meas
         mps.await_clients(victim.pid, other.pid)
         survived, _ = _kill_one(victim, other, cuda, seconds, measured)
         measured("the other client survived", survived)
-        for server in mps.servers():
-            measured("get_server_status after", _status(mps, server))
+        measured("get_server_status after", _statuses(mps))
     with Busy("matmul", cuda, env=env) as newcomer:
         newcomer.ready()
         measured("a new client afterwards", newcomer.error() or "runs")
@@ -74,8 +75,11 @@ def _given_back_s(device: Device, used: float, since_s: float) -> float | None:
     return None
 
 
-def _status(mps: PrivateMps, server: int) -> str:
+def _statuses(mps: PrivateMps) -> str:
+    """Of every server; or what became of asking."""
     try:
-        return mps.ask(f"get_server_status {server}") or "(empty)"
-    except MpsFailed as problem:
+        return ", ".join(mps.ask(f"get_server_status {server}") for server in mps.servers()) or "no server"
+    except (MpsFailed, replies.Rejected) as problem:
         return str(problem)
+    except subprocess.TimeoutExpired:
+        return "the daemon does not answer any more"

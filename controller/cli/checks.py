@@ -69,8 +69,8 @@ def python(_facts: Facts) -> Check:
 
 def torch(_facts: Facts) -> Check:
     if importlib.util.find_spec("torch") is None:
-        todo = "jobs bring their own; for the demo: pip install 'cotenant[train,demo]'"
-        return Check("torch", "warn", "not in this environment", todo)
+        todo, command = "jobs bring their own; the demo needs it here", "pip install 'cotenant[train,demo]'"
+        return Check("torch", "warn", "not in this environment", todo, command)
     version = importlib.metadata.version("torch")
     if tuple(int(part) for part in version.split(".")[:2]) < (2, 5):
         return Check("torch", "warn", version, "checkpoint and gradaccum need torch 2.5 or newer")
@@ -125,7 +125,7 @@ def socket(facts: Facts) -> Check:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         return Check(
-            "socket", "fail", f"{path} has mode {mode:o}", f"chmod 600 {path}: who can connect is its owner"
+            "socket", "fail", f"{path} has mode {mode:o}", "who can connect is its owner", f"chmod 600 {path}"
         )
     return Check("socket", "ok", f"{path}, for you alone")
 
@@ -145,8 +145,9 @@ def survival(_facts: Facts) -> Check:
             )
         return Check("survival", "ok", f"{who} is in {unit}" + (f", KillMode={mode}" if mode else ""))
     if unit.startswith("session-") and not _lingers():
-        todo = "loginctl enable-linger, or run it as a service (examples/deploy)"
-        return Check("survival", "warn", f"{who} is in {unit}: logging out may end its jobs", todo)
+        todo = "let what you start outlive your login, or run it as a service (examples/deploy)"
+        found = f"{who} is in {unit}: logging out may end its jobs"
+        return Check("survival", "warn", found, todo, "loginctl enable-linger")
     return Check("survival", "ok", f"{who} is in {own or 'no cgroup'}; jobs get sessions of their own")
 
 
@@ -197,11 +198,17 @@ def shared_memory(_facts: Facts) -> Check:
     path = Path("/dev/shm")
     if not path.is_dir() or not os.access(path, os.W_OK):
         return Check(
-            "/dev/shm", "warn", "not usable", "data loaders with workers will fail; mount a tmpfs there"
+            "/dev/shm",
+            "warn",
+            "not usable",
+            "data loaders with workers will fail; mount a tmpfs there",
+            "sudo mount -t tmpfs -o size=4G,mode=1777 tmpfs /dev/shm",
         )
     total_mib = shutil.disk_usage(path).total // 2**20
     if total_mib < 512:
-        return Check("/dev/shm", "warn", f"only {size(total_mib)}", "in a container: --shm-size=4g")
+        todo = "data loaders with workers need more; in a container: --shm-size=4g"
+        command = "sudo mount -o remount,size=4G /dev/shm"
+        return Check("/dev/shm", "warn", f"only {size(total_mib)}", todo, command)
     return Check("/dev/shm", "ok", size(total_mib))
 
 

@@ -146,6 +146,9 @@ def seeded(options: Options) -> None:
     if options.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
+        # These two add up in whatever order they come to it, and a warning is all that forbids it.
+        torch.backends.cuda.enable_mem_efficient_sdp(False)
+        torch.backends.cuda.enable_flash_sdp(False)
     torch.manual_seed(options.seed)
 
 

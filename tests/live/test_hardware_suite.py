@@ -54,13 +54,12 @@ def test_without_a_gpu_every_test_skips_and_says_what_is_missing(tmp_path: Path)
 
 
 def test_the_dry_run_measures_a_pair_and_writes_its_table(tmp_path: Path) -> None:
-    words = ("--device", "cpu", "--seconds", "1.5", "--pairs", "cnn+mlp", "-k", "slicing or table")
+    words = ("--device", "cpu", "--seconds", "0.8", "--pairs", "mlp+mlp", "-k", "slicing or table")
     found = suite(tmp_path, *words)
     by_test = {record.test.partition("::")[2]: record for record in found.records}
-    names = {each.name for each in by_test["test_time_slicing[cnn+mlp]"].measured}
-    assert {f"cnn then mlp, time-slicing: xi of {model}" for model in ("cnn", "mlp")} <= names
-    assert "mlp then cnn, time-slicing: sharing benefit of cnn" in names
+    names = {each.name for each in by_test["test_time_slicing[mlp+mlp]"].measured}
+    assert {"mlp then mlp, time-slicing: xi of mlp", "mlp then mlp, time-slicing: speed together"} <= names
     assert by_test["test_the_table_can_train_a_predictor"].outcome == "passed"
     header, row = (tmp_path / "pairs-time-slicing.csv").read_text().splitlines()
-    assert header.startswith("gpu_type,sharing,model1") and row.startswith("cpu,time-slicing,cnn")
+    assert header.startswith("gpu_type,sharing,model1") and row.startswith("cpu,time-slicing,mlp")
     assert "a dry run on cpu" in found.gaps[0]
