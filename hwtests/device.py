@@ -7,6 +7,10 @@ from typing import Final, Literal
 
 import msgspec
 
+from cotenant.mps.environment import PIPE_DIRECTORY
+
+NO_DAEMON: Final = "/nonexistent/mps"
+"""A pipe directory without a daemon: a process that looks there runs without MPS."""
 PASSED_ON: Final = (
     "PATH",
     "HOME",
@@ -31,5 +35,11 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     def environment(self) -> dict[str, str]:
         """The variables of a process that uses this device and no other."""
         passed = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        # By UUID: MPS renumbers. An empty value hides every GPU from a job of a dry run.
-        return {**passed, "CUDA_VISIBLE_DEVICES": self.uuid, "PYTHONUNBUFFERED": "1"}
+        return {
+            **passed,
+            # By UUID: MPS renumbers. An empty value hides every GPU from a job of a dry run.
+            "CUDA_VISIBLE_DEVICES": self.uuid,
+            # Without it a daemon that somebody else runs in the default place would take our processes in.
+            PIPE_DIRECTORY: NO_DAEMON,
+            "PYTHONUNBUFFERED": "1",
+        }

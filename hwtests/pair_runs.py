@@ -132,6 +132,7 @@ def alone(job: Job, device: Device, folder: Path, seconds: float) -> Solo:
         job=job,
         step_s=median_step_s(window(life, life.first_step_s, life.ended_s), job.model),
         wall_s=life.ended_s - life.started_s,
+        hello_s=life.hello_s - life.started_s,
         load_s=life.first_step_s - life.started_s,
         steps=steps,
         memory_mib=memory_mib,

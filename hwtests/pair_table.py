@@ -42,6 +42,8 @@ class Solo(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float
     wall_s: float
     """From launch to end, of `steps` steps."""
+    hello_s: float
+    """From launch to the library's first word: imports and the model are done."""
     load_s: float
     """From launch to the end of the first step."""
     steps: int
@@ -160,6 +162,18 @@ def table(means: Sequence[PairMean], solos: Mapping[str, Solo], gpu_type: str) -
     writer = csv.DictWriter(text, [*COLUMNS, *used, "pair"], lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(rows)
+    return text.getvalue()
+
+
+def merged(before: str, after: str) -> str:
+    """Two tables as one: rows of the later one replace those of the same pair, GPU and sharing."""
+    tables = [list(csv.DictReader(io.StringIO(text))) for text in (before, after)]
+    names = dict.fromkeys(name for rows in tables for row in rows for name in row if name != "pair")
+    rows = {(row["pair"], row["gpu_type"], row["sharing"]): row for rows in tables for row in rows}
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*names, "pair"], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(row for _, row in sorted(rows.items()))
     return text.getvalue()
 
 

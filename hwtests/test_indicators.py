@@ -5,6 +5,7 @@ Rule: wide bounds, from what the load is: not a benchmark. Each load is a proces
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -122,6 +123,7 @@ def test_sampling_at(cuda: Device, period_ms: int, seconds: float, measured: Mea
     measured(
         f"{period_ms} ms: samples without a value", len(missing), f"of {len(samples)}", "/".join({*missing})
     )
+    measured(f"{period_ms} ms: read as root", os.geteuid() == 0)
     measured(f"{period_ms} ms: processor time", cost_s / (len(samples) * period_ms / 1000), "cores")
     measured(f"{period_ms} ms: the load afterwards over before", after / before)
     assert len(missing) < len(samples), "no sample had a value"

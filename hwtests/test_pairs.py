@@ -7,7 +7,6 @@ these alone. The tables are `pairs-mps.csv` and `pairs-time-slicing.csv` beside 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from hwtests.recording import Measure
 
 pytestmark = pytest.mark.gpu
 
+MODES: tuple[Mode, ...] = ("mps", "time-slicing")
 NOISE = 0.15
 """Two runs of one thing on a shared machine may differ by this share."""
 
@@ -27,8 +27,10 @@ NOISE = 0.15
 class Measured:
     """Solos are measured once; every run of two is kept for the table."""
 
-    def __init__(self, device: Device, folder: Path, seconds: float) -> None:
+    def __init__(self, device: Device, folder: Path, seconds: float, tables: Path | None, add: bool) -> None:
         self.device, self.folder, self.seconds = device, folder, seconds
+        self._tables = tables
+        self._before = {mode: _text(tables, mode) if add else "" for mode in MODES}
         self._jobs = pair_runs.jobs(device)
         self.solos: dict[str, Solo] = {}
         self.runs: list[Sharing] = []
@@ -42,28 +44,35 @@ class Measured:
         solos = (self.alone(first), self.alone(second))
         run = pair_runs.shared(*solos, self.device, self.folder, mode, mps)
         self.runs.append(run)
+        if self._tables is not None:  # At once: a run that is killed keeps what it has.
+            self.write(self._tables, mode)
         return run
 
     def write(self, folder: Path, mode: Mode) -> None:
         means = [mean for mean in pair_table.averaged(self.runs) if mean.mode == mode]
         if means:
             text = pair_table.table(means, self.solos, self.device.name)
-            (folder / f"pairs-{mode}.csv").write_text(text, encoding="utf-8")
+            folder.mkdir(parents=True, exist_ok=True)
+            whole = pair_table.merged(self._before[mode], text) if self._before[mode] else text
+            _file(folder, mode).write_text(whole, encoding="utf-8")
+
+
+def _file(folder: Path, mode: Mode) -> Path:
+    return folder / f"pairs-{mode}.csv"
+
+
+def _text(folder: Path | None, mode: Mode) -> str:
+    path = None if folder is None else _file(folder, mode)
+    return path.read_text(encoding="utf-8") if path is not None and path.exists() else ""
 
 
 @pytest.fixture(scope="module")
-def pairs(request: pytest.FixtureRequest, device: Device, seconds: float, work: Path) -> Iterator[Measured]:
+def pairs(request: pytest.FixtureRequest, device: Device, seconds: float, work: Path) -> Measured:
     folder = work / "p"
     folder.mkdir()
-    found = Measured(device, folder, seconds)
-    yield found
     target = request.config.getoption("--report")
-    if target is not None:
-        beside = Path(target).parent
-        beside.mkdir(parents=True, exist_ok=True)
-        modes: tuple[Mode, ...] = ("mps", "time-slicing")
-        for mode in modes:
-            found.write(beside, mode)
+    tables = None if target is None else Path(target).parent
+    return Measured(device, folder, seconds, tables, bool(request.config.getoption("--report-add")))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -80,6 +89,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_a_model_alone(model: str, pairs: Measured, measured: Measure) -> None:
     solo = pairs.alone(model)
     measured(f"{model} alone: step", solo.step_s * 1e3, "ms")
+    measured(f"{model} alone: hello", solo.hello_s, "s", "launch to the library's first word")
     measured(f"{model} alone: load", solo.load_s, "s", "launch to first step")
     measured(f"{model} alone: samples", solo.job.batch_size / solo.step_s, "1/s")
     measured(f"{model} alone: device memory", solo.memory_mib, "MiB", "above what was in use before")
@@ -119,8 +129,7 @@ def test_the_table_can_train_a_predictor(pairs: Measured, tmp_path: Path, measur
 
     if not pairs.runs:
         pytest.skip("no pair was measured in this run")
-    modes: tuple[Mode, ...] = ("mps", "time-slicing")
-    for mode in modes:
+    for mode in MODES:
         pairs.write(tmp_path, mode)
     found = sorted(tmp_path.iterdir())
     for path in found:

@@ -24,6 +24,7 @@ from cotenant.controller.access.endpoint import socket_path
 from cotenant.controller.cli import gpu_facts, gpu_host
 from cotenant.controller.cli.asking import asking
 from cotenant.controller.cli.check import Check, Facts
+from cotenant.controller.cli.enabling import as_us
 from cotenant.controller.cli.gpu_checks import GPU_CHECKS
 from cotenant.controller.cli.mps_check import mps
 from cotenant.controller.cli.problem import Problem
@@ -193,7 +194,7 @@ def checkpoints(facts: Facts) -> Check:
     return Check("checkpoints", "ok", f"{root}, {size(free_mib)} free")
 
 
-def shared_memory(_facts: Facts) -> Check:
+def shared_memory(facts: Facts) -> Check:
     """Data loaders with workers pass batches through it."""
     path = Path("/dev/shm")
     if not path.is_dir() or not os.access(path, os.W_OK):
@@ -202,12 +203,12 @@ def shared_memory(_facts: Facts) -> Check:
             "warn",
             "not usable",
             "data loaders with workers will fail; mount a tmpfs there",
-            "sudo mount -t tmpfs -o size=4G,mode=1777 tmpfs /dev/shm",
+            as_us("sudo mount -t tmpfs -o size=4G,mode=1777 tmpfs /dev/shm", facts.files),
         )
     total_mib = shutil.disk_usage(path).total // 2**20
     if total_mib < 512:
         todo = "data loaders with workers need more; in a container: --shm-size=4g"
-        command = "sudo mount -o remount,size=4G /dev/shm"
+        command = as_us("sudo mount -o remount,size=4G /dev/shm", facts.files)
         return Check("/dev/shm", "warn", f"only {size(total_mib)}", todo, command)
     return Check("/dev/shm", "ok", size(total_mib))
 

@@ -71,7 +71,7 @@ def install(thing: Thing, host: HostFiles, driver: str = "") -> Step:
     source = "from NVIDIA's CUDA repository" if thing == "dcgm" else _FROM.get((family, thing), "")
     if not known or ("{branch}" in known and not branch):
         return Step(f"install {_NAMES[thing]}: https://docs.nvidia.com/datacenter")
-    return Step(f"install {_NAMES[thing]}" + (f", {source}" if source else ""), _as_us(known, host, branch))
+    return Step(f"install {_NAMES[thing]}" + (f", {source}" if source else ""), as_us(known, host, branch))
 
 
 def profiling_for_everybody(host: HostFiles) -> Step:
@@ -83,49 +83,49 @@ def profiling_for_everybody(host: HostFiles) -> Step:
     rebuild = _REBUILD.get(host.distribution.family)
     todo = "run the agent as root; or allow it to everybody, then reboot"
     if rebuild is None:
-        return Step(f"{todo} (an initramfs that holds the driver is rebuilt first)", _as_us(parts[0], host))
-    return Step(todo, _as_us(" && ".join((*parts, rebuild)), host))
+        return Step(f"{todo} (an initramfs that holds the driver is rebuilt first)", as_us(parts[0], host))
+    return Step(todo, as_us(" && ".join((*parts, rebuild)), host))
 
 
 def load_driver(host: HostFiles) -> Step:
-    return Step("load it; where that fails, `dmesg` says why", _as_us("sudo modprobe nvidia", host))
+    return Step("load it; where that fails, `dmesg` says why", as_us("sudo modprobe nvidia", host))
 
 
 def make_device_files(host: HostFiles) -> Step:
-    return Step("have them made", _as_us("sudo nvidia-modprobe -u -c=0", host))
+    return Step("have them made", as_us("sudo nvidia-modprobe -u -c=0", host))
 
 
 def join_group(group: str, host: HostFiles) -> Step:
-    return Step("join their group, then log in again", _as_us(f"sudo usermod -aG {group} {host.user}", host))
+    return Step("join their group, then log in again", as_us(f"sudo usermod -aG {group} {host.user}", host))
 
 
 def persistence(host: HostFiles) -> Step:
     return Step(
-        "keep the driver loaded between jobs: they start faster", _as_us("sudo nvidia-smi -pm 1", host)
+        "keep the driver loaded between jobs: they start faster", as_us("sudo nvidia-smi -pm 1", host)
     )
 
 
 def compute_mode_default(uuids: tuple[str, ...], host: HostFiles, todo: str) -> Step:
-    return Step(todo, _as_us(f"sudo nvidia-smi -i {','.join(uuids)} -c DEFAULT", host))
+    return Step(todo, as_us(f"sudo nvidia-smi -i {','.join(uuids)} -c DEFAULT", host))
 
 
 def mig_off(uuids: tuple[str, ...], host: HostFiles) -> Step:
     return Step(
-        "leave MIG mode to share them here", _as_us(f"sudo nvidia-smi -i {','.join(uuids)} -mig 0", host)
+        "leave MIG mode to share them here", as_us(f"sudo nvidia-smi -i {','.join(uuids)} -mig 0", host)
     )
 
 
 def reset(uuid: str, host: HostFiles) -> Step:
     return Step(
-        "reset it when nobody is on it, or reboot", _as_us(f"sudo nvidia-smi -i {uuid} --gpu-reset", host)
+        "reset it when nobody is on it, or reboot", as_us(f"sudo nvidia-smi -i {uuid} --gpu-reset", host)
     )
 
 
 def start_hostengine(host: HostFiles) -> Step:
-    return Step("start DCGM's host engine", _as_us("sudo systemctl enable --now nvidia-dcgm", host))
+    return Step("start DCGM's host engine", as_us("sudo systemctl enable --now nvidia-dcgm", host))
 
 
-def _as_us(command: str, host: HostFiles, branch: str = "") -> str:
+def as_us(command: str, host: HostFiles, branch: str = "") -> str:
     """Without sudo for root, whose machine may not have it."""
     plain = command.replace("{branch}", branch)
     return plain.replace("sudo ", "") if host.user == "root" else plain

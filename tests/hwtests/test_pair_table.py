@@ -11,7 +11,17 @@ import pytest
 from cotenant.controller.tuning import pair_rows
 from cotenant.profiler.sources import Indicator, Summary
 from hwtests.driving import Job, Life, Report
-from hwtests.pair_table import PairMean, Solo, TooFew, averaged, median_step_s, table, together, window
+from hwtests.pair_table import (
+    PairMean,
+    Solo,
+    TooFew,
+    averaged,
+    median_step_s,
+    merged,
+    table,
+    together,
+    window,
+)
 
 
 def life(name: str, started_s: float, first_step_s: float, ended_s: float, step_s: float) -> Life:
@@ -29,7 +39,14 @@ def solo(name: str, step_s: float, **more: object) -> Solo:
     """It loads for 2 s and makes 100 steps."""
     job = Job(model=name, batch_size=8)
     wall_s = 2.0 + 100 * step_s
-    plain = {"step_s": step_s, "wall_s": wall_s, "load_s": 2.0, "steps": 100, "memory_mib": math.nan}
+    plain = {
+        "step_s": step_s,
+        "wall_s": wall_s,
+        "hello_s": 1.0,
+        "load_s": 2.0,
+        "steps": 100,
+        "memory_mib": math.nan,
+    }
     return Solo(job=job, **{**plain, **more})  # type: ignore[arg-type]
 
 
@@ -90,3 +107,11 @@ def test_the_table_is_read_as_pairs_and_what_is_missing_is_empty() -> None:
     assert pairs.xi.tolist() == [[1.25, 1.6]]
     assert pairs.groups == ("a+b",)
     assert {"SMACT_mean", "mem_mib", "batch", "amp"} <= set(pairs.names)
+
+
+def test_a_later_table_replaces_the_rows_that_it_has_and_keeps_the_others() -> None:
+    before = "gpu_type,sharing,xi1,solo1,pair\nfake,mps,1.5,9,a+b\nfake,mps,2.5,8,c+d\n"
+    after = "gpu_type,sharing,xi1,solo2,pair\nfake,mps,1.25,7,a+b\n"
+    wanted = "gpu_type,sharing,xi1,solo1,solo2,pair\nfake,mps,1.25,,7,a+b\nfake,mps,2.5,8,,c+d\n"
+    assert merged(before, after) == wanted
+    assert merged(wanted, after) == wanted
