@@ -47,8 +47,12 @@ class Xids:
         self._nvml.nvmlInit()
         self._handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
         self._set = self._nvml.nvmlEventSetCreate()
-        self._nvml.nvmlDeviceRegisterEvents(self._handle, XID_EVENT, self._set)
         self.seen: list[tuple[float, int]] = []
+        self.silence = "none within 5 s"
+        try:
+            self._nvml.nvmlDeviceRegisterEvents(self._handle, XID_EVENT, self._set)
+        except self._nvml.NVMLError as error:
+            self.silence = f"NVML does not tell of Xids here: {error}"
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
@@ -143,7 +147,7 @@ def _note(said: dict[str, Any], xids: Xids, measured: Measure, how: str) -> None
         time.sleep(0.1)
     numbers = ", ".join(str(number) for _, number in xids.seen)
     measured(f"{how}: what the culprit meets", str(said.get("error")), "", f"exit {said['code']}")
-    measured(f"{how}: Xids that NVML reports", numbers or None, otherwise="none within 5 s")
+    measured(f"{how}: Xids that NVML reports", numbers or None, otherwise=xids.silence)
 
 
 def _hit(other: Busy) -> float | None:

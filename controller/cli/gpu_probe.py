@@ -74,12 +74,15 @@ class _Asker:
 
     def __init__(self, pynvml: Any) -> None:
         self._nvml = pynvml
+        # The binding's own word for "this driver has it under an older name only".
+        older = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
+        self._no_answer = (pynvml.NVMLError, older, AttributeError, TypeError)
 
     def maybe(self, name: str, *arguments: Any) -> Any:
         """The answer, or None where driver, GPU or binding has none."""
         try:
             return getattr(self._nvml, name)(*arguments)
-        except (self._nvml.NVMLError, AttributeError, TypeError):
+        except self._no_answer:
             return None
 
     def gpu(self, index: int) -> GpuFacts:
@@ -126,7 +129,7 @@ class _Asker:
         total = int(self._nvml.nvmlDeviceGetMemoryInfo(handle).total) // MIB
         try:
             full = self._nvml.nvmlDeviceGetMemoryInfo(handle, version=self._nvml.nvmlMemory_v2)
-        except (self._nvml.NVMLError, AttributeError, TypeError):
+        except self._no_answer:
             return total, None
         return total, int(full.used) // MIB
 
@@ -167,7 +170,8 @@ class _Asker:
     def _processes(self, handle: Any) -> tuple[GpuProcess, ...]:
         found: dict[int, int | None] = {}
         for kind in ("Compute", "Graphics", "MPSCompute"):
-            for process in self.maybe(f"nvmlDeviceGet{kind}RunningProcesses", handle) or ():
+            name = f"nvmlDeviceGet{kind}RunningProcesses"
+            for process in self.maybe(name, handle) or self.maybe(f"{name}_v2", handle) or ():
                 used = None if process.usedGpuMemory is None else int(process.usedGpuMemory) // MIB
                 found[int(process.pid)] = used if used is not None else found.get(int(process.pid))
         return tuple(_who(pid, used) for pid, used in sorted(found.items())[:PROCESSES_MAX])

@@ -297,10 +297,15 @@ class Error(Exception):
         self.value = value
 
 
+class OlderName(Exception):
+    """A question that the driver knows by another name."""
+
+
 class Nvml(SimpleNamespace):
     """As much of pynvml as each test gives it; every other question is one that the driver does not know."""
 
     NVMLError = Error
+    NVMLLibraryMismatchError = OlderName
 
     def __init__(self, **answers: Any) -> None:
         plain = {"nvmlInit": None, "nvmlShutdown": None, "nvmlDeviceGetCount": 1, "nvmlMemory_v2": 2}
@@ -360,6 +365,18 @@ def test_a_process_is_counted_once_and_one_that_is_gone_stays_nameless() -> None
     )
     (found,) = gpu_probe.probe(nvml).gpus  # type: ignore[arg-type]
     assert [(p.pid, p.memory_mib, p.command) for p in found.processes] == [(2**22 + 1, 3, "")]
+
+
+def test_a_driver_with_older_names_is_asked_by_them() -> None:
+    old = SimpleNamespace(pid=2**22 + 1, usedGpuMemory=2**20)
+    nvml = Nvml(
+        **ALIVE,
+        nvmlDeviceGetComputeRunningProcesses=OlderName(),
+        nvmlDeviceGetComputeRunningProcesses_v2=[old],
+        nvmlDeviceGetGraphicsRunningProcesses=OlderName(),
+    )
+    (found,) = gpu_probe.probe(nvml).gpus  # type: ignore[arg-type]
+    assert [process.memory_mib for process in found.processes] == [1]
 
 
 def test_the_answer_of_the_child_is_read_back() -> None:

@@ -85,7 +85,7 @@ def test_both_orders_are_one_row() -> None:
 def test_modes_are_kept_apart() -> None:
     solos = (solo("a", 0.1), solo("b", 0.1))
     lives = (life("a", 0, 2, 30, 0.2), life("b", 2, 4, 24, 0.2))
-    runs = [together(*lives, solos, mode) for mode in ("mps", "time-slicing")]  # type: ignore[arg-type]
+    runs = [together(*lives, solos, mode) for mode in ("mps", "time-slicing")]
     assert [mean.mode for mean in averaged(runs)] == ["mps", "time-slicing"]
 
 
