@@ -18,7 +18,7 @@ MINUTES ?= 100000
 BENCHES := $(filter-out bench/private_slurm.py bench/results_%.py,$(sort $(wildcard bench/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit simulation live wheel-test soak bench results-lazer results-castor clean
+.PHONY: help setup demo test lint unit simulation live hwtests wheel-test soak bench results-lazer results-castor clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -47,6 +47,9 @@ simulation: $(READY) ## Whole-cluster simulation over 200 seeds.
 
 live: $(READY) ## Real controller, agents, supervisors and jobs.
 	@$(RUN) live
+
+hwtests: $(READY) ## What only a CUDA machine can show; writes hwtests/report.json and report.md.
+	@$(VENV)/bin/python -m pytest hwtests --report hwtests/report.json
 
 wheel-test: $(READY) ## Build the wheel, install it in a fresh environment, unit tests and one submission there.
 	@$(RUN) wheel

@@ -1,45 +1,120 @@
-"""The hardware suite: `pytest hwtests`, on a machine with a CUDA device.
+"""The hardware suite: `python -m pytest hwtests`, on a machine with a CUDA device.
 
 Rule: opt-in, and honest about what is missing. Each skip names the one thing that this machine lacks.
+Nothing is left behind: no daemon, no process, no setting of a GPU. README.md says how to run it and what is
+unproven.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for `hwtests.report`, also under a bare `pytest`
 
-def _missing() -> str:
-    """The first thing that keeps the suite from running, or an empty string."""
-    if importlib.util.find_spec("torch") is None:
-        return "torch is not installed: pip install 'cotenant[train]'"
-    import torch
+from hwtests import host
+from hwtests.device import Device
+from hwtests.host import ROOT, skip_if
+from hwtests.private_mps import PrivateMps
+from hwtests.recording import Measure, Recorder, short
+from hwtests.report import Mismatch, Value
 
-    if not torch.cuda.is_available():
-        return f"torch {torch.__version__} sees no CUDA device"
-    if importlib.util.find_spec("pynvml") is None:
-        return "nvidia-ml-py is not installed"
-    import pynvml
+RECORDER = pytest.StashKey[Recorder]()
+LAST = ("test_kill.py", "test_faults.py")
+"""These may leave a GPU that needs a reset."""
 
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("hardware suite")
+    group.addoption("--report", metavar="FILE.json", help="write the report here, and a page beside it")
+    group.addoption("--report-add", action="store_true", help="keep what an earlier run wrote there")
+    group.addoption("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a dry run of the suite")
+    group.addoption("--seconds", type=float, default=6.0, help="of each measurement (default 6)")
+    group.addoption("--pairs", default="", metavar="A+B,...", help="measure only these pairs of models")
+    group.addoption(
+        "--allow-faults", action="store_true", help="run what crashes the GPU's clients on purpose"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Whoever asks for a report gets one from the first test on."""
+    wanted = config.getoption("--report")
+    if config.option.collectonly:
+        return
+    parts = [path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")]
+    path = None if wanted is None else Path(wanted)
+    machine = host.machine(config.getoption("--device"))
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return f"NVML does not answer: {error}"
-    pynvml.nvmlShutdown()
-    return ""
+        recorder = Recorder(path, machine, parts, bool(config.getoption("--report-add")))
+    except (Mismatch, ValueError) as problem:
+        raise pytest.UsageError(f"--report-add {wanted}: {problem}") from None
+    config.stash[RECORDER] = recorder
+    config.pluginmanager.register(recorder)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Faults come last. Warnings are torch's and the driver's here: they are not ours to forbid."""
+    for item in items:
+        if item.path.is_relative_to(ROOT / "hwtests"):
+            item.add_marker(pytest.mark.filterwarnings("default"))
+    items.sort(key=lambda item: LAST.index(item.path.name) if item.path.name in LAST else -1)
+
+
+@pytest.fixture
+def measured(request: pytest.FixtureRequest) -> Measure:
+    """Notes a number for the report: `measured("load", 3.1, "s")`."""
+    recorder, test = request.config.stash[RECORDER], short(request.node.nodeid)
+
+    def note(name: str, value: Value, unit: str = "", note: str = "", otherwise: str = "") -> None:
+        recorder.note(test, name, value, unit, note, otherwise)
+
+    return note
 
 
 @pytest.fixture(scope="session")
-def cuda_uuid() -> str:
-    """The UUID of the first CUDA device; skips where there is none."""
-    missing = _missing()
-    if missing:
-        pytest.skip(missing)
-    import pynvml
+def seconds(request: pytest.FixtureRequest) -> float:
+    """How long a measurement takes."""
+    return float(request.config.getoption("--seconds"))
 
-    pynvml.nvmlInit()
-    try:
-        return str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(0)))
-    finally:
-        pynvml.nvmlShutdown()
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest) -> Device:
+    """What the jobs of this run train on: the first CUDA device, or one CPU slot in a dry run."""
+    if request.config.getoption("--device") == "cpu":
+        skip_if(host.lacks_torch())
+        return Device(kind="cpu", cores=(min(os.sched_getaffinity(0)),))
+    skip_if(host.lacks_cuda())
+    gpu = host.first_gpu()
+    assert gpu is not None
+    return Device(kind="cuda", uuid=gpu.uuid, name=gpu.name, cores=tuple(sorted(os.sched_getaffinity(0))))
+
+
+@pytest.fixture(scope="session")
+def cuda(request: pytest.FixtureRequest, device: Device) -> Device:
+    """The first CUDA device; skips where there is none, and in a dry run."""
+    if device.kind != "cuda":
+        pytest.skip("needs a CUDA device, and this is a dry run (--device cpu)")
+    return device
+
+
+@pytest.fixture(scope="session")
+def cuda_uuid(cuda: Device) -> str:
+    return cuda.uuid
+
+
+@pytest.fixture(scope="session")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a short name, for sockets."""
+    return tmp_path_factory.mktemp("w")
+
+
+@pytest.fixture
+def mps(cuda: Device) -> Iterator[PrivateMps]:
+    """An MPS daemon of our own for this GPU, in a pipe directory that nobody else knows."""
+    skip_if(host.lacks_mps())
+    with PrivateMps(cuda.uuid) as daemon:
+        yield daemon

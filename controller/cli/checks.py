@@ -1,7 +1,7 @@
 """What `doctor` looks at on this machine. One function per check; each looks, and changes nothing.
 
 Rule: a check says what it found, and for anything but ok what to do. To add one, write a function that
-takes `Facts` and put it into CHECKS.
+takes `Facts` and put it into CHECKS; what is about GPUs stands in `gpu_checks` and `mps_check`.
 """
 
 from __future__ import annotations
@@ -15,47 +15,52 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from cotenant.controller import places
 from cotenant.controller.access.endpoint import socket_path
+from cotenant.controller.cli import gpu_facts, gpu_host
 from cotenant.controller.cli.asking import asking
+from cotenant.controller.cli.check import Check, Facts
+from cotenant.controller.cli.enabling import as_us
+from cotenant.controller.cli.gpu_checks import GPU_CHECKS
+from cotenant.controller.cli.mps_check import mps
 from cotenant.controller.cli.problem import Problem
 from cotenant.controller.cli.screen import plural, size
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.settings import Loaded
-from cotenant.controller.wire.clients import GetStatus, ListNodes, Nodes, Status
+from cotenant.controller.wire.clients import GetStatus, ListNodes
+from cotenant.mps import detection
 
-Verdict = Literal["ok", "warn", "fail"]
 CLOCK_OFF_S: Final = 5.0
 FREE_MIB_MIN: Final = 2048
 
 
-class Check(msgspec.Struct, frozen=True):
-    name: str
-    verdict: Verdict
-    found: str
-    todo: str = ""
-
-
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What several checks need, asked for once."""
-
-    loaded: Loaded
-    status: Status | None
-    nodes: Nodes | None
-    why_unreachable: Problem | None
-
-
 def gather(loaded: Loaded, endpoint: str | None) -> Facts:
+    """Everything the checks need. Changes nothing; asking the driver may take some seconds."""
+    runtime = PurePosixPath(places.runtime_dir())
+    facts = Facts(
+        loaded=loaded,
+        status=None,
+        nodes=None,
+        why_unreachable=None,
+        driver=gpu_facts.ask(),
+        files=gpu_host.look(),
+        mps=detection.look(runtime, allowed=loaded.settings.mps.mode != "off"),
+    )
     try:
         with asking(endpoint, timeout_s=3.0) as client:
             status, nodes = client.ask(GetStatus()), client.ask(ListNodes())
-        return Facts(loaded=loaded, status=status, nodes=nodes, why_unreachable=None)
+        return msgspec.structs.replace(facts, status=status, nodes=nodes)
     except Problem as problem:
-        return Facts(loaded=loaded, status=None, nodes=None, why_unreachable=problem)
+        return msgspec.structs.replace(facts, why_unreachable=problem)
+
+
+def run_all(facts: Facts) -> list[Check]:
+    """What each check says, in their order; those that do not apply here say nothing."""
+    return [said for check in CHECKS if (said := check(facts)) is not None]
 
 
 def python(_facts: Facts) -> Check:
@@ -65,48 +70,12 @@ def python(_facts: Facts) -> Check:
 
 def torch(_facts: Facts) -> Check:
     if importlib.util.find_spec("torch") is None:
-        todo = "jobs bring their own; for the demo: pip install 'cotenant[train,demo]'"
-        return Check("torch", "warn", "not in this environment", todo)
+        todo, command = "jobs bring their own; the demo needs it here", "pip install 'cotenant[train,demo]'"
+        return Check("torch", "warn", "not in this environment", todo, command)
     version = importlib.metadata.version("torch")
     if tuple(int(part) for part in version.split(".")[:2]) < (2, 5):
         return Check("torch", "warn", version, "checkpoint and gradaccum need torch 2.5 or newer")
     return Check("torch", "ok", version)
-
-
-def cuda(_facts: Facts) -> Check:
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return Check(
-            "GPUs",
-            "warn",
-            f"none ({error})",
-            "CPU slots stand in for GPUs; see `cotenant up --devices cpu:2`",
-        )
-    try:
-        names = [_name_of_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
-    finally:
-        pynvml.nvmlShutdown()
-    if not names:
-        return Check("GPUs", "warn", "a driver, but no GPU", "is one passed through to this machine?")
-    return Check("GPUs", "ok", ", ".join(names))
-
-
-def _name_of_gpu(pynvml: object, index: int) -> str:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)  # type: ignore[attr-defined]
-    name = pynvml.nvmlDeviceGetName(handle)  # type: ignore[attr-defined]
-    return name.decode() if isinstance(name, bytes) else str(name)
-
-
-def mps(_facts: Facts) -> Check:
-    from cotenant.mps.detection import look, verdict
-
-    found = verdict(look(PurePosixPath(places.runtime_dir())))
-    if found.usable:
-        return Check("MPS", "ok", found.reason)
-    return Check("MPS", "warn", found.reason, "co-tenants time-slice; nothing else depends on MPS")
 
 
 def cgroups(_facts: Facts) -> Check:
@@ -157,7 +126,7 @@ def socket(facts: Facts) -> Check:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         return Check(
-            "socket", "fail", f"{path} has mode {mode:o}", f"chmod 600 {path}: who can connect is its owner"
+            "socket", "fail", f"{path} has mode {mode:o}", "who can connect is its owner", f"chmod 600 {path}"
         )
     return Check("socket", "ok", f"{path}, for you alone")
 
@@ -177,8 +146,9 @@ def survival(_facts: Facts) -> Check:
             )
         return Check("survival", "ok", f"{who} is in {unit}" + (f", KillMode={mode}" if mode else ""))
     if unit.startswith("session-") and not _lingers():
-        todo = "loginctl enable-linger, or run it as a service (examples/deploy)"
-        return Check("survival", "warn", f"{who} is in {unit}: logging out may end its jobs", todo)
+        todo = "let what you start outlive your login, or run it as a service (examples/deploy)"
+        found = f"{who} is in {unit}: logging out may end its jobs"
+        return Check("survival", "warn", found, todo, "loginctl enable-linger")
     return Check("survival", "ok", f"{who} is in {own or 'no cgroup'}; jobs get sessions of their own")
 
 
@@ -224,16 +194,22 @@ def checkpoints(facts: Facts) -> Check:
     return Check("checkpoints", "ok", f"{root}, {size(free_mib)} free")
 
 
-def shared_memory(_facts: Facts) -> Check:
+def shared_memory(facts: Facts) -> Check:
     """Data loaders with workers pass batches through it."""
     path = Path("/dev/shm")
     if not path.is_dir() or not os.access(path, os.W_OK):
         return Check(
-            "/dev/shm", "warn", "not usable", "data loaders with workers will fail; mount a tmpfs there"
+            "/dev/shm",
+            "warn",
+            "not usable",
+            "data loaders with workers will fail; mount a tmpfs there",
+            as_us("sudo mount -t tmpfs -o size=4G,mode=1777 tmpfs /dev/shm", facts.files),
         )
     total_mib = shutil.disk_usage(path).total // 2**20
     if total_mib < 512:
-        return Check("/dev/shm", "warn", f"only {size(total_mib)}", "in a container: --shm-size=4g")
+        todo = "data loaders with workers need more; in a container: --shm-size=4g"
+        command = as_us("sudo mount -o remount,size=4G /dev/shm", facts.files)
+        return Check("/dev/shm", "warn", f"only {size(total_mib)}", todo, command)
     return Check("/dev/shm", "ok", size(total_mib))
 
 
@@ -314,10 +290,10 @@ def hosts(facts: Facts) -> Check:
     return Check("hosts", "ok", f"{plural(len(facts.nodes.nodes), 'host')}, {plural(len(devices), 'device')}")
 
 
-CHECKS: Final[tuple[Callable[[Facts], Check], ...]] = (
+CHECKS: Final[tuple[Callable[[Facts], Check | None], ...]] = (
     python,
     torch,
-    cuda,
+    *GPU_CHECKS,
     mps,
     cgroups,
     survival,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from cotenant.controller.cli.asking import loaded_settings
-from cotenant.controller.cli.checks import CHECKS, Check, gather
+from cotenant.controller.cli.check import Check
+from cotenant.controller.cli.checks import gather, run_all
 from cotenant.controller.cli.output import EndpointFlag, JsonFlag, Listing, OutputFlag, chosen, show_listing
 from cotenant.controller.cli.problem import FAILED, OK
 from cotenant.controller.cli.screen import paint, wrapped
@@ -25,14 +26,20 @@ def doctor(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: Endpo
     """
     form = chosen(output, as_json)
     facts = gather(loaded_settings(endpoint), endpoint)
-    checks = [check(facts) for check in CHECKS]
+    checks = run_all(facts)
     if form in ("table", "wide"):
         print(page(checks))
     else:
         listing = Listing(
             noun="check",
             rows=checks,
-            as_json=lambda c: {"name": c.name, "verdict": c.verdict, "found": c.found, "todo": c.todo},
+            as_json=lambda c: {
+                "name": c.name,
+                "verdict": c.verdict,
+                "found": c.found,
+                "todo": c.todo,
+                "command": c.command,
+            },
             identity=lambda c: c.name,
             columns=(),
         )
@@ -49,4 +56,6 @@ def page(checks: list[Check]) -> str:
         lines.append(f"{verdict}  {check.name:<{width}}  {wrapped(check.found, indent)}")
         if check.todo:
             lines.append(" " * indent + wrapped(f"-> {check.todo}", indent))
+        if check.command:  # In one piece, however long: it is there to be pasted.
+            lines.append(" " * indent + f"$ {check.command}")
     return "\n".join(lines)

@@ -24,7 +24,8 @@ from cotenant.agent.edge import (
     StatusCame,
     Ticked,
 )
-from cotenant.agent.held import HELD_MIB_MIN, Answer, DeviceUse, Holder, Holds, judged, who_holds
+from cotenant.agent.device_states import HELD_MIB_MIN
+from cotenant.agent.held import Answer, DeviceUse, Holder, Holds, judged, who_holds
 from cotenant.agent.held_probe import ask
 from cotenant.agent.release import Release
 from cotenant.controller.domain.cluster import Device, HostReport

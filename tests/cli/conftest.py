@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ import zmq
 from cotenant.controller.cli.main import main
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire.codec import decode, encode
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `tests.cli.gpu_hosts`
 
 Answer = Callable[[Any], Any]
 

@@ -11,7 +11,8 @@ import pytest
 
 from cotenant.controller import settings
 from cotenant.controller.cli import checks
-from cotenant.controller.cli.checks import CHECKS, Facts
+from cotenant.controller.cli.check import Facts
+from cotenant.controller.cli.checks import run_all
 from cotenant.controller.cli.problem import Problem
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.wire import clients as wire
@@ -29,8 +30,8 @@ def facts(
 
 
 def test_every_check_runs_here_and_says_what_to_do(at_home: Path) -> None:
-    found = [check(facts({})) for check in CHECKS]
-    assert len({check.name for check in found}) == len(CHECKS)
+    found = run_all(facts({}))
+    assert len({check.name for check in found}) == len(found)
     assert all(check.found for check in found)
     assert all(check.todo for check in found if check.verdict != "ok")
 
@@ -115,7 +116,8 @@ def test_doctor_without_a_controller(at_home: Path, cotenant: Cotenant) -> None:
     assert result.code == 0
     assert "no controller" in result.out
     value = json.loads(cotenant("doctor", "--json").out)
-    assert (value["schema"], len(value["checks"])) == ("checks/1", len(CHECKS))
+    assert value["schema"] == "checks/1"
+    assert {"GPUs", "controller", "clock"} <= {check["name"] for check in value["checks"]}
 
 
 def test_doctor_fails_where_something_fails(

@@ -130,6 +130,8 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     torch.manual_seed(seed)
     torch.use_deterministic_algorithms(True, warn_only=True)
+    # On CUDA it adds up in no fixed order, and is merely warned about.
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
 
 
 def train(task: Task, options: Options, device: torch.device) -> dict[str, object]:

@@ -1,0 +1,192 @@
+"""What the files and ports of this host say about its GPUs, beside what NVML says.
+
+Rule: looks and changes nothing; only loopback is connected to, with a time limit.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import re
+import socket
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+DCGM_PORT: Final = 5555
+EXPORTER_PORT: Final = 9400
+CONNECT_TIMEOUT_S: Final = 0.2
+DCGM_BINDINGS: Final = (
+    "usr/share/datacenter-gpu-manager-4/bindings/python3",
+    "usr/local/dcgm/bindings/python3",
+)
+DEVICE_FILES: Final = re.compile(r"nvidia(ctl|-uvm|-modeset|\d+)")
+SUPER_USER_CAPABILITY: Final = 21
+"""CAP_SYS_ADMIN, which the driver takes for an administrator."""
+
+
+class DeviceFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One of /dev/nvidia*."""
+
+    path: str
+    mode: int
+    owner: str
+    group: str
+    ours: bool
+    """We may read and write it."""
+
+
+class Distribution(msgspec.Struct, frozen=True, kw_only=True):
+    """Which Linux this is, in the words of /etc/os-release."""
+
+    id: str = ""
+    like: tuple[str, ...] = ()
+
+    @property
+    def family(self) -> str:
+        """The nearest one that we know commands for; empty if none."""
+        for name in (self.id, *self.like):
+            if name in FAMILIES:
+                return FAMILIES[name]
+        return ""
+
+
+FAMILIES: Final = {
+    "debian": "debian",
+    "ubuntu": "ubuntu",
+    "rhel": "rhel",
+    "centos": "rhel",
+    "rocky": "rhel",
+    "almalinux": "rhel",
+    "fedora": "fedora",
+    "sles": "suse",
+    "suse": "suse",
+    "opensuse": "suse",
+}
+
+
+class HostFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found outside NVML."""
+
+    distribution: Distribution = Distribution()
+    container: bool = False
+    user: str = ""
+    administrator: bool = False
+    """Root, or the capability that the driver takes for it."""
+    module: str = ""
+    """Version of the kernel module that is loaded; empty: none."""
+    pci_devices: int | None = None
+    """NVIDIA's display and 3D controllers on the bus; None: the bus cannot be read."""
+    profiling_for_admins: bool | None = None
+    """The driver keeps profiling counters to administrators."""
+    device_files: tuple[DeviceFile, ...] = ()
+    persistenced: bool = False
+    dcgm_bindings: str = ""
+    hostengine: bool = False
+    """Something listens at DCGM's port on this machine."""
+    exporter: bool = False
+    """Something listens at dcgm-exporter's port on this machine."""
+
+
+def look(root: Path = Path("/")) -> HostFiles:
+    """Facts below `root`, and who listens on loopback."""
+    return HostFiles(
+        distribution=distribution(_text(root / "etc/os-release")),
+        container=any((root / name).exists() for name in (".dockerenv", "run/.containerenv")),
+        user=_name(pwd.getpwuid, os.geteuid()),
+        administrator=os.geteuid() == 0 or is_administrator(_text(root / "proc/self/status")),
+        module=module_version(_text(root / "proc/driver/nvidia/version")),
+        pci_devices=_pci_devices(root / "sys/bus/pci/devices"),
+        profiling_for_admins=profiling_for_admins(_text(root / "proc/driver/nvidia/params")),
+        device_files=tuple(_device_files(root / "dev")),
+        persistenced=(root / "run/nvidia-persistenced/socket").exists(),
+        dcgm_bindings=next((f"/{name}" for name in DCGM_BINDINGS if (root / name).is_dir()), ""),
+        hostengine=_listens(DCGM_PORT),
+        exporter=_listens(EXPORTER_PORT),
+    )
+
+
+# --- What the files mean: pure -------------------------------------------------------------------
+
+
+def distribution(os_release: str) -> Distribution:
+    values: dict[str, str] = {}
+    for line in os_release.splitlines():
+        key, equals, value = line.partition("=")
+        if equals:
+            values[key.strip()] = value.strip().strip("\"'")
+    return Distribution(id=values.get("ID", ""), like=tuple(values.get("ID_LIKE", "").split()))
+
+
+def module_version(text: str) -> str:
+    """From the line `NVRM version: ... Kernel Module  580.95.05  ...`."""
+    first = text.splitlines()[0] if text else ""
+    found = re.search(r"\b\d{3,4}\.\d+(\.\d+)?\b", first)
+    return found[0] if found else ""
+
+
+def profiling_for_admins(params: str) -> bool | None:
+    found = re.search(r"^RmProfilingAdminOnly:\s*(\d)", params, re.MULTILINE)
+    return None if found is None else found[1] == "1"
+
+
+def is_administrator(status: str) -> bool:
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
+    return found is not None and bool(int(found[1], 16) >> SUPER_USER_CAPABILITY & 1)
+
+
+# --- Looking -----------------------------------------------------------------------------------------
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")[: 64 * 1024]
+    except OSError:
+        return ""
+
+
+def _name(of: Callable[[int], Sequence[object]], number: int) -> str:
+    """A user's or group's name; the number where it has none."""
+    try:
+        return str(of(number)[0])
+    except KeyError:
+        return str(number)
+
+
+def _pci_devices(folder: Path) -> int | None:
+    if not folder.is_dir():
+        return None
+    found = 0
+    for device in folder.iterdir():
+        vendor, kind = _text(device / "vendor").strip(), _text(device / "class").strip()
+        found += vendor == "0x10de" and kind[:6] in ("0x0300", "0x0302")
+    return found
+
+
+def _device_files(folder: Path) -> Iterable[DeviceFile]:
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.glob("nvidia*")):
+        if not DEVICE_FILES.fullmatch(path.name):
+            continue
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        yield DeviceFile(
+            path=f"/dev/{path.name}",
+            mode=stat.S_IMODE(status.st_mode),
+            owner=_name(pwd.getpwuid, status.st_uid),
+            group=_name(grp.getgrgid, status.st_gid),
+            ours=os.access(path, os.R_OK | os.W_OK),
+        )
+
+
+def _listens(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.settimeout(CONNECT_TIMEOUT_S)
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,65 @@
+"""What MPS can do on this host, and how it will be used here. Pure, from `Facts`.
+
+Rule: every choice has its reason. Where MPS does not work, co-tenants time-slice, and that is said: nothing
+else depends on it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cotenant.controller.cli import enabling
+from cotenant.controller.cli.check import Check, Facts
+from cotenant.controller.cli.gpu_facts import GpuFacts
+from cotenant.mps.detection import Device, Host, has_static_partitioning, verdict
+
+V3_SINCE: Final = (13, 4)
+UNTIL_THEN: Final = "until then co-tenants time-slice"
+PER_DEVICE: Final = "one daemon per device: a fault stays on its device (mps.mode)"
+PER_HOST: Final = "one daemon for all devices (mps.mode = per-host): a fault stops new jobs on all of them"
+
+
+def mps(facts: Facts) -> Check | None:
+    """None on a host without GPUs."""
+    alive = [gpu for gpu in facts.driver.gpus if not gpu.problem]
+    if not alive or facts.mps is None:
+        return None
+    mode = facts.loaded.settings.mps.mode
+    if mode == "off":
+        return Check("MPS", "ok", "switched off (mps.mode = off): co-tenants time-slice")
+    found = verdict(facts.mps)
+    if not found.usable:
+        if facts.mps.control_path is None:
+            step = enabling.install("mps", facts.files, facts.driver.driver)
+            return Check("MPS", "warn", f"none: {found.reason}", f"{step.todo}; {UNTIL_THEN}", step.command)
+        return Check("MPS", "warn", f"none: {found.reason}", UNTIL_THEN)
+    refused = [
+        (gpu, answer.reason) for gpu in alive if not (answer := verdict(facts.mps, device(gpu))).usable
+    ]
+    if len(refused) == len(alive):
+        return Check("MPS", "warn", f"none: {refused[0][1]}", "co-tenants time-slice")
+    choice = PER_HOST if mode == "per-host" else PER_DEVICE
+    words = f"{level(facts.mps)}; {choice}"
+    if refused:
+        without = ", ".join(f"{gpu.index} ({reason})" for gpu, reason in refused)
+        return Check("MPS", "warn", f"{words}; not on GPU {without}", "co-tenants time-slice there")
+    return Check("MPS", "ok", words)
+
+
+def level(host: Host) -> str:
+    """The interfaces that the program is known to offer. The daemon's own answers still decide."""
+    if host.version is None:
+        return "v2 (the program does not say its version)"
+    version = "CUDA {}.{}".format(*host.version)
+    if host.version >= V3_SINCE:
+        return f"v2 with static partitions, and v3 ({version})"
+    return f"v2 with static partitions ({version})" if has_static_partitioning(host) else f"v2 ({version})"
+
+
+def device(gpu: GpuFacts) -> Device:
+    return Device(
+        uuid=gpu.uuid,
+        compute_capability=gpu.capability,
+        compute_mode=gpu.compute_mode,
+        mig_enabled=gpu.mig,
+    )

@@ -1,0 +1,181 @@
+"""This machine, as the report names it, and what it lacks for a test.
+
+Rule: every lack is one sentence that names one missing thing; a test skips with the first of them. NVML is
+asked in a child with a time limit, and torch is imported only where there is a driver.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import pytest
+
+from cotenant.controller.cli import gpu_facts
+from cotenant.controller.cli.gpu_facts import DriverFacts, GpuFacts
+from cotenant.mps.detection import Device, look, verdict
+from hwtests.report import Machine
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+TORCH_MIN: Final = (2, 5)
+RESULTS: Final = (":!hwtests/report.*", ":!hwtests/pairs-*")
+"""What the suite writes is no change of what it tests."""
+
+
+@cache
+def driver() -> DriverFacts:
+    return gpu_facts.ask()
+
+
+def first_gpu() -> GpuFacts | None:
+    """The first GPU that CUDA would show us here."""
+    usable = [gpu for gpu in driver().gpus if not gpu.problem and not gpu.mig]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return usable[0] if usable else None
+    wanted = visible.split(",")[0].strip()
+    named = [gpu for gpu in usable if wanted and (str(gpu.index) == wanted or gpu.uuid.startswith(wanted))]
+    return named[0] if named else None
+
+
+# --- What is missing: an empty string if nothing is ----------------------------------------------------
+
+
+@cache
+def lacks_cuda() -> str:
+    if not _has("pynvml"):
+        return "the Python package nvidia-ml-py is not installed"
+    found = driver()
+    if found.problem:
+        return f"no NVIDIA driver answers: {found.problem}"
+    if first_gpu() is None:
+        return "no GPU that CUDA may use here (MIG mode, a lost GPU, or CUDA_VISIBLE_DEVICES)"
+    if lacks_torch():
+        return lacks_torch()
+    import torch
+
+    return "" if torch.cuda.is_available() else f"torch {torch.__version__} sees no CUDA device"
+
+
+@cache
+def lacks_torch() -> str:
+    if not _has("torch"):
+        return "torch is not installed: pip install 'cotenant[train]'"
+    import torch
+
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    return "" if version >= TORCH_MIN else f"torch {torch.__version__} is older than 2.5"
+
+
+def lacks_gpm() -> str:
+    gpu = first_gpu()
+    if gpu is None:
+        return lacks_cuda()
+    if not gpu.gpm:
+        return f"{gpu.name} has no GPM counters (they came with Hopper)"
+    return f"GPM may not be read by this user: {gpu.gpm_problem}" if gpu.gpm_problem else ""
+
+
+def lacks_dcgm() -> str:
+    return "" if shutil.which("dcgmi") else "dcgmi is not installed (NVIDIA's datacenter-gpu-manager-4-core)"
+
+
+def lacks_mps() -> str:
+    """Whether a daemon of our own can be started, and this GPU be served by it."""
+    gpu = first_gpu()
+    device = (
+        None
+        if gpu is None
+        else Device(
+            uuid=gpu.uuid,
+            compute_capability=gpu.capability,
+            compute_mode=gpu.compute_mode,
+            mig_enabled=gpu.mig,
+        )
+    )
+    found = verdict(look(PurePosixPath("/tmp")), device)
+    return "" if found.usable else f"no MPS here: {found.reason}"
+
+
+def lacks_time_slicing() -> str:
+    """Two processes without MPS on one GPU."""
+    gpu = first_gpu()
+    if gpu is not None and gpu.compute_mode not in (None, gpu_facts.COMPUTE_DEFAULT):
+        return "the GPU is not in compute mode DEFAULT, so two processes cannot time-slice it"
+    return ""
+
+
+def lacks_cuda_checkpoint() -> str:
+    if shutil.which("cuda-checkpoint") is None:
+        return "cuda-checkpoint is not on PATH (github.com/NVIDIA/cuda-checkpoint)"
+    return ""
+
+
+def lacks_cluster() -> str:
+    """What a controller and an agent need."""
+    for module in ("zmq", "msgpack", "psutil", "sortedcontainers"):
+        if not _has(module):
+            return f"the Python package {module} is not installed, and a controller needs it"
+    return ""
+
+
+def _has(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def skip_if(lack: str) -> None:
+    """Skip the test that asks, if something is missing."""
+    if lack:
+        pytest.skip(lack)
+
+
+# --- The machine ---------------------------------------------------------------------------------------
+
+
+def machine(device: str) -> Machine:
+    found = driver()
+    versions = ("", "")
+    if (device != "cuda" or not lacks_cuda()) and not lacks_torch():
+        import torch
+
+        versions = (str(torch.__version__), str(torch.version.cuda or ""))
+    elif _has("torch"):
+        from importlib.metadata import version
+
+        versions = (version("torch"), "")
+    return Machine(
+        gpus=tuple(gpu.name for gpu in found.gpus),
+        driver=found.driver,
+        cuda_of_driver="" if found.cuda is None else "{}.{}".format(*found.cuda),
+        torch=versions[0],
+        cuda_of_torch=versions[1],
+        python=platform.python_version(),
+        linux=platform.release().partition("-")[0],
+        processor=_processor(),
+        cores=len(os.sched_getaffinity(0)),
+        memory_gib=round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
+        commit=_git("rev-parse", "--short", "HEAD") or os.environ.get("COTENANT_COMMIT", "unknown"),
+        changed=bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *RESULTS)),
+        device=device,
+    )
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _git(*words: str) -> str:
+    """What git says; empty where there is no git or no repository (a copy of the files)."""
+    if shutil.which("git") is None:
+        return ""
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,204 @@
+"""What two jobs did to each other, from what they said: ratios, benefits, and the table of pairs. Pure.
+
+Rule: a step counts only if it began and ended while both trained, after its job's warm-up; everything is a
+ratio of times measured on the same device in the same run of the suite. What has no measurement has an empty
+cell.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from cotenant.controller.interference.features import VOCABULARY
+from cotenant.profiler.pairs import xi
+from cotenant.profiler.sources import Indicator, Summary
+from hwtests.driving import Job, Life, Report
+
+WARM_UP_STEPS: Final = 10
+REPORTS_MIN: Final = 3
+Mode = Literal["mps", "time-slicing"]
+COLUMNS: Final = (
+    "gpu_type", "sharing", "model1", "batch1", "amp1", "model2", "batch2", "amp2",
+    "xi1", "xi2", "norm1", "norm2", "count1", "count2", "solo1", "solo2",
+)  # fmt: skip
+SOLO: Final = ("samples_per_s", "mem_mib")
+
+
+class TooFew(Exception):
+    """Not enough steps to say anything; the text says how many there were."""
+
+
+class Solo(msgspec.Struct, frozen=True, kw_only=True):
+    """One job alone on the device."""
+
+    job: Job
+    step_s: float
+    wall_s: float
+    """From launch to end, of `steps` steps."""
+    hello_s: float
+    """From launch to the library's first word: imports and the model are done."""
+    load_s: float
+    """From launch to the end of the first step."""
+    steps: int
+    memory_mib: float
+    """What the device had in use more than before, at its peak; NaN: unknown."""
+    indicators: dict[Indicator, Summary] = {}
+
+
+class Sharing(msgspec.Struct, frozen=True, kw_only=True):
+    """Two jobs that ran together once; `first` was there before."""
+
+    first: str
+    second: str
+    mode: Mode
+    first_step_s: float
+    second_step_s: float
+    first_xi: float
+    second_xi: float
+    speed: float
+    """Sum of both speeds, each in its own solo speeds: above 1 sharing did more in the same time."""
+    benefit: float
+    """The newcomer's: (completion time if it had waited for the other's work) / (that when shared)."""
+    first_delay: float
+    """The incumbent's time, from its launch to its last step, over what these steps take it alone."""
+
+
+def window(life: Life, since_s: float, until_s: float, warm_up_steps: int = WARM_UP_STEPS) -> list[Report]:
+    """Reports that lie wholly in the window, without the job's first steps."""
+    return [
+        report
+        for report in life.reports
+        if report.at_s - report.elapsed_s >= since_s
+        and report.at_s <= until_s
+        and report.step - report.count >= warm_up_steps
+    ]
+
+
+def median_step_s(reports: Sequence[Report], who: str) -> float:
+    """Raises TooFew."""
+    if len(reports) < REPORTS_MIN:
+        raise TooFew(
+            f"{who}: {len(reports)} reports of steps, and {REPORTS_MIN} are needed; give it more --seconds"
+        )
+    return statistics.median(report.elapsed_s / report.count for report in reports)
+
+
+def together(first: Life, second: Life, solos: tuple[Solo, Solo], mode: Mode) -> Sharing:
+    """What one run of two showed. Raises TooFew.
+
+    The incumbent is stopped when the newcomer is done; what it would have taken alone for the steps it made
+    is its solo load time and so many solo steps.
+    """
+    since_s = max(first.first_step_s, second.first_step_s)
+    until_s = min(first.ended_s, second.ended_s)
+    steps_s = [
+        median_step_s(window(life, since_s, until_s), f"{life.name} beside {other.name}")
+        for life, other in ((first, second), (second, first))
+    ]
+    ratios = [xi(step_s, solo.step_s) for step_s, solo in zip(steps_s, solos, strict=True)]
+    last = first.reports[-1]
+    first_alone_s = solos[0].load_s + last.step * solos[0].step_s
+    began_s = second.started_s - first.started_s
+    waited_s = max(0.0, first_alone_s - began_s) + solos[1].wall_s
+    return Sharing(
+        first=first.name,
+        second=second.name,
+        mode=mode,
+        first_step_s=steps_s[0],
+        second_step_s=steps_s[1],
+        first_xi=ratios[0],
+        second_xi=ratios[1],
+        speed=1 / ratios[0] + 1 / ratios[1],
+        benefit=waited_s / (second.ended_s - second.started_s),
+        first_delay=(last.at_s - first.started_s) / first_alone_s,
+    )
+
+
+class PairMean(msgspec.Struct, frozen=True, kw_only=True):
+    """One pair in one mode, over its runs in both orders; model1 and model2 in alphabetical order."""
+
+    models: tuple[str, str]
+    mode: Mode
+    xi: tuple[float, float]
+    count: int
+    speed: float
+    benefit: float
+
+
+def averaged(runs: Iterable[Sharing]) -> list[PairMean]:
+    """One row per pair and mode."""
+    groups: dict[tuple[tuple[str, str], Mode], list[tuple[float, float, Sharing]]] = {}
+    for run in runs:
+        forward = run.first <= run.second
+        models = (run.first, run.second) if forward else (run.second, run.first)
+        ratios = (run.first_xi, run.second_xi) if forward else (run.second_xi, run.first_xi)
+        groups.setdefault((models, run.mode), []).append((*ratios, run))
+    return [
+        PairMean(
+            models=models,
+            mode=mode,
+            xi=(statistics.fmean(row[0] for row in rows), statistics.fmean(row[1] for row in rows)),
+            count=len(rows),
+            speed=statistics.fmean(row[2].speed for row in rows),
+            benefit=statistics.fmean(row[2].benefit for row in rows),
+        )
+        for (models, mode), rows in sorted(groups.items())
+    ]
+
+
+def table(means: Sequence[PairMean], solos: Mapping[str, Solo], gpu_type: str) -> str:
+    """CSV in the schema of the public tables of pairs (`controller.tuning.pair_rows` reads it)."""
+    rows = [_row(mean, solos, gpu_type) for mean in means]
+    seen = [name for name in VOCABULARY if any(row.get(f"solo{n}_{name}") for row in rows for n in (1, 2))]
+    used = [f"solo{n}_{name}" for n in (1, 2) for name in seen]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*COLUMNS, *used, "pair"], lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def merged(before: str, after: str) -> str:
+    """Two tables as one: rows of the later one replace those of the same pair, GPU and sharing."""
+    tables = [list(csv.DictReader(io.StringIO(text))) for text in (before, after)]
+    names = dict.fromkeys(name for rows in tables for row in rows for name in row if name != "pair")
+    rows = {(row["pair"], row["gpu_type"], row["sharing"]): row for rows in tables for row in rows}
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*names, "pair"], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(row for _, row in sorted(rows.items()))
+    return text.getvalue()
+
+
+def _row(mean: PairMean, solos: Mapping[str, Solo], gpu_type: str) -> dict[str, str]:
+    row = {"gpu_type": gpu_type, "sharing": mean.mode, "pair": "+".join(mean.models)}
+    for n, (model, ratio) in enumerate(zip(mean.models, mean.xi, strict=True), start=1):
+        solo = solos[model]
+        row |= {
+            f"model{n}": model,
+            f"batch{n}": str(solo.job.batch_size),
+            f"amp{n}": "1" if solo.job.precision == "bf16" else "0",
+            f"xi{n}": _text(ratio),
+            f"norm{n}": _text(1 / ratio),
+            f"count{n}": str(mean.count),
+            f"solo{n}": _text(1 / solo.step_s),
+            f"solo{n}_samples_per_s": _text(solo.job.batch_size / solo.step_s),
+            f"solo{n}_mem_mib": _text(solo.memory_mib),
+        }
+        for name, summary in solo.indicators.items():
+            row |= {
+                f"solo{n}_{name.value}_mean": _text(summary.mean),
+                f"solo{n}_{name.value}_variance": _text(summary.variance),
+            }
+    return row
+
+
+def _text(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.6g}"

@@ -1,0 +1,200 @@
+"""Indicators under known loads, from each source there is: the right counter, unit and direction.
+
+Rule: wide bounds, from what the load is: not a benchmark. Each load is a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cotenant.profiler.gpm import SHARES
+from cotenant.profiler.sources import Indicator
+from hwtests import host, readings
+from hwtests.busy import Busy
+from hwtests.device import Device
+from hwtests.private_mps import PrivateMps
+from hwtests.readings import Values
+from hwtests.recording import Measure
+
+pytestmark = pytest.mark.gpu
+
+Bound = tuple[float, float]
+ANY = float("inf")
+
+FINE: dict[str, dict[Indicator, Bound]] = {
+    "matmul": {
+        Indicator.GRACT: (0.9, 1.01),
+        Indicator.SMACT: (0.6, 1.01),
+        Indicator.TENSO: (0.2, 1.01),
+        Indicator.FP32A: (0, 0.3),
+    },
+    "fp32": {
+        Indicator.GRACT: (0.9, 1.01),
+        Indicator.SMACT: (0.6, 1.01),
+        Indicator.TENSO: (0, 0.05),
+        Indicator.FP32A: (0.2, 1.01),
+    },
+    "d2d": {
+        Indicator.GRACT: (0.5, 1.01),
+        Indicator.DRAMA: (0.4, 1.01),
+        Indicator.TENSO: (0, 0.05),
+        Indicator.PCIRX: (0, 2e9),
+    },
+    "h2d": {Indicator.PCIRX: (1e9, ANY), Indicator.TENSO: (0, 0.05), Indicator.SMACT: (0, 0.3)},
+    "d2h": {Indicator.PCITX: (1e9, ANY), Indicator.TENSO: (0, 0.05), Indicator.SMACT: (0, 0.3)},
+    "idle": {
+        Indicator.GRACT: (0, 0.1),
+        Indicator.SMACT: (0, 0.1),
+        Indicator.DRAMA: (0, 0.1),
+        Indicator.PCIRX: (0, 5e8),
+    },
+}
+"""For counters of the hardware (GPM, DCGM)."""
+COARSE: dict[str, dict[Indicator, Bound]] = {
+    "matmul": {Indicator.GRACT: (0.9, 1.01)},
+    "d2d": {Indicator.GRACT: (0.9, 1.01), Indicator.DRAMA: (0.3, 1.01)},
+    "h2d": {Indicator.PCIRX: (1e9, ANY)},
+    "d2h": {Indicator.PCITX: (1e9, ANY)},
+    "idle": {Indicator.GRACT: (0, 0.1), Indicator.DRAMA: (0, 0.1)},
+}
+"""For plain NVML: the share of the time in which anything ran."""
+
+SOURCES: dict[str, tuple[Callable[[], str], dict[str, dict[Indicator, Bound]]]] = {
+    "gpm": (host.lacks_gpm, FINE),
+    "dcgm": (host.lacks_dcgm, FINE),
+    "nvml": (lambda: "", COARSE),
+}
+CASES = [(source, load) for source, (_, bounds) in SOURCES.items() for load in bounds]
+ONE_WAY = {"h2d": (Indicator.PCIRX, Indicator.PCITX), "d2h": (Indicator.PCITX, Indicator.PCIRX)}
+
+
+def read(source: str, device: Device, seconds: float) -> Values:
+    """Skips where the source says that it has nothing."""
+    gpu = host.first_gpu()
+    assert gpu is not None
+    try:
+        if source == "gpm":
+            return readings.gpm(device.uuid, seconds)
+        return (
+            readings.dcgm(gpu.index, seconds)
+            if source == "dcgm"
+            else readings.plain_nvml(device.uuid, seconds)
+        )
+    except readings.NoReading as problem:
+        pytest.skip(f"{source} gives no values: {problem}")
+
+
+@pytest.mark.parametrize(("source", "load"), CASES)
+def test_under_a_known_load(cuda: Device, source: str, load: str, seconds: float, measured: Measure) -> None:
+    lacks, bounds = SOURCES[source]
+    host.skip_if(lacks())
+    with Busy(load, cuda) as busy:
+        busy.ready()
+        busy.rate(1.0)
+        found = read(source, cuda, seconds)
+        assert not busy.error()
+    for name, value in found.items():
+        measured(f"{source}, {load}: {name.value}", value)
+        assert value >= 0.0 and (name not in SHARES or value <= 1.01), f"{name.value}: {value}"
+    for name, (low, high) in bounds[load].items():
+        assert name in found, f"{source} has no {name.value}"
+        assert low <= found[name] <= high, f"{name.value} of {load} by {source}"
+    if load in ONE_WAY:
+        busy_way, quiet_way = ONE_WAY[load]
+        assert found[busy_way] > 3 * found[quiet_way], "the GPU's own view: receiving is not sending"
+
+
+@pytest.mark.parametrize("period_ms", [100, 200, 500])
+def test_sampling_at(cuda: Device, period_ms: int, seconds: float, measured: Measure) -> None:
+    """What a period costs, and what of it is missing; what it does to the load."""
+    host.skip_if(host.lacks_gpm())
+    with Busy("matmul", cuda) as load:
+        load.ready()
+        before = load.rate(seconds)
+        samples, cost_s = readings.gpm_series(cuda.uuid, seconds, period_ms / 1000)
+        after = load.rate(seconds)
+    missing = [sample[Indicator.SMACT].reason for sample in samples if sample[Indicator.SMACT].missing]
+    measured(
+        f"{period_ms} ms: samples without a value", len(missing), f"of {len(samples)}", "/".join({*missing})
+    )
+    measured(f"{period_ms} ms: read as root", os.geteuid() == 0)
+    measured(f"{period_ms} ms: processor time", cost_s / (len(samples) * period_ms / 1000), "cores")
+    measured(f"{period_ms} ms: the load afterwards over before", after / before)
+    assert len(missing) < len(samples), "no sample had a value"
+    assert period_ms == 100 or not missing, "only the shortest period may come too soon"
+
+
+def test_what_sampling_costs_the_load(cuda: Device, seconds: float, measured: Measure) -> None:
+    host.skip_if(host.lacks_gpm())
+    with Busy("matmul", cuda) as load:
+        load.ready()
+        plain = load.rate(seconds)
+        since_s = time.monotonic()
+        sampler = threading.Thread(target=readings.gpm_series, args=(cuda.uuid, seconds, 0.2))
+        sampler.start()
+        sampler.join()
+        sampled = load.rate_between(since_s, time.monotonic())
+    measured("the load, sampled at 200 ms over not sampled", sampled / plain)
+    assert sampled > 0.9 * plain
+
+
+def test_counters_under_mps(cuda: Device, mps: PrivateMps, seconds: float, measured: Measure) -> None:
+    """They are the whole GPU's: both clients together."""
+    host.skip_if(host.lacks_gpm())
+    env = mps.environment()
+    with Busy("matmul", cuda, env=env) as one, Busy("matmul", cuda, env=env) as two:
+        one.ready(), two.ready()
+        mps.await_clients(one.pid, two.pid)
+        found = read("gpm", cuda, seconds)
+    for name, value in found.items():
+        measured(f"two clients of MPS: {name.value}", value)
+    assert found[Indicator.SMACT] > 0.5
+
+
+RAW = {248: "SM cycles elapsed", 249: "SM cycles active"}
+
+
+def test_raw_counters(cuda: Device, measured: Measure) -> None:
+    """Whether this driver has the counters that give exact means of a window. Recorded."""
+    host.skip_if(host.lacks_gpm())
+    import pynvml
+
+    nvml: Any = pynvml
+    nvml.nvmlInit()
+    try:
+        handle = nvml.nvmlDeviceGetHandleByUUID(cuda.uuid)
+        samples = [nvml.nvmlGpmSampleAlloc() for _ in "01"]
+        try:
+            for sample in samples:
+                nvml.nvmlGpmSampleGet(handle, sample)
+                time.sleep(0.3)
+            for number, name in RAW.items():
+                measured(f"GPM {number}, {name}", *_compared(nvml, samples, number))
+        finally:
+            for sample in samples:
+                nvml.nvmlGpmSampleFree(sample)
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _compared(nvml: Any, samples: list[Any], number: int) -> tuple[float | None, str, str, str]:
+    """Value, unit, note, and why there is none: as `measured` takes them."""
+    asked = nvml.c_nvmlGpmMetricsGet_t()
+    asked.version = nvml.NVML_GPM_METRICS_GET_VERSION
+    asked.numMetrics = 1
+    asked.sample1, asked.sample2 = samples
+    asked.metrics[0].metricId = number
+    try:
+        nvml.nvmlGpmMetricsGet(asked)
+    except nvml.NVMLError as error:
+        return None, "", "", str(error)
+    metric = asked.metrics[0]
+    if metric.nvmlReturn != 0:
+        return None, "", "", f"NVML says {metric.nvmlReturn}"
+    return float(metric.value), "cycles", "", ""

@@ -1,0 +1,156 @@
+"""MPS on this GPU: a daemon's life, its own words, who is attached, and how a client is stopped.
+
+Rule: what a reply means is asserted through `mps.replies`, as the product reads it; the reply itself goes
+into the report word for word, because no page of NVIDIA's has them all.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from cotenant.mps import replies
+from cotenant.mps.detection import CONTROL, ask_version
+from hwtests.busy import Busy
+from hwtests.device import Device
+from hwtests.driving import Job, Start, drive
+from hwtests.private_mps import PrivateMps, versions
+from hwtests.recording import Measure
+
+pytestmark = pytest.mark.gpu
+
+QUERIES = 200
+PROBES = ("lspart", "sm_partition", "server list", "client list --all", "get_default_client_priority")
+
+
+def test_a_daemon_starts_answers_and_leaves_nothing(cuda: Device, mps: PrivateMps, measured: Measure) -> None:
+    version = ask_version(CONTROL)
+    said = None if version is None else "{}.{}".format(*version)
+    measured("control program, -v", said, otherwise="it does not say")
+    measured("version in control.log", versions(mps) or "none")
+    assert mps.servers() == (), "no server before the first client"
+    with PrivateMps(cuda.uuid) as other:
+        pid, folder = other.pid, other.folder
+    assert not folder.exists()
+    assert not os.path.exists(f"/proc/{pid}") or "Z" in Path(f"/proc/{pid}/stat").read_text().split()
+
+
+def test_two_clients_attach(cuda: Device, mps: PrivateMps, measured: Measure) -> None:
+    env = mps.environment()
+    with Busy("idle", cuda, env=env) as one, Busy("matmul", cuda, env=env) as two:
+        one.ready(), two.ready()
+        mps.await_clients(one.pid, two.pid)
+        (server,) = mps.servers()
+        for command in (
+            f"get_server_status {server}",
+            f"get_client_list {server}",
+            "get_device_client_list",
+            "ps",
+        ):
+            measured(command.split()[0], mps.ask(command) or "(empty)")
+        assert replies.server_state(mps.ask(f"get_server_status {server}")) is replies.ServerState.ACTIVE
+        rows = replies.processes(mps.ask("ps"))
+        assert {row.pid for row in rows} == {one.pid, two.pid}
+        assert {row.server_pid for row in rows} <= {server, None}
+        # What stands there of the device must lead back to it.
+        prefixes = {row.device_uuid_prefix for row in rows} - {None}
+        assert all(cuda.uuid.startswith(str(prefix)) for prefix in prefixes), prefixes
+
+
+def test_a_client_that_finds_no_daemon_runs_without_mps(
+    cuda: Device, mps: PrivateMps, tmp_path: Path, measured: Measure
+) -> None:
+    """Silently: hence the list of clients is asked after each launch."""
+    nowhere = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
+    with Busy("matmul", cuda, env=nowhere) as stray:
+        said = stray.ready()
+        measured("a client with a wrong pipe directory", said.get("error", "runs"))
+        assert stray.pid not in mps.clients()
+
+
+def test_queries_side_by_side(cuda: Device, mps: PrivateMps, measured: Measure) -> None:
+    """How many bare queries fail, with a live server: the reason for one query at a time."""
+    with Busy("idle", cuda, env=mps.environment()) as client:
+        client.ready()
+        mps.await_clients(client.pid)
+        (server,) = mps.servers()
+        for callers in (1, 2, 4, 8):
+            outcomes = _ask_side_by_side(mps, callers, str(server))
+            measured(f"{callers} callers: queries that failed", QUERIES - outcomes["whole"], f"of {QUERIES}")
+            measured(f"{callers} callers: of these empty with exit 0", outcomes["empty"])
+            assert callers > 1 or outcomes["whole"] == QUERIES, "one caller at a time must always be answered"
+
+
+def _ask_side_by_side(mps: PrivateMps, callers: int, wanted: str) -> Counter[str]:
+    outcomes: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def call(count: int) -> None:
+        for _ in range(count):
+            done = mps.ask_unguarded("get_server_list")
+            whole = done.returncode == 0 and done.stdout.strip() == wanted
+            empty = done.returncode == 0 and not done.stdout.strip()
+            with lock:
+                outcomes["whole" if whole else "empty" if empty else "other"] += 1
+
+    threads = [threading.Thread(target=call, args=(QUERIES // callers,)) for _ in range(callers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+def test_what_this_version_offers(mps: PrivateMps, measured: Measure) -> None:
+    for command in PROBES:
+        measured(f"`{command}`", mps.ask(command) or "(empty)")
+
+
+def test_settings_are_read_back(mps: PrivateMps, measured: Measure) -> None:
+    for value in ("50", "0", "120"):
+        echoed = mps.ask(f"set_default_active_thread_percentage {value}")
+        measured(f"set_default_active_thread_percentage {value}", echoed)
+        in_force = replies.percentage(mps.ask("get_default_active_thread_percentage"))
+        assert in_force == 50.0, "what is out of range changes nothing"
+        assert replies.percentage(echoed) == in_force
+    mps.ask("set_default_device_pinned_mem_limit 0 1500M")
+    measured(
+        "get_default_device_pinned_mem_limit after 1500M", mps.ask("get_default_device_pinned_mem_limit 0")
+    )
+
+
+def test_a_client_is_terminated_and_its_neighbour_goes_on(
+    cuda: Device, mps: PrivateMps, seconds: float, measured: Measure
+) -> None:
+    env = mps.environment()
+    with Busy("matmul", cuda, env=env) as victim, Busy("matmul", cuda, env=env) as neighbour:
+        victim.ready(), neighbour.ready()
+        mps.await_clients(victim.pid, neighbour.pid)
+        before = neighbour.rate(seconds)
+        (server,) = mps.servers()
+        answer = mps.ask(f"terminate_client {server} {victim.pid}")
+        measured("terminate_client", answer or "(empty)")
+        after = neighbour.rate(seconds)
+        victim.until(lambda said: bool(said.get("error")), timeout_s=30.0)
+        measured("what the terminated client meets", victim.error())
+        measured("its neighbour before", before, "TFLOP/s")
+        measured("its neighbour after", after, "TFLOP/s", neighbour.error())
+        assert replies.termination(answer) is replies.Termination.DONE, answer
+        assert not neighbour.error() and after > before, "the neighbour has the device for itself now"
+        assert victim.pid not in mps.clients()
+
+
+def test_two_jobs_with_nccl_share_the_device(
+    cuda: Device, mps: PrivateMps, tmp_path_factory: pytest.TempPathFactory, measured: Measure
+) -> None:
+    """One rank each: NCCL refuses two ranks of one job on one device."""
+    job = Job(model="mlp", batch_size=256, more=("--ddp",))
+    starts = [Start(job=job, steps=200, env=mps.environment(), after=after) for after in (None, 0)]
+    lives = drive(starts, cuda, tmp_path_factory.mktemp("n"), deadline_s=240.0)
+    for number, life in enumerate(lives):
+        measured(f"job {number} with NCCL: load", life.first_step_s - life.started_s, "s")
+    assert all(life.over for life in lives)

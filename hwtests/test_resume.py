@@ -1,0 +1,159 @@
+"""The real controller and agent on this device: two jobs share it; one is preempted and resumes exactly.
+
+Rule: step times, memory and durations are measured here, on the device under test. NCCL refuses two ranks of
+one job on one device, so every job has one worker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cotenant.controller.client import Client
+from cotenant.controller.demo.measuring import job_environment
+from cotenant.controller.demo.plan import DemoJob, MeasuredJob
+from cotenant.controller.demo.reference import run_uninterrupted, schedule_of
+from cotenant.controller.demo.watching import Watcher, all_ended
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import JobSpec, Launch, Phase
+from cotenant.controller.wire.clients import ChangeJobs, SetPolicy, ShowJob, Shown, Submit
+from hwtests import clusters, host
+from hwtests.device import Device
+from hwtests.driving import Job, Start, drive
+from hwtests.host import ROOT
+from hwtests.recording import Measure
+
+pytestmark = pytest.mark.gpu
+
+LONG = DemoJob(
+    name="long", script="language_model", workers=1, batch_size=32, train_s=40.0, about="long", act=1
+)
+SHORT = DemoJob(
+    name="short", script="compute_bound", workers=1, batch_size=64, train_s=6.0, about="short", act=1
+)
+TIMEOUT_S = 300.0
+LOSS_STEPS = 400
+LOSS_TOLERANCE = {"fp32": 0.0, "bf16": 0.05}
+"""Relative, of each step's loss against the uninterrupted run's. With deterministic kernels fp32 is exact."""
+
+
+@pytest.fixture(scope="module")
+def measured_jobs(device: Device) -> dict[str, MeasuredJob]:
+    host.skip_if(host.lacks_cluster())
+    return {job.name: clusters.measure(job, device) for job in (LONG, SHORT)}
+
+
+@pytest.fixture
+def client(device: Device, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    host.skip_if(host.lacks_cluster())
+    folder = tmp_path_factory.mktemp("c")
+    with clusters.cluster(folder, device) as cluster, Client(cluster.endpoint) as client:
+        yield client
+
+
+def _run_pair(
+    client: Client, policy: str, jobs: dict[str, MeasuredJob], results: Path
+) -> tuple[Shown, Shown]:
+    """The long job, then the short one once the long one trains; both to their end."""
+    client.ask(SetPolicy(name=policy))
+    watcher = Watcher(client, print, {})
+    long = clusters.submit(client, jobs["long"], results)
+    watcher.until(lambda now: now[long].phase is Phase.RUNNING and now[long].step > 5, TIMEOUT_S)
+    short = clusters.submit(client, jobs["short"], results)
+    watcher.until(lambda now: all_ended(now, [long, short]), TIMEOUT_S)
+    return client.ask(ShowJob(job_id=long)), client.ask(ShowJob(job_id=short))
+
+
+def test_under_castor_two_jobs_share_the_device(
+    client: Client, measured_jobs: dict[str, MeasuredJob], tmp_path: Path, measured: Measure
+) -> None:
+    long, short = _run_pair(client, "castor", measured_jobs, tmp_path)
+    for shown in (long, short):
+        clusters.note_costs(f"sharing: {shown.job.name}", shown.attempts, measured)
+    assert (long.job.phase, short.job.phase) == (Phase.DONE, Phase.DONE)
+    assert short.attempts[0].devices == long.attempts[0].devices
+    assert long.job.job_id in short.job.co_tenants_ever
+    assert long.job.preemptions == 0
+
+
+def test_under_srtf_the_long_job_is_preempted_and_resumes_bit_for_bit(
+    client: Client,
+    measured_jobs: dict[str, MeasuredJob],
+    device: Device,
+    tmp_path: Path,
+    measured: Measure,
+) -> None:
+    long, short = _run_pair(client, "srtf", measured_jobs, tmp_path)
+    for shown in (long, short):
+        clusters.note_costs(f"taking turns: {shown.job.name}", shown.attempts, measured)
+    assert (long.job.phase, short.job.phase) == (Phase.DONE, Phase.DONE)
+    assert long.job.preemptions == 1
+    resumed = json.loads((tmp_path / "long.json").read_text())["parameters_sha256"]
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    alone = run_uninterrupted(
+        measured_jobs["long"],
+        [cores],
+        schedule_of(long.attempts),
+        tmp_path / "alone",
+        TIMEOUT_S,
+        env={"CUDA_VISIBLE_DEVICES": device.uuid},
+    )
+    measured("preempted and uninterrupted: parameters equal bit for bit", resumed == alone)
+    assert resumed == alone
+
+
+@pytest.mark.parametrize("precision", LOSS_TOLERANCE)
+def test_the_loss_goes_on_where_it_was(
+    client: Client, device: Device, precision: str, tmp_path: Path, measured: Measure
+) -> None:
+    """A transformer is preempted by request; each step's loss is that of a run nobody disturbed."""
+    disturbed, alone = tmp_path / "disturbed", tmp_path / "alone"
+    job_id = client.ask(Submit(specs=(_spec(device, precision, disturbed),))).job_ids[0]
+    watcher = Watcher(client, print, {})
+    watcher.until(lambda now: now[job_id].phase is Phase.RUNNING and now[job_id].step > 40, TIMEOUT_S)
+    client.ask(ChangeJobs(verb="preempt", job_ids=(job_id,)))
+    watcher.until(lambda now: all_ended(now, [job_id]), TIMEOUT_S)
+    shown = client.ask(ShowJob(job_id=job_id))
+    clusters.note_costs(f"transformer, {precision}", shown.attempts, measured)
+    folder = tmp_path / "d"
+    folder.mkdir()
+    # As many threads as the agent gives it: how a sum is split decides how it rounds.
+    whole = msgspec.structs.replace(device, cores=tuple(sorted(os.sched_getaffinity(0))))
+    drive([Start(job=_job(device, precision, alone), steps=LOSS_STEPS)], whole, folder, deadline_s=TIMEOUT_S)
+    was, wanted = _losses(disturbed), _losses(alone)
+    apart = max(abs(was[step] - wanted[step]) / abs(wanted[step]) for step in wanted)
+    first = min((step for step in wanted if was[step] != wanted[step]), default=None)
+    measured(f"{precision}: first step whose loss differs", first, otherwise="none does")
+    resumed = [attempt for attempt in shown.attempts if attempt.start_step > 0]
+    measured(f"{precision}: loss of a preempted job, apart at most", apart, "relative")
+    measured(f"{precision}: resumed exactly", "/".join(str(attempt.exact) for attempt in resumed) or "no")
+    assert resumed and shown.job.phase is Phase.DONE
+    assert sorted(was) == sorted(wanted), "no step is missing"
+    assert apart <= LOSS_TOLERANCE[precision]
+
+
+def _job(device: Device, precision: str, losses: Path) -> Job:
+    small = device.kind == "cpu"
+    more = ("--deterministic", "--losses", str(losses))
+    return Job(model="transformer", batch_size=8, precision=precision, small=small, more=more)
+
+
+def _spec(device: Device, precision: str, losses: Path) -> JobSpec:
+    command = _job(device, precision, losses).command(device, LOSS_STEPS, {})
+    assert command.argv[0] == sys.executable
+    launch = Launch(argv=command.argv, workdir=str(ROOT), env=job_environment())
+    return JobSpec(
+        job_id=JobId("new-0"), name="transformer", batch_size=8, iterations=LOSS_STEPS, launch=launch
+    )
+
+
+def _losses(path: Path) -> dict[int, float]:
+    """By step; one that was repeated after a resume counts as it was the last time."""
+    lines = (line.split() for line in path.read_text().splitlines())
+    return {int(step): float(loss) for step, loss in lines}

@@ -1,0 +1,422 @@
+"""What `doctor` says of GPU hosts: a table of hosts made up by hand, a verdict and its words for each."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from cotenant.controller.cli import gpu_checks as of
+from cotenant.controller.cli import gpu_facts, gpu_host, gpu_probe
+from cotenant.controller.cli.check import Check, Facts
+from cotenant.controller.cli.doctor import page
+from cotenant.controller.cli.gpu_facts import DriverFacts, GpuFacts, Link
+from cotenant.controller.cli.gpu_host import DeviceFile, Distribution
+from cotenant.controller.cli.mps_check import level, mps
+from tests.cli.gpu_hosts import H100, MPS, UUID, V100, gpu, host, somebody
+
+Says = Callable[[Facts], Check | None]
+
+SUSE = Distribution(id="opensuse-leap", like=("suse", "opensuse"))
+CLOSED = DeviceFile(path="/dev/nvidia0", mode=0o660, owner="root", group="video", ours=False)
+FOR_EVERYBODY = (
+    "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' "
+    "| sudo tee /etc/modprobe.d/nvidia-profiling.conf && sudo update-initramfs -u"
+)
+BARE: dict[str, Any] = {"module": "", "pci_devices": 0, "device_files": ()}
+
+CASES: dict[str, tuple[Says, Facts, str, str, str]] = {
+    "one GPU": (of.gpus, host(H100), "ok", "0: fake H100, 79.6G, compute capability 9.0", ""),
+    "a laptop": (of.gpus, host(problem="Not Found", code=12, **BARE), "warn", "none (Not Found)", ""),
+    "a GPU without a driver": (
+        of.gpus,
+        host(problem="Library Not Found", code=12, module=""),
+        "fail",
+        "1 NVIDIA GPU on the bus, but NVML",
+        "sudo ubuntu-drivers install",
+    ),
+    "a driver that is not loaded": (
+        of.gpus,
+        host(problem="Driver Not Loaded", code=9),
+        "fail",
+        "Driver Not Loaded",
+        "sudo modprobe nvidia",
+    ),
+    "a driver that this user may not ask": (
+        of.gpus,
+        host(problem="Insufficient Permissions", code=4, device_files=(CLOSED,)),
+        "fail",
+        "Insufficient Permissions",
+        "sudo usermod -aG video ada",
+    ),
+    "a driver that hangs": (of.gpus, host(problem="NVML did not answer within 30 s"), "fail", "30 s", ""),
+    "a lost GPU": (
+        of.gpus,
+        host(H100, gpu(index=1, uuid=UUID.format(1), problem="GPU is lost")),
+        "fail",
+        "1 of 2 do not answer: 1: GPU is lost",
+        f"sudo nvidia-smi -i {UUID.format(1)} --gpu-reset",
+    ),
+    "driver and CUDA": (of.driver, host(H100), "ok", "580.95.05, serves CUDA up to 13.0", ""),
+    "DEFAULT mode": (of.compute_mode, host(H100), "ok", "DEFAULT", ""),
+    "EXCLUSIVE_PROCESS": (
+        of.compute_mode,
+        host(gpu(compute_mode=3)),
+        "warn",
+        "through MPS or not at all",
+        f"sudo nvidia-smi -i {UUID.format(0)} -c DEFAULT",
+    ),
+    "EXCLUSIVE_PROCESS as wanted": (
+        of.compute_mode,
+        host(gpu(compute_mode=3), exclusive=True),
+        "ok",
+        "as mps.exclusive wants it",
+        "",
+    ),
+    "PROHIBITED": (
+        of.compute_mode,
+        host(gpu(compute_mode=2), user="root"),
+        "fail",
+        "PROHIBITED",
+        f"nvidia-smi -i {UUID.format(0)} -c DEFAULT",
+    ),
+    "MIG": (
+        of.mig,
+        host(gpu(mig=True)),
+        "warn",
+        "GPU 0 in MIG mode",
+        f"sudo nvidia-smi -i {UUID.format(0)} -mig 0",
+    ),
+    "no persistence": (
+        of.persistence,
+        host(gpu(persistence=False)),
+        "warn",
+        "off on GPU 0",
+        "sudo nvidia-smi -pm 1",
+    ),
+    "a persistence daemon": (of.persistence, host(gpu(persistence=False), persistenced=True), "ok", "", ""),
+    "no memory errors": (of.memory_errors, host(H100), "ok", "none", ""),
+    "memory errors": (
+        of.memory_errors,
+        host(gpu(ecc_uncorrected=1, remap_pending=True)),
+        "warn",
+        "0: 1 uncorrected error and memory waits",
+        f"sudo nvidia-smi -i {UUID.format(0)} --gpu-reset",
+    ),
+    "memory that is used up": (of.memory_errors, host(gpu(remap_failed=True)), "fail", "spare memory", ""),
+    "GPM": (of.counters, host(H100), "ok", "GPM on this GPU", ""),
+    "GPM for administrators": (
+        of.counters,
+        host(gpu(gpm_problem="Insufficient Permissions")),
+        "warn",
+        "not for ada",
+        FOR_EVERYBODY,
+    ),
+    "GPM refused to root": (
+        of.counters,
+        host(gpu(gpm_problem="Unknown Error"), user="root", administrator=True),
+        "warn",
+        "not for root",
+        "",
+    ),
+    "GPM in a container": (
+        of.counters,
+        host(gpu(gpm_problem="Insufficient Permissions"), container=True),
+        "warn",
+        "not for ada",
+        "",
+    ),
+    "neither GPM nor DCGM": (
+        of.counters,
+        host(V100),
+        "warn",
+        "no GPM (it came with Hopper) and no DCGM",
+        "sudo apt install datacenter-gpu-manager-4-core",
+    ),
+    "DCGM asleep": (
+        of.counters,
+        host(V100, dcgm_bindings="/usr/share/x"),
+        "warn",
+        "does not answer",
+        "sudo systemctl enable --now nvidia-dcgm",
+    ),
+    "DCGM": (
+        of.counters,
+        host(V100, dcgm_bindings="/usr/share/x", hostengine=True),
+        "ok",
+        "DCGM's host engine answers; the engine reads them for you",
+        "",
+    ),
+    "an exporter": (of.counters, host(V100, exporter=True), "ok", "dcgm-exporter answers", ""),
+    "device files": (of.device_files, host(H100), "ok", "3 files in /dev", ""),
+    "a closed device file": (
+        of.device_files,
+        host(H100, device_files=(CLOSED,)),
+        "fail",
+        "/dev/nvidia0 (660 root:video)",
+        "sudo usermod -aG video ada",
+    ),
+    "no uvm": (
+        of.device_files,
+        host(H100, device_files=(msgspec.structs.replace(CLOSED, ours=True),)),
+        "warn",
+        "/dev/nvidia-uvm is missing",
+        "sudo nvidia-modprobe -u -c=0",
+    ),
+    "nobody on it": (of.tenants, host(H100), "ok", "nobody", ""),
+    "our own job on it": (of.tenants, host(gpu(processes=(somebody(ours=True),))), "ok", "1 process of", ""),
+    "bob on it": (
+        of.tenants,
+        host(gpu(processes=(somebody(),))),
+        "warn",
+        "0: pid 4711 of bob, 1.0G: python train.py",
+        "",
+    ),
+    "somebody of another container": (
+        of.tenants,
+        host(gpu(processes=(somebody(user="", command=""),))),
+        "warn",
+        "cannot be seen from here",
+        "",
+    ),
+    "all memory accounted for": (
+        of.held_memory,
+        host(gpu(used_mib=1030, processes=(somebody(),))),
+        "ok",
+        "none",
+        "",
+    ),
+    "memory held by nobody": (of.held_memory, host(gpu(used_mib=9000)), "warn", "0: 8.8G, by nobody", ""),
+    "clocks": (of.clocks, host(H100), "ok", "1980 of 1980 MHz", ""),
+    "heat": (
+        of.clocks,
+        host(gpu(clock_mhz=1200, slowed_by=("heat (hardware)",))),
+        "warn",
+        "0: 1200 of 1980 MHz, heat (hardware)",
+        "",
+    ),
+    "links": (
+        of.links,
+        host(
+            H100,
+            gpu(index=1),
+            links=(Link(first=0, second=1, path="NVLink", peer=True),),
+        ),
+        "ok",
+        "0-1 by NVLink (18 links each)",
+        "",
+    ),
+    "no peers": (
+        of.links,
+        host(H100, gpu(index=1), links=(Link(first=0, second=1, path="two processors", peer=False),)),
+        "ok",
+        "no peer access between 0-1",
+        "",
+    ),
+    "MPS": (mps, host(H100), "ok", "v2 (CUDA 13.0); one daemon per device", ""),
+    "MPS per host": (mps, host(H100, mode="per-host"), "ok", "one daemon for all devices", ""),
+    "MPS switched off": (mps, host(H100, mode="off"), "ok", "switched off", ""),
+    "no MPS": (
+        mps,
+        host(H100, mps=dataclasses.replace(MPS, control_path=None)),
+        "warn",
+        "not on PATH",
+        "sudo apt install nvidia-compute-utils-580",
+    ),
+    "no MPS on SUSE": (
+        mps,
+        host(H100, mps=dataclasses.replace(MPS, control_path=None), distribution=SUSE),
+        "warn",
+        "not on PATH",
+        "",
+    ),
+    "a GPU too old for MPS": (mps, host(gpu(capability=(6, 1))), "warn", "none: ", ""),
+    "one of two in MIG mode": (mps, host(H100, gpu(index=1, mig=True)), "warn", "not on GPU 1", ""),
+}
+
+
+@pytest.mark.parametrize(("says", "facts", "verdict", "words", "command"), CASES.values(), ids=CASES.keys())
+def test_what_is_said_of(says: Says, facts: Facts, verdict: str, words: str, command: str) -> None:
+    found = says(facts)
+    assert found is not None
+    assert (found.verdict, found.command) == (verdict, command), found
+    assert words in found.found
+    assert found.verdict == "ok" or found.todo, "what is not ok says what to do"
+
+
+SILENT = {
+    "a host without GPUs": (host(problem="Not Found", code=12, **BARE), 1),
+    "a GPU that says nothing of itself": (host(GpuFacts(index=0, uuid=UUID.format(0)), mps=None), 6),
+}
+
+
+@pytest.mark.parametrize(("facts", "lines"), SILENT.values(), ids=SILENT.keys())
+def test_what_is_unknown_is_not_judged(facts: Facts, lines: int) -> None:
+    """The one line about the GPUs; of a silent one also driver, counters, files, tenants and MPS."""
+    said = [found for check in (*of.GPU_CHECKS, mps) if (found := check(facts)) is not None]
+    assert len(said) <= lines
+    assert all(found.verdict != "fail" for found in said)
+
+
+LEVELS = {None: "v2 (the", (12, 2): "v2 (CUDA", (13, 1): "static", (13, 4): "v3"}
+
+
+@pytest.mark.parametrize(("version", "word"), LEVELS.items())
+def test_the_level_of_mps(version: tuple[int, int] | None, word: str) -> None:
+    assert word in level(dataclasses.replace(MPS, version=version))
+
+
+def test_a_command_stands_on_one_line_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = CASES["GPM for administrators"][0](CASES["GPM for administrators"][1])
+    assert found is not None
+    monkeypatch.setattr("cotenant.controller.cli.screen.terminal_width", lambda: 80)
+    assert f"$ {found.command}" in [line.strip() for line in page([found]).splitlines()]
+
+
+# --- Asking ----------------------------------------------------------------------------------------
+
+
+def test_a_driver_that_hangs_does_not_hang_doctor() -> None:
+    words = (sys.executable, "-c", "import time; time.sleep(60)")
+    assert "did not answer" in gpu_facts.ask(0.2, words).problem
+
+
+def test_a_child_that_dies_says_why() -> None:
+    words = (sys.executable, "-c", "raise SystemExit('no memory left')")
+    assert "no memory left" in gpu_facts.ask(20.0, words).problem
+
+
+class Error(Exception):
+    def __init__(self, value: int) -> None:
+        super().__init__(f"error {value}")
+        self.value = value
+
+
+class OlderName(Exception):
+    """A question that the driver knows by another name."""
+
+
+class Nvml(SimpleNamespace):
+    """As much of pynvml as each test gives it; every other question is one that the driver does not know."""
+
+    NVMLError = Error
+    NVMLLibraryMismatchError = OlderName
+
+    def __init__(self, **answers: Any) -> None:
+        plain = {"nvmlInit": None, "nvmlShutdown": None, "nvmlDeviceGetCount": 1, "nvmlMemory_v2": 2}
+        super().__init__(**{name: said(value) for name, value in {**plain, **answers}.items()})
+
+
+def said(value: Any) -> Any:
+    def answer(*_: Any, **__: Any) -> Any:
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    return answer
+
+
+MEMORY = SimpleNamespace(total=80 * 2**30, used=2**30)
+ALIVE = {
+    "nvmlDeviceGetHandleByIndex": 0,
+    "nvmlDeviceGetUUID": b"GPU-1",
+    "nvmlDeviceGetMemoryInfo": MEMORY,
+}
+
+
+def test_a_driver_that_is_missing() -> None:
+    found = gpu_probe.probe(Nvml(nvmlInit=Error(12)))  # type: ignore[arg-type]
+    assert (found.problem_code, found.gpus) == (12, ())
+
+
+def test_what_a_driver_does_not_know_stays_unknown() -> None:
+    (found,) = gpu_probe.probe(Nvml(**ALIVE)).gpus  # type: ignore[arg-type]
+    assert (found.uuid, found.memory_mib, found.used_mib) == ("GPU-1", 81920, 1024)
+    assert (found.compute_mode, found.mig, found.gpm, found.ecc_uncorrected) == (None, None, None, None)
+    assert (found.processes, found.slowed_by) == ((), ())
+
+
+def test_a_lost_gpu_is_listed_with_its_problem() -> None:
+    (found,) = gpu_probe.probe(Nvml(**{**ALIVE, "nvmlDeviceGetMemoryInfo": Error(15)})).gpus  # type: ignore[arg-type]
+    assert found.problem == "error 15"
+
+
+def test_counters_that_may_not_be_read() -> None:
+    nvml = Nvml(
+        **ALIVE,
+        nvmlGpmQueryDeviceSupport=SimpleNamespace(isSupportedDevice=1),
+        nvmlGpmSampleAlloc=object(),
+        nvmlGpmSampleGet=Error(4),
+    )
+    (found,) = gpu_probe.probe(nvml).gpus  # type: ignore[arg-type]
+    assert (found.gpm, found.gpm_problem) == (True, "error 4")
+
+
+def test_a_process_is_counted_once_and_one_that_is_gone_stays_nameless() -> None:
+    gone = SimpleNamespace(pid=2**22 + 1, usedGpuMemory=None)
+    again = SimpleNamespace(pid=2**22 + 1, usedGpuMemory=3 * 2**20)
+    nvml = Nvml(
+        **ALIVE, nvmlDeviceGetComputeRunningProcesses=[gone], nvmlDeviceGetMPSComputeRunningProcesses=[again]
+    )
+    (found,) = gpu_probe.probe(nvml).gpus  # type: ignore[arg-type]
+    assert [(p.pid, p.memory_mib, p.command) for p in found.processes] == [(2**22 + 1, 3, "")]
+
+
+def test_a_driver_with_older_names_is_asked_by_them() -> None:
+    old = SimpleNamespace(pid=2**22 + 1, usedGpuMemory=2**20)
+    nvml = Nvml(
+        **ALIVE,
+        nvmlDeviceGetComputeRunningProcesses=OlderName(),
+        nvmlDeviceGetComputeRunningProcesses_v2=[old],
+        nvmlDeviceGetGraphicsRunningProcesses=OlderName(),
+    )
+    (found,) = gpu_probe.probe(nvml).gpus  # type: ignore[arg-type]
+    assert [process.memory_mib for process in found.processes] == [1]
+
+
+def test_the_answer_of_the_child_is_read_back() -> None:
+    facts = DriverFacts(driver="1.2", cuda=(13, 0), gpus=(H100,), links=())
+    assert msgspec.json.decode(msgspec.json.encode(facts), type=DriverFacts) == facts
+
+
+# --- Files -----------------------------------------------------------------------------------------
+
+
+RELEASES = {
+    "debian": ('ID=debian\nVERSION_ID="12"', "debian"),
+    "ubuntu": ("ID=ubuntu\nID_LIKE=debian", "ubuntu"),
+    "rocky": ('ID="rocky"\nID_LIKE="rhel centos fedora"', "rhel"),
+    "something like debian": ("ID=new\nID_LIKE='debian'", "debian"),
+    "something else": ("ID=nixos", ""),
+    "nothing": ("", ""),
+}
+
+
+@pytest.mark.parametrize(("text", "family"), RELEASES.values(), ids=RELEASES.keys())
+def test_the_family_of_a_distribution(text: str, family: str) -> None:
+    assert gpu_host.distribution(text).family == family
+
+
+def test_what_the_driver_s_files_mean() -> None:
+    version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build"
+    assert gpu_host.module_version(version) == "580.95.05"
+    assert gpu_host.module_version("") == ""
+    assert gpu_host.profiling_for_admins("A: 1\nRmProfilingAdminOnly: 1\n") is True
+    assert gpu_host.profiling_for_admins("RmProfilingAdminOnly: 0") is False
+    assert gpu_host.profiling_for_admins("") is None
+    assert gpu_host.is_administrator("CapEff:\t000001ffffffffff") is True
+    assert gpu_host.is_administrator("CapEff:\t0000000000000000") is False
+
+
+def test_looking_at_a_host_changes_nothing(tmp_path: Any) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidia0").write_bytes(b"")
+    (tmp_path / "dev" / "nvidia-caps").mkdir()
+    found = gpu_host.look(tmp_path)
+    assert [file.path for file in found.device_files] == ["/dev/nvidia0"]
+    assert (found.module, found.pci_devices, found.container) == ("", None, False)

@@ -1,0 +1,106 @@
+"""The hardware suite's programs on a CPU, and its MPS daemon where the control program is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cotenant.mps.detection import CONTROL
+from cotenant.profiler.sources import Indicator
+from hwtests import host
+from hwtests.busy import Busy, LoadFailed
+from hwtests.device import Device
+from hwtests.private_mps import PrivateMps
+from hwtests.readings import dmon_means
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = Device(kind="cpu", cores=(min(os.sched_getaffinity(0)),))
+
+EVERYTHING = """
+import contextlib, io, json
+from hwtests import gradients
+from hwtests.models.__main__ import NAMES, main
+from hwtests.models.training import Options, build, train
+
+found = {}
+words = ["--device", "cpu", "--steps", "2", "--batch-size", "4", "--small", "--precision"]
+for name in NAMES:
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        main([name, *words, "bf16" if name == "mlp" else "fp32"])
+    found[name] = json.loads(said.getvalue())
+sizes = {"rows": 16, "width": 8, "layers": 1}
+found["apart"] = gradients.compare("cpu", "fp64", 4, **sizes)["apart"]
+found["refused"] = [gradients.refused("cpu", kind) for kind in ("sum", "batchnorm", "mean")]
+print(json.dumps(found))
+"""
+
+
+def test_every_model_trains_and_gradients_compare() -> None:
+    """In one process of its own: importing torch is most of the time."""
+    done = subprocess.run(
+        [sys.executable, "-c", EVERYTHING], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    from hwtests.pair_runs import JOBS, PAIRS
+
+    assert (
+        {job.model for job in JOBS}
+        == {model for pair in PAIRS for model in pair}
+        == set(found)
+        - {
+            "apart",
+            "refused",
+        }
+    )
+    for job in JOBS:
+        assert found[job.model]["steps"] == 2 and found[job.model]["loss"] > 0, job.model
+    assert found["apart"] < 1e-12
+    assert [bool(said) for said in found["refused"]] == [True, True, False]
+
+
+def test_a_load_says_what_it_does_and_ends_when_its_test_does() -> None:
+    with Busy("matmul", CPU, "--seconds", "30") as load:
+        assert load.ready()["unit"] == "TFLOP"
+        assert load.until(lambda said: "per_s" in said, 30.0)["per_s"] > 0
+        assert load.error() == ""
+    assert load.process.returncode == 0, "its input was closed: it left by itself"
+
+
+def test_a_load_that_cannot_start_says_why() -> None:
+    with Busy("nonsense", CPU) as load, pytest.raises(LoadFailed, match="invalid choice"):
+        load.ready()
+
+
+def test_what_dcgmi_prints() -> None:
+    """Two rows of a GPU, one cell without a value. Made up, in the layout that dcgmi's manual shows."""
+    text = "#Entity   GRACT  SMACT\nID\nGPU 0     0.5    0.25\nGPU 0     0.7    N/A\n"
+    assert dmon_means(text) == {Indicator.GRACT: pytest.approx(0.6), Indicator.SMACT: 0.25}
+    assert dmon_means("Error: unable to connect") == {}
+
+
+@pytest.mark.skipif(shutil.which(CONTROL) is None, reason=f"{CONTROL} is not installed")
+def test_the_private_daemon_answers_and_leaves_nothing() -> None:
+    with PrivateMps() as daemon:
+        assert daemon.servers() == () == daemon.clients()
+        assert daemon.ask("get_default_active_thread_percentage") == "100.0"
+        assert "Unknown command" in daemon.ask("nonsense")
+        assert daemon.environment()["CUDA_MPS_PIPE_DIRECTORY"] == str(daemon.pipes)
+        pid, folder = daemon.pid, daemon.folder
+        assert Path(f"/proc/{pid}/exe").readlink().name.startswith(CONTROL)
+    assert not folder.exists()
+    stat = Path(f"/proc/{pid}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_what_is_missing_is_one_sentence() -> None:
+    lacks = (host.lacks_cuda, host.lacks_dcgm, host.lacks_mps, host.lacks_cuda_checkpoint, host.lacks_cluster)
+    for lack in lacks:
+        assert "\n" not in lack()
+    assert host.lacks_cluster() == ""

@@ -1,0 +1,65 @@
+"""The hardware suite where there is no GPU: it collects and skips cleanly, and its dry run measures a pair.
+
+Rule: no number from here means anything; what is looked at is that the harness works, end to end.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from hwtests import report
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 240.0
+
+
+def suite(folder: Path, *words: str) -> report.Report:
+    """Run it without any GPU, also on a machine that has one."""
+    target = folder / "report.json"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "hwtests",
+            "--report",
+            target,
+            *words,
+        ],
+        cwd=ROOT,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    return report.from_json(target.read_bytes())
+
+
+def test_without_a_gpu_every_test_skips_and_says_what_is_missing(tmp_path: Path) -> None:
+    found = suite(tmp_path)
+    parts = {path.stem.removeprefix("test_") for path in (ROOT / "hwtests").glob("test_*.py")}
+    assert {record.part for record in found.records} == parts
+    assert {record.outcome for record in found.records} == {"skipped"}
+    assert all(record.reason and not record.measured for record in found.records)
+    assert not found.complete
+    assert "**Partial.**" in (tmp_path / "report.md").read_text()
+
+
+def test_the_dry_run_measures_a_pair_and_writes_its_table(tmp_path: Path) -> None:
+    words = ("--device", "cpu", "--seconds", "0.8", "--pairs", "mlp+mlp", "-k", "slicing or table")
+    found = suite(tmp_path, *words)
+    by_test = {record.test.partition("::")[2]: record for record in found.records}
+    names = {each.name for each in by_test["test_time_slicing[mlp+mlp]"].measured}
+    assert {"mlp then mlp, time-slicing: xi of mlp", "mlp then mlp, time-slicing: speed together"} <= names
+    assert by_test["test_the_table_can_train_a_predictor"].outcome == "passed"
+    header, row = (tmp_path / "pairs-time-slicing.csv").read_text().splitlines()
+    assert header.startswith("gpu_type,sharing,model1") and row.startswith("cpu,time-slicing,mlp")
+    assert "a dry run on cpu" in found.gaps[0]
