@@ -63,6 +63,10 @@ class Plan:
                 insort(free, device_id)
                 more[device.type] = more.get(device.type, 0) + 1
 
+    def suppose_placed(self, job: Job, devices: tuple[DeviceId, ...]) -> None:
+        """As if the job had got these devices, without asking for it."""
+        self._take(job, devices)
+
     def left_by(self, victim: Job, newcomer: Job) -> tuple[DeviceId, ...] | None:
         """What the newcomer would find if this job left, where that is seen at once: nothing else is free
         and it has a host's devices to itself. None: suppose that it has left, and look.
