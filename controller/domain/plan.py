@@ -109,13 +109,7 @@ class Plan:
         return sum([len(self.free_devices(host_id, type)) for type in self.view.free.types()])
 
     def any_free(self) -> bool:
-        free, more = self.view.free, self._more
-        if not more:
-            return free.any()
-        for type in free.types():  # noqa: SIM110 - a generator costs more than the look.
-            if free.total(type) + more.get(type, 0):
-                return True
-        return False
+        return self.free_everywhere() > 0 if self._more else self.view.free.any()
 
     def _hosts_with(self, type: str, count: int) -> Iterable[HostId]:
         untouched = self.view.free.with_free(type, count)
