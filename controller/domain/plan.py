@@ -63,6 +63,10 @@ class Plan:
                 insort(free, device_id)
                 more[device.type] = more.get(device.type, 0) + 1
 
+    def suppose_placed(self, job: Job, devices: tuple[DeviceId, ...]) -> None:
+        """As if the job had got these devices, without asking for it."""
+        self._take(job, devices)
+
     def left_by(self, victim: Job, newcomer: Job) -> tuple[DeviceId, ...] | None:
         """What the newcomer would find if this job left, where that is seen at once: nothing else is free
         and it has a host's devices to itself. None: suppose that it has left, and look.
@@ -105,13 +109,7 @@ class Plan:
         return sum([len(self.free_devices(host_id, type)) for type in self.view.free.types()])
 
     def any_free(self) -> bool:
-        free, more = self.view.free, self._more
-        if not more:
-            return free.any()
-        for type in free.types():  # noqa: SIM110 - a generator costs more than the look.
-            if free.total(type) + more.get(type, 0):
-                return True
-        return False
+        return self.free_everywhere() > 0 if self._more else self.view.free.any()
 
     def _hosts_with(self, type: str, count: int) -> Iterable[HostId]:
         untouched = self.view.free.with_free(type, count)

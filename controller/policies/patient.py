@@ -84,6 +84,8 @@ class SoonEnds:
         self._next = next(self._rest, None)
         self._jobs: list[Job] = []
         self._ends_s: list[float] = []
+        self._gpus = [0]
+        """Of the first so many of these jobs together."""
 
     def are_enough(self, plan: Plan, job: Job, until_s: float) -> bool:
         """Whether by number alone, on one host where one host must do, the job may find enough devices among
@@ -91,16 +93,16 @@ class SoonEnds:
         while self._next is not None and self._next.end_s <= until_s:
             self._jobs.append(self._next)
             self._ends_s.append(self._next.end_s)
+            self._gpus.append(self._gpus[-1] + self._next.spec.gpus_min)
             self._next = next(self._rest, None)
-        ending = self._jobs[: bisect_right(self._ends_s, until_s)]
-        view, gpus = self._view, job.spec.gpus_min
-        free = sum(map(plan.free_total, view.free.types()))
-        if free + sum([one.spec.gpus_min for one in ending]) < gpus:
+        count = bisect_right(self._ends_s, until_s)
+        view, gpus, free = self._view, job.spec.gpus_min, plan.free_everywhere()
+        if free + self._gpus[count] < gpus:
             return False
         if gpus == 1 or not is_kept_together(view, view.shape(job)):
             return True
         on_host: Counter[HostId] = Counter()
-        for one in ending:
+        for one in self._jobs[:count]:
             for host_id, devices in devices_by_host(view, one):
                 on_host[host_id] += devices
         most = max((plan.free_on(host_id) + devices for host_id, devices in on_host.items()), default=0)
@@ -121,7 +123,8 @@ class Round:
         self._promised: list[tuple[Job, tuple[DeviceId, ...]]] = []
         self._asking = asking
         self._running: list[Spare] | None = None
-        self._soon, self._soon_s, self._soon_actions = Plan(view), float("inf"), 0
+        self._soon, self._soon_s = Plan(view), float("inf")
+        self._kept, self._kept_promises, self._kept_actions = self._soon, 0, -1
         self._ending: Iterator[Job] = iter(())
         self._next_ending: Job | None = None
         self._most_spare_s = 0.0
@@ -167,7 +170,7 @@ class Round:
         if devices is None:
             return False
         self._promised.append((job, devices))
-        self._soon.place(job, devices, job.reason)
+        self._soon.suppose_placed(job, devices)
         self.until_s = until_s if self.until_s is None else min(self.until_s, until_s)
         return True
 
@@ -175,19 +178,25 @@ class Round:
         """The plan with the devices of jobs that will have ended, but for those that were promised. Built
         once, and carried on as long as the plan is the same and the time no earlier one."""
         now_s = plan.view.now_s
-        if until_s < self._soon_s or self._soon_actions != len(plan.actions):
-            self._soon, self._soon_s, self._soon_actions = plan.fork(), now_s, len(plan.actions)
-            self._ending = (
-                one for one in plan.view.running() if one.end_s > now_s
-            )  # Late: may be so for long.
+        if until_s < self._soon_s or self._kept_actions != len(plan.actions):
+            self._soon = self._without_promised(plan).fork()
+            # Late ones may be so for long.
+            self._ending = (one for one in plan.view.running() if one.end_s > now_s)
             self._next_ending = next(self._ending, None)
-            for promised, devices in self._promised:
-                self._soon.place(promised, devices, promised.reason)
         while self._next_ending is not None and self._next_ending.end_s <= until_s:
             self._soon.suppose_left(self._next_ending)
             self._next_ending = next(self._ending, None)
         self._soon_s = until_s
         return self._soon
+
+    def _without_promised(self, plan: Plan) -> Plan:
+        """The plan as it is, without the devices that were promised; kept from one look to the next."""
+        if self._kept_actions != len(plan.actions):
+            self._kept, self._kept_promises, self._kept_actions = plan.fork(), 0, len(plan.actions)
+        for job, devices in self._promised[self._kept_promises :]:
+            self._kept.suppose_placed(job, devices)
+        self._kept_promises = len(self._promised)
+        return self._kept
 
 
 def _both(mine: tuple[tuple[float, ...], float], other: Job) -> bool:
