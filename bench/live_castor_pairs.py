@@ -54,7 +54,7 @@ def made(rows: Sequence[JobRow]) -> list[Made]:
 
 def tables(sides: Sequence[Side], measured: Mapping[str, jobs.Measured]) -> list[str]:
     lines: list[str] = []
-    alone_s = foretold.alone_s(side.run for side in sides)
+    alone = foretold.steps_alone(side.run for side in sides)
     for side in sides:
         counts, together_s = Counter[tuple[str, str]](), defaultdict[tuple[str, str], float](float)
         for pair in made(side.run.rows):
@@ -64,7 +64,7 @@ def tables(sides: Sequence[Side], measured: Mapping[str, jobs.Measured]) -> list
         if not counts:
             continue
         learned, rules = foretold.observed(side.run), foretold.rule(measured)
-        counted, best = foretold.by_steps(side.run, alone_s), foretold.truest(side.run, alone_s)
+        counted, best = foretold.by_steps(side.run, alone), foretold.truest(side.run, alone)
         lines += [
             f"Under `{side.name}`:",
             "",

@@ -83,9 +83,10 @@ Live, the {guests} guests' JCT under sjf, which never shares, / here: median {me
 PAIRS: Final = """\
 *Learned*: what the controller had of each kind beside the other in the end, from the jobs' step times. These
 are medians over their last reports, and count only when no co-tenant has begun to train, or left, for some
-seconds: jobs this short give few. *Counted*: from steps done while nobody else came or went, over what the
-same job took alone (median over such stretches). Benefit: 1 / xi of the one + 1 / xi of the other - 1, work
-done beyond taking turns, from what was counted, else learned; within {even:g} of 0 it counts as even."""
+seconds: jobs this short give few. *Counted*: from steps done while nobody else came or went, over the kind's
+steps in runs without sharing, counted likewise (medians). Benefit: 1 / xi of the one + 1 / xi of the other
+- 1, work done beyond taking turns, from what was counted, else learned; within {even:g} of 0 it counts as
+even."""
 
 YIELD: Final = """\
 Yield: training time alone of all jobs / device time with a tenant, loads included: above that

@@ -31,7 +31,7 @@ def why(sides: Sequence[Side], measured: foretold.Measured) -> list[str]:
     """A table: mean JCT and makespan of each policy in each world."""
     base = named(sides, BASE)
     alone_s = foretold.alone_s(side.run for side in sides)
-    known = foretold.known(base.run, [side.run for side in sides], measured, alone_s)
+    known = foretold.known(base.run, [side.run for side in sides], measured)
     worlds = worlds_of(measured, known)
     lines = [said(texts.WHY), "", f"| mean JCT, s (makespan) | {' | '.join(worlds)} |"]
     lines.append("| --- |" + " --: |" * len(worlds))
