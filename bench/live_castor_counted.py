@@ -8,6 +8,7 @@ in runs in which nobody shared. The controller's own xi comes from medians over 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import permutations, product
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
@@ -116,6 +117,17 @@ def pairs_of(rows: Sequence[JobRow]) -> list[Together]:
 def _first_s(row: JobRow) -> float:
     first_s = row.attempts[0].first_step_s
     return float("inf") if first_s is None else first_s
+
+
+def beside_loads_s(rows: Sequence[JobRow]) -> float:
+    """Seconds that jobs trained while another loaded on one of their devices, summed over jobs."""
+    total_s = 0.0
+    for one, other in permutations(rows, 2):
+        for a, b in product(one.attempts, other.attempts):
+            if set(a.devices) & set(b.devices) and a.first_step_s is not None and a.ended_s is not None:
+                loaded_s = b.first_step_s if b.first_step_s is not None else b.launched_s
+                total_s += max(0.0, min(a.ended_s, loaded_s) - max(a.first_step_s, b.launched_s))
+    return total_s
 
 
 def busy_s(rows: Sequence[JobRow]) -> float:

@@ -19,7 +19,7 @@ import live_castor_pairs
 import live_castor_texts as texts
 import live_castor_why
 from lazer_texts import said
-from live_castor_counted import busy_s
+from live_castor_counted import beside_loads_s, busy_s
 from live_castor_run import CastorRun
 from live_castor_side import AGAIN, BASE, Side, beside, found, mean_jct_s, named
 from live_errors import Errors, compare
@@ -34,6 +34,10 @@ CASTOR: Final = "castor:part=false"
 HEADS: Final = (
     "| | mean JCT: live | told | foreseen | makespan: live | told | foreseen "
     "| error, told: median, P90 | foreseen |"
+)
+RESULTS: Final = (
+    "| live, s | mean JCT | median | mean, 1 device | 2 devices | makespan | mean wait | load | run "
+    "| shared | yield |"
 )
 OTHERS: Final = ("sjf-ffs:part=false", "sjf", "fifo")
 
@@ -60,6 +64,7 @@ def text_of(sides: Sequence[Side], planned: Planned, links: Mapping[str, str]) -
         "\n".join(_predicted(sides)),
         said(texts.TOLD),
         said(texts.DIFFERENCES),
+        _loads(sides),
         "## Pairs",
         "\n".join(live_castor_pairs.tables(sides, planned.measured)),
         "## Where it comes from",
@@ -113,8 +118,8 @@ def _what(sides: Sequence[Side], planned: Planned) -> list[str]:
 
 def _results(sides: Sequence[Side]) -> list[str]:
     lines = [
-        "| live, s | mean JCT | median | makespan | mean wait | mean load | mean run | shared | yield |",
-        "| --- | --: | --: | --: | --: | --: | --: | --: | --: |",
+        RESULTS,
+        "| --- |" + " --: |" * 10,
     ]
     alone_s = foretold.alone_s(side.run for side in sides)
     work_s = sum(alone_s[row.name] * row.gpus for row in sides[0].run.rows)
@@ -123,6 +128,7 @@ def _results(sides: Sequence[Side]) -> list[str]:
         cells = [
             mean_jct_s(side),
             median(job.jct_s for job in live),
+            *(fmean(job.jct_s for job in live if (job.gpus > 1) == is_gang) for is_gang in (False, True)),
             side.makespan_s,
             *(fmean(getattr(job, part) for job in live) for part in ("wait_s", "load_s", "run_s")),
         ]
@@ -166,6 +172,7 @@ def _against(castor: Side, other: Side, noise: float) -> str:
         word = "no different (within the noise) from"
     else:
         word = "below" if mine < theirs else "ABOVE"
+    worst = max((a.jct_s - b.jct_s, a.name) for a, b in zip(castor.live, other.live, strict=True))
     return said(
         texts.AGAINST,
         word=word,
@@ -175,6 +182,8 @@ def _against(castor: Side, other: Side, noise: float) -> str:
         change=mine / theirs - 1.0,
         sooner=sum(a.jct_s < b.jct_s for a, b in zip(castor.live, other.live, strict=True)),
         jobs=len(castor.live),
+        worst=worst[1],
+        worst_s=worst[0],
         makespan_s=castor.makespan_s,
         their_makespan_s=other.makespan_s,
         later=castor.makespan_s / other.makespan_s - 1.0,
@@ -202,6 +211,20 @@ def _predicted(sides: Sequence[Side]) -> list[str]:
         ]
         lines.append(f"| {side.name} | {' | '.join(cells)} |")
     return [*lines, "", *_order(sides)]
+
+
+def _loads(sides: Sequence[Side]) -> str:
+    """Of those runs in which anybody shared."""
+    shared = [side for side in sides if foretold.shares(side.run)]
+    if not shared:
+        return ""
+    spent_s = [beside_loads_s(side.run.rows) for side in shared]
+    return said(
+        texts.LOADS,
+        seconds=", ".join(f"{seconds:.0f} s" for seconds in spent_s),
+        means=", ".join(f"{s / len(side.live):.1f} s" for s, side in zip(spent_s, shared, strict=True)),
+        runs=", ".join(f"`{side.name}`" for side in shared),
+    )
 
 
 def _error(e: Errors) -> str:

@@ -39,8 +39,7 @@ Each kind was measured alone by the product's profiler before anything was sched
 steps for each sub-batch), and its profile given with each submission: step time, memory and duty cycle.
 Lengths are known to the policies as steps x step time. Slots declare {memory_mib} MiB: room for any two
 jobs, but of two heavy ones one must split its batch. All times are those of the controller's journal;
-JCT = wait + load + run + pause. xi of a kind of pair is what the controller learned: a job's step time
-beside exactly one co-tenant / alone."""
+JCT = wait + load + run + pause."""
 
 TOLD: Final = """\
 *Told*: the simulator gets the arrivals, how long each job trains alone (the shortest of its times in runs
@@ -59,9 +58,9 @@ Two runs of `{policy}` differ by {mean:.1%} in mean JCT and {makespan:.1%} in ma
 median difference is {median:.1%}, P90 {p90:.1%}: the noise."""
 
 AGAINST: Final = """\
-castor's mean JCT is {word} that of `{other}`: {mine_s:.1f} against {theirs_s:.1f} s ({change:+.1%});
-{sooner} of {jobs} jobs ended sooner. Makespan {makespan_s:.0f} against {their_makespan_s:.0f} s
-({later:+.1%})."""
+castor's mean JCT is {word} that of `{other}`: {mine_s:.1f} against {theirs_s:.1f} s ({change:+.1%}); {sooner}
+of {jobs} jobs ended sooner, and worst off is {worst} ({worst_s:+.0f} s). Makespan {makespan_s:.0f} against
+{their_makespan_s:.0f} s ({later:+.1%})."""
 
 BUSY: Final = """\
 Processes that were no part of it had this share of the cores in the runs, in their order: {others}. The runs'
@@ -96,3 +95,7 @@ WHY: Final = """\
 The same arrivals, lengths and loads (those of the run under fifo, where no co-tenant slows a load),
 simulated in worlds that differ in xi alone. srtf preempts; it is here to tell what order is worth from what
 sharing is."""
+
+LOADS: Final = """\
+How much the first is: live, jobs trained beside one that loaded for {seconds} in all, of {runs} (a job's
+mean: {means})."""
