@@ -21,7 +21,7 @@ import live_castor_why
 from lazer_texts import said
 from live_castor_counted import beside_loads_s, busy_s
 from live_castor_run import CastorRun
-from live_castor_side import AGAIN, BASE, Side, beside, found, mean_jct_s, named
+from live_castor_side import BASE, Side, beside, found, mean_jct_s, named
 from live_errors import Errors, compare
 from live_run import DEVICES
 
@@ -142,51 +142,53 @@ def _results(sides: Sequence[Side]) -> list[str]:
 
 def verdicts(sides: Sequence[Side]) -> list[str]:
     """Who is first, by how much, and whether that is more than two runs of one policy differ by."""
-    castor = found(sides, CASTOR)
-    if castor is None:
+    castors = [side for side in sides if side.run.label == CASTOR]
+    if not castors:
         return []
-    again = found(sides, CASTOR + AGAIN)
     told, floor = [], 0.01
-    if again is not None:
-        noise, floor = (
-            compare("again", castor.live, again.live),
-            _apart(mean_jct_s(castor), mean_jct_s(again)),
-        )
+    if len(castors) > 1:
+        one, again = castors[:2]
+        noise, floor = compare("again", one.live, again.live), _apart(mean_jct_s(one), mean_jct_s(again))
         told.append(
             said(
                 texts.NOISE,
                 policy=CASTOR,
                 mean=floor,
-                makespan=_apart(castor.makespan_s, again.makespan_s),
+                makespan=_apart(one.makespan_s, again.makespan_s),
                 median=noise.median,
                 p90=noise.p90,
             )
         )
     others = (other for name in OTHERS if (other := found(sides, name)) is not None)
-    return [*told, *(_against(castor, other, floor) for other in others)]
+    return [*told, *(_against(castors, other, floor) for other in others)]
 
 
-def _against(castor: Side, other: Side, noise: float) -> str:
-    mine, theirs = mean_jct_s(castor), mean_jct_s(other)
-    if abs(mine / theirs - 1.0) <= max(noise, 0.01):
+def _against(castors: Sequence[Side], other: Side, noise: float) -> str:
+    """All runs of castor, job by job their mean: no run is chosen."""
+    mine = [fmean(job.jct_s for job in same) for same in zip(*(side.live for side in castors), strict=True)]
+    theirs = [job.jct_s for job in other.live]
+    change = fmean(mine) / fmean(theirs) - 1.0
+    if abs(change) <= max(noise, 0.01):
         word = "no different (within the noise) from"
     else:
-        word = "below" if mine < theirs else "ABOVE"
-    worst = max((a.jct_s - b.jct_s, a.name) for a, b in zip(castor.live, other.live, strict=True))
+        word = "below" if change < 0.0 else "ABOVE"
+    worst = max((a - b, job.name) for a, b, job in zip(mine, theirs, other.live, strict=True))
+    makespan_s = fmean(side.makespan_s for side in castors)
     return said(
         texts.AGAINST,
+        runs=f"{len(castors)} runs" if len(castors) > 1 else "run",
         word=word,
         other=other.name,
-        mine_s=mine,
-        theirs_s=theirs,
-        change=mine / theirs - 1.0,
-        sooner=sum(a.jct_s < b.jct_s for a, b in zip(castor.live, other.live, strict=True)),
-        jobs=len(castor.live),
+        mine_s=fmean(mine),
+        theirs_s=fmean(theirs),
+        change=change,
+        sooner=sum(a < b for a, b in zip(mine, theirs, strict=True)),
+        jobs=len(mine),
         worst=worst[1],
         worst_s=worst[0],
-        makespan_s=castor.makespan_s,
+        makespan_s=makespan_s,
         their_makespan_s=other.makespan_s,
-        later=castor.makespan_s / other.makespan_s - 1.0,
+        later=makespan_s / other.makespan_s - 1.0,
     )
 
 
