@@ -37,8 +37,8 @@ def pair(policy: str = "castor", first: Any = None, second: Any = None, **parame
 
 
 def measure(desk: Desk, first_xi: float, second_xi: float, times: int = 3) -> None:
-    """Both report a step that takes so many times as long as alone, so many times, when they have been together
-    for some seconds."""
+    """Both report a step that takes so many times as long as alone, so many times, when they have been
+    together for some seconds."""
     desk.wait(LAG_S)
     for step in range(2, 2 + times):
         for number, xi in ((1, first_xi), (2, second_xi)):
