@@ -40,9 +40,8 @@ POLICIES = (
     "castor:part=false",
     "sjf",
     "castor:part=false",
-    "castor",
 )
-"""`part=false`: as published; the last is ours, which parts pairs that lose. A second time: the noise."""
+"""`part=false`: as published, without our parting of pairs that lose. A second time: the noise."""
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):

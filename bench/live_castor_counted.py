@@ -1,15 +1,14 @@
 """Slowdowns of pairs from steps counted, beside those that the controller learned. Pure but for the journal.
 
 Rule: a step count and a clock, and no average over a window: from the moment at which two jobs both train on
-one device, each with no other co-tenant, until that ends. What a job takes alone is the shortest it took in
-runs in which nobody shared. The controller's own xi comes from medians over each job's last reports, which
-lag behind a change of tenants by seconds: nothing for jobs of hours, much for jobs of seconds.
+one device, each with no other co-tenant, until that ends. What a kind takes alone is counted in the same way,
+in runs in which nobody shared. The controller's own xi comes from medians over each job's last reports.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import permutations, product
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
@@ -20,7 +19,7 @@ from cotenant.controller.domain.events import ProgressSeen
 from cotenant.controller.journal.journal import Journal
 from cotenant.controller.journal.recovery import read_entry
 
-TOGETHER_S_MIN: Final = 4.0
+TOGETHER_S_MIN: Final = 6.0
 """Shorter times are not counted: reports come every two seconds at most, and are up to half a second late."""
 
 Marks = Sequence[tuple[float, int]]
@@ -51,34 +50,44 @@ class Together(NamedTuple):
 
 
 def counted(
-    rows: Sequence[JobRow], marks: Mapping[str, Marks], kinds: Mapping[str, str], alone_s: Mapping[str, float]
+    rows: Sequence[JobRow], marks: Mapping[str, Marks], kinds: Mapping[str, str], alone: Mapping[str, float]
 ) -> dict[tuple[str, str], float]:
-    """(kind, beside kind) -> median over jobs of step time beside / alone.
+    """(kind, beside kind) -> median over stretches of step time beside / alone.
 
     Args:
-        alone_s: job name -> training time without a co-tenant.
+        alone: kind -> seconds of a step alone.
     """
     seen: dict[tuple[str, str], list[float]] = {}
     for pair in pairs_of(rows):
         for one, other in ((pair.first, pair.second), (pair.second, pair.first)):
-            xi = slowed(one, marks.get(one.job_id, ()), alone_s[one.name], pair.from_s, pair.to_s)
-            if xi is not None:
-                seen.setdefault((kinds[one.name], kinds[other.name]), []).append(xi)
+            step_s = pace_s(marks.get(one.job_id, ()), pair.from_s, pair.to_s)
+            kind = kinds[one.name]
+            if step_s is not None and kind in alone:
+                seen.setdefault((kind, kinds[other.name]), []).append(step_s / alone[kind])
     return {pair: median(values) for pair, values in seen.items()}
 
 
-def slowed(row: JobRow, marks: Marks, alone_s: float, from_s: float, to_s: float) -> float | None:
-    """Step time in a stretch / step time alone; None if the stretch is too short to tell."""
-    attempt = row.attempts[-1]
-    assert attempt.first_step_s is not None and attempt.ended_s is not None
-    whole = [(attempt.first_step_s, attempt.start_step + 1), *marks, (attempt.ended_s, attempt.end_step)]
-    # Between marks, the first and the last of those inside: no step count is made up in between.
-    inside = whole[bisect_left(whole, (from_s, -1)) : bisect_left(whole, (to_s + 1e-6, -1))]
-    if len(inside) < 2 or inside[-1][0] - inside[0][0] < TOGETHER_S_MIN:
+def alone_step_s(
+    rows: Sequence[JobRow], marks: Mapping[str, Marks], kinds: Mapping[str, str]
+) -> dict[str, list[float]]:
+    """Kind -> step times of its jobs in a run in which nobody shared, by the same way of counting."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        step_s = pace_s(marks.get(row.job_id, ()), 0.0, float("inf"))
+        if step_s is not None:
+            found.setdefault(kinds[row.name], []).append(step_s)
+    return found
+
+
+def pace_s(marks: Marks, from_s: float, to_s: float) -> float | None:
+    """Seconds of a step between the first and the last mark inside; None where they are too close.
+
+    Nothing is made up between marks, and a job's end is none: after its last step it evaluates for a while.
+    """
+    inside = [(at_s, step) for at_s, step in marks if from_s <= at_s <= to_s]
+    if len(inside) < 2 or inside[-1][0] - inside[0][0] < TOGETHER_S_MIN or inside[-1][1] <= inside[0][1]:
         return None
-    steps = inside[-1][1] - inside[0][1]
-    step_s = alone_s / max(1, attempt.end_step - attempt.start_step - 1)
-    return (inside[-1][0] - inside[0][0]) / steps / step_s if steps > 0 else None
+    return (inside[-1][0] - inside[0][0]) / (inside[-1][1] - inside[0][1])
 
 
 def pairs_of(rows: Sequence[JobRow]) -> list[Together]:
@@ -108,6 +117,17 @@ def pairs_of(rows: Sequence[JobRow]) -> list[Together]:
 def _first_s(row: JobRow) -> float:
     first_s = row.attempts[0].first_step_s
     return float("inf") if first_s is None else first_s
+
+
+def beside_loads_s(rows: Sequence[JobRow]) -> float:
+    """Seconds that jobs trained while another loaded on one of their devices, summed over jobs."""
+    total_s = 0.0
+    for one, other in permutations(rows, 2):
+        for a, b in product(one.attempts, other.attempts):
+            if set(a.devices) & set(b.devices) and a.first_step_s is not None and a.ended_s is not None:
+                loaded_s = b.first_step_s if b.first_step_s is not None else b.launched_s
+                total_s += max(0.0, min(a.ended_s, loaded_s) - max(a.first_step_s, b.launched_s))
+    return total_s
 
 
 def busy_s(rows: Sequence[JobRow]) -> float:

@@ -14,13 +14,13 @@ import csv
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Final
 
 import live_castor_jobs as jobs
 import msgspec
 import numpy as np
-from live_castor_counted import counted
+from live_castor_counted import alone_step_s, counted
 from live_castor_run import CastorRun
 from live_errors import Told, simulated_job
 from live_run import DEVICES
@@ -57,7 +57,7 @@ def alone_s(runs: Iterable[CastorRun]) -> dict[str, float]:
     else ran on the machine can only have made it longer)."""
     found: dict[str, float] = {}
     for run in runs:
-        if not any(attempt.co_tenants for row in run.rows for attempt in row.attempts):
+        if not shares(run):
             for row in run.rows:
                 found[row.name] = min(row.run_s, found.get(row.name, row.run_s))
     return found
@@ -176,23 +176,36 @@ def _said(kind: str) -> str:
     return f"{' '.join(jobs.argv_of(kind))}{gpus}, batch {one.batch_size}"
 
 
-def known(
-    run: CastorRun, others: Sequence[CastorRun], measured: Measured, trained_s: Mapping[str, float]
-) -> dict[tuple[str, str], float]:
+def known(run: CastorRun, others: Sequence[CastorRun], measured: Measured) -> dict[tuple[str, str], float]:
     """xi of every pair of kinds: this run's, else the mean of the others', else the rule's."""
+    alone = steps_alone([run, *others])
     elsewhere: dict[tuple[str, str], list[float]] = {}
     for other in others:
-        for pair, value in truest(other, trained_s).items():
+        for pair, value in truest(other, alone).items():
             elsewhere.setdefault(pair, []).append(value)
     mean = {pair: fmean(values) for pair, values in elsewhere.items()}
-    return {**rule(measured), **mean, **truest(run, trained_s)}
+    return {**rule(measured), **mean, **truest(run, alone)}
 
 
-def truest(run: CastorRun, trained_s: Mapping[str, float]) -> dict[tuple[str, str], float]:
+def truest(run: CastorRun, alone: Mapping[str, float]) -> dict[tuple[str, str], float]:
     """By steps counted, else as the controller learned it; below 1 is noise."""
-    found = {**observed(run), **by_steps(run, trained_s)}
+    found = {**observed(run), **by_steps(run, alone)}
     return {pair: max(1.0, value) for pair, value in found.items()}
 
 
-def by_steps(run: CastorRun, trained_s: Mapping[str, float]) -> dict[tuple[str, str], float]:
-    return counted(run.rows, run.marks, run.kinds, trained_s)
+def by_steps(run: CastorRun, alone: Mapping[str, float]) -> dict[tuple[str, str], float]:
+    return counted(run.rows, run.marks, run.kinds, alone)
+
+
+def steps_alone(runs: Iterable[CastorRun]) -> dict[str, float]:
+    """Seconds of a step of each kind in runs in which nobody shared: the median over its jobs."""
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        if not shares(run):
+            for kind, values in alone_step_s(run.rows, run.marks, run.kinds).items():
+                found.setdefault(kind, []).extend(values)
+    return {kind: median(values) for kind, values in found.items()}
+
+
+def shares(run: CastorRun) -> bool:
+    return any(attempt.co_tenants for row in run.rows for attempt in row.attempts)

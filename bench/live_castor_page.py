@@ -19,9 +19,9 @@ import live_castor_pairs
 import live_castor_texts as texts
 import live_castor_why
 from lazer_texts import said
-from live_castor_counted import busy_s
+from live_castor_counted import beside_loads_s, busy_s
 from live_castor_run import CastorRun
-from live_castor_side import AGAIN, BASE, Side, beside, found, mean_jct_s, named
+from live_castor_side import BASE, Side, beside, found, mean_jct_s, named
 from live_errors import Errors, compare
 from live_run import DEVICES
 
@@ -34,6 +34,10 @@ CASTOR: Final = "castor:part=false"
 HEADS: Final = (
     "| | mean JCT: live | told | foreseen | makespan: live | told | foreseen "
     "| error, told: median, P90 | foreseen |"
+)
+RESULTS: Final = (
+    "| live, s | mean JCT | median | mean, 1 device | 2 devices | makespan | mean wait | load | run "
+    "| shared | yield |"
 )
 OTHERS: Final = ("sjf-ffs:part=false", "sjf", "fifo")
 
@@ -60,6 +64,7 @@ def text_of(sides: Sequence[Side], planned: Planned, links: Mapping[str, str]) -
         "\n".join(_predicted(sides)),
         said(texts.TOLD),
         said(texts.DIFFERENCES),
+        _loads(sides),
         "## Pairs",
         "\n".join(live_castor_pairs.tables(sides, planned.measured)),
         "## Where it comes from",
@@ -113,8 +118,8 @@ def _what(sides: Sequence[Side], planned: Planned) -> list[str]:
 
 def _results(sides: Sequence[Side]) -> list[str]:
     lines = [
-        "| live, s | mean JCT | median | makespan | mean wait | mean load | mean run | shared | yield |",
-        "| --- | --: | --: | --: | --: | --: | --: | --: | --: |",
+        RESULTS,
+        "| --- |" + " --: |" * 10,
     ]
     alone_s = foretold.alone_s(side.run for side in sides)
     work_s = sum(alone_s[row.name] * row.gpus for row in sides[0].run.rows)
@@ -123,6 +128,7 @@ def _results(sides: Sequence[Side]) -> list[str]:
         cells = [
             mean_jct_s(side),
             median(job.jct_s for job in live),
+            *(fmean(job.jct_s for job in live if (job.gpus > 1) == is_gang) for is_gang in (False, True)),
             side.makespan_s,
             *(fmean(getattr(job, part) for job in live) for part in ("wait_s", "load_s", "run_s")),
         ]
@@ -136,48 +142,53 @@ def _results(sides: Sequence[Side]) -> list[str]:
 
 def verdicts(sides: Sequence[Side]) -> list[str]:
     """Who is first, by how much, and whether that is more than two runs of one policy differ by."""
-    castor = found(sides, CASTOR)
-    if castor is None:
+    castors = [side for side in sides if side.run.label == CASTOR]
+    if not castors:
         return []
-    again = found(sides, CASTOR + AGAIN)
     told, floor = [], 0.01
-    if again is not None:
-        noise, floor = (
-            compare("again", castor.live, again.live),
-            _apart(mean_jct_s(castor), mean_jct_s(again)),
-        )
+    if len(castors) > 1:
+        one, again = castors[:2]
+        noise, floor = compare("again", one.live, again.live), _apart(mean_jct_s(one), mean_jct_s(again))
         told.append(
             said(
                 texts.NOISE,
                 policy=CASTOR,
                 mean=floor,
-                makespan=_apart(castor.makespan_s, again.makespan_s),
+                makespan=_apart(one.makespan_s, again.makespan_s),
                 median=noise.median,
                 p90=noise.p90,
             )
         )
     others = (other for name in OTHERS if (other := found(sides, name)) is not None)
-    return [*told, *(_against(castor, other, floor) for other in others)]
+    return [*told, *(_against(castors, other, floor) for other in others)]
 
 
-def _against(castor: Side, other: Side, noise: float) -> str:
-    mine, theirs = mean_jct_s(castor), mean_jct_s(other)
-    if abs(mine / theirs - 1.0) <= max(noise, 0.01):
+def _against(castors: Sequence[Side], other: Side, noise: float) -> str:
+    """All runs of castor, job by job their mean: no run is chosen."""
+    mine = [fmean(job.jct_s for job in same) for same in zip(*(side.live for side in castors), strict=True)]
+    theirs = [job.jct_s for job in other.live]
+    change = fmean(mine) / fmean(theirs) - 1.0
+    if abs(change) <= max(noise, 0.01):
         word = "no different (within the noise) from"
     else:
-        word = "below" if mine < theirs else "ABOVE"
+        word = "below" if change < 0.0 else "ABOVE"
+    worst = max((a - b, job.name) for a, b, job in zip(mine, theirs, other.live, strict=True))
+    makespan_s = fmean(side.makespan_s for side in castors)
     return said(
         texts.AGAINST,
+        runs=f"{len(castors)} runs" if len(castors) > 1 else "run",
         word=word,
         other=other.name,
-        mine_s=mine,
-        theirs_s=theirs,
-        change=mine / theirs - 1.0,
-        sooner=sum(a.jct_s < b.jct_s for a, b in zip(castor.live, other.live, strict=True)),
-        jobs=len(castor.live),
-        makespan_s=castor.makespan_s,
+        mine_s=fmean(mine),
+        theirs_s=fmean(theirs),
+        change=change,
+        sooner=sum(a < b for a, b in zip(mine, theirs, strict=True)),
+        jobs=len(mine),
+        worst=worst[1],
+        worst_s=worst[0],
+        makespan_s=makespan_s,
         their_makespan_s=other.makespan_s,
-        later=castor.makespan_s / other.makespan_s - 1.0,
+        later=makespan_s / other.makespan_s - 1.0,
     )
 
 
@@ -202,6 +213,20 @@ def _predicted(sides: Sequence[Side]) -> list[str]:
         ]
         lines.append(f"| {side.name} | {' | '.join(cells)} |")
     return [*lines, "", *_order(sides)]
+
+
+def _loads(sides: Sequence[Side]) -> str:
+    """Of those runs in which anybody shared."""
+    shared = [side for side in sides if foretold.shares(side.run)]
+    if not shared:
+        return ""
+    spent_s = [beside_loads_s(side.run.rows) for side in shared]
+    return said(
+        texts.LOADS,
+        seconds=", ".join(f"{seconds:.0f} s" for seconds in spent_s),
+        means=", ".join(f"{s / len(side.live):.1f} s" for s, side in zip(spent_s, shared, strict=True)),
+        runs=", ".join(f"`{side.name}`" for side in shared),
+    )
 
 
 def _error(e: Errors) -> str:

@@ -54,7 +54,8 @@ def made(rows: Sequence[JobRow]) -> list[Made]:
 
 def tables(sides: Sequence[Side], measured: Mapping[str, jobs.Measured]) -> list[str]:
     lines: list[str] = []
-    alone_s = foretold.alone_s(side.run for side in sides)
+    alone = foretold.steps_alone(side.run for side in sides)
+    slower = median(step_s / measured[kind].pace.step_s for kind, step_s in alone.items()) if alone else 1.0
     for side in sides:
         counts, together_s = Counter[tuple[str, str]](), defaultdict[tuple[str, str], float](float)
         for pair in made(side.run.rows):
@@ -64,7 +65,7 @@ def tables(sides: Sequence[Side], measured: Mapping[str, jobs.Measured]) -> list
         if not counts:
             continue
         learned, rules = foretold.observed(side.run), foretold.rule(measured)
-        counted, best = foretold.by_steps(side.run, alone_s), foretold.truest(side.run, alone_s)
+        counted, best = foretold.by_steps(side.run, alone), foretold.truest(side.run, alone)
         lines += [
             f"Under `{side.name}`:",
             "",
@@ -79,7 +80,7 @@ def tables(sides: Sequence[Side], measured: Mapping[str, jobs.Measured]) -> list
             one, two = (best.get(way) for way in both)
             lines.append(f"| {first} + {second} | {' | '.join(cells)} | {_benefit(one, two)} |")
         lines += ["", _gained(side, best), *_benefits(side, sides), ""]
-    return [*lines, said(texts.PAIRS, even=LOSS_MIN)]
+    return [*lines, said(texts.PAIRS, even=LOSS_MIN, slower=slower)]
 
 
 def _xi(value: float | None) -> str:

@@ -48,7 +48,7 @@ def beside(runs: Sequence[CastorRun], measured: Mapping[str, jobs.Measured]) -> 
     for run in runs:
         seen[run.label] += 1
         others = [other for other in runs if other is not run]
-        xi = foretold.known(run, others, measured, alone_s)
+        xi = foretold.known(run, others, measured)
         sides.append(
             Side(
                 name=run.label if seen[run.label] == 1 else run.label + AGAIN,

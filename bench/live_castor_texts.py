@@ -39,15 +39,15 @@ Each kind was measured alone by the product's profiler before anything was sched
 steps for each sub-batch), and its profile given with each submission: step time, memory and duty cycle.
 Lengths are known to the policies as steps x step time. Slots declare {memory_mib} MiB: room for any two
 jobs, but of two heavy ones one must split its batch. All times are those of the controller's journal;
-JCT = wait + load + run + pause. xi of a kind of pair is what the controller learned: a job's step time
-beside exactly one co-tenant / alone."""
+JCT = wait + load + run + pause."""
 
 TOLD: Final = """\
-*Told*: the simulator gets the arrivals, how long each job trains alone (the shortest of its times in runs
-without sharing: what else ran on the machine can only have made it longer), its load in the run in question,
-and xi of each kind of pair as that run measured it (by steps counted, else as the controller learned it;
-else from another run, else from the duty-cycle rule). *Foreseen*: only what was known before the first job
-arrived: step times, loads and duty cycles of kinds alone. Errors are |JCT simulated - JCT| / JCT, per job."""
+*Told*: the simulator gets the arrivals, how long each job trains alone (the shortest of its times in
+runs without sharing: what else ran on the machine can only have made it longer), its load in the run in
+question, and xi of each kind of pair as that run measured it (by steps counted, else as the controller
+learned it; else from another run, else from the duty-cycle rule). *Foreseen*: only what was known
+before the first job arrived: step times, loads and duty cycles of kinds alone. Errors are |JCT
+simulated - JCT| / JCT, per job."""
 
 DIFFERENCES: Final = """\
 What the simulator does not know: a load slows the co-tenant here and not there; the job that loads is
@@ -59,14 +59,14 @@ Two runs of `{policy}` differ by {mean:.1%} in mean JCT and {makespan:.1%} in ma
 median difference is {median:.1%}, P90 {p90:.1%}: the noise."""
 
 AGAINST: Final = """\
-castor's mean JCT is {word} that of `{other}`: {mine_s:.1f} against {theirs_s:.1f} s ({change:+.1%});
-{sooner} of {jobs} jobs ended sooner. Makespan {makespan_s:.0f} against {their_makespan_s:.0f} s
-({later:+.1%})."""
+Over castor's {runs}, the mean JCT is {word} that of `{other}`: {mine_s:.1f} against {theirs_s:.1f} s
+({change:+.1%}); {sooner} of {jobs} jobs ended sooner, and worst off is {worst} ({worst_s:+.0f} s).
+Makespan {makespan_s:.0f} against {their_makespan_s:.0f} s ({later:+.1%})."""
 
 BUSY: Final = """\
-Processes that were no part of it had this share of the cores in the runs, in their order: {others}. The runs'
-own sessions went before others (autogroup niceness -20), so that those got mostly what the jobs left idle;
-caches and memory they still shared."""
+Processes that were no part of it had this share of the cores in the runs, in their order: {others}. The
+runs' own sessions went before others (autogroup niceness -20), so that those got mostly what the jobs
+left idle; caches and memory they still shared."""
 
 GAINED: Final = """\
 {all_s:.0f} s of pairs training together, {share:.0%} of it with xi measured both ways: worth
@@ -81,17 +81,24 @@ Live, the {guests} guests' JCT under sjf, which never shares, / here: median {me
 {mean:.2f}."""
 
 PAIRS: Final = """\
-*Learned*: what the controller had of each kind beside the other in the end, from the jobs' step times. These
-are medians over their last reports, and count only when no co-tenant has begun to train, or left, for some
-seconds: jobs this short give few. *Counted*: from steps done while nobody else came or went, over what the
-same job took alone (median over such stretches). Benefit: 1 / xi of the one + 1 / xi of the other - 1, work
+*Learned*: what the controller had of each kind beside the other in the end, from the jobs' step times
+over those of the profile, or of when they last ran alone. They are medians over the last reports, and
+count only when no co-tenant has begun to train, or left, for some seconds: jobs this short give few.
+*Counted*: from steps done while nobody else came or went, over the kind's steps in the runs without
+sharing, counted likewise (medians). There a step took {slower:.2f} times what the profile said (median
+over kinds), which makes *learned* higher. Benefit: 1 / xi of the one + 1 / xi of the other - 1, work
 done beyond taking turns, from what was counted, else learned; within {even:g} of 0 it counts as even."""
 
 YIELD: Final = """\
-Yield: training time alone of all jobs / device time with a tenant, loads included: above that
-of sjf, sharing got more done with the devices; below it, less."""
+Yield: training time alone of all jobs / device time with a tenant, loads included: above that of sjf,
+sharing got more done with the devices; below it, less."""
 
 WHY: Final = """\
 The same arrivals, lengths and loads (those of the run under fifo, where no co-tenant slows a load),
-simulated in worlds that differ in xi alone. srtf preempts; it is here to tell what order is worth from what
-sharing is."""
+simulated in worlds that differ in xi alone. srtf preempts; it is here to tell what order is worth from
+what sharing is. The last column is a device on which two busy jobs lose by sharing, as some do on GPUs;
+on a core only those do that stream through memory ([bench-live-pairs.md](bench-live-pairs.md))."""
+
+LOADS: Final = """\
+How much the first is: live, jobs trained beside one that loaded for {seconds} in all, of {runs} (a
+job's mean: {means})."""

@@ -62,6 +62,7 @@ def test_jobs_that_share_teach_the_engine_their_ratio_and_later_decisions_use_it
     light = profile(8, (1, 1.0, 100.0), duty=0.2)
     desk.run(1, profile=light, batch_size=8, expected_s=500.0, argv=("python", "x.py"))
     desk.run(2, profile=light, batch_size=8, expected_s=400.0, argv=("python", "y.py"))
+    desk.wait(120)  # The medians of both are of this company.
     desk.progress(1, 10, 3.0)
     desk.progress(2, 10, 3.5)
     seen = desk.engine.view().interference(desk.job(1), desk.job(2))

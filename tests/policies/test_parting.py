@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.ids import JobId
+from cotenant.controller.engine.estimating import LAG_S
 from cotenant.controller.policies import registry
 from tests.controller.building import Desk, profile, report
 
-LIGHT = profile(8, (1, 1.0, 100.0), duty=0.2)
+STEP_S = 0.01
+LIGHT = profile(8, (1, STEP_S, 100.0), duty=0.2)
 SHARING = ("castor", "castor-cost", "sjf-ffs", "lucid")
 
 
@@ -34,12 +36,14 @@ def pair(policy: str = "castor", first: Any = None, second: Any = None, **parame
     return desk
 
 
-def measure(desk: Desk, first_s: float, second_s: float, times: int = 3) -> None:
-    """Both report a step time, so many times; alone a step takes 1 s."""
+def measure(desk: Desk, first_xi: float, second_xi: float, times: int = 3) -> None:
+    """Both report a step that takes so many times as long as alone, so many times, when they have been
+    together for some seconds."""
+    desk.wait(LAG_S)
     for step in range(2, 2 + times):
-        for number, step_s in ((1, first_s), (2, second_s)):
+        for number, xi in ((1, first_xi), (2, second_xi)):
             if desk.phase(number) == "running":
-                desk.progress(number, step, step_s)
+                desk.progress(number, step, xi * STEP_S)
 
 
 @pytest.mark.parametrize("policy", SHARING)
@@ -81,8 +85,9 @@ def test_a_few_measurements_part_nobody() -> None:
 
 def test_one_sided_measurements_part_nobody() -> None:
     desk = pair()
+    desk.wait(LAG_S)
     for step in range(2, 9):
-        desk.progress(1, step, 9.0)
+        desk.progress(1, step, 9.0 * STEP_S)
     assert [desk.phase(1), desk.phase(2)] == ["running", "running"]
 
 
@@ -179,7 +184,7 @@ def test_two_jobs_that_were_parted_do_not_share_again(
     for step in (10, 40):
         assert desk.phase(stopped) == "queued"
         desk.wait(60.0)
-        desk.progress(stays, step, 1.0)
+        desk.progress(stays, step, STEP_S)
         desk.tell(ev.AlarmRang())
     desk.end(stays)
     assert desk.phase(stopped) == "loading"
