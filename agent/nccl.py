@@ -32,7 +32,7 @@ def _records(order: Order) -> dict[str, str]:
     return {
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         "TORCH_FR_BUFFER_SIZE": str(RECORDS),
-        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{order.checkpoint_root}/{TRACE.format(attempt=order.attempt)}",
+        "TORCH_FR_DUMP_TEMP_FILE": f"{order.checkpoint_root}/{TRACE.format(attempt=order.attempt)}",
     }
 
 

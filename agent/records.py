@@ -190,6 +190,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     out_of_memory: bool = False
     durable: tuple[Durable, ...] = ()
     farewell: tuple[str, ...] = ()
+    unclean: bool = False
+    """An MPS client of it was signalled although its daemon had not taken it back."""
     first_step: int | None = None
     resumable: bool | None = None
     accumulates: bool = False

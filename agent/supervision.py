@@ -457,7 +457,13 @@ class Supervision:
         if self._phase != "clearing":
             return
         self._phase = "done"
-        self._out.append(Finish(result=concluded(self._order, self.status, self._ending(gone))))
+        self._out.append(
+            Finish(
+                result=concluded(
+                    self._order, self.status, self._ending(gone), unclean=self._departure.is_unclean
+                )
+            )
+        )
 
     def _ending(self, gone: AllGone) -> Ending:
         order, status, stop = self._order, self.status, self._stop

@@ -69,6 +69,7 @@ class Watchdog:
         self._cpu_s: float | None = None
         self._looked_cpu_s: tuple[float, float] | None = None
         self._dumped_s: float | None = None
+        self._is_armed = False
         self._is_over = False
 
     @property
@@ -90,8 +91,8 @@ class Watchdog:
 
     @property
     def next_alarm_s(self) -> float:
-        if self._rule is None or self._is_over or self._silent_s == inf or self._clock_s is None:
-            return inf
+        if not self._is_armed or self._is_over or self._clock_s is None:
+            return inf  # Nothing changes without an event.
         return self._clock_s + self._period_s
 
     @property
@@ -152,6 +153,7 @@ class Watchdog:
         passed_s = 0.0 if self._clock_s is None else now_s - self._clock_s
         self._clock_s = now_s
         threshold_s = self._threshold_s(step_s, steps, is_alone)
+        self._is_armed = bool(ranks) and threshold_s is not None and self._silent_s != inf
         saving = self._saving_s is not None and now_s < self._saving_s + SAVE_PATIENCE_S
         if not ranks or threshold_s is None or is_suspended or saving or self._silent_s == inf:
             if self._silent_s != inf:

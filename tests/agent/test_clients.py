@@ -245,7 +245,7 @@ def test_what_torch_records_of_its_collectives_is_kept_per_attempt_beside_the_ch
     env = env_of(order_of(start()))
     assert env["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
     assert int(env["TORCH_FR_BUFFER_SIZE"]) > 0
-    assert env["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] == "/ckpt/j/7/nccl-trace-a2-rank-"
+    assert env["TORCH_FR_DUMP_TEMP_FILE"] == "/ckpt/j/7/nccl-trace-a2-rank-"
     assert "TORCH_NCCL_ASYNC_ERROR_HANDLING" not in env, "its default tears down what hangs"
 
 

@@ -52,7 +52,7 @@ def test_a_client_is_taken_back_by_its_daemon_before_anybody_signals_it() -> Non
     result = story.result()
     assert result.outcome == "stopped"
     assert result.farewell == ("terminate_client: 1 done, 1 gone", "SIGTERM")
-    assert story.supervision.status.failed == (), "nothing went wrong"
+    assert story.supervision.status.failed == () and not result.unclean
 
 
 def test_each_step_has_its_own_deadline_and_an_edge_that_does_not_answer_is_not_waited_for() -> None:
@@ -85,6 +85,9 @@ def test_a_client_that_goes_without_its_daemons_help_is_a_trouble_that_shows(
     story.happens(answer)
     assert any(said in each for each in story.supervision.status.failed)
     assert EndRanks(force=False) in story.all
+    story.exits(0)
+    story.happens(ClientsTerminated())
+    assert story.result().unclean
 
 
 def test_a_job_without_mps_is_signalled_at_once_on_every_way_out() -> None:
