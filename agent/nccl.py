@@ -11,8 +11,9 @@ from typing import Final
 
 from cotenant.agent.records import Order
 
-HEARTBEAT_S: Final = 480
-"""torch's own limit for its NCCL watchdog thread to show that it is alive."""
+HEARTBEAT_S: Final = 600
+"""For torch's NCCL watchdog thread to show that it is alive; torch's own default is 8 or 10 minutes, by
+version."""
 RECORDS: Final = 2000
 """Collectives kept by torch's flight recorder, a few hundred bytes each."""
 TRACE: Final = "nccl-trace-a{attempt}-rank-"

@@ -234,10 +234,8 @@ class Supervision:
                 self._changed(progress.failed(word))
                 if what == "save":
                     self._watchdog.saved()
-                if (
-                    what == "save" and self._stop is not None
-                ):  # The job goes on; there may be time to try again.
-                    self._stop.retry_s = min(self._stop.retry_s, now_s + SAVE_RETRY_S)
+                    if self._stop is not None:  # The job goes on; there may be time to try again.
+                        self._stop.retry_s = min(self._stop.retry_s, now_s + SAVE_RETRY_S)
 
     def _sampled(self, event: Sampled) -> None:
         self._start.sampled(event, self._now_s)

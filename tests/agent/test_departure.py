@@ -214,6 +214,13 @@ def test_ranks_that_move_between_steps_are_left_alone() -> None:
     assert not [each for each in story.all if isinstance(each, DumpStacks | EndRanks)]
 
 
+def test_a_gang_of_which_one_rank_does_not_answer_looks_any_more_is_not_watched() -> None:
+    story = hung()
+    story.says(Hello(v=1, rank=1, world_size=2, resumable=True, accumulates=False, step=8))
+    wait(story, 1000.0)
+    assert not [each for each in story.all if isinstance(each, DumpStacks | EndRanks)]
+
+
 def test_whoever_is_asked_to_stop_is_not_said_to_hang() -> None:
     story = hung()
     story.happens(StopNow(save=True, deadline_s=1000.0, reason="preempted"))
