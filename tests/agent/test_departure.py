@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -274,6 +275,11 @@ def test_a_program_that_is_not_there_is_a_problem_and_no_crash() -> None:
     round_ = Termination({"/p": [1]}, 1.0, time.monotonic(), ("/no/such/program",))
     assert round_.poll(time.monotonic()) == {}
     assert "cannot ask the MPS daemon" in round_.problem
+
+
+@pytest.mark.skipif(find_spec("cotenant.mps.terminate") is None, reason="cotenant.mps.terminate is not there")
+def test_the_program_itself_keeps_the_contract(tmp_path: Path) -> None:
+    assert terminate({str(tmp_path): [os.getpid()]}, 5.0) == {os.getpid(): "no-daemon"}
 
 
 def test_nobody_to_ask_about_is_answered_at_once() -> None:
