@@ -37,6 +37,8 @@ LOOKS: Final = 20
 LOOKS_MIN: Final = 5
 """Still places seen in a row before anybody is said to hang."""
 LOOK_PERIOD_S_MAX: Final = 15.0
+GAP_S_MIN: Final = 3.0
+"""What lies between two alarms of a busy host; a longer gap counts as this much."""
 STACKS_S: Final = 5.0
 """For the stacks to get into the log."""
 ALIVE_DUTY: Final = 0.05
@@ -161,7 +163,7 @@ class Watchdog:
             self._moved()
             return []
         # Longer than we wanted to wait: nobody ran, or nobody listened.
-        passed_s = min(passed_s, 2 * self._period_s)
+        passed_s = min(passed_s, max(2 * self._period_s, GAP_S_MIN))
         self._silent_s += passed_s
         self._still_s += passed_s
         if self._silent_s < threshold_s / 2:
