@@ -10,7 +10,7 @@ from cotenant.agent.ends import Ending, decide
 from cotenant.agent.records import Order, Result, Status
 
 
-def concluded(order: Order, status: Status, ending: Ending) -> Result:
+def concluded(order: Order, status: Status, ending: Ending, *, unclean: bool) -> Result:
     verdict = decide(ending)
     return Result(
         job_id=order.job_id,
@@ -24,6 +24,7 @@ def concluded(order: Order, status: Status, ending: Ending) -> Result:
         cuda_fault=verdict.cuda_fault,
         durable=status.durable,
         farewell=status.farewell,
+        unclean=unclean,
         first_step=status.first_step,
         resumable=status.resumable,
         accumulates=status.accumulates,

@@ -37,6 +37,8 @@ class Departure:
         self._due_s = inf
         self.record: tuple[str, ...] = ()
         """What was done, in order."""
+        self.is_unclean = False
+        """A client was signalled although its daemon had not taken it back."""
 
     @property
     def next_alarm_s(self) -> float:
@@ -72,6 +74,7 @@ class Departure:
             return []
         words = [f"{count} {word}" for word, count in sorted(Counter(outcomes.values()).items())]
         words += [problem] if problem else []
+        self.is_unclean |= bool(unclean(outcomes, problem))
         if words:
             self._note(f"terminate_client: {', '.join(words)}")
         return self._signal(now_s) if self._step == "terminating" else self._cleared()

@@ -95,10 +95,11 @@ def judged(answer: Answer, devices: Iterable[Device]) -> dict[str, str]:
 
 
 class Holds:
-    """Devices that are not offered because somebody still holds their memory."""
+    """Devices that are not offered because somebody still holds their memory, or for another reason given."""
 
     def __init__(self) -> None:
         self._by_uuid: dict[str, str] = {}
+        self._others: Mapping[str, str] = {}
 
     def found(self, holders: Mapping[str, str]) -> None:
         self._by_uuid |= holders
@@ -106,11 +107,18 @@ class Holds:
     def freed(self, uuid: str) -> None:
         self._by_uuid.pop(uuid, None)
 
+    def other_reasons(self, texts: Mapping[str, str]) -> bool:
+        """Whether these are new: by UUID, why a device is suspect beside its memory."""
+        changed = texts != self._others
+        self._others = texts
+        return changed
+
     def laid_over(self, devices: Iterable[Device]) -> tuple[Device, ...]:
         """The devices with what is held marked as suspect. Worse states stay, and so does what they say."""
+        notes = {**self._others, **self._by_uuid}
         return tuple(
-            msgspec.structs.replace(device, state="suspect", healthy=False, note=self._by_uuid[device.local])
-            if device.local in self._by_uuid and device.state in ("ok", "suspect")
+            msgspec.structs.replace(device, state="suspect", healthy=False, note=notes[device.local])
+            if device.local in notes and device.state in ("ok", "suspect")
             else device
             for device in devices
         )

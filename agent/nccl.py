@@ -11,8 +11,9 @@ from typing import Final
 
 from cotenant.agent.records import Order
 
-HEARTBEAT_S: Final = 480
-"""torch's own limit for its NCCL watchdog thread to show that it is alive."""
+HEARTBEAT_S: Final = 600
+"""For torch's NCCL watchdog thread to show that it is alive; torch's own default is 8 or 10 minutes, by
+version."""
 RECORDS: Final = 2000
 """Collectives kept by torch's flight recorder, a few hundred bytes each."""
 TRACE: Final = "nccl-trace-a{attempt}-rank-"
@@ -32,7 +33,7 @@ def _records(order: Order) -> dict[str, str]:
     return {
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         "TORCH_FR_BUFFER_SIZE": str(RECORDS),
-        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{order.checkpoint_root}/{TRACE.format(attempt=order.attempt)}",
+        "TORCH_FR_DUMP_TEMP_FILE": f"{order.checkpoint_root}/{TRACE.format(attempt=order.attempt)}",
     }
 
 

@@ -197,6 +197,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Set by the agent, which knows who else was on the device."""
     durable: tuple[Durable, ...] = ()
     farewell: tuple[str, ...] = ()
+    unclean: bool = False
+    """An MPS client of it was signalled although its daemon had not taken it back."""
     first_step: int | None = None
     resumable: bool | None = None
     accumulates: bool = False

@@ -24,6 +24,7 @@ import msgspec
 
 from cotenant.agent import faults, reporting
 from cotenant.agent.channel import CompanyNow, LeaseNow, SaveNow, StopNow, ToSupervisor
+from cotenant.agent.doubts import Doubts
 from cotenant.agent.edge import (
     Adopt,
     AgentConfig,
@@ -97,6 +98,7 @@ class Roster:
         self._live: dict[Key, Live] = {}
         self._contained: dict[Key, tuple[float, Fault]] = {}
         """Errors that stay in one process, and whoever was on the device: if it dies, it was its own."""
+        self.doubts = Doubts()
 
     @property
     def running(self) -> tuple[Attempt, ...]:
@@ -218,6 +220,7 @@ class Roster:
         if live is None or not live.is_there:
             return
         live.status = status
+        self.doubts.stepped(key, status.step)
         if status.started and live.started_s is None:
             live.started_s = now_s
         record = self._memory.attempts[key]
@@ -336,6 +339,8 @@ class Roster:
             return
         live = self._live[attempt.key]
         live.releasing, live.connected = result, False
+        if result.unclean:
+            self._doubt(attempt, gpus)
         self._out.add(AwaitMemory(job_id=attempt.job_id, attempt=attempt.attempt, devices=gpus))
 
     def memory_known(self, answer: MemoryFree | MemoryHeld) -> None:
@@ -351,12 +356,26 @@ class Roster:
                 )
         self._tell_end(self._memory.attempts[key], live.releasing)
 
+    def _doubt(self, attempt: Attempt, gpus: tuple[Device, ...]) -> None:
+        """Its co-clients have to show that the kill did them no harm."""
+        for gpu in gpus:
+            steps = {
+                key: live.status.step
+                for key, live in self._live.items()
+                if key != attempt.key
+                and gpu.device_id in self._memory.attempts[key].devices
+                and live.status is not None
+                and live.status.first_step is not None
+            }
+            self.doubts.raised(gpu.local, attempt.job_id, steps)
+
     def _gpus_of(self, attempt: Attempt) -> tuple[Device, ...]:
         devices = self.config.report.devices
         return tuple(d for d in devices if d.device_id in attempt.devices and d.kind == "cuda")
 
     def _tell_end(self, attempt: Attempt, result: Result) -> None:
         self._live.pop(attempt.key, None)
+        self.doubts.gone(attempt.key)
         self._tell_company()
         told = reporting.from_result(attempt, result, self.host_id, self._device_type(attempt))
         for event, record in told:

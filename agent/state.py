@@ -110,6 +110,8 @@ class AgentState:
         """What to do about an event, in order."""
         if not self.halted:
             self._take(event, now_s)
+            if self._holds.other_reasons(self._roster.doubts.texts):
+                self._devices(self.found_devices, now_s)
         return self._out.drain()
 
     @property

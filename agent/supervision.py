@@ -23,6 +23,7 @@ from cotenant.agent.ends import Cause, Ending, Exit, StartProblem
 from cotenant.agent.lease_limit import LeaseLimit
 from cotenant.agent.profiling import Profiling
 from cotenant.agent.progress import Progress
+from cotenant.agent.publishing import Publishing
 from cotenant.agent.records import Order, Status
 from cotenant.agent.start_limit import StartLimit
 from cotenant.agent.stopping import SAVE_RETRY_S, Leave, Stop, grace_s
@@ -37,7 +38,6 @@ from cotenant.agent.supervision_edge import (
     Heard,
     Noted,
     OverMemory,
-    Publish,
     RankExited,
     Sampled,
     Started,
@@ -66,8 +66,6 @@ LINGER_S: Final = 20.0
 """A rank that said `stopped` should exit within this."""
 QUIET_S: Final = 60.0
 """A job that has not said hello for this long does not know the library."""
-PUBLISH_PERIOD_S: Final = 1.0
-KEEP_PERIOD_S: Final = 15.0
 
 
 class Supervision:
@@ -97,8 +95,7 @@ class Supervision:
         self._save_s = inf
         self._peer_s = inf
         self._linger_s = inf
-        self._is_news, self._is_important = False, False
-        self._published_s, self._kept_s = -inf, -inf
+        self._publishing = Publishing()
         self._out: list[AnyEffect] = []
         for note in order.notes:
             self._progress.note(note)
@@ -124,15 +121,14 @@ class Supervision:
         self._out = []
         self._take_in(event)
         self._advance()
-        self._publish()
+        if not self.is_done:
+            self._out += self._publishing.due(self.status, now_s)
         return self._out
 
     @property
     def next_alarm_s(self) -> float:
         """When to send `Ticked` if nothing else happens before."""
-        alarms = [self._departure.next_alarm_s]
-        if self._is_news:
-            alarms.append(self._published_s + PUBLISH_PERIOD_S)
+        alarms = [self._departure.next_alarm_s, self._publishing.next_alarm_s]
         if self._phase == "running":
             alarms += [self._peer_s, self._linger_s, self._save_s]
             alarms += [self._coordination.next_alarm_s, self._profiling.next_alarm_s]
@@ -156,7 +152,7 @@ class Supervision:
             case Started() if self._phase == "starting":
                 self._phase, self._start.started_s = "running", self._now_s
                 self._profiling.started(self._now_s)
-                self._changed(self._progress.change(started=True))
+                self._publishing.changed(self._progress.change(started=True))
             case CouldNotStart(problem=problem) if self._phase == "starting":
                 self._problem = problem
                 self._alive.clear()  # Those that did start are ended as leftovers: they never ran as a gang.
@@ -180,11 +176,11 @@ class Supervision:
             case ClientsTerminated(outcomes=outcomes, problem=problem):
                 if trouble := unclean(outcomes, problem):
                     self._progress.note(trouble)
-                    self._changed(True)
+                    self._publishing.changed(True)
                 self._out += self._departure.terminated(outcomes, problem, self._now_s)
             case Noted(text=text):
                 self._progress.note(text)
-                self._changed(True)
+                self._publishing.changed(True)
             case AllGone():
                 self._finish(event)
             case _:  # Ticked, and a start that is told twice.
@@ -196,10 +192,10 @@ class Supervision:
             return
         match word:
             case Hello():
-                self._changed(progress.hello(word, self._expected_here(word)))
+                self._publishing.changed(progress.hello(word, self._expected_here(word)))
                 coordination.hello(word, now_s)
             case FirstStep(rank=rank, step=step):
-                self._changed(progress.first_step(word))
+                self._publishing.changed(progress.first_step(word))
                 coordination.saw_step(rank, step, now_s)
                 coordination.report_soon(now_s)
                 self._profiling.first_step(now_s)
@@ -207,7 +203,7 @@ class Supervision:
                 if self._save_s == inf and coordination.is_first and self._order.checkpoint_every_s > 0:
                     self._save_s = now_s + self._order.checkpoint_every_s
             case Step(rank=rank, step=step):
-                self._is_news |= progress.step(word)
+                self._publishing.progressed(progress.step(word))
                 coordination.saw_step(rank, step, now_s)
                 self._profiling.stepped(word, now_s)
                 self._watchdog.stepped(step)
@@ -219,31 +215,29 @@ class Supervision:
                 self._watchdog.stands(rank, number, place)
             case Saving(rank=rank, step=step):
                 self._watchdog.saves(now_s)
-                self._changed(progress.change(saving=True))
+                self._publishing.changed(progress.change(saving=True))
                 self._say(coordination.reached(rank, step, now_s))
             case DurableSaid():
                 self._watchdog.saved()
-                self._changed(progress.durable(word))
+                self._publishing.changed(progress.durable(word))
             case Confirm():
                 self._say(coordination.confirmed(word, now_s))
             case Stopped(rank=rank, step=step):
                 self._stopped.add(rank)
-                self._changed(progress.change(saving=False, stop_step=step, step=step))
+                self._publishing.changed(progress.change(saving=False, stop_step=step, step=step))
                 self._say(coordination.reached(rank, step, now_s))
             case Failed(what=what):
-                self._changed(progress.failed(word))
+                self._publishing.changed(progress.failed(word))
                 if what == "save":
                     self._watchdog.saved()
-                if (
-                    what == "save" and self._stop is not None
-                ):  # The job goes on; there may be time to try again.
-                    self._stop.retry_s = min(self._stop.retry_s, now_s + SAVE_RETRY_S)
+                    if self._stop is not None:  # The job goes on; there may be time to try again.
+                        self._stop.retry_s = min(self._stop.retry_s, now_s + SAVE_RETRY_S)
 
     def _sampled(self, event: Sampled) -> None:
         self._start.sampled(event, self._now_s)
         self._watchdog.used(event.cpu_s)
         self._is_held_up = event.is_stopped
-        self._is_news |= self._progress.sampled(event.memory_mib, event.duty_cycle)
+        self._publishing.progressed(self._progress.sampled(event.memory_mib, event.duty_cycle))
         self._profiling.sampled(event.samples, event.others_mib)
 
     def _exited(self, event: RankExited) -> None:
@@ -295,7 +289,7 @@ class Supervision:
     def _say(self, voice: Voice) -> None:
         self._out += voice
         if self._coordination.stop_step is not None and not self._stopped:
-            self._changed(self._progress.change(stop_step=self._coordination.stop_step))
+            self._publishing.changed(self._progress.change(stop_step=self._coordination.stop_step))
 
     # --- Going on -----------------------------------------------------------------------------------
 
@@ -321,7 +315,7 @@ class Supervision:
         self._tell_profile(is_over=self._phase == "clearing")
         self._out += self._departure.advance(self._now_s)
         if self._progress.change(farewell=self._departure.record):
-            self._changed(True)
+            self._publishing.changed(True)
 
     def _leave(self, leave: Leave, *, terminate_s: float = TERMINATE_S) -> None:
         if self._phase != "running":
@@ -423,7 +417,7 @@ class Supervision:
         self._say(self._coordination.tick(self._now_s))
         if self._coordination.gave_up("save"):
             self._progress.note("save: the ranks could not agree on a step; the next one is tried as planned")
-            self._changed(True)
+            self._publishing.changed(True)
 
     # --- Saying so ----------------------------------------------------------------------------------
 
@@ -435,29 +429,19 @@ class Supervision:
                 "profile_no": self.status.profile_no + 1,
                 "profile_complete": self._profiling.is_complete,
             }
-            self._changed(self._progress.change(**fields))
-
-    def _changed(self, changed: bool) -> None:
-        self._is_news |= changed
-        self._is_important |= changed
-
-    def _publish(self) -> None:
-        """Facts at once, progress about once a second."""
-        if not self._is_news or self._phase == "done":
-            return
-        if not self._is_important and self._now_s < self._published_s + PUBLISH_PERIOD_S:
-            return
-        keep = self._is_important or self._now_s >= self._kept_s + KEEP_PERIOD_S
-        self._published_s = self._now_s
-        self._kept_s = self._now_s if keep else self._kept_s
-        self._is_news, self._is_important = False, False
-        self._out.append(Publish(status=self.status, keep=keep))
+            self._publishing.changed(self._progress.change(**fields))
 
     def _finish(self, gone: AllGone) -> None:
         if self._phase != "clearing":
             return
         self._phase = "done"
-        self._out.append(Finish(result=concluded(self._order, self.status, self._ending(gone))))
+        self._out.append(
+            Finish(
+                result=concluded(
+                    self._order, self.status, self._ending(gone), unclean=self._departure.is_unclean
+                )
+            )
+        )
 
     def _ending(self, gone: AllGone) -> Ending:
         order, status, stop = self._order, self.status, self._stop

@@ -37,6 +37,8 @@ LOOKS: Final = 20
 LOOKS_MIN: Final = 5
 """Still places seen in a row before anybody is said to hang."""
 LOOK_PERIOD_S_MAX: Final = 15.0
+GAP_S_MIN: Final = 3.0
+"""What lies between two alarms of a busy host; a longer gap counts as this much."""
 STACKS_S: Final = 5.0
 """For the stacks to get into the log."""
 ALIVE_DUTY: Final = 0.05
@@ -69,6 +71,7 @@ class Watchdog:
         self._cpu_s: float | None = None
         self._looked_cpu_s: tuple[float, float] | None = None
         self._dumped_s: float | None = None
+        self._is_armed = False
         self._is_over = False
 
     @property
@@ -90,8 +93,8 @@ class Watchdog:
 
     @property
     def next_alarm_s(self) -> float:
-        if self._rule is None or self._is_over or self._silent_s == inf or self._clock_s is None:
-            return inf
+        if not self._is_armed or self._is_over or self._clock_s is None:
+            return inf  # Nothing changes without an event.
         return self._clock_s + self._period_s
 
     @property
@@ -152,6 +155,7 @@ class Watchdog:
         passed_s = 0.0 if self._clock_s is None else now_s - self._clock_s
         self._clock_s = now_s
         threshold_s = self._threshold_s(step_s, steps, is_alone)
+        self._is_armed = bool(ranks) and threshold_s is not None and self._silent_s != inf
         saving = self._saving_s is not None and now_s < self._saving_s + SAVE_PATIENCE_S
         if not ranks or threshold_s is None or is_suspended or saving or self._silent_s == inf:
             if self._silent_s != inf:
@@ -159,7 +163,7 @@ class Watchdog:
             self._moved()
             return []
         # Longer than we wanted to wait: nobody ran, or nobody listened.
-        passed_s = min(passed_s, 2 * self._period_s)
+        passed_s = min(passed_s, max(2 * self._period_s, GAP_S_MIN))
         self._silent_s += passed_s
         self._still_s += passed_s
         if self._silent_s < threshold_s / 2:

@@ -100,7 +100,7 @@ class Session:
             self._restore(path, keep, idle_s_max)
         if self._channel is not None:
             self._introduce(self._channel, accumulates)
-        atexit.register(self.close)
+        atexit.register(self._close)
 
     @property
     def resumed(self) -> Resumed | None:
@@ -194,8 +194,18 @@ class Session:
         return self._save(self._saver, wait=wait)
 
     def close(self) -> None:
-        """Wait for a save under way, stop listening. Called by itself at the end of the process."""
-        atexit.unregister(self.close)
+        """Wait for a save under way, stop listening. Done by itself at the end of the process.
+
+        After a call from the script nobody asks any more whether it makes steps: it may well go on without.
+        """
+        if self._channel is not None and self._hello:
+            self._hello["looks"] = False
+            self._channel.tell(protocol.HELLO, **self._hello)
+        self._close()
+
+    def _close(self) -> None:
+        atexit.unregister(self._close)
+        self._hello = {}
         if self._saver is not None:
             self._saver.finish()
         if self._progress is not None:
@@ -267,7 +277,7 @@ class Session:
             channel.tell(protocol.STOPPED, step=self.step)
             self.stopping = True
             gang.leave_together()
-            self.close()
+            self._close()
             raise SystemExit(0)
 
     def _turn(self, channel: Channel, turns: tuple[Turn, ...]) -> None:

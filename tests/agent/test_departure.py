@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -52,7 +53,7 @@ def test_a_client_is_taken_back_by_its_daemon_before_anybody_signals_it() -> Non
     result = story.result()
     assert result.outcome == "stopped"
     assert result.farewell == ("terminate_client: 1 done, 1 gone", "SIGTERM")
-    assert story.supervision.status.failed == (), "nothing went wrong"
+    assert story.supervision.status.failed == () and not result.unclean
 
 
 def test_each_step_has_its_own_deadline_and_an_edge_that_does_not_answer_is_not_waited_for() -> None:
@@ -85,6 +86,9 @@ def test_a_client_that_goes_without_its_daemons_help_is_a_trouble_that_shows(
     story.happens(answer)
     assert any(said in each for each in story.supervision.status.failed)
     assert EndRanks(force=False) in story.all
+    story.exits(0)
+    story.happens(ClientsTerminated())
+    assert story.result().unclean
 
 
 def test_a_job_without_mps_is_signalled_at_once_on_every_way_out() -> None:
@@ -211,6 +215,13 @@ def test_ranks_that_move_between_steps_are_left_alone() -> None:
     assert not [each for each in story.all if isinstance(each, DumpStacks | EndRanks)]
 
 
+def test_a_gang_of_which_one_rank_does_not_answer_looks_any_more_is_not_watched() -> None:
+    story = hung()
+    story.says(Hello(v=1, rank=1, world_size=2, resumable=True, accumulates=False, step=8))
+    wait(story, 1000.0)
+    assert not [each for each in story.all if isinstance(each, DumpStacks | EndRanks)]
+
+
 def test_whoever_is_asked_to_stop_is_not_said_to_hang() -> None:
     story = hung()
     story.happens(StopNow(save=True, deadline_s=1000.0, reason="preempted"))
@@ -264,6 +275,11 @@ def test_a_program_that_is_not_there_is_a_problem_and_no_crash() -> None:
     round_ = Termination({"/p": [1]}, 1.0, time.monotonic(), ("/no/such/program",))
     assert round_.poll(time.monotonic()) == {}
     assert "cannot ask the MPS daemon" in round_.problem
+
+
+@pytest.mark.skipif(find_spec("cotenant.mps.terminate") is None, reason="cotenant.mps.terminate is not there")
+def test_the_program_itself_keeps_the_contract(tmp_path: Path) -> None:
+    assert terminate({str(tmp_path): [os.getpid()]}, 5.0) == {os.getpid(): "no-daemon"}
 
 
 def test_nobody_to_ask_about_is_answered_at_once() -> None:

@@ -198,6 +198,42 @@ def test_an_agent_that_starts_anew_asks_again() -> None:
     assert len(ends([*again.say(MemoryFree(**KEY)), *again.wait(5.0)])) >= 1
 
 
+def beside(*, first_step: int | None = 1) -> Agent:
+    """Two clients on one GPU; the second one has come to step 40."""
+    agent = welcomed(report=REPORT)
+    agent.obey(start(gang=ON_GPU), start("8", command=2, gang=ON_GPU))
+    other: dict[str, Any] = {"job_id": JobId("8"), "attempt": AttemptNo(1)}
+    agent.say(Connected(**KEY), Connected(**other))
+    agent.say(StatusCame(status=status("8", started=True, first_step=first_step, step=40)))
+    return agent
+
+
+def test_after_a_client_was_killed_without_its_daemons_help_its_co_client_has_to_make_a_step() -> None:
+    agent = beside()
+    [hello] = sent(Hello, agent.say(EndCame(result=result(unclean=True))))
+    assert hello.report.devices[0].state == "suspect"
+    assert "waiting for job 8 to make a step" in hello.report.devices[0].note
+    agent.say(MemoryFree(**KEY))
+    assert sent(Hello, agent.say(StatusCame(status=status("8", started=True, first_step=1, step=40)))) == []
+    [hello] = sent(Hello, agent.say(StatusCame(status=status("8", started=True, first_step=1, step=41))))
+    assert hello.report.devices == (GPU, OTHER)
+
+
+def test_a_co_client_that_ends_instead_settles_it_as_well() -> None:
+    agent = beside()
+    agent.say(EndCame(result=result(unclean=True)), EndCame(result=result("8")))
+    [hello] = sent(Hello, agent.say(MemoryFree(job_id=JobId("8"), attempt=AttemptNo(1))))
+    assert hello.report.devices == (GPU, OTHER)
+
+
+@pytest.mark.parametrize(
+    ("clean", "first_step"), [(True, 1), (False, None)], ids=("a clean end", "nobody makes steps")
+)
+def test_otherwise_nobody_is_doubted(clean: bool, first_step: int | None) -> None:
+    agent = beside(first_step=first_step)
+    assert sent(Hello, agent.say(EndCame(result=result(unclean=not clean)))) == []
+
+
 # --- The edge: a program that is asked ---------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cotenant.agent.records import WatchRule
 from cotenant.agent.watchdog import SAVE_PATIENCE_S, STEPS_MIN, Watchdog
+from cotenant.controller.domain.settings import AgentSettings
 
 RULE = WatchRule(floor_s=600.0, multiple=20.0)
 RANKS = frozenset((0, 1))
@@ -103,6 +104,12 @@ def test_it_is_not_armed_for(what: dict[str, Any]) -> None:
 def test_nor_before_the_first_step_nor_without_a_rule() -> None:
     assert Gang().runs(5000).said == []
     assert hanging(None).runs(5000).said == []
+
+
+@pytest.mark.parametrize("wrong", [{"watchdog_floor_s": -1.0}, {"watchdog_multiple": 0.5}])
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"agent\.watchdog"):
+        AgentSettings(**wrong)  # type: ignore[arg-type]
 
 
 def test_a_job_that_evaluates_moves_and_is_left_alone_for_as_long_as_it_likes() -> None:

@@ -144,6 +144,18 @@ def test_hello_says_what_is_true(boss: Supervisor, monkeypatch: pytest.MonkeyPat
     assert (hello["world_size"], hello["step"], hello["resumable"]) == (1, 0, True)
 
 
+def test_a_script_that_closes_its_session_and_goes_on_is_not_watched_any_more(
+    boss: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(protocol.ENV_SOCKET, str(boss.path))
+    monkeypatch.setenv("RANK", "0")
+    session = Session(nn.Linear(2, 2))
+    assert boss.wait_for("hello")[0]["looks"] is True
+    session.close()
+    assert boss.wait_for("hello", looks=False)
+    session.close()
+
+
 def test_hello_without_a_root_is_not_resumable(boss: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
     assert introduced(boss, monkeypatch, None)["resumable"] is False
 

@@ -135,7 +135,7 @@ WORKLOADS = f"{CONTROLLER}.demo.workloads"
 # fmt: off
 AGENT_PURE = tuple(f"cotenant.agent.{name}" for name in (
     "state", "supervision", "departure", "stopping", "lease_limit", "start_limit", "watchdog", "conclusion",
-    "held", "nccl",
+    "held", "nccl", "doubts", "publishing",
 ))
 # fmt: on
 PURE = (DOMAIN, *ENGINE, POLICIES, *AGENT_PURE)

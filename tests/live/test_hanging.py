@@ -73,7 +73,9 @@ def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
 
 def test_a_job_that_hangs_in_a_collective_is_seen_shown_ended_and_resumed(person: Person) -> None:
     script = person.write("hangs.py", SCRIPT)
-    job = person.submit("-g", "2", "--watchdog", "8s", "--", sys.executable, str(script))
+    job = person.submit("-g", "2", "--watchdog", "6s", "--", sys.executable, str(script))
+    person.until(job, lambda found: found["durable_step"] == 8)
+    person.until(job, lambda found: found["attempt"] == 2)
     found = person.until_state(job, "done")
     assert found["step"] == 24
     first, second = person.show(job)["attempts"]

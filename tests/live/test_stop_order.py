@@ -2,7 +2,7 @@
 
 `cotenant.mps.terminate` is stood in for by a program of the same name that writes down what it was asked and
 when; everything else is real. Whatever happens in an attempt is a line in one file, so the order can be read
-there. """
+there."""
 
 from __future__ import annotations
 
