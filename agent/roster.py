@@ -225,8 +225,9 @@ class Roster:
 
     # --- Faults of GPUs ----------------------------------------------------------------------------
 
-    def faulted(self, fault: GpuFault, now_s: float) -> None:
-        """Every attempt on the devices learns its role; unless the fault is contained it is told to end."""
+    def faulted(self, fault: GpuFault, now_s: float, *, gone: Key | None = None) -> None:
+        """Every attempt on the devices learns its role; unless the fault is contained it is told to end.
+        `gone`: of this one no process is left."""
         hurt = {d.device_id: d for d in self.config.report.devices if d.local in fault.uuids}
         for key, live in list(self._live.items()):
             attempt = self._memory.attempts[key]
@@ -242,7 +243,7 @@ class Roster:
                 continue
             self._out.keep(Kept(attempt=record))
             self._out.say(f"{_name(key)}: {fault.why} on {', '.join(where)}: told to end", bad=True)
-            if not live.cleaning and record.stop is not None and record.stop != attempt.stop:
+            if key != gone and not live.cleaning and record.stop is not None and record.stop != attempt.stop:
                 live.stop_asked_s = now_s
                 self.tell(key, StopNow(save=False, deadline_s=0.0, reason=record.stop.reason))
 
@@ -264,7 +265,7 @@ class Roster:
         if attempt.fault is None and self._company(key, attempt.devices):
             own = faults.own_fault(result, self._shared_by_mps(attempt))
             if own is not None:
-                self.faulted(own, now_s)
+                self.faulted(own, now_s, gone=key)
         at_s, near = self._contained.pop(key, (-_NEVER, None))
         fault = self._memory.attempts[key].fault
         if fault is None and near is not None and now_s <= at_s + faults.CONTAINED_S:

@@ -1,4 +1,4 @@
-"""GPUs that are not there: our own NVML library (`nvml/mock_nvml.c`), built once, and the file that it reads."""
+"""GPUs that are not there: an NVML library of our own (`nvml/mock_nvml.c`) and the file that it reads."""
 
 from __future__ import annotations
 
