@@ -35,7 +35,7 @@ TWO: Key = (JobId("8"), AttemptNo(1))
 THREE: Key = (JobId("9"), AttemptNo(1))
 KEYS = {"7": ONE, "8": TWO, "9": THREE}
 XID = GpuFault(uuids=("0",), why="Xid 31 (GPU memory page fault)", xid=31)
-CRASH = {
+CRASH: dict[str, Any] = {
     "outcome": "user-failed",
     "exit_code": 1,
     "detail": "CUDA error in the program: x",
@@ -92,7 +92,8 @@ def test_where_nobody_knows_which_both_are_suspects() -> None:
     ended = end(agent, "7")
     assert (ended.outcome, ended.gpu_fault) == ("infra-failed", "suspect")
     assert ended.detail == (
-        "Xid 31 (GPU memory page fault) on h1/cpu0: this job or one beside it caused it (8), nobody knows which"
+        "Xid 31 (GPU memory page fault) on h1/cpu0: this job or one beside it caused it (8), nobody knows "
+        "which"
     )
     assert end(agent, "8", **CRASH).gpu_fault == "suspect", "the second one too, though it is alone by now"
 
@@ -183,8 +184,9 @@ def test_a_restarted_agent_still_knows_the_fault() -> None:
     found[1] = msgspec.structs.replace(found[1], alive=False, result=gone)
     again, effects = agent.restarted(*found, report=host())
     assert [each.job_id for each in only(Adopt, effects)] == ["7", "9"]
-    assert again.state.memory.attempts[TWO].ended is not None
-    assert again.state.memory.attempts[TWO].ended.gpu_fault == "suspect"
+    first = again.state.memory.attempts[TWO].ended
+    assert first is not None
+    assert first.gpu_fault == "suspect"
     assert told_to_stop(again.say(Connected(job_id=ONE[0], attempt=ONE[1]))) == ["7"]
     again.say(EndCame(result=result("7", outcome="stopped", detail="ended on request")))
     last = again.state.memory.attempts[ONE].ended
