@@ -82,6 +82,9 @@ class Roster:
         self._memory = outbox.memory
         self._lease = lease
         self._live: dict[Key, Live] = {}
+        self._departed: dict[Key, tuple[float, tuple[DeviceId, ...]]] = {}
+        """Attempts that have failed by themselves: when, and where. They may have died of a fault that nobody
+        has told of yet, and then whoever is left was not alone."""
         self._contained: dict[Key, tuple[float, Fault]] = {}
         """Errors that stay in one process, and whoever was on the device: if it dies, it was its own."""
 
@@ -238,7 +241,8 @@ class Roster:
                 near = Fault(role="suspect", why=fault.why, where=", ".join(where))
                 self._contained[key] = (now_s, near)
                 continue
-            record = faults.struck(attempt, fault, self._company(key, where), ", ".join(where))
+            company = self._company(key, where) | self._just_departed(where, now_s)
+            record = faults.struck(attempt, fault, company, ", ".join(where))
             if record is None:
                 continue
             self._out.keep(Kept(attempt=record))
@@ -255,6 +259,11 @@ class Roster:
             if other != key and set(devices) & set(self._memory.attempts[other].devices)
         }
 
+    def _just_departed(self, devices: Collection[DeviceId], now_s: float) -> set[Key]:
+        oldest_s = now_s - faults.JUST_S
+        self._departed = {key: left for key, left in self._departed.items() if left[0] >= oldest_s}
+        return {key for key, (_, where) in self._departed.items() if set(devices) & set(where)}
+
     def _shared_by_mps(self, attempt: Attempt) -> list[str]:
         by_mps = {d.device_id: d.local for d in self.config.report.devices if d.sharing == "mps"}
         return [by_mps[device_id] for device_id in attempt.devices if device_id in by_mps]
@@ -266,6 +275,8 @@ class Roster:
             own = faults.own_fault(result, self._shared_by_mps(attempt))
             if own is not None:
                 self.faulted(own, now_s, gone=key)
+        if result.outcome in ("user-failed", "infra-failed"):
+            self._departed[key] = (now_s, attempt.devices)
         at_s, near = self._contained.pop(key, (-_NEVER, None))
         fault = self._memory.attempts[key].fault
         if fault is None and near is not None and now_s <= at_s + faults.CONTAINED_S:

@@ -169,6 +169,17 @@ def test_without_mps_a_cuda_error_is_its_own() -> None:
     assert end(agent, "8").gpu_fault == ""
 
 
+def test_whoever_is_left_was_not_alone_if_another_has_just_died() -> None:
+    agent = sharing()
+    end(agent, "7", outcome="user-failed", exit_code=1, detail="crashed with SIGABRT")
+    agent.now_s += faults.JUST_S / 2
+    agent.say(XID)
+    assert (end(agent, "8").gpu_fault, agent.state.running[0].job_id) == ("suspect", "9")
+    agent.now_s += faults.JUST_S * 2
+    agent.say(msgspec.structs.replace(XID, uuids=("1",)))
+    assert end(agent, "9").outcome == "user-failed"
+
+
 def test_one_that_finished_in_the_same_moment_has_finished() -> None:
     agent = sharing()
     agent.say(XID)

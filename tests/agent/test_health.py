@@ -246,7 +246,8 @@ def test_a_reset_brings_a_lost_or_draining_device_back_as_a_suspect() -> None:
             host.look(energy_mj=1000, ecc_uncorrected=7)
             host.xid(xid)
             assert host.look(energy_mj=1500, ecc_uncorrected=7).state != "suspect"
-            assert host.look(**{"energy_mj": 2000, "ecc_uncorrected": 7, **reset}).state == "suspect"
+            facts: dict[str, Any] = {"energy_mj": 2000, "ecc_uncorrected": 7, **reset}
+            assert host.look(**facts).state == "suspect"
             host.now_s += QUIET_S["renewed"]
             assert host.look() == Condition()
 
