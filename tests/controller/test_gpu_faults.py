@@ -113,8 +113,15 @@ def test_the_quarantine_survives_recovery() -> None:
     assert desk.engine.pairs.seen()[0].apart_until_s is None, "and so does its end"
 
 
-@pytest.mark.parametrize(("roles", "alone"), [(("culprit",), True), (("suspect",), False),
-    (("suspect", "suspect"), True), (("hit", "hit", "hit"), False), (("device", "device"), False)])  # fmt: skip
+# fmt: off
+EVIDENCE = [
+    (("culprit",), True), (("suspect",), False), (("suspect", "suspect"), True), (("hit",) * 3, False),
+    (("device", "device"), False),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("roles", "alone"), EVIDENCE)
 def test_a_job_with_enough_evidence_against_it_runs_alone(roles: tuple[str, ...], alone: bool) -> None:
     desk = Desk("castor", report("a", 1))
     desk.submit(2, **job("y.py", 500.0))
