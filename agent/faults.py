@@ -25,6 +25,8 @@ from cotenant.controller.domain.events import GpuFaultRole
 
 CONTAINED_S: Final = 60.0
 """A process that dies so soon after an error on its device, of which nobody knows whose it was, made it."""
+JUST_S: Final = 10.0
+"""Who failed so shortly before a fault was told may have died of it."""
 _GRAVITY: Final[tuple[GpuFaultRole, ...]] = ("", "suspect", "hit", "culprit", "device")
 """A later word about the same fault knows more, never less."""
 

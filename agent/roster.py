@@ -17,12 +17,12 @@ Rule: an attempt goes down this table and never up, and it holds its devices unt
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
-from cotenant.agent import faults, reporting
+from cotenant.agent import reporting
 from cotenant.agent.channel import CompanyNow, LeaseNow, SaveNow, StopNow, ToSupervisor
 from cotenant.agent.doubts import Doubts
 from cotenant.agent.edge import (
@@ -39,15 +39,16 @@ from cotenant.agent.edge import (
     SupervisorGone,
     Tell,
 )
+from cotenant.agent.fault_roll import FaultRoll
 from cotenant.agent.lease import Lease
-from cotenant.agent.memory import Attempt, Fault, Kept, Key, StopAsked
+from cotenant.agent.memory import Attempt, Kept, Key, StopAsked
 from cotenant.agent.orders import objection, order_for, own_part
 from cotenant.agent.outbox import Outbox
 from cotenant.agent.records import Result, Status
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.commands import SaveAttempt, StartAttempt, StopAttempt
 from cotenant.controller.domain.events import AttemptEnded, Outcome
-from cotenant.controller.domain.ids import CommandId, DeviceId, HostId
+from cotenant.controller.domain.ids import CommandId, HostId
 from cotenant.controller.domain.reasons import render
 from cotenant.controller.wire.agents import AttemptProgress
 
@@ -96,9 +97,8 @@ class Roster:
         self._memory = outbox.memory
         self._lease = lease
         self._live: dict[Key, Live] = {}
-        self._contained: dict[Key, tuple[float, Fault]] = {}
-        """Errors that stay in one process, and whoever was on the device: if it dies, it was its own."""
         self.doubts = Doubts()
+        self._faults = FaultRoll(self._memory)
 
     @property
     def running(self) -> tuple[Attempt, ...]:
@@ -238,9 +238,12 @@ class Roster:
     def ended(self, result: Result, now_s: float) -> None:
         key = (result.job_id, result.attempt)
         live = self._live.get(key)
-        if live is not None and live.releasing is None:
-            result = self._judged(key, result, now_s)
-            self._over(self._memory.attempts[key], result)
+        if live is None or live.releasing is not None:
+            return
+        spread = self._faults.spread(key, result, self.config.report, list(self._live))
+        if spread is not None:
+            self.faulted(spread, now_s, gone=key)
+        self._over(self._memory.attempts[key], self._faults.judged(key, result, now_s))
 
     def start_failed(self, failed: StartFailed) -> None:
         key = (failed.job_id, failed.attempt)
@@ -249,51 +252,17 @@ class Roster:
 
     # --- Faults of GPUs ----------------------------------------------------------------------------
 
-    def faulted(self, fault: GpuFault, now_s: float) -> None:
-        """Every attempt on the devices learns its role; unless the fault is contained it is told to end."""
-        hurt = {d.device_id: d for d in self.config.report.devices if d.local in fault.uuids}
-        for key, live in list(self._live.items()):
-            attempt = self._memory.attempts[key]
-            where = [device_id for device_id in attempt.devices if device_id in hurt]
-            if not where:
-                continue
-            if not fault.ends:
-                near = Fault(role="suspect", why=fault.why, where=", ".join(where))
-                self._contained[key] = (now_s, near)
-                continue
-            record = faults.struck(attempt, fault, self._company(key, where), ", ".join(where))
-            if record is None:
-                continue
+    def faulted(self, fault: GpuFault, now_s: float, *, gone: Key | None = None) -> None:
+        """Every attempt on the devices learns its role; unless the fault is contained it is told to end.
+        `gone`: of this one no process is left."""
+        for record in list(self._faults.strike(fault, self.config.report, list(self._live), now_s)):
+            key, live = record.key, self._live[record.key]
+            is_told = record.stop == self._memory.attempts[key].stop
             self._out.keep(Kept(attempt=record))
-            self._out.say(f"{_name(key)}: {fault.why} on {', '.join(where)}: told to end", bad=True)
-            if not live.cleaning and record.stop is not None and record.stop != attempt.stop:
+            self._out.say(f"{_name(key)}: {fault.why}: told to end", bad=True)
+            if key != gone and not live.cleaning and not is_told and record.stop is not None:
                 live.stop_asked_s = now_s
                 self.tell(key, StopNow(save=False, deadline_s=0.0, reason=record.stop.reason))
-
-    def _company(self, key: Key, devices: Collection[DeviceId]) -> set[Key]:
-        """Who else holds one of these devices."""
-        return {
-            other
-            for other in self._live
-            if other != key and set(devices) & set(self._memory.attempts[other].devices)
-        }
-
-    def _shared_by_mps(self, attempt: Attempt) -> list[str]:
-        by_mps = {d.device_id: d.local for d in self.config.report.devices if d.sharing == "mps"}
-        return [by_mps[device_id] for device_id in attempt.devices if device_id in by_mps]
-
-    def _judged(self, key: Key, result: Result, now_s: float) -> Result:
-        """What a supervisor says of the end, in the light of what the agent knows of its devices."""
-        attempt = self._memory.attempts[key]
-        if attempt.fault is None and self._company(key, attempt.devices):
-            own = faults.own_fault(result, self._shared_by_mps(attempt))
-            if own is not None:
-                self.faulted(own, now_s)
-        at_s, near = self._contained.pop(key, (-_NEVER, None))
-        fault = self._memory.attempts[key].fault
-        if fault is None and near is not None and now_s <= at_s + faults.CONTAINED_S:
-            return faults.contained(result, near)
-        return faults.judged(result, fault)
 
     def supervisor_gone(self, gone: SupervisorGone) -> None:
         key = (gone.job_id, gone.attempt)

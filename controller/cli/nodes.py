@@ -115,6 +115,7 @@ def node_json(node: NodeView) -> dict[str, Any]:
                 "sharing": device.sharing,
                 "sharing_note": device.sharing_note,
                 "cores": list(device.cores),
+                "state": device.state,
                 "healthy": device.healthy,
                 "note": device.note,
                 "indicators": reading_json(node.readings.get(device.device_id)),
@@ -131,8 +132,19 @@ def _device(row: Row) -> str:
     return row.device.device_id.rpartition("/")[2]
 
 
+def _device_state(row: Row) -> str:
+    """`out`: nothing is wrong with it, and it takes no work all the same; the note says why."""
+    if row.device is None:
+        return ""
+    if row.device.state == "ok" and not row.device.healthy:
+        return "out"
+    return row.device.state
+
+
 def _note(row: Row) -> str:
     own = row.device.note if row.device else "no device is offered"
+    if row.device and row.device.state != "ok":
+        own = own.removeprefix(f"{row.device.state}: ")
     if row.device and row.device.healthy and not own and row.device.kind == "cpu":
         own = (
             f"CPU slot on cores {','.join(map(str, row.device.cores))}, time-slicing"
@@ -148,6 +160,7 @@ COLUMNS: Final = (
     Column("STATE", lambda r: r.node.state.value, colour=lambda r: STATE_COLOURS.get(r.node.state.value, "")),
     Column("SEEN", lambda r: duration(r.node.heartbeat_age_s), rank=5, right=True),
     Column("DEVICE", _device),
+    Column("HEALTH", _device_state, rank=1),
     Column("TYPE", lambda r: r.device.type if r.device else "", rank=3, limit=20),
     Column("MEMORY", lambda r: size(r.device.usable_mib) if r.device else "", rank=2, right=True),
     Column("PLANNED", lambda r: size(r.planned_mib) if r.device else "", rank=4, right=True),
@@ -167,7 +180,7 @@ def drain(host: HostArgument, as_json: JsonFlag = False, endpoint: EndpointFlag 
 
 @nodes.command()
 def resume(host: HostArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
-    """Let a drained, suspect or lost host work again."""
+    """Let a drained, suspect or lost host work again, and its suspect or draining devices."""
     _change("resume", host, as_json, endpoint)
 
 

@@ -117,6 +117,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "runs alone",
     "sharing-faulted": "no sharing with {0}: a fatal GPU fault struck jobs of these two kinds together; they "
     "are kept apart for a time (`cotenant pairs` says how long)",
+    "sharing-uid": "cannot share with {0}: under MPS both must be the same user's",
     "sharing-parted": "no sharing with {0}: the two have shared before, and one of them was stopped",
     "sharing-lost": "no sharing with {0}: jobs of these two kinds were measured to be slowed {1} and {2} "
     "times together, worse than taking turns",

@@ -55,7 +55,7 @@ from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ledger import Ledger, Saved
 from cotenant.controller.engine.sparing import spared
-from cotenant.controller.policies.base import Parameters, Policy, why_impossible
+from cotenant.controller.policies.base import Parameters, Policy, shares, why_impossible
 
 MakePolicy = Callable[[str, Parameters], Policy]
 
@@ -275,7 +275,7 @@ class Engine:
         if refusal is not None:
             return refusal
         job = ledger.jobs[action.job_id]
-        job.placement = placing.placement(ledger, job, action, policy_shares=self._policy.shares)
+        job.placement = placing.placement(ledger, job, action, policy_shares=shares(self._policy))
         victims = [t for d in action.devices for t in ledger.tenants(d) if ledger.jobs[t].phase in LEAVING]
         if victims:
             job.waits_for = tuple(dict.fromkeys(victims))

@@ -184,7 +184,6 @@ class Tiresias:
     """
 
     name = AttainedService.name
-    shares = False
 
     def __init__(self, parameters: TiresiasParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else TiresiasParameters()

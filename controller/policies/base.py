@@ -24,8 +24,6 @@ class Policy(Protocol):
     """
 
     name: str
-    shares: bool
-    """Whether it may put a job beside another that runs: such jobs get a limit to their memory."""
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         """Where a waiting job stands; must not change while it waits (the ledger keeps it sorted)."""
@@ -44,10 +42,14 @@ class Policy(Protocol):
     def load(self, state: bytes) -> None: ...
 
 
+def shares(policy: Policy) -> bool:
+    """Whether it may put a job beside another that runs (it says so by an attribute of this name): such jobs
+    get a limit to their memory from the start."""
+    return bool(getattr(policy, "shares", False))
+
+
 class Stateless:
     """For policies that keep nothing between decisions."""
-
-    shares = False
 
     def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
         pass

@@ -131,7 +131,9 @@ class Guests(Stateless, ABC):
         rooms = self.rooms(plan)
         if not rooms and rooms.closed is None:
             return reason
-        return why_alone(job) or (self.why_not(plan, job, rooms) if rooms else rooms.closed) or reason
+        told = why_alone(job) or (self.why_not(plan, job, rooms) if rooms else rooms.closed) or reason
+        other = rooms.of_another_user(job) if told.code in ("sharing-nobody", "sharing-too-few") else None
+        return because("sharing-uid", other.job_id) if other is not None else told
 
 
 def nobody(rooms: Rooms) -> Reason:

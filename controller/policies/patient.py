@@ -224,7 +224,6 @@ class Patient:
     """Waits where a preemption would not pay. Remembers only when it asked to be woken."""
 
     name = Round.name
-    shares = False
 
     def __init__(self) -> None:
         self._check = Alarm()

@@ -128,8 +128,6 @@ class Interval:
     What it remembers is the look it has asked for.
     """
 
-    shares = False
-
     def __init__(self, name: str = "interval", parameters: IntervalParameters | None = None) -> None:
         self.name = name
         self.parameters = parameters if parameters is not None else IntervalParameters()

@@ -1,4 +1,4 @@
-"""GPUs that are not there: our own NVML library (`nvml/mock_nvml.c`), built once, and the file that it reads."""
+"""GPUs that are not there: an NVML library of our own (`nvml/mock_nvml.c`) and the file that it reads."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ def build(folder: Path, *flags: str) -> Path:
     output = folder / LIBRARY
     command = [compiler, "-shared", "-fPIC", "-Wall", "-Werror", f"-Wl,-soname,{LIBRARY}", *flags]
     done = subprocess.run([*command, "-o", str(output), str(SOURCE)], capture_output=True, text=True)
+    if "stdio.h: No such file" in done.stderr:
+        pytest.skip("the C library's headers are not installed here: the mock of NVML cannot be built")
     assert done.returncode == 0, done.stderr
     return folder
 

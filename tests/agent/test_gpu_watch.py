@@ -33,8 +33,11 @@ QUICK = Timing(look_s=0.1, start_s=20.0, silent_s=1.0, retry_s=0.05, retry_s_max
 
 
 async def until(what: Callable[[], Any]) -> None:
-    async with asyncio.timeout(30):
-        while not what():
+    """Raises TimeoutError."""
+    async with asyncio.timeout(120):
+        while True:
+            if what():
+                return
             await asyncio.sleep(0.02)
 
 
@@ -194,7 +197,10 @@ class Agent:
     def __init__(self, tmp_path: Path) -> None:
         self.faults: list[GpuFault] = []
         self.running: list[Attempt] = []
-        found = [Found(index=i, uuid=u, name="G", memory_mib=80_000, reserve_mib=600) for i, u in enumerate((ONE, TWO))]
+        found = [
+            Found(index=i, uuid=u, name="G", memory_mib=80_000, reserve_mib=600)
+            for i, u in enumerate((ONE, TWO))
+        ]
         self.devices = cuda_devices(found, HOST)
         self.config = AgentConfig(
             report=HostReport(host_id=HOST, devices=self.devices),

@@ -122,7 +122,9 @@ def test_what_is_left_of_a_job_keeps_work_away_but_not_in_the_moment_of_its_end(
 
 def test_memory_that_nobody_owns_up_to_is_held_until_it_is_free() -> None:
     host = Host()
-    assert host.look(used_mib=9600) == Condition(), "once is no proof: it goes a little later than its process"
+    assert host.look(used_mib=9600) == Condition(), (
+        "once is no proof: it goes a little later than its process"
+    )
     note = "9000 MiB of its memory are held, and no process that can be seen here holds them"
     assert host.look(used_mib=9600).note == note
     assert host.look() == Condition()
@@ -144,9 +146,7 @@ def test_under_mps_it_hits_all_and_the_device_waits_until_they_are_gone() -> Non
     host = Host()
     host.live, host.mps = {ONE: frozenset({JOB, OTHER})}, frozenset({ONE})
     host.look(process(1, of=JOB), process(2, of=OTHER))
-    assert host.xid(31, pid=1) == Condition(
-        state="suspect", note="suspect: Xid 31 (GPU memory page fault)"
-    )
+    assert host.xid(31, pid=1) == Condition(state="suspect", note="suspect: Xid 31 (GPU memory page fault)")
     [fault] = host.faults
     assert (fault.ends, fault.culprits, fault.culprit_pids) == (True, (JOB,), (1,))
     host.live = {ONE: frozenset({OTHER})}
@@ -246,7 +246,8 @@ def test_a_reset_brings_a_lost_or_draining_device_back_as_a_suspect() -> None:
             host.look(energy_mj=1000, ecc_uncorrected=7)
             host.xid(xid)
             assert host.look(energy_mj=1500, ecc_uncorrected=7).state != "suspect"
-            assert host.look(**{"energy_mj": 2000, "ecc_uncorrected": 7, **reset}).state == "suspect"
+            facts: dict[str, Any] = {"energy_mj": 2000, "ecc_uncorrected": 7, **reset}
+            assert host.look(**facts).state == "suspect"
             host.now_s += QUIET_S["renewed"]
             assert host.look() == Condition()
 

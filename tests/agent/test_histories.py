@@ -24,6 +24,7 @@ from cotenant.agent.edge import (
     EndCame,
     EndLeftovers,
     Found,
+    GpuFault,
     Heard,
     Keep,
     Send,
@@ -341,6 +342,18 @@ class World(RuleBasedStateMachine):
         else:
             self.happen(self.end_of(supervisor, key), crash_after=crash)
 
+    @rule(
+        local=st.sampled_from(["0", "1"]),
+        failed=st.booleans(),
+        data=st.data(),
+        crash=st.none() | st.integers(0, 4),
+    )
+    def gpu_faults(self, local: str, failed: bool, data: st.DataObject, crash: int | None) -> None:
+        culprit = data.draw(st.sampled_from([None, *self.living()]))
+        culprits = (culprit,) if culprit is not None else ()
+        fault = GpuFault(uuids=(local,), why="Xid 31 (x)", device_failed=failed, culprits=culprits)
+        self.happen(fault, crash_after=crash)
+
     @precondition(lambda self: self.cleaning)
     @rule(crash=st.none() | st.integers(0, 4))
     def leftovers_are_gone(self, crash: int | None) -> None:
@@ -385,6 +398,18 @@ class World(RuleBasedStateMachine):
                 if supervisor.ranks and device.device_id in supervisor.order.gang[0].devices
             ]
             assert len(tenants) <= device.max_tenants
+
+    @invariant()
+    def whoever_was_struck_by_a_fault_ends_by_it_or_has_finished(self) -> None:
+        for attempt in Memory(self.disk).attempts.values():
+            if attempt.fault is not None and attempt.ended is not None:
+                ended = attempt.ended
+                by_it = ended.gpu_fault == attempt.fault.role and attempt.fault.why in ended.detail
+                excused = ended.outcome == "finished" or ended.detail == "no such program"
+                assert by_it or excused, ended
+                assert ended.outcome != "user-failed" or not attempt.fault.beside, (
+                    "another may have caused it"
+                )
 
     @invariant()
     def the_disk_holds_what_the_agent_knows(self) -> None:

@@ -455,6 +455,25 @@ def test_nodes(controller: StandIn, replies: ModuleType, cotenant: Cotenant) -> 
     assert cotenant("nodes", "-o", "id").out == "laptop\n"
 
 
+def test_nodes_tell_what_is_the_matter_with_a_device(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant
+) -> None:
+    devices = (
+        replies.device("gpu-1", healthy=False, state="lost", note="lost: Xid 79 (fallen off the bus)"),
+        replies.device("gpu-2", healthy=False, note="in use by pid 3 of bob (python x.py, 9 MiB)"),
+        replies.device("gpu-3"),
+    )
+    controller.says(wire.ListNodes, replies.nodes(replies.node("laptop", *devices)))
+    lost, out, ok = cotenant("nodes").out.splitlines()[1:]
+    assert "lost" in lost
+    assert lost.endswith("Xid 79 (fallen off the bus)")
+    assert " out " in out
+    assert out.endswith("in use by pid 3 of bob (python x.py, 9 MiB)")
+    assert " ok " in ok
+    value = json.loads(cotenant("nodes", "--json").out)
+    assert [device["state"] for device in value["nodes"][0]["devices"]] == ["lost", "ok", "ok"]
+
+
 @pytest.mark.parametrize("verb", ["drain", "resume", "lost"])
 def test_nodes_can_be_changed(controller: StandIn, cotenant: Cotenant, verb: str) -> None:
     controller.says(wire.ChangeNode, wire.Done(request_id=0))

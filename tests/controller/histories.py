@@ -183,6 +183,7 @@ def _ended(of: dict[str, Any], step: int, y: int, z: int) -> ev.AnyEvent:
         step=step,
         workdir_missing=outcome == "infra-failed" and y == 7,
         out_of_memory=outcome == "user-failed" and y % 2 == 0,
+        gpu_fault=("", "culprit", "suspect", "hit", "device")[y % 5] if outcome == "infra-failed" else "",
     )
 
 

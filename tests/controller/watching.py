@@ -87,7 +87,9 @@ class Watcher:
                 assert not (job.crowded or self.engine.jobs[partner].crowded), (
                     "it ran out of memory like that"
                 )
-                assert not view.interference(job, self.engine.jobs[partner]).crowded, "such a pair has been"
+                known = view.interference(job, self.engine.jobs[partner])
+                assert not known.crowded, "such a pair has been"
+                assert not known.faulted, "a GPU fault has parted such a pair, and not long ago"
         newest = self._last[command.job_id]
         assert command.attempt >= newest, "an attempt number was used twice"
         for (job_id, attempt), hosts in self._running.items():

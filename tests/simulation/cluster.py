@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from cotenant.agent.edge import DevicesChanged
+from cotenant.agent.edge import DevicesChanged, GpuFault
 from cotenant.agent.records import Order
 from cotenant.controller.domain import events as ev
+from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.commands import AnyCommand
 from cotenant.controller.domain.ids import DeviceId, JobId
 from cotenant.controller.domain.job import ENDED, Job, JobSpec, Launch, Phase
@@ -44,6 +45,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["mixed", "gentle", "storm"] = "mixed"
     """gentle: only faults that running jobs must not notice; storm: many, and messages from long ago."""
     jobs: int = 10
+    gpu_faults: int = 0
+    """Faults of GPUs that are shared by way of MPS, under a policy that shares."""
 
     @property
     def gentle(self) -> bool:
@@ -54,7 +57,8 @@ def plan_of(seed: int) -> Plan:
     """Every fourth seed is gentle, every fourth a storm."""
     if seed % 4 == 1:
         return Plan(kind="gentle")
-    return Plan(kind="storm", faults=45) if seed % 4 == 3 else Plan()
+    plan = Plan(kind="storm", faults=45) if seed % 4 == 3 else Plan()
+    return msgspec.structs.replace(plan, gpu_faults=20, jobs=20) if seed % 5 == 1 else plan
 
 
 class Broken(AssertionError):
@@ -74,6 +78,8 @@ class Cluster:
         self.policy = self.chance.choice(
             ("srtf", "castor", "fifo", "sjf") if not self.plan.gentle else ("fifo",)
         )
+        if self.plan.gpu_faults:
+            self.policy = "castor"
         settings = PolicySettings(
             name=self.policy, ageing_s=300.0, stop_deadline_s=20.0, infra_retries=5, back_off_s=1.0
         )
@@ -97,11 +103,17 @@ class Cluster:
         self.events: Counter[str] = Counter()
         self.faults_over = False
         self.lost_by_admin: set[str] = set()
+        self.struck_alone: set[JobId] = set()
+        """Jobs that had a GPU to themselves when a program's fault struck it: their own failure."""
 
     def _make_machines(self) -> list[Machine]:
         made = []
         for name, devices, domain in (("a", 2, "a"), ("b", 2, "nfs"), ("c", 2, "nfs"), ("d", 2, "nfs")):
             shown = report(name, devices, checkpoint_domain=domain)
+            if self.plan.gpu_faults:
+                shown = report(
+                    name, devices, checkpoint_domain=domain, kind="cuda", device={"sharing": "mps"}
+                )
             made.append(Machine(self.clock, self.network, self, shown, domain))
         return made
 
@@ -132,6 +144,8 @@ class Cluster:
             self.clock.after(self.chance.uniform(1.0, 0.7 * self.plan.faults_s), self._submit, number)
         for _ in range(self.plan.faults):
             self.clock.after(self.chance.uniform(5.0, self.plan.faults_s), self._fault)
+        for _ in range(self.plan.gpu_faults):
+            self.clock.after(self.chance.uniform(20.0, self.plan.faults_s), self._fault_gpu)
         self.clock.after(self.plan.faults_s, self._heal)
 
     def _play(self) -> None:
@@ -368,6 +382,52 @@ class Cluster:
         for machine in self.machines.values():
             machine.post(DevicesChanged(devices=machine.report.devices))
 
+    def _fault_gpu(self) -> None:
+        """A fatal fault on a GPU with clients of MPS: some die at once, some hang; sometimes the device is
+        lost with it, sometimes the process that did it is known. The news comes a little later."""
+        machine = self._any_machine()
+        devices = [d for d in machine.report.devices if self.tenants.get(d.device_id)]
+        shared = [d for d in devices if len(self.tenants[d.device_id]) > 1]
+        if self.faults_over or machine.state is None or not devices:
+            return
+        device = self.chance.choice(shared or devices)
+        here = list(self.tenants[device.device_id])
+        self.clock.say(f"{device.device_id}: a fatal fault, with {here} there")
+        self.events["fault gpu"] += 1
+        self.events["fault gpu shared"] += len(here) > 1
+        failed = self.chance.random() < 0.3
+        if failed:
+            self._set_device(machine, device, state="lost", healthy=False, note="lost: Xid 79")
+            self.clock.after(self.chance.choice((5.0, 40.0)), self._set_device, machine, device)
+        for key in [key for key in here if self.chance.random() < 0.5]:
+            for rank in self.trainings[key].ranks.values():
+                if rank.alive and device_of(rank) == device.device_id:
+                    self.trainings[key].kill(rank, 6)
+        culprits = (self.chance.choice(here),) if self.chance.random() < 0.5 and not failed else ()
+        fault = GpuFault(
+            uuids=(device.local,),
+            why="Xid 79 (fallen off the bus)" if failed else "Xid 31 (GPU memory page fault)",
+            culprits=culprits,
+            device_failed=failed,
+        )
+        self.clock.soon(1.0, self._tell_fault, machine, device, fault, here)
+
+    def _tell_fault(self, machine: Machine, device: Device, fault: GpuFault, were_here: list[Key]) -> None:
+        running = machine.state.running if machine.state is not None else ()
+        there = {*were_here, *(a.key for a in running if device.device_id in a.devices)}
+        if len(there) == 1 and not fault.device_failed:
+            self.struck_alone |= {key[0] for key in there}
+        machine.post(fault)
+
+    def _set_device(self, machine: Machine, device: Device, **changes: Any) -> None:
+        """The agent says what has become of a device; without changes: it is as it was at first."""
+        if machine.state is not None:
+            devices = tuple(
+                msgspec.structs.replace(device, **changes) if d.device_id == device.device_id else d
+                for d in machine.state.config.report.devices
+            )
+            machine.post(DevicesChanged(devices=devices))
+
     def _fault_journal(self) -> None:
         self.headquarters.fill_disk(True)
         self.clock.soon(15.0, self.headquarters.fill_disk, False)
@@ -407,6 +467,7 @@ class Cluster:
             machine.crash_in = None
             machine.reboot()
             machine.start_agent()
+            machine.post(DevicesChanged(devices=machine.report.devices))
             self._mend(self.network.weather(machine.name))
             self._calm(self.network.weather(machine.name))
         self.storage.full.clear()
@@ -470,6 +531,9 @@ class Cluster:
             assert reached == nature.steps, f"job {job.job_id} is done at step {reached} of {nature.steps}"
         elif job.phase is Phase.FAILED:
             explained = nature.fails_at is not None or job.spec.time_limit_s is not None
+            assert "Xid" not in str(job.reason) or job.job_id in self.struck_alone, (
+                f"job {job.job_id} is failed for a fault that may be another's: {job.reason}"
+            )
             assert explained or not self.plan.gentle, f"job {job.job_id} failed: {job.reason}"
         if self.plan.gentle:
             assert job.phase is Phase.DONE, f"job {job.job_id} is {job.phase}: {job.reason}"

@@ -16,6 +16,7 @@ from cotenant.agent.edge import (
     AnyEffect,
     Booted,
     Connected,
+    DevicesChanged,
     Disconnected,
     EndCame,
     EndLeftovers,
@@ -34,6 +35,7 @@ from cotenant.agent.edge import (
     SupervisorGone,
     Tell,
     Ticked,
+    Trust,
 )
 from cotenant.agent.memory import AnyNote, Memory
 from cotenant.agent.records import Order, Result
@@ -322,6 +324,8 @@ class Machine:
                 self._halt(why)
             case RemoveAttempt(job_id=job_id, attempt=attempt):
                 self.folders.pop((job_id, attempt), None)
+            case Trust():
+                self.post(DevicesChanged(devices=self.report.devices))
             case Say(text=text):
                 self.clock.say(f"{self.name}: agent: {text}")
             case _:

@@ -212,6 +212,12 @@ class Rooms:
             return because("sharing-lost", partner.job_id, xi.first, xi.second)
         return None
 
+    def of_another_user(self, job: Job) -> Job | None:
+        """A tenant that the job cannot join only because MPS wants both to be one user's."""
+        uid = job.spec.launch.uid
+        others = (room.partner for room in self if room.one_uid and room.partner.spec.launch.uid != uid)
+        return next(others, None)
+
     def admitted(self, job: Job, shape: Shape) -> Mask:
         """Rooms whose host and device type suit the job, under MPS of the same user, and whose tenant it was
         not parted from."""

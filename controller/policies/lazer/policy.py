@@ -39,7 +39,6 @@ class State(msgspec.Struct, kw_only=True):
 
 class Lazer:
     name = "lazer"
-    shares = False
 
     def __init__(self, parameters: LazerParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else LazerParameters()
