@@ -291,12 +291,12 @@ class Scene:
         return self.state.config.report.devices[0]
 
     def daemon(self) -> process.Found:
-        (found,) = [each for each in process.daemons() if each.pipe_directory == str(self.pipe)]
+        (found,) = [each for each in process.look_around().daemons if each.pipe_directory == str(self.pipe)]
         return found
 
     def clear(self) -> None:
         """The daemon is not in the place's own directory."""
-        for found in (*process.daemons(), *process.servers()):
+        for found in (*process.look_around().daemons, *process.look_around().servers):
             if found.pipe_directory == str(self.pipe):
                 process.end(found.identity, 10)
 
@@ -321,7 +321,7 @@ def test_a_daemon_that_died_is_started_again_and_said_and_an_idle_agent_ends_it(
         await scene.edge.leave()
 
     asyncio.run(play())
-    assert [each for each in process.daemons() if each.pipe_directory == str(scene.pipe)] == []
+    assert [each for each in process.look_around().daemons if each.pipe_directory == str(scene.pipe)] == []
 
 
 def test_an_agent_that_leaves_jobs_behind_leaves_their_daemon_and_the_next_goes_on_with_it(

@@ -81,10 +81,10 @@ class Place:
         fresh.replace(self.world)
 
     def daemons(self) -> list[Found]:
-        return [found for found in process.daemons() if found.pipe_directory == str(self.pipe)]
+        return [found for found in process.look_around().daemons if found.pipe_directory == str(self.pipe)]
 
     def servers(self) -> list[Found]:
-        return [found for found in process.servers() if found.pipe_directory == str(self.pipe)]
+        return [found for found in process.look_around().servers if found.pipe_directory == str(self.pipe)]
 
     def clear(self) -> None:
         for found in (*self.daemons(), *self.servers()):

@@ -19,6 +19,7 @@ from cotenant.mps.daemon import Daemon, Standing
 from cotenant.mps.exclusive import EXCLUSIVE_PROCESS, ModeRefused
 from cotenant.mps.ownership import Owned
 from cotenant.mps.starting import Spec
+from cotenant.mps.sweep import sweep
 from tests.mps.conftest import Place
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
@@ -37,7 +38,9 @@ class Observant(Channel):
 
     def _observe(self) -> None:
         pids = [
-            each.identity.pid for each in process.daemons() if each.pipe_directory == str(self.pipe_directory)
+            each.identity.pid
+            for each in process.look_around().daemons
+            if each.pipe_directory == str(self.pipe_directory)
         ]
         stopped = [pid for pid in pids if ") T " in Path(f"/proc/{pid}/stat").read_text()]
         self.answer_s = 0.1 if stopped else 30.0
@@ -224,6 +227,20 @@ def test_a_wedged_one_is_stopped_too(owner: Owner, place: Place) -> None:
     os.kill(identity(owner.look()).pid, signal.SIGSTOP)
     assert owner.daemon.stop(0.1) == ""
     assert place.daemons() == []
+
+
+def test_what_its_owner_has_no_use_for_any_more_is_ended_and_nothing_else(owner: Owner, place: Place) -> None:
+    """Another mode, say: its pipe directories are not those of now."""
+    owner.look()
+    folder = PurePosixPath(place.pipe.parent)
+    assert sweep(folder, "agent-7", (), program=place.program) == [], "its owner lives"
+    owner.daemon.release()
+    assert sweep(folder, "agent-8", (), program=place.program) == []
+    assert sweep(folder, "agent-7", (PurePosixPath(place.pipe),), program=place.program) == []
+    assert len(place.daemons()) == 1
+    assert "not needed any more" in sweep(folder, "agent-7", (), program=place.program)[0]
+    assert place.daemons() == []
+    owner.daemon = owner.again()
 
 
 # --- Servers ---------------------------------------------------------------------------------------
