@@ -33,7 +33,7 @@ from cotenant.controller.domain.cluster import Device, sharing_in_words
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.settings import MpsSettings
 from cotenant.mps import detection
-from cotenant.mps.paths import pipe_directory
+from cotenant.mps.paths import daemons_folder
 from cotenant.mps.process import CONTROL
 from cotenant.mps.starting import Spec
 from cotenant.mps.sweep import sweep
@@ -91,7 +91,7 @@ def prepare(
     swept: list[str] = []
     if not left:
         needed = {spec.pipe_directory for spec in setup.specs}
-        swept = sweep(pipe_directory(runtime, "").parent, owner, needed, modes, host.control_path or CONTROL)
+        swept = sweep(daemons_folder(runtime), owner, needed, modes, host.control_path or CONTROL)
     in_use, plain = _uuids(devices, left), _uuids(devices, [order for order in left if not order.mps])
     seen = watch.look(Facts(held=held(devices), in_use=in_use))
     return Mps(
