@@ -104,13 +104,16 @@ def assemble(settings: Settings) -> Parts:
     root = places.checkpoint_root(settings).absolute()
     groups = find_cgroups()
     attempts = state_dir / ATTEMPTS
-    mps = prepare(
-        settings.mps,
-        offered(inventory.devices, locks),
-        inventory.gpus,
-        state_dir=state_dir,
-        attempts=attempts,
-        owner=token,
+    mps = _or_problem(
+        lambda: prepare(
+            settings.mps,
+            offered(inventory.devices, locks),
+            inventory.gpus,
+            state_dir=state_dir,
+            attempts=attempts,
+            owner=token,
+        ),
+        1,
     )
     warnings += mps.said
     report = HostReport(

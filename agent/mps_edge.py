@@ -79,10 +79,13 @@ def prepare(
     """Decide about MPS on this host and look at its daemons once: start them, or go on with our own.
 
     Blocks for as long as starting them takes. `owner`: the name of the agent's state folder.
+
+    Raises:
+        PlaceError: the user's runtime folder belongs to somebody else.
     """
     if not any(device.kind == "cuda" for device in devices):
         return Mps(setup=Setup(), watch=MpsWatch(()), devices=devices)
-    runtime = mps_setup.runtime_folder()
+    runtime = mps_setup.runtime_folder(settings)
     host = detection.look(runtime, allowed=settings.mode != "off")
     setup = mps_setup.plan(settings, host, devices, gpus, logs=state_dir, owner=owner, one_uid=host.uid != 0)
     modes = NvmlModes()

@@ -74,7 +74,7 @@ class MpsWatch:
 
     async def leave(self, *, quit_daemons: bool) -> str:
         """Give up the daemons, and end them if no job is left here; what could not be ended."""
-        said = await self._in_thread(self.quit) if quit_daemons else ""
+        said = await self._in_thread(self.quit if quit_daemons else self.release)
         self._work.put(None)
         return said
 
@@ -150,10 +150,15 @@ class MpsWatch:
     def quit(self) -> str:
         """End our daemons; what could not be ended."""
         said = [daemon.stop(QUIT_S) for daemon in self._daemons.values()]
+        self.release()
+        return "; ".join(each for each in said if each)
+
+    def release(self) -> str:
+        """Give them up; they go on."""
         for daemon in self._daemons.values():
             daemon.release()
         self._daemons.clear()
-        return "; ".join(each for each in said if each)
+        return ""
 
     def _standing(self, spec: Spec, facts: Facts, running: Running) -> Standing:
         if not facts.held.issuperset(spec.devices):

@@ -48,6 +48,6 @@ def checked(directory: PurePosixPath) -> PurePosixPath:
     if length > PIPE_DIRECTORY_BYTES_MAX:
         raise PathTooLong(
             f"{directory}: {length} bytes, and MPS takes at most {PIPE_DIRECTORY_BYTES_MAX}; "
-            "choose a shorter runtime folder"
+            "set mps.runtime_dir to a shorter folder"
         )
     return directory
