@@ -104,10 +104,14 @@ def prepare(
         exclusive=bool(seen.exclusive),
         said=(
             *swept,
-            *([f"MPS: {detection.verdict(host).reason}", setup.reason] if setup.specs else []),
+            *(_words(host, setup) if setup.specs else ()),
             *seen.said,
         ),
     )
+
+
+def _words(host: detection.Host, setup: Setup) -> tuple[str, str]:
+    return f"MPS: {detection.verdict(host).reason}, {detection.interfaces(host)}", setup.reason
 
 
 def held(devices: Sequence[Device]) -> frozenset[str]:
