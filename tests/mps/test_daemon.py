@@ -50,7 +50,6 @@ class Owner:
     """A daemon's owner with a clock of its own, in which long stretches pass between looks."""
 
     def __init__(self, place: Place, **changes: Any) -> None:
-        os.environ["MPS_STUB_WORLD"] = str(place.world)
         self.now_s = 0.0
         self.modes = changes.pop("modes", None)
         fields: dict[str, Any] = {
