@@ -73,8 +73,8 @@ class Channel:
     def quit(self, timeout_s: float) -> bool:
         """Ask the daemon to end, and its servers by force after `timeout_s`. True: all ended gracefully.
 
-        It is sent alone: behind `quit` nothing is answered. Whether the daemon is gone is for the caller to
-        see, by its identity.
+        It is sent alone: behind `quit` nothing is answered. The daemon has stopped listening then; when its
+        process is gone is for the caller to see, by its identity.
 
         Raises:
             NoDaemon, Wedged, LockBusy: it was not told, or does not end.

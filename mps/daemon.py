@@ -21,6 +21,7 @@ from cotenant.mps.ownership import Ownership
 from cotenant.mps.process import Found, Identity, Running, look_around
 from cotenant.mps.replies import ServerState
 from cotenant.mps.starting import (
+    END_S,
     NotStarted,
     Spec,
     daemons_at,
@@ -123,6 +124,7 @@ class Daemon:
         if ours:
             with suppress(ChannelError, Incomplete, Rejected):  # What `quit` does not end, we do.
                 self._channel.quit(timeout_s)
+                process.outlasts(ours[0].identity, END_S)  # It does not listen any more, and tidies up.
         left = end([*ours, *self._orphans(look_around(), keep=None)])
         left += [restored] if (restored := self._restore_modes()) else []
         if not left:

@@ -92,6 +92,21 @@ def end(identity: Identity, timeout_s: float, number: int = signal.SIGKILL) -> b
     return not is_alive(identity)
 
 
+def outlasts(identity: Identity, timeout_s: float) -> bool:
+    """Whether a process that is on its way out is still there after so long."""
+    try:
+        descriptor = os.pidfd_open(identity.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if is_alive(identity):
+            select.select([descriptor], [], [], timeout_s)
+    finally:
+        os.close(descriptor)
+    reap(identity.pid)
+    return is_alive(identity)
+
+
 def reap(pid: int) -> None:
     """Collect a dead child of ours, if it is one."""
     fields = _stat(pid)
