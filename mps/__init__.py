@@ -1,4 +1,4 @@
-"""NVIDIA's Multi-Process Service: whether it works here, its daemons and their one owner, what a client needs.
+"""NVIDIA's Multi-Process Service: whether it works here, its daemons and their owner, what a client needs.
 
 Rule: only `channel.py` asks a control daemon, and only `daemon.py` starts, configures or ends one. What an
 answer means (`replies.py`), what is wrong and what to do (`health.py`), which daemons there are
