@@ -122,6 +122,15 @@ def place(stub: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     made.clear()
 
 
+@pytest.fixture
+def best(stub: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """The genuine program's where it is installed (the real thing, and far quicker), else the stub's."""
+    made = make_place(GENUINE or stub)
+    monkeypatch.setenv("MPS_STUB_WORLD", str(made.world))
+    yield made
+    made.clear()
+
+
 @pytest.fixture(params=["stub", "genuine"])
 def either(request: pytest.FixtureRequest, stub: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """The stub's, then the genuine program's. No GPU and no daemon but our own is touched."""
