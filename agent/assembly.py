@@ -113,13 +113,16 @@ def assemble(settings: Settings) -> Parts:
     watch = _watch(settings, inventory, state_dir, attempts, warnings)
     root = places.checkpoint_root(settings).absolute()
     groups = find_cgroups()
-    mps = prepare(
-        settings.mps,
-        offered(inventory.devices, locks, watch.conditions() if watch is not None else None),
-        inventory.gpus,
-        state_dir=state_dir,
-        attempts=attempts,
-        owner=token,
+    mps = _or_problem(
+        lambda: prepare(
+            settings.mps,
+            offered(inventory.devices, locks, watch.conditions() if watch is not None else None),
+            inventory.gpus,
+            state_dir=state_dir,
+            attempts=attempts,
+            owner=token,
+        ),
+        1,
     )
     warnings += mps.said
     report = HostReport(

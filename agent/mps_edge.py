@@ -33,7 +33,10 @@ from cotenant.controller.domain.cluster import Device, sharing_in_words
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.settings import MpsSettings
 from cotenant.mps import detection
+from cotenant.mps.paths import daemons_folder
+from cotenant.mps.process import CONTROL
 from cotenant.mps.starting import Spec
+from cotenant.mps.sweep import sweep
 
 PERIOD_S: Final = 2.0
 LEAVE_S: Final = 20.0
@@ -47,6 +50,8 @@ class Mps(msgspec.Struct, frozen=True, kw_only=True):
     watch: MpsWatch
     devices: tuple[Device, ...]
     """With how each is shared."""
+    exclusive: bool = False
+    """Devices are in EXCLUSIVE_PROCESS mode: what is no client of a daemon cannot run on them."""
     said: tuple[str, ...] = ()
 
     @property
@@ -74,22 +79,39 @@ def prepare(
     """Decide about MPS on this host and look at its daemons once: start them, or go on with our own.
 
     Blocks for as long as starting them takes. `owner`: the name of the agent's state folder.
+
+    Raises:
+        PlaceError: the user's runtime folder belongs to somebody else.
     """
     if not any(device.kind == "cuda" for device in devices):
         return Mps(setup=Setup(), watch=MpsWatch(()), devices=devices)
-    runtime = mps_setup.runtime_folder()
+    runtime = mps_setup.runtime_folder(settings)
     host = detection.look(runtime, allowed=settings.mode != "off")
     setup = mps_setup.plan(settings, host, devices, gpus, logs=state_dir, owner=owner, one_uid=host.uid != 0)
-    watch = MpsWatch(setup.specs, NvmlModes())
+    modes = NvmlModes()
+    watch = MpsWatch(setup.specs, modes)
     left = tuple(_left_behind(attempts))
+    swept: list[str] = []
+    if not left:
+        needed = {spec.pipe_directory for spec in setup.specs}
+        swept = sweep(daemons_folder(runtime), owner, needed, modes, host.control_path or CONTROL)
     in_use, plain = _uuids(devices, left), _uuids(devices, [order for order in left if not order.mps])
     seen = watch.look(Facts(held=held(devices), in_use=in_use))
     return Mps(
         setup=setup,
         watch=watch,
         devices=shared(devices, setup, seen.why_not, plain=plain, exclusive=seen.exclusive),
-        said=(*([f"MPS: {detection.verdict(host).reason}", setup.reason] if setup.specs else []), *seen.said),
+        exclusive=bool(seen.exclusive),
+        said=(
+            *swept,
+            *(_words(host, setup) if setup.specs else ()),
+            *seen.said,
+        ),
     )
+
+
+def _words(host: detection.Host, setup: Setup) -> tuple[str, str]:
+    return f"MPS: {detection.verdict(host).reason}, {detection.interfaces(host)}", setup.reason
 
 
 def held(devices: Sequence[Device]) -> frozenset[str]:

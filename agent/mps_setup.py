@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from cotenant.agent.devices import Gpu
+from cotenant.controller import places
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.settings import MpsSettings
 from cotenant.mps import detection
@@ -45,14 +46,17 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """Why one daemon per device or per host; empty on a host without GPUs."""
 
 
-def runtime_folder() -> PurePosixPath:
-    """A short place for pipe directories, which its owner's jobs can reach: root's may be of any user."""
+def runtime_folder(settings: MpsSettings) -> PurePosixPath:
+    """A short place for pipe directories, which its owner's jobs can reach: root's may be of any user.
+
+    Raises:
+        PlaceError: the user's runtime folder belongs to somebody else.
+    """
+    if settings.runtime_dir:
+        return PurePosixPath(os.path.abspath(os.path.expanduser(settings.runtime_dir)))
     if os.geteuid() == 0:
-        return PurePosixPath("/run/cotenant" if os.path.isdir("/run") else "/tmp/cotenant-root")
-    user = os.environ.get("XDG_RUNTIME_DIR", "")
-    if user and os.path.isdir(user):
-        return PurePosixPath(user) / "cotenant"
-    return PurePosixPath(f"/tmp/cotenant-{os.getuid()}")
+        return PurePosixPath("/run/cotenant")
+    return PurePosixPath(places.runtime_dir())
 
 
 def plan(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from queue import SimpleQueue
@@ -21,12 +22,13 @@ from cotenant.agent.mps_attach import Attachment, Client, attachment
 from cotenant.mps.daemon import Daemon, Standing
 from cotenant.mps.exclusive import Modes
 from cotenant.mps.ownership import Owned
-from cotenant.mps.process import CONTROL
-from cotenant.mps.starting import Running, Spec, look_around
+from cotenant.mps.process import CONTROL, Running, is_alive, look_around
+from cotenant.mps.starting import Spec
 
 Answer = TypeVar("Answer")
 
 QUIT_S = 5.0
+AROUND_EVERY_S = 10.0
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +61,8 @@ class MpsWatch:
         self._program = specs[0].program if specs else CONTROL
         self._modes = modes
         self._daemons: dict[Spec, Daemon] = {}
+        self._running: Running | None = None
+        self._around_until_s = 0.0
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -70,7 +74,7 @@ class MpsWatch:
 
     async def leave(self, *, quit_daemons: bool) -> str:
         """Give up the daemons, and end them if no job is left here; what could not be ended."""
-        said = await self._in_thread(self.quit) if quit_daemons else ""
+        said = await self._in_thread(self.quit if quit_daemons else self.release)
         self._work.put(None)
         return said
 
@@ -109,7 +113,7 @@ class MpsWatch:
 
     def look(self, facts: Facts) -> Seen:
         """See to every daemon once. Blocks."""
-        running = look_around()
+        running = self._around()
         why_not: dict[str, str] = {}
         said: list[str] = []
         exclusive: set[str] = set()
@@ -120,6 +124,8 @@ class MpsWatch:
             exclusive |= set(spec.devices) if standing.exclusive else set()
             said += standing.said
             faults += [(spec.devices, fault) for fault in standing.faults]
+            if standing.said or not standing.shares:
+                self._running = None  # Something was done, or is to be done: look again.
         return Seen(
             why_not=why_not,
             exclusive=frozenset(exclusive),
@@ -128,13 +134,31 @@ class MpsWatch:
             attachments={each.key: attachment(each, self._program) for each in facts.unproven},
         )
 
+    def _around(self) -> Running:
+        """Seldom from the whole process table: mostly only whether what was found there still lives."""
+        known = self._running
+        if (
+            known is not None
+            and time.monotonic() < self._around_until_s
+            and all(is_alive(found.identity) for found in (*known.daemons, *known.servers))
+        ):
+            return known
+        self._around_until_s = time.monotonic() + AROUND_EVERY_S
+        self._running = look_around()
+        return self._running
+
     def quit(self) -> str:
         """End our daemons; what could not be ended."""
         said = [daemon.stop(QUIT_S) for daemon in self._daemons.values()]
+        self.release()
+        return "; ".join(each for each in said if each)
+
+    def release(self) -> str:
+        """Give them up; they go on."""
         for daemon in self._daemons.values():
             daemon.release()
         self._daemons.clear()
-        return "; ".join(each for each in said if each)
+        return ""
 
     def _standing(self, spec: Spec, facts: Facts, running: Running) -> Standing:
         if not facts.held.issuperset(spec.devices):

@@ -1,5 +1,6 @@
-"""NVIDIA's Multi-Process Service: whether it works here, what a client needs, what the daemon's answers mean.
+"""NVIDIA's Multi-Process Service: whether it works here, its daemons and their owner, what a client needs.
 
-Rule: everything in this package except `detection.look` is pure. Nothing here starts, stops or configures a
-daemon; that needs one owner per host, who knows which jobs are on the device.
+Rule: only `channel.py` asks a control daemon, and only `daemon.py` starts, configures or ends one. What an
+answer means (`replies.py`), what is wrong and what to do (`health.py`), which daemons there are
+(`choice.py`), where they live (`paths.py`) and what a client gets (`environment.py`) is decided in pure code.
 """

@@ -12,13 +12,13 @@ import fcntl
 import os
 import secrets
 import stat
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from cotenant.mps import process
 from cotenant.mps.environment import PIPE_DIRECTORY, without_mps
 from cotenant.mps.process import CONTROL
 from cotenant.mps.replies import Incomplete, Rejected, answered, query
@@ -29,7 +29,6 @@ LOCK_WAIT_S = 15.0
 """Longer than one asker may hold the lock."""
 _FIRST_PAUSE_S = 0.005
 _PAUSE_S_MAX = 0.1
-_REAP_S = 1.0
 _NO_DAEMON = "cannot find mps control daemon"
 _NOT_NOW = "cannot send command"
 
@@ -74,8 +73,8 @@ class Channel:
     def quit(self, timeout_s: float) -> bool:
         """Ask the daemon to end, and its servers by force after `timeout_s`. True: all ended gracefully.
 
-        It is sent alone: behind `quit` nothing is answered. Whether the daemon is gone is for the caller to
-        see, by its identity.
+        It is sent alone: behind `quit` nothing is answered. The daemon has stopped listening then; when its
+        process is gone is for the caller to see, by its identity.
 
         Raises:
             NoDaemon, Wedged, LockBusy: it was not told, or does not end.
@@ -85,11 +84,11 @@ class Channel:
         with self._turn():
             deadline_s = time.monotonic() + seconds + self.answer_s
             for pause_s in _pauses():
-                status, output, errors = self._front_end(f"quit -t {seconds}\n", deadline_s)
-                if "privilege" in output.lower():
-                    raise Rejected(output.strip()[:200])
-                if not (status and _NOT_NOW in errors.lower()) and self._nobody_listens(deadline_s):
-                    return status == 0
+                done = self._front_end(f"quit -t {seconds}\n", deadline_s)
+                if "privilege" in done.output.lower():
+                    raise Rejected(done.output.strip()[:200])
+                if not (done.status and _NOT_NOW in done.errors.lower()) and self._nobody_listens(deadline_s):
+                    return done.status == 0
                 if time.monotonic() + pause_s >= deadline_s:
                     raise Wedged(f"the MPS daemon of {self.pipe_directory} was told to quit and still runs")
                 time.sleep(pause_s)  # Another front end, outside the lock, is connected: `quit` got lost.
@@ -105,40 +104,27 @@ class Channel:
     def _ask_until(self, command: str, deadline_s: float) -> str:
         for pause_s in _pauses():
             sentinel = f"end-of-answer-{secrets.token_hex(4)}"
-            _, output, _ = self._front_end(query(command, sentinel), deadline_s)
+            done = self._front_end(query(command, sentinel), deadline_s)
             try:
-                return answered(output, sentinel)
+                return answered(done.output, sentinel)
             except Incomplete:
                 if time.monotonic() + pause_s >= deadline_s:
                     raise
             time.sleep(pause_s)
         raise AssertionError("pauses never end")
 
-    def _front_end(self, text: str, deadline_s: float) -> tuple[int, str, str]:
-        """Exit status, standard output, standard error."""
+    def _front_end(self, text: str, deadline_s: float) -> process.Done:
+        environment = {**without_mps(os.environ), PIPE_DIRECTORY: str(self.pipe_directory)}
+        left_s = deadline_s - time.monotonic()
         try:
-            process = subprocess.Popen(
-                (self.program,),
-                env={**without_mps(os.environ), PIPE_DIRECTORY: str(self.pipe_directory)},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-            )
+            done = process.run((self.program,), environment, text=text, timeout_s=left_s)
+        except TimeoutError:
+            raise Wedged(f"the MPS daemon of {self.pipe_directory} does not answer") from None
         except OSError as error:
             raise NoDaemon(f"cannot run {self.program}: {error.strerror}") from None
-        with process:
-            try:
-                output, errors = process.communicate(text, max(0.05, deadline_s - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                with suppress(subprocess.TimeoutExpired):
-                    process.communicate(timeout=_REAP_S)
-                raise Wedged(f"the MPS daemon of {self.pipe_directory} does not answer") from None
-        if process.returncode and _NO_DAEMON in errors.lower():
+        if done.status and _NO_DAEMON in done.errors.lower():
             raise NoDaemon(f"no MPS daemon listens in {self.pipe_directory}")
-        return process.returncode, output, errors
+        return done
 
     @contextmanager
     def _turn(self) -> Iterator[None]:

@@ -18,15 +18,14 @@ from cotenant.mps.channel import Channel, ChannelError, Incomplete, LockBusy, No
 from cotenant.mps.exclusive import Modes
 from cotenant.mps.health import Condition, Remedy, Server, Sight
 from cotenant.mps.ownership import Ownership
-from cotenant.mps.process import Found, Identity
+from cotenant.mps.process import Found, Identity, Running, look_around
 from cotenant.mps.replies import ServerState
 from cotenant.mps.starting import (
+    END_S,
     NotStarted,
-    Running,
     Spec,
     daemons_at,
     end,
-    look_around,
     socket_of,
     start,
 )
@@ -111,7 +110,7 @@ class Daemon:
             why = self._renew(seen, ours, now, in_use)
             daemon = None if why else self._met
         else:
-            self._meet(ours[0])
+            self._meet(ours[0], in_use)
             self._bound_logs()
         return self._standing(daemon, why or self._obstacle(daemon, now, in_use), faults)
 
@@ -125,11 +124,17 @@ class Daemon:
         if ours:
             with suppress(ChannelError, Incomplete, Rejected):  # What `quit` does not end, we do.
                 self._channel.quit(timeout_s)
+                process.outlasts(ours[0].identity, END_S)  # It does not listen any more, and tidies up.
         left = end([*ours, *self._orphans(look_around(), keep=None)])
         left += [restored] if (restored := self._restore_modes()) else []
         if not left:
             self._ownership.keep(daemon=None, socket=None)
         return "; ".join(left)
+
+    @property
+    def was_ours(self) -> bool:
+        """Whether this owner has had a daemon here, in this life or an earlier one."""
+        return self._ownership.record.owner == self.spec.owner
 
     def release(self) -> None:
         """Give up the ownership; the daemon goes on."""
@@ -141,6 +146,8 @@ class Daemon:
         """The daemon to talk to: the one on record if it lives, else any that carries our mark."""
         alive = [found.identity for found in ours]
         recorded = self._ownership.record.daemon
+        if recorded is not None and recorded not in alive:
+            process.reap(recorded.pid)  # Where we are the machine's first process, it was left to us.
         return recorded if recorded in alive else (alive[0] if alive else None)
 
     def _in_place(self, daemon: Identity | None) -> bool:
@@ -150,7 +157,7 @@ class Daemon:
             return True  # Its record was lost: it counts as in place while it answers.
         return record.socket == socket_of(self.spec)
 
-    def _meet(self, found: Found) -> None:
+    def _meet(self, found: Found, in_use: bool) -> None:
         """One of ours that we did not know: from before our own start, or of an interrupted one."""
         if self._met == found.identity or self._silent:
             return
@@ -158,6 +165,8 @@ class Daemon:
         if self._ownership.record.daemon != found.identity:
             self._ownership.keep(daemon=found.identity, socket=socket_of(self.spec))
         self._said.append(f"goes on with its MPS daemon ({found}) in {self.spec.pipe_directory}")
+        if not in_use and (refused := self._change_modes()):
+            self._said.append(f"MPS daemon: {refused}")
 
     # --- Starting and replacing --------------------------------------------------------------------
 
@@ -236,7 +245,8 @@ class Daemon:
             self._silent += 1
             self._servers = tuple(each for each in self._servers if process.is_alive(each.identity))
         except (LockBusy, Incomplete, Rejected) as error:
-            self._why_not_settled = self._why_not_settled or str(error)
+            if daemon not in self._settled:  # Else nothing new is known of it.
+                self._why_not_settled = self._why_not_settled or str(error)
 
     def _described(self) -> tuple[Server, ...]:
         found = []

@@ -24,6 +24,7 @@ CAPABILITY_MIN = (7, 0)
 MACHINES = ("x86_64", "aarch64")
 VERSION_TIMEOUT_S = 5.0
 STATIC_PARTITIONING_SINCE = (13, 1)
+VERSION_3_SINCE = (13, 4)
 
 COMPUTE_MODE_PROHIBITED = 2
 FAKE_MARK = "fake"
@@ -81,6 +82,25 @@ def verdict(host: Host, device: Device | None = None) -> Verdict:
 def has_static_partitioning(host: Host) -> bool:
     """Whether the binary is known to offer `sm_partition`. The daemon's own answer still decides."""
     return host.version is not None and host.version >= STATIC_PARTITIONING_SINCE
+
+
+def has_version_3(host: Host) -> bool:
+    """Whether the binary is known to offer the version 3 interface. Every daemon of ours speaks version 2."""
+    return host.version is not None and host.version >= VERSION_3_SINCE
+
+
+def interfaces(host: Host) -> str:
+    """What the control program offers beyond what we use, for a person."""
+    known = (
+        ("static partitions", has_static_partitioning(host)),
+        ("interface version 3", has_version_3(host)),
+    )
+    offered = [name for name, has in known if has]
+    return (
+        f"interface version 2; also offered, not used: {', '.join(offered)}"
+        if offered
+        else "interface version 2"
+    )
 
 
 def _host_obstacle(host: Host) -> str | None:

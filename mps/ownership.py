@@ -18,6 +18,7 @@ from typing import Any
 from cotenant.mps.process import Identity
 
 RECORD_VERSION = 1
+SUFFIX = ".owner"
 _BYTES_MAX = 65_536
 
 
@@ -44,7 +45,7 @@ class Ownership:
     def __init__(self, pipe_directory: PurePosixPath, owner: str) -> None:
         """Raises Owned."""
         self._owner = owner
-        self._path = pipe_directory.parent / f"{pipe_directory.name}.owner"
+        self._path = pipe_directory.parent / f"{pipe_directory.name}{SUFFIX}"
         try:
             os.makedirs(self._path.parent, mode=0o755 if os.geteuid() == 0 else 0o700, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -23,9 +23,14 @@ def device_name(device_uuid: str) -> str:
     return hashlib.blake2s(device_uuid.encode(), digest_size=DEVICE_NAME_BYTES).hexdigest()
 
 
+def daemons_folder(runtime: PurePosixPath) -> PurePosixPath:
+    """Where the pipe directories of a runtime folder are."""
+    return runtime / "mps"
+
+
 def pipe_directory(runtime: PurePosixPath, device_uuid: str) -> PurePosixPath:
     """The pipe directory of the daemon that serves this device, below the agent's runtime folder."""
-    return checked(runtime / "mps" / device_name(device_uuid))
+    return checked(daemons_folder(runtime) / device_name(device_uuid))
 
 
 def log_directory(state: PurePosixPath, device_uuid: str) -> PurePosixPath:
@@ -43,6 +48,6 @@ def checked(directory: PurePosixPath) -> PurePosixPath:
     if length > PIPE_DIRECTORY_BYTES_MAX:
         raise PathTooLong(
             f"{directory}: {length} bytes, and MPS takes at most {PIPE_DIRECTORY_BYTES_MAX}; "
-            "choose a shorter runtime folder"
+            "set mps.runtime_dir to a shorter folder"
         )
     return directory

@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Iterator, Mapping
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from cotenant.mps.environment import PIPE_DIRECTORY
 
@@ -22,6 +24,7 @@ OWNER_MARK = "COTENANT_MPS_OWNER"
 """In the environment of every daemon we start, and inherited by its servers: whose they are, even where the
 record of it was lost."""
 _PROC = Path("/proc")
+_KILLED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,21 @@ def end(identity: Identity, timeout_s: float, number: int = signal.SIGKILL) -> b
     return not is_alive(identity)
 
 
+def outlasts(identity: Identity, timeout_s: float) -> bool:
+    """Whether a process that is on its way out is still there after so long."""
+    try:
+        descriptor = os.pidfd_open(identity.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if is_alive(identity):
+            select.select([descriptor], [], [], timeout_s)
+    finally:
+        os.close(descriptor)
+    reap(identity.pid)
+    return is_alive(identity)
+
+
 def reap(pid: int) -> None:
     """Collect a dead child of ours, if it is one."""
     fields = _stat(pid)
@@ -119,14 +137,25 @@ def names_inside(pid: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys((pid, *map(int, inner))))
 
 
-def daemons() -> Iterator[Found]:
-    """Every control daemon of this machine that we can see. Front ends have the same name, and no `-d`."""
-    return _running(CONTROL, ("-d", "-f"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """What of MPS runs on this machine and can be seen by us, at one moment."""
+
+    daemons: tuple[Found, ...] = ()
+    servers: tuple[Found, ...] = ()
 
 
-def servers() -> Iterator[Found]:
-    """Every MPS server of this machine that we can see."""
-    return _running(SERVER, ())
+def look_around() -> Running:
+    """Reads the arguments of every process of this machine: not to be done all the time."""
+    daemons: list[Found] = []
+    servers: list[Found] = []
+    for pid in _pids():
+        arguments = _arguments(pid)
+        if _is(arguments, CONTROL, ("-d", "-f")):  # Front ends have the same name, and neither.
+            daemons += _found(pid)
+        elif _is(arguments, SERVER, ()):
+            servers += _found(pid)
+    return Running(daemons=tuple(daemons), servers=tuple(servers))
 
 
 def environment_of(pid: int) -> dict[str, str] | None:
@@ -139,33 +168,81 @@ def environment_of(pid: int) -> dict[str, str] | None:
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
 
 
-def _running(program: str, one_of: tuple[str, ...]) -> Iterator[Found]:
-    for pid in _pids():
-        if not _is(pid, program, one_of):
-            continue
-        identity = identity_of(pid)
-        environment: Mapping[str, str] | None = environment_of(pid)
-        try:
-            uid = os.stat(_PROC / str(pid)).st_uid
-        except OSError:
-            continue
-        if identity is not None:
-            known = environment or {}
-            yield Found(
-                identity=identity,
-                uid=uid,
-                pipe_directory=None if environment is None else known.get(PIPE_DIRECTORY, ""),
-                owner=known.get(OWNER_MARK, ""),
-            )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """How a program ended."""
+
+    status: int
+    output: str
+    errors: str
 
 
-def _is(pid: int, program: str, one_of: tuple[str, ...]) -> bool:
-    """By its arguments, which every user may read; a script's name stands behind its interpreter's."""
+def run(command: Sequence[str], environment: Mapping[str, str], *, text: str = "", timeout_s: float) -> Done:
+    """Run a program and read what it says; it is killed when the time is over.
+
+    Returns in time even where the kernel does not let go of it; such a process is collected later. It
+    starts in the root folder: a daemon keeps that for its whole life, and with it a file system.
+
+    Raises:
+        OSError: it cannot be started.
+        TimeoutError: it did not end in time.
+    """
+    process = subprocess.Popen(
+        command,
+        env=dict(environment),
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
     try:
-        arguments = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        output, errors = process.communicate(text, max(0.05, timeout_s))
+        return Done(status=process.returncode, output=output, errors=errors)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=_KILLED_S)
+        raise TimeoutError(f"{command[0]} did not end within {timeout_s:.1f} s") from None
+    finally:
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+
+
+def _found(pid: int) -> list[Found]:
+    """One, or none where it has ended since."""
+    identity = identity_of(pid)
+    environment = environment_of(pid)
+    try:
+        uid = os.stat(_PROC / str(pid)).st_uid
     except OSError:
-        return False
-    names = [PurePosixPath(argument).name for argument in arguments[:4]]
+        return []
+    if identity is None:
+        return []
+    return [
+        Found(
+            identity=identity,
+            uid=uid,
+            pipe_directory=None if environment is None else environment.get(PIPE_DIRECTORY, ""),
+            owner=(environment or {}).get(OWNER_MARK, ""),
+        )
+    ]
+
+
+def _arguments(pid: int) -> list[str]:
+    """Every user may read them."""
+    try:
+        return (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def _is(arguments: Sequence[str], program: str, one_of: tuple[str, ...]) -> bool:
+    """A script's name stands behind its interpreter's."""
+    names = [argument.rpartition("/")[2] for argument in arguments[:4]]
     if program not in names:
         return False
     return not one_of or any(each in arguments[names.index(program) + 1 :] for each in one_of)

@@ -7,7 +7,6 @@ start was interrupted before anything about it was written down.
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from cotenant.mps import logs, process
 from cotenant.mps.environment import PIPE_DIRECTORY, without_mps
 from cotenant.mps.paths import checked
-from cotenant.mps.process import CONTROL, OWNER_MARK, Found
+from cotenant.mps.process import CONTROL, OWNER_MARK, Found, Running, look_around
 
 LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -51,19 +50,6 @@ class Spec:
             raise ValueError(f"{self.pipe_directory}: a daemon needs devices and an owner")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
-    """What of MPS runs on this machine, seen at one moment."""
-
-    daemons: tuple[Found, ...] = ()
-    servers: tuple[Found, ...] = ()
-
-
-def look_around() -> Running:
-    """Reads every process's arguments: once for all daemons of a host, not for each."""
-    return Running(daemons=tuple(process.daemons()), servers=tuple(process.servers()))
-
-
 def daemons_at(spec: Spec, running: Running) -> Iterator[Found]:
     """Daemons that name its pipe directory, ours or not."""
     return (found for found in running.daemons if found.pipe_directory == str(spec.pipe_directory))
@@ -77,25 +63,15 @@ def start(spec: Spec) -> tuple[Found, str]:
     """
     warning = _make_folders(spec)
     try:
-        done = subprocess.run(
-            (spec.program, "-d"),
-            env=environment(spec),
-            cwd="/",  # It keeps this folder for its whole life, and with it a file system.
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=START_S,
-            check=False,
-        )
+        done = process.run((spec.program, "-d"), environment(spec), timeout_s=START_S)
+    except TimeoutError:
+        raise NotStarted(f"{spec.program} -d did not come back within {START_S:.0f} s") from None
     except OSError as error:
         raise NotStarted(f"cannot run {spec.program}: {error.strerror}") from None
-    except subprocess.TimeoutExpired:
-        raise NotStarted(f"{spec.program} -d did not come back within {START_S:.0f} s") from None
-    said = " / ".join((done.stdout + done.stderr).split("\n")).strip(" /")[:300]
+    said = " / ".join((done.output + done.errors).split("\n")).strip(" /")[:300]
     ours = [found for found in daemons_at(spec, look_around()) if found.owner == spec.owner]
     if not ours:
-        why = said or logs.last_lines(spec.log_directory) or f"exit status {done.returncode}, and no word"
+        why = said or logs.last_lines(spec.log_directory) or f"exit status {done.status}, and no word"
         raise NotStarted(f"the MPS daemon of {spec.pipe_directory} did not start: {why}")
     return ours[0], "; ".join(part for part in (warning, said) if part)
 

@@ -151,7 +151,8 @@ def _note(row: Row) -> str:
             if row.device.cores
             else ""
         )
-    sharing = sharing_in_words(row.device) if row.device and row.device.kind == "cuda" else ""
+    is_gpu = row.device is not None and row.device.healthy and row.device.kind == "cuda"
+    sharing = sharing_in_words(row.device) if row.device and is_gpu else ""
     return "; ".join(part for part in (row.node.reason, own, sharing) if part)
 
 

@@ -144,6 +144,9 @@ class MpsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     exclusive: bool = False
     """Put devices into EXCLUSIVE_PROCESS mode while their daemon runs, where we may: a job that fails to
     attach then fails instead of time-slicing unnoticed. The mode before is restored."""
+    runtime_dir: str = ""
+    """Where the daemons' pipe directories are made; short, for their sockets must fit a socket address.
+    Empty: the user's runtime folder, for root /run/cotenant."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.active_thread_percentage <= 100:

@@ -291,12 +291,12 @@ class Scene:
         return self.state.config.report.devices[0]
 
     def daemon(self) -> process.Found:
-        (found,) = [each for each in process.daemons() if each.pipe_directory == str(self.pipe)]
+        (found,) = [each for each in process.look_around().daemons if each.pipe_directory == str(self.pipe)]
         return found
 
     def clear(self) -> None:
         """The daemon is not in the place's own directory."""
-        for found in (*process.daemons(), *process.servers()):
+        for found in (*process.look_around().daemons, *process.look_around().servers):
             if found.pipe_directory == str(self.pipe):
                 process.end(found.identity, 10)
 
@@ -321,7 +321,7 @@ def test_a_daemon_that_died_is_started_again_and_said_and_an_idle_agent_ends_it(
         await scene.edge.leave()
 
     asyncio.run(play())
-    assert [each for each in process.daemons() if each.pipe_directory == str(scene.pipe)] == []
+    assert [each for each in process.look_around().daemons if each.pipe_directory == str(scene.pipe)] == []
 
 
 def test_an_agent_that_leaves_jobs_behind_leaves_their_daemon_and_the_next_goes_on_with_it(
@@ -336,9 +336,6 @@ def test_an_agent_that_leaves_jobs_behind_leaves_their_daemon_and_the_next_goes_
     asyncio.run(play())
     before = scene.daemon()
     again = Scene(scene.place)
-    again.edge._watch._daemons.clear()
-    for daemon in scene.edge._watch._daemons.values():
-        daemon.release()
     asyncio.run(again.edge.look())
     assert again.daemon() == before
     assert "goes on with its MPS daemon" in again.lines[0]
@@ -413,6 +410,30 @@ def test_a_host_without_gpus_has_nothing_to_do_with_mps(tmp_path: Path) -> None:
     devices = (test_state.device(0),)
     mps = mps_edge.prepare(MpsSettings(), devices, (), state_dir=tmp_path, attempts=tmp_path, owner="t")
     assert (mps.specs, mps.devices, mps.said) == ((), devices, ())
+
+
+def test_an_agent_starts_with_working_daemons_and_says_what_it_does(place: Place, tmp_path: Path) -> None:
+    settings = MpsSettings(runtime_dir=str(place.base))
+
+    def prepare(settings: MpsSettings) -> mps_edge.Mps:
+        devices = (gpu_device(A), gpu_device(B, healthy=False, note="taken: in use by bob"))
+        known = (gpu(A), gpu(B))
+        return mps_edge.prepare(
+            settings, devices, known, state_dir=tmp_path, attempts=tmp_path / "attempts", owner="agent-9"
+        )
+
+    mps = prepare(settings)
+    assert [device.sharing for device in mps.devices] == ["mps", "time-slicing"]
+    assert mps.runtime == str(place.base)
+    assert "stand-in for tests" in mps.said[0]
+    assert "one daemon per device" in mps.said[1]
+    assert "MPS daemon started" in mps.said[2]
+    (found,) = [each for each in process.look_around().daemons if each.owner == "agent-9"]
+    mps.watch.release()
+    off = prepare(MpsSettings(mode="off", runtime_dir=str(place.base)))
+    assert "not needed any more" in off.said[0]
+    assert {device.sharing_note for device in off.devices} == {"switched off in the agent's settings"}
+    assert not process.is_alive(found.identity)
 
 
 def test_a_mistake_in_the_thread_reaches_the_loop() -> None:

@@ -474,6 +474,22 @@ def test_nodes_tell_what_is_the_matter_with_a_device(
     assert [device["state"] for device in value["nodes"][0]["devices"]] == ["lost", "ok", "ok"]
 
 
+def test_nodes_say_how_gpus_are_shared(controller: StandIn, replies: ModuleType, cotenant: Cotenant) -> None:
+    why = "nvidia-cuda-mps-control is not on PATH"
+    gpu: dict[str, Any] = {"kind": "cuda", "type": "H", "cores": ()}
+    view = replies.node(
+        "laptop",
+        replies.device("gpu-a", **gpu, sharing="mps"),
+        replies.device("gpu-b", **gpu, sharing_note=why),
+    )
+    controller.says(wire.ListNodes, replies.nodes(view))
+    lines = cotenant("nodes").out.splitlines()
+    assert lines[1].endswith("MPS")
+    assert lines[2].endswith(f"time-slicing: {why}")
+    shown = json.loads(cotenant("nodes", "--json").out)["nodes"][0]["devices"]
+    assert [(each["sharing"], each["sharing_note"]) for each in shown] == [("mps", ""), ("time-slicing", why)]
+
+
 @pytest.mark.parametrize("verb", ["drain", "resume", "lost"])
 def test_nodes_can_be_changed(controller: StandIn, cotenant: Cotenant, verb: str) -> None:
     controller.says(wire.ChangeNode, wire.Done(request_id=0))

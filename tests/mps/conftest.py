@@ -81,10 +81,10 @@ class Place:
         fresh.replace(self.world)
 
     def daemons(self) -> list[Found]:
-        return [found for found in process.daemons() if found.pipe_directory == str(self.pipe)]
+        return [found for found in process.look_around().daemons if found.pipe_directory == str(self.pipe)]
 
     def servers(self) -> list[Found]:
-        return [found for found in process.servers() if found.pipe_directory == str(self.pipe)]
+        return [found for found in process.look_around().servers if found.pipe_directory == str(self.pipe)]
 
     def clear(self) -> None:
         for found in (*self.daemons(), *self.servers()):
@@ -114,18 +114,29 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def place(stub: str) -> Iterator[Place]:
+def place(stub: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """The stub's."""
     made = make_place(stub)
+    monkeypatch.setenv("MPS_STUB_WORLD", str(made.world))
+    yield made
+    made.clear()
+
+
+@pytest.fixture
+def best(stub: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """The genuine program's where it is installed (the real thing, and far quicker), else the stub's."""
+    made = make_place(GENUINE or stub)
+    monkeypatch.setenv("MPS_STUB_WORLD", str(made.world))
     yield made
     made.clear()
 
 
 @pytest.fixture(params=["stub", "genuine"])
-def either(request: pytest.FixtureRequest, stub: str) -> Iterator[Place]:
+def either(request: pytest.FixtureRequest, stub: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """The stub's, then the genuine program's. No GPU and no daemon but our own is touched."""
     if request.param == "genuine" and GENUINE is None:
         pytest.skip(f"{CONTROL} is not installed (it comes with the driver)")
     made = make_place(stub if request.param == "stub" else str(GENUINE))
+    monkeypatch.setenv("MPS_STUB_WORLD", str(made.world))
     yield made
     made.clear()

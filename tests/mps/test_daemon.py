@@ -19,6 +19,7 @@ from cotenant.mps.daemon import Daemon, Standing
 from cotenant.mps.exclusive import EXCLUSIVE_PROCESS, ModeRefused
 from cotenant.mps.ownership import Owned
 from cotenant.mps.starting import Spec
+from cotenant.mps.sweep import sweep
 from tests.mps.conftest import Place
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
@@ -37,7 +38,9 @@ class Observant(Channel):
 
     def _observe(self) -> None:
         pids = [
-            each.identity.pid for each in process.daemons() if each.pipe_directory == str(self.pipe_directory)
+            each.identity.pid
+            for each in process.look_around().daemons
+            if each.pipe_directory == str(self.pipe_directory)
         ]
         stopped = [pid for pid in pids if ") T " in Path(f"/proc/{pid}/stat").read_text()]
         self.answer_s = 0.1 if stopped else 30.0
@@ -47,7 +50,6 @@ class Owner:
     """A daemon's owner with a clock of its own, in which long stretches pass between looks."""
 
     def __init__(self, place: Place, **changes: Any) -> None:
-        os.environ["MPS_STUB_WORLD"] = str(place.world)
         self.now_s = 0.0
         self.modes = changes.pop("modes", None)
         fields: dict[str, Any] = {
@@ -73,7 +75,15 @@ class Owner:
 
 @pytest.fixture
 def owner(place: Place) -> Iterator[Owner]:
+    """Of the stub's daemon, whose servers and clients a test makes."""
     made = Owner(place)
+    yield made
+    made.daemon.release()
+
+
+@pytest.fixture
+def keeper(best: Place) -> Iterator[Owner]:
+    made = Owner(best)
     yield made
     made.daemon.release()
 
@@ -92,121 +102,121 @@ def identity(standing: Standing) -> process.Identity:
 
 
 def test_the_first_look_starts_it_with_our_settings_and_the_second_changes_nothing(
-    owner: Owner, place: Place
+    keeper: Owner, best: Place
 ) -> None:
-    first = owner.look()
+    first = keeper.look()
     assert (first.shares, first.why_not) == (True, "")
-    (found,) = place.daemons()
+    (found,) = best.daemons()
     assert first.daemon == found.identity
     assert found.owner == "agent-7"
     assert "started" in first.said[0]
     environment = process.environment_of(found.identity.pid) or {}
     assert environment["CUDA_VISIBLE_DEVICES"] == UUID
-    assert commands.default_percentage(place.channel) == 60.0
-    second = owner.look()
+    assert commands.default_percentage(best.channel) == 60.0
+    second = keeper.look()
     assert (second.daemon, second.said, second.shares) == (first.daemon, (), True)
 
 
-def test_killed_it_is_started_again_with_its_settings_and_that_is_said(owner: Owner, place: Place) -> None:
-    first = owner.look()
+def test_killed_it_is_started_again_with_its_settings_and_that_is_said(keeper: Owner, best: Place) -> None:
+    first = keeper.look()
     assert process.end(identity(first), 10)
-    second = owner.look(in_use=True)
+    second = keeper.look(in_use=True)
     assert second.shares
     assert identity(second) != identity(first)
     assert "started again, since no daemon runs" in second.said[0]
-    assert commands.default_percentage(place.channel) == 60.0
+    assert commands.default_percentage(best.channel) == 60.0
 
 
-def test_one_that_ends_at_once_is_not_started_in_a_circle(owner: Owner) -> None:
-    assert process.end(identity(owner.look()), 10)
-    at_once = owner.daemon.look(in_use=False)
+def test_one_that_ends_at_once_is_not_started_in_a_circle(keeper: Owner) -> None:
+    assert process.end(identity(keeper.look()), 10)
+    at_once = keeper.daemon.look(in_use=False)
     assert (at_once.shares, at_once.daemon) == (False, None)
     assert "ended soon after it was started" in at_once.why_not
-    assert owner.look().shares
+    assert keeper.look().shares
 
 
-def test_wedged_it_is_replaced_by_identity_but_never_under_running_jobs(owner: Owner) -> None:
-    first = owner.look()
+def test_wedged_it_is_replaced_by_identity_but_never_under_running_jobs(keeper: Owner) -> None:
+    first = keeper.look()
     os.kill(identity(first).pid, signal.SIGSTOP)
-    assert "did not answer just now" in owner.look(in_use=True).why_not
-    waits = owner.look(in_use=True)
+    assert "did not answer just now" in keeper.look(in_use=True).why_not
+    waits = keeper.look(in_use=True)
     assert not waits.shares
     assert "until the jobs on its devices have ended" in waits.why_not
     assert process.is_alive(identity(first))
-    renewed = owner.look()
+    renewed = keeper.look()
     assert renewed.shares
     assert "since it does not answer" in renewed.said[0]
     assert not process.is_alive(identity(first))
 
 
-def test_one_that_answers_again_shares_again(owner: Owner) -> None:
-    first = owner.look()
+def test_one_that_answers_again_shares_again(keeper: Owner) -> None:
+    first = keeper.look()
     os.kill(identity(first).pid, signal.SIGSTOP)
-    assert not owner.look(in_use=True).shares
+    assert not keeper.look(in_use=True).shares
     os.kill(identity(first).pid, signal.SIGCONT)
-    assert owner.look(in_use=True).shares
+    assert keeper.look(in_use=True).shares
 
 
 def test_its_directory_made_anew_it_is_found_all_the_same_and_replaced_when_idle(
-    owner: Owner, place: Place
+    keeper: Owner, best: Place
 ) -> None:
-    first = owner.look()
-    shutil.rmtree(place.pipe)
-    assert "removed or made anew" in owner.look(in_use=True).why_not
-    place.pipe.mkdir()
-    assert "removed or made anew" in owner.look(in_use=True).why_not
-    assert [found.identity for found in place.daemons()] == [first.daemon], "no second one beside it"
-    second = owner.look()
+    first = keeper.look()
+    shutil.rmtree(best.pipe)
+    assert "removed or made anew" in keeper.look(in_use=True).why_not
+    best.pipe.mkdir()
+    assert "removed or made anew" in keeper.look(in_use=True).why_not
+    assert [found.identity for found in best.daemons()] == [first.daemon], "no second one beside it"
+    second = keeper.look()
     assert second.shares
-    assert [found.identity for found in place.daemons()] == [second.daemon]
+    assert [found.identity for found in best.daemons()] == [second.daemon]
 
 
-def test_a_strangers_daemon_in_our_directory_is_named_and_left_alone(place: Place) -> None:
-    stranger = place.start()
-    owner = Owner(place)
+def test_a_strangers_daemon_in_our_directory_is_named_and_left_alone(best: Place) -> None:
+    stranger = best.start()
+    owner = Owner(best)
     seen = owner.look()
     owner.daemon.release()
     assert not seen.shares
     assert f"pid {stranger.identity.pid} of uid {os.getuid()}" in seen.why_not
     assert process.is_alive(stranger.identity)
-    assert commands.default_percentage(place.channel) == 100.0
+    assert commands.default_percentage(best.channel) == 100.0
 
 
-def test_a_second_daemon_beside_ours_takes_both_out_of_sharing(owner: Owner, place: Place) -> None:
-    first = owner.look()
-    shutil.rmtree(place.pipe)
-    place.pipe.mkdir()
-    place.run("-d", COTENANT_MPS_OWNER="agent-7")
-    assert len(place.daemons()) == 2
-    assert "two daemons" in owner.look(in_use=True).why_not
-    second = owner.look()
+def test_a_second_daemon_beside_ours_takes_both_out_of_sharing(keeper: Owner, best: Place) -> None:
+    first = keeper.look()
+    shutil.rmtree(best.pipe)
+    best.pipe.mkdir()
+    best.run("-d", COTENANT_MPS_OWNER="agent-7")
+    assert len(best.daemons()) == 2
+    assert "two daemons" in keeper.look(in_use=True).why_not
+    second = keeper.look()
     assert second.shares
-    assert len(place.daemons()) == 1
+    assert len(best.daemons()) == 1
     assert not process.is_alive(identity(first))
 
 
-def test_two_owners_of_one_directory_are_one_too_many(owner: Owner) -> None:
-    owner.look()
+def test_two_owners_of_one_directory_are_one_too_many(keeper: Owner) -> None:
+    keeper.look()
     with pytest.raises(Owned, match=f"belongs to pid {os.getpid()} of uid {os.getuid()}"):
-        owner.again()
+        keeper.again()
 
 
-def test_the_next_life_of_its_owner_goes_on_with_it(owner: Owner, place: Place) -> None:
-    first = owner.look()
-    owner.daemon.release()
-    owner.daemon = owner.again()
-    second = owner.look(in_use=True)
+def test_the_next_life_of_its_owner_goes_on_with_it(keeper: Owner, best: Place) -> None:
+    first = keeper.look()
+    keeper.daemon.release()
+    keeper.daemon = keeper.again()
+    second = keeper.look(in_use=True)
     assert second.shares
     assert second.daemon == first.daemon
-    assert second.said == (f"goes on with its MPS daemon ({place.daemons()[0]}) in {place.pipe}",)
+    assert second.said == (f"goes on with its MPS daemon ({best.daemons()[0]}) in {best.pipe}",)
 
 
-def test_it_is_known_again_by_its_mark_where_its_record_was_lost(owner: Owner, place: Place) -> None:
-    first = owner.look()
-    owner.daemon.release()
-    (place.pipe.parent / f"{place.pipe.name}.owner").write_text("{ torn")
-    owner.daemon = owner.again()
-    assert owner.look().daemon == first.daemon
+def test_it_is_known_again_by_its_mark_where_its_record_was_lost(keeper: Owner, best: Place) -> None:
+    first = keeper.look()
+    keeper.daemon.release()
+    (best.pipe.parent / f"{best.pipe.name}.owner").write_text("{ torn")
+    keeper.daemon = keeper.again()
+    assert keeper.look().daemon == first.daemon
 
 
 def test_stopped_it_is_gone_with_its_servers(
@@ -220,10 +230,24 @@ def test_stopped_it_is_gone_with_its_servers(
     assert (place.daemons(), place.servers()) == ([], [])
 
 
-def test_a_wedged_one_is_stopped_too(owner: Owner, place: Place) -> None:
-    os.kill(identity(owner.look()).pid, signal.SIGSTOP)
-    assert owner.daemon.stop(0.1) == ""
-    assert place.daemons() == []
+def test_a_wedged_one_is_stopped_too(keeper: Owner, best: Place) -> None:
+    os.kill(identity(keeper.look()).pid, signal.SIGSTOP)
+    assert keeper.daemon.stop(0.1) == ""
+    assert best.daemons() == []
+
+
+def test_what_its_owner_has_no_use_for_any_more_is_ended_and_nothing_else(keeper: Owner, best: Place) -> None:
+    """Another mode, say: its pipe directories are not those of now."""
+    keeper.look()
+    folder = PurePosixPath(best.pipe.parent)
+    assert sweep(folder, "agent-7", (), program=best.program) == [], "its owner lives"
+    keeper.daemon.release()
+    assert sweep(folder, "agent-8", (), program=best.program) == []
+    assert sweep(folder, "agent-7", (PurePosixPath(best.pipe),), program=best.program) == []
+    assert len(best.daemons()) == 1
+    assert "not needed any more" in sweep(folder, "agent-7", (), program=best.program)[0]
+    assert best.daemons() == []
+    keeper.daemon = keeper.again()
 
 
 # --- Servers ---------------------------------------------------------------------------------------
@@ -311,31 +335,31 @@ def test_a_driver_that_cannot_tell_a_servers_state_is_served_as_well(
 # --- Disks -----------------------------------------------------------------------------------------
 
 
-def test_a_full_log_disk_keeps_nobody_from_sharing(place: Place) -> None:
+def test_a_full_log_disk_keeps_nobody_from_sharing(best: Place) -> None:
     for name in logs.NAMES:
-        (place.logs / name).symlink_to("/dev/full")
-    owner = Owner(place)
+        (best.logs / name).symlink_to("/dev/full")
+    owner = Owner(best)
     assert owner.look().shares
     owner.daemon.release()
 
 
-def test_a_log_folder_that_cannot_be_made_is_a_warning(place: Place) -> None:
-    (place.base / "file").touch()
-    owner = Owner(place, log_directory=PurePosixPath(place.base / "file" / "log"))
+def test_a_log_folder_that_cannot_be_made_is_a_warning(best: Place) -> None:
+    (best.base / "file").touch()
+    owner = Owner(best, log_directory=PurePosixPath(best.base / "file" / "log"))
     seen = owner.look()
     owner.daemon.release()
     assert seen.shares
     assert "logs cannot be kept" in seen.said[1]
 
 
-def test_logs_are_cut_in_place_while_it_writes_them(owner: Owner, place: Place) -> None:
-    owner.look()
-    log = place.logs / "control.log"
+def test_logs_are_cut_in_place_while_it_writes_them(keeper: Owner, best: Place) -> None:
+    keeper.look()
+    log = best.logs / "control.log"
     log.write_bytes(b"x" * 10_000)
-    logs.bound(PurePosixPath(place.logs), bytes_max=5_000)
-    commands.server_list(place.channel)
+    logs.bound(PurePosixPath(best.logs), bytes_max=5_000)
+    commands.server_list(best.channel)
     assert log.read_text().startswith("["), "it goes on at the start, not behind a hole"
-    assert (place.logs / "control.log.old").stat().st_size == 10_000
+    assert (best.logs / "control.log.old").stat().st_size == 10_000
 
 
 def test_a_program_that_does_not_start_is_quoted_and_tried_again_later(place: Place) -> None:
@@ -357,29 +381,29 @@ from pathlib import Path, PurePosixPath
 from cotenant.mps import commands
 from cotenant.mps.channel import Channel
 channel = Channel(pipe_directory=PurePosixPath(sys.argv[1]), program=sys.argv[2], answer_s=60, lock_wait_s=60)
-print([commands.default_percentage(channel) for _ in range(3)])
+print([commands.default_percentage(channel) for _ in range(2)])
 """
 
 
-def test_questions_of_eight_processes_are_all_answered(either: Place) -> None:
+def test_questions_of_eight_processes_are_all_answered(best: Place) -> None:
     """The same, without turns, loses answers: see the contract's R8."""
-    either.start()
-    command = (sys.executable, "-c", ASKER, str(either.pipe), either.program)
+    best.start()
+    command = (sys.executable, "-c", ASKER, str(best.pipe), best.program)
     askers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(8)]
-    assert [asker.communicate()[0] for asker in askers] == ["[100.0, 100.0, 100.0]\n"] * 8
+    assert [asker.communicate()[0] for asker in askers] == ["[100.0, 100.0]\n"] * 8
 
 
-def test_who_never_gets_a_turn_is_told_so(owner: Owner, place: Place) -> None:
-    owner.look()
-    command = ("flock", str(lock_path(PurePosixPath(place.pipe))), "sh", "-c", "echo mine; exec sleep 1000")
+def test_who_never_gets_a_turn_is_told_so(keeper: Owner, best: Place) -> None:
+    keeper.look()
+    command = ("flock", str(lock_path(PurePosixPath(best.pipe))), "sh", "-c", "echo mine; exec sleep 1000")
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        waiting = Channel(pipe_directory=PurePosixPath(place.pipe), program=place.program, lock_wait_s=0.05)
+        waiting = Channel(pipe_directory=PurePosixPath(best.pipe), program=best.program, lock_wait_s=0.05)
         with pytest.raises(LockBusy):
             waiting.ask("get_server_list")
         os.killpg(holder.pid, signal.SIGKILL)
-    assert commands.server_list(place.channel) == ()
+    assert commands.server_list(best.channel) == ()
 
 
 # --- EXCLUSIVE_PROCESS -----------------------------------------------------------------------------
@@ -401,9 +425,9 @@ class Modes:
         self.modes[uuid] = mode
 
 
-def test_the_mode_before_is_given_back_at_the_end(place: Place) -> None:
+def test_the_mode_before_is_given_back_at_the_end(best: Place) -> None:
     modes = Modes()
-    owner = Owner(place, modes=modes, exclusive=True)
+    owner = Owner(best, modes=modes, exclusive=True)
     assert owner.look().shares
     assert modes.modes[UUID] == EXCLUSIVE_PROCESS
     assert owner.daemon.stop(1.0) == ""
@@ -411,21 +435,21 @@ def test_the_mode_before_is_given_back_at_the_end(place: Place) -> None:
     owner.daemon.release()
 
 
-def test_the_mode_before_is_given_back_after_a_crash_of_everybody(place: Place) -> None:
+def test_the_mode_before_is_given_back_after_a_crash_of_everybody(best: Place) -> None:
     modes = Modes()
-    owner = Owner(place, modes=modes, exclusive=True)
+    owner = Owner(best, modes=modes, exclusive=True)
     first = owner.look()
     owner.daemon.release()
     assert process.end(identity(first), 10)
-    later = Owner(place, modes=modes)
+    later = Owner(best, modes=modes)
     assert later.look().shares
     assert modes.modes[UUID] == 0
     later.daemon.release()
 
 
-def test_where_it_is_not_permitted_the_daemon_runs_without_it_and_says_so(place: Place) -> None:
+def test_where_it_is_not_permitted_the_daemon_runs_without_it_and_says_so(best: Place) -> None:
     modes = Modes(permitted=False)
-    owner = Owner(place, modes=modes, exclusive=True)
+    owner = Owner(best, modes=modes, exclusive=True)
     seen = owner.look()
     owner.daemon.release()
     assert seen.shares

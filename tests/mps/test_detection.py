@@ -134,3 +134,9 @@ def test_the_stand_in_of_our_tests_cannot_pass_as_the_real_one(stub: str, tmp_pa
     found = look(PurePosixPath(tmp_path), search_path=str(Path(stub).parent))
     assert found.is_fake
     assert "stand-in" in verdict(found, HOPPER).reason
+
+
+def test_newer_interfaces_are_named_where_the_version_has_them() -> None:
+    assert detection.interfaces(host(version=(13, 0))) == "interface version 2"
+    assert detection.interfaces(host(version=(13, 1))).endswith("not used: static partitions")
+    assert detection.interfaces(host(version=(13, 4))).endswith("static partitions, interface version 3")

@@ -1,0 +1,46 @@
+"""`explain` says how the GPUs of a job are shared, and why not through MPS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cotenant.controller.desk import views
+from cotenant.controller.domain.reasons import render
+from tests.controller.building import Desk, report
+
+CASES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+    "a GPU without MPS": (
+        "cuda",
+        {"sharing_note": "nvidia-cuda-mps-control is not on PATH"},
+        ["on h1/0 co-tenants take turns (time-slicing): nvidia-cuda-mps-control is not on PATH"],
+    ),
+    "a GPU of an agent that does not say why": (
+        "cuda",
+        {},
+        ["on h1/0 co-tenants take turns (time-slicing): its agent does not say why"],
+    ),
+    "a GPU with MPS, alone": ("cuda", {"sharing": "mps"}, []),
+    "a CPU slot": ("cpu", {}, []),
+}
+
+
+@pytest.mark.parametrize(("kind", "device", "lines"), CASES.values(), ids=CASES.keys())
+def test_it_is_said_once_for_devices_that_are_shared_alike(
+    kind: str, device: dict[str, Any], lines: list[str]
+) -> None:
+    desk = Desk("fifo", report("h1", devices=2, kind=kind, device=device))
+    desk.submit(1, gpus=2)
+    assert [render(reason) for reason in views.sharing_reasons(desk.engine, desk.job(1))] == lines
+
+
+def test_co_tenants_by_mps_and_waiting_jobs() -> None:
+    desk = Desk("sjf-ffs", report("h1", kind="cuda", memory_mib=9000, device={"sharing": "mps"}))
+    for job_id in (1, 2):
+        desk.submit(job_id, memory_mib=1000, iterations=1000, expected_s=1000.0)
+        desk.start(job_id)
+    desk.submit(3)
+    assert desk.devices(1) == desk.devices(2)
+    said = [[r.code for r in views.sharing_reasons(desk.engine, desk.job(n))] for n in (1, 2, 3)]
+    assert said == [["co-tenants-by-mps"], ["co-tenants-by-mps"], []]
