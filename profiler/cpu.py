@@ -14,7 +14,9 @@ from pathlib import Path
 
 import psutil
 
+from cotenant.profiler.network import network
 from cotenant.profiler.sources import Indicator, Reading, Sample, SourceName, Timed, missing
+from cotenant.profiler.window import ANEW
 
 PERIOD_S = 0.1
 TICKS_PERIOD_S = 0.5
@@ -103,8 +105,7 @@ class CpuSource:
 
     def sample(self) -> Sample:
         cpu_s = self._cpu_s()
-        network = psutil.net_io_counters(nowrap=True)
-        now = (self._clock(), cpu_s, network.bytes_sent, network.bytes_recv)
+        now = (self._clock(), cpu_s, *network())
         before, self._before = self._before, now
         readings = {name: missing("cpu", _NO_COUNTER) for name in Indicator}
         occupancy = self._usage.runnable_threads() / self._core_count
@@ -125,7 +126,10 @@ class CpuSource:
             (now[2] - before[2]) / wall_s,
             (now[3] - before[3]) / wall_s,
         )
-        measured = {name: _measured(value) for name, value in zip(rates, values, strict=True)}
+        measured = {
+            name: _measured(value) if value >= 0.0 else missing("cpu", ANEW)
+            for name, value in zip(rates, values, strict=True)
+        }
         of_group = rates[:3] if self._cpu_stat is not None else ()
         return readings | measured | {name: _measured(measured[name].value, "cgroup") for name in of_group}
 
