@@ -8,6 +8,7 @@ for a memory limit.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -209,11 +210,13 @@ def _run_queue_wait_s(pid: int) -> float:
 
 def _runnable_threads(pid: int) -> int:
     """How many threads of a process run or could run now (state R)."""
-    count = 0
+    folder, count = f"/proc/{pid}/task", 0
     try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
+        for thread in os.listdir(folder):
+            with open(f"{folder}/{thread}/stat", "rb") as file:
+                text = file.read()
             # The state follows the command, which may itself hold spaces and brackets.
-            count += (task / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "R"
+            count += text[text.rfind(b")") + 2 :].startswith(b"R")
     except (FileNotFoundError, ProcessLookupError):
         return count
     return count
