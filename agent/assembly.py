@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
@@ -42,9 +42,11 @@ from cotenant.controller.access.keys import KeyFile, KeyProblem, find_key
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.domain.settings import Settings
-from cotenant.controller.metrics.endpoint import Endpoint, opened
-from cotenant.controller.metrics.listening import MetricsProblem
+from cotenant.controller.metrics.listening import MetricsProblem, opened
 from cotenant.profiler.sources import Wanted
+
+if TYPE_CHECKING:
+    from cotenant.controller.metrics.endpoint import Endpoint
 
 T = TypeVar("T")
 

@@ -94,6 +94,8 @@ class Gpus:
         self._again_s = -math.inf
         self._retry_s = RETRY_S
         self._problem = ""
+        self._fallback = ""
+        """Why the sources are not tried in their order any more."""
 
     async def read(self, devices: Sequence[Device]) -> list[DeviceReading]:
         """One per device; those of which nothing new is known yet are left out."""
@@ -114,7 +116,9 @@ class Gpus:
             starting = not self._child.has_answered
             return [DeviceReading(device_id=each.device_id, why=STARTING) for each in devices if starting]
         self._retry_s = RETRY_S
-        readings = (reading_of(answer, at, each, self._clock()) for at, each in enumerate(devices))
+        readings = (
+            reading_of(answer, at, each, self._clock(), self._fallback) for at, each in enumerate(devices)
+        )
         return [reading for reading in readings if reading is not None]
 
     def _start(self, uuids: tuple[str, ...]) -> None:
@@ -128,6 +132,7 @@ class Gpus:
         self._child, self._problem = None, problem[:TEXT_MAX]
         if not was_said and self._wanted.source == "auto":
             self._wanted = Wanted(source="nvml")  # Whatever hung or died was not plain NVML, mostly.
+            self._fallback = f" (after a try of all sources: {problem})"
         self._again_s = self._clock() + self._retry_s
         self._retry_s = min(2 * self._retry_s, RETRY_S_MAX)
 
@@ -137,8 +142,10 @@ class Gpus:
             self._child = None
 
 
-def reading_of(answer: Answer, number: int, device: Device, now_s: float) -> DeviceReading | None:
-    """One device's part of an answer; None if it says nothing new of it."""
+def reading_of(
+    answer: Answer, number: int, device: Device, now_s: float, note: str = ""
+) -> DeviceReading | None:
+    """One device's part of an answer; None if it says nothing new of it. `note` is added to the reason."""
     windows = Windows()
     for since_s, at_s, period_s, devices in answer.samples:
         if number < len(devices) and at_s > since_s:
@@ -156,5 +163,5 @@ def reading_of(answer: Answer, number: int, device: Device, now_s: float) -> Dev
         lasted_s=answer.samples[-1][1] - answer.samples[0][0] if values else None,
         memory_used_mib=memory[0] if memory is not None else None,
         age_s=max(0.0, now_s - answer.samples[-1][1]) if answer.samples else 0.0,
-        why=(problem or answer.why)[:TEXT_MAX],
+        why=((problem or answer.why) + note)[:TEXT_MAX],
     )

@@ -16,7 +16,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cotenant.agent.attempts import Attempts
 from cotenant.agent.devices import lock_names
@@ -63,9 +63,12 @@ from cotenant.controller.access.endpoint import BadEndpoint
 from cotenant.controller.access.keys import KeyFile
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.indicators import DeviceReading
-from cotenant.controller.metrics.endpoint import Endpoint, Sheets
 from cotenant.controller.metrics.sheet import Sheet
+from cotenant.controller.metrics.sheets import Sheets
 from cotenant.controller.wire.agents import CommandSeen, Report, ToAgent
+
+if TYPE_CHECKING:
+    from cotenant.controller.metrics.endpoint import Endpoint
 
 DISK_RETRY_S: Final = 1.0
 OFFER_PERIOD_S: Final = 10.0

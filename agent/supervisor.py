@@ -357,6 +357,9 @@ class Supervisor:
 
     def _collect(self, now_s: float) -> None:
         """Read the indicators, as often as their source wants; they are handed over with the next sample."""
+        if not self._pids:
+            self._collect_s = inf
+            return
         source = self._indicators = self._indicators or self._open_indicators()
         self._collected += source.samples()
         self._collect_s = now_s + source.period_s if source.period_s < PROFILE_SAMPLE_PERIOD_S else inf

@@ -34,8 +34,9 @@ from cotenant.controller.journal.committing import Callbacks
 from cotenant.controller.journal.journal import Journal
 from cotenant.controller.links.agents_link import AgentsLink
 from cotenant.controller.metrics.cluster import ClusterMetrics, Facts
-from cotenant.controller.metrics.endpoint import Sheets, opened
+from cotenant.controller.metrics.listening import opened
 from cotenant.controller.metrics.sheet import Sheet
+from cotenant.controller.metrics.sheets import Sheets
 from cotenant.controller.policies import registry
 from cotenant.controller.settings import SettingsError
 from cotenant.controller.thinking import Thinking
@@ -129,7 +130,7 @@ class Controller:
         self.recovery_s = time.monotonic() - began_s
 
     def _start(self, settings: Settings, state_dir: Path) -> None:
-        package = version("cotenant")
+        self._package = package = version("cotenant")
         self.core = Core(
             self._journal,
             registry.make,
@@ -238,7 +239,7 @@ class Controller:
         """For one scrape."""
         core, now_s = self.core, self.core.clock.now_s()
         facts = Facts(
-            version=version("cotenant"),
+            version=self._package,
             uptime_s=now_s - self._started_s,
             counters=core.counters,
             decisions=core.decisions,

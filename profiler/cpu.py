@@ -8,13 +8,16 @@ for a memory limit.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import psutil
 
+from cotenant.profiler.network import network
 from cotenant.profiler.sources import Indicator, Reading, Sample, SourceName, Timed, missing
+from cotenant.profiler.window import ANEW
 
 PERIOD_S = 0.1
 TICKS_PERIOD_S = 0.5
@@ -103,8 +106,7 @@ class CpuSource:
 
     def sample(self) -> Sample:
         cpu_s = self._cpu_s()
-        network = psutil.net_io_counters(nowrap=True)
-        now = (self._clock(), cpu_s, network.bytes_sent, network.bytes_recv)
+        now = (self._clock(), cpu_s, *network())
         before, self._before = self._before, now
         readings = {name: missing("cpu", _NO_COUNTER) for name in Indicator}
         occupancy = self._usage.runnable_threads() / self._core_count
@@ -125,7 +127,10 @@ class CpuSource:
             (now[2] - before[2]) / wall_s,
             (now[3] - before[3]) / wall_s,
         )
-        measured = {name: _measured(value) for name, value in zip(rates, values, strict=True)}
+        measured = {
+            name: _measured(value) if value >= 0.0 else missing("cpu", ANEW)
+            for name, value in zip(rates, values, strict=True)
+        }
         of_group = rates[:3] if self._cpu_stat is not None else ()
         return readings | measured | {name: _measured(measured[name].value, "cgroup") for name in of_group}
 
@@ -205,11 +210,13 @@ def _run_queue_wait_s(pid: int) -> float:
 
 def _runnable_threads(pid: int) -> int:
     """How many threads of a process run or could run now (state R)."""
-    count = 0
+    folder, count = f"/proc/{pid}/task", 0
     try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
+        for thread in os.listdir(folder):
+            with open(f"{folder}/{thread}/stat", "rb") as file:
+                text = file.read()
             # The state follows the command, which may itself hold spaces and brackets.
-            count += (task / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "R"
+            count += text[text.rfind(b")") + 2 :].startswith(b"R")
     except (FileNotFoundError, ProcessLookupError):
         return count
     return count

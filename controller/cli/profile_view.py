@@ -49,6 +49,8 @@ def indicators_json(indicators: Indicators | None) -> dict[str, dict[str, float 
             "mean": known.of(name).mean,
             "variance": known.of(name).variance,
             "source": known.of(name).source or None,
+            "count": known.of(name).count,
+            "period_s": known.of(name).period_s,
         }
         for name in INDICATOR_NAMES
     }

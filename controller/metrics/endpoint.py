@@ -1,86 +1,37 @@
 """Answers Prometheus at /metrics, from threads of its own.
 
-Rule: the loop that owns the state is never waited for and never waits. A scrape asks it for a fresh sheet and
-takes the last one if it does not come in time. Everything is bounded: how many scrapes at a time, how long
-one may take, how often the loop is asked. prometheus_client is loaded here and nowhere else, and only when
-it is needed.
+Rule: everything is bounded: how many scrapes at a time, and how long one may take. What is shown comes from
+`sheets.py`, which never keeps the process's loop waiting. prometheus_client is loaded here and nowhere else;
+this module is loaded only where the setting asks for it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import socket
 import socketserver
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as NotInTime
-from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-from cotenant.controller.metrics.listening import Address, MetricsProblem, parse
+from cotenant.controller.metrics.listening import Address, MetricsProblem
 from cotenant.controller.metrics.sheet import Sheet
 
 AT_ONCE_MAX: Final = 8
 REQUEST_S_MAX: Final = 10.0
-FRESH_S_MAX: Final = 1.0
-FRESH_SPACING_S: Final = 0.2
+LEAVE_S_MAX: Final = 1.0
 PATH: Final = "/metrics"
-
-log = logging.getLogger("cotenant.metrics")
-
-
-class Sheets:
-    """The newest sheet, made by the loop when a scrape asks for it."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[[], Sheet]) -> None:
-        """`make` is called by the loop."""
-        self._loop, self._make = loop, make
-        self._lock = threading.Lock()
-        self._last: Sheet | None = None
-        self._asked: Future[None] | None = None
-        self._made_s = -FRESH_SPACING_S
-
-    def newest(self) -> Sheet | None:
-        """From any thread but the loop's. None: there never was one."""
-        with self._lock:
-            if time.monotonic() - self._made_s < FRESH_SPACING_S:
-                return self._last
-            if self._asked is None:
-                self._asked = Future()
-                with suppress(RuntimeError):  # The loop is closed: the process is ending.
-                    self._loop.call_soon_threadsafe(self._answer, self._asked)
-            asked = self._asked
-        with suppress(NotInTime, CancelledError):
-            asked.result(FRESH_S_MAX)
-        with self._lock:
-            return self._last
-
-    def _answer(self, asked: Future[None]) -> None:
-        """On the loop. A mistake in here costs a scrape, not the process."""
-        sheet = self._last
-        try:
-            sheet = self._make()
-        except Exception:
-            log.exception("the metrics could not be put together")
-        with self._lock:
-            self._last, self._asked, self._made_s = sheet, None, time.monotonic()
-        asked.set_result(None)
 
 
 class Endpoint:
     """One listening socket and its threads."""
 
-    def __init__(self, text: str, key: str) -> None:
-        """Listens; nobody is answered before `serve`.
+    def __init__(self, address: Address, key: str) -> None:
+        """Listens; nobody is answered before `serve`. `key` is the setting, for messages.
 
         Raises:
-            MetricsProblem: a bad or taken address, or prometheus-client is missing.
+            MetricsProblem: a taken address, or prometheus-client is missing.
         """
-        address = parse(text, key)
         try:
             import prometheus_client.core
             import prometheus_client.exposition
@@ -94,7 +45,7 @@ class Endpoint:
             self._server = _Server(address)
         except OSError as error:
             raise MetricsProblem(
-                f"{key} = {text!r}: cannot listen on {address}: {error.strerror or error}; take another "
+                f"{key}: cannot listen on {address}: {error.strerror or error}; take another "
                 "port, or an address of this machine"
             ) from None
         self.address = Address(address.host, self._server.server_address[1])
@@ -119,13 +70,8 @@ class Endpoint:
     def close(self) -> None:
         if self._thread is not None:
             self._server.shutdown()
-            self._thread.join(FRESH_S_MAX)
+            self._thread.join(LEAVE_S_MAX)
         self._server.server_close()
-
-
-def opened(text: str, key: str) -> Endpoint | None:
-    """None where the setting is empty. Raises MetricsProblem."""
-    return Endpoint(text, key) if text else None
 
 
 # --- HTTP -------------------------------------------------------------------------------------------

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from cotenant.controller.metrics.endpoint import Endpoint
 
 LOOPBACK: Final = "127.0.0.1"
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
@@ -52,6 +55,20 @@ def parse(text: str, key: str) -> Address:
             "0.0.0.0:9741"
         )
     return Address(host, int(port))
+
+
+def opened(text: str, key: str) -> Endpoint | None:
+    """The endpoint, listening and not yet answering; None where the setting is empty.
+
+    Raises:
+        MetricsProblem: a bad or taken address, or prometheus-client is missing.
+    """
+    if not text:
+        return None
+    address = parse(text, key)
+    from cotenant.controller.metrics.endpoint import Endpoint
+
+    return Endpoint(address, key)
 
 
 def _is_ip(text: str) -> bool:

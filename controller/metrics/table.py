@@ -43,11 +43,14 @@ CONTROLLER: Final = (
     ),
     Metric("cotenant_jobs_submitted_total", "counter", (), "Jobs accepted since this controller started"),
     Metric("cotenant_jobs_ended_total", "counter", ("phase",), "Jobs ended: done, failed, cancelled"),
-    Metric("cotenant_preemptions_total", "counter", (), "Attempts that were stopped for another job"),
+    Metric("cotenant_preemptions_total", "counter", (), "Attempts that were preempted"),
     Metric("cotenant_futile_preemptions_total", "counter", (), "Of those, before their first step"),
     Metric("cotenant_queue_wait_seconds", "histogram", (), "From submission to first start"),
     Metric(
-        "cotenant_queue_oldest_seconds", "gauge", (), "How long the longest-waiting queued job has waited"
+        "cotenant_queue_oldest_seconds",
+        "gauge",
+        (),
+        "The longest time that a queued job has been in the queue",
     ),
     Metric(
         "cotenant_decision_seconds", "histogram", (), "Time to handle one event, the policy's part included"

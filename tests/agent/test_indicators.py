@@ -94,6 +94,7 @@ SAYS = {
     "memory": [[512.0, 16384.0], None], "problems": ["", "NVML: GPU is lost"], "lost": 0,
 }  # fmt: skip
 ANSWERS = f"import sys\nfor _ in sys.stdin: print({json.dumps(SAYS)!r}, flush=True)"
+FAKE_NVML = Path(__file__).parents[1] / "profiler" / "fake_nvml"
 TWO = [device("GPU-1", "cuda"), device("GPU-2", "cuda")]
 
 
@@ -117,6 +118,29 @@ def test_each_gpu_has_its_own_values_and_its_own_trouble() -> None:
     assert one.values == pytest.approx({"SMACT": 0.3, "DRAMA": 0.5}) and one.source == "gpm"
     assert one.memory_used_mib == 512.0 and one.lasted_s == pytest.approx(0.2)
     assert two.values == {} and two.source == "" and two.why == "NVML: GPU is lost"
+
+
+def test_the_real_child_reads_each_gpu_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a fake library on its path: plain NVML on one GPU, and one that has fallen off the bus."""
+    monkeypatch.setenv("PYTHONPATH", str(FAKE_NVML), prepend=os.pathsep)
+    monkeypatch.setenv("FAKE_NVML", json.dumps({"lost": ["GPU-2"]}))
+    monkeypatch.setenv("COTENANT_DCGM_BINDINGS", "/nonexistent")
+    gpus = Gpus(Wanted())
+
+    async def until_measured() -> list[DeviceReading]:
+        for _ in range(100_000):
+            readings = await gpus.read(TWO)
+            if readings and readings[0].values:
+                return readings
+        raise AssertionError("the child never answered")
+
+    try:
+        one, two = asyncio.run(until_measured())
+    finally:
+        gpus.close()
+    assert one.source == "nvml" and one.values["GRACT"] == 0.4 and "SMACT" not in one.values
+    assert one.memory_used_mib == 2048.0 and "not gpm" in one.why and "no SMACT" in one.why
+    assert two.values == {} and "GPU is lost" in two.why
 
 
 def test_a_child_that_fails_is_said_and_started_again_later() -> None:

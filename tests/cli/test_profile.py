@@ -32,7 +32,9 @@ MEASURED = Profile(
     load_s=3.0,
     steps=40,
     memory_mib_peak=300.0,
-    indicators=Indicators(SMACT=IndicatorStats(mean=0.5, variance=0.01, source="cpu")),
+    indicators=Indicators(
+        SMACT=IndicatorStats(mean=0.5, variance=0.01, source="cpu", count=20, period_s=0.5)
+    ),
     source="in place",
 )
 
@@ -131,8 +133,10 @@ def test_the_series_as_json_says_all_that_was_measured_and_names_what_was_not(
     first = document["configurations"][0]
     assert [point["accumulation_steps"] for point in first["points"]] == [1, 2]
     assert list(first["indicators"]) == list(INDICATOR_NAMES)
-    assert first["indicators"]["SMACT"] == {"mean": 0.5, "variance": 0.01, "source": "cpu"}
-    assert first["indicators"]["FP32A"] == {"mean": None, "variance": None, "source": None}
+    smact, fp32 = first["indicators"]["SMACT"], first["indicators"]["FP32A"]
+    assert (smact["mean"], smact["variance"], smact["source"]) == (0.5, 0.01, "cpu")
+    assert (smact["count"], smact["period_s"]) == (20, 0.5)
+    assert fp32 == {"mean": None, "variance": None, "source": None, "count": 0, "period_s": None}
 
 
 def test_ctrl_c_cancels_what_is_left_and_shows_what_was_measured(

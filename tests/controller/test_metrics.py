@@ -21,11 +21,12 @@ from hypothesis import strategies as st
 from cotenant.controller.core import DECISION_BOUNDS_S
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.metrics import cluster
-from cotenant.controller.metrics import endpoint as endpoint_module
+from cotenant.controller.metrics import sheets as sheets_module
 from cotenant.controller.metrics.cluster import ClusterMetrics, Facts
-from cotenant.controller.metrics.endpoint import Endpoint, Sheets, opened
-from cotenant.controller.metrics.listening import Address, MetricsProblem, parse
+from cotenant.controller.metrics.endpoint import Endpoint
+from cotenant.controller.metrics.listening import Address, MetricsProblem, opened, parse
 from cotenant.controller.metrics.sheet import Histogram, Sheet
+from cotenant.controller.metrics.sheets import Sheets
 from cotenant.controller.metrics.table import AGENT, CONTROLLER, Metric, markdown
 from cotenant.controller.wire import clients
 from tests.controller.building import Desk, profile
@@ -217,7 +218,7 @@ def served(loop: asyncio.AbstractEventLoop) -> Iterator[Callable[[Callable[[], S
     made: list[Endpoint] = []
 
     def serve(make: Callable[[], Sheet]) -> str:
-        endpoint = Endpoint("0", "metrics.agent_listen")
+        endpoint = Endpoint(Address("127.0.0.1", 0), "metrics.agent_listen")
         made.append(endpoint)
         endpoint.serve(Sheets(loop, make).newest)
         return f"http://{endpoint.address}"
@@ -276,8 +277,8 @@ def test_a_scrape_asks_the_loop_and_takes_the_last_sheet_if_it_does_not_answer(
     served: Callable[[Callable[[], Sheet]], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(endpoint_module, "FRESH_SPACING_S", -1.0)
-    monkeypatch.setattr(endpoint_module, "FRESH_S_MAX", 0.05)
+    monkeypatch.setattr(sheets_module, "FRESH_SPACING_S", -1.0)
+    monkeypatch.setattr(sheets_module, "FRESH_S_MAX", 0.05)
     threads: list[str] = []
     made = 0
 

@@ -74,8 +74,12 @@ def test_the_device_of_a_running_job_is_seen_to_work(cluster: Cluster) -> None:
     assert "TENSO" not in reading.values and reading.why
     assert json.loads(json.dumps(reading_json(reading)))["values"]["DRAMA"] is None
 
-    agent = page(cluster.folder / "agent-h1.log")
-    assert value(agent, f'cotenant_device_tenants{{device="{device}"}}') == 1
+    def with_tenant() -> str | None:
+        """The agent's page, once it has started the job."""
+        text = page(cluster.folder / "agent-h1.log")
+        return text if value(text, f'cotenant_device_tenants{{device="{device}"}}') == 1 else None
+
+    agent = until(with_tenant)
     assert (value(agent, f'cotenant_device_cpu_cores{{device="{device}",source="cpu"}}') or 0.0) > 0.0
     smact = f'cotenant_device_active_ratio{{device="{device}",indicator="SMACT",source="cpu"}}'
     assert 0.0 < (value(agent, smact) or 0.0) <= 1.0
