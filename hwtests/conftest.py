@@ -94,16 +94,11 @@ def device(request: pytest.FixtureRequest) -> Device:
 
 
 @pytest.fixture(scope="session")
-def cuda(request: pytest.FixtureRequest, device: Device) -> Device:
+def cuda(device: Device) -> Device:
     """The first CUDA device; skips where there is none, and in a dry run."""
     if device.kind != "cuda":
         pytest.skip("needs a CUDA device, and this is a dry run (--device cpu)")
     return device
-
-
-@pytest.fixture(scope="session")
-def cuda_uuid(cuda: Device) -> str:
-    return cuda.uuid
 
 
 @pytest.fixture(scope="session")
