@@ -8,6 +8,7 @@ unproven.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     wanted = config.getoption("--report")
     if config.option.collectonly:
         return
+    # A time limit that ends us ends us in order: daemons and jobs are stopped, and the report says so.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     parts = [path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")]
     path = None if wanted is None else Path(wanted)
     machine = host.machine(config.getoption("--device"))
