@@ -8,6 +8,7 @@ unproven.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     wanted = config.getoption("--report")
     if config.option.collectonly:
         return
+    # A time limit that ends us ends us in order: daemons and jobs are stopped, and the report says so.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     parts = [path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")]
     path = None if wanted is None else Path(wanted)
     machine = host.machine(config.getoption("--device"))
@@ -94,16 +97,11 @@ def device(request: pytest.FixtureRequest) -> Device:
 
 
 @pytest.fixture(scope="session")
-def cuda(request: pytest.FixtureRequest, device: Device) -> Device:
+def cuda(device: Device) -> Device:
     """The first CUDA device; skips where there is none, and in a dry run."""
     if device.kind != "cuda":
         pytest.skip("needs a CUDA device, and this is a dry run (--device cpu)")
     return device
-
-
-@pytest.fixture(scope="session")
-def cuda_uuid(cuda: Device) -> str:
-    return cuda.uuid
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ whatever keeps it from that is the first thing on the page. A number stands ther
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
@@ -187,7 +188,13 @@ def as_markdown(report: Report) -> str:
         f"Tests: {counts}. Started {report.started}.",
         "",
     ]
-    lines += ["| machine | |", "| --- | --- |", *(f"| {k} | {_cell(v)} |" for k, v in _facts(report.machine))]
+    lines += [f"* {count} skipped: {_cell(reason)}" for reason, count in _skips(report.records).most_common()]
+    lines += [
+        "",
+        "| machine | |",
+        "| --- | --- |",
+        *(f"| {k} | {_cell(v)} |" for k, v in _facts(report.machine)),
+    ]
     for part, records in _by_part(report.records).items():
         lines += ["", f"## {part.replace('_', ' ')}", ""]
         lines += ["| test | outcome | s | why |", "| --- | --- | ---: | --- |"]
@@ -223,6 +230,11 @@ def _facts(machine: Machine) -> list[tuple[str, str]]:
         "device": machine.device,
     }
     return list(plain.items())
+
+
+def _skips(records: Sequence[Record]) -> Counter[str]:
+    """How many tests each lack costs."""
+    return Counter(record.reason for record in records if record.outcome == "skipped")
 
 
 def _by_part(records: Sequence[Record]) -> Mapping[str, list[Record]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from cotenant.controller.domain.job import JobSpec, Launch, Phase
 from cotenant.controller.wire.clients import ChangeJobs, SetPolicy, ShowJob, Shown, Submit
 from hwtests import clusters, host
 from hwtests.device import Device
-from hwtests.driving import Job, Start, drive
+from hwtests.driving import MANY_STEPS, Job, Start, drive
 from hwtests.host import ROOT
 from hwtests.recording import Measure
 
@@ -38,7 +37,8 @@ SHORT = DemoJob(
     name="short", script="compute_bound", workers=1, batch_size=64, train_s=6.0, about="short", act=1
 )
 TIMEOUT_S = 300.0
-LOSS_STEPS = 400
+LOSS_STEPS = 40
+"""At least so many before the preemption, and after the resume."""
 LOSS_TOLERANCE = {"fp32": 0.0, "bf16": 0.05}
 """Relative, of each step's loss against the uninterrupted run's. With deterministic kernels fp32 is exact."""
 
@@ -113,20 +113,26 @@ def test_the_loss_goes_on_where_it_was(
     client: Client, device: Device, precision: str, tmp_path: Path, measured: Measure
 ) -> None:
     """A transformer is preempted by request; each step's loss is that of a run nobody disturbed."""
-    disturbed, alone = tmp_path / "disturbed", tmp_path / "alone"
-    job_id = client.ask(Submit(specs=(_spec(device, precision, disturbed),))).job_ids[0]
+    disturbed, alone, enough = (tmp_path / name for name in ("disturbed", "alone", "enough"))
+    job_id = client.ask(Submit(specs=(_spec(device, precision, disturbed, enough),))).job_ids[0]
     watcher = Watcher(client, print, {})
-    watcher.until(lambda now: now[job_id].phase is Phase.RUNNING and now[job_id].step > 40, TIMEOUT_S)
+    watcher.until(lambda now: now[job_id].phase is Phase.RUNNING and now[job_id].step > LOSS_STEPS, TIMEOUT_S)
     client.ask(ChangeJobs(verb="preempt", job_ids=(job_id,)))
+    watcher.until(lambda now: now[job_id].attempt == 2 and now[job_id].phase is Phase.RUNNING, TIMEOUT_S)
+    resumed_at = client.ask(ShowJob(job_id=job_id)).attempts[-1].start_step
+    watcher.until(lambda now: now[job_id].step > resumed_at + LOSS_STEPS, TIMEOUT_S)
+    enough.touch()
     watcher.until(lambda now: all_ended(now, [job_id]), TIMEOUT_S)
     shown = client.ask(ShowJob(job_id=job_id))
+    was = _losses(disturbed)
     clusters.note_costs(f"transformer, {precision}", shown.attempts, measured)
     folder = tmp_path / "d"
     folder.mkdir()
     # As many threads as the agent gives it: how a sum is split decides how it rounds.
     whole = msgspec.structs.replace(device, cores=tuple(sorted(os.sched_getaffinity(0))))
-    drive([Start(job=_job(device, precision, alone), steps=LOSS_STEPS)], whole, folder, deadline_s=TIMEOUT_S)
-    was, wanted = _losses(disturbed), _losses(alone)
+    start = Start(job=_job(device, precision, "--losses", str(alone)), steps=max(was) + 1)
+    drive([start], whole, folder, deadline_s=TIMEOUT_S)
+    wanted = _losses(alone)
     apart = max(abs(was[step] - wanted[step]) / abs(wanted[step]) for step in wanted)
     first = min((step for step in wanted if was[step] != wanted[step]), default=None)
     measured(f"{precision}: first step whose loss differs", first, otherwise="none does")
@@ -138,19 +144,16 @@ def test_the_loss_goes_on_where_it_was(
     assert apart <= LOSS_TOLERANCE[precision]
 
 
-def _job(device: Device, precision: str, losses: Path) -> Job:
+def _job(device: Device, precision: str, *words: str) -> Job:
     small = device.kind == "cpu"
-    more = ("--deterministic", "--losses", str(losses))
+    more = ("--deterministic", *words)
     return Job(model="transformer", batch_size=8, precision=precision, small=small, more=more)
 
 
-def _spec(device: Device, precision: str, losses: Path) -> JobSpec:
-    command = _job(device, precision, losses).command(device, LOSS_STEPS, {})
-    assert command.argv[0] == sys.executable
-    launch = Launch(argv=command.argv, workdir=str(ROOT), env=job_environment())
-    return JobSpec(
-        job_id=JobId("new-0"), name="transformer", batch_size=8, iterations=LOSS_STEPS, launch=launch
-    )
+def _spec(device: Device, precision: str, losses: Path, enough: Path) -> JobSpec:
+    job = _job(device, precision, "--losses", str(losses), "--until", str(enough))
+    launch = Launch(argv=job.command(device, MANY_STEPS, {}).argv, workdir=str(ROOT), env=job_environment())
+    return JobSpec(job_id=JobId("new-0"), name="transformer", batch_size=8, launch=launch)
 
 
 def _losses(path: Path) -> dict[int, float]:

@@ -57,7 +57,7 @@ def test_a_partial_report_says_what_it_lacks(found: report.Report, words: str) -
 def test_the_page_has_every_number_and_every_reason_on_one_line() -> None:
     page = report.as_markdown(made(FAKE, PASSED, SKIPPED, FAILED))
     assert "| rate | 1.235 | TFLOP/s | fake |" in page
-    assert "no GPU \\| here" in page
+    assert "* 1 skipped: no GPU \\| here" in page
     assert "AssertionError: 2 / 3" in page
     assert "fake GPU" in page
 
