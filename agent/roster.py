@@ -48,7 +48,7 @@ from cotenant.agent.records import Result, Status
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.commands import SaveAttempt, StartAttempt, StopAttempt
 from cotenant.controller.domain.events import AttemptEnded, Outcome
-from cotenant.controller.domain.ids import CommandId, HostId
+from cotenant.controller.domain.ids import CommandId, DeviceId, HostId
 from cotenant.controller.domain.reasons import render
 from cotenant.controller.wire.agents import AttemptProgress
 

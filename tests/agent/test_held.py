@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cotenant.agent.device_states import HELD_MIB_MIN
 from cotenant.agent.edge import (
     AnyAgentEvent,
     AwaitMemory,
@@ -24,7 +25,6 @@ from cotenant.agent.edge import (
     StatusCame,
     Ticked,
 )
-from cotenant.agent.device_states import HELD_MIB_MIN
 from cotenant.agent.held import Answer, DeviceUse, Holder, Holds, judged, who_holds
 from cotenant.agent.held_probe import ask
 from cotenant.agent.release import Release
