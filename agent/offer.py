@@ -17,6 +17,7 @@ from cotenant.agent.health import Condition
 from cotenant.agent.locks import DeviceLocks
 from cotenant.controller.domain.cluster import Device
 
+TENANTS_BY_MPS: Final = 2
 TAKEN: Final = "taken: "
 """How the note of a device begins that another agent holds, in contrast to one that is broken."""
 
@@ -38,4 +39,6 @@ def _offered(device: Device, locks: DeviceLocks, condition: Condition | None) ->
     state = device.state
     if condition is not None:
         state, note = condition.state, condition.note or note
-    return msgspec.structs.replace(device, state=state, healthy=not note, note=note)
+    # In EXCLUSIVE_PROCESS mode the one process that may open it is the MPS server, which serves two.
+    tenants = TENANTS_BY_MPS if device.sharing == "mps" else device.max_tenants
+    return msgspec.structs.replace(device, state=state, healthy=not note, note=note, max_tenants=tenants)

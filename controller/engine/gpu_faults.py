@@ -24,7 +24,10 @@ def take_in(dispatch: Dispatch, job: Job, event: AttemptEnded) -> None:
     if not event.gpu_fault or event.outcome != "infra-failed":
         return
     if not job.stop_cause:
-        job.stop_cause, job.stop_reason = "faulted", because("gpu-fault", event.detail)
+        job.stop_cause, job.stop_reason = (
+            "faulted",
+            because("gpu-fault", event.detail or "a fault of its GPU"),
+        )
     evidence = EVIDENCE.get(event.gpu_fault, 0)
     job.fault_evidence += evidence
     ledger = dispatch.ledger

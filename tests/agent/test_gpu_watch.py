@@ -19,8 +19,10 @@ from cotenant.agent.folder import SUPERVISOR, attempt_folder, job_socket
 from cotenant.agent.gpu_watch import MARKS, GpuWatch
 from cotenant.agent.health import Condition
 from cotenant.agent.identity import own_identity
+from cotenant.agent.locks import DeviceLocks, Owner
 from cotenant.agent.looks import AnyWatchLine, Look, XidSeen
 from cotenant.agent.memory import Attempt
+from cotenant.agent.offer import offered
 from cotenant.agent.owners import Owners
 from cotenant.agent.watchers import Timing, Watchers
 from cotenant.controller.domain.cluster import HostReport
@@ -252,6 +254,21 @@ def test_foreign_processes_and_lost_gpus_come_and_go_and_marks_stay(gpus: MockGp
         assert Agent(tmp_path).watch.conditions()[TWO] == Condition()
 
     asyncio.run(story())
+
+
+def test_the_condition_of_a_gpu_counts_more_than_its_locks_and_passes(tmp_path: Path) -> None:
+    me = Owner(pid=os.getpid(), uid=0, user="ann", host="h", since="now", token="t")
+    locks = DeviceLocks(tmp_path, me)
+    found = Found(index=0, uuid=ONE, name="G", memory_mib=80_000, reserve_mib=600, compute_mode=3)
+    (device,) = cuda_devices([found], HOST)
+    bad = {ONE: Condition(state="draining", note="draining: Xid 48")}
+    (out,) = offered((device,), locks, bad)
+    assert (out.state, out.healthy, out.note, out.max_tenants) == ("draining", False, "draining: Xid 48", 1)
+    (again,) = offered((out,), locks, {ONE: Condition()})
+    assert (again.state, again.healthy, again.note) == ("ok", True, "")
+    (by_mps,) = offered((msgspec.structs.replace(device, sharing="mps"),), locks, {})
+    assert by_mps.max_tenants == 2, "the one process that may open it is the MPS server"
+    locks.release()
 
 
 @pytest.mark.parametrize("text", ["{", '{"version": 9, "boot_id": ""}'])
