@@ -28,7 +28,7 @@ ANSWER_S = 5.0
 LOCK_WAIT_S = 15.0
 """Longer than one asker may hold the lock."""
 _FIRST_PAUSE_S = 0.005
-_PAUSE_S_MAX = 0.1
+_PAUSE_S_MAX = 0.02
 _NO_DAEMON = "cannot find mps control daemon"
 _NOT_NOW = "cannot send command"
 
