@@ -14,7 +14,7 @@ import pytest
 from cotenant.profiler.cpu import CpuSource
 from cotenant.profiler.gpm import RATES, SHARES
 from cotenant.profiler.gpu import GpuSource
-from cotenant.profiler.sources import Indicator, Sample
+from cotenant.profiler.sources import Indicator, Sample, Wanted
 
 pytestmark = pytest.mark.gpu
 
@@ -23,11 +23,11 @@ BUSY_S = 1.5
 
 @pytest.fixture
 def source(cuda_uuid: str) -> Iterator[GpuSource]:
-    made = GpuSource((cuda_uuid,), CpuSource([os.getpid()], 1))
-    reading = made.sample()[Indicator.SMACT]
-    if "100 ms" not in reading.reason:
+    made = GpuSource((cuda_uuid,), CpuSource([os.getpid()], 1), wanted=Wanted(source="gpm"))
+    made.sample()
+    if made.name != "gpm" or made.problem:
         made.close()
-        pytest.skip(f"no GPM on this machine: {reading.reason}")
+        pytest.skip(f"no GPM on this machine: {made.problem or made.why}")
     yield made
     made.close()
 
