@@ -260,7 +260,7 @@ class Roster:
             is_told = record.stop == self._memory.attempts[key].stop
             self._out.keep(Kept(attempt=record))
             self._out.say(f"{_name(key)}: {fault.why}: told to end", bad=True)
-            if key != gone and not live.cleaning and not is_told and record.stop is not None:
+            if key != gone and live.is_there and not is_told and record.stop is not None:
                 live.stop_asked_s = now_s
                 self.tell(key, StopNow(save=False, deadline_s=0.0, reason=record.stop.reason))
 

@@ -34,7 +34,7 @@ LONG = DemoJob(
     name="long", script="language_model", workers=1, batch_size=32, train_s=40.0, about="long", act=1
 )
 SHORT = DemoJob(
-    name="short", script="compute_bound", workers=1, batch_size=64, train_s=6.0, about="short", act=1
+    name="short", script="language_model", workers=1, batch_size=64, train_s=6.0, about="short", act=1
 )
 TIMEOUT_S = 300.0
 LOSS_STEPS = 40

@@ -17,6 +17,7 @@ from cotenant.agent.edge import (
     Found,
     GpuFault,
     Keep,
+    MemoryFree,
     StatusCame,
     SupervisorGone,
     Tell,
@@ -70,7 +71,8 @@ def told_to_stop(effects: Any) -> list[str]:
 
 def end(agent: Agent, job: str, **changes: Any) -> AttemptEnded:
     stopped = {"outcome": "stopped", "exit_code": None, "detail": "ended on request (Xid 31)", **changes}
-    [ended] = [e for e in reported(agent.say(EndCame(result=result(job, **stopped)))) if e.job_id == job]
+    gone = EndCame(result=result(job, **stopped)), MemoryFree(job_id=JobId(job), attempt=AttemptNo(1))
+    [ended] = [e for e in reported(agent.say(*gone)) if e.job_id == job]
     assert isinstance(ended, AttemptEnded)
     return ended
 
