@@ -69,10 +69,14 @@ def told_to_stop(effects: Any) -> list[str]:
     return [each.job_id for each in only(Tell, effects) if isinstance(each.message, StopNow)]
 
 
+def over(result: Result) -> tuple[EndCame, MemoryFree]:
+    """No process is left, and what it held of its GPU is back."""
+    return EndCame(result=result), MemoryFree(job_id=result.job_id, attempt=result.attempt)
+
+
 def end(agent: Agent, job: str, **changes: Any) -> AttemptEnded:
     stopped = {"outcome": "stopped", "exit_code": None, "detail": "ended on request (Xid 31)", **changes}
-    gone = EndCame(result=result(job, **stopped)), MemoryFree(job_id=JobId(job), attempt=AttemptNo(1))
-    [ended] = [e for e in reported(agent.say(*gone)) if e.job_id == job]
+    [ended] = [e for e in reported(agent.say(*over(result(job, **stopped)))) if e.job_id == job]
     assert isinstance(ended, AttemptEnded)
     return ended
 
@@ -156,7 +160,7 @@ def test_what_stays_in_one_process_ends_nobody_and_names_who_dies_of_it() -> Non
 
 def test_a_cuda_error_in_one_client_of_mps_is_a_fault_of_all_before_anybody_tells_of_it() -> None:
     agent = sharing()
-    effects = agent.say(EndCame(result=result("7", **CRASH)))
+    effects = agent.say(*over(result("7", **CRASH)))
     [ended] = [each for each in reported(effects) if isinstance(each, AttemptEnded)]
     assert (ended.outcome, ended.gpu_fault) == ("infra-failed", "suspect")
     assert told_to_stop(effects) == ["8"]
@@ -197,11 +201,12 @@ def test_a_restarted_agent_still_knows_the_fault() -> None:
     found[1] = msgspec.structs.replace(found[1], alive=False, result=gone)
     again, effects = agent.restarted(*found, report=host())
     assert [each.job_id for each in only(Adopt, effects)] == ["7", "9"]
+    again.say(MemoryFree(job_id=TWO[0], attempt=TWO[1]))
     first = again.state.memory.attempts[TWO].ended
     assert first is not None
     assert first.gpu_fault == "suspect"
     assert told_to_stop(again.say(Connected(job_id=ONE[0], attempt=ONE[1]))) == ["7"]
-    again.say(EndCame(result=result("7", outcome="stopped", detail="ended on request")))
+    again.say(*over(result("7", outcome="stopped", detail="ended on request")))
     last = again.state.memory.attempts[ONE].ended
     assert last is not None
     assert last.gpu_fault == "suspect"
@@ -211,7 +216,7 @@ def test_a_supervisor_that_dies_meanwhile_and_one_that_does_not_obey_end_by_the_
     agent = sharing()
     agent.say(XID)
     [clean] = only(EndLeftovers, agent.say(SupervisorGone(job_id=ONE[0], attempt=ONE[1])))
-    [ended] = reported(agent.say(EndCame(result=clean.result)))
+    [ended] = reported(agent.say(*over(clean.result)))
     assert (ended.gpu_fault, ended.outcome) == ("suspect", "infra-failed")
     [overdue] = only(EndLeftovers, agent.wait(120.0))
     assert overdue.result.job_id == "8"
