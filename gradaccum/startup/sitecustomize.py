@@ -14,7 +14,12 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from typing import Any
+
+TYPE_CHECKING = (
+    False  # Type checkers take it for true; importing `typing` costs every interpreter milliseconds.
+)
+if TYPE_CHECKING:
+    from typing import Any
 
 ENV_ZERO_CODE = "COTENANT_ZERO_CODE"
 """Which parts are wanted: `accumulate`, `checkpoint`, with commas."""
