@@ -14,6 +14,7 @@ from cotenant.agent.edge import GpuFault
 from cotenant.agent.memory import Attempt, Fault, Key, Memory
 from cotenant.agent.records import Result
 from cotenant.controller.domain.cluster import HostReport
+from cotenant.controller.domain.events import GpuFaultRole
 from cotenant.controller.domain.ids import DeviceId
 
 _NEVER = float("inf")
@@ -39,7 +40,8 @@ class FaultRoll:
             if not where:
                 continue
             if not fault.ends:
-                near = Fault(role="suspect", why=fault.why, where=", ".join(where))
+                role: GpuFaultRole = "device" if fault.device_failed else "suspect"
+                near = Fault(role=role, why=fault.why, where=", ".join(where))
                 self._contained[key] = (now_s, near)
                 continue
             company = self._company(key, where, live) | self._just_departed(where, now_s)

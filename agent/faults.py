@@ -85,8 +85,13 @@ _WORDS: Final[dict[str, str]] = {
 
 
 def contained(result: Result, fault: Fault) -> Result:
-    """An attempt that died by itself just after an error which stays in one process: it was its own."""
-    if result.outcome != "user-failed" or not result.cuda_fault:
+    """An attempt that died by itself just after an error which stays in one process: it was its own, or it
+    used what broke."""
+    if result.outcome not in ("user-failed", "infra-failed"):
+        return result
+    if fault.role == "device":
+        return judged(result, fault)
+    if not result.cuda_fault:
         return result
     return msgspec.structs.replace(
         result, detail=f"{fault.why} on {fault.where}; {result.detail}", gpu_fault="culprit"

@@ -158,6 +158,18 @@ def test_what_stays_in_one_process_ends_nobody_and_names_who_dies_of_it() -> Non
     assert (later.gpu_fault, later.detail) == ("", CRASH["detail"]), "another error, long after"
 
 
+def test_who_dies_of_memory_that_broke_in_its_own_process_is_not_failed_for_it() -> None:
+    agent = sharing(sharing="time-slicing")
+    broken = GpuFault(
+        uuids=("0",), why="Xid 94 (contained memory error)", xid=94, device_failed=True, ends=False
+    )
+    assert told_to_stop(agent.say(broken)) == []
+    dead = end(agent, "7", **CRASH)
+    assert (dead.outcome, dead.gpu_fault) == ("infra-failed", "device")
+    assert dead.detail.startswith("the GPU failed: Xid 94 (contained memory error) on h1/cpu0; CUDA error")
+    assert end(agent, "8", outcome="finished", exit_code=0, detail="").outcome == "finished"
+
+
 def test_a_cuda_error_in_one_client_of_mps_is_a_fault_of_all_before_anybody_tells_of_it() -> None:
     agent = sharing()
     effects = agent.say(*over(result("7", **CRASH)))
