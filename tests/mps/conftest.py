@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -90,6 +91,13 @@ class Place:
         for found in (*self.daemons(), *self.servers()):
             process.end(found.identity, TIMEOUT_S)
         shutil.rmtree(self.base, ignore_errors=True)
+
+
+def freeze(identity: process.Identity) -> None:
+    """Stop a process for good, as a wedged one is; it takes a moment until it stands."""
+    os.kill(identity.pid, signal.SIGSTOP)
+    while ") T " not in Path(f"/proc/{identity.pid}/stat").read_text():
+        assert process.is_alive(identity)
 
 
 def make_place(program: str) -> Place:

@@ -18,7 +18,7 @@ from cotenant.mps import commands, process
 from cotenant.mps.channel import Channel, NoDaemon, Wedged
 from cotenant.mps.process import CONTROL
 from cotenant.mps.replies import Incomplete, Rejected, Termination, answered, query
-from tests.mps.conftest import STUB, Place
+from tests.mps.conftest import STUB, Place, freeze
 
 SENTINEL = "end-of-answer-5b20"
 
@@ -215,7 +215,7 @@ def test_r13_quit_ends_it_and_leaves_its_sockets(either: Place) -> None:
 
 def test_a_wedged_daemon_is_told_from_none_and_found_again_afterwards(either: Place) -> None:
     daemon = either.start()
-    os.kill(daemon.identity.pid, signal.SIGSTOP)
+    freeze(daemon.identity)
     with pytest.raises(Wedged):
         impatient(either).ask("get_server_list")
     os.kill(daemon.identity.pid, signal.SIGCONT)

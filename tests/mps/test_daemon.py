@@ -20,7 +20,7 @@ from cotenant.mps.exclusive import EXCLUSIVE_PROCESS, ModeRefused
 from cotenant.mps.ownership import Owned
 from cotenant.mps.starting import Spec
 from cotenant.mps.sweep import sweep
-from tests.mps.conftest import Place
+from tests.mps.conftest import Place, freeze
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 
@@ -137,7 +137,7 @@ def test_one_that_ends_at_once_is_not_started_in_a_circle(keeper: Owner) -> None
 
 def test_wedged_it_is_replaced_by_identity_but_never_under_running_jobs(keeper: Owner) -> None:
     first = keeper.look()
-    os.kill(identity(first).pid, signal.SIGSTOP)
+    freeze(identity(first))
     assert "did not answer just now" in keeper.look(in_use=True).why_not
     waits = keeper.look(in_use=True)
     assert not waits.shares
@@ -151,7 +151,7 @@ def test_wedged_it_is_replaced_by_identity_but_never_under_running_jobs(keeper: 
 
 def test_one_that_answers_again_shares_again(keeper: Owner) -> None:
     first = keeper.look()
-    os.kill(identity(first).pid, signal.SIGSTOP)
+    freeze(identity(first))
     assert not keeper.look(in_use=True).shares
     os.kill(identity(first).pid, signal.SIGCONT)
     assert keeper.look(in_use=True).shares
@@ -231,7 +231,7 @@ def test_stopped_it_is_gone_with_its_servers(
 
 
 def test_a_wedged_one_is_stopped_too(keeper: Owner, best: Place) -> None:
-    os.kill(identity(keeper.look()).pid, signal.SIGSTOP)
+    freeze(identity(keeper.look()))
     assert keeper.daemon.stop(0.1) == ""
     assert best.daemons() == []
 
@@ -468,7 +468,7 @@ def test_killed_wedged_displaced_and_stopped(either: Place) -> None:
     assert process.end(identity(first), 10)
     second = owner.look(in_use=True)
     assert (second.shares, identity(second) != identity(first)) == (True, True)
-    os.kill(identity(second).pid, signal.SIGSTOP)
+    freeze(identity(second))
     owner.look(in_use=False)
     third = owner.look()
     assert "since it does not answer" in third.said[0]

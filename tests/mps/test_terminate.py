@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from cotenant.mps import commands, process, terminate
-from tests.mps.conftest import Place
+from tests.mps.conftest import Place, freeze
 
 PATIENCE_S = 60.0
 
@@ -74,7 +73,7 @@ def test_a_wedged_daemon_costs_the_time_limit_and_no_more(
     place: Place, clients: list[subprocess.Popen[bytes]]
 ) -> None:
     daemon = place.start()
-    os.kill(daemon.identity.pid, signal.SIGSTOP)
+    freeze(daemon.identity)
     assert end(place, clients[0].pid, timeout_s=0.3) == {clients[0].pid: "unclear"}
 
 

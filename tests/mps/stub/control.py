@@ -33,9 +33,8 @@ or 535), `gpu` (false: servers die at once), `clients` (pids of processes that a
 clients stay on the list), `partitions`.
 """
 
+import _socket  # The bare one: tests start hundreds of front ends, and `socket` is half of a start.
 import os
-import signal
-import socket
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # For `daemon.py`, and for nothing else.
@@ -72,9 +71,9 @@ def start() -> int:
     return 0
 
 
-def connected() -> socket.socket | None:
+def connected() -> _socket.socket | None:
     """R1, R11: found by its socket alone."""
-    ui = socket.socket(socket.AF_UNIX)
+    ui = _socket.socket(_socket.AF_UNIX)
     try:
         ui.connect(f"{PIPE}/control")
     except OSError:
@@ -103,7 +102,7 @@ def ask() -> int:
     return 0
 
 
-def exactly(ui: socket.socket, size: int) -> bytes:
+def exactly(ui: _socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
         part = ui.recv(size - len(data))
@@ -116,6 +115,8 @@ def exactly(ui: socket.socket, size: int) -> bytes:
 
 def main() -> int:
     if os.path.basename(sys.argv[0]) == "nvidia-cuda-mps-server":
+        import signal
+
         while True:
             signal.pause()
     if sys.argv[1:2] == ["-v"]:
