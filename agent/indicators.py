@@ -154,8 +154,8 @@ def reading_of(
     values = {name.value: each.mean for name, each in windows.summaries().items() if each.count}
     memory = answer.memory[number] if number < len(answer.memory) else None
     problem = answer.problems[number] if number < len(answer.problems) else ""
-    if not values and not problem and answer.source == "exporter":
-        return None  # It has not collected since the last time: what was sent then still stands, and ages.
+    if not answer.samples and not problem:
+        return None  # Nothing was sampled since the last time: what was sent then still stands, and ages.
     return DeviceReading(
         device_id=device.device_id,
         source=answer.source if values else "",

@@ -169,8 +169,9 @@ def test_after_one_that_died_without_a_word_plain_nvml_is_tried() -> None:
         gpus.close()
 
 
-def test_an_exporter_that_collected_nothing_new_says_nothing() -> None:
-    known = {**SAYS, "source": "exporter", "samples": (), "problems": ("", ""), "memory": (None, None)}
+@pytest.mark.parametrize("source", ["exporter", "nvml"])
+def test_a_source_that_has_nothing_new_says_nothing(source: str) -> None:
+    known = {**SAYS, "source": source, "samples": (), "problems": ("", ""), "memory": (None, None)}
     answer = Answer(**known)  # type: ignore[arg-type]
     assert reading_of(answer, 0, TWO[0], 5.0) is None
 
