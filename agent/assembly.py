@@ -160,7 +160,7 @@ def assemble(settings: Settings) -> Parts:
         watchdog_floor_s=agent.watchdog_floor_s,
         watchdog_multiple=agent.watchdog_multiple,
         mps_percentage=settings.mps.active_thread_percentage,
-        mps_exclusive=settings.mps.exclusive,
+        mps_exclusive=mps.exclusive,
         prune_after_s=agent.prune_after_days * _DAY_S,
         keep_checkpoints_s=settings.checkpoint.keep_days * _DAY_S,
         mps_runtime=mps.runtime,

@@ -338,9 +338,20 @@ class Roster:
             }
             self.doubts.raised(gpu.local, attempt.job_id, steps)
 
+    def devices_changed(self) -> None:
+        """Nobody waits for the memory of a GPU that is lost: it is not given out anyway."""
+        for key, live in list(self._live.items()):
+            attempt = self._memory.attempts[key]
+            if live.releasing is not None and not self._gpus_of(attempt):
+                self._tell_end(attempt, live.releasing)
+
     def _gpus_of(self, attempt: Attempt) -> tuple[Device, ...]:
-        devices = self.config.report.devices
-        return tuple(d for d in devices if d.device_id in attempt.devices and d.kind == "cuda")
+        """Those of its GPUs that can be asked."""
+        return tuple(
+            device
+            for device in self.config.report.devices
+            if device.device_id in attempt.devices and device.kind == "cuda" and device.state != "lost"
+        )
 
     def _tell_end(self, attempt: Attempt, result: Result) -> None:
         self._live.pop(attempt.key, None)

@@ -208,6 +208,7 @@ class AgentState:
             return
         report = msgspec.structs.replace(self.config.report, devices=offered)
         self.config = self._roster.config = msgspec.structs.replace(self.config, report=report)
+        self._roster.devices_changed()
         self.standing.greet_again(now_s)
         self._greet(now_s)
 

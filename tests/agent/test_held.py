@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from cotenant.agent.device_states import HELD_MIB_MIN
@@ -185,6 +186,16 @@ def test_a_device_that_is_free_again_is_offered_again_and_a_look_around_does_not
     assert sent(Hello, agent.say(DevicesChanged(devices=(GPU, OTHER)))) == [], "nothing new"
     [hello] = sent(Hello, agent.say(DeviceFreed(uuid="GPU-a")))
     assert hello.report.devices == (GPU, OTHER)
+
+
+def test_nobody_waits_for_the_memory_of_a_gpu_that_is_lost() -> None:
+    agent, _ = ended()
+    lost = msgspec.structs.replace(GPU, state="lost", healthy=False, note="Xid 79")
+    effects = agent.say(DevicesChanged(devices=(lost, OTHER)))
+    effects += agent.hear(Welcome(session="s1", lease_s=None, reports_seen=0, journal="j"))
+    assert len(ends(effects)) == 1
+    assert agent.state.running == ()
+    assert ends(agent.say(MemoryHeld(**KEY, holders={"GPU-a": "it has fallen off the bus"}))) == []
 
 
 def test_an_agent_that_starts_anew_asks_again() -> None:

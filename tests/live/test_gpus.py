@@ -33,6 +33,7 @@ def person(gpus: MockGpus, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LD_LIBRARY_PATH", str(library))
         settings = {"agent__devices": "cuda", "agent__heartbeat_s": "0.3", "policy__back_off_s": "0.2"}
+        settings["mps__mode"] = "off"  # A genuine control program may be installed here.
         with at_home(tmp_path_factory.mktemp("p"), mock_nvml=str(gpus.path), **settings) as made:
             made.write("holds.py", HOLDS)
             yield made
