@@ -1,7 +1,7 @@
 """An MPS control daemon of the suite's own, for one GPU, in a private pipe directory.
 
-Rule: whoever starts one ends it, by its process id, whatever happens; and one query at a time, each with the
-word at its end that proves the answer whole. Replies are read by `mps.replies`.
+Rule: whoever starts one ends it, by its process id, whatever happens. It is asked as the product asks,
+through `mps.channel`, and replies are read by `mps.replies`.
 """
 
 from __future__ import annotations
@@ -9,25 +9,23 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Final
 
 from cotenant.mps import replies
+from cotenant.mps.channel import Channel, ChannelError
 from cotenant.mps.detection import CONTROL
 from cotenant.mps.environment import ClientLimits, client_environment, without_mps
 
 QUERY_TIMEOUT_S: Final = 10.0
 QUIT_S: Final = 5
 START_TIMEOUT_S: Final = 15.0
-TRIES: Final = 5
 
 
 class MpsFailed(Exception):
@@ -40,7 +38,6 @@ class PrivateMps:
     def __init__(self, device_uuid: str = "") -> None:
         """`device_uuid`: the one GPU it serves; empty: whatever it finds (there may be none)."""
         self._uuid = device_uuid
-        self._lock = threading.Lock()
         self.folder = Path()
         self._daemon: subprocess.Popen[bytes] | None = None
 
@@ -98,15 +95,12 @@ class PrivateMps:
         """The daemon's answer, in its own words.
 
         Raises:
-            MpsFailed: no whole answer after several tries, or none in time.
+            MpsFailed: no whole answer, or none in time.
         """
-        for _ in range(TRIES):
-            sentinel = f"end-{secrets.token_hex(8)}"
-            with self._lock, contextlib.suppress(replies.Incomplete):
-                return replies.answered(
-                    self._run((CONTROL,), replies.query(command, sentinel)).stdout, sentinel
-                )
-        raise MpsFailed(f"{command}: no whole answer in {TRIES} tries")
+        try:
+            return Channel(pipe_directory=PurePosixPath(self.pipes), program=CONTROL).ask(command)
+        except (ChannelError, replies.Incomplete) as error:
+            raise MpsFailed(f"{command}: {error}") from None
 
     def ask_unguarded(self, command: str) -> subprocess.CompletedProcess[str]:
         """One bare query, with neither lock nor proof: what becomes of queries side by side."""

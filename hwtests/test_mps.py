@@ -7,14 +7,21 @@ into the report word for word, because no page of NVIDIA's has them all.
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
+import time
 from collections import Counter
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from cotenant.mps import replies
+from cotenant.mps.daemon import Daemon
 from cotenant.mps.detection import CONTROL, ask_version
+from cotenant.mps.environment import ClientLimits, client_environment
+from cotenant.mps.health import Server
+from cotenant.mps.starting import Spec
+from cotenant.mps.terminate import terminate
 from hwtests.busy import Busy
 from hwtests.device import Device
 from hwtests.driving import Job, Start, drive
@@ -24,6 +31,8 @@ from hwtests.recording import Measure
 pytestmark = pytest.mark.gpu
 
 QUERIES = 200
+ATTACH_S = 30.0
+STOP_S = 10.0
 PROBES = ("lspart", "sm_partition", "server list", "client list --all", "get_default_client_priority")
 
 
@@ -37,6 +46,44 @@ def test_a_daemon_starts_answers_and_leaves_nothing(cuda: Device, mps: PrivateMp
         pid, folder = other.pid, other.folder
     assert not folder.exists()
     assert not os.path.exists(f"/proc/{pid}") or "Z" in Path(f"/proc/{pid}/stat").read_text().split()
+
+
+def test_the_products_own_daemon_knows_its_clients_and_takes_one_off(cuda: Device, measured: Measure) -> None:
+    with tempfile.TemporaryDirectory(prefix="hw-mps-", dir="/tmp") as name:
+        folder = PurePosixPath(name)
+        spec = Spec(
+            pipe_directory=folder / "p", log_directory=folder / "l", devices=(cuda.uuid,), owner="hwtests"
+        )
+        daemon = Daemon(spec)
+        try:
+            standing = daemon.look(in_use=False)
+            assert standing.shares, standing.why_not
+            env = client_environment(spec.pipe_directory, ClientLimits())
+            with Busy("matmul", cuda, env=env) as one, Busy("matmul", cuda, env=env) as two:
+                one.ready(), two.ready()
+                known = _await_clients(daemon, one.pid, two.pid)
+                measured("its servers, with two clients", ", ".join(str(each.state) for each in known))
+                said = terminate(spec.pipe_directory, [one.pid], STOP_S)
+                measured("terminate_client, in our words", ", ".join(said.values()))
+                assert set(said.values()) <= {"done", "gone"}
+                assert one.pid not in _clients(daemon.look(in_use=True).servers)
+        finally:
+            left = daemon.stop(STOP_S)
+            daemon.release()
+        assert left == ""
+
+
+def _clients(servers: tuple[Server, ...]) -> set[int]:
+    return {client.pid for server in servers for client in server.clients}
+
+
+def _await_clients(daemon: Daemon, *pids: int) -> tuple[Server, ...]:
+    """The servers, once these are their clients: it is asked every ten seconds at most."""
+    until_s = time.monotonic() + ATTACH_S
+    while not set(pids) <= _clients(servers := daemon.look(in_use=True).servers):
+        assert time.monotonic() < until_s, f"{pids} did not attach: {servers}"
+        time.sleep(0.5)
+    return servers
 
 
 def test_two_clients_attach(cuda: Device, mps: PrivateMps, measured: Measure) -> None:
