@@ -29,6 +29,7 @@ from cotenant.agent.mps_watch import Facts, MpsWatch, Seen
 from cotenant.agent.offer import TAKEN
 from cotenant.agent.records import Order
 from cotenant.agent.state import AgentState
+from cotenant.controller import places
 from cotenant.controller.domain.cluster import Device, sharing_in_words
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.settings import MpsSettings
@@ -85,7 +86,7 @@ def prepare(
     """
     if not any(device.kind == "cuda" for device in devices):
         return Mps(setup=Setup(), watch=MpsWatch(()), devices=devices)
-    runtime = mps_setup.runtime_folder(settings)
+    runtime = places.mps_runtime_dir(settings)
     host = detection.look(runtime, allowed=settings.mode != "off")
     setup = mps_setup.plan(settings, host, devices, gpus, logs=state_dir, owner=owner, one_uid=host.uid != 0)
     modes = NvmlModes()

@@ -6,7 +6,6 @@ Until its daemon was seen to work, a device time-slices.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -14,7 +13,6 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from cotenant.agent.devices import Gpu
-from cotenant.controller import places
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.settings import MpsSettings
 from cotenant.mps import detection
@@ -44,19 +42,6 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """By device UUID: how many may share it without MPS."""
     reason: str = ""
     """Why one daemon per device or per host; empty on a host without GPUs."""
-
-
-def runtime_folder(settings: MpsSettings) -> PurePosixPath:
-    """A short place for pipe directories, which its owner's jobs can reach: root's may be of any user.
-
-    Raises:
-        PlaceError: the user's runtime folder belongs to somebody else.
-    """
-    if settings.runtime_dir:
-        return PurePosixPath(os.path.abspath(os.path.expanduser(settings.runtime_dir)))
-    if os.geteuid() == 0:
-        return PurePosixPath("/run/cotenant")
-    return PurePosixPath(places.runtime_dir())
 
 
 def plan(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from cotenant.controller.access.endpoint import socket_path, user_endpoint
-from cotenant.controller.domain.settings import Settings
+from cotenant.controller.domain.settings import MpsSettings, Settings
 
 
 class PlaceError(OSError):
@@ -27,6 +27,20 @@ def runtime_dir() -> Path:
     path = socket_path(user_endpoint())
     assert path is not None  # the user's endpoint is a Unix socket
     return private_dir(path.parent)
+
+
+def mps_runtime_dir(mps: MpsSettings) -> PurePosixPath:
+    """A short place for the pipe directories of MPS daemons, which their owner's jobs can reach: root's may
+    be of any user.
+
+    Raises:
+        PlaceError: the user's runtime folder belongs to somebody else.
+    """
+    if mps.runtime_dir:
+        return PurePosixPath(os.path.abspath(os.path.expanduser(mps.runtime_dir)))
+    if os.geteuid() == 0:
+        return PurePosixPath("/run/cotenant")
+    return PurePosixPath(runtime_dir())
 
 
 def private_dir(path: Path) -> Path:

@@ -15,6 +15,7 @@ from cotenant.controller.cli.problem import Problem
 from cotenant.controller.settings import Loaded
 from cotenant.controller.wire.clients import Nodes, Status
 from cotenant.mps.detection import Host
+from cotenant.profiler.choice import Explanation
 
 Verdict = Literal["ok", "warn", "fail"]
 
@@ -39,3 +40,5 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     files: HostFiles = HostFiles()
     mps: Host | None = None
     """What was found of MPS; None: not looked."""
+    indicators: Explanation | None = None
+    """The sources that were tried for the GPUs; None: there are none."""

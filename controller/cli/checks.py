@@ -14,7 +14,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -30,9 +30,12 @@ from cotenant.controller.cli.mps_check import mps
 from cotenant.controller.cli.problem import Problem
 from cotenant.controller.cli.screen import plural, size
 from cotenant.controller.domain.cluster import HostState
+from cotenant.controller.domain.settings import ProfilerSettings
 from cotenant.controller.settings import Loaded
 from cotenant.controller.wire.clients import GetStatus, ListNodes
 from cotenant.mps import detection
+from cotenant.profiler.choice import Explanation, explain
+from cotenant.profiler.sources import Wanted
 
 CLOCK_OFF_S: Final = 5.0
 FREE_MIB_MIN: Final = 2048
@@ -40,15 +43,18 @@ FREE_MIB_MIN: Final = 2048
 
 def gather(loaded: Loaded, endpoint: str | None) -> Facts:
     """Everything the checks need. Changes nothing; asking the driver may take some seconds."""
-    runtime = PurePosixPath(places.runtime_dir())
+    driver = gpu_facts.ask()
     facts = Facts(
         loaded=loaded,
         status=None,
         nodes=None,
         why_unreachable=None,
-        driver=gpu_facts.ask(),
+        driver=driver,
         files=gpu_host.look(),
-        mps=detection.look(runtime, allowed=loaded.settings.mps.mode != "off"),
+        mps=detection.look(
+            places.mps_runtime_dir(loaded.settings.mps), allowed=loaded.settings.mps.mode != "off"
+        ),
+        indicators=_indicators(loaded.settings.profiler, driver),
     )
     try:
         with asking(endpoint, timeout_s=3.0) as client:
@@ -56,6 +62,13 @@ def gather(loaded: Loaded, endpoint: str | None) -> Facts:
         return msgspec.structs.replace(facts, status=status, nodes=nodes)
     except Problem as problem:
         return msgspec.structs.replace(facts, why_unreachable=problem)
+
+
+def _indicators(profiler: ProfilerSettings, driver: gpu_facts.DriverFacts) -> Explanation | None:
+    uuids = [gpu.uuid for gpu in driver.gpus if not gpu.problem]
+    if not uuids:
+        return None
+    return explain(uuids, Wanted(source=profiler.source, dcgm=profiler.dcgm, exporter=profiler.exporter))
 
 
 def run_all(facts: Facts) -> list[Check]:

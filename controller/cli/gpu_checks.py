@@ -157,6 +157,14 @@ def counters(facts: Facts) -> Check | None:
     return _check("counters", "warn", found, enabling.install("dcgm", files))
 
 
+def indicators(facts: Facts) -> Check | None:
+    """What the agent will use here, as it will find out itself: a source works if it has shown a value."""
+    tried = facts.indicators
+    if tried is None:
+        return None
+    return Check("indicators", "ok" if tried.chosen is not None else "warn", tried.why)
+
+
 def _allowed_step(facts: Facts) -> Step:
     """The driver keeps counters to administrators, or the reason is another one."""
     if facts.files.administrator or facts.files.profiling_for_admins is False:
@@ -326,6 +334,7 @@ GPU_CHECKS: Final[tuple[Callable[[Facts], Check | None], ...]] = (
     persistence,
     memory_errors,
     counters,
+    indicators,
     device_files,
     tenants,
     held_memory,

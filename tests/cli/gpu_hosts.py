@@ -12,6 +12,7 @@ from cotenant.controller.cli.gpu_facts import DriverFacts, GpuFacts, GpuProcess,
 from cotenant.controller.cli.gpu_host import DeviceFile, Distribution, HostFiles
 from cotenant.controller.cli.problem import Problem
 from cotenant.mps.detection import Host
+from cotenant.profiler.choice import Explanation
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
 
@@ -78,6 +79,7 @@ def host(
     mps: Host | None = MPS,
     mode: str = "auto",
     exclusive: bool = False,
+    indicators: Explanation | None = None,
     **files: object,
 ) -> Facts:
     """A host with these GPUs; with a problem, NVML did not answer at all."""
@@ -92,4 +94,5 @@ def host(
         driver=driver,
         files=msgspec.structs.replace(FILES, **files),
         mps=mps,
+        indicators=indicators,
     )

@@ -18,12 +18,16 @@ from cotenant.controller.cli.doctor import page
 from cotenant.controller.cli.gpu_facts import DriverFacts, GpuFacts, Link
 from cotenant.controller.cli.gpu_host import DeviceFile, Distribution
 from cotenant.controller.cli.mps_check import level, mps
+from cotenant.profiler.choice import Explanation, Finding
 from tests.cli.gpu_hosts import H100, MPS, UUID, V100, gpu, host, somebody
 
 Says = Callable[[Facts], Check | None]
 
 SUSE = Distribution(id="opensuse-leap", like=("suse", "opensuse"))
 CLOSED = DeviceFile(path="/dev/nvidia0", mode=0o660, owner="root", group="video", ours=False)
+GPM = Finding(source="gpm", usable=True, why="11 of 11 indicators")
+NO_GPM = Finding(source="gpm", usable=False, why="no permission")
+PLAIN = Finding(source="nvml", usable=True, why="4 of 11 indicators")
 FOR_EVERYBODY = (
     "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' "
     "| sudo tee /etc/modprobe.d/nvidia-profiling.conf && sudo update-initramfs -u"
@@ -153,6 +157,27 @@ CASES: dict[str, tuple[Says, Facts, str, str, str]] = {
         "",
     ),
     "an exporter": (of.counters, host(V100, exporter=True), "ok", "dcgm-exporter answers", ""),
+    "the source in use": (
+        of.indicators,
+        host(H100, indicators=Explanation(findings=(GPM,))),
+        "ok",
+        "gpm: 11 of 11 indicators",
+        "",
+    ),
+    "one that was passed over": (
+        of.indicators,
+        host(H100, indicators=Explanation(findings=(NO_GPM, PLAIN))),
+        "ok",
+        "nvml: 4 of 11 indicators (not gpm: no permission)",
+        "",
+    ),
+    "no source at all": (
+        of.indicators,
+        host(H100, indicators=Explanation(findings=(NO_GPM,))),
+        "warn",
+        "not gpm: no permission",
+        "",
+    ),
     "device files": (of.device_files, host(H100), "ok", "3 files in /dev", ""),
     "a closed device file": (
         of.device_files,
