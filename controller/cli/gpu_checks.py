@@ -162,7 +162,11 @@ def indicators(facts: Facts) -> Check | None:
     tried = facts.indicators
     if tried is None:
         return None
-    return Check("indicators", "ok" if tried.chosen is not None else "warn", tried.why)
+    if tried.chosen is None:
+        return Check(
+            "indicators", "warn", tried.why, "see `counters`: until then profiles have none of a GPU's"
+        )
+    return Check("indicators", "ok", tried.why)
 
 
 def _allowed_step(facts: Facts) -> Step:
