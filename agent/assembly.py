@@ -22,7 +22,8 @@ from cotenant.agent.attempts import stored_orders
 from cotenant.agent.cgroups import Cgroups, find_cgroups, sweep
 from cotenant.agent.checkpoint_root import BadRoot, domain_of
 from cotenant.agent.edge import AgentConfig
-from cotenant.agent.gpu_watch import GpuWatch
+from cotenant.agent.gpus.gpu_watch import GpuWatch
+from cotenant.agent.gpus.mps_edge import Mps, prepare
 from cotenant.agent.host import (
     OPEN_ONE,
     BadHostName,
@@ -33,7 +34,6 @@ from cotenant.agent.host import (
 )
 from cotenant.agent.locks import DeviceLocks, LockProblem, Owner, lock_folder
 from cotenant.agent.memory import Memory
-from cotenant.agent.mps_edge import Mps, prepare
 from cotenant.agent.offer import offered
 from cotenant.agent.spool import Spool, SpoolProblem
 from cotenant.controller import places

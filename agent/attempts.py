@@ -140,7 +140,7 @@ class Attempts:
             held += self._lock_devices(order)
             with open(folder / SUPERVISOR_LOG, "ab") as output:
                 return subprocess.Popen(
-                    [sys.executable, "-m", "cotenant.agent.supervisor", str(folder)],
+                    [sys.executable, "-m", "cotenant.agent.attempt.supervisor", str(folder)],
                     cwd="/",
                     stdin=subprocess.DEVNULL,
                     stdout=output,

@@ -267,7 +267,7 @@ def short_names(uuids: Sequence[str], kind: str = "gpu") -> list[str]:
 
 def ask_nvml(timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
     """What NVML says, asked in a child. One that cannot even be killed is left behind."""
-    command = [sys.executable, "-m", "cotenant.agent.nvml"]
+    command = [sys.executable, "-m", "cotenant.agent.gpus.nvml"]
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -17,12 +17,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from cotenant.agent.attempt.departure import TERMINATE_S
+from cotenant.agent.attempt.termination import by_pipe, terminate
 from cotenant.agent.cgroups import RANKS, SUPERVISOR, AttemptCgroup
-from cotenant.agent.departure import TERMINATE_S
 from cotenant.agent.folder import JOB, job_socket
 from cotenant.agent.identity import boot_id, identity_of, stat_of
 from cotenant.agent.records import Identity, Order
-from cotenant.agent.termination import by_pipe, terminate
 from cotenant.controller.wire.job import ENV_SOCKET
 
 _ROUNDS_MAX = 50

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from cotenant.agent.attempt.logs import log_end, read_log
 from cotenant.agent.folder import LOGS, RESULT
-from cotenant.agent.logs import log_end, read_log
 from cotenant.controller.wire.agents import LogReply, ReadLog
 
 QUESTIONS_MAX: Final = 64

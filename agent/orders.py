@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cotenant.agent.clients import Clients, clients_of
 from cotenant.agent.edge import AgentConfig
+from cotenant.agent.gpus.clients import Clients, clients_of
 from cotenant.agent.memory import Attempt
 from cotenant.agent.records import Order, RankOrder, WatchRule
 from cotenant.controller.domain.cluster import Device

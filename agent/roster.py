@@ -24,7 +24,6 @@ import msgspec
 
 from cotenant.agent import reporting
 from cotenant.agent.channel import CompanyNow, LeaseNow, SaveNow, StopNow, ToSupervisor
-from cotenant.agent.doubts import Doubts
 from cotenant.agent.edge import (
     Adopt,
     AgentConfig,
@@ -39,7 +38,8 @@ from cotenant.agent.edge import (
     SupervisorGone,
     Tell,
 )
-from cotenant.agent.fault_roll import FaultRoll
+from cotenant.agent.gpus.doubts import Doubts
+from cotenant.agent.gpus.fault_roll import FaultRoll
 from cotenant.agent.lease import Lease
 from cotenant.agent.memory import Attempt, Kept, Key, StopAsked
 from cotenant.agent.orders import objection, order_for, own_part

@@ -45,7 +45,9 @@ from cotenant.agent.edge import (
     Ticked,
     Trust,
 )
-from cotenant.agent.gpu_watch import GpuWatch
+from cotenant.agent.gpus.gpu_watch import GpuWatch
+from cotenant.agent.gpus.mps_edge import Mps, MpsEdge
+from cotenant.agent.gpus.release import Release
 from cotenant.agent.host import CpuUse, now_s
 from cotenant.agent.indicators import Indicators
 from cotenant.agent.link import Link
@@ -53,10 +55,8 @@ from cotenant.agent.locks import DeviceLocks
 from cotenant.agent.logrelay import LogRelay
 from cotenant.agent.memory import AnyNote
 from cotenant.agent.metrics import Read, sheet_of
-from cotenant.agent.mps_edge import Mps, MpsEdge
 from cotenant.agent.offer import offered
 from cotenant.agent.records import Order
-from cotenant.agent.release import Release
 from cotenant.agent.spool import Spool
 from cotenant.agent.state import AgentState
 from cotenant.controller.access.endpoint import BadEndpoint

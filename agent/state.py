@@ -44,7 +44,7 @@ from cotenant.agent.edge import (
     TroubleNoticed,
     Trust,
 )
-from cotenant.agent.held import Holds
+from cotenant.agent.gpus.held import Holds
 from cotenant.agent.memory import Attempt, Bound, Confirmed, Forgotten, Memory, Obeyed, Renumbered, Reset
 from cotenant.agent.outbox import Outbox
 from cotenant.agent.roster import Roster

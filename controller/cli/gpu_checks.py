@@ -163,9 +163,7 @@ def indicators(facts: Facts) -> Check | None:
     if tried is None:
         return None
     if tried.chosen is None:
-        return Check(
-            "indicators", "warn", tried.why, "see `counters`: until then profiles have none of a GPU's"
-        )
+        return Check("indicators", "warn", tried.why, "see `counters`; until then profiles have none")
     return Check("indicators", "ok", tried.why)
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.agreement import (
+from cotenant.agent.attempt.agreement import (
     MARGIN_S,
     PROPOSAL_TIMEOUT_S,
     RELEASES,
@@ -24,7 +24,7 @@ from cotenant.agent.agreement import (
     Agreement,
     Words,
 )
-from cotenant.agent.words import Kind, ToRank
+from cotenant.agent.attempt.words import Kind, ToRank
 from cotenant.controller.wire.job import DECISION_TIMEOUT_S, STEP_REPORT_PERIOD_S
 
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.clients import CUDA_PROCESSES, cuda_processes
+from cotenant.agent.attempt.environment import Account, environment_of
 from cotenant.agent.edge import AgentConfig
-from cotenant.agent.environment import Account, environment_of
 from cotenant.agent.files import read_record, write_record
+from cotenant.agent.gpus.clients import CUDA_PROCESSES, cuda_processes
 from cotenant.agent.orders import objection, order_for
 from cotenant.agent.records import Order, WatchRule
 from cotenant.controller.domain.cluster import Device, HostReport, SharingMode

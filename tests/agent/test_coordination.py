@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.channel import GangIn, GangOut, SaveNow, StopNow
-from cotenant.agent.gang import GangSays, MemberConfirm, MemberNow, RankNow, parse_payload, payload
-from cotenant.agent.records import Order, RankOrder
-from cotenant.agent.supervision import Supervision
-from cotenant.agent.supervision_edge import (
+from cotenant.agent.attempt.gang import GangSays, MemberConfirm, MemberNow, RankNow, parse_payload, payload
+from cotenant.agent.attempt.supervision import Supervision
+from cotenant.agent.attempt.supervision_edge import (
     AnyEffect,
     AnyHappening,
     EndRanks,
@@ -24,7 +22,9 @@ from cotenant.agent.supervision_edge import (
     TellRank,
     Ticked,
 )
-from cotenant.agent.words import Confirm, FirstStep, Hello, Saving, Step, Stopped, ToRank
+from cotenant.agent.attempt.words import Confirm, FirstStep, Hello, Saving, Step, Stopped, ToRank
+from cotenant.agent.channel import GangIn, GangOut, SaveNow, StopNow
+from cotenant.agent.records import Order, RankOrder
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import Launch

@@ -11,10 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cotenant.agent.channel import StopNow
-from cotenant.agent.departure import TERMINATE_S, TERMINATE_SLACK_S
-from cotenant.agent.records import MpsClient, WatchRule
-from cotenant.agent.supervision_edge import (
+from cotenant.agent.attempt.departure import TERMINATE_S, TERMINATE_SLACK_S
+from cotenant.agent.attempt.supervision_edge import (
     ClearLeftovers,
     ClientsTerminated,
     DumpStacks,
@@ -25,8 +23,10 @@ from cotenant.agent.supervision_edge import (
     TellRank,
     TerminateClients,
 )
-from cotenant.agent.termination import Termination, by_pipe, terminate
-from cotenant.agent.words import FirstStep, Hello, Standing, Step, look
+from cotenant.agent.attempt.termination import Termination, by_pipe, terminate
+from cotenant.agent.attempt.words import FirstStep, Hello, Standing, Step, look
+from cotenant.agent.channel import StopNow
+from cotenant.agent.records import MpsClient, WatchRule
 from tests.agent.test_supervision import Story, order_of
 
 CLIENT = (MpsClient(pipe_directory="/run/c/mps/1", device_uuid="GPU-a"),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cotenant.agent.ends import Ending, Exit, decide
+from cotenant.agent.attempt.ends import Ending, Exit, decide
 from cotenant.agent.memory import Attempt
 from cotenant.agent.records import Result
 from cotenant.agent.reporting import from_result

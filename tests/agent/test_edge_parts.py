@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cotenant.agent.attempt.logs import LogWriter
 from cotenant.agent.edge import (
     AgentConfig,
     AnyAgentEvent,
@@ -23,7 +24,6 @@ from cotenant.agent.folder import LOGS, RESULT, attempt_folder
 from cotenant.agent.link import Link, check_names
 from cotenant.agent.locks import DeviceLocks, Owner
 from cotenant.agent.logrelay import BYTES_MAX, LogRelay, look
-from cotenant.agent.logs import LogWriter
 from cotenant.agent.memory import Obeyed
 from cotenant.agent.records import Order
 from cotenant.agent.runtime import Runtime

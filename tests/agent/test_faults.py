@@ -7,7 +7,6 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from cotenant.agent import faults
 from cotenant.agent.channel import StopNow
 from cotenant.agent.edge import (
     Adopt,
@@ -23,6 +22,7 @@ from cotenant.agent.edge import (
     Tell,
     Trust,
 )
+from cotenant.agent.gpus import faults
 from cotenant.agent.memory import Attempt, Fault, Kept, Key
 from cotenant.agent.records import Result
 from cotenant.controller.domain.cluster import HostReport

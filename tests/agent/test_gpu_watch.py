@@ -16,15 +16,15 @@ from cotenant.agent.devices import Gpu as Found
 from cotenant.agent.devices import cuda_devices
 from cotenant.agent.edge import AgentConfig, GpuFault
 from cotenant.agent.folder import SUPERVISOR, attempt_folder, job_socket
-from cotenant.agent.gpu_watch import MARKS, GpuWatch
-from cotenant.agent.health import Condition
+from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch
+from cotenant.agent.gpus.health import Condition
+from cotenant.agent.gpus.looks import AnyWatchLine, Look, XidSeen
+from cotenant.agent.gpus.owners import Owners
+from cotenant.agent.gpus.watchers import Timing, Watchers
 from cotenant.agent.identity import own_identity
 from cotenant.agent.locks import DeviceLocks, Owner
-from cotenant.agent.looks import AnyWatchLine, Look, XidSeen
 from cotenant.agent.memory import Attempt
 from cotenant.agent.offer import offered
-from cotenant.agent.owners import Owners
-from cotenant.agent.watchers import Timing, Watchers
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
@@ -64,7 +64,7 @@ class Ears:
         if self._program:
             return list(self._program)
         named = [word for uuid in uuids for word in ("--gpu", uuid)]
-        return [sys.executable, "-m", "cotenant.agent.nvml_watch", *self._options, *named]
+        return [sys.executable, "-m", "cotenant.agent.gpus.nvml_watch", *self._options, *named]
 
     def looks(self, uuid: str) -> list[Look]:
         return [line for line in self.lines if isinstance(line, Look) and line.uuid == uuid]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.device_states import QUIET_S
 from cotenant.agent.edge import GpuFault
-from cotenant.agent.health import LEAVE_GRACE_S, Condition, Health
-from cotenant.agent.looks import Look, Owner, Process, XidSeen
+from cotenant.agent.gpus.device_states import QUIET_S
+from cotenant.agent.gpus.health import LEAVE_GRACE_S, Condition, Health
+from cotenant.agent.gpus.looks import Look, Owner, Process, XidSeen
 from cotenant.agent.memory import Key
 from cotenant.controller.domain.ids import AttemptNo, JobId
 

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.device_states import HELD_MIB_MIN
 from cotenant.agent.edge import (
     AnyAgentEvent,
     AwaitMemory,
@@ -26,9 +25,10 @@ from cotenant.agent.edge import (
     StatusCame,
     Ticked,
 )
-from cotenant.agent.held import Answer, DeviceUse, Holder, Holds, judged, who_holds
-from cotenant.agent.held_probe import ask
-from cotenant.agent.release import Release
+from cotenant.agent.gpus.device_states import HELD_MIB_MIN
+from cotenant.agent.gpus.held import Answer, DeviceUse, Holder, Holds, judged, who_holds
+from cotenant.agent.gpus.held_probe import ask
+from cotenant.agent.gpus.release import Release
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.events import AttemptEnded
@@ -247,7 +247,7 @@ def test_otherwise_nobody_is_doubted(clean: bool, first_step: int | None) -> Non
 
 
 def program(folder: Path, body: str) -> tuple[str, str]:
-    """Stands in for `python -m cotenant.agent.held_probe`; `turn` counts its runs from 1."""
+    """Stands in for `python -m cotenant.agent.gpus.held_probe`; `turn` counts its runs from 1."""
     path = folder / "probe.py"
     count = folder / "count"
     count.write_text("")

@@ -16,17 +16,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent import mps_edge, mps_setup
 from cotenant.agent.devices import Gpu
 from cotenant.agent.edge import AgentConfig, AnyAgentEvent, DevicesChanged, GpuFault, Say, TroubleNoticed
 from cotenant.agent.files import write_record
 from cotenant.agent.folder import ORDER, attempt_folder, job_socket
+from cotenant.agent.gpus import mps_edge, mps_setup
+from cotenant.agent.gpus.mps_attach import LOOKS_MAX, Attachment, attachment, client_of, verdict
+from cotenant.agent.gpus.mps_edge import MpsEdge
+from cotenant.agent.gpus.mps_modes import NvmlModes
+from cotenant.agent.gpus.mps_setup import Setup, plan, shared
+from cotenant.agent.gpus.mps_watch import Facts, MpsWatch
 from cotenant.agent.memory import Attempt
-from cotenant.agent.mps_attach import LOOKS_MAX, Attachment, attachment, client_of, verdict
-from cotenant.agent.mps_edge import MpsEdge
-from cotenant.agent.mps_modes import NvmlModes
-from cotenant.agent.mps_setup import Setup, plan, shared
-from cotenant.agent.mps_watch import Facts, MpsWatch
 from cotenant.agent.records import MpsClient, Order
 from cotenant.agent.roster import Live
 from cotenant.agent.state import AgentState

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from cotenant.agent import devices
-from cotenant.agent.nvml_calls import FAILURES, in_words
+from cotenant.agent.gpus.nvml_calls import FAILURES, in_words
 from cotenant.controller.domain.ids import HostId
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
 

@@ -6,10 +6,8 @@ from typing import Any
 
 import msgspec
 
-from cotenant.agent.channel import CompanyNow, StopNow
-from cotenant.agent.records import Order, RankOrder, Status
-from cotenant.agent.supervision import Supervision
-from cotenant.agent.supervision_edge import (
+from cotenant.agent.attempt.supervision import Supervision
+from cotenant.agent.attempt.supervision_edge import (
     AllGone,
     AnyHappening,
     Finish,
@@ -22,7 +20,9 @@ from cotenant.agent.supervision_edge import (
     TellRank,
     Ticked,
 )
-from cotenant.agent.words import Confirm, FirstStep, Hello, Step, Stretch
+from cotenant.agent.attempt.words import Confirm, FirstStep, Hello, Step, Stretch
+from cotenant.agent.channel import CompanyNow, StopNow
+from cotenant.agent.records import Order, RankOrder, Status
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import Launch

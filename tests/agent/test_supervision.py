@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.channel import LeaseNow, SaveNow, StopNow
-from cotenant.agent.departure import KILL_GRACE_S
-from cotenant.agent.ends import StartProblem
-from cotenant.agent.records import Order, RankOrder, Result
-from cotenant.agent.stopping import LOADING_GRACE_S, PLAIN_GRACE_S, SAVE_RETRY_S
-from cotenant.agent.supervision import LINGER_S, PEER_GRACE_S, Supervision
-from cotenant.agent.supervision_edge import (
+from cotenant.agent.attempt.departure import KILL_GRACE_S
+from cotenant.agent.attempt.ends import StartProblem
+from cotenant.agent.attempt.stopping import LOADING_GRACE_S, PLAIN_GRACE_S, SAVE_RETRY_S
+from cotenant.agent.attempt.supervision import LINGER_S, PEER_GRACE_S, Supervision
+from cotenant.agent.attempt.supervision_edge import (
     AllGone,
     AnyEffect,
     AnyHappening,
@@ -34,7 +32,7 @@ from cotenant.agent.supervision_edge import (
     TellRank,
     Ticked,
 )
-from cotenant.agent.words import (
+from cotenant.agent.attempt.words import (
     AnyRankWord,
     Confirm,
     DurableSaid,
@@ -45,6 +43,8 @@ from cotenant.agent.words import (
     Step,
     Stopped,
 )
+from cotenant.agent.channel import LeaseNow, SaveNow, StopNow
+from cotenant.agent.records import Order, RankOrder, Result
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import Launch

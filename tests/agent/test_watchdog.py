@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cotenant.agent.attempt.watchdog import SAVE_PATIENCE_S, STEPS_MIN, Watchdog
 from cotenant.agent.records import WatchRule
-from cotenant.agent.watchdog import SAVE_PATIENCE_S, STEPS_MIN, Watchdog
 from cotenant.controller.domain.settings import AgentSettings
 
 RULE = WatchRule(floor_s=600.0, multiple=20.0)

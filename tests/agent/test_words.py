@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.words import Failed, Hello, Step, ToRank, datagram, parse
+from cotenant.agent.attempt.words import Failed, Hello, Step, ToRank, datagram, parse
 from cotenant.controller.wire import job as protocol
 
 

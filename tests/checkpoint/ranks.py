@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cotenant.agent import words
+from cotenant.agent.attempt import words
 
 HERE = Path(__file__).resolve().parent
 DEADLINE_S = 90.0

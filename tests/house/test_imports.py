@@ -134,8 +134,9 @@ ENGINE = engine_parts()
 WORKLOADS = f"{CONTROLLER}.demo.workloads"
 # fmt: off
 AGENT_PURE = tuple(f"cotenant.agent.{name}" for name in (
-    "state", "supervision", "departure", "stopping", "lease_limit", "start_limit", "watchdog", "conclusion",
-    "held", "nccl", "doubts", "publishing",
+    "state", "roster", "attempt.supervision", "attempt.departure", "attempt.stopping", "attempt.lease_limit",
+    "attempt.start_limit", "attempt.watchdog", "attempt.conclusion", "attempt.publishing", "attempt.nccl",
+    "gpus.health", "gpus.held", "gpus.doubts", "gpus.faults",
 ))
 # fmt: on
 PURE = (DOMAIN, *ENGINE, POLICIES, *AGENT_PURE)
@@ -287,7 +288,7 @@ BAD = {
     "a ledger that knows who drives it": (f"{CONTROLLER}.engine.ledger", f"import {CONTROLLER}.live"),
     "an agent state machine that sleeps": ("cotenant.agent.state", "from asyncio import sleep"),
     "an agent that imports a policy": ("cotenant.agent.main", f"from {POLICIES} import base"),
-    "an agent that imports torch": ("cotenant.agent.supervisor", "import torch"),
+    "an agent that imports torch": ("cotenant.agent.attempt.supervisor", "import torch"),
     "a command line that imports the agent": (f"{CONTROLLER}.cli.up", "from cotenant import agent"),
     "a command line that imports torch": (f"{CONTROLLER}.cli.demo", "import torch"),
     "a checkpoint that needs msgspec": ("cotenant.checkpoint.save", "import msgspec"),
@@ -310,7 +311,7 @@ GOOD = {
         f"import numpy as np, math\nfrom {POLICIES}.base import Policy",
     ),
     "an agent that speaks": ("cotenant.agent.main", f"import asyncio, zmq\nfrom {WIRE} import codec"),
-    "a supervisor that watches the clock": ("cotenant.agent.supervisor", "import time"),
+    "a supervisor that watches the clock": ("cotenant.agent.attempt.supervisor", "import time"),
     "a workload that trains": (f"{WORKLOADS}.digits", "import torch"),
     "tuning that trains": (f"{CONTROLLER}.tuning.fit", "import torch"),
 }

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from cotenant.agent.attempt.logs import read_log
 from cotenant.agent.cgroups import RANKS, AttemptCgroup, find_cgroups, sweep
 from cotenant.agent.channel import EndedNow, FromSupervisor, SaveNow, StatusNow, StopNow
 from cotenant.agent.files import read_record, write_record
@@ -30,7 +31,6 @@ from cotenant.agent.folder import CONTROL, JOB, LOGS, ORDER, RESULT, STATUS, SUP
 from cotenant.agent.framing import receive_message, send_message, short_address
 from cotenant.agent.identity import identity_of, stat_of
 from cotenant.agent.leftovers import end_leftovers
-from cotenant.agent.logs import read_log
 from cotenant.agent.records import Identity, Order, RankOrder, Result, Status
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
@@ -112,7 +112,7 @@ class Attempt:
 
     def start(self, **fields: Any) -> Attempt:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "cotenant.agent.supervisor", str(self.folder)],
+            [sys.executable, "-m", "cotenant.agent.attempt.supervisor", str(self.folder)],
             cwd="/",
             start_new_session=True,
             **fields,
@@ -529,7 +529,7 @@ def test_an_attempt_is_started_at_most_once(make: Make, tmp_path: Path) -> None:
     attempt = make("sh", "-c", "echo ran >> runs").start()
     attempt.result()
     again = subprocess.run(
-        [sys.executable, "-m", "cotenant.agent.supervisor", str(attempt.folder)],
+        [sys.executable, "-m", "cotenant.agent.attempt.supervisor", str(attempt.folder)],
         cwd="/",
         capture_output=True,
         timeout=WAIT_S,

@@ -8,6 +8,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from cotenant.agent.attempt.supervision import Supervision
+from cotenant.agent.attempt.supervision_edge import (
+    AllGone,
+    AnyHappening,
+    ClearLeftovers,
+    EndRanks,
+    Finish,
+    Publish,
+    RankExited,
+    Sampled,
+    Started,
+    TakeSample,
+    TellRank,
+)
+from cotenant.agent.attempt.supervision_edge import Heard as RankHeard
+from cotenant.agent.attempt.supervision_edge import Ticked as SupervisorTicked
+from cotenant.agent.attempt.words import AnyRankWord
 from cotenant.agent.channel import GangOut, ToSupervisor
 from cotenant.agent.edge import (
     Adopt,
@@ -40,23 +57,6 @@ from cotenant.agent.edge import (
 from cotenant.agent.memory import AnyNote, Memory
 from cotenant.agent.records import Order, Result
 from cotenant.agent.state import AgentState
-from cotenant.agent.supervision import Supervision
-from cotenant.agent.supervision_edge import (
-    AllGone,
-    AnyHappening,
-    ClearLeftovers,
-    EndRanks,
-    Finish,
-    Publish,
-    RankExited,
-    Sampled,
-    Started,
-    TakeSample,
-    TellRank,
-)
-from cotenant.agent.supervision_edge import Heard as RankHeard
-from cotenant.agent.supervision_edge import Ticked as SupervisorTicked
-from cotenant.agent.words import AnyRankWord
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.wire import agents as wire

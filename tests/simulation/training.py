@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from cotenant.agent.records import Order
-from cotenant.agent.words import (
+from cotenant.agent.attempt.words import (
     AnyRankWord,
     Confirm,
     DurableSaid,
@@ -24,6 +23,7 @@ from cotenant.agent.words import (
     Stopped,
     Stretch,
 )
+from cotenant.agent.records import Order
 from cotenant.checkpoint.agreement import Agreement, Verdict
 from cotenant.checkpoint.protocol import decode
 from cotenant.controller.domain.ids import AttemptNo, JobId

@@ -1,0 +1,78 @@
+"""Who was on a device when it was struck by a fault: what the roster remembers to answer that. Pure.
+
+Rule: news of a fault and the ends it causes come in any order. So who has just died is still counted as
+company, and who dies by itself just after an error that stays in one process is taken for the one that made
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from cotenant.agent.edge import GpuFault
+from cotenant.agent.gpus import faults
+from cotenant.agent.memory import Attempt, Fault, Key, Memory
+from cotenant.agent.records import Result
+from cotenant.controller.domain.cluster import HostReport
+from cotenant.controller.domain.events import GpuFaultRole
+from cotenant.controller.domain.ids import DeviceId
+
+_NEVER = float("inf")
+
+
+class FaultRoll:
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._departed: dict[Key, tuple[float, tuple[DeviceId, ...]]] = {}
+        """Attempts that have failed by themselves: when, and where. They may have died of a fault that nobody
+        has told of yet, and then whoever is left was not alone."""
+        self._contained: dict[Key, tuple[float, Fault]] = {}
+        """Errors that stay in one process, and whoever was on the device: if it dies, it was its own."""
+
+    def strike(
+        self, fault: GpuFault, report: HostReport, live: Collection[Key], now_s: float
+    ) -> Iterator[Attempt]:
+        """The records of those that are to end with it."""
+        hurt = {device.device_id for device in report.devices if device.local in fault.uuids}
+        for key in live:
+            attempt = self._memory.attempts[key]
+            where = [device_id for device_id in attempt.devices if device_id in hurt]
+            if not where:
+                continue
+            if not fault.ends:
+                role: GpuFaultRole = "device" if fault.device_failed else "suspect"
+                near = Fault(role=role, why=fault.why, where=", ".join(where))
+                self._contained[key] = (now_s, near)
+                continue
+            company = self._company(key, where, live) | self._just_departed(where, now_s)
+            record = faults.struck(attempt, fault, company, ", ".join(where))
+            if record is not None:
+                yield record
+
+    def spread(self, key: Key, result: Result, report: HostReport, live: Collection[Key]) -> GpuFault | None:
+        """What the end of one client of MPS means for those it shared with."""
+        attempt = self._memory.attempts[key]
+        if attempt.fault is not None or not self._company(key, attempt.devices, live):
+            return None
+        by_mps = {d.device_id: d.local for d in report.devices if d.sharing == "mps"}
+        return faults.own_fault(result, [by_mps[d] for d in attempt.devices if d in by_mps])
+
+    def judged(self, key: Key, result: Result, now_s: float) -> Result:
+        """What a supervisor says of the end, in the light of what is known of its devices."""
+        attempt = self._memory.attempts[key]
+        if result.outcome in ("user-failed", "infra-failed"):
+            self._departed[key] = (now_s, attempt.devices)
+        at_s, near = self._contained.pop(key, (-_NEVER, None))
+        if attempt.fault is None and near is not None and now_s <= at_s + faults.CONTAINED_S:
+            return faults.contained(result, near)
+        return faults.judged(result, attempt.fault)
+
+    def _company(self, key: Key, devices: Collection[DeviceId], live: Collection[Key]) -> set[Key]:
+        """Who else holds one of these devices."""
+        here = set(devices)
+        return {other for other in live if other != key and here & {*self._memory.attempts[other].devices}}
+
+    def _just_departed(self, devices: Collection[DeviceId], now_s: float) -> set[Key]:
+        oldest_s, here = now_s - faults.JUST_S, set(devices)
+        self._departed = {key: left for key, left in self._departed.items() if left[0] >= oldest_s}
+        return {key for key, (_, where) in self._departed.items() if here & {*where}}

@@ -1,0 +1,274 @@
+"""MPS at the agent's edge: daemons at the start, news of them to the state machine, their end.
+
+Rule: daemons outlive the agent while jobs live, and go when it leaves a host without jobs. What was seen
+of them reaches the state machine as events like any other: a device that changed how it is shared, a fault
+that ended what ran on it, an attempt that is not the client it should be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cotenant.agent.attempts import FOLDER_NAME
+from cotenant.agent.devices import Gpu
+from cotenant.agent.edge import AnyAgentEvent, DevicesChanged, GpuFault, TroubleNoticed
+from cotenant.agent.files import BadRecord, read_record
+from cotenant.agent.folder import ORDER, RESULT, job_socket
+from cotenant.agent.gpus import mps_setup
+from cotenant.agent.gpus.mps_attach import Attachment, Client, client_of, verdict
+from cotenant.agent.gpus.mps_modes import NvmlModes
+from cotenant.agent.gpus.mps_setup import Setup, shared
+from cotenant.agent.gpus.mps_watch import Facts, MpsWatch, Seen
+from cotenant.agent.memory import Key
+from cotenant.agent.offer import TAKEN
+from cotenant.agent.records import Order
+from cotenant.agent.state import AgentState
+from cotenant.controller import places
+from cotenant.controller.domain.cluster import Device, sharing_in_words
+from cotenant.controller.domain.ids import DeviceId
+from cotenant.controller.domain.settings import MpsSettings
+from cotenant.mps import detection
+from cotenant.mps.paths import daemons_folder
+from cotenant.mps.process import CONTROL
+from cotenant.mps.starting import Spec
+from cotenant.mps.sweep import sweep
+
+PERIOD_S: Final = 2.0
+LEAVE_S: Final = 20.0
+"""How long an agent that leaves waits for its daemons to end."""
+
+
+class Mps(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent starts with."""
+
+    setup: Setup
+    watch: MpsWatch
+    devices: tuple[Device, ...]
+    """With how each is shared."""
+    exclusive: bool = False
+    """Devices are in EXCLUSIVE_PROCESS mode: what is no client of a daemon cannot run on them."""
+    said: tuple[str, ...] = ()
+
+    @property
+    def specs(self) -> tuple[Spec, ...]:
+        return self.setup.specs
+
+    @property
+    def runtime(self) -> str:
+        return self.setup.runtime
+
+    @property
+    def per_host(self) -> bool:
+        return self.setup.per_host
+
+
+def prepare(
+    settings: MpsSettings,
+    devices: tuple[Device, ...],
+    gpus: Sequence[Gpu],
+    *,
+    state_dir: Path,
+    attempts: Path,
+    owner: str,
+) -> Mps:
+    """Decide about MPS on this host and look at its daemons once: start them, or go on with our own.
+
+    Blocks for as long as starting them takes. `owner`: the name of the agent's state folder.
+
+    Raises:
+        PlaceError: the user's runtime folder belongs to somebody else.
+    """
+    if not any(device.kind == "cuda" for device in devices):
+        return Mps(setup=Setup(), watch=MpsWatch(()), devices=devices)
+    runtime = places.mps_runtime_dir(settings)
+    host = detection.look(runtime, allowed=settings.mode != "off")
+    setup = mps_setup.plan(settings, host, devices, gpus, logs=state_dir, owner=owner, one_uid=host.uid != 0)
+    modes = NvmlModes()
+    watch = MpsWatch(setup.specs, modes)
+    left = tuple(_left_behind(attempts))
+    swept: list[str] = []
+    if not left:
+        needed = {spec.pipe_directory for spec in setup.specs}
+        swept = sweep(daemons_folder(runtime), owner, needed, modes, host.control_path or CONTROL)
+    in_use, plain = _uuids(devices, left), _uuids(devices, [order for order in left if not order.mps])
+    seen = watch.look(Facts(held=held(devices), in_use=in_use))
+    return Mps(
+        setup=setup,
+        watch=watch,
+        devices=shared(devices, setup, seen.why_not, plain=plain, exclusive=seen.exclusive),
+        exclusive=bool(seen.exclusive),
+        said=(
+            *swept,
+            *(_words(host, setup) if setup.specs else ()),
+            *seen.said,
+        ),
+    )
+
+
+def _words(host: detection.Host, setup: Setup) -> tuple[str, str]:
+    return f"MPS: {detection.verdict(host).reason}, {detection.interfaces(host)}", setup.reason
+
+
+def held(devices: Sequence[Device]) -> frozenset[str]:
+    """GPUs that are ours, broken or not: no other agent has their locks."""
+    return frozenset(d.local for d in devices if d.kind == "cuda" and not d.note.startswith(TAKEN))
+
+
+class MpsEdge:
+    """From `open` to `leave`, in the agent's loop."""
+
+    def __init__(
+        self,
+        mps: Mps,
+        state: AgentState,
+        *,
+        folder: Callable[[str, int], Path],
+        post: Callable[[AnyAgentEvent], None],
+        log: Callable[[str], None],
+        period_s: float = PERIOD_S,
+    ) -> None:
+        self._setup, self._watch, self._state = mps.setup, mps.watch, state
+        self._folder, self._post, self._log = folder, post, log
+        self._period_s = period_s
+        self._orders: dict[Key, Order] = {}
+        self._looks: dict[Key, int] = {}
+        """How often an attempt was looked for among the clients."""
+        self._proven: set[Key] = set()
+        """Attempts about which that is settled."""
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(_tell_loop)
+
+    async def leave(self) -> None:
+        """The agent ends. Bounded: a daemon that does not end is left to the next agent."""
+        if self._task is not None:
+            self._task.cancel()
+        idle = not self._state.running
+        try:
+            said = await asyncio.wait_for(self._watch.leave(quit_daemons=idle), LEAVE_S)
+        except TimeoutError:
+            said = f"its MPS daemons did not end within {LEAVE_S:.0f} s"
+        if said:
+            self._log(said)
+
+    async def _run(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(self._period_s)
+
+    async def look(self) -> None:
+        """One round: what runs goes out, what was seen comes back."""
+        seen = await self._watch.round(self.facts())
+        for line in seen.said:
+            self._log(line)
+        for uuids, why in seen.faults:
+            self._post(GpuFault(uuids=uuids, why=why))
+        self._tell_devices(seen)
+        for key, attachment in seen.attachments.items():
+            self._tell_attachment(key, attachment)
+
+    # --- What runs ---------------------------------------------------------------------------------
+
+    def facts(self) -> Facts:
+        running = {attempt.key: attempt for attempt in self._state.running}
+        self._orders = {key: order for key, order in self._orders.items() if key in running}
+        self._looks = {key: looks for key, looks in self._looks.items() if key in running}
+        self._proven &= running.keys()
+        devices = self._devices
+        waiting = [
+            client
+            for key, attempt in running.items()
+            if attempt.first_step and key not in self._proven and (client := self._client(key)) is not None
+        ]
+        used = {device for attempt in running.values() for device in attempt.devices}
+        return Facts(held=held(devices), in_use=_named(devices, used), unproven=tuple(waiting))
+
+    def _plain(self) -> frozenset[str]:
+        """Devices with jobs on them that were not told to be clients."""
+        used = {
+            device
+            for attempt in self._state.running
+            if (order := self._order(attempt.key)) is None or not order.mps
+            for device in attempt.devices
+        }
+        return _named(self._devices, used)
+
+    def _client(self, key: Key) -> Client | None:
+        order = self._order(key)
+        return None if order is None else client_of(order, str(job_socket(self._folder(*key))))
+
+    def _order(self, key: Key) -> Order | None:
+        """None: it is not written yet, or cannot be read."""
+        if key not in self._orders:
+            with suppress(BadRecord, OSError):
+                order = read_record(self._folder(*key) / ORDER, Order)
+                if order is not None:
+                    self._orders[key] = order
+        return self._orders.get(key)
+
+    @property
+    def _devices(self) -> tuple[Device, ...]:
+        return self._state.found_devices
+
+    # --- What was seen -----------------------------------------------------------------------------
+
+    def _tell_devices(self, seen: Seen) -> None:
+        before = self._devices
+        after = shared(before, self._setup, seen.why_not, plain=self._plain(), exclusive=seen.exclusive)
+        if after == before:
+            return
+        for old, new in zip(before, after, strict=True):
+            if (old.sharing, old.sharing_note) != (new.sharing, new.sharing_note):
+                self._log(f"{new.device_id}: {sharing_in_words(new)}")
+        self._post(DevicesChanged(devices=after))
+
+    def _tell_attachment(self, key: Key, attachment: Attachment) -> None:
+        self._looks[key] = self._looks.get(key, 0) + 1
+        said = verdict(self._looks[key], attachment)
+        if said is None:
+            return
+        self._proven.add(key)
+        if said:
+            self._post(TroubleNoticed(job_id=key[0], attempt=key[1], what=said))
+
+
+def _named(devices: Sequence[Device], wanted: set[DeviceId]) -> frozenset[str]:
+    return frozenset(device.local for device in devices if device.device_id in wanted)
+
+
+def _uuids(devices: Sequence[Device], orders: Sequence[Order]) -> frozenset[str]:
+    wanted = {
+        device
+        for order in orders
+        for member in order.gang
+        if member.host_id == order.host_id
+        for device in member.devices
+    }
+    return _named(devices, wanted)
+
+
+def _left_behind(attempts: Path) -> Iterator[Order]:
+    """Orders of attempts that have no result: they may run."""
+    if not attempts.is_dir():
+        return
+    for folder in attempts.iterdir():
+        if FOLDER_NAME.fullmatch(folder.name) and not (folder / RESULT).exists():
+            with suppress(BadRecord, OSError):
+                order = read_record(folder / ORDER, Order)
+                if order is not None:
+                    yield order
+
+
+def _tell_loop(task: asyncio.Task[None]) -> None:
+    """A mistake of ours must not end quietly."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        context = {"message": "looking after MPS daemons failed", "exception": error}
+        task.get_loop().call_exception_handler(context)

@@ -1,0 +1,172 @@
+"""The agent's MPS daemons, looked after in a thread of their own.
+
+Rule: nothing here blocks the agent's loop, and the thread takes no decision about jobs: the loop hands it
+what runs where (`Facts`), and gets back what it saw (`Seen`). The thread is a daemon thread: an agent that
+leaves does not wait for a front end that hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import TypeVar, cast
+
+import msgspec
+
+from cotenant.agent.gpus.mps_attach import Attachment, Client, attachment
+from cotenant.agent.memory import Key
+from cotenant.mps.daemon import Daemon, Standing
+from cotenant.mps.exclusive import Modes
+from cotenant.mps.ownership import Owned
+from cotenant.mps.process import CONTROL, Running, is_alive, look_around
+from cotenant.mps.starting import Spec
+
+Answer = TypeVar("Answer")
+
+QUIT_S = 5.0
+AROUND_EVERY_S = 10.0
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs on this host's GPUs, by UUID."""
+
+    held: frozenset[str] = frozenset()
+    """Devices that are ours to use: another agent's daemon is left alone."""
+    in_use: frozenset[str] = frozenset()
+    """Devices that jobs run on."""
+    unproven: tuple[Client, ...] = ()
+    """Attempts that should be clients of a daemon by now, and have not been seen to be."""
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    why_not: Mapping[str, str] = {}
+    """By UUID: why the device is not shared through its daemon now; empty: it is."""
+    exclusive: frozenset[str] = frozenset()
+    """Devices in EXCLUSIVE_PROCESS mode because of their daemon."""
+    faults: tuple[tuple[tuple[str, ...], str], ...] = ()
+    """Devices, and what happened there to the clients of their daemon."""
+    said: tuple[str, ...] = ()
+    attachments: Mapping[Key, Attachment] = {}
+
+
+class MpsWatch:
+    """Looks after the daemons of `specs`, one round at a time."""
+
+    def __init__(self, specs: tuple[Spec, ...], modes: Modes | None = None) -> None:
+        self._specs = specs
+        self._program = specs[0].program if specs else CONTROL
+        self._modes = modes
+        self._daemons: dict[Spec, Daemon] = {}
+        self._running: Running | None = None
+        self._around_until_s = 0.0
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    # --- For the loop ------------------------------------------------------------------------------
+
+    async def round(self, facts: Facts) -> Seen:
+        """`look`, in the thread."""
+        return await self._in_thread(lambda: self.look(facts))
+
+    async def leave(self, *, quit_daemons: bool) -> str:
+        """Give up the daemons, and end them if no job is left here; what could not be ended."""
+        said = await self._in_thread(self.quit if quit_daemons else self.release)
+        self._work.put(None)
+        return said
+
+    async def _in_thread(self, work: Callable[[], Answer]) -> Answer:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Answer] = loop.create_future()
+
+        def give(result: Answer | None, error: Exception | None) -> None:
+            if answer.done():  # Nobody waits any more.
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(cast(Answer, result))
+
+        def do() -> None:
+            result, failed = None, None
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the loop has to know, and to stop.
+                failed = error
+            with suppress(RuntimeError):  # The loop has been closed meanwhile.
+                loop.call_soon_threadsafe(give, result, failed)
+
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="mps", daemon=True)
+            self._thread.start()
+        self._work.put(do)
+        return await answer
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+    # --- In the thread -----------------------------------------------------------------------------
+
+    def look(self, facts: Facts) -> Seen:
+        """See to every daemon once. Blocks."""
+        running = self._around()
+        why_not: dict[str, str] = {}
+        said: list[str] = []
+        exclusive: set[str] = set()
+        faults: list[tuple[tuple[str, ...], str]] = []
+        for spec in self._specs:
+            standing = self._standing(spec, facts, running)
+            why_not |= dict.fromkeys(spec.devices, standing.why_not)
+            exclusive |= set(spec.devices) if standing.exclusive else set()
+            said += standing.said
+            faults += [(spec.devices, fault) for fault in standing.faults]
+            if standing.said or not standing.shares:
+                self._running = None  # Something was done, or is to be done: look again.
+        return Seen(
+            why_not=why_not,
+            exclusive=frozenset(exclusive),
+            faults=tuple(faults),
+            said=tuple(said),
+            attachments={each.key: attachment(each, self._program) for each in facts.unproven},
+        )
+
+    def _around(self) -> Running:
+        """Seldom from the whole process table: mostly only whether what was found there still lives."""
+        known = self._running
+        if (
+            known is not None
+            and time.monotonic() < self._around_until_s
+            and all(is_alive(found.identity) for found in (*known.daemons, *known.servers))
+        ):
+            return known
+        self._around_until_s = time.monotonic() + AROUND_EVERY_S
+        self._running = look_around()
+        return self._running
+
+    def quit(self) -> str:
+        """End our daemons; what could not be ended."""
+        said = [daemon.stop(QUIT_S) for daemon in self._daemons.values()]
+        self.release()
+        return "; ".join(each for each in said if each)
+
+    def release(self) -> str:
+        """Give them up; they go on."""
+        for daemon in self._daemons.values():
+            daemon.release()
+        self._daemons.clear()
+        return ""
+
+    def _standing(self, spec: Spec, facts: Facts, running: Running) -> Standing:
+        if not facts.held.issuperset(spec.devices):
+            return Standing(shares=False, why_not="another agent holds a device of its MPS daemon")
+        daemon = self._daemons.get(spec)
+        if daemon is None:
+            try:
+                daemon = self._daemons[spec] = Daemon(spec, modes=self._modes)
+            except Owned as error:
+                return Standing(shares=False, why_not=str(error))
+        return daemon.look(running, in_use=not facts.in_use.isdisjoint(spec.devices))

@@ -1,0 +1,124 @@
+"""Whose a process on a GPU is: a job's of ours, our MPS server's, or somebody else's.
+
+Rule: the same proof as in `leftovers.py`. The environment names the attempt and its own socket, and the
+socket must be the one that this agent's folder has for it; else the session must be one that a supervisor of
+ours led. Reading another process's environment can block on it, so only the watcher child asks here.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from cotenant.agent.attempts import FOLDER_NAME
+from cotenant.agent.files import BadRecord, read_record
+from cotenant.agent.folder import SUPERVISOR, attempt_folder, job_socket
+from cotenant.agent.gpus.looks import Owner
+from cotenant.agent.identity import boot_id, stat_of
+from cotenant.agent.records import Identity
+from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
+
+COMMAND_CHARS: Final = 80
+_MPS_SERVER: Final = "nvidia-cuda-mps-server"
+_MPS_PIPE: Final = "CUDA_MPS_PIPE_DIRECTORY"
+
+
+class Owners:
+    """Remembers what it found out: a process does not change hands, and asking is not free."""
+
+    def __init__(self, attempts: Path, mps_runtime: str = "") -> None:
+        """`mps_runtime`: below it live our MPS daemons; empty = we have none."""
+        self._attempts = attempts
+        self._mps_runtime = mps_runtime
+        self._known: dict[tuple[int, int], Owner] = {}
+
+    def owner(self, pid: int) -> Owner:
+        stat = stat_of(pid)
+        if stat is None:
+            return Owner(kind="hidden")
+        identity = (pid, stat.start_ticks)
+        if identity not in self._known:
+            self._known[identity] = self._find_out(pid, stat.session, stat.start_ticks)
+        return self._known[identity]
+
+    def forget_others(self, pids: set[int]) -> None:
+        """Keep only what is known of these."""
+        self._known = {key: owner for key, owner in self._known.items() if key[0] in pids}
+
+    def _find_out(self, pid: int, session: int, start_ticks: int) -> Owner:
+        folder = Path(f"/proc/{pid}")
+        user, command = _user(folder), _command(folder)
+        environment = _environment(folder)
+        job_id, attempt = environment.get(ENV_JOB, ""), environment.get(ENV_ATTEMPT, "")
+        if job_id and attempt.isdecimal():
+            own = job_socket(attempt_folder(self._attempts, job_id, int(attempt)))
+            if environment.get(ENV_SOCKET) == str(own):
+                return Owner(kind="attempt", user=user, command=command, job_id=job_id, attempt=int(attempt))
+        led = self._led(session, start_ticks)
+        if led is not None:
+            return Owner(kind="attempt", user=user, command=command, job_id=led[0], attempt=led[1])
+        if _MPS_SERVER in command and self._is_our_mps(environment):
+            return Owner(kind="mps", user=user, command=command)
+        return Owner(kind="foreign", user=user, command=command)
+
+    def _is_our_mps(self, environment: dict[str, str]) -> bool:
+        pipe = environment.get(_MPS_PIPE, "")
+        return bool(self._mps_runtime) and pipe.startswith(f"{self._mps_runtime.rstrip('/')}/")
+
+    def _led(self, session: int, start_ticks: int) -> tuple[str, int] | None:
+        """The attempt whose supervisor led the session."""
+        try:
+            names = os.listdir(self._attempts)
+        except OSError:
+            return None
+        for name in names:
+            match = FOLDER_NAME.fullmatch(name)
+            if match is None:
+                continue
+            try:
+                leader = read_record(self._attempts / name / SUPERVISOR, Identity)
+            except (BadRecord, OSError):
+                continue
+            if leader is None or leader.pid != session or leader.boot_id != boot_id():
+                continue
+            if start_ticks >= leader.start_ticks:
+                return match["job"], int(match["attempt"])
+        return None
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Empty where we may not look."""
+    try:
+        data = (folder / "environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (entry.partition("=") for entry in data.decode(errors="replace").split("\0"))
+    return {name: value for name, equals, value in pairs if equals}
+
+
+def _command(folder: Path) -> str:
+    try:
+        words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        text = " ".join(word for word in words if word) or (folder / "comm").read_text().strip()
+    except OSError:
+        return ""
+    text = " ".join("".join(char if char.isprintable() else "?" for char in text).split())
+    return text if len(text) <= COMMAND_CHARS else f"{text[: COMMAND_CHARS - 3]}..."
+
+
+def _user(folder: Path) -> str:
+    try:
+        return _name_of(os.stat(folder).st_uid)
+    except OSError:
+        return ""
+
+
+@lru_cache(maxsize=256)
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
