@@ -133,6 +133,12 @@ class TroubleNoticed(OfAttempt, frozen=True, kw_only=True):
     what: str
 
 
+class ClientsCounted(OfAttempt, frozen=True, kw_only=True):
+    """With how many processes each of its workers is a client of an MPS daemon, if it is more than one."""
+
+    processes: int
+
+
 class GangSaid(OfAttempt, frozen=True, kw_only=True):
     to_host: HostId
     payload: bytes
@@ -192,7 +198,7 @@ class DeviceFreed(AgentEvent, frozen=True, kw_only=True):
 AnyAgentEvent = (
     Booted | Ticked | Heard | StartFailed | Connected | Disconnected | StatusCame | EndCame | SupervisorGone
     | GangSaid | DevicesChanged | IndicatorsRead | GpuFault | MemoryFree | MemoryHeld | DeviceFreed
-    | TroubleNoticed
+    | TroubleNoticed | ClientsCounted
 )  # fmt: skip
 
 

@@ -68,13 +68,16 @@ def order_for(
     config: AgentConfig,
     checkpoint_folder: str,
     lease_s: float | None,
+    *,
+    cuda_processes: int = 1,
 ) -> Order:
-    """The order; `objection` has said nothing."""
+    """The order; `objection` has said nothing. `cuda_processes`: with how many processes an earlier attempt's
+    workers were seen to use their GPUs."""
     part = own_part(command, config.report.host_id)
     assert part is not None, f"{command.job_id}: no part for {config.report.host_id}"
     by_id = {device.device_id: device for device in config.report.devices}
     devices = tuple(by_id[device_id] for device_id in part.devices)
-    clients = clients_of(command, config, devices)
+    clients = clients_of(command, config, devices, cuda_processes)
     return Order(
         job_id=command.job_id,
         attempt=command.attempt,

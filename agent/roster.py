@@ -48,7 +48,7 @@ from cotenant.agent.records import Result, Status
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.commands import SaveAttempt, StartAttempt, StopAttempt
 from cotenant.controller.domain.events import AttemptEnded, Outcome
-from cotenant.controller.domain.ids import CommandId, DeviceId, HostId
+from cotenant.controller.domain.ids import CommandId, DeviceId, HostId, JobId
 from cotenant.controller.domain.reasons import render
 from cotenant.controller.wire.agents import AttemptProgress
 
@@ -173,7 +173,9 @@ class Roster:
         self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, devices=part.devices)))
         self._live[attempt.key] = Live()
         self._tell_company()  # Before the newcomer's first breath: what is measured from now on is shared.
-        order = order_for(command, secrets, self.config, folder, self._lease.left_s(now_s))
+        seen = self._processes_seen(command.job_id)
+        left_s = self._lease.left_s(now_s)
+        order = order_for(command, secrets, self.config, folder, left_s, cuda_processes=seen)
         self._out.add(StartSupervisor(order=order))
 
     def _too_old(self, command: StartAttempt) -> str:
@@ -234,6 +236,17 @@ class Roster:
             for event, attempt in reporting.troubles(self._memory.attempts[key], (what,), self.host_id):
                 self._out.report(event, attempt)
                 self._out.say(f"{_name(key)}: {what}", bad=True)
+
+    def clients_counted(self, key: Key, processes: int) -> None:
+        """Its next attempt's memory limit, which holds for each process, is divided among so many."""
+        if key in self._live:
+            attempt = self._memory.attempts[key]
+            self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, cuda_processes=processes)))
+            self._out.say(f"{_name(key)}: {processes} processes of a worker use its GPU")
+
+    def _processes_seen(self, job_id: JobId) -> int:
+        attempts = self._memory.attempts.values()
+        return max((each.cuda_processes for each in attempts if each.job_id == job_id), default=1)
 
     def ended(self, result: Result, now_s: float) -> None:
         key = (result.job_id, result.attempt)

@@ -22,6 +22,7 @@ from cotenant.agent.edge import (
     AnyAgentEvent,
     AnyEffect,
     Booted,
+    ClientsCounted,
     Connected,
     DeviceFreed,
     DevicesChanged,
@@ -136,6 +137,8 @@ class AgentState:
                 self._roster.supervisor_gone(event)
             case TroubleNoticed(what=what):
                 self._roster.trouble((event.job_id, event.attempt), what)
+            case ClientsCounted(processes=processes):
+                self._roster.clients_counted((event.job_id, event.attempt), processes)
             case StartFailed():
                 self._roster.start_failed(event)
             case Connected():

@@ -42,7 +42,9 @@ class Clients(msgspec.Struct, frozen=True, kw_only=True):
     """Why an attempt on devices with a daemon is not its client; empty if it is one, or if there is none."""
 
 
-def clients_of(command: StartAttempt, config: AgentConfig, devices: tuple[Device, ...]) -> Clients:
+def clients_of(
+    command: StartAttempt, config: AgentConfig, devices: tuple[Device, ...], processes_seen: int = 1
+) -> Clients:
     """How the attempt's processes on these devices of this host use MPS."""
     shared = [device for device in devices if device.sharing == "mps"]
     if not shared or not config.mps_runtime:
@@ -59,7 +61,7 @@ def clients_of(command: StartAttempt, config: AgentConfig, devices: tuple[Device
     except ValueError as error:
         return Clients(why_not=str(error))
     mps = tuple(
-        _client(command, config, pipe, "" if config.mps_per_host else device.local)
+        _client(command, config, processes_seen, pipe, "" if config.mps_per_host else device.local)
         for pipe, device in zip(pipes, devices, strict=False)
     )
     return Clients(mps=mps, one_device_each=len(mps) > 1)
@@ -84,22 +86,26 @@ def _obstacle(command: StartAttempt, config: AgentConfig, devices: tuple[Device,
     return ""
 
 
-def _client(command: StartAttempt, config: AgentConfig, pipe: str, uuid: str) -> MpsClient:
+def _client(
+    command: StartAttempt, config: AgentConfig, processes_seen: int, pipe: str, uuid: str
+) -> MpsClient:
     percentage = config.mps_percentage
     return MpsClient(
         pipe_directory=pipe,
         device_uuid=uuid,
-        memory_limit_mib=_limit_mib(command),
+        memory_limit_mib=_limit_mib(command, processes_seen),
         active_thread_percentage=percentage if percentage < 100 else None,
         priority=PRIORITY_BELOW_NORMAL if command.job_class == "spot" else PRIORITY_NORMAL,
     )
 
 
-def _limit_mib(command: StartAttempt) -> int | None:
-    """Of one client: what was planned for a worker, divided by the processes with which it opens the GPU."""
+def _limit_mib(command: StartAttempt, processes_seen: int) -> int | None:
+    """Of one client: what was planned for a worker, divided by the processes with which it opens the GPU, as
+    the user said or as was seen before."""
     if command.memory_cap_mib is None:
         return None
-    return max(1, command.memory_cap_mib // cuda_processes(command.launch.env))
+    processes = max(cuda_processes(command.launch.env), min(processes_seen, CUDA_PROCESSES_MAX))
+    return max(1, command.memory_cap_mib // processes)
 
 
 def cuda_processes(env: dict[str, str]) -> int:

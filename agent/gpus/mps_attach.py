@@ -7,6 +7,8 @@ after the first step: before, there may be no CUDA context.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import PurePosixPath
@@ -37,6 +39,16 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     socket: str
     """What its processes have in COTENANT_SOCKET: unique on the machine, unlike the job's number."""
     pipe_directories: tuple[str, ...]
+    workers: int = 1
+    """How many of its workers each of these daemons serves."""
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What the daemons said of an attempt."""
+
+    attachment: Attachment
+    processes: int = 0
+    """With how many processes a worker is a client (the most that a daemon says); 0: not attached."""
 
 
 def client_of(order: Order, socket: str) -> Client | None:
@@ -44,18 +56,24 @@ def client_of(order: Order, socket: str) -> Client | None:
     directories = tuple(dict.fromkeys(each.pipe_directory for each in order.mps))
     if not directories:
         return None
-    return Client(key=(order.job_id, order.attempt), socket=socket, pipe_directories=directories)
+    workers = sum(len(member.devices) for member in order.gang if member.host_id == order.host_id)
+    return Client(
+        key=(order.job_id, order.attempt),
+        socket=socket,
+        pipe_directories=directories,
+        workers=max(1, workers // len(directories)),
+    )
 
 
-def attachment(client: Client, program: str = CONTROL) -> Attachment:
+def look_for(client: Client, program: str = CONTROL) -> Found:
     """Asks each daemon; blocks for a few questions' time."""
     try:
-        listed = [_sockets(directory, program) for directory in client.pipe_directories]
+        listed = [_sockets(directory, program)[client.socket] for directory in client.pipe_directories]
     except (ChannelError, Incomplete, Rejected):
-        return Attachment.UNKNOWN
-    if all(client.socket in sockets for sockets in listed):
-        return Attachment.ATTACHED
-    return Attachment.ELSEWHERE
+        return Found(attachment=Attachment.UNKNOWN)
+    if not all(listed):
+        return Found(attachment=Attachment.ELSEWHERE)
+    return Found(attachment=Attachment.ATTACHED, processes=math.ceil(max(listed) / client.workers))
 
 
 def verdict(looks: int, seen: Attachment) -> str | None:
@@ -72,12 +90,12 @@ def verdict(looks: int, seen: Attachment) -> str | None:
     return "MPS: whether it attached to the MPS daemon of its device could not be found out"
 
 
-def _sockets(pipe_directory: str, program: str) -> set[str]:
-    """The COTENANT_SOCKET of each client of a daemon."""
+def _sockets(pipe_directory: str, program: str) -> Counter[str]:
+    """How many clients of a daemon have which COTENANT_SOCKET."""
     channel = Channel(pipe_directory=PurePosixPath(pipe_directory), program=program)
-    found: set[str] = set()
+    found: Counter[str] = Counter()
     for server in commands.server_list(channel):
         for pid in commands.clients(channel, server):
             environment: Mapping[str, str] = process.environment_of(pid) or {}
-            found.add(environment.get(ENV_SOCKET, ""))
+            found[environment.get(ENV_SOCKET, "")] += 1
     return found

@@ -17,11 +17,11 @@ import msgspec
 
 from cotenant.agent.attempts import FOLDER_NAME
 from cotenant.agent.devices import Gpu
-from cotenant.agent.edge import AnyAgentEvent, DevicesChanged, GpuFault, TroubleNoticed
+from cotenant.agent.edge import AnyAgentEvent, ClientsCounted, DevicesChanged, GpuFault, TroubleNoticed
 from cotenant.agent.files import BadRecord, read_record
 from cotenant.agent.folder import ORDER, RESULT, job_socket
 from cotenant.agent.gpus import mps_setup
-from cotenant.agent.gpus.mps_attach import Attachment, Client, client_of, verdict
+from cotenant.agent.gpus.mps_attach import Client, Found, client_of, verdict
 from cotenant.agent.gpus.mps_modes import NvmlModes
 from cotenant.agent.gpus.mps_setup import Setup, shared
 from cotenant.agent.gpus.mps_watch import Facts, MpsWatch, Seen
@@ -172,8 +172,8 @@ class MpsEdge:
         for uuids, why in seen.faults:
             self._post(GpuFault(uuids=uuids, why=why))
         self._tell_devices(seen)
-        for key, attachment in seen.attachments.items():
-            self._tell_attachment(key, attachment)
+        for key, found in seen.attachments.items():
+            self._tell_attachment(key, found)
 
     # --- What runs ---------------------------------------------------------------------------------
 
@@ -230,14 +230,16 @@ class MpsEdge:
                 self._log(f"{new.device_id}: {sharing_in_words(new)}")
         self._post(DevicesChanged(devices=after))
 
-    def _tell_attachment(self, key: Key, attachment: Attachment) -> None:
+    def _tell_attachment(self, key: Key, found: Found) -> None:
         self._looks[key] = self._looks.get(key, 0) + 1
-        said = verdict(self._looks[key], attachment)
+        said = verdict(self._looks[key], found.attachment)
         if said is None:
             return
         self._proven.add(key)
         if said:
             self._post(TroubleNoticed(job_id=key[0], attempt=key[1], what=said))
+        if found.processes > 1:
+            self._post(ClientsCounted(job_id=key[0], attempt=key[1], processes=found.processes))
 
 
 def _named(devices: Sequence[Device], wanted: set[DeviceId]) -> frozenset[str]:

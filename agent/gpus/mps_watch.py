@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from cotenant.agent.gpus.mps_attach import Attachment, Client, attachment
+from cotenant.agent.gpus.mps_attach import Client, Found, look_for
 from cotenant.agent.memory import Key
 from cotenant.mps.daemon import Daemon, Standing
 from cotenant.mps.exclusive import Modes
@@ -50,7 +50,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[tuple[tuple[str, ...], str], ...] = ()
     """Devices, and what happened there to the clients of their daemon."""
     said: tuple[str, ...] = ()
-    attachments: Mapping[Key, Attachment] = {}
+    attachments: Mapping[Key, Found] = {}
 
 
 class MpsWatch:
@@ -131,7 +131,7 @@ class MpsWatch:
             exclusive=frozenset(exclusive),
             faults=tuple(faults),
             said=tuple(said),
-            attachments={each.key: attachment(each, self._program) for each in facts.unproven},
+            attachments={each.key: look_for(each, self._program) for each in facts.unproven},
         )
 
     def _around(self) -> Running:

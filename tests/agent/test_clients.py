@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.agent.attempt.environment import Account, environment_of
-from cotenant.agent.edge import AgentConfig
+from cotenant.agent.edge import AgentConfig, ClientsCounted, EndCame, MemoryFree, StartSupervisor
 from cotenant.agent.files import read_record, write_record
 from cotenant.agent.gpus.clients import CUDA_PROCESSES, cuda_processes
 from cotenant.agent.orders import objection, order_for
@@ -21,6 +21,7 @@ from cotenant.controller.domain.commands import GangMember, StartAttempt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import Launch
 from cotenant.mps.paths import pipe_directory
+from tests.agent.test_state import only, result, welcomed
 
 HOST = HostId("h")
 UUIDS = tuple(f"GPU-{no:08x}-0000-0000-0000-000000000000" for no in range(4))
@@ -182,6 +183,20 @@ def test_the_planned_part_is_each_clients_limit_by_uuid() -> None:
 def test_a_worker_that_opens_the_gpu_in_several_processes_has_its_part_divided_among_them() -> None:
     order = order_of(start(memory_cap_mib=30_000, env={CUDA_PROCESSES: "4"}))
     assert mps_of(order)["limit"] == f"{UUIDS[0]}=7500M"
+
+
+def test_what_an_earlier_attempt_was_seen_to_open_counts_as_well() -> None:
+    report = HostReport(host_id=HOST, devices=(gpu(0),))
+    agent = welcomed(report=report, mps_runtime="/run/c", uid=1000)
+    limits = []
+    for no in (1, 2):
+        number: dict[str, Any] = {"command_id": CommandId(no), "attempt": AttemptNo(no)}
+        effects = agent.obey(start(devices=1, memory_cap_mib=30_000, **number))
+        limits += [mps_of(each.order)["limit"] for each in only(StartSupervisor, effects)]
+        of_it: dict[str, Any] = {"job_id": JobId("7"), "attempt": AttemptNo(no)}
+        gone = msgspec.structs.replace(result(), attempt=AttemptNo(no))
+        agent.say(ClientsCounted(**of_it, processes=3), EndCame(result=gone), MemoryFree(**of_it))
+    assert limits == [f"{UUIDS[0]}=30000M", f"{UUIDS[0]}=10000M"]
 
 
 @given(st.text(max_size=6))

@@ -17,11 +17,19 @@ import msgspec
 import pytest
 
 from cotenant.agent.devices import Gpu
-from cotenant.agent.edge import AgentConfig, AnyAgentEvent, DevicesChanged, GpuFault, Say, TroubleNoticed
+from cotenant.agent.edge import (
+    AgentConfig,
+    AnyAgentEvent,
+    ClientsCounted,
+    DevicesChanged,
+    GpuFault,
+    Say,
+    TroubleNoticed,
+)
 from cotenant.agent.files import write_record
 from cotenant.agent.folder import ORDER, attempt_folder, job_socket
 from cotenant.agent.gpus import mps_edge, mps_setup
-from cotenant.agent.gpus.mps_attach import LOOKS_MAX, Attachment, attachment, client_of, verdict
+from cotenant.agent.gpus.mps_attach import LOOKS_MAX, Attachment, Found, client_of, look_for, verdict
 from cotenant.agent.gpus.mps_edge import MpsEdge
 from cotenant.agent.gpus.mps_modes import NvmlModes
 from cotenant.agent.gpus.mps_setup import Setup, plan, shared
@@ -177,8 +185,10 @@ def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 @pytest.fixture
 def worker() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(("sleep", "1000"), env={ENV_SOCKET: "/a/b/cotenant.sock"}) as process:
-        yield process
-        process.kill()
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def order(workdir: Path, pipe: Path | None) -> Order:
@@ -193,10 +203,10 @@ def test_a_client_is_known_by_its_own_socket(place: Place, worker: subprocess.Po
     others = client_of(order(place.base, place.pipe), "/a/c/cotenant.sock")
     assert mine is not None
     assert others is not None
-    assert attachment(mine) is Attachment.ATTACHED
-    assert attachment(others) is Attachment.ELSEWHERE
+    assert look_for(mine) == Found(attachment=Attachment.ATTACHED, processes=1)
+    assert look_for(others) == Found(attachment=Attachment.ELSEWHERE)
     nowhere = msgspec.structs.replace(mine, pipe_directories=(str(place.pipe), "/nowhere/x"))
-    assert attachment(nowhere) is Attachment.UNKNOWN
+    assert look_for(nowhere) == Found(attachment=Attachment.UNKNOWN)
     assert client_of(order(place.base, None), "/a/b/cotenant.sock") is None
 
 
@@ -387,11 +397,27 @@ def test_a_job_that_did_not_attach_is_said_to_time_slice_once(scene: Scene) -> N
 def test_a_job_that_attached_is_not_talked_about(scene: Scene) -> None:
     socket = scene.run_job()
     with subprocess.Popen(("sleep", "1000"), env={ENV_SOCKET: str(socket)}) as client:
-        scene.place.tell(gpu=True, clients=[client.pid])
-        asyncio.run(scene.edge.look())
-        client.kill()
+        try:
+            scene.place.tell(gpu=True, clients=[client.pid])
+            asyncio.run(scene.edge.look())
+        finally:
+            client.kill()
     assert scene.events == []
     assert scene.edge.facts().unproven == ()
+
+
+def test_a_worker_that_opens_the_gpu_in_several_processes_is_counted(scene: Scene) -> None:
+    env, sleep = {ENV_SOCKET: str(scene.run_job())}, ("sleep", "1000")
+    with subprocess.Popen(sleep, env=env) as one, subprocess.Popen(sleep, env=env) as two:
+        try:
+            scene.place.tell(gpu=True, clients=[one.pid, two.pid])
+            asyncio.run(scene.edge.look())
+        finally:
+            one.kill()
+            two.kill()
+    (counted,) = scene.events
+    assert isinstance(counted, ClientsCounted)
+    assert counted.processes == 2
 
 
 def test_facts_name_what_runs_and_what_is_not_ours(place: Place) -> None:

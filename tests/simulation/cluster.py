@@ -40,7 +40,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     faults: int = 18
     faults_s: float = 300.0
     """Faults happen in this time; then everything works again."""
-    patience_s: float = 2000.0
+    patience_s: float = 4000.0
     """How long after that the cluster may take to get everything done."""
     kind: Literal["mixed", "gentle", "storm"] = "mixed"
     """gentle: only faults that running jobs must not notice; storm: many, and messages from long ago."""
@@ -496,6 +496,8 @@ class Cluster:
         hosts = self.headquarters.engine.hosts
         found += [f"host {name} has not joined" for name in self.machines if name not in hosts]
         found += [f"host {host.host_id} is {host.state}" for host in hosts.values() if host.state != "ok"]
+        devices = self.headquarters.engine.view().devices.values()
+        found += [f"{each.device_id} is not offered: {each.note}" for each in devices if not each.healthy]
         if len(self.answered) < self.plan.jobs:
             found.append("not all jobs are submitted")
         for machine in self.machines.values():

@@ -31,8 +31,10 @@ from cotenant.agent.edge import (
     AgentConfig,
     AnyAgentEvent,
     AnyEffect,
+    AwaitMemory,
     Booted,
     Connected,
+    DeviceFreed,
     DevicesChanged,
     Disconnected,
     EndCame,
@@ -42,6 +44,8 @@ from cotenant.agent.edge import (
     Halt,
     Heard,
     Keep,
+    MemoryFree,
+    MemoryHeld,
     Reconnect,
     RemoveAttempt,
     Say,
@@ -66,6 +70,9 @@ from tests.simulation.network import Network
 from tests.simulation.training import Key, Rank
 
 HEARTBEAT_S = 2.0
+HELD = 0.1
+"""How often the memory of a GPU does not come back at once after a job."""
+HELD_S = 10.0
 RESTART_S = 3.0
 """How long systemd waits before it starts an agent that gave up."""
 
@@ -168,6 +175,10 @@ class Supervisor:
             rank.exited = None
             self.machine.world.training(self.order).kill(rank, 9)
         self.machine.supervisor_ended(self)
+
+
+def _held(key: Key, uuids: list[str]) -> MemoryHeld:
+    return MemoryHeld(job_id=key[0], attempt=key[1], holders=dict.fromkeys(uuids, "9000 MiB held by nobody"))
 
 
 def through_disk(result: Result) -> Result:
@@ -324,12 +335,30 @@ class Machine:
                 self._halt(why)
             case RemoveAttempt(job_id=job_id, attempt=attempt):
                 self.folders.pop((job_id, attempt), None)
+            case AwaitMemory():
+                self._release(effect)
             case Trust():
                 self.post(DevicesChanged(devices=self.report.devices))
             case Say(text=text):
                 self.clock.say(f"{self.name}: agent: {text}")
             case _:
                 raise AssertionError(effect)
+
+    def _release(self, asked: AwaitMemory) -> None:
+        """Mostly the memory of GPUs is back in a moment; now and then somebody holds it for a while."""
+        key, uuids = (asked.job_id, asked.attempt), [device.local for device in asked.devices]
+        if self.clock.chance.random() < HELD:
+            self.clock.after(HELD_S, self._in_life, self.lives, _held(key, uuids))
+            for uuid in uuids:
+                self.clock.after(2 * HELD_S, self._in_life, self.lives, DeviceFreed(uuid=uuid))
+        else:
+            free = MemoryFree(job_id=asked.job_id, attempt=asked.attempt)
+            self.clock.soon(1.0, self._in_life, self.lives, free)
+
+    def _in_life(self, life: int, event: AnyAgentEvent) -> None:
+        """What this life of the agent has asked for; the next one asks again."""
+        if life == self.lives:
+            self.post(event)
 
     def _halt(self, why: str) -> None:
         self.clock.say(f"{self.name}: agent halts: {why}")
