@@ -15,6 +15,7 @@ well.
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import time
@@ -23,12 +24,14 @@ from typing import Final
 
 from cotenant.agent.files import BadRecord, read_record
 from cotenant.agent.folder import ORDER, RESULT, SUPERVISOR
-from cotenant.agent.identity import is_alive
+from cotenant.agent.identity import open_pidfd
 from cotenant.agent.leftovers import end_leftovers
 from cotenant.agent.records import Identity, Order, Result
 
 ROUNDS: Final = 6
 """Of ten seconds each: then it is for the agent, which tries for ever."""
+DYING_S: Final = 10.0
+"""From the end of its files to that of the supervisor."""
 EXIT_USAGE: Final = 2
 
 
@@ -67,12 +70,23 @@ def inherit(folder: Path) -> None:
     if order is None or read_record(folder / RESULT, Result) is not None:
         return
     supervisor = read_record(folder / SUPERVISOR, Identity)
+    if supervisor is not None and not _has_died(supervisor):  # Its pipe alone is gone.
+        return
     for _ in range(ROUNDS):
-        if supervisor is not None and is_alive(supervisor):  # Its pipe alone is gone.
-            return
         if not end_leftovers(folder, order, supervisor):
             return
         time.sleep(1.0)
+
+
+def _has_died(supervisor: Identity) -> bool:
+    """A process that is killed closes its files first, and is alive for a moment longer."""
+    descriptor = open_pidfd(supervisor)
+    if descriptor is None:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], DYING_S)[0])
+    finally:
+        os.close(descriptor)
 
 
 def main(arguments: list[str]) -> int:

@@ -82,6 +82,8 @@ def test_foreign_processes_are_scheduled_around_and_a_lost_gpu_takes_nothing_wit
     assert "the GPU failed: Xid 79 (fallen off the bus)" in person("show", "2").out
     assert person.job("1")["state"] == "running", "the other GPU has nothing to do with it"
 
+    gpus.unsay("process 1")
+    gpus.say("gpu 1 used 600")  # Else the ends of jobs would wait for it.
     person.write("go", "")
     for job in "12":
         person.until_state(job, "done")
