@@ -96,7 +96,8 @@ def test_a_job_is_profiled_while_it_trains_and_the_next_of_its_kind_is_not(
     assert document["schema"] == "profile/1"
     [one] = document["configurations"]
     assert (one["gpus"], one["hosts"], one["state"]) == (1, 1, "done")
-    assert {1, 2} <= {point["accumulation_steps"] for point in one["points"]}
+    measured = {point["accumulation_steps"] for point in one["points"]}
+    assert 1 in measured and len(measured) > 1, "which others there was time for, the machine decides"
     assert document["device_time_s"]["measured"] > T_PROF_S
 
 
