@@ -46,6 +46,8 @@ from cotenant.controller.sim.physics import pair_data
 
 DOCS: Final = Path(__file__).parent.parent / "docs" / "results"
 PLOTS: Final = "castor"
+PREDICTOR: Final = "castor-predictor"
+"""The plots that `bench/results_predictor.py` made."""
 HOUR_S: Final = 3600.0
 DRAWN: Final = ("fifo", "sjf", "tiresias", "lucid:part=false", "sjf-ffs:part=false", CASTOR, "castor-cost")
 """In the plots: more lines could not be told apart."""
@@ -59,6 +61,7 @@ def write(book: Runs, folder: Path = DOCS) -> Path:
         samples(book),
         *(compared(book, where) for where in grounds(book)),
         learned(book),
+        predicted(),
         by_size(book),
         loads(book, folder / PLOTS),
         distributions(book, folder / PLOTS),
@@ -211,6 +214,12 @@ def learned(book: Runs) -> str:
     return "\n".join(
         ["## Pairs learned instead of known", "", said(texts.LEARNED, default=DEFAULT_XI), "", *lines]
     )
+
+
+def predicted() -> str:
+    pictures = [f"![{name}]({PREDICTOR}/{name}.svg)" for name in ("calibration", "importances")]
+    title = "## Slowdowns predicted, against measured"
+    return "\n\n".join((title, said(texts.PREDICTED), *pictures))
 
 
 def by_size(book: Runs) -> str:

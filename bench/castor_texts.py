@@ -15,8 +15,7 @@ LIVE: Final = """26 real jobs that share CPU slots, under fifo, sjf-ffs and cast
     simulator's prediction: [live-castor.md](live-castor.md). Nothing on this page was measured on devices but
     the table of pairs, and that by its authors on V100s."""
 
-BESIDE: Final = """Predicted against measured slowdowns are in [castor-predictor.md](castor-predictor.md), the
-    throughput model in [throughput.md](throughput.md), what a decision costs in
+BESIDE: Final = """The throughput model is in [throughput.md](throughput.md), what a decision costs in
     [bench-castor.md](bench-castor.md)."""
 
 SAMPLES: Final = """The paper samples 240 jobs "from the busiest period" of a trace and does not say what that
@@ -46,6 +45,11 @@ COLUMNS: Final = (
 LEARNED: Final = """What if nobody knows the pairs? Then every pair is taken to be slowed {default:g} times
     both ways until it has shared, and what was seen corrects it (`--xi learned`). JCT with pairs learned /
     with pairs known; above 1: not knowing costs."""
+
+PREDICTED: Final = """How well slowdowns are predicted of pairs that nobody has measured: the interference
+    model, trained and judged on another public table, each pair left out in turn, and what it leans on. Its
+    numbers, other tables and what an error means for decisions are in
+    [castor-predictor.md](castor-predictor.md)."""
 
 BY_SIZE: Final = """Waiting by GPUs of the job, mean and median over its class in hours (mean over VCs and
     seeds), {small} jobs, pairs known. The paper's large jobs are those of more than 8 GPUs; its columns for
