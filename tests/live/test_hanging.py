@@ -39,6 +39,8 @@ while state.step < 24:
     state.step_done()
     if state.step == 8:
         state.save()
+dist.barrier()  # Else the first to leave may cut the other off in its last collective.
+dist.destroy_process_group()
 """
 EVALUATES = """
 import time
