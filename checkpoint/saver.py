@@ -96,6 +96,8 @@ class Saver:
         crashed = getattr(sys, "last_value", None) is not None
         if not crashed:
             self.join(EXIT_WAIT_S)
+            # A thread that is at work in torch when Python ends takes the process down with SIGABRT.
+            self._staging.wait_prepared(EXIT_WAIT_S)
 
     def _new_order(self, step: int) -> SaveOrder:
         place = self._place

@@ -93,9 +93,9 @@ class Staging:
         )
         self._preparing.start()
 
-    def wait_prepared(self) -> None:
+    def wait_prepared(self, timeout_s: float | None = None) -> None:
         if self._preparing is not None:
-            self._preparing.join()
+            self._preparing.join(timeout_s)
 
     def copy(self, tree: Any) -> tuple[Any, Callable[[], None]]:
         """A copy of `tree` in host memory, and a function that waits until it is complete (CUDA).

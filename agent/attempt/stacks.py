@@ -33,8 +33,8 @@ def catches(pid: int, number: int) -> bool:
 
 
 def dump(pids: Iterable[int]) -> list[int]:
-    """Ask each for its stacks; returns those that were asked."""
-    return [pid for pid in list(pids)[:PROCESSES_MAX] if _send_if_caught(pid, STACKS_SIGNAL)]
+    """Ask each for its stacks, once: two at a time in one process are not safe. Returns those asked."""
+    return [pid for pid in [*dict.fromkeys(pids)][:PROCESSES_MAX] if _send_if_caught(pid, STACKS_SIGNAL)]
 
 
 def abort_others(pids: Iterable[int]) -> list[int]:
