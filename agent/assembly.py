@@ -39,9 +39,9 @@ from cotenant.agent.spool import Spool, SpoolProblem
 from cotenant.controller import places
 from cotenant.controller.access.endpoint import BadEndpoint, socket_path
 from cotenant.controller.access.keys import KeyFile, KeyProblem, find_key
-from cotenant.controller.domain.cluster import HostReport
+from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.ids import HostId
-from cotenant.controller.domain.settings import Settings
+from cotenant.controller.domain.settings import AgentSettings, Settings
 from cotenant.controller.metrics.listening import MetricsProblem, opened
 from cotenant.profiler.sources import Wanted
 
@@ -97,17 +97,9 @@ def assemble(settings: Settings) -> Parts:
     if closed is not None:
         warnings.append(f"{closed} is closed to other users: {OPEN_ONE}")
     token = _token(state_dir / TOKEN)
-    inventory = _or_problem(
-        lambda: devices.find(
-            choice,
-            host_id,
-            usable_cores(),
-            memory_mib(),
-            slot_memory_mib=agent.slot_memory_mib,
-            oversubscribe=agent.oversubscribe,
-        ),
-        6,
-    )
+    metrics = _or_problem(lambda: opened(settings.metrics.agent_listen, "metrics.agent_listen"), 2)
+    warnings += [metrics.warning] if metrics is not None and metrics.warning else []
+    inventory = _inventory(agent, choice, host_id)
     warnings += [inventory.note] if inventory.note else []
     folder = _or_problem(lock_folder, 1)
     locks = DeviceLocks(folder, _owner(host_id, token))
@@ -127,25 +119,76 @@ def assemble(settings: Settings) -> Parts:
         1,
     )
     warnings += mps.said
-    report = HostReport(
+    report = _report(agent, host_id, mps.devices, _domain(root, host_id, warnings))
+    spool = Spool(state_dir / SPOOL)
+    notes = _or_problem(spool.load, 1)
+    if spool.damaged:
+        warnings.append(f"{spool.path} was damaged in {spool.damaged} places; what could be read is kept")
+    config = _config(
+        settings,
+        report,
+        mps,
+        checkpoint_root=str(root),
+        jobside_path=str(_job_side(state_dir / JOBSIDE, attempts)),
+        cgroup_root=_groups_for_jobs(groups, warnings),
+    )
+    return Parts(
+        config=config,
+        memory=Memory(notes),
+        spool=spool,
+        locks=locks,
+        attempts=attempts,
+        endpoint=endpoint,
+        key=key,
+        metrics=metrics,
+        warnings=warnings,
+        watch=watch,
+        mps=mps if mps.specs else None,
+    )
+
+
+def _inventory(agent: AgentSettings, choice: devices.Choice, host_id: HostId) -> devices.Inventory:
+    return _or_problem(
+        lambda: devices.find(
+            choice,
+            host_id,
+            usable_cores(),
+            memory_mib(),
+            slot_memory_mib=agent.slot_memory_mib,
+            oversubscribe=agent.oversubscribe,
+        ),
+        6,
+    )
+
+
+def _report(
+    agent: AgentSettings, host_id: HostId, offered_devices: tuple[Device, ...], checkpoint_domain: str
+) -> HostReport:
+    return HostReport(
         host_id=host_id,
-        devices=mps.devices,
+        devices=offered_devices,
         features=agent.features,
         cpus=len(usable_cores()),
         memory_mib=memory_mib(),
         address=agent.address or "127.0.0.1",
         port_first=agent.port_first,
         port_count=agent.port_count,
-        checkpoint_domain=_domain(root, host_id, warnings),
+        checkpoint_domain=checkpoint_domain,
         version=_version(),
     )
-    metrics = _or_problem(lambda: opened(settings.metrics.agent_listen, "metrics.agent_listen"), 2)
-    warnings += [metrics.warning] if metrics is not None and metrics.warning else []
-    spool = Spool(state_dir / SPOOL)
-    notes = _or_problem(spool.load, 1)
-    if spool.damaged:
-        warnings.append(f"{spool.path} was damaged in {spool.damaged} places; what could be read is kept")
-    config = AgentConfig(
+
+
+def _config(
+    settings: Settings,
+    report: HostReport,
+    mps: Mps,
+    *,
+    checkpoint_root: str,
+    jobside_path: str,
+    cgroup_root: str,
+) -> AgentConfig:
+    agent = settings.agent
+    return AgentConfig(
         report=report,
         session=uuid.uuid4().hex,
         uid=os.geteuid(),
@@ -153,9 +196,9 @@ def assemble(settings: Settings) -> Parts:
         heartbeat_s=agent.heartbeat_s,
         start_deadline_s=agent.start_deadline_s,
         log_bytes_max=agent.log_bytes_max,
-        checkpoint_root=str(root),
-        jobside_path=str(_job_side(state_dir / JOBSIDE, attempts)),
-        cgroup_root=_groups_for_jobs(groups, warnings),
+        checkpoint_root=checkpoint_root,
+        jobside_path=jobside_path,
+        cgroup_root=cgroup_root,
         network=agent.network,
         watchdog_floor_s=agent.watchdog_floor_s,
         watchdog_multiple=agent.watchdog_multiple,
@@ -171,19 +214,6 @@ def assemble(settings: Settings) -> Parts:
             exporter=settings.profiler.exporter,
         ),
         indicators_every_s=settings.metrics.every_s,
-    )
-    return Parts(
-        config=config,
-        memory=Memory(notes),
-        spool=spool,
-        locks=locks,
-        attempts=attempts,
-        endpoint=endpoint,
-        key=key,
-        metrics=metrics,
-        warnings=warnings,
-        watch=watch,
-        mps=mps if mps.specs else None,
     )
 
 
