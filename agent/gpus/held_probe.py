@@ -8,21 +8,16 @@ Devices are named by UUID, and what the driver does not say stays unsaid.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from cotenant.agent.gpus.held import Answer, DeviceUse, Holder
-from cotenant.agent.gpus.nvml_calls import MIB, in_words
+from cotenant.agent.gpus.nvml_calls import MIB, compute_processes, graphics_processes, in_words
 from cotenant.agent.identity import stat_of
-
-_LISTS: Final = (
-    "nvmlDeviceGetComputeRunningProcesses",
-    "nvmlDeviceGetMPSComputeRunningProcesses",
-    "nvmlDeviceGetGraphicsRunningProcesses",
-)
 
 
 def ask(pynvml: ModuleType, uuids: list[str]) -> Answer:
@@ -46,18 +41,11 @@ def _use(pynvml: ModuleType, uuid: str) -> DeviceUse:
 
 
 def _holders(pynvml: ModuleType, handle: Any) -> tuple[Holder, ...]:
-    """A process may be in several lists: the most that one of them says counts."""
+    """Each process once, though it may both compute and draw. What a driver does not list stays unsaid."""
     used: dict[int, int | None] = {}
-    for name in _LISTS:
-        try:
-            processes = getattr(pynvml, name)(handle)
-        except (pynvml.NVMLError, AttributeError):  # A driver or a binding without this list.
-            continue
-        for process in processes:
-            said = process.usedGpuMemory
-            here_mib = None if said is None else int(said) // MIB
-            before = used.get(process.pid, 0)
-            used[process.pid] = None if here_mib is None or before is None else max(before, here_mib)
+    for listed in (graphics_processes, compute_processes):
+        with suppress(pynvml.NVMLError):
+            used |= dict(listed(pynvml, handle))
     return tuple(_holder(pid, used_mib) for pid, used_mib in sorted(used.items()))
 
 

@@ -21,6 +21,7 @@ from cotenant.controller.domain.commands import GangMember, StartAttempt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import Launch
 from cotenant.mps.paths import pipe_directory
+from tests.agent import test_state
 from tests.agent.test_state import only, result, welcomed
 
 HOST = HostId("h")
@@ -62,25 +63,8 @@ def start(*argv: str, devices: int = 2, env: dict[str, str] | None = None, **fie
     member = GangMember(
         host_id=HOST, devices=tuple(DeviceId(f"h/gpu{no}") for no in range(devices)), first_rank=0
     )
-    plain = StartAttempt(
-        command_id=CommandId(1),
-        host_id=HOST,
-        job_id=JobId("7"),
-        attempt=AttemptNo(2),
-        launch=launch,
-        gang=(member,),
-        master_address="127.0.0.1",
-        master_port=29500,
-        sub_batch=None,
-        accumulation_steps=1,
-        memory_cap_mib=None,
-        host_memory_mib=0,
-        cpus=0,
-        resume_attempt=None,
-        resume_step=0,
-        checkpoint_every_s=0.0,
-    )
-    return msgspec.structs.replace(plain, **fields)
+    changes: dict[str, Any] = {"host_id": HOST, "launch": launch, "gang": (member,), **fields}
+    return msgspec.structs.replace(test_state.start(), **changes)
 
 
 def order_of(command: StartAttempt, settings: AgentConfig | None = None) -> Order:
@@ -257,7 +241,7 @@ def test_clients_of_several_daemons_do_not_use_cuda_ipc_unless_the_user_says_so(
 
 
 def test_what_torch_records_of_its_collectives_is_kept_per_attempt_beside_the_checkpoints() -> None:
-    env = env_of(order_of(start()))
+    env = env_of(order_of(start(attempt=AttemptNo(2))))
     assert env["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
     assert int(env["TORCH_FR_BUFFER_SIZE"]) > 0
     assert env["TORCH_FR_DUMP_TEMP_FILE"] == "/ckpt/j/7/nccl-trace-a2-rank-"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import os
+import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -27,13 +27,13 @@ from cotenant.agent.edge import (
 )
 from cotenant.agent.gpus.device_states import HELD_MIB_MIN
 from cotenant.agent.gpus.held import Answer, DeviceUse, Holder, Holds, judged, who_holds
-from cotenant.agent.gpus.held_probe import ask
-from cotenant.agent.gpus.release import Release
+from cotenant.agent.gpus.release import PROGRAM, Release
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.events import AttemptEnded
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, JobId
 from cotenant.controller.wire.agents import Hello, Welcome
+from tests.agent.mock_gpus import ONE, TWO, MockGpus
 from tests.agent.test_state import (
     HOST,
     KEY,
@@ -309,62 +309,37 @@ def test_a_program_that_cannot_be_started_does_not_free_a_device() -> None:
     assert isinstance(event, MemoryHeld) and "cannot start" in event.holders["GPU-a"]
 
 
-# --- The program itself, on a library that stands in for pynvml --------------------------------------
+# --- The program itself, on a library of our own ------------------------------------------------------
 
 
-class Library(ModuleType):
-    """One GPU with processes in several lists, and one that is lost."""
-
-    class NVMLError(Exception):
-        value = 15
-
-    def __init__(self, *, driver: bool = True, **lists: list[tuple[int, int | None]]) -> None:
-        super().__init__("pynvml")
-        self.driver, self.lists = driver, lists
-
-    def nvmlInit(self) -> None:
-        if not self.driver:
-            raise self.NVMLError
-
-    def nvmlShutdown(self) -> None:
-        """Nothing to end."""
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        if uuid == "GPU-lost":
-            raise self.NVMLError
-        return uuid
-
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
-        return SimpleNamespace(used=1000 * 1024 * 1024)
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:
-        return self._listed("compute")
-
-    def nvmlDeviceGetMPSComputeRunningProcesses(self, handle: str) -> list[Any]:
-        return self._listed("mps")
-
-    def _listed(self, name: str) -> list[Any]:
-        mib = 1024 * 1024
-        return [
-            SimpleNamespace(pid=pid, usedGpuMemory=None if used is None else used * mib)
-            for pid, used in self.lists.get(name, [])
-        ]
+def probed(*uuids: str) -> Answer:
+    done = subprocess.run([*PROGRAM, *uuids], capture_output=True, check=True)
+    return msgspec.json.decode(done.stdout, type=Answer)
 
 
-def test_each_process_is_listed_once_with_the_most_that_is_said_of_it() -> None:
-    import os
-
-    library = Library(compute=[(os.getpid(), 100), (2**22 + 7, 5)], mps=[(os.getpid(), 300)])
-    [gpu] = ask(library, ["GPU-a"]).devices
-    here, gone = gpu.holders
-    assert (gpu.used_mib, here.pid, here.used_mib) == (1000, os.getpid(), 300)
+def test_each_process_is_listed_once_and_one_that_is_gone_is_known(gpus: MockGpus) -> None:
+    me, gone = os.getpid(), 2**22 + 7
+    gpus.say("gpu 0 used 1000", f"process 0 {me} 300 M", f"process 0 {me} 5 G", f"process 0 {gone} 9 C")
+    [gpu] = probed(ONE).devices
+    here, nobody = gpu.holders
+    assert (gpu.used_mib, here.pid, here.used_mib) == (1000, me, 300)
     assert here.runs and here.name
-    assert (gone.state, gone.runs) == ("", False)
+    assert (nobody.pid, nobody.state, nobody.runs) == (gone, "", False)
 
 
-def test_what_the_driver_does_not_say_stays_unsaid_and_a_lost_gpu_is_a_problem() -> None:
-    answer = ask(Library(compute=[(1, None)], mps=[(1, 7)]), ["GPU-a", "GPU-lost"])
-    assert [each.used_mib for each in answer.devices[0].holders] == [None]
-    assert "fallen off the bus" in answer.devices[1].problem
-    assert "fallen off the bus" in ask(Library(driver=False), ["GPU-a"]).problem
-    assert json.loads(json.dumps(answer.devices[1].problem))
+def test_a_lost_gpu_is_a_problem_and_the_others_answer(gpus: MockGpus) -> None:
+    gpus.say("gpu 1 rc 15")
+    one, two = probed(ONE, TWO).devices
+    assert one.problem == ""
+    assert "fallen off the bus" in two.problem
+    gpus.say("init 9")
+    assert "driver is not loaded" in probed(ONE).problem
+
+
+def test_an_old_driver_is_asked_in_its_own_words(
+    gpus: MockGpus, old_nvml_library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(old_nvml_library))
+    gpus.say("gpu 0 used 1000", f"process 0 {os.getpid()} 300 C")
+    [gpu] = probed(ONE).devices
+    assert [(each.pid, each.used_mib) for each in gpu.holders] == [(os.getpid(), 300)]
