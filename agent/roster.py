@@ -41,6 +41,7 @@ from cotenant.agent.edge import (
 from cotenant.agent.gpus.doubts import Doubts
 from cotenant.agent.gpus.fault_roll import FaultRoll
 from cotenant.agent.lease import Lease
+from cotenant.agent.live import LeaseTold, Live
 from cotenant.agent.memory import Attempt, Kept, Key, StopAsked
 from cotenant.agent.orders import objection, order_for, own_part
 from cotenant.agent.outbox import Outbox
@@ -52,42 +53,7 @@ from cotenant.controller.domain.ids import CommandId, DeviceId, HostId, JobId
 from cotenant.controller.domain.reasons import render
 from cotenant.controller.wire.agents import AttemptProgress
 
-STOP_GRACE_S: Final = 60.0
-"""How long after a stop's deadline a supervisor may take before it is ended as well."""
-LEASE_NEWS_RATIO: Final = 0.1
-"""A renewal is passed on where a supervisor's own countdown is this part of the lease behind."""
 _NEVER: Final = float("inf")
-
-
-class Live:
-    """What this start of the agent knows of an attempt that has not ended."""
-
-    def __init__(self) -> None:
-        self.cleaning = False
-        self.releasing: Result | None = None
-        """How it ended, while the memory of its devices is waited for."""
-        self.connected = False
-        self.status: Status | None = None
-        self.started_s: float | None = None
-        """When this agent first knew that its processes run."""
-        self.stop_asked_s: float | None = None
-        self.lease_told: LeaseTold | None = None
-        self.alone_told = True
-        """What its supervisor believes; it starts with this belief."""
-
-    @property
-    def is_there(self) -> bool:
-        """A supervisor of it runs, or is taken to."""
-        return not self.cleaning and self.releasing is None
-
-
-class LeaseTold(msgspec.Struct, frozen=True, kw_only=True):
-    at_s: float
-    left_s: float | None
-
-    def believed_left_s(self, now_s: float) -> float | None:
-        """What the supervisor's countdown stands at."""
-        return None if self.left_s is None else self.left_s - (now_s - self.at_s)
 
 
 class Roster:
@@ -436,15 +402,9 @@ class Roster:
         if not self._lease.is_counting or not live.connected:
             return
         left_s, full_s = self._lease.left_s(now_s), self._lease.full_s
-        if live.lease_told is not None:
-            believed_s = live.lease_told.believed_left_s(now_s)
-            if left_s is None or believed_s is None or full_s is None:
-                if left_s is None and believed_s is None:
-                    return
-            elif left_s - believed_s < LEASE_NEWS_RATIO * full_s:
-                return
-        live.lease_told = LeaseTold(at_s=now_s, left_s=left_s)
-        self.tell(key, LeaseNow(left_s=left_s, full_s=full_s))
+        if live.is_lease_news(left_s, full_s, now_s):
+            live.lease_told = LeaseTold(at_s=now_s, left_s=left_s)
+            self.tell(key, LeaseNow(left_s=left_s, full_s=full_s))
 
     # --- Time --------------------------------------------------------------------------------------
 
@@ -462,15 +422,8 @@ class Roster:
     def _deadlines(self) -> Iterator[tuple[Key, Attempt, float, float]]:
         for key, live in self._live.items():
             attempt = self._memory.attempts[key]
-            yield key, attempt, self._quiet_until_s(attempt, live), _overdue_s(attempt, live)
-
-    def _quiet_until_s(self, attempt: Attempt, live: Live) -> float:
-        """When a job without hello counts as running; a job that uses the library says so by itself."""
-        waits = live.started_s is not None and live.is_there and not attempt.first_step
-        if not waits or attempt.capabilities or attempt.uses_library:
-            return _NEVER
-        assert live.started_s is not None
-        return live.started_s + self.config.quiet_start_s
+            quiet_until_s = live.quiet_until_s(attempt, self.config.quiet_start_s)
+            yield key, attempt, quiet_until_s, live.overdue_s(attempt)
 
     def progress(self) -> tuple[AttemptProgress, ...]:
         statuses = (live.status for live in self._live.values() if live.is_there)
@@ -496,12 +449,6 @@ class Roster:
                 for device_id in self._memory.attempts[key].devices:
                     found[device_id] = found.get(device_id, 0.0) + live.status.memory_mib
         return found
-
-
-def _overdue_s(attempt: Attempt, live: Live) -> float:
-    if not live.is_there or attempt.stop is None or live.stop_asked_s is None:
-        return _NEVER
-    return live.stop_asked_s + attempt.stop.deadline_s + STOP_GRACE_S
 
 
 def _covers(asked: StopAsked | None, command: StopAttempt) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Final, Literal, Protocol
 
 from cotenant.agent.gpus.xid import Bucket
-from cotenant.controller.domain.cluster import DeviceState
+from cotenant.controller.domain.cluster import HELD_MIB_MIN, DeviceState
 
 Happening = Literal["restart", "suspect", "drain", "lost", "hung", "proven", "trusted", "renewed"]
 """hung: a question about it was never answered. proven: it answers, and all that is asked of a suspect is
@@ -75,9 +75,6 @@ def after(state: DeviceState, happening: Happening) -> DeviceState:
 
 
 # --- Memory that nobody owns up to ------------------------------------------------------------------
-
-HELD_MIB_MIN: Final = 512
-"""Less than this is rounding, and what the driver keeps for each process."""
 
 
 class UsesMemory(Protocol):

@@ -14,8 +14,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.gpus.device_states import HELD_MIB_MIN
-from cotenant.controller.domain.cluster import Device
+from cotenant.controller.domain.cluster import HELD_MIB_MIN, Device
 
 HOLDERS_NAMED: Final = 3
 _GONE: Final[dict[str, str]] = {

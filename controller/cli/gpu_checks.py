@@ -21,9 +21,8 @@ from cotenant.controller.cli.gpu_facts import (
     Link,
 )
 from cotenant.controller.cli.screen import plural, size
+from cotenant.controller.domain.cluster import HELD_MIB_MIN
 
-HELD_MIB_MIN: Final = 256
-"""Less than this is the driver's own bookkeeping."""
 NAMED_MAX: Final = 4
 NO_PERMISSION, NOT_LOADED, NO_LIBRARY, GPU_LOST, RESET_REQUIRED, MISMATCH = 4, 9, 12, 15, 16, 18
 """NVML's return codes, as nvml.h numbers them."""
@@ -237,7 +236,7 @@ def held_memory(facts: Facts) -> Check | None:
     held = [(gpu, mib) for gpu in _alive(facts) if (mib := held_mib(gpu)) is not None]
     if not held:
         return None
-    much = [(gpu, mib) for gpu, mib in held if mib > HELD_MIB_MIN]
+    much = [(gpu, mib) for gpu, mib in held if mib >= HELD_MIB_MIN]
     if not much:
         return Check("held memory", "ok", "none: what is used belongs to processes that can be seen")
     words = ", ".join(f"{gpu.index}: {size(mib)}" for gpu, mib in much)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -14,6 +14,10 @@ SharingMode = Literal["time-slicing", "mps"]
 DeviceState = Literal["ok", "suspect", "draining", "lost"]
 """ok: offered. suspect: something happened to it; offered again when it proves itself. draining: what runs
 there may go on, nothing new. lost: it does not answer any more, and what ran there is gone."""
+
+
+HELD_MIB_MIN: Final = 512
+"""Of device memory that nobody owns up to: less is rounding, and what the driver keeps for each process."""
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):

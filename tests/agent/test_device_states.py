@@ -6,11 +6,11 @@ from typing import get_args
 
 import pytest
 
-from cotenant.agent.gpus.device_states import BY_BUCKET, HELD_MIB_MIN, TABLE, Happening, after, held_mib
+from cotenant.agent.gpus.device_states import BY_BUCKET, TABLE, Happening, after, held_mib
 from cotenant.agent.gpus.kernel_log import bus_address, xid_in
 from cotenant.agent.gpus.looks import Owner, Process
 from cotenant.agent.gpus.xid import ROWS, Bucket, meaning
-from cotenant.controller.domain.cluster import DeviceState
+from cotenant.controller.domain.cluster import HELD_MIB_MIN, DeviceState
 
 STATES: tuple[DeviceState, ...] = get_args(DeviceState)
 HAPPENINGS: tuple[Happening, ...] = get_args(Happening)

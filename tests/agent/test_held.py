@@ -25,10 +25,9 @@ from cotenant.agent.edge import (
     StatusCame,
     Ticked,
 )
-from cotenant.agent.gpus.device_states import HELD_MIB_MIN
 from cotenant.agent.gpus.held import Answer, DeviceUse, Holder, Holds, judged, who_holds
 from cotenant.agent.gpus.release import PROGRAM, Release
-from cotenant.controller.domain.cluster import Device, HostReport
+from cotenant.controller.domain.cluster import HELD_MIB_MIN, Device, HostReport
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.events import AttemptEnded
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, JobId

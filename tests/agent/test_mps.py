@@ -34,9 +34,9 @@ from cotenant.agent.gpus.mps_edge import MpsEdge
 from cotenant.agent.gpus.mps_modes import NvmlModes
 from cotenant.agent.gpus.mps_setup import Setup, plan, shared
 from cotenant.agent.gpus.mps_watch import Facts, MpsWatch
+from cotenant.agent.live import Live
 from cotenant.agent.memory import Attempt
 from cotenant.agent.records import MpsClient, Order
-from cotenant.agent.roster import Live
 from cotenant.agent.state import AgentState
 from cotenant.controller.domain.cluster import Device, HostReport, sharing_in_words
 from cotenant.controller.domain.events import TroubleSeen

@@ -134,8 +134,8 @@ ENGINE = engine_parts()
 WORKLOADS = f"{CONTROLLER}.demo.workloads"
 # fmt: off
 AGENT_PURE = tuple(f"cotenant.agent.{name}" for name in (
-    "state", "roster", "attempt.supervision", "attempt.departure", "attempt.stopping", "attempt.lease_limit",
-    "attempt.start_limit", "attempt.watchdog", "attempt.conclusion", "attempt.publishing", "attempt.nccl",
+    "state", "roster", "live", "attempt.supervision", "attempt.departure", "attempt.stopping",
+    "attempt.lease_limit", "attempt.start_limit", "attempt.watchdog", "attempt.conclusion", "attempt.publishing", "attempt.nccl",
     "gpus.health", "gpus.held", "gpus.doubts", "gpus.faults",
 ))
 # fmt: on
