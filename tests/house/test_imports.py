@@ -135,8 +135,8 @@ WORKLOADS = f"{CONTROLLER}.demo.workloads"
 # fmt: off
 AGENT_PURE = tuple(f"cotenant.agent.{name}" for name in (
     "state", "roster", "live", "attempt.supervision", "attempt.departure", "attempt.stopping",
-    "attempt.lease_limit", "attempt.start_limit", "attempt.watchdog", "attempt.conclusion", "attempt.publishing",
-    "attempt.nccl", "gpus.health", "gpus.held", "gpus.doubts", "gpus.faults",
+    "attempt.lease_limit", "attempt.start_limit", "attempt.watchdog", "attempt.conclusion",
+    "attempt.publishing", "attempt.nccl", "gpus.health", "gpus.held", "gpus.doubts", "gpus.faults",
 ))
 # fmt: on
 PURE = (DOMAIN, *ENGINE, POLICIES, *AGENT_PURE)
