@@ -3,11 +3,15 @@
 Rule: a failing part never hides another, so all chosen parts run; the exit code is 0 only if each
 passed. Being over budget is printed and is no failure (machines are noisy), but no part may run for
 ever: at three times its budget, and never before five minutes, its processes are killed.
+
+The live part drives real processes on a machine that others may use. If a few of its tests fail, they are
+tried once more, alone; what passes only then is named in the summary, so that it stays in sight.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -24,6 +28,9 @@ APART = ("simulation", "live")
 """Folders of tests that are parts of their own; everything else is the unit part."""
 LIMIT_S_MIN = 300.0
 STOP_GRACE_S = 20.0
+LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
+TRIED_AGAIN_MAX = 3
+"""More failures than this are no accident of timing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +41,8 @@ class Part:
     budget_s: float
     command: Callable[[argparse.Namespace], Sequence[str]]
     in_default: bool = True
+    try_again: Callable[[], Sequence[str]] | None = None
+    """The tests to try once more, alone, after a failure; none: the failure stands."""
 
     @property
     def limit_s(self) -> float:
@@ -65,13 +74,22 @@ def soak(options: argparse.Namespace) -> list[str]:
     return [*PYTEST, "--hypothesis-profile=soak", *seeds, "tests/simulation"]
 
 
+def failed_live() -> list[str]:
+    """The live tests that failed last, as pytest keeps them; none where it did not get to keep any."""
+    try:
+        kept = json.loads(LAST_FAILED.read_text())
+    except (OSError, ValueError):
+        return []
+    return sorted(test for test in kept if test.startswith("tests/live/"))
+
+
 PARTS = (
     Part(name="format", budget_s=10, command=lambda _: [*RUFF, "format", "--check", "."]),
     Part(name="lint", budget_s=10, command=lambda _: [*RUFF, "check", "."]),
     Part(name="types", budget_s=60, command=lambda _: [sys.executable, "-m", "mypy"]),
     Part(name="unit", budget_s=180, command=lambda _: [*PYTEST, "--cov", "--cov-report=term", *unit_tests()]),
     Part(name="simulation", budget_s=240, command=lambda _: [*PYTEST, "tests/simulation"]),
-    Part(name="live", budget_s=480, command=lambda _: [*PYTEST, "tests/live"]),
+    Part(name="live", budget_s=480, command=lambda _: [*PYTEST, "tests/live"], try_again=failed_live),
     Part(name="wheel", budget_s=180, command=lambda _: [sys.executable, "tests/wheel.py"]),
     Part(name="soak", budget_s=24 * 3600, command=soak, in_default=False),
 )
@@ -80,18 +98,32 @@ PARTS = (
 def run(part: Part, options: argparse.Namespace) -> Outcome:
     print(f"\n== {part.name} (budget {part.budget_s:.0f} s)", flush=True)
     began = time.monotonic()
-    # A session of its own: what the part leaves running on a time-out can be ended by group, never by name.
-    process = subprocess.Popen(part.command(options), cwd=ROOT, start_new_session=True)
-    note = ""
+    passed, note = passes(part.command(options), part.limit_s)
+    if not passed and not note and part.try_again is not None:
+        passed, note = second_try(part, part.try_again())
+    return Outcome(part=part, passed=passed, wall_s=time.monotonic() - began, note=note)
+
+
+def second_try(part: Part, tests: Sequence[str]) -> tuple[bool, str]:
+    if not 0 < len(tests) <= TRIED_AGAIN_MAX:
+        return False, ""
+    print(f"\n== {part.name}, once more, alone: {' '.join(tests)}", flush=True)
+    passed, note = passes([*PYTEST, *tests], part.limit_s)
+    return passed, note or f"{'only' if passed else 'not even'} at a second try: {' '.join(tests)}"
+
+
+def passes(command: Sequence[str], limit_s: float) -> tuple[bool, str]:
+    """Whether the command ends well within its limit, and a note if it had to be ended."""
+    # A session of its own: what it leaves running on a time-out can be ended by group, never by name.
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
     try:
-        status = process.wait(part.limit_s)
+        return process.wait(limit_s) == 0, ""
     except subprocess.TimeoutExpired:
-        note = f"killed after {part.limit_s:.0f} s"
-        status = stop(process)
+        stop(process)
+        return False, f"killed after {limit_s:.0f} s"
     except KeyboardInterrupt:
         stop(process)
         raise
-    return Outcome(part=part, passed=status == 0 and not note, wall_s=time.monotonic() - began, note=note)
 
 
 def stop(process: subprocess.Popen[bytes]) -> int:

@@ -72,6 +72,41 @@ def test_a_part_that_hangs_and_ignores_the_interrupt_is_killed(
     assert any("killed after" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("tests", "status", "says"),
+    [
+        (["PASSES"], 0, "only at a second try: "),
+        (["PASSES", "FAILS"], 1, "not even at a second try: "),
+        (["PASSES"] * 4, 1, "bad        FAILED"),
+        ([], 1, "bad        FAILED"),
+    ],
+)
+def test_a_few_failures_are_tried_once_more_and_named(
+    driver: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tests: list[str],
+    status: int,
+    says: str,
+) -> None:
+    monkeypatch.setattr(driver, "PYTEST", ("/bin/sh", "-c", 'case "$*" in *FAILS*) exit 1;; esac', "sh"))
+    bad = driver.Part(name="bad", budget_s=60.0, command=lambda _: ("/bin/false",), try_again=lambda: tests)
+    found, lines = run(driver, monkeypatch, capfd, bad)
+    assert found == status
+    assert any(says in line for line in lines), lines
+
+
+def test_the_live_part_knows_which_of_its_tests_failed(
+    driver: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(driver, "LAST_FAILED", tmp_path / "lastfailed")
+    assert driver.failed_live() == []
+    (tmp_path / "lastfailed").write_text('{"tests/live/test_b.py::b": true, "tests/cli/test_a.py::a": true}')
+    assert driver.failed_live() == ["tests/live/test_b.py::b"]
+    (tmp_path / "lastfailed").write_text("{")
+    assert driver.failed_live() == []
+
+
 def test_every_part_that_is_promised_runs_by_default(driver: ModuleType) -> None:
     wanted = ["format", "lint", "types", "unit", "simulation", "live", "wheel"]
     assert driver.arguments([]).parts == wanted

@@ -15,6 +15,7 @@ SCRIPTS = Path(__file__).parents[1]
 EPOCHS = 40
 WAITING = """step += 1
             while step == 20 and not os.path.exists("go"):
+                open("waits", "w").close()
                 time.sleep(0.01)"""
 
 
@@ -33,7 +34,10 @@ def test_an_unchanged_script_is_preempted_and_ends_as_if_it_had_not_been(person:
     script = person.write("train.py", text)
     flags = ("--checkpoint", "auto", "--batch-size", "8", "--iterations", str(7 * EPOCHS))
     job = person.submit(*flags, "--", sys.executable, str(script), "ours.pt")
-    person.until(job, lambda found: found["resumable"] and found["state"] == "running")
+    person.until(
+        job,
+        lambda found: found["resumable"] and found["state"] == "running" and (person.work / "waits").exists(),
+    )
     assert person("preempt", job).code == 0
     person.until_state(job, "checkpointing")
     person.write("go", "")
