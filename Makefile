@@ -15,7 +15,8 @@ FIRST ?= 0
 # How long `make results-lazer` and `make results-castor` may begin new runs.
 MINUTES ?= 100000
 
-BENCHES := $(filter-out bench/private_slurm.py bench/results_%.py,$(sort $(wildcard bench/*.py)))
+# Those that are programs; results pages have targets of their own.
+BENCHES := $(filter-out bench/results_%.py,$(shell grep -l __main__ bench/*.py))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint unit simulation live hwtests wheel-test soak bench results-lazer results-castor clean

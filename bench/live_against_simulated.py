@@ -17,14 +17,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import live_page
 import machine
 import msgspec
 import numpy
 import torch
-from live_errors import Told, compare, told_live, told_simulated
-from live_run import LiveRun, WentWrong, run_live
-from live_schedule import Arrival, Pace, draw
+from live import page as live_page
+from live.errors import Told, compare, told_live, told_simulated
+from live.given import parameter, write
+from live.run import LiveRun, WentWrong, run_live
+from live.schedule import Arrival, Pace, draw
 
 from cotenant.controller.demo.cluster import StartFailed
 from cotenant.controller.policies import registry
@@ -93,15 +94,6 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def parameter(policy: str, text: str) -> tuple[str, str | int | float | bool]:
-    key, _, value = text.partition("=")
-    known = registry.defaults(policy)
-    if key not in known:
-        raise SystemExit(f"{policy} has no parameter {key!r}; it has {', '.join(known)}")
-    kind = type(known[key])
-    return key, value.lower() == "true" if kind is bool else kind(value)
-
-
 # --- Measuring ---------------------------------------------------------------------------------------
 
 
@@ -144,13 +136,6 @@ def _run(number: int, planned: Planned, path: Path) -> tuple[LiveRun, dict[str, 
         lambda run: write(path, run),
         say,
     )
-
-
-def write(path: Path, value: object) -> None:
-    """Whole or not at all."""
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
-    partial.replace(path)
 
 
 # --- Comparing ---------------------------------------------------------------------------------------

@@ -17,16 +17,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import live_castor_jobs as jobs
-import live_castor_page as page
 import machine
 import msgspec
 import numpy
+import places
 import torch
-from live_against_simulated import parameter, write
-from live_castor_run import CastorRun, children_first, go_first, run_live
-from live_run import DEVICES, WentWrong
-from live_schedule import Arrival, draw
+from live.given import parameter, write
+from live.run import DEVICES, WentWrong
+from live.schedule import draw
+from live_sharing import jobs, page
+from live_sharing.run import CastorRun, children_first, go_first, run_live
 
 from cotenant.controller.demo.cluster import StartFailed
 from cotenant.controller.demo.run import slot_cores
@@ -42,15 +42,6 @@ POLICIES = (
     "castor:part=false",
 )
 """`part=false`: as published, without our parting of pairs that lose. A second time: the noise."""
-
-
-class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """What every run has in common."""
-
-    seed: int
-    load: float
-    schedule: tuple[Arrival, ...]
-    measured: dict[str, jobs.Measured]
 
 
 def main() -> int:
@@ -89,7 +80,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--load", type=float, default=1.5, help="offered load aimed at, loading not counted")
     parser.add_argument("--policies", nargs="+", default=list(POLICIES), metavar="NAME[:KEY=VALUE,...]")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after so long")
-    parser.add_argument("--data", type=Path, default=ROOT / "bench" / "live-castor")
+    parser.add_argument("--data", type=Path, default=places.BENCH / "live_sharing")
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "results" / "live-castor.md")
     parser.add_argument("--pictures", type=Path, default=ROOT / "docs" / "pictures")
     parser.add_argument("--fresh", action="store_true", help="repeat what is complete as well")
@@ -100,12 +91,12 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def plan(options: argparse.Namespace, say: Callable[[str], None]) -> Planned:
+def plan(options: argparse.Namespace, say: Callable[[str], None]) -> jobs.Planned:
     """The schedule from the seed, and each kind measured; from disk where they are there."""
     path = options.data / "plan.json"
     schedule = tuple(draw(options.seed, options.jobs, options.load, jobs.KINDS))
     if path.exists() and not options.fresh:
-        before = msgspec.json.decode(path.read_bytes(), type=Planned)
+        before = msgspec.json.decode(path.read_bytes(), type=jobs.Planned)
         if before.schedule != schedule and not options.page_only:
             raise SystemExit(f"{options.data} holds runs of another schedule: --fresh, or another --data")
         return before
@@ -115,7 +106,7 @@ def plan(options: argparse.Namespace, say: Callable[[str], None]) -> Planned:
     kinds = [kind for kind in jobs.KINDS if any(arrival.kind == kind for arrival in schedule)]
     with children_first():
         measured = jobs.measure(kinds, slot_cores(DEVICES), say)
-    planned = Planned(seed=options.seed, load=options.load, schedule=schedule, measured=measured)
+    planned = jobs.Planned(seed=options.seed, load=options.load, schedule=schedule, measured=measured)
     write(path, planned)
     return planned
 
@@ -123,7 +114,7 @@ def plan(options: argparse.Namespace, say: Callable[[str], None]) -> Planned:
 def one(
     number: int,
     label: str,
-    planned: Planned,
+    planned: jobs.Planned,
     options: argparse.Namespace,
     began_s: float,
     say: Callable[[str], None],

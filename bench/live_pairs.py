@@ -31,6 +31,7 @@ from typing import Final, NamedTuple
 import machine
 import msgspec
 import numpy as np
+import places
 
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.indicators import INDICATOR_NAMES, Indicators, IndicatorStats
@@ -46,7 +47,7 @@ from cotenant.profiler.ranks import Command, Seat
 from cotenant.profiler.run import Plan, ProfileFailed, SoloRun
 from cotenant.profiler.solo import measure_solo
 
-CACHE: Final = Path(__file__).parent / ".cache"
+CACHE: Final = places.CACHE
 PAGE: Final = Path(__file__).parent.parent / "docs" / "results" / "bench-live-pairs.md"
 PLAN: Final = Plan(
     accumulation_steps=(1,), warm_up_steps=3, steps_min=10, measured_s_min=4.0, deadline_s=40.0

@@ -15,11 +15,10 @@ import os
 import sys
 from pathlib import Path
 
-import castor_cells as cells
-import castor_page
 import result_cells
-from castor_grounds import grounds
-from lazer_book import Runs
+from castor import cells, page
+from castor.grounds import grounds
+from lazer.book import Runs
 
 
 def main() -> int:
@@ -42,9 +41,10 @@ def main() -> int:
     if not grounds(book):
         print("no experiment has all its runs for any seed yet", file=sys.stderr)
         return 1
-    page = castor_page.write(book, options.out)
+    written = page.write(book, options.out)
     print(
-        f"{page}: {len(book.results)} of {len(wanted)} runs" + ("" if complete else "; run it again to go on")
+        f"{written}: {len(book.results)} of {len(wanted)} runs"
+        + ("" if complete else "; run it again to go on")
     )
     return 0
 
@@ -56,7 +56,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=cells.SEEDS)
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after so long")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--out", type=Path, default=castor_page.DOCS, help="folder of the page")
+    parser.add_argument("--out", type=Path, default=page.DOCS, help="folder of the page")
     return parser.parse_args()
 
 

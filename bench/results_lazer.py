@@ -15,9 +15,8 @@ import os
 import sys
 from pathlib import Path
 
-import lazer_cells as cells
-import lazer_page
-from lazer_book import Book
+from lazer import cells, page
+from lazer.book import Book
 
 
 def main() -> int:
@@ -39,9 +38,10 @@ def main() -> int:
     if not book.results:
         print("nothing has been run yet", file=sys.stderr)
         return 1
-    page = lazer_page.write(book, options.out)
+    written = page.write(book, options.out)
     print(
-        f"{page}: {len(book.results)} of {len(wanted)} runs" + ("" if complete else "; run it again to go on")
+        f"{written}: {len(book.results)} of {len(wanted)} runs"
+        + ("" if complete else "; run it again to go on")
     )
     return 0
 
@@ -53,9 +53,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--fresh", action="store_true", help="forget what was run before")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after so long")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--out", type=Path, default=lazer_page.DOCS, help="folder of the page")
+    parser.add_argument("--out", type=Path, default=page.DOCS, help="folder of the page")
     options = parser.parse_args()
-    if options.quick and options.out == lazer_page.DOCS:
+    if options.quick and options.out == page.DOCS:
         parser.error("--quick is for trying: name another folder with --out")
     return options
 

@@ -17,11 +17,11 @@ from typing import Final
 
 import machine
 import numpy as np
-import predictor_pictures as pictures
-import predictor_study as study
+import places
 import xgboost
-from lazer_texts import said
-from predictor_study import Left
+from interference import pictures, study
+from interference.study import Left
+from lazer.texts import said
 
 from cotenant.controller.domain.interference import InterferenceModel
 from cotenant.controller.interference.novelty import SCALE_MIN
@@ -30,7 +30,7 @@ from cotenant.controller.tuning import interference as training
 from cotenant.controller.tuning.judging import Both
 from cotenant.controller.tuning.pair_rows import Pairs
 
-DOCS: Final = Path(__file__).parent.parent / "docs" / "results"
+DOCS: Final = places.RESULTS
 PLOTS: Final = "castor-predictor"
 MODEL: Final = "**the model**"
 THROUGHPUT: Final = ("samples_per_s", "steps_per_s")

@@ -34,10 +34,9 @@ import machine
 import msgspec
 import numpy as np
 import scipy
-import throughput_live as live
-import throughput_protocol as protocol
-from throughput_page import page, tables
-from throughput_protocol import SEEDS, Row
+from throughput_model import live, protocol
+from throughput_model.page import page, tables
+from throughput_model.protocol import SEEDS, Row
 
 from cotenant.profiler.step_law import Table, solve
 
@@ -94,7 +93,7 @@ def judged(rows: dict[str, list[Row]], pictures: Path | None) -> dict[str, Any]:
 def draw(
     rows: dict[str, list[Row]], applications: dict[str, Any], first: dict[str, Any], folder: Path
 ) -> None:
-    import throughput_figures as figures
+    from throughput_model import figures
 
     from cotenant.controller.sim import plots
 
