@@ -137,10 +137,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _text(prometheus: Any, sheet: Sheet, process: Any, accept: str) -> tuple[bytes, str]:
     encoder, kind = prometheus.exposition.choose_encoder(accept)
-    return encoder(_Page(prometheus.core, sheet, process)), kind
+    return encoder(Page(prometheus.core, sheet, process)), kind
 
 
-class _Page:
+class Page:
     """What an encoder asks for: a sheet as prometheus_client's own values, and those of this process."""
 
     def __init__(self, core: Any, sheet: Sheet, process: Any) -> None:
