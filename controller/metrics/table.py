@@ -106,7 +106,7 @@ CONTROLLER: Final = (
     Metric("cotenant_journal_entries_total", "counter", (), "Entries in the journal, over all starts"),
     Metric("cotenant_journal_commits_total", "counter", (), "Commits since this controller started"),
     Metric("cotenant_journal_waiting_rows", "gauge", (), "Rows on their way to the disk"),
-    Metric("cotenant_journal_size_bytes", "gauge", (), "Size of its file"),
+    Metric("cotenant_journal_size_bytes", "gauge", (), "Size of its file and its write-ahead log"),
     Metric("cotenant_journal_stuck", "gauge", (), "1 while it cannot be written: nothing new is accepted"),
     Metric(
         "cotenant_pair_interference_ratio",
