@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -54,7 +54,7 @@ from cotenant.agent.link import Link
 from cotenant.agent.locks import DeviceLocks
 from cotenant.agent.logrelay import LogRelay
 from cotenant.agent.memory import AnyNote
-from cotenant.agent.metrics import Read, sheet_of
+from cotenant.agent.metrics import Edge, Read, sheet_of
 from cotenant.agent.offer import offered
 from cotenant.agent.records import Order
 from cotenant.agent.spool import Spool
@@ -124,6 +124,8 @@ class Runtime:
         self._metrics = metrics
         self._readings: dict[DeviceId, Read] = {}
         """The newest of each device, for Prometheus."""
+        self._faults: Counter[str] = Counter()
+        """Of each GPU, by UUID, likewise."""
         self._leave = asyncio.Event()
         self.why_halted = ""
 
@@ -196,7 +198,13 @@ class Runtime:
 
     def _sheet(self) -> Sheet:
         """For one scrape."""
-        return sheet_of(self._state, self._readings, now_s())
+        edge = Edge(
+            notes_waiting=len(self._unwritten),
+            faults=self._faults,
+            held=self._watch.held if self._watch is not None else frozenset(),
+            mps=self._mps.wrong if self._mps is not None else {},
+        )
+        return sheet_of(self._state, self._readings, now_s(), edge)
 
     def _task_over(self, task: asyncio.Task[None]) -> None:
         """None of them ends by itself, unless by a mistake of ours."""
@@ -229,6 +237,8 @@ class Runtime:
 
     def _take(self, event: AnyAgentEvent) -> None:
         self._events.append(event)
+        if isinstance(event, GpuFault):
+            self._faults.update(event.uuids)
         if self._busy:
             return
         self._busy = True

@@ -173,6 +173,11 @@ class AgentState:
         """Attempts that hold their devices."""
         return self._roster.running
 
+    @property
+    def held(self) -> frozenset[str]:
+        """GPUs, by UUID, whose memory stays in use after a job."""
+        return self._holds.uuids
+
     def memory_seen_mib(self) -> dict[DeviceId, float]:
         """Per device: the peaks of its tenants' memory, added up; without those that nothing is known of."""
         return self._roster.memory_seen_mib()

@@ -160,7 +160,8 @@ class Controller:
         self.core.watchers.append(self._decided)
         self._started_s = about.started_s
         if self._endpoint is not None:
-            self._metrics = ClusterMetrics(self.core.state.engine)
+            self._metrics = metrics = ClusterMetrics(self.core.state.engine)
+            self.core.watchers.append(lambda event, _: metrics.happened(event))
             self._endpoint.serve(Sheets(self._loop, self._sheet).newest)
             log.info("metrics at http://%s/metrics", self._endpoint.address)
             if self._endpoint.warning:

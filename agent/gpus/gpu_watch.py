@@ -96,6 +96,11 @@ class GpuWatch:
         self._store()
         return self.health.conditions()
 
+    @property
+    def held(self) -> frozenset[str]:
+        """Devices, by UUID, that were last told of because memory is held there without a job's leave."""
+        return frozenset(uuid for uuid, condition in self._told.items() if condition.held)
+
     def attributed(self, fault: GpuFault) -> GpuFault:
         """A fault that was found elsewhere, with what is known here of its processes; its devices wait until
         those who were on them are gone."""

@@ -57,6 +57,8 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     state: DeviceState = "ok"
     note: str = ""
     """Empty: it is offered."""
+    held: bool = False
+    """Its memory is in use, by nobody who may: by what is left of a job, or by nobody who can be seen."""
 
 
 Gist = tuple[str | int | bool, ...]
@@ -275,11 +277,11 @@ class Health:
         remains = list(self._of_ended(uuid, gpu))
         if remains:
             note = f"not free yet: {_in_words(remains)}, of a job that has ended"
-            return _gist("remains", remains), Condition(note=note)
+            return _gist("remains", remains), Condition(note=note, held=True)
         held = self._held(gpu)
         if held:
             note = f"{held} MiB of its memory are held, and no process that can be seen here holds them"
-            return ("held", held.bit_length()), Condition(note=note)
+            return ("held", held.bit_length()), Condition(note=note, held=True)
         return ("free",), Condition()
 
     def _held(self, gpu: Gpu) -> int:

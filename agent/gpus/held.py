@@ -100,6 +100,11 @@ class Holds:
         self._by_uuid: dict[str, str] = {}
         self._others: Mapping[str, str] = {}
 
+    @property
+    def uuids(self) -> frozenset[str]:
+        """Devices whose memory is held."""
+        return frozenset(self._by_uuid)
+
     def found(self, holders: Mapping[str, str]) -> None:
         self._by_uuid |= holders
 

@@ -8,7 +8,7 @@ that ended what ran on it, an attempt that is not the client it should be.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -142,6 +142,9 @@ class MpsEdge:
         self._proven: set[Key] = set()
         """Attempts about which that is settled."""
         self._task: asyncio.Task[None] | None = None
+        self.wrong: Mapping[str, str] = {}
+        """By UUID of each device that has a daemon: what is wrong with that, as it was last seen; empty if
+        nothing is."""
 
     def open(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -167,6 +170,7 @@ class MpsEdge:
     async def look(self) -> None:
         """One round: what runs goes out, what was seen comes back."""
         seen = await self._watch.round(self.facts())
+        self.wrong = seen.why_not
         for line in seen.said:
             self._log(line)
         for uuids, why in seen.faults:

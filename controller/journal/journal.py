@@ -15,6 +15,7 @@ import sqlite3
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -177,11 +178,14 @@ class Journal:
         self._group.rows.append((sql, row))
 
     def size_bytes(self) -> int | None:
-        """Of its file; None: it cannot be looked at."""
+        """Of its file and of what SQLite has not merged into it yet; None: it cannot be looked at."""
         try:
-            return self.path.stat().st_size
+            merged = self.path.stat().st_size
         except OSError:
             return None
+        with suppress(OSError):  # There is none while nothing waits to be merged.
+            return merged + self.path.with_name(f"{self.path.name}-wal").stat().st_size
+        return merged
 
     @property
     def waiting(self) -> int:

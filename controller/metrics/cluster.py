@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
 from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.events import AnyEvent, AttemptEnded, Outcome
+from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, Phase
 from cotenant.controller.domain.pairs import signature
 from cotenant.controller.engine import Engine
 from cotenant.controller.metrics.sheet import Histogram, Sheet
-from cotenant.controller.metrics.table import CONTROLLER
+from cotenant.controller.metrics.table import CONTROLLER, INCIDENTS
 
 MIB: Final = 1024 * 1024
 WAIT_BOUNDS_S: Final = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 3 * 24 * 3600)
-NOT_INCIDENTS: Final = ("events", "commands", "messages")
-"""Counters that have a metric of their own, or are everyday."""
+OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 
 
 class Seen(NamedTuple):
@@ -48,7 +48,7 @@ class Facts(NamedTuple):
 
 
 class ClusterMetrics:
-    """Counts what happened from scrape to scrape; what was there at the start is not counted."""
+    """Counts what happened since the start: of jobs from scrape to scrape, of attempts as it happens."""
 
     def __init__(self, engine: Engine) -> None:
         self._seen: dict[JobId, Seen] = {job_id: seen_of(job) for job_id, job in engine.jobs.items()}
@@ -57,6 +57,11 @@ class ClusterMetrics:
         self._preemptions = 0
         self._futile = 0
         self._waits = Histogram(WAIT_BOUNDS_S)
+        self._outcomes: Counter[tuple[HostId, Outcome]] = Counter()
+
+    def happened(self, event: AnyEvent) -> None:
+        if isinstance(event, AttemptEnded):
+            self._outcomes[event.host_id, event.outcome] += 1
 
     def sheet(self, engine: Engine, facts: Facts, now_s: float) -> Sheet:
         sheet = Sheet(CONTROLLER)
@@ -64,10 +69,12 @@ class ClusterMetrics:
         sheet.put("cotenant_controller_info", 1, facts.version, engine.policy_name)
         sheet.put("cotenant_controller_uptime_seconds", facts.uptime_s)
         self._put_jobs(sheet, engine.jobs, now_s)
-        _put_cluster(sheet, engine)
+        _put_hosts(sheet, engine)
+        self._put_outcomes(sheet, engine)
+        _put_devices(sheet, engine)
         _put_pairs(sheet, engine)
         _put_facts(sheet, facts)
-        return sheet
+        return sheet.end_with("cotenant_controller_series_left_out")
 
     def _look(self, jobs: Mapping[JobId, Job]) -> None:
         """Count what is different since the last time."""
@@ -94,12 +101,20 @@ class ClusterMetrics:
             sheet.put("cotenant_jobs", phases[phase], phase.value)
         queued = [now_s - job.phase_since_s for job in jobs.values() if job.phase is Phase.QUEUED]
         sheet.put("cotenant_queue_oldest_seconds", max(0.0, *queued, 0.0))
+        waits = [waited_s(job, now_s) for job in jobs.values() if job.phase in (Phase.QUEUED, Phase.RESERVED)]
+        sheet.put("cotenant_queue_longest_wait_seconds", max(0.0, *waits, 0.0))
         sheet.put("cotenant_jobs_submitted_total", self._submitted)
         for phase in sorted(ENDED):
             sheet.put("cotenant_jobs_ended_total", self._ended[phase.value], phase.value)
         sheet.put("cotenant_preemptions_total", self._preemptions)
         sheet.put("cotenant_futile_preemptions_total", self._futile)
         sheet.put_histogram("cotenant_queue_wait_seconds", self._waits)
+
+    def _put_outcomes(self, sheet: Sheet, engine: Engine) -> None:
+        for host_id in sorted({*engine.hosts, *(host_id for host_id, _ in self._outcomes)}):
+            for outcome in OUTCOMES:
+                count = self._outcomes[host_id, outcome]
+                sheet.put("cotenant_attempts_ended_total", count, host_id, outcome)
 
 
 def seen_of(job: Job) -> Seen:
@@ -111,10 +126,22 @@ def seen_of(job: Job) -> Seen:
     )
 
 
-def _put_cluster(sheet: Sheet, engine: Engine) -> None:
+def waited_s(job: Job, now_s: float) -> float:
+    """How long a job that waits could have run and did not: being preempted makes nobody young."""
+    return job.queued_s + now_s - job.phase_since_s
+
+
+def _put_hosts(sheet: Sheet, engine: Engine) -> None:
     states = Counter(host.state for host in engine.hosts.values())
     for state in HostState:
         sheet.put("cotenant_hosts", states[state], state.value)
+    for host_id, host in engine.hosts.items():
+        now = host.state
+        for state in HostState:
+            sheet.put("cotenant_host_state", state is now, host_id, state.value)
+
+
+def _put_devices(sheet: Sheet, engine: Engine) -> None:
     uses: Counter[str] = Counter()
     for host in engine.hosts.values():
         for device in host.report.devices:
@@ -125,7 +152,7 @@ def _put_cluster(sheet: Sheet, engine: Engine) -> None:
             known = [each.memory_mib for each in planned if each is not None and each.memory_mib is not None]
             # One tenant whose need is unknown has the whole device.
             mib = sum(known) if len(known) == len(tenants) else device.usable_mib
-            sheet.put("cotenant_device_planned_memory_bytes", mib * MIB, device.device_id)
+            sheet.put("cotenant_device_planned_memory_bytes", mib * MIB, host.host_id, device.device_id)
     for use in ("free", "alone", "shared", "out"):
         sheet.put("cotenant_devices", uses[use], use)
 
@@ -153,9 +180,8 @@ def _put_facts(sheet: Sheet, facts: Facts) -> None:
     sheet.put("cotenant_events_total", counters.get("events", 0))
     sheet.put("cotenant_commands_total", counters.get("commands", 0))
     sheet.put("cotenant_commands_undelivered", facts.undelivered)
-    for kind, count in sorted(counters.items()):
-        if kind not in NOT_INCIDENTS:
-            sheet.put("cotenant_incidents_total", count, kind)
+    for kind in INCIDENTS:
+        sheet.put("cotenant_incidents_total", counters.get(kind, 0), kind)
     sheet.put("cotenant_journal_entries_total", facts.entries)
     sheet.put("cotenant_journal_commits_total", facts.commits)
     sheet.put("cotenant_journal_waiting_rows", facts.waiting_rows)

@@ -21,6 +21,9 @@ AT_ONCE_MAX: Final = 8
 REQUEST_S_MAX: Final = 10.0
 LEAVE_S_MAX: Final = 1.0
 PATH: Final = "/metrics"
+NO_SHEET: Final = (
+    "no metrics: for a while this process was too busy for them, or failed to make them; its log may say why"
+)
 
 
 class Endpoint:
@@ -60,10 +63,13 @@ class Endpoint:
 
     def serve(self, newest: Callable[[], Sheet | None]) -> None:
         """From now on; `newest` is called by the answering threads."""
-        registry = self._prometheus.CollectorRegistry(auto_describe=False)
-        registry.register(_Collector(newest, self._prometheus.core))
-        self._prometheus.ProcessCollector(registry=registry)
-        self._server.text = lambda accept: _text(self._prometheus, registry, accept)
+        process = self._prometheus.ProcessCollector(registry=None)
+
+        def page(accept: str) -> tuple[bytes, str] | None:
+            sheet = newest()
+            return None if sheet is None else _text(self._prometheus, sheet, process, accept)
+
+        self._server.page = page
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()
 
@@ -83,7 +89,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: Address) -> None:
         self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         self.room = threading.BoundedSemaphore(AT_ONCE_MAX)
-        self.text: Callable[[str], tuple[bytes, str]] = lambda accept: (b"", "text/plain")
+        self.page: Callable[[str], tuple[bytes, str] | None] = lambda accept: None
         super().__init__((address.host, address.port), _Handler)
 
     def server_bind(self) -> None:
@@ -100,16 +106,22 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path.partition("?")[0] != PATH:
-            self._say(404, f"metrics are at {PATH}\n".encode(), "text/plain; charset=utf-8")
+            self._refuse(404, f"metrics are at {PATH}")
             return
         if not self.server.room.acquire(blocking=False):
-            self._say(503, b"too many scrapes at a time\n", "text/plain; charset=utf-8")
+            self._refuse(503, "too many scrapes at a time")
             return
         try:
-            body, kind = self.server.text(self.headers.get("Accept", ""))
+            page = self.server.page(self.headers.get("Accept", ""))
         finally:
             self.server.room.release()
-        self._say(200, body, kind)
+        if page is None:
+            self._refuse(503, NO_SHEET)
+        else:
+            self._say(200, *page)
+
+    def _refuse(self, code: int, why: str) -> None:
+        self._say(code, f"{why}\n".encode(), "text/plain; charset=utf-8")
 
     def _say(self, code: int, body: bytes, kind: str) -> None:
         self.send_response(code)
@@ -123,25 +135,20 @@ class _Handler(BaseHTTPRequestHandler):
         """Scrapes are no news."""
 
 
-def _text(prometheus: Any, registry: Any, accept: str) -> tuple[bytes, str]:
+def _text(prometheus: Any, sheet: Sheet, process: Any, accept: str) -> tuple[bytes, str]:
     encoder, kind = prometheus.exposition.choose_encoder(accept)
-    return encoder(registry), kind
+    return encoder(Page(prometheus.core, sheet, process)), kind
 
 
-class _Collector:
-    """From a sheet to prometheus_client's own values."""
+class Page:
+    """What an encoder asks for: a sheet as prometheus_client's own values, and those of this process."""
 
-    def __init__(self, newest: Callable[[], Sheet | None], core: Any) -> None:
-        self._newest, self._core = newest, core
-
-    def describe(self) -> list[Any]:
-        return []
+    def __init__(self, core: Any, sheet: Sheet, process: Any) -> None:
+        self._core, self._sheet, self._process = core, sheet, process
 
     def collect(self) -> Iterator[Any]:
-        sheet = self._newest()
-        if sheet is None:
-            return
-        families = {"gauge": self._core.GaugeMetricFamily, "counter": self._core.CounterMetricFamily}
+        sheet, core = self._sheet, self._core
+        families = {"gauge": core.GaugeMetricFamily, "counter": core.CounterMetricFamily}
         for name, series in sheet.values.items():
             metric = sheet.metrics[name]
             family = families[metric.kind](name, metric.help, labels=metric.labels)
@@ -149,10 +156,11 @@ class _Collector:
                 family.add_metric(labels, value)
             yield family
         for name, histogram in sheet.histograms.items():
-            found = self._core.HistogramMetricFamily(name, sheet.metrics[name].help, labels=())
+            found = core.HistogramMetricFamily(name, sheet.metrics[name].help, labels=())
             buckets = [(_bound(bound), float(count)) for bound, count in histogram.cumulative()]
             found.add_metric((), buckets, histogram.total)
             yield found
+        yield from self._process.collect()
 
 
 def _bound(bound: float) -> str:

@@ -62,6 +62,11 @@ class Sheet:
         self._room -= 1
         self.values.setdefault(name, {})[labels] = float(value)
 
+    def end_with(self, name: str, *labels: str) -> Sheet:
+        """How many series found no room; this one always does."""
+        self.values[name] = {labels: float(self.left_out)}
+        return self
+
     def put_histogram(self, name: str, histogram: Histogram) -> None:
         assert self.metrics[name].kind == "histogram", name
         self.histograms[name] = histogram.copy()

@@ -12,14 +12,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.controller.core import DECISION_BOUNDS_S
+from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import Phase
 from cotenant.controller.metrics import cluster
 from cotenant.controller.metrics import sheets as sheets_module
 from cotenant.controller.metrics.cluster import ClusterMetrics, Facts
@@ -27,7 +28,7 @@ from cotenant.controller.metrics.endpoint import Endpoint
 from cotenant.controller.metrics.listening import Address, MetricsProblem, opened, parse
 from cotenant.controller.metrics.sheet import Histogram, Sheet
 from cotenant.controller.metrics.sheets import Sheets
-from cotenant.controller.metrics.table import AGENT, CONTROLLER, Metric, markdown
+from cotenant.controller.metrics.table import AGENT, CONTROLLER, INCIDENTS, markdown
 from cotenant.controller.wire import clients
 from tests.controller.building import Desk, profile
 from tests.controller.station import Station, job, run_one
@@ -117,7 +118,7 @@ def test_names_follow_the_conventions() -> None:
     for metric in EVERYTHING:
         assert re.fullmatch(r"cotenant_[a-z_]+", metric.name), metric
         assert metric.name.endswith("_total") == (metric.kind == "counter"), metric
-        assert not set(metric.labels) & {"le", "quantile", "job_name", "instance"}, metric
+        assert not set(metric.labels) & {"le", "quantile", "job", "instance"}, metric
         assert metric.help and not metric.help.endswith("."), metric
 
 
@@ -171,6 +172,49 @@ def test_what_happened_before_this_start_is_not_counted_again(station: Station) 
     sheet = scrape(station, ClusterMetrics(station.core.state.engine))
     assert sheet.values["cotenant_jobs_ended_total"][("done",)] == 0
     assert sheet.values["cotenant_jobs"][("done",)] == 1
+
+
+def test_what_is_rare_is_there_with_0_so_that_its_first_time_can_be_seen(station: Station) -> None:
+    metrics = ClusterMetrics(station.core.state.engine)
+    station.join("h1", devices=1)
+    sheet = scrape(station, metrics)
+    outcomes = sheet.values["cotenant_attempts_ended_total"]
+    assert outcomes == {("h1", outcome): 0.0 for outcome in cluster.OUTCOMES}
+    assert set(sheet.values["cotenant_incidents_total"]) == {(kind,) for kind in INCIDENTS}
+    counted = re.compile(r"""counters\["(\w+)"\] \+=""")
+    code = " ".join(path.read_text() for path in (ROOT / "controller").rglob("*.py"))
+    assert set(counted.findall(code)) - {"events", "commands", "messages"} == set(INCIDENTS)
+
+
+def test_attempts_are_counted_by_host_and_outcome_and_hosts_have_one_state(station: Station) -> None:
+    metrics = ClusterMetrics(station.core.state.engine)
+    station.core.watchers.append(lambda event, _: metrics.happened(event))
+    address = station.join("h1", devices=1)
+    station.submit(name="one")
+    run_one(station, address, JobId("1"))
+    sheet = scrape(station, metrics)
+    outcomes = sheet.values["cotenant_attempts_ended_total"]
+    assert outcomes[("h1", "finished")] == 1 and sum(outcomes.values()) == 1
+    states = sheet.values["cotenant_host_state"]
+    assert {labels[1] for labels, value in states.items() if value} == {"ok"}
+    assert len(states) == len(HostState)
+
+
+def test_the_longest_wait_is_over_all_attempts() -> None:
+    desk = Desk("castor")
+    desk.submit(1)
+    waiting = desk.job(1)
+    waiting.phase, waiting.queued_s, waiting.phase_since_s = Phase.QUEUED, 500.0, 90.0
+    assert cluster.waited_s(waiting, 100.0) == pytest.approx(510.0)
+
+
+def test_what_found_no_room_is_counted_on_the_page_itself() -> None:
+    sheet = Sheet(EVERYTHING)
+    sheet._room = 1
+    for number in range(3):
+        sheet.put("cotenant_jobs", 1.0, str(number))
+    sheet.end_with("cotenant_agent_series_left_out", "h1")
+    assert sheet.values["cotenant_agent_series_left_out"] == {("h1",): 2.0}
 
 
 def test_a_pair_that_shares_has_its_measured_ratio_and_its_benefit() -> None:
@@ -313,8 +357,39 @@ def test_a_mistake_costs_a_scrape_and_not_the_process(
     def wrong() -> Sheet:
         raise AssertionError("a mistake of ours")
 
-    assert "cotenant_" not in get(f"{served(wrong)}/metrics")
+    with pytest.raises(urllib.error.HTTPError) as problem:
+        get(f"{served(wrong)}/metrics")
+    assert problem.value.code == 503, "Prometheus is to say that it is down, not that all is well"
+    problem.value.close()
     assert "could not be put together" in caplog.text
+
+
+def test_what_is_old_is_not_told_as_if_it_were_of_now(
+    loop: asyncio.AbstractEventLoop,
+    served: Callable[[Callable[[], Sheet]], str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(sheets_module, "FRESH_SPACING_S", -1.0)
+    broken = False
+
+    def make() -> Sheet:
+        assert not broken, "a mistake of ours"
+        return a_sheet()
+
+    url = f"{served(make)}/metrics"
+    assert "cotenant_events_total 7.0" in get(url)
+    broken = True
+    assert "cotenant_events_total 7.0" in get(url), "the last one is not old yet"
+    monkeypatch.setattr(sheets_module, "AGE_S_MAX", -1.0)
+    with pytest.raises(urllib.error.HTTPError, match="503") as problem:
+        get(url)
+    assert b"its log may say why" in problem.value.read()
+    problem.value.close()
+    broken = False
+    monkeypatch.undo()
+    while "cotenant_events_total 7.0" not in get(url):
+        pass
 
 
 # --- What is promised elsewhere -----------------------------------------------------------------------
@@ -324,60 +399,3 @@ def test_the_documentation_has_every_metric() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
     for metrics in (CONTROLLER, AGENT):
         assert markdown(metrics) in page, "print the tables: python -m cotenant.controller.metrics.table"
-
-
-DASHBOARD = ROOT / "examples" / "deploy" / "grafana" / "cotenant.json"
-
-
-def queries(value: Any) -> Iterator[str]:
-    """Every query in the dashboard: of panels and of variables."""
-    if isinstance(value, dict):
-        yield from (value[key] for key in ("expr", "definition") if isinstance(value.get(key), str))
-        value = list(value.values())
-    if isinstance(value, list):
-        for each in value:
-            yield from queries(each)
-
-
-def known_series(metric: Metric) -> set[str]:
-    if metric.kind != "histogram":
-        return {metric.name}
-    return {f"{metric.name}_{part}" for part in ("bucket", "sum", "count")}
-
-
-def test_every_query_of_the_dashboard_names_metrics_and_labels_that_exist() -> None:
-    dashboard = json.loads(DASHBOARD.read_text())
-    labels = {series: {*m.labels, "le"} for m in EVERYTHING for series in known_series(m)}
-    found = list(queries(dashboard))
-    assert len(found) >= 12
-    for query in found:
-        names = re.findall(r"\bcotenant_[a-z_]+\b", query)
-        assert names and set(names) <= set(labels), query
-        allowed = {"instance", "job", *(label for name in names for label in labels[name])}
-        used = re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", query)
-        for words in re.findall(r"\bby\s*\(([^)]*)\)", query):
-            used += [word.strip() for word in words.split(",")]
-        assert set(used) <= allowed, (query, used)
-
-
-def test_the_dashboard_asks_a_datasource_that_its_user_chooses() -> None:
-    dashboard = json.loads(DASHBOARD.read_text())
-    variables = {each["name"]: each["type"] for each in dashboard["templating"]["list"]}
-    assert variables["datasource"] == "datasource"
-    for panel in dashboard["panels"]:
-        if panel["type"] != "row":
-            assert panel["datasource"]["uid"] == "${datasource}", panel["title"]
-            assert panel["title"] and panel["fieldConfig"]["defaults"]["unit"], panel["title"]
-    shown = " ".join(queries(dashboard))
-    for wanted in (
-        "SMACT",
-        "DRAMA",
-        "TENSO",
-        "cotenant_jobs{",
-        "queue_wait",
-        "interference",
-        "preemptions",
-        "decision",
-        "tenants",
-    ):
-        assert wanted in shown, wanted
