@@ -2,7 +2,7 @@
 
 Rule: a device is never silently absent. Where `auto` finds no GPU it offers CPU slots and says why; a GPU
 that cannot be used is listed with the reason. NVML is asked in a child process with a time limit
-(`nvml.py`), for it can hang, and its library would be most of the agent's memory.
+(`profiler/driver/`), for it can hang, and its library would be most of the agent's memory.
 
     auto        every CUDA device, else one CPU slot per core, at most 8 (each with its share of the cores)
     cpu:N       N CPU slots
@@ -12,10 +12,7 @@ that cannot be used is listed with the reason. NVML is asked in a child process 
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Final, Literal
 
@@ -23,16 +20,21 @@ import msgspec
 
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId, HostId
+from cotenant.profiler.driver.asking import DRIVER_S_MAX, driver_facts
+from cotenant.profiler.driver.facts import (
+    COMPUTE_DEFAULT,
+    COMPUTE_EXCLUSIVE_PROCESS,
+    COMPUTE_PROHIBITED,
+    GpuFacts,
+    MigInstance,
+)
+from cotenant.profiler.driver.failures import advised
 
 AUTO_SLOTS_MAX: Final = 8
 SLOTS_MAX: Final = 1024
-PROBE_TIMEOUT_S: Final = 60.0
-"""The first call of NVML after a boot may start the driver, which takes many seconds on large machines."""
-KILL_WAIT_S: Final = 2.0
+IDLE_MIB_MAX: Final = 2048
+"""More than this on a GPU that nobody seems to use is held by somebody who cannot be seen."""
 _SHORT_UUID_DIGITS: Final = 6
-PROHIBITED: Final = 2
-EXCLUSIVE_PROCESS: Final = 3
-"""NVML's numbers of compute modes."""
 
 
 class BadDevices(ValueError):
@@ -50,13 +52,6 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 0
     picked: tuple[str, ...] = ()
     """Indices or UUIDs; empty = all."""
-
-
-class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a GPU in MIG mode, which programs see as a GPU of its own."""
-
-    uuid: str
-    name: str
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,7 +224,7 @@ def _cuda_device(gpu: Gpu, host_id: HostId, name: str) -> Device:
         local=gpu.uuid,
         memory_mib=max(1, gpu.memory_mib),
         reserve_mib=max(0, min(gpu.reserve_mib, gpu.memory_mib - 1)),
-        max_tenants=1 if gpu.compute_mode == EXCLUSIVE_PROCESS else 2,
+        max_tenants=1 if gpu.compute_mode == COMPUTE_EXCLUSIVE_PROCESS else 2,
         state="lost" if gpu.problem else "ok",
         healthy=not why,
         note=why,
@@ -241,7 +236,7 @@ def _why_not_offered(gpu: Gpu) -> str:
         return gpu.problem
     if gpu.mig:
         return "it is in MIG mode, which cotenant does not offer: `nvidia-smi -mig 0` makes it one GPU again"
-    if gpu.compute_mode == PROHIBITED:
+    if gpu.compute_mode == COMPUTE_PROHIBITED:
         return "its compute mode is PROHIBITED: `nvidia-smi -c DEFAULT` (as root) lets programs use it"
     return ""
 
@@ -265,31 +260,49 @@ def short_names(uuids: Sequence[str], kind: str = "gpu") -> list[str]:
     return [f"{kind}-{text}-{index}" for index, text in enumerate(plain)]
 
 
-def ask_nvml(timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
-    """What NVML says, asked in a child. One that cannot even be killed is left behind."""
-    command = [sys.executable, "-m", "cotenant.agent.gpus.nvml"]
-    child = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+# --- NVML ------------------------------------------------------------------------------------------
+
+
+def ask_nvml(timeout_s: float = DRIVER_S_MAX) -> Probe:
+    """What NVML says, asked in a child."""
+    facts = driver_facts(timeout_s)
+    problem = advised(facts.problem, facts.problem_code)
+    return Probe(gpus=tuple(_gpu(each) for each in facts.gpus), problem=problem, driver=facts.driver)
+
+
+def _gpu(facts: GpuFacts) -> Gpu:
+    """A GPU that is broken is listed all the same, under a UUID if it still had one to say."""
+    if facts.problem:
+        return Gpu(
+            index=facts.index, uuid=facts.uuid or f"lost-{facts.index}", name=facts.name, memory_mib=1,
+            reserve_mib=0, problem=advised(facts.problem, facts.problem_code), code=facts.problem_code,
+        )  # fmt: skip
+    return Gpu(
+        index=facts.index,
+        uuid=facts.uuid,
+        name=facts.name,
+        memory_mib=facts.memory_mib or 1,
+        reserve_mib=_reserve_mib(facts),
+        is_busy=not facts.processes_known or any(each.computes for each in facts.processes),
+        mig=bool(facts.mig),
+        instances=facts.instances,
+        capability="" if facts.capability is None else "{}.{}".format(*facts.capability),
+        compute_mode=facts.compute_mode or COMPUTE_DEFAULT,
+        persistent=bool(facts.persistence),
     )
-    try:
-        output, errors = child.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        try:
-            child.communicate(timeout=KILL_WAIT_S)
-        except (
-            subprocess.TimeoutExpired
-        ):  # It hangs in the kernel: nothing ends it before the driver lets go.
-            _left_behind.append(child)
-        return Probe(problem=f"NVML did not answer within {timeout_s:.0f} s (is a GPU hung? see `dmesg`)")
-    try:
-        return msgspec.convert(json.loads(output), Probe)
-    except (ValueError, msgspec.ValidationError):
-        last = errors.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {child.returncode}"]
-        return Probe(problem=f"asking NVML failed: {last[0]}")
 
 
-_left_behind: list[subprocess.Popen[bytes]] = []
+def _reserve_mib(facts: GpuFacts) -> int:
+    """What is gone before any job starts: measured where nobody computes now, else the driver's own number
+    and what is drawn with."""
+    drivers_mib, taken_mib = facts.reserved_mib or 0, facts.taken_mib or 0
+    if not facts.processes_known:
+        return drivers_mib
+    drawn_mib = sum(each.memory_mib or 0 for each in facts.processes if not each.computes)
+    is_idle = all(not each.computes for each in facts.processes)
+    if is_idle and taken_mib - drawn_mib - drivers_mib <= IDLE_MIB_MAX:
+        return taken_mib
+    return drivers_mib + drawn_mib
 
 
 def lock_names(device: Device) -> tuple[str, ...]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from cotenant.agent import devices
-from cotenant.agent.gpus.nvml_calls import FAILURES, in_words
 from cotenant.controller.domain.ids import HostId
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
 
@@ -76,17 +74,14 @@ def test_an_old_driver_lacks_much_and_does(
     assert busy.reserve_mib == 0, "nobody knows it"
 
 
-@pytest.mark.parametrize("code", [4, 9, 999])
-def test_a_driver_that_does_not_work_is_a_reason(gpus: MockGpus, code: int) -> None:
+@pytest.mark.parametrize(("code", "says"), [(4, "check the permissions"), (9, "`modprobe nvidia`")])
+def test_a_driver_that_does_not_work_is_a_reason_with_what_to_do(
+    gpus: MockGpus, code: int, says: str
+) -> None:
     gpus.say(f"init {code}")
     probe = devices.ask_nvml()
     assert probe.gpus == ()
-    assert probe.problem == FAILURES.get(code, f"NVML error {code}: {probe.problem.rpartition(': ')[2]}")
-
-
-@pytest.mark.parametrize("code", [*FAILURES, 999])
-def test_every_failure_of_nvml_has_words(code: int) -> None:
-    assert len(in_words(SimpleNamespace(value=code))) > 15
+    assert says in probe.problem
 
 
 def test_one_call_that_never_comes_back_is_a_reason(gpus: MockGpus) -> None:
