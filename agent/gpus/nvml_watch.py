@@ -62,10 +62,10 @@ class Watch:
             say(Asking(uuid=uuid))
             try:
                 self._handles[uuid] = handle_of(nvml, uuid)
-                self._by_bus[bus_address(bus_id(nvml, self._handles[uuid]))] = uuid
             except NvmlError as error:
-                if uuid not in self._handles:
-                    say(Look(uuid=uuid, code=error.code, problem=str(error)))
+                say(Look(uuid=uuid, code=error.code, problem=str(error)))
+            else:
+                self._by_bus[bus_address(bus_id(nvml, self._handles[uuid]))] = uuid
         self._events = self._register()
         say(Began(events=self._events is not None, kernel_log=log.is_open))
 

@@ -65,6 +65,8 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     capability: tuple[int, int] | None = None
     compute_mode: int | None = None
     persistence: bool | None = None
+    bus: str = ""
+    """Its address on the PCI bus, `00000000:3B:00.0`; empty where it does not say."""
     mig: bool | None = None
     instances: tuple[MigInstance, ...] = ()
     processes: tuple[GpuProcess, ...] = ()

@@ -52,6 +52,7 @@ def gpu(nvml: Library, index: int) -> GpuFacts:
         capability=None if capability is None else (int(capability[0]), int(capability[1])),
         compute_mode=nvml.maybe("nvmlDeviceGetComputeMode", handle),
         persistence=_flag(nvml.maybe("nvmlDeviceGetPersistenceMode", handle)),
+        bus=bus_id(nvml, handle),
         mig=mig,
         instances=tuple(_instances(nvml, handle)) if mig else (),
         processes=tuple(named[:PROCESSES_MAX]),
@@ -60,9 +61,13 @@ def gpu(nvml: Library, index: int) -> GpuFacts:
 
 
 def bus_id(nvml: Library, handle: Any) -> str:
-    """Where it is on the PCI bus, `00000000:3B:00.0`. Raises NvmlError."""
-    where = nvml.ask("nvmlDeviceGetPciInfo", handle).busId
-    return where.decode() if isinstance(where, bytes) else str(where)
+    """Where it is on the PCI bus, `00000000:3B:00.0`; empty where the driver does not say."""
+    where = nvml.maybe("nvmlDeviceGetPciInfo", handle)
+    return "" if where is None else _text(where.busId)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 # --- Memory ----------------------------------------------------------------------------------------

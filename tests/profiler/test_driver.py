@@ -27,6 +27,7 @@ def test_each_gpu_is_described_and_one_that_is_lost_has_its_problem(gpus: MockGp
     found = driver_facts()
     assert (found.problem, found.driver, found.cuda) == ("", "580.0-mock", (13, 2))
     one, two, lost = found.gpus
+    assert (one.bus, two.bus, lost.bus) == ("00000000:01:00.0", "00000000:02:00.0", "")
     assert (one.uuid, one.name, one.capability, one.mig) == (ONE, "NVIDIA H200 (mock)", (9, 0), False)
     assert (one.memory_mib, one.taken_mib, one.used_mib, one.reserved_mib) == (81920, 5000, 4400, 600)
     assert (two.uuid, two.capability, two.compute_mode, two.persistence) == (TWO, (8, 0), 3, False)
@@ -126,6 +127,13 @@ def test_a_command_stands_on_one_short_line() -> None:
 
 
 # --- Failures --------------------------------------------------------------------------------------
+
+
+def test_this_machine_answers_or_says_why_not() -> None:
+    """The real thing."""
+    found = driver_facts(thorough=True)
+    assert found.gpus or found.problem
+    assert "failed" not in found.problem
 
 
 @pytest.mark.parametrize("code", [4, 9, 999])
