@@ -2,7 +2,7 @@
 
 Rule: a device is never silently absent. Where `auto` finds no GPU it offers CPU slots and says why; a GPU
 that cannot be used is listed with the reason. NVML is asked in a child process with a time limit
-(`nvml.py`), for it can hang, and its library would be most of the agent's memory.
+(`profiler/driver/`), for it can hang, and its library would be most of the agent's memory.
 
     auto        every CUDA device, else one CPU slot per core, at most 8 (each with its share of the cores)
     cpu:N       N CPU slots
@@ -12,10 +12,7 @@ that cannot be used is listed with the reason. NVML is asked in a child process 
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Final, Literal
 
@@ -23,16 +20,15 @@ import msgspec
 
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId, HostId
+from cotenant.profiler.driver.asking import driver_facts
+from cotenant.profiler.driver.facts import COMPUTE_EXCLUSIVE_PROCESS, COMPUTE_PROHIBITED, GpuFacts
+from cotenant.profiler.driver.failures import advised
 
 AUTO_SLOTS_MAX: Final = 8
 SLOTS_MAX: Final = 1024
-PROBE_TIMEOUT_S: Final = 60.0
-"""The first call of NVML after a boot may start the driver, which takes many seconds on large machines."""
-KILL_WAIT_S: Final = 2.0
+IDLE_MIB_MAX: Final = 2048
+"""More than this on a GPU that nobody seems to use is held by somebody who cannot be seen."""
 _SHORT_UUID_DIGITS: Final = 6
-PROHIBITED: Final = 2
-EXCLUSIVE_PROCESS: Final = 3
-"""NVML's numbers of compute modes."""
 
 
 class BadDevices(ValueError):
@@ -52,48 +48,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """Indices or UUIDs; empty = all."""
 
 
-class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a GPU in MIG mode, which programs see as a GPU of its own."""
-
-    uuid: str
-    name: str
-
-
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A CUDA device as NVML describes it."""
-
-    index: int
-    """For people: it follows the bus and the driver's mood."""
-    uuid: str
-    name: str
-    memory_mib: int
-    reserve_mib: int
-    mig: bool = False
-    instances: tuple[MigInstance, ...] = ()
-    capability: str = ""
-    """Compute capability, `9.0`."""
-    compute_mode: int = 0
-    """NVML's number: 0 default, 2 nobody may compute, 3 one process at a time."""
-    persistent: bool = False
-    is_busy: bool = False
-    """Somebody computes on it at this moment."""
-    problem: str = ""
-    code: int = 0
-    """NVML's answer where there is a problem."""
-
-
-class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """What NVML answered; no GPUs and a reason if it could not."""
-
-    gpus: tuple[Gpu, ...] = ()
-    problem: str = ""
-    driver: str = ""
-    """Its version."""
-
-
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[Device, ...]
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuFacts, ...] = ()
     """What NVML said of those that are GPUs."""
     note: str = ""
     """Why these are not what one might expect."""
@@ -129,12 +86,13 @@ def find(
     """
     note = ""
     if choice.kind != "cpu":
-        probe = ask_nvml()
-        if probe.gpus:
-            gpus = pick(probe.gpus, choice.picked)
-            busy = tuple(gpu.uuid for gpu in gpus if gpu.is_busy)
+        facts = driver_facts()
+        if facts.gpus:
+            gpus = pick(facts.gpus, choice.picked)
+            busy = tuple(gpu.uuid for gpu in gpus if _is_busy(gpu))
             return Inventory(devices=cuda_devices(gpus, host_id), gpus=gpus, busy=busy)
-        note = f"no CUDA devices: {probe.problem or 'the driver reports none'}"
+        why = advised(facts.problem, facts.problem_code) or "the driver reports none"
+        note = f"no CUDA devices: {why}"
         if choice.kind == "cuda":
             raise NotThisHost(f"--devices cuda: {note}; use --devices auto or cpu:N")
     count = choice.slots or min(len(cores), AUTO_SLOTS_MAX)
@@ -181,7 +139,7 @@ def _share(cores: Sequence[int], slot: int, count: int) -> tuple[int, ...]:
 # --- CUDA ------------------------------------------------------------------------------------------
 
 
-def pick(gpus: Sequence[Gpu], picked: Sequence[str]) -> tuple[Gpu, ...]:
+def pick(gpus: Sequence[GpuFacts], picked: Sequence[str]) -> tuple[GpuFacts, ...]:
     """Those asked for, in NVML's order.
 
     Raises:
@@ -194,10 +152,10 @@ def pick(gpus: Sequence[Gpu], picked: Sequence[str]) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in gpus if not picked or str(gpu.index) in picked or gpu.uuid in picked)
 
 
-def cuda_devices(gpus: Sequence[Gpu], host_id: HostId) -> tuple[Device, ...]:
+def cuda_devices(gpus: Sequence[GpuFacts], host_id: HostId) -> tuple[Device, ...]:
     """The GPUs, and after each that is in MIG mode its instances, which are listed and not offered."""
     parts = [(gpu, instance) for gpu in gpus for instance in gpu.instances]
-    names = short_names([gpu.uuid for gpu in gpus])
+    names = short_names([_local(gpu) for gpu in gpus])
     part_names = short_names([instance.uuid for _, instance in parts], "mig")
     found: list[Device] = []
     for gpu, name in zip(gpus, names, strict=True):
@@ -219,29 +177,52 @@ def cuda_devices(gpus: Sequence[Gpu], host_id: HostId) -> tuple[Device, ...]:
     return tuple(found)
 
 
-def _cuda_device(gpu: Gpu, host_id: HostId, name: str) -> Device:
+def _cuda_device(gpu: GpuFacts, host_id: HostId, name: str) -> Device:
     why = _why_not_offered(gpu)
+    memory_mib = max(1, gpu.memory_mib or 0)
     return Device(
         device_id=DeviceId(f"{host_id}/{name}"),
         host_id=host_id,
         kind="cuda",
         type=_type(gpu.name),
-        local=gpu.uuid,
-        memory_mib=max(1, gpu.memory_mib),
-        reserve_mib=max(0, min(gpu.reserve_mib, gpu.memory_mib - 1)),
-        max_tenants=1 if gpu.compute_mode == EXCLUSIVE_PROCESS else 2,
+        local=_local(gpu),
+        memory_mib=memory_mib,
+        reserve_mib=max(0, min(_reserve_mib(gpu), memory_mib - 1)),
+        max_tenants=1 if gpu.compute_mode == COMPUTE_EXCLUSIVE_PROCESS else 2,
         state="lost" if gpu.problem else "ok",
         healthy=not why,
         note=why,
     )
 
 
-def _why_not_offered(gpu: Gpu) -> str:
+def _local(gpu: GpuFacts) -> str:
+    """One that is lost may not even say its UUID."""
+    return gpu.uuid or f"lost-{gpu.index}"
+
+
+def _is_busy(gpu: GpuFacts) -> bool:
+    """Somebody computes there; also where the driver does not say."""
+    return not gpu.problem and (not gpu.processes_known or any(each.computes for each in gpu.processes))
+
+
+def _reserve_mib(gpu: GpuFacts) -> int:
+    """What is gone before any job starts: measured where nobody computes now, else the driver's own number
+    and what is drawn with."""
+    drivers_mib, taken_mib = gpu.reserved_mib or 0, gpu.taken_mib or 0
+    if not gpu.processes_known:
+        return drivers_mib
+    drawn_mib = sum(each.memory_mib or 0 for each in gpu.processes if not each.computes)
+    if not _is_busy(gpu) and taken_mib - drawn_mib - drivers_mib <= IDLE_MIB_MAX:
+        return taken_mib
+    return drivers_mib + drawn_mib
+
+
+def _why_not_offered(gpu: GpuFacts) -> str:
     if gpu.problem:
-        return gpu.problem
+        return advised(gpu.problem, gpu.problem_code)
     if gpu.mig:
         return "it is in MIG mode, which cotenant does not offer: `nvidia-smi -mig 0` makes it one GPU again"
-    if gpu.compute_mode == PROHIBITED:
+    if gpu.compute_mode == COMPUTE_PROHIBITED:
         return "its compute mode is PROHIBITED: `nvidia-smi -c DEFAULT` (as root) lets programs use it"
     return ""
 
@@ -263,33 +244,6 @@ def short_names(uuids: Sequence[str], kind: str = "gpu") -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [f"{kind}-{text}-{index}" for index, text in enumerate(plain)]
-
-
-def ask_nvml(timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
-    """What NVML says, asked in a child. One that cannot even be killed is left behind."""
-    command = [sys.executable, "-m", "cotenant.agent.gpus.nvml"]
-    child = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    try:
-        output, errors = child.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        try:
-            child.communicate(timeout=KILL_WAIT_S)
-        except (
-            subprocess.TimeoutExpired
-        ):  # It hangs in the kernel: nothing ends it before the driver lets go.
-            _left_behind.append(child)
-        return Probe(problem=f"NVML did not answer within {timeout_s:.0f} s (is a GPU hung? see `dmesg`)")
-    try:
-        return msgspec.convert(json.loads(output), Probe)
-    except (ValueError, msgspec.ValidationError):
-        last = errors.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {child.returncode}"]
-        return Probe(problem=f"asking NVML failed: {last[0]}")
-
-
-_left_behind: list[subprocess.Popen[bytes]] = []
 
 
 def lock_names(device: Device) -> tuple[str, ...]:

@@ -17,9 +17,9 @@ from typing import Final
 
 import pytest
 
-from cotenant.controller.cli import gpu_facts
-from cotenant.controller.cli.gpu_facts import DriverFacts, GpuFacts
 from cotenant.mps.detection import Device, look, verdict
+from cotenant.profiler.driver.asking import driver_facts
+from cotenant.profiler.driver.facts import COMPUTE_DEFAULT, DriverFacts, GpuFacts
 from hwtests.report import Machine
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -30,7 +30,7 @@ RESULTS: Final = (":!hwtests/report.*", ":!hwtests/pairs-*")
 
 @cache
 def driver() -> DriverFacts:
-    return gpu_facts.ask()
+    return driver_facts(thorough=True)
 
 
 def first_gpu() -> GpuFacts | None:
@@ -106,7 +106,7 @@ def lacks_mps() -> str:
 def lacks_time_slicing() -> str:
     """Two processes without MPS on one GPU."""
     gpu = first_gpu()
-    if gpu is not None and gpu.compute_mode not in (None, gpu_facts.COMPUTE_DEFAULT):
+    if gpu is not None and gpu.compute_mode not in (None, COMPUTE_DEFAULT):
         return "the GPU is not in compute mode DEFAULT, so two processes cannot time-slice it"
     return ""
 

@@ -15,6 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from cotenant.profiler.cpu import CpuSource
+from cotenant.profiler.driver.library import Library, open_library
+from cotenant.profiler.driver.reading import handle_of, memory_mib
 from cotenant.profiler.gpu import GpuSource
 from cotenant.profiler.sources import MetricsSource, Sample, summarise
 from hwtests.device import Device
@@ -98,17 +100,14 @@ def used_mib(device: Device) -> float:
     """Of the whole device, as nvidia-smi shows it; NaN on a CPU."""
     if device.kind != "cuda":
         return math.nan
-    nvml, handle = _nvml(device.uuid)
-    return float(nvml.nvmlDeviceGetMemoryInfo(handle).used) / 2**20
+    return float(memory_mib(*_opened(device.uuid)).taken_mib)
 
 
 @cache
-def _nvml(uuid: str) -> tuple[Any, Any]:
+def _opened(uuid: str) -> tuple[Library, Any]:
     """The library and the device's handle. Opened once: asked often, and it may be slow to start."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    return pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    nvml = open_library()
+    return nvml, handle_of(nvml, uuid)
 
 
 def alone(job: Job, device: Device, folder: Path, seconds: float) -> Solo:

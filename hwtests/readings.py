@@ -16,7 +16,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from cotenant.profiler.cpu import CpuSource
+from cotenant.profiler.driver.library import open_library
 from cotenant.profiler.gpu import GpuSource
+from cotenant.profiler.nvml import Nvml
 from cotenant.profiler.sources import Indicator, Sample
 
 DCGM_FIELDS: Final = {
@@ -87,36 +89,20 @@ def _cpu_s(children: Iterable[Any]) -> float:
 
 
 def plain_nvml(uuid: str, seconds: float) -> Values:
-    """What every GPU has: coarse use, and PCIe over 20 ms. The mean over the window."""
-    import pynvml
-
-    pynvml.nvmlInit()
+    """What every GPU has: coarse use, PCIe over 20 ms, NVLink. The mean over the window."""
+    seen: dict[Indicator, list[float]] = {}
+    counters = Nvml(open_library(), (uuid,))
     try:
-        handle: Any = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        seen: dict[Indicator, list[float]] = {}
         until_s = time.monotonic() + seconds
         while time.monotonic() < until_s:
-            rates: Any = pynvml.nvmlDeviceGetUtilizationRates(handle)
-            for name, value in (
-                (Indicator.GRACT, rates.gpu / 100),
-                (Indicator.DRAMA, rates.memory / 100),
-                (Indicator.PCITX, _pcie(pynvml, handle, 0)),
-                (Indicator.PCIRX, _pcie(pynvml, handle, 1)),
-            ):
+            taken = counters.read()
+            for name, value in taken.devices[0].items() if taken is not None else ():
                 seen.setdefault(name, []).append(value)
-            time.sleep(0.1)
+            time.sleep(counters.period_s)
     finally:
-        pynvml.nvmlShutdown()
-    means = {name: statistics.fmean(values) for name, values in seen.items()}
-    return {name: mean for name, mean in means.items() if not math.isnan(mean)}
-
-
-def _pcie(pynvml: Any, handle: Any, counter: int) -> float:
-    """Bytes per second; NVML says KB. NaN where the GPU has no such counter."""
-    try:
-        return float(pynvml.nvmlDeviceGetPcieThroughput(handle, counter)) * 1000
-    except pynvml.NVMLError:
-        return math.nan
+        counters.close()
+    known = {name: [value for value in values if not math.isnan(value)] for name, values in seen.items()}
+    return {name: statistics.fmean(values) for name, values in known.items() if values}
 
 
 def dcgm(index: int, seconds: float) -> Values:

@@ -17,6 +17,9 @@ from typing import Any
 import pytest
 
 from cotenant.mps import replies
+from cotenant.profiler.driver.failures import NvmlError
+from cotenant.profiler.driver.library import open_library
+from cotenant.profiler.driver.reading import handle_of
 from hwtests import host
 from hwtests.busy import Busy, LoadFailed
 from hwtests.device import Device
@@ -41,17 +44,14 @@ class Xids:
     """Listens for Xids of one device, through NVML, in a thread of its own."""
 
     def __init__(self, uuid: str) -> None:
-        import pynvml
-
-        self._nvml: Any = pynvml
-        self._nvml.nvmlInit()
-        self._handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
-        self._set = self._nvml.nvmlEventSetCreate()
+        self._nvml = open_library()
+        self._handle = handle_of(self._nvml, uuid)
+        self._set = self._nvml.ask("nvmlEventSetCreate")
         self.seen: list[tuple[float, int]] = []
         self.silence = "none within 5 s"
         try:
-            self._nvml.nvmlDeviceRegisterEvents(self._handle, XID_EVENT, self._set)
-        except self._nvml.NVMLError as error:
+            self._nvml.ask("nvmlDeviceRegisterEvents", self._handle, XID_EVENT, self._set)
+        except NvmlError as error:
             self.silence = f"NVML does not tell of Xids here: {error}"
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._listen, daemon=True)
@@ -60,16 +60,16 @@ class Xids:
     def _listen(self) -> None:
         while not self._stop.is_set():
             try:
-                event = self._nvml.nvmlEventSetWait_v2(self._set, 200)
-            except self._nvml.NVMLError:  # Nothing in these 200 ms.
+                event = self._nvml.ask("nvmlEventSetWait_v2", self._set, 200)
+            except NvmlError:  # Nothing in these 200 ms.
                 continue
             self.seen.append((time.monotonic(), int(event.eventData)))
 
     def close(self) -> None:
         self._stop.set()
         self._thread.join(5.0)
-        self._nvml.nvmlEventSetFree(self._set)
-        self._nvml.nvmlShutdown()
+        self._nvml.ask("nvmlEventSetFree", self._set)
+        self._nvml.close()
 
 
 @pytest.fixture

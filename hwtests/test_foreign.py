@@ -7,10 +7,10 @@ import time
 import pytest
 
 from cotenant.controller import settings
-from cotenant.controller.cli import gpu_facts
 from cotenant.controller.cli.check import Facts
 from cotenant.controller.cli.gpu_checks import held_mib, tenants
-from cotenant.controller.cli.gpu_facts import DriverFacts, GpuFacts
+from cotenant.profiler.driver.asking import driver_facts
+from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 from hwtests.busy import Busy
 from hwtests.device import Device
 from hwtests.pair_runs import used_mib
@@ -25,7 +25,7 @@ TIMEOUT_S = 60.0
 
 
 def now(device: Device) -> tuple[DriverFacts, GpuFacts]:
-    facts = gpu_facts.ask()
+    facts = driver_facts(thorough=True)
     return facts, next(gpu for gpu in facts.gpus if gpu.uuid == device.uuid)
 
 

@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from cotenant.profiler.driver.failures import NvmlError
+from cotenant.profiler.driver.library import Library, open_library
+from cotenant.profiler.driver.reading import handle_of
 from cotenant.profiler.gpm import SHARES
 from cotenant.profiler.sources import Indicator
 from hwtests import host, readings
@@ -163,36 +166,30 @@ RAW = {248: "SM cycles elapsed", 249: "SM cycles active"}
 def test_raw_counters(cuda: Device, measured: Measure) -> None:
     """Whether this driver has the counters that give exact means of a window. Recorded."""
     host.skip_if(host.lacks_gpm())
-    import pynvml
-
-    nvml: Any = pynvml
-    nvml.nvmlInit()
-    try:
-        handle = nvml.nvmlDeviceGetHandleByUUID(cuda.uuid)
-        samples = [nvml.nvmlGpmSampleAlloc() for _ in "01"]
+    with open_library() as nvml:
+        handle = handle_of(nvml, cuda.uuid)
+        samples = [nvml.ask("nvmlGpmSampleAlloc") for _ in "01"]
         try:
             for sample in samples:
-                nvml.nvmlGpmSampleGet(handle, sample)
+                nvml.ask("nvmlGpmSampleGet", handle, sample)
                 time.sleep(0.3)
             for number, name in RAW.items():
                 measured(f"GPM {number}, {name}", *_compared(nvml, samples, number))
         finally:
             for sample in samples:
-                nvml.nvmlGpmSampleFree(sample)
-    finally:
-        nvml.nvmlShutdown()
+                nvml.ask("nvmlGpmSampleFree", sample)
 
 
-def _compared(nvml: Any, samples: list[Any], number: int) -> tuple[float | None, str, str, str]:
+def _compared(nvml: Library, samples: list[Any], number: int) -> tuple[float | None, str, str, str]:
     """Value, unit, note, and why there is none: as `measured` takes them."""
-    asked = nvml.c_nvmlGpmMetricsGet_t()
-    asked.version = nvml.NVML_GPM_METRICS_GET_VERSION
+    asked = nvml.binding.c_nvmlGpmMetricsGet_t()
+    asked.version = nvml.binding.NVML_GPM_METRICS_GET_VERSION
     asked.numMetrics = 1
     asked.sample1, asked.sample2 = samples
     asked.metrics[0].metricId = number
     try:
-        nvml.nvmlGpmMetricsGet(asked)
-    except nvml.NVMLError as error:
+        nvml.ask("nvmlGpmMetricsGet", asked)
+    except NvmlError as error:
         return None, "", "", str(error)
     metric = asked.metrics[0]
     if metric.nvmlReturn != 0:

@@ -7,13 +7,13 @@ its own (`device_child.py`), and whoever asks here waits for a bounded time.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Final, get_args
 
 import msgspec
 
+from cotenant.profiler.driver.asking import NoAnswer, ask
 from cotenant.profiler.sources import Wanted, Wish
 
 ORDER: Final[tuple[Wish, ...]] = get_args(Wish)[1:]
@@ -65,11 +65,6 @@ def explain(
         return Explanation(problem="no CUDA device: a CPU slot's indicators come from /proc and psutil")
     words = [*words_of(wanted if wanted is not None else Wanted(), uuids), "--explain"]
     try:
-        done = subprocess.run(words, capture_output=True, timeout=timeout_s, check=False)
-    except subprocess.TimeoutExpired:
-        return Explanation(problem=f"no source answered within {timeout_s:g} s (is a GPU hung? see `dmesg`)")
-    try:
-        return msgspec.json.decode(done.stdout, type=Explanation)
-    except (msgspec.DecodeError, msgspec.ValidationError):
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {done.returncode}"]
-        return Explanation(problem=f"trying the sources failed: {last[0][:300]}")
+        return ask(words, Explanation, timeout_s, whom="the sources of indicators")
+    except NoAnswer as why:
+        return Explanation(problem=str(why))

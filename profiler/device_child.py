@@ -23,6 +23,8 @@ import msgspec
 
 from cotenant.profiler.choice import ORDER, Explanation, Finding
 from cotenant.profiler.counters import Counters, Taken, Unsupported
+from cotenant.profiler.driver.failures import NvmlError
+from cotenant.profiler.driver.library import Library, open_library
 from cotenant.profiler.gpm import PERIOD_S as GPM_PERIOD_S
 from cotenant.profiler.sources import Wanted, Wish
 
@@ -70,13 +72,12 @@ def opened(source: Wish, wanted: Wanted, uuids: Sequence[str]) -> Counters:
             return counters
 
 
-def nvml() -> Any:
+def nvml() -> Library:
     """Raises Unsupported."""
     try:
-        import pynvml
-    except ImportError:
-        raise Unsupported("the Python package nvidia-ml-py is not installed") from None
-    return pynvml
+        return open_library()
+    except NvmlError as error:
+        raise Unsupported(f"NVML: {error.what}") from None
 
 
 def shown(counters: Counters, patience_s: float, otherwise: str) -> Counters:

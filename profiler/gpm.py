@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any, Final
 
-from cotenant.profiler.counters import Memory, Taken, Unsupported, Values
-from cotenant.profiler.nvml import memory_of
+from cotenant.profiler.counters import Memory, Taken, Values
+from cotenant.profiler.driver.failures import NvmlError
+from cotenant.profiler.driver.library import Library
+from cotenant.profiler.driver.reading import MIB
+from cotenant.profiler.driver_devices import DriverDevices
 from cotenant.profiler.sources import Indicator, SourceName
 
-MIB: Final = 1024 * 1024
 APART_S_MIN: Final = 0.1
 PERIOD_S: Final = 0.11
 SHARES: Final[dict[Indicator, int]] = {
@@ -51,63 +52,58 @@ class Gpm:
     lacks = "this GPU or driver has no such counter"
 
     def __init__(
-        self, pynvml: ModuleType, uuids: Sequence[str], clock: Callable[[], float] = time.monotonic
+        self, nvml: Library, uuids: Sequence[str], clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Raises Unsupported: none of the devices has counters that we may read."""
-        self._nvml: Any = pynvml
+        self._nvml = nvml
         self._clock = clock
-        self._problems = [""] * len(uuids)
-        self._buffers: list[list[Any]] = []
+        self._devices = DriverDevices(nvml, uuids)
+        self._buffers = [self._make_buffers(number, uuid) for number, uuid in enumerate(uuids)]
         """Two per device, used in turn: a sample is a buffer of the driver's. None for one without GPM."""
-        try:
-            self._nvml.nvmlInit()
-        except self._nvml.NVMLError as error:
-            raise Unsupported(f"NVML: {error}") from None
-        self._handles = [self._open(number, uuid) for number, uuid in enumerate(uuids)]
-        if all(self._problems):
-            raise Unsupported(self._problems[0])
+        self._devices.check()
         self._newest = 0
         self._at_s = -math.inf
-        self._filled = [[False, False] for _ in self._handles]
+        self._filled = [[False, False] for _ in uuids]
 
-    def _open(self, number: int, uuid: str) -> Any:
-        """The device's handle, with its buffers; None if it has no counters."""
-        self._buffers.append([])
+    def _make_buffers(self, number: int, uuid: str) -> list[Any]:
+        """Lets go of a device that has no counters."""
+        handle = self._devices.handles[number]
+        if handle is None:
+            return []
         try:
-            handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
-            if self._nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
-                self._buffers[-1] = [self._nvml.nvmlGpmSampleAlloc() for _ in "01"]
-                return handle
-            self._problems[number] = f"{uuid} has no GPM counters (they came with Hopper)"
-        except self._nvml.NVMLError as error:
-            self._problems[number] = f"NVML: {error}"
-        return None
+            if self._nvml.ask("nvmlGpmQueryDeviceSupport", handle).isSupportedDevice:
+                return [self._nvml.ask("nvmlGpmSampleAlloc") for _ in "01"]
+            self._devices.problems[number] = f"{uuid} has no GPM counters (they came with Hopper)"
+        except NvmlError as error:
+            self._devices.failed(number, error)
+        self._devices.handles[number] = None
+        return []
 
     def read(self) -> Taken | None:
         """Raises Unsupported: no device answers any more."""
         before_s, self._at_s = self._at_s, self._clock()
         self._newest = 1 - self._newest
-        for number in range(len(self._handles)):
+        for number in range(len(self._buffers)):
             self._take(number)
-        if all(self._problems):
-            raise Unsupported(self._problems[0])
+        self._devices.check()
         if self._at_s - before_s <= APART_S_MIN or math.isinf(before_s):
             return None
-        devices = [self._since_before(number) for number in range(len(self._handles))]
+        devices = [self._since_before(number) for number in range(len(self._buffers))]
         return Taken(before_s, self._at_s, PERIOD_S, devices)
 
     def _take(self, number: int) -> None:
         """Fill the newer buffer of a device."""
-        if self._handles[number] is None:
+        handle = self._devices.handles[number]
+        if handle is None:
             return
         self._filled[number][self._newest] = False
         try:
-            self._nvml.nvmlGpmSampleGet(self._handles[number], self._buffers[number][self._newest])
-        except self._nvml.NVMLError as error:
-            self._problems[number] = f"NVML: {error}"
+            self._nvml.ask("nvmlGpmSampleGet", handle, self._buffers[number][self._newest])
+        except NvmlError as error:
+            self._devices.failed(number, error)
             return
         self._filled[number][self._newest] = True
-        self._problems[number] = ""
+        self._devices.problems[number] = ""
 
     def _since_before(self, number: int) -> Values:
         """Empty where one of the two samples is missing."""
@@ -116,19 +112,19 @@ class Gpm:
         older, newer = self._buffers[number][1 - self._newest], self._buffers[number][self._newest]
         try:
             return self._compare(older, newer)
-        except self._nvml.NVMLError as error:
-            self._problems[number] = f"NVML: {error}"
+        except NvmlError as error:
+            self._devices.failed(number, error)
             return {}
 
     def _compare(self, before: Any, after: Any) -> Values:
         wanted = [*SHARES.items(), *RATES.items()]
-        asked = self._nvml.c_nvmlGpmMetricsGet_t()
-        asked.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
+        asked = self._nvml.binding.c_nvmlGpmMetricsGet_t()
+        asked.version = self._nvml.binding.NVML_GPM_METRICS_GET_VERSION
         asked.numMetrics = len(wanted)
         asked.sample1, asked.sample2 = before, after
         for at, (_, number) in enumerate(wanted):
             asked.metrics[at].metricId = number
-        self._nvml.nvmlGpmMetricsGet(asked)
+        self._nvml.ask("nvmlGpmMetricsGet", asked)
         found: Values = {}
         for at, (name, _) in enumerate(wanted):
             metric = asked.metrics[at]
@@ -138,13 +134,13 @@ class Gpm:
         return found
 
     def memory(self) -> list[Memory | None]:
-        return [memory_of(self._nvml, handle) if handle is not None else None for handle in self._handles]
+        return self._devices.memory()
 
     def problems(self) -> list[str]:
-        return self._problems
+        return self._devices.problems
 
     def close(self) -> None:
         for buffers in self._buffers:
             for buffer in buffers:
-                self._nvml.nvmlGpmSampleFree(buffer)
-        self._nvml.nvmlShutdown()
+                self._nvml.maybe("nvmlGpmSampleFree", buffer)
+        self._nvml.close()

@@ -11,14 +11,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any, Final
 
-from cotenant.profiler.counters import Memory, Taken, Unsupported, Values
+from cotenant.profiler.counters import Memory, Taken, Values
+from cotenant.profiler.driver.failures import NvmlError
+from cotenant.profiler.driver.library import Library
+from cotenant.profiler.driver_devices import DriverDevices
 from cotenant.profiler.sources import Indicator, SourceName
 from cotenant.profiler.window import Counter
 
-MIB: Final = 1024 * 1024
 PERIOD_S_MIN: Final = 0.2
 PCIE_S: Final = 0.04
 """Two directions at 20 ms."""
@@ -39,67 +40,48 @@ class Nvml:
     lacks = "plain NVML has no such counter"
 
     def __init__(
-        self, pynvml: ModuleType, uuids: Sequence[str], clock: Callable[[], float] = time.monotonic
+        self, nvml: Library, uuids: Sequence[str], clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Raises Unsupported: none of the devices is there."""
-        self._nvml: Any = pynvml
+        self._nvml = nvml
         self._clock = clock
-        self._problems = [""] * len(uuids)
-        try:
-            self._nvml.nvmlInit()
-        except self._nvml.NVMLError as error:
-            raise Unsupported(f"NVML: {error}") from None
-        self._handles = [self._open(number, uuid) for number, uuid in enumerate(uuids)]
-        if all(self._problems):
-            raise Unsupported(self._problems[0])
-        self.period_s = max(PERIOD_S_MIN, 2 * PCIE_S * len(self._handles))
-        self._links = [{name: Counter() for name in NVLINK} for _ in self._handles]
+        self._devices = DriverDevices(nvml, uuids)
+        self._devices.check()
+        self.period_s = max(PERIOD_S_MIN, 2 * PCIE_S * len(uuids))
+        self._links = [{name: Counter() for name in NVLINK} for _ in uuids]
         self._at_s = -math.inf
-
-    def _open(self, number: int, uuid: str) -> Any:
-        """The device's handle; None if it is not there."""
-        try:
-            return self._nvml.nvmlDeviceGetHandleByUUID(uuid)
-        except self._nvml.NVMLError as error:
-            self._problems[number] = f"NVML: {error}"
-            return None
 
     def read(self) -> Taken | None:
         """Raises Unsupported: no device answers any more."""
         before_s, self._at_s = self._at_s, self._clock()
-        devices = [self._device(number) for number in range(len(self._handles))]
-        if all(self._problems):
-            raise Unsupported(self._problems[0])
+        devices = [self._device(number) for number in range(len(self._links))]
+        self._devices.check()
         if self._at_s <= before_s or math.isinf(before_s):
             return None
         return Taken(before_s, self._at_s, self.period_s, devices)
 
     def _device(self, number: int) -> Values:
-        handle = self._handles[number]
+        handle = self._devices.handles[number]
         if handle is None:
             return {}
         try:
-            utilization = self._nvml.nvmlDeviceGetUtilizationRates(handle)
-        except self._nvml.NVMLError as error:
-            self._problems[number] = f"NVML: {error}"
+            utilization = self._nvml.ask("nvmlDeviceGetUtilizationRates", handle)
+        except NvmlError as error:
+            self._devices.failed(number, error)
             return {}
-        self._problems[number] = ""
+        self._devices.problems[number] = ""
         found = {Indicator.GRACT: utilization.gpu / 100, Indicator.DRAMA: utilization.memory / 100}
         found |= {name: self._pcie(handle, counter) for name, counter in PCIE.items()}
-        return found | self._nvlink(number)
+        return found | self._nvlink(number, handle)
 
     def _pcie(self, handle: Any, counter: int) -> float:
-        try:
-            return 1000.0 * float(self._nvml.nvmlDeviceGetPcieThroughput(handle, counter))
-        except self._nvml.NVMLError:
-            return math.nan
+        kilobytes = self._nvml.maybe("nvmlDeviceGetPcieThroughput", handle, counter)
+        return math.nan if kilobytes is None else 1000.0 * float(kilobytes)
 
-    def _nvlink(self, number: int) -> Values:
-        try:
-            fields = self._nvml.nvmlDeviceGetFieldValues(
-                self._handles[number], [(field, ALL_LINKS) for field in NVLINK.values()]
-            )
-        except self._nvml.NVMLError:
+    def _nvlink(self, number: int, handle: Any) -> Values:
+        wanted = [(field, ALL_LINKS) for field in NVLINK.values()]
+        fields = self._nvml.maybe("nvmlDeviceGetFieldValues", handle, wanted)
+        if fields is None:
             return dict.fromkeys(NVLINK, math.nan)
         counts = {
             name: 1024.0 * field.value.ullVal
@@ -110,19 +92,10 @@ class Nvml:
         return {name: self._links[number][name].rate(count, self._at_s) for name, count in counts.items()}
 
     def memory(self) -> list[Memory | None]:
-        return [memory_of(self._nvml, handle) if handle is not None else None for handle in self._handles]
+        return self._devices.memory()
 
     def problems(self) -> list[str]:
-        return self._problems
+        return self._devices.problems
 
     def close(self) -> None:
-        self._nvml.nvmlShutdown()
-
-
-def memory_of(pynvml: Any, handle: Any) -> Memory | None:
-    """What is in use on a device, whoever uses it."""
-    try:
-        info = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    except pynvml.NVMLError:
-        return None
-    return Memory(int(info.used) / MIB, int(info.total) / MIB)
+        self._nvml.close()

@@ -15,10 +15,10 @@ import msgspec
 from cotenant.agent.edge import GpuFault
 from cotenant.agent.gpus.device_states import BY_BUCKET, QUIET_S, Happening, after, held_mib
 from cotenant.agent.gpus.looks import Look, Process, XidSeen
-from cotenant.agent.gpus.nvml_calls import LOST, RESET_REQUIRED
 from cotenant.agent.gpus.xid import RESET, meaning
 from cotenant.agent.memory import Key
 from cotenant.controller.domain.cluster import DeviceState
+from cotenant.profiler.driver.failures import LOST, RESET_REQUIRED
 
 Foreign = Literal["avoid", "ignore"]
 HELD_LOOKS: Final = 2

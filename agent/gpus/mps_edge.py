@@ -16,7 +16,6 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.attempts import FOLDER_NAME
-from cotenant.agent.devices import Gpu
 from cotenant.agent.edge import AnyAgentEvent, ClientsCounted, DevicesChanged, GpuFault, TroubleNoticed
 from cotenant.agent.files import BadRecord, read_record
 from cotenant.agent.folder import ORDER, RESULT, job_socket
@@ -38,6 +37,7 @@ from cotenant.mps.paths import daemons_folder
 from cotenant.mps.process import CONTROL
 from cotenant.mps.starting import Spec
 from cotenant.mps.sweep import sweep
+from cotenant.profiler.driver.facts import GpuFacts
 
 PERIOD_S: Final = 2.0
 LEAVE_S: Final = 20.0
@@ -71,7 +71,7 @@ class Mps(msgspec.Struct, frozen=True, kw_only=True):
 def prepare(
     settings: MpsSettings,
     devices: tuple[Device, ...],
-    gpus: Sequence[Gpu],
+    gpus: Sequence[GpuFacts],
     *,
     state_dir: Path,
     attempts: Path,

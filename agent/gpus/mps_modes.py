@@ -9,14 +9,16 @@ whatever NVML does; the parent waits a limited time.
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from cotenant.agent.gpus.nvml_calls import in_words
+import msgspec
+
 from cotenant.mps.exclusive import ModeRefused
+from cotenant.profiler.driver.asking import NoAnswer, ask
+from cotenant.profiler.driver.library import Library, tell
+from cotenant.profiler.driver.reading import handle_of
 
 CALL_S: Final = 20.0
 
@@ -33,46 +35,35 @@ class NvmlModes:
             raise ModeRefused(f"the driver left {uuid} in compute mode {found}")
 
 
+class Mode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the child prints."""
+
+    mode: int | None = None
+    problem: str = ""
+
+
 def _ask(*arguments: str) -> int:
-    command = (sys.executable, "-m", "cotenant.agent.gpus.mps_modes", *arguments)
+    """Raises ModeRefused."""
     try:
-        done = subprocess.run(command, capture_output=True, timeout=CALL_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise ModeRefused(f"NVML did not answer within {CALL_S:.0f} s") from None
-    try:
-        told = json.loads(done.stdout)
-        if "mode" in told:
-            return int(told["mode"])
-        raise ModeRefused(str(told["problem"]))
-    except (ValueError, KeyError, TypeError):
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {done.returncode}"]
-        raise ModeRefused(f"asking NVML failed: {last[0]}") from None
+        told = ask((sys.executable, "-m", "cotenant.agent.gpus.mps_modes", *arguments), Mode, CALL_S)
+    except NoAnswer as why:
+        raise ModeRefused(str(why)) from None
+    if told.mode is None:
+        raise ModeRefused(told.problem)
+    return told.mode
 
 
-def _answer(pynvml: Any, uuid: str, mode: int | None) -> dict[str, int | str]:
-    try:
-        pynvml.nvmlInit()
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            if mode is not None:
-                pynvml.nvmlDeviceSetComputeMode(handle, mode)
-            return {"mode": int(pynvml.nvmlDeviceGetComputeMode(handle))}
-        finally:
-            pynvml.nvmlShutdown()
-    except pynvml.NVMLError as error:
-        return {"problem": in_words(error)}
+def _answer(nvml: Library, uuid: str, mode: int | None) -> Mode:
+    handle = handle_of(nvml, uuid)
+    if mode is not None:
+        nvml.ask("nvmlDeviceSetComputeMode", handle, mode)
+    return Mode(mode=int(nvml.ask("nvmlDeviceGetComputeMode", handle)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     uuid, *rest = sys.argv[1:] if argv is None else argv
-    try:
-        import pynvml
-    except ImportError:
-        answer: dict[str, int | str] = {"problem": "the Python package nvidia-ml-py is not installed"}
-    else:
-        answer = _answer(pynvml, uuid, int(rest[0]) if rest else None)
-    print(json.dumps(answer))
-    return 0
+    mode = int(rest[0]) if rest else None
+    return tell(lambda nvml: _answer(nvml, uuid, mode), lambda error: Mode(problem=str(error)))
 
 
 if __name__ == "__main__":

@@ -6,13 +6,11 @@ Until its daemon was seen to work, a device time-slices.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from cotenant.agent.devices import Gpu
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.settings import MpsSettings
 from cotenant.mps import detection
@@ -21,6 +19,7 @@ from cotenant.mps.detection import Host
 from cotenant.mps.paths import log_directory, pipe_directory
 from cotenant.mps.process import CONTROL
 from cotenant.mps.starting import Spec
+from cotenant.profiler.driver.facts import GpuFacts
 
 WHOLE_HOST = ""
 """Stands for the UUID in the paths of a daemon that serves all devices."""
@@ -48,7 +47,7 @@ def plan(
     settings: MpsSettings,
     host: Host,
     devices: Sequence[Device],
-    gpus: Iterable[Gpu],
+    gpus: Iterable[GpuFacts],
     *,
     logs: Path,
     owner: str,
@@ -91,13 +90,12 @@ def _spec(
     )
 
 
-def _facts(uuid: str, gpu: Gpu | None) -> detection.Device:
+def _facts(uuid: str, gpu: GpuFacts | None) -> detection.Device:
     """What NVML said of it; what it did not say is unknown, and never taken for good."""
-    found = re.fullmatch(r"(\d+)\.(\d+)", getattr(gpu, "capability", ""))
     return detection.Device(
         uuid=uuid,
-        compute_capability=None if found is None else (int(found[1]), int(found[2])),
-        compute_mode=getattr(gpu, "compute_mode", None),
+        compute_capability=None if gpu is None else gpu.capability,
+        compute_mode=None if gpu is None else gpu.compute_mode,
         mig_enabled=None if gpu is None else gpu.mig,
     )
 

@@ -14,18 +14,26 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 import msgspec
 
 from cotenant.agent.gpus.kernel_log import bus_address, xid_in
 from cotenant.agent.gpus.looks import AnyWatchLine, Asking, Began, Failed, Look, Process, XidSeen
-from cotenant.agent.gpus.nvml_calls import MIB, compute_processes, graphics_processes, in_words, text
 from cotenant.agent.gpus.owners import Owners
+from cotenant.profiler.driver.failures import TIMEOUT, NvmlError
+from cotenant.profiler.driver.library import Library, open_library
+from cotenant.profiler.driver.reading import (
+    bus_id,
+    ecc_uncorrected,
+    handle_of,
+    memory_mib,
+    processes,
+    remapping,
+)
 
-TIMEOUT: Final = 10
-"""NVML's code for: nothing has happened meanwhile."""
+XID: Final = 8
+"""NVML's number of the event: the driver reports an error."""
 EVENT_WAIT_S: Final = 0.25
 """So often the kernel's log is looked at, and it is noticed that nobody listens any more."""
 SAME_XID_S: Final = 2.0
@@ -42,8 +50,8 @@ def say(line: AnyWatchLine) -> None:
 class Watch:
     """The GPUs that were asked for, in one NVML session."""
 
-    def __init__(self, pynvml: ModuleType, uuids: Sequence[str], owners: Owners, log: KernelLog) -> None:
-        self._nvml = pynvml
+    def __init__(self, nvml: Library, uuids: Sequence[str], owners: Owners, log: KernelLog) -> None:
+        self._nvml = nvml
         self._owners = owners
         self._log = log
         self._handles: dict[str, Any] = {}
@@ -53,29 +61,26 @@ class Watch:
         for uuid in uuids:
             say(Asking(uuid=uuid))
             try:
-                self._handles[uuid] = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-                bus = pynvml.nvmlDeviceGetPciInfo(self._handles[uuid]).busId
-                self._by_bus[bus_address(text(bus))] = uuid
-            except pynvml.NVMLError as error:
-                if uuid not in self._handles:
-                    say(Look(uuid=uuid, code=error.value, problem=in_words(error)))
+                self._handles[uuid] = handle_of(nvml, uuid)
+            except NvmlError as error:
+                say(Look(uuid=uuid, code=error.code, problem=str(error)))
+            else:
+                self._by_bus[bus_address(bus_id(nvml, self._handles[uuid]))] = uuid
         self._events = self._register()
         say(Began(events=self._events is not None, kernel_log=log.is_open))
 
     def _register(self) -> Any:
         """An event set for Xids; None where the driver or our rights do not give one."""
-        nvml = self._nvml
-        try:
-            events = nvml.nvmlEventSetCreate()
-        except nvml.NVMLError:
+        events = self._nvml.maybe("nvmlEventSetCreate")
+        if events is None:
             return None
         registered = 0
         for uuid, handle in self._handles.items():
             say(Asking(uuid=uuid))
             try:
-                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+                self._nvml.ask("nvmlDeviceRegisterEvents", handle, XID, events)
                 registered += 1
-            except nvml.NVMLError:  # This GPU has none; its counters are looked at all the same.
+            except NvmlError:  # This GPU has none; its counters are looked at all the same.
                 continue
         return events if registered else None
 
@@ -93,43 +98,26 @@ class Watch:
     def _look(self, uuid: str) -> Look:
         nvml, handle = self._nvml, self._handles[uuid]
         try:
-            used = nvml.nvmlDeviceGetMemoryInfo(handle).used
-            computing = compute_processes(nvml, handle)
-            drawing = graphics_processes(nvml, handle)
-        except nvml.NVMLError as error:
-            return Look(uuid=uuid, code=error.value, problem=in_words(error))
-        known = {each.pid for each in computing}
-        shown = [(each, True) for each in computing]
-        shown += [(each, False) for each in drawing if each.pid not in known]
-        rows = self._optional(nvml.nvmlDeviceGetRemappedRows, handle) or (0, 0, 0, 0)
-        retired = self._optional(nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)
+            taken_mib = memory_mib(nvml, handle).taken_mib
+            everybody = processes(nvml, handle)
+        except NvmlError as error:
+            return Look(uuid=uuid, code=error.code, problem=str(error))
+        remapped = remapping(nvml, handle)
         return Look(
             uuid=uuid,
-            used_mib=-(-int(used) // MIB),
+            used_mib=taken_mib,
             processes=tuple(
                 Process(
-                    pid=each.pid, used_mib=each.used_mib, computes=computes,
+                    pid=each.pid, used_mib=each.memory_mib, computes=each.computes,
                     owner=self._owners.owner(each.pid),
                 )
-                for each, computes in shown
+                for each in everybody
             ),
-            ecc_uncorrected=self._optional(
-                nvml.nvmlDeviceGetTotalEccErrors,
-                handle,
-                nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-                nvml.NVML_VOLATILE_ECC,
-            ),
-            remap_pending=bool(rows[2] or retired),
-            remap_failed=bool(rows[3]),
-            energy_mj=self._optional(nvml.nvmlDeviceGetTotalEnergyConsumption, handle),
+            ecc_uncorrected=ecc_uncorrected(nvml, handle),
+            remap_pending=bool(remapped.pending),
+            remap_failed=bool(remapped.failed),
+            energy_mj=nvml.maybe("nvmlDeviceGetTotalEnergyConsumption", handle),
         )  # fmt: skip
-
-    def _optional(self, call: Any, *arguments: Any) -> Any:
-        """What most GPUs or drivers lack."""
-        try:
-            return call(*arguments)
-        except self._nvml.NVMLError:
-            return None
 
     # --- Xids --------------------------------------------------------------------------------------
 
@@ -138,11 +126,10 @@ class Watch:
         if self._events is None:
             time.sleep(wait_s)
             return
-        nvml = self._nvml
         try:
-            data = nvml.nvmlEventSetWait_v2(self._events, max(1, round(wait_s * 1000)))
-        except nvml.NVMLError as error:
-            if error.value != TIMEOUT:
+            data = self._nvml.ask("nvmlEventSetWait_v2", self._events, max(1, round(wait_s * 1000)))
+        except NvmlError as error:
+            if error.code != TIMEOUT:
                 raise
             return
         self._read_log()  # It was written before the event came, and it names the process.
@@ -218,17 +205,12 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
-    try:
-        import pynvml
-    except ImportError:
-        say(Failed(code=12, problem="the Python package nvidia-ml-py is not installed"))
-        return 1
     owners = Owners(options.attempts, options.mps_runtime)
     try:
-        pynvml.nvmlInit()
-        Watch(pynvml, options.gpu, owners, KernelLog(options.kernel_log)).run(options.period_s)
-    except pynvml.NVMLError as error:
-        say(Failed(code=error.value, problem=in_words(error)))
+        watch = Watch(open_library(), options.gpu, owners, KernelLog(options.kernel_log))
+        watch.run(options.period_s)
+    except NvmlError as error:
+        say(Failed(code=error.code, problem=str(error)))
         return 1
     except (BrokenPipeError, KeyboardInterrupt):  # Nobody listens any more.
         pass

@@ -8,8 +8,6 @@ ours led. Reading another process's environment can block on it, so only the wat
 from __future__ import annotations
 
 import os
-import pwd
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +18,7 @@ from cotenant.agent.gpus.looks import Owner
 from cotenant.agent.identity import boot_id, stat_of
 from cotenant.agent.records import Identity
 from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
+from cotenant.profiler.driver import who
 
 COMMAND_CHARS: Final = 80
 _MPS_SERVER: Final = "nvidia-cuda-mps-server"
@@ -49,9 +48,8 @@ class Owners:
         self._known = {key: owner for key, owner in self._known.items() if key[0] in pids}
 
     def _find_out(self, pid: int, session: int, start_ticks: int) -> Owner:
-        folder = Path(f"/proc/{pid}")
-        user, command = _user(folder), _command(folder)
-        environment = _environment(folder)
+        user, command = who.user(pid), who.command(pid, COMMAND_CHARS)
+        environment = who.environment(pid)
         job_id, attempt = environment.get(ENV_JOB, ""), environment.get(ENV_ATTEMPT, "")
         if job_id and attempt.isdecimal():
             own = job_socket(attempt_folder(self._attempts, job_id, int(attempt)))
@@ -87,38 +85,3 @@ class Owners:
             if start_ticks >= leader.start_ticks:
                 return match["job"], int(match["attempt"])
         return None
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    """Empty where we may not look."""
-    try:
-        data = (folder / "environ").read_bytes()
-    except OSError:
-        return {}
-    pairs = (entry.partition("=") for entry in data.decode(errors="replace").split("\0"))
-    return {name: value for name, equals, value in pairs if equals}
-
-
-def _command(folder: Path) -> str:
-    try:
-        words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        text = " ".join(word for word in words if word) or (folder / "comm").read_text().strip()
-    except OSError:
-        return ""
-    text = " ".join("".join(char if char.isprintable() else "?" for char in text).split())
-    return text if len(text) <= COMMAND_CHARS else f"{text[: COMMAND_CHARS - 3]}..."
-
-
-def _user(folder: Path) -> str:
-    try:
-        return _name_of(os.stat(folder).st_uid)
-    except OSError:
-        return ""
-
-
-@lru_cache(maxsize=256)
-def _name_of(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"

@@ -9,13 +9,13 @@ from typing import Literal
 
 import msgspec
 
-from cotenant.controller.cli.gpu_facts import DriverFacts
 from cotenant.controller.cli.gpu_host import HostFiles
 from cotenant.controller.cli.problem import Problem
 from cotenant.controller.settings import Loaded
 from cotenant.controller.wire.clients import Nodes, Status
 from cotenant.mps.detection import Host
 from cotenant.profiler.choice import Explanation
+from cotenant.profiler.driver.facts import DriverFacts
 
 Verdict = Literal["ok", "warn", "fail"]
 

@@ -21,7 +21,7 @@ import msgspec
 
 from cotenant.controller import places
 from cotenant.controller.access.endpoint import socket_path
-from cotenant.controller.cli import gpu_facts, gpu_host
+from cotenant.controller.cli import gpu_host
 from cotenant.controller.cli.asking import asking
 from cotenant.controller.cli.check import Check, Facts
 from cotenant.controller.cli.enabling import as_us
@@ -35,15 +35,19 @@ from cotenant.controller.settings import Loaded
 from cotenant.controller.wire.clients import GetStatus, ListNodes
 from cotenant.mps import detection
 from cotenant.profiler.choice import Explanation, explain
+from cotenant.profiler.driver.asking import driver_facts
+from cotenant.profiler.driver.facts import DriverFacts
 from cotenant.profiler.sources import Wanted
 
 CLOCK_OFF_S: Final = 5.0
+DRIVER_S_MAX: Final = 30.0
+"""Somebody sits and waits: less than the agent allows, which has to be right about a slow start."""
 FREE_MIB_MIN: Final = 2048
 
 
 def gather(loaded: Loaded, endpoint: str | None) -> Facts:
     """Everything the checks need. Changes nothing; asking the driver may take some seconds."""
-    driver = gpu_facts.ask()
+    driver = driver_facts(DRIVER_S_MAX, thorough=True)
     facts = Facts(
         loaded=loaded,
         status=None,
@@ -64,7 +68,7 @@ def gather(loaded: Loaded, endpoint: str | None) -> Facts:
         return msgspec.structs.replace(facts, why_unreachable=problem)
 
 
-def _indicators(profiler: ProfilerSettings, driver: gpu_facts.DriverFacts) -> Explanation | None:
+def _indicators(profiler: ProfilerSettings, driver: DriverFacts) -> Explanation | None:
     uuids = [gpu.uuid for gpu in driver.gpus if not gpu.problem]
     if not uuids:
         return None

@@ -12,7 +12,9 @@ from typing import Final
 from cotenant.controller.cli import enabling
 from cotenant.controller.cli.check import Check, Facts, Verdict
 from cotenant.controller.cli.enabling import Step
-from cotenant.controller.cli.gpu_facts import (
+from cotenant.controller.cli.screen import plural, size
+from cotenant.controller.domain.cluster import HELD_MIB_MIN
+from cotenant.profiler.driver.facts import (
     COMPUTE_DEFAULT,
     COMPUTE_MODES,
     COMPUTE_PROHIBITED,
@@ -20,12 +22,9 @@ from cotenant.controller.cli.gpu_facts import (
     GpuProcess,
     Link,
 )
-from cotenant.controller.cli.screen import plural, size
-from cotenant.controller.domain.cluster import HELD_MIB_MIN
+from cotenant.profiler.driver.failures import MISMATCH, NO_LIBRARY, NO_PERMISSION, NOT_LOADED, NOT_NVMLS
 
 NAMED_MAX: Final = 4
-NO_PERMISSION, NOT_LOADED, NO_LIBRARY, GPU_LOST, RESET_REQUIRED, MISMATCH = 4, 9, 12, 15, 16, 18
-"""NVML's return codes, as nvml.h numbers them."""
 
 
 def gpus(facts: Facts) -> Check:
@@ -49,7 +48,7 @@ def gpus(facts: Facts) -> Check:
 def _no_driver(facts: Facts) -> Check:
     answer, files = facts.driver, facts.files
     on_the_bus = files.pci_devices or 0
-    if not on_the_bus and not files.module and answer.problem_code in (0, NO_LIBRARY, NOT_LOADED):
+    if not on_the_bus and not files.module and answer.problem_code in (NOT_NVMLS, NO_LIBRARY, NOT_LOADED):
         todo = "CPU slots stand in for GPUs; see `cotenant up --devices cpu:2`"
         return Check("GPUs", "warn", f"none ({answer.problem})", todo)
     seen = f"{plural(on_the_bus, 'NVIDIA GPU')} on the bus, but " if on_the_bus else ""

@@ -10,8 +10,8 @@ from typing import Final
 
 from cotenant.controller.cli import enabling
 from cotenant.controller.cli.check import Check, Facts
-from cotenant.controller.cli.gpu_facts import GpuFacts
 from cotenant.mps.detection import Device, Host, has_static_partitioning, verdict
+from cotenant.profiler.driver.facts import GpuFacts
 
 V3_SINCE: Final = (13, 4)
 UNTIL_THEN: Final = "until then co-tenants time-slice"

@@ -52,3 +52,21 @@ class MockGpus:
         fresh = self.path.with_suffix(".new")
         fresh.write_text("".join(f"{fact}\n" for fact in self.facts))
         os.replace(fresh, self.path)
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture(scope="session")
+def old_nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("old-nvml"), "-DOLD_DRIVER")
+
+
+@pytest.fixture
+def gpus(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MockGpus:
+    """Two GPUs, for every process that the test starts."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_library))
+    monkeypatch.setenv("COTENANT_MOCK_NVML", str(tmp_path / "gpus"))
+    return MockGpus(tmp_path / "gpus")

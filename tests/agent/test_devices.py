@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
 
 from cotenant.agent import devices
-from cotenant.agent.devices import BadDevices, Choice, Gpu, NotThisHost, Probe
+from cotenant.agent.devices import BadDevices, Choice, NotThisHost
 from cotenant.controller.domain.ids import HostId
+from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 
 HOST = HostId("h")
 
@@ -48,31 +48,33 @@ def test_more_slots_than_cores_only_on_demand() -> None:
     assert [s.cores for s in devices.cpu_slots(3, HOST, (4, 5), 500, True)] == [(4,), (5,), (4,)]
 
 
-def found(monkeypatch: pytest.MonkeyPatch, probe: Probe, text: str, **changes: Any) -> devices.Inventory:
-    monkeypatch.setattr(devices, "ask_nvml", lambda: probe)
+def found(
+    monkeypatch: pytest.MonkeyPatch, facts: DriverFacts, text: str, **changes: Any
+) -> devices.Inventory:
+    monkeypatch.setattr(devices, "driver_facts", lambda: facts)
     return devices.find(devices.parse(text), HOST, range(16), 16_000, **changes)
 
 
 def test_without_a_gpu_auto_offers_slots_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    inventory = found(monkeypatch, Probe(problem="no NVIDIA driver library"), "auto")
+    inventory = found(monkeypatch, DriverFacts(problem="no NVIDIA driver library"), "auto")
     assert [(d.kind, len(d.cores), d.memory_mib) for d in inventory.devices] == [("cpu", 2, 2000)] * 8
     assert inventory.note == "no CUDA devices: no NVIDIA driver library; 8 CPU slots stand in for them"
 
 
 def test_slots_asked_for_need_no_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
-    inventory = found(monkeypatch, Probe(), "cpu:4", slot_memory_mib=123)
+    inventory = found(monkeypatch, DriverFacts(), "cpu:4", slot_memory_mib=123)
     assert inventory.note == ""
     assert {d.memory_mib for d in inventory.devices} == {123}
 
 
 def test_cuda_where_there_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotThisHost, match="no CUDA devices: the driver reports none"):
-        found(monkeypatch, Probe(), "cuda")
+        found(monkeypatch, DriverFacts(), "cuda")
 
 
-def gpu(index: int, uuid: str, **changes: Any) -> Gpu:
-    plain: dict[str, Any] = {"name": "NVIDIA H200", "memory_mib": 143_000, "reserve_mib": 600}
-    return Gpu(index=index, uuid=uuid, **{**plain, **changes})
+def gpu(index: int, uuid: str, **changes: Any) -> GpuFacts:
+    plain: dict[str, Any] = {"name": "NVIDIA H200", "memory_mib": 143_000, "taken_mib": 600}
+    return GpuFacts(index=index, uuid=uuid, **{**plain, **changes})
 
 
 GPUS = (
@@ -83,7 +85,7 @@ GPUS = (
 
 
 def test_gpus_are_named_after_their_uuids(monkeypatch: pytest.MonkeyPatch) -> None:
-    inventory = found(monkeypatch, Probe(gpus=GPUS), "auto")
+    inventory = found(monkeypatch, DriverFacts(gpus=GPUS), "auto")
     assert [d.device_id for d in inventory.devices] == ["h/gpu-1a2b3c4d", "h/gpu-1a2b3c4e", "h/gpu-99999999"]
     first, _, mig = inventory.devices
     assert (first.type, first.local, first.usable_mib) == ("NVIDIA-H200", GPUS[0].uuid, 142_400)
@@ -94,11 +96,11 @@ def test_gpus_are_named_after_their_uuids(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_some_gpus_by_index_or_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
-    probe = Probe(gpus=GPUS)
-    assert [d.local for d in found(monkeypatch, probe, "cuda:1").devices] == [GPUS[1].uuid]
-    assert [d.local for d in found(monkeypatch, probe, f"cuda:{GPUS[0].uuid}").devices] == [GPUS[0].uuid]
+    facts = DriverFacts(gpus=GPUS)
+    assert [d.local for d in found(monkeypatch, facts, "cuda:1").devices] == [GPUS[1].uuid]
+    assert [d.local for d in found(monkeypatch, facts, f"cuda:{GPUS[0].uuid}").devices] == [GPUS[0].uuid]
     with pytest.raises(NotThisHost, match="no CUDA device 7 here; there are 0 to 2"):
-        found(monkeypatch, probe, "cuda:0,7")
+        found(monkeypatch, facts, "cuda:0,7")
 
 
 def test_lock_names_mean_the_same_to_every_agent() -> None:
@@ -106,23 +108,3 @@ def test_lock_names_mean_the_same_to_every_agent() -> None:
     assert devices.lock_names(slot) == ("core-3", "core-4")
     [card] = devices.cuda_devices(GPUS[:1], HostId("other"))
     assert devices.lock_names(card) == (GPUS[0].uuid,)
-
-
-# --- NVML ------------------------------------------------------------------------------------------
-
-
-def test_nvml_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real thing: on this machine it finds GPUs, or says in words why not."""
-    probe = devices.ask_nvml()
-    assert probe.gpus or probe.problem
-    assert "failed" not in probe.problem
-
-
-def test_nvml_that_hangs_or_crashes_is_a_reason(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "python"
-    monkeypatch.setattr(sys, "executable", str(program))
-    program.write_text("#!/bin/sh\necho 'Bus error' >&2; exit 135\n")
-    program.chmod(0o755)
-    assert devices.ask_nvml().problem == "asking NVML failed: Bus error"
-    program.write_text("#!/bin/sh\nexec sleep 60\n")
-    assert "did not answer within" in devices.ask_nvml(timeout_s=0.2).problem

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.devices import Gpu as Found
 from cotenant.agent.devices import cuda_devices
 from cotenant.agent.edge import AgentConfig, GpuFault
 from cotenant.agent.folder import SUPERVISOR, attempt_folder, job_socket
@@ -28,6 +27,7 @@ from cotenant.agent.offer import offered
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
+from cotenant.profiler.driver.facts import GpuFacts
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
 
 HOST = HostId("h")
@@ -200,8 +200,7 @@ class Agent:
         self.faults: list[GpuFault] = []
         self.running: list[Attempt] = []
         found = [
-            Found(index=i, uuid=u, name="G", memory_mib=80_000, reserve_mib=600)
-            for i, u in enumerate((ONE, TWO))
+            GpuFacts(index=i, uuid=u, memory_mib=80_000, taken_mib=600) for i, u in enumerate((ONE, TWO))
         ]
         self.devices = cuda_devices(found, HOST)
         self.config = AgentConfig(
@@ -259,7 +258,7 @@ def test_foreign_processes_and_lost_gpus_come_and_go_and_marks_stay(gpus: MockGp
 def test_the_condition_of_a_gpu_counts_more_than_its_locks_and_passes(tmp_path: Path) -> None:
     me = Owner(pid=os.getpid(), uid=0, user="ann", host="h", since="now", token="t")
     locks = DeviceLocks(tmp_path, me)
-    found = Found(index=0, uuid=ONE, name="G", memory_mib=80_000, reserve_mib=600, compute_mode=3)
+    found = GpuFacts(index=0, uuid=ONE, memory_mib=80_000, taken_mib=600, compute_mode=3)
     (device,) = cuda_devices([found], HOST)
     bad = {ONE: Condition(state="draining", note="draining: Xid 48")}
     (out,) = offered((device,), locks, bad)

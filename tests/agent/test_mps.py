@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.devices import Gpu
 from cotenant.agent.edge import (
     AgentConfig,
     AnyAgentEvent,
@@ -48,6 +47,7 @@ from cotenant.mps.detection import Host
 from cotenant.mps.exclusive import ModeRefused
 from cotenant.mps.paths import pipe_directory
 from cotenant.mps.process import CONTROL
+from cotenant.profiler.driver.facts import GpuFacts
 from tests.agent import test_edge_parts, test_state
 from tests.mps.conftest import Place, make_place, stub_in
 
@@ -68,15 +68,9 @@ def gpu_device(uuid: str, **other: Any) -> Device:
     )
 
 
-class KnownGpu(Gpu, frozen=True, kw_only=True):
-    """A GPU of which NVML told more."""
-
-    capability: str = "9.0"
-    compute_mode: int = 0
-
-
-def gpu(uuid: str, **other: Any) -> Gpu:
-    return KnownGpu(index=0, uuid=uuid, name="H", memory_mib=9, reserve_mib=0, **other)
+def gpu(uuid: str, **other: Any) -> GpuFacts:
+    plain: dict[str, Any] = {"memory_mib": 9, "capability": (9, 0), "compute_mode": 0}
+    return GpuFacts(index=0, uuid=uuid, **{**plain, **other})
 
 
 def host(**changes: Any) -> Host:
@@ -119,8 +113,8 @@ def test_one_daemon_serves_the_host_where_that_is_asked_for_and_one_user_runs_ev
 WHY_NOT = {
     "switched off": ({"where": host(allowed=False)}, "switched off"),
     "no control program": ({"where": host(control_path=None)}, "is not on PATH"),
-    "a GPU before Volta": ({"capability": "6.1"}, "6.1"),
-    "a GPU that NVML says nothing of": ({"capability": ""}, "unknown"),
+    "a GPU before Volta": ({"capability": (6, 1)}, "6.1"),
+    "a GPU that NVML says nothing of": ({"capability": None}, "unknown"),
     "MIG": ({"mig": True}, "MIG"),
 }
 

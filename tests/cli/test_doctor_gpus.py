@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from cotenant.controller.cli import gpu_checks as of
-from cotenant.controller.cli import gpu_facts, gpu_host, gpu_probe
+from cotenant.controller.cli import gpu_host
 from cotenant.controller.cli.check import Check, Facts
 from cotenant.controller.cli.doctor import page
-from cotenant.controller.cli.gpu_facts import DriverFacts, GpuFacts, Link
 from cotenant.controller.cli.gpu_host import DeviceFile, Distribution
 from cotenant.controller.cli.mps_check import level, mps
 from cotenant.profiler.choice import Explanation, Finding
+from cotenant.profiler.driver.facts import GpuFacts, Link
 from tests.cli.gpu_hosts import H100, MPS, UUID, V100, gpu, host, somebody
 
 Says = Callable[[Facts], Check | None]
@@ -301,112 +299,6 @@ def test_a_command_stands_on_one_line_in_a_narrow_terminal(monkeypatch: pytest.M
     assert found is not None
     monkeypatch.setattr("cotenant.controller.cli.screen.terminal_width", lambda: 80)
     assert f"$ {found.command}" in [line.strip() for line in page([found]).splitlines()]
-
-
-# --- Asking ----------------------------------------------------------------------------------------
-
-
-def test_a_driver_that_hangs_does_not_hang_doctor() -> None:
-    words = (sys.executable, "-c", "import time; time.sleep(60)")
-    assert "did not answer" in gpu_facts.ask(0.2, words).problem
-
-
-def test_a_child_that_dies_says_why() -> None:
-    words = (sys.executable, "-c", "raise SystemExit('no memory left')")
-    assert "no memory left" in gpu_facts.ask(20.0, words).problem
-
-
-class Error(Exception):
-    def __init__(self, value: int) -> None:
-        super().__init__(f"error {value}")
-        self.value = value
-
-
-class OlderName(Exception):
-    """A question that the driver knows by another name."""
-
-
-class Nvml(SimpleNamespace):
-    """As much of pynvml as each test gives it; every other question is one that the driver does not know."""
-
-    NVMLError = Error
-    NVMLLibraryMismatchError = OlderName
-
-    def __init__(self, **answers: Any) -> None:
-        plain = {"nvmlInit": None, "nvmlShutdown": None, "nvmlDeviceGetCount": 1, "nvmlMemory_v2": 2}
-        super().__init__(**{name: said(value) for name, value in {**plain, **answers}.items()})
-
-
-def said(value: Any) -> Any:
-    def answer(*_: Any, **__: Any) -> Any:
-        if isinstance(value, Exception):
-            raise value
-        return value
-
-    return answer
-
-
-MEMORY = SimpleNamespace(total=80 * 2**30, used=2**30)
-ALIVE = {
-    "nvmlDeviceGetHandleByIndex": 0,
-    "nvmlDeviceGetUUID": b"GPU-1",
-    "nvmlDeviceGetMemoryInfo": MEMORY,
-}
-
-
-def test_a_driver_that_is_missing() -> None:
-    found = gpu_probe.probe(Nvml(nvmlInit=Error(12)))  # type: ignore[arg-type]
-    assert (found.problem_code, found.gpus) == (12, ())
-
-
-def test_what_a_driver_does_not_know_stays_unknown() -> None:
-    (found,) = gpu_probe.probe(Nvml(**ALIVE)).gpus  # type: ignore[arg-type]
-    assert (found.uuid, found.memory_mib, found.used_mib) == ("GPU-1", 81920, 1024)
-    assert (found.compute_mode, found.mig, found.gpm, found.ecc_uncorrected) == (None, None, None, None)
-    assert (found.processes, found.slowed_by) == ((), ())
-
-
-def test_a_lost_gpu_is_listed_with_its_problem() -> None:
-    (found,) = gpu_probe.probe(Nvml(**{**ALIVE, "nvmlDeviceGetMemoryInfo": Error(15)})).gpus  # type: ignore[arg-type]
-    assert found.problem == "error 15"
-
-
-def test_counters_that_may_not_be_read() -> None:
-    nvml = Nvml(
-        **ALIVE,
-        nvmlGpmQueryDeviceSupport=SimpleNamespace(isSupportedDevice=1),
-        nvmlGpmSampleAlloc=object(),
-        nvmlGpmSampleGet=Error(4),
-    )
-    (found,) = gpu_probe.probe(nvml).gpus  # type: ignore[arg-type]
-    assert (found.gpm, found.gpm_problem) == (True, "error 4")
-
-
-def test_a_process_is_counted_once_and_one_that_is_gone_stays_nameless() -> None:
-    gone = SimpleNamespace(pid=2**22 + 1, usedGpuMemory=None)
-    again = SimpleNamespace(pid=2**22 + 1, usedGpuMemory=3 * 2**20)
-    nvml = Nvml(
-        **ALIVE, nvmlDeviceGetComputeRunningProcesses=[gone], nvmlDeviceGetMPSComputeRunningProcesses=[again]
-    )
-    (found,) = gpu_probe.probe(nvml).gpus  # type: ignore[arg-type]
-    assert [(p.pid, p.memory_mib, p.command) for p in found.processes] == [(2**22 + 1, 3, "")]
-
-
-def test_a_driver_with_older_names_is_asked_by_them() -> None:
-    old = SimpleNamespace(pid=2**22 + 1, usedGpuMemory=2**20)
-    nvml = Nvml(
-        **ALIVE,
-        nvmlDeviceGetComputeRunningProcesses=OlderName(),
-        nvmlDeviceGetComputeRunningProcesses_v2=[old],
-        nvmlDeviceGetGraphicsRunningProcesses=OlderName(),
-    )
-    (found,) = gpu_probe.probe(nvml).gpus  # type: ignore[arg-type]
-    assert [process.memory_mib for process in found.processes] == [1]
-
-
-def test_the_answer_of_the_child_is_read_back() -> None:
-    facts = DriverFacts(driver="1.2", cuda=(13, 0), gpus=(H100,), links=())
-    assert msgspec.json.decode(msgspec.json.encode(facts), type=DriverFacts) == facts
 
 
 # --- Files -----------------------------------------------------------------------------------------

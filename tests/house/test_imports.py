@@ -230,6 +230,12 @@ RULES = (
         allowed=lambda module: none_of(CONTROLLER)(module) or within(module, DOMAIN, WIRE),
     ),
     Rule(
+        name="the driver is asked in one place",
+        why="any call of NVML may hang, and its errors need our words: profiler.driver has both",
+        where=modules("cotenant", "hwtests", "bench", but=("cotenant.profiler.driver",)),
+        allowed=none_of("pynvml"),
+    ),
+    Rule(
         name="our folders have a surname",
         why="a bare `import checkpoint` finds a user's own file, or ours in place of theirs",
         where=lambda module: True,
@@ -295,6 +301,10 @@ BAD = {
     "a checkpoint that needs the wire": ("cotenant.checkpoint.save", f"from {WIRE} import job"),
     "gradaccum that leans on checkpoint": ("cotenant.gradaccum.loop", "from cotenant.checkpoint import save"),
     "a profiler that loads all its sources": ("cotenant.profiler", "from cotenant.profiler import nvml"),
+    "an agent that opens the driver's library itself": (
+        "cotenant.agent.gpus.nvml_watch",
+        "def f():\n    import pynvml",
+    ),
     "a bare name": ("tests.agent.test_state", "import agent.state"),
 }
 
@@ -313,6 +323,10 @@ GOOD = {
     "an agent that speaks": ("cotenant.agent.main", f"import asyncio, zmq\nfrom {WIRE} import codec"),
     "a supervisor that watches the clock": ("cotenant.agent.attempt.supervisor", "import time"),
     "a workload that trains": (f"{WORKLOADS}.digits", "import torch"),
+    "a watcher that asks where all ask": (
+        "cotenant.agent.gpus.nvml_watch",
+        "from cotenant.profiler.driver.library import open_library",
+    ),
     "tuning that trains": (f"{CONTROLLER}.tuning.fit", "import torch"),
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cotenant.profiler.counters import Memory, Unsupported, Values
+from cotenant.profiler.driver.library import Library
 from cotenant.profiler.gpm import Gpm
 from cotenant.profiler.sources import Indicator
 
@@ -19,7 +20,9 @@ class Nvml:
     NVML_GPM_METRICS_GET_VERSION = 1
 
     class NVMLError(Exception):
-        pass
+        def __init__(self, value: int) -> None:
+            super().__init__(f"error {value}")
+            self.value = value
 
     def __init__(self, *, supported: bool = True, values: dict[int, float] | None = None) -> None:
         self.supported = supported
@@ -50,7 +53,7 @@ class Nvml:
 
     def nvmlGpmSampleGet(self, handle: str, sample: dict[str, int]) -> None:
         if handle in self.lost:
-            raise self.NVMLError("GPU is lost")
+            raise self.NVMLError(15)
         self.counter += 1
         sample["at"] = self.counter
 
@@ -65,7 +68,7 @@ class Nvml:
 
     def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
         if handle in self.lost:
-            raise self.NVMLError("GPU is lost")
+            raise self.NVMLError(15)
         return SimpleNamespace(used=2**30, total=2**34)
 
 
@@ -77,7 +80,7 @@ class Clock:
 
 
 def gpm(nvml: Nvml, clock: Clock, *uuids: str) -> Gpm:
-    return Gpm(nvml, uuids or ("GPU-1",), clock)  # type: ignore[arg-type]
+    return Gpm(Library(nvml), uuids or ("GPU-1",), clock)
 
 
 def read(source: Gpm) -> list[Values]:
@@ -127,7 +130,7 @@ def test_a_device_without_gpm_and_one_that_is_lost_are_said() -> None:
     nvml = Nvml()
     source = gpm(nvml, Clock())
     nvml.lost = {"GPU-1"}
-    with pytest.raises(Unsupported, match="GPU is lost"):
+    with pytest.raises(Unsupported, match="fallen off the bus"):
         source.read()
 
 
@@ -138,7 +141,7 @@ def test_a_lost_device_does_not_take_the_others_values_with_it() -> None:
     nvml.lost, clock.now_s = {"GPU-1"}, 0.5
     one, two = read(source)
     assert one == {} and two[Indicator.SMACT] == 0.5
-    assert source.problems() == ["NVML: GPU is lost", ""] and source.memory()[0] is None
+    assert source.problems() == ["NVML: a GPU has fallen off the bus", ""] and source.memory()[0] is None
     nvml.lost, clock.now_s = set(), 1.0
     assert read(source)[0] == {}, "back again, but there is nothing to compare with"
     clock.now_s = 1.5

@@ -9,15 +9,18 @@ from typing import Any
 import pytest
 
 from cotenant.profiler.counters import Unsupported
+from cotenant.profiler.driver.library import Library
 from cotenant.profiler.nvml import ALL_LINKS, Nvml
 from cotenant.profiler.sources import Indicator
 
 
-class Library:
+class Binding:
     """As much of pynvml as plain counters need."""
 
     class NVMLError(Exception):
-        pass
+        def __init__(self, value: int) -> None:
+            super().__init__(f"error {value}")
+            self.value = value
 
     def __init__(self) -> None:
         self.lost: set[str] = set()
@@ -35,12 +38,12 @@ class Library:
 
     def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
         if handle in self.lost:
-            raise self.NVMLError("GPU is lost")
+            raise self.NVMLError(15)
         return SimpleNamespace(gpu=40, memory=15)
 
     def nvmlDeviceGetPcieThroughput(self, handle: str, counter: int) -> int:
         if not self.pcie:
-            raise self.NVMLError("Not Supported")
+            raise self.NVMLError(3)
         return {0: 3, 1: 5}[counter]
 
     def nvmlDeviceGetFieldValues(self, handle: str, fields: list[tuple[int, int]]) -> list[Any]:
@@ -60,12 +63,12 @@ class Clock:
         return self.now_s
 
 
-def nvml(library: Library, clock: Clock, *uuids: str) -> Nvml:
-    return Nvml(library, uuids or ("GPU-1",), clock)  # type: ignore[arg-type]
+def nvml(library: Binding, clock: Clock, *uuids: str) -> Nvml:
+    return Nvml(Library(library), uuids or ("GPU-1",), clock)
 
 
 def test_what_nvml_has_in_the_units_of_the_others() -> None:
-    library, clock = Library(), Clock()
+    library, clock = Binding(), Clock()
     source = nvml(library, clock)
     assert source.read() is None
     clock.now_s, library.kib = 0.5, {138: 100, 139: 200}
@@ -88,7 +91,7 @@ def test_smact_and_the_pipes_are_not_made_up() -> None:
 
 
 def test_a_gpu_without_links_or_pcie_counters_has_no_such_values() -> None:
-    library, clock = Library(), Clock()
+    library, clock = Binding(), Clock()
     library.kib, library.pcie = {138: None, 139: None}, False
     source = nvml(library, clock)
     source.read()
@@ -100,7 +103,7 @@ def test_a_gpu_without_links_or_pcie_counters_has_no_such_values() -> None:
 
 
 def test_a_link_counter_that_was_set_back_costs_one_interval() -> None:
-    library, clock = Library(), Clock()
+    library, clock = Binding(), Clock()
     source = nvml(library, clock)
     seen = []
     for at, kib in enumerate((1000, 2000, 500, 1500)):
@@ -112,18 +115,18 @@ def test_a_link_counter_that_was_set_back_costs_one_interval() -> None:
 
 
 def test_many_gpus_are_read_less_often_because_pcie_counters_take_their_time() -> None:
-    assert nvml(Library(), Clock()).period_s == 0.2
-    assert nvml(Library(), Clock(), *(f"GPU-{n}" for n in range(8))).period_s == pytest.approx(0.64)
+    assert nvml(Binding(), Clock()).period_s == 0.2
+    assert nvml(Binding(), Clock(), *(f"GPU-{n}" for n in range(8))).period_s == pytest.approx(0.64)
 
 
 def test_one_lost_gpu_is_named_and_the_other_goes_on() -> None:
-    library, clock = Library(), Clock()
+    library, clock = Binding(), Clock()
     source = nvml(library, clock, "GPU-1", "GPU-2")
     source.read()
     library.lost, clock.now_s = {"GPU-1"}, 1.0
     taken = source.read()
     assert taken is not None and taken.devices[0] == {} and taken.devices[1][Indicator.GRACT] == 0.4
-    assert source.problems() == ["NVML: GPU is lost", ""]
+    assert source.problems() == ["NVML: a GPU has fallen off the bus", ""]
     library.lost = {"GPU-1", "GPU-2"}
-    with pytest.raises(Unsupported, match="GPU is lost"):
+    with pytest.raises(Unsupported, match="fallen off the bus"):
         source.read()

@@ -13,7 +13,10 @@
  *     gpu I uuid GPU-...          how many GPUs there are follows from the largest I
  *     gpu I name | total | reserved | used | rc | capability | mode | persistence | mig | ecc | remap | energy
  *     gpu I instance UUID NAME    a MIG instance
- *     process I PID MIB C|G|M     a process on GPU I: compute, graphics, MPS client
+ *     gpu I clocks NOW MAX BITS   MHz, and what holds the clock down
+ *     gpu I nvlinks N             how many links are up; GPUs with links reach each other by them
+ *     gpu I gpm 1                 it has GPM counters
+ *     process I PID MIB C|G|M     a process on GPU I: compute, graphics, MPS client; -1 MIB: nobody knows
  *     xid I NUMBER                happens when it is added, to who waits for events
  *
  * Every GPU's name ends in "(mock)": what is recorded from it says so.
@@ -37,6 +40,7 @@ typedef struct {
     unsigned long long total, reserved, used, ecc, energy;
     int rc, major, minor, mode, persistence, mig, instances;
     unsigned remap[4]; /* corrected, uncorrected, pending, failed */
+    unsigned clock, clock_max, reasons, nvlinks, gpm;
 } Gpu;
 typedef struct {
     int init, count, processes, xids, hang_gpu, fail_code;
@@ -65,6 +69,9 @@ static void gpu_fact(World *w, int i, const char *key, const char *value) {
     else if (!strcmp(key, "mig")) g->mig = (int)number;
     else if (!strcmp(key, "ecc")) g->ecc = number;
     else if (!strcmp(key, "energy")) g->energy = number;
+    else if (!strcmp(key, "clocks")) sscanf(value, "%u %u %x", &g->clock, &g->clock_max, &g->reasons);
+    else if (!strcmp(key, "nvlinks")) g->nvlinks = (unsigned)number;
+    else if (!strcmp(key, "gpm")) g->gpm = (unsigned)number;
     else if (!strcmp(key, "remap"))
         sscanf(value, "%u %u %u %u", &g->remap[0], &g->remap[1], &g->remap[2], &g->remap[3]);
     else if (!strcmp(key, "instance") && g->instances < MIG_MAX) {
@@ -237,12 +244,13 @@ int nvmlDeviceGetMemoryInfo(void *h, Memory *out) {
     out->free = out->total - out->used;
     return OK;
 }
+static unsigned long long bytes(Process *p) { return p->used_mib == ~0ULL ? ~0ULL : p->used_mib * MIB; }
 static int processes(World *w, int gpu, const char *kinds, unsigned *count, ProcessInfo *out) {
     unsigned found = 0;
     for (int i = 0; i < w->processes; i++) {
         Process *p = &w->process[i];
         if (p->gpu != gpu || !strchr(kinds, p->kind)) continue;
-        if (out && found < *count) out[found] = (ProcessInfo){p->pid, p->used_mib * MIB, ~0u, ~0u};
+        if (out && found < *count) out[found] = (ProcessInfo){p->pid, bytes(p), ~0u, ~0u};
         found++;
     }
     int fits = found <= *count;
@@ -315,7 +323,52 @@ int nvmlDeviceGetMigDeviceHandleByIndex(void *h, unsigned index, void **out) {
 }
 int nvmlGpmQueryDeviceSupport(void *h, unsigned *out) {
     ENTER("nvmlGpmQueryDeviceSupport", h);
-    out[1] = 0; /* {version, isSupportedDevice}: no GPM here. */
+    out[1] = gpu->gpm; /* {version, isSupportedDevice} */
+    return OK;
+}
+int nvmlGpmSampleAlloc(void **out) { *out = malloc(1); return OK; }
+int nvmlGpmSampleFree(void *sample) { free(sample); return OK; }
+int nvmlGpmSampleGet(void *h, void *sample) {
+    ENTER("nvmlGpmSampleGet", h);
+    (void)sample;
+    return OK;
+}
+int nvmlSystemGetCudaDriverVersion_v2(int *out) { *out = 13020; return OK; }
+int nvmlDeviceGetEccMode(void *h, unsigned *now, unsigned *next) {
+    ENTER("nvmlDeviceGetEccMode", h);
+    *now = *next = 1;
+    return OK;
+}
+int nvmlDeviceGetClockInfo(void *h, unsigned type, unsigned *out) {
+    ENTER("nvmlDeviceGetClockInfo", h);
+    *out = gpu->clock;
+    return type == 1 ? OK : INVALID;
+}
+int nvmlDeviceGetMaxClockInfo(void *h, unsigned type, unsigned *out) {
+    ENTER("nvmlDeviceGetMaxClockInfo", h);
+    *out = gpu->clock_max;
+    return type == 1 ? OK : INVALID;
+}
+int nvmlDeviceGetCurrentClocksEventReasons(void *h, unsigned long long *out) {
+    ENTER("nvmlDeviceGetCurrentClocksEventReasons", h);
+    *out = gpu->reasons;
+    return OK;
+}
+int nvmlDeviceGetNvLinkState(void *h, unsigned link, unsigned *out) {
+    ENTER("nvmlDeviceGetNvLinkState", h);
+    *out = link < gpu->nvlinks;
+    return link < 18 ? OK : INVALID;
+}
+int nvmlDeviceGetP2PStatus(void *h, void *other, unsigned what, unsigned *out) {
+    ENTER("nvmlDeviceGetP2PStatus", h);
+    (void)other;
+    *out = what == 2 && !gpu->nvlinks; /* 0: it works. */
+    return OK;
+}
+int nvmlDeviceGetTopologyCommonAncestor(void *h, void *other, unsigned *out) {
+    ENTER("nvmlDeviceGetTopologyCommonAncestor", h);
+    (void)other;
+    *out = 50;
     return OK;
 }
 #endif

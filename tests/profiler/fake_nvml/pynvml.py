@@ -19,12 +19,14 @@ _calls = {"nvlink": 0}
 
 
 class NVMLError(Exception):
-    pass
+    def __init__(self, value: int) -> None:
+        super().__init__(f"error {value}")
+        self.value = value
 
 
 def nvmlInit() -> None:
     if SAYS.get("driver") is False:
-        raise NVMLError("Driver Not Loaded")
+        raise NVMLError(9)
 
 
 def nvmlShutdown() -> None:
@@ -33,7 +35,7 @@ def nvmlShutdown() -> None:
 
 def nvmlDeviceGetHandleByUUID(uuid: str) -> str:
     if uuid in SAYS.get("gone", []):
-        raise NVMLError("Not Found")
+        raise NVMLError(6)
     return uuid
 
 
@@ -53,7 +55,7 @@ def nvmlGpmSampleFree(sample: dict[str, int]) -> None:
 def nvmlGpmSampleGet(handle: str, sample: dict[str, int]) -> None:
     _check(handle)
     if SAYS.get("gpm") == "forbidden":
-        raise NVMLError("Insufficient Permissions")
+        raise NVMLError(4)
 
 
 def c_nvmlGpmMetricsGet_t() -> Any:
@@ -68,7 +70,7 @@ def nvmlGpmMetricsGet(asked: Any) -> None:
 
 def _check(handle: str) -> None:
     if handle in SAYS.get("lost", []):
-        raise NVMLError("GPU is lost")
+        raise NVMLError(15)
 
 
 def nvmlDeviceGetUtilizationRates(handle: str) -> Any:

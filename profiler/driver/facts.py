@@ -1,20 +1,16 @@
-"""What `doctor` knows about the GPUs of this host: values, and how they are asked for.
+"""What the NVIDIA driver says of the GPUs of a host: values.
 
-Rule: NVML is asked in a child with a time limit (`gpu_probe`), because a driver that hangs takes whoever asks
-it with it. None is "it did not say", and no check takes it for good or for bad.
+Rule: None is "it did not say", and nobody takes it for good or for bad. A GPU is known by its UUID; its index
+is for people, and follows the bus and the driver's mood.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from typing import Final
 
 import msgspec
 
-TIMEOUT_S: Final = 30.0
-"""The first question after a boot may start the driver, which takes many seconds on large machines."""
+from cotenant.profiler.driver.failures import NOT_NVMLS
 
 COMPUTE_DEFAULT: Final = 0
 COMPUTE_PROHIBITED: Final = 2
@@ -33,11 +29,21 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: int
     memory_mib: int | None = None
+    computes: bool = True
+    """Else it only draws."""
     user: str = ""
-    """Empty where the process cannot be seen from here (another container, another user's with hidepid)."""
+    """Empty where nobody asked, or the process cannot be seen from here (another container, another user's
+    with hidepid)."""
     command: str = ""
     ours: bool = False
     """It belongs to a job that an agent of ours started."""
+
+
+class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a GPU in MIG mode, which programs see as a GPU of its own."""
+
+    uuid: str
+    name: str
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,13 +52,28 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     uuid: str = ""
     name: str = "GPU"
+    problem: str = ""
+    """It does not answer, and why."""
+    problem_code: int = NOT_NVMLS
     memory_mib: int | None = None
+    taken_mib: int | None = None
+    """All that is in use: processes, driver, and what nobody owns up to."""
     used_mib: int | None = None
     """Without what the driver keeps for itself."""
+    reserved_mib: int | None = None
+    """What the driver keeps for itself by its own account."""
     capability: tuple[int, int] | None = None
     compute_mode: int | None = None
     persistence: bool | None = None
+    bus: str = ""
+    """Its address on the PCI bus, `00000000:3B:00.0`; empty where it does not say."""
     mig: bool | None = None
+    instances: tuple[MigInstance, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
+    processes_known: bool = True
+    """The driver listed both who computes and who draws."""
+
+    # What only a thorough look asks.
     ecc: bool | None = None
     ecc_uncorrected: int | None = None
     """Errors since the driver was loaded."""
@@ -68,9 +89,6 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     gpm: bool | None = None
     gpm_problem: str = ""
     """Why a sample could not be taken, where the GPU has the counters."""
-    processes: tuple[GpuProcess, ...] = ()
-    problem: str = ""
-    """It does not answer, and why."""
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,40 +109,7 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     cuda: tuple[int, int] | None = None
     """The newest CUDA that the driver serves."""
     gpus: tuple[GpuFacts, ...] = ()
+    """In NVML's order. One that is broken is here with its problem, for the others may work."""
     links: tuple[Link, ...] = ()
     problem: str = ""
-    problem_code: int = 0
-    """NVML's number for it; 0: not NVML's."""
-
-
-def ask(timeout_s: float = TIMEOUT_S, command: tuple[str, ...] = ()) -> DriverFacts:
-    """What NVML says, asked in a child. One that hangs is killed, or left behind where that does not help."""
-    words = command or (sys.executable, "-m", "cotenant.controller.cli.gpu_probe")
-    try:
-        process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-    except OSError as error:
-        return DriverFacts(problem=f"cannot ask NVML: {error.strerror}")
-    try:
-        said, complaint = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        _leave(process)
-        return DriverFacts(problem=f"NVML did not answer within {timeout_s:.0f} s: is a GPU hung?")
-    try:
-        return msgspec.convert(json.loads(said), DriverFacts)
-    except (ValueError, msgspec.ValidationError):
-        last = complaint.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {process.returncode}"]
-        return DriverFacts(problem=f"asking NVML failed: {last[0]}")
-
-
-def _leave(process: subprocess.Popen[bytes]) -> None:
-    """End it; in the driver it may not even notice, and then nobody waits for it."""
-    process.kill()
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
-    try:
-        process.wait(1.0)
-    except subprocess.TimeoutExpired:
-        process.returncode = -9  # Not waited for again; it is the init process's when we end.
+    problem_code: int = NOT_NVMLS

@@ -1,0 +1,1 @@
+"""What the NVIDIA driver says of this host's GPUs. Nothing else in cotenant calls its library."""

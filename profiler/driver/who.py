@@ -1,0 +1,56 @@
+"""Who a process on a GPU is, as far as /proc tells.
+
+Rule: whatever cannot be seen is empty: a process that is gone, another container's, another user's under
+hidepid. Reading the words or the environment of a process can block on it: only a child that somebody waits
+for with a time limit asks here.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from functools import lru_cache
+from pathlib import Path
+
+
+def user(pid: int) -> str:
+    try:
+        return _name_of(os.stat(f"/proc/{pid}").st_uid)
+    except OSError:
+        return ""
+
+
+@lru_cache(maxsize=256)
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def name(pid: int) -> str:
+    """What the kernel calls it: at most 15 characters, and a zombie has one as well."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def command(pid: int, characters_max: int) -> str:
+    """Its words, on one line; its name where it has none."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return ""
+    text = " ".join(word for word in words if word) or name(pid)
+    text = " ".join("".join(char if char.isprintable() else "?" for char in text).split())
+    return text if len(text) <= characters_max else f"{text[: characters_max - 3]}..."
+
+
+def environment(pid: int) -> dict[str, str]:
+    try:
+        data = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (entry.partition("=") for entry in data.decode(errors="replace").split("\0"))
+    return {variable: value for variable, equals, value in pairs if equals}

@@ -1,0 +1,7 @@
+"""Fixtures of the profiler's tests: a machine with GPUs that are not there."""
+
+from __future__ import annotations
+
+from tests.agent.mock_gpus import gpus, nvml_library, old_nvml_library
+
+__all__ = ["gpus", "nvml_library", "old_nvml_library"]

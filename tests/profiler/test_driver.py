@@ -1,0 +1,204 @@
+"""What the driver says of GPUs, asked of a library of ours that says what the test wants."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cotenant.controller.wire.job import ENV_JOB
+from cotenant.profiler.driver import asking, who
+from cotenant.profiler.driver.asking import NoAnswer, ask, driver_facts
+from cotenant.profiler.driver.facts import DriverFacts, GpuProcess, Link, MigInstance
+from cotenant.profiler.driver.failures import FAILURES, LOST, NO_PERMISSION, NOT_NVMLS, NvmlError
+from cotenant.profiler.driver.library import NO_BINDING
+from tests.agent.mock_gpus import ONE, TWO, MockGpus
+
+GONE = 2**22 + 7
+"""No process has this number."""
+
+
+def test_each_gpu_is_described_and_one_that_is_lost_has_its_problem(gpus: MockGpus) -> None:
+    gpus.say("gpu 0 used 5000", "gpu 1 capability 8.0", "gpu 1 mode 3", "gpu 1 persistence 0")
+    gpus.say("gpu 2 uuid GPU-3", "gpu 2 rc 15")
+    found = driver_facts()
+    assert (found.problem, found.driver, found.cuda) == ("", "580.0-mock", (13, 2))
+    one, two, lost = found.gpus
+    assert (one.bus, two.bus, lost.bus) == ("00000000:01:00.0", "00000000:02:00.0", "")
+    assert (one.uuid, one.name, one.capability, one.mig) == (ONE, "NVIDIA H200 (mock)", (9, 0), False)
+    assert (one.memory_mib, one.taken_mib, one.used_mib, one.reserved_mib) == (81920, 5000, 4400, 600)
+    assert (two.uuid, two.capability, two.compute_mode, two.persistence) == (TWO, (8, 0), 3, False)
+    assert (lost.problem_code, lost.problem, lost.memory_mib) == (LOST, FAILURES[LOST].what, None)
+
+
+def test_what_only_a_thorough_look_asks_is_unknown_without_it(gpus: MockGpus) -> None:
+    gpus.say("gpu 0 gpm 1", "gpu 0 clocks 1200 1980 48", "hang nvmlGpmSampleGet")
+    one, _ = driver_facts(20.0).gpus
+    assert (one.gpm, one.ecc, one.clock_mhz, one.slowed_by, one.nvlinks) == (None, None, None, (), None)
+
+
+def test_a_thorough_look_finds_errors_clocks_and_counters(gpus: MockGpus) -> None:
+    gpus.say("gpu 0 gpm 1", "gpu 0 clocks 1200 1980 48", "gpu 1 ecc 3", "gpu 1 remap 0 0 1 0")
+    one, two = driver_facts(thorough=True).gpus
+    assert (one.clock_mhz, one.clock_mhz_max) == (1200, 1980)
+    assert one.slowed_by == ("hardware slowdown", "heat (hardware)")
+    assert (one.ecc, one.ecc_uncorrected, one.remap_pending, one.remap_failed) == (True, 0, False, False)
+    assert (two.ecc_uncorrected, two.remap_pending) == (3, True)
+    assert ((one.gpm, one.gpm_problem), (two.gpm, two.gpm_problem)) == ((True, ""), (False, ""))
+
+
+def test_counters_that_may_not_be_read_are_there_all_the_same(gpus: MockGpus) -> None:
+    gpus.say("gpu 0 gpm 1", f"fail nvmlGpmSampleGet {NO_PERMISSION}")
+    one, _ = driver_facts(thorough=True).gpus
+    assert (one.gpm, one.gpm_problem) == (True, FAILURES[NO_PERMISSION].what)
+
+
+def test_gpus_reach_each_other_by_nvlink_or_by_what_pcie_passes(gpus: MockGpus) -> None:
+    assert driver_facts(thorough=True).links == (Link(first=0, second=1, path="two processors", peer=True),)
+    gpus.say("gpu 0 nvlinks 6", "gpu 1 nvlinks 6", "gpu 2 uuid GPU-3", "gpu 2 rc 15")
+    found = driver_facts(thorough=True)
+    assert found.links == (Link(first=0, second=1, path="NVLink", peer=True),), "a lost one has no links"
+    assert [gpu.nvlinks for gpu in found.gpus] == [6, 6, None]
+
+
+def test_an_old_driver_leaves_much_unknown_and_is_asked_in_its_own_words(
+    gpus: MockGpus, old_nvml_library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(old_nvml_library))
+    gpus.say("gpu 0 used 5000", f"process 0 {GONE} 300 C")
+    one, _ = driver_facts(thorough=True).gpus
+    assert (one.problem, one.memory_mib, one.taken_mib) == ("", 81920, 5000)
+    assert (one.used_mib, one.reserved_mib, one.mig, one.gpm) == (None, None, None, None)
+    assert (one.ecc_uncorrected, one.remap_pending, one.remap_failed) == (None, None, None)
+    assert [(each.pid, each.memory_mib) for each in one.processes] == [(GONE, 300)]
+
+
+def test_mig_instances_are_listed(gpus: MockGpus) -> None:
+    gpus.say("gpu 1 mig 1", "gpu 1 instance MIG-77aa 1g.18gb")
+    one, two = driver_facts().gpus
+    assert (one.mig, one.instances) == (False, ())
+    assert (two.mig, two.instances) == (True, (MigInstance(uuid="MIG-77aa", name="1g.18gb"),))
+
+
+# --- Processes -------------------------------------------------------------------------------------
+
+
+def test_each_process_is_listed_once_whatever_it_does(gpus: MockGpus) -> None:
+    gpus.say(f"process 0 {GONE} -1 C", f"process 0 {GONE} 300 M", f"process 0 {GONE} 5 G")
+    gpus.say(f"process 0 {GONE + 1} 7 G", f"process 0 {GONE - 1} -1 C")
+    one, _ = driver_facts().gpus
+    assert one.processes_known
+    assert one.processes == (
+        GpuProcess(pid=GONE - 1, memory_mib=None),
+        GpuProcess(pid=GONE, memory_mib=300),
+        GpuProcess(pid=GONE + 1, memory_mib=7, computes=False),
+    )
+
+
+def test_a_list_that_the_driver_refuses_is_said_to_be_missing(gpus: MockGpus) -> None:
+    gpus.say(f"process 0 {GONE} 7 G", "fail nvmlDeviceGetComputeRunningProcesses_v3 3")
+    one, _ = driver_facts().gpus
+    assert not one.processes_known
+    assert [each.pid for each in one.processes] == [GONE]
+
+
+def test_a_thorough_look_says_who_they_are_and_one_that_is_gone_stays_nameless(gpus: MockGpus) -> None:
+    code = "import time; time.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, ENV_JOB: "7"})
+    try:
+        gpus.say(f"process 0 {child.pid} 10 C", f"process 0 {os.getpid()} 10 C", f"process 0 {GONE} 10 C")
+        one, _ = driver_facts(thorough=True).gpus
+    finally:
+        child.kill()
+        child.wait()
+    found = {each.pid: each for each in one.processes}
+    ours, foreign, gone = found[child.pid], found[os.getpid()], found[GONE]
+    assert ours.ours and code in ours.command and ours.user == foreign.user != ""
+    assert not foreign.ours and "pytest" in foreign.command
+    assert (gone.user, gone.command, gone.ours) == ("", "", False)
+
+
+def test_a_command_stands_on_one_short_line() -> None:
+    assert len(who.command(os.getpid(), 12)) <= 12
+    assert who.command(GONE, 80) == "" and who.environment(GONE) == {} and who.name(GONE) == ""
+
+
+# --- Failures --------------------------------------------------------------------------------------
+
+
+def test_this_machine_answers_or_says_why_not() -> None:
+    """The real thing."""
+    found = driver_facts(thorough=True)
+    assert found.gpus or found.problem
+    assert "failed" not in found.problem
+
+
+@pytest.mark.parametrize("code", [4, 9, 999])
+def test_a_driver_that_does_not_work_is_a_reason(gpus: MockGpus, code: int) -> None:
+    gpus.say(f"init {code}")
+    found = driver_facts()
+    assert (found.gpus, found.problem_code) == ((), code)
+    assert found.problem == NvmlError(code, found.problem.rpartition(": ")[2]).what
+
+
+@pytest.mark.parametrize("code", [*FAILURES, 999])
+def test_every_failure_has_words(code: int) -> None:
+    error = NvmlError(code, "Unheard Of")
+    assert len(error.what) > 15 and str(error).startswith(error.what)
+    assert (code == 999) == ("Unheard Of" in error.what)
+
+
+def test_a_binding_that_is_not_installed_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pynvml.py").write_text("raise ImportError")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    assert driver_facts() == DriverFacts(problem=NO_BINDING, problem_code=NOT_NVMLS)
+
+
+# --- Asking ----------------------------------------------------------------------------------------
+
+
+def python(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", code)
+
+
+def test_one_call_that_never_comes_back_takes_only_the_child_with_it(gpus: MockGpus) -> None:
+    gpus.say("hang nvmlDeviceGetName 1")
+    assert driver_facts(1.0).problem == "NVML did not answer within 1 s (is a GPU hung? see `dmesg`)"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (python("raise SystemExit('Bus error')"), "asking NVML failed: Bus error"),
+        (python("print('what?')"), "asking NVML failed: exit 0"),
+        (python("print('{\"gpus\": 3}')"), "asking NVML failed: exit 0"),
+        (("/no/such/program",), "cannot start /no/such/program: No such file or directory"),
+    ],
+)
+def test_a_child_that_gives_no_sense_says_why(words: tuple[str, ...], why: str) -> None:
+    with pytest.raises(NoAnswer) as said:
+        ask(words, DriverFacts, 20.0)
+    assert str(said.value) == why
+
+
+class Stuck:
+    """A child that not even SIGKILL ends, as far as `asking` can tell."""
+
+    def __init__(self) -> None:
+        self.is_gone = False
+
+    def poll(self) -> int | None:
+        return -9 if self.is_gone else None
+
+
+def test_nobody_is_asked_while_too_many_children_are_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck = [Stuck() for _ in range(asking.STUCK_MAX)]
+    monkeypatch.setattr(asking, "_left_behind", list(stuck))
+    answers = python("print('{}')")
+    with pytest.raises(NoAnswer, match="hang in the driver"):
+        ask(answers, DriverFacts, 20.0)
+    stuck[0].is_gone = True
+    assert ask(answers, DriverFacts, 20.0) == DriverFacts()
