@@ -176,6 +176,8 @@ class GpuFault(AgentEvent, frozen=True, kw_only=True):
     """False: it is contained in the process that caused it, and whoever does not die by itself goes on."""
     strangers: bool = False
     """Processes that are not ours were on the devices as well."""
+    by_words: bool = False
+    """Nobody has told of it but a process that died of it."""
 
 
 class MemoryFree(OfAttempt, frozen=True, kw_only=True):
@@ -183,21 +185,16 @@ class MemoryFree(OfAttempt, frozen=True, kw_only=True):
 
 
 class MemoryHeld(OfAttempt, frozen=True, kw_only=True):
-    """The other answer: long after the attempt somebody still holds memory of its devices."""
+    """The other answer: long after the attempt somebody still holds memory of its devices. That these are
+    suspect was told before."""
 
     holders: dict[str, str]
     """By UUID: who, for a person."""
 
 
-class DeviceFreed(AgentEvent, frozen=True, kw_only=True):
-    """A device whose memory was held has it back."""
-
-    uuid: str
-
-
 AnyAgentEvent = (
     Booted | Ticked | Heard | StartFailed | Connected | Disconnected | StatusCame | EndCame | SupervisorGone
-    | GangSaid | DevicesChanged | IndicatorsRead | GpuFault | MemoryFree | MemoryHeld | DeviceFreed
+    | GangSaid | DevicesChanged | IndicatorsRead | GpuFault | MemoryFree | MemoryHeld
     | TroubleNoticed | ClientsCounted
 )  # fmt: skip
 
@@ -254,11 +251,14 @@ class EndLeftovers(Effect, frozen=True, kw_only=True):
 
 
 class AwaitMemory(Effect, frozen=True, kw_only=True):
-    """The attempt has ended on these GPUs: ask until their memory is back; `MemoryFree` or `MemoryHeld`."""
+    """The attempt has ended on these GPUs: answer `MemoryFree` or `MemoryHeld` when their memory is back, or
+    is known to be held, and after everything that was known of faults on them until then."""
 
     job_id: JobId
     attempt: AttemptNo
     devices: tuple[Device, ...]
+    failed: bool = False
+    """By itself: it may have died of a fault that is still to be told."""
 
 
 class RemoveAttempt(Effect, frozen=True, kw_only=True):

@@ -32,7 +32,9 @@ class Live:
     def __init__(self) -> None:
         self.cleaning = False
         self.releasing: Result | None = None
-        """How it ended, while the memory of its devices is waited for."""
+        """How it ended by its supervisor's word, while its devices are waited for."""
+        self.ended_s = _NEVER
+        """When that was."""
         self.connected = False
         self.status: Status | None = None
         self.started_s: float | None = None

@@ -38,6 +38,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """The devices."""
     beside: tuple[JobId, ...] = ()
     """Jobs that shared them then."""
+    weight: int = 0
+    """What `why` rests on: 2 an Xid, 1 the state of its MPS server, 0 the words of a process that died."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +83,21 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> Key:
         return (self.job_id, self.attempt)
+
+
+class StepBefore(msgspec.Struct, frozen=True, kw_only=True):
+    """A co-client that has to prove itself, and the last step that it had made before."""
+
+    key: Key
+    step: int
+
+
+class Doubt(msgspec.Struct, frozen=True, kw_only=True):
+    """About one device, see `gpus/doubts.py`."""
+
+    after: JobId
+    """The job whose client was killed."""
+    waits: tuple[StepBefore, ...]
 
 
 class Fence(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,13 +186,20 @@ class Unfenced(Note, frozen=True, kw_only=True, tag="unfenced"):
     stale_below: CommandId
 
 
+class Doubted(Note, frozen=True, kw_only=True, tag="doubted"):
+    """A device is in doubt, or (None) is so no more."""
+
+    uuid: str
+    doubt: Doubt | None = None
+
+
 class Reset(Note, frozen=True, kw_only=True, tag="reset"):
     """Everything so far belonged to another journal."""
 
 
 AnyNote = (
     Bound | Kept | Reported | Confirmed | Renumbered | Obeyed | Fenced | Forgotten | Aged | Dropped | Unfenced
-    | Reset
+    | Doubted | Reset
 )  # fmt: skip
 
 
@@ -199,6 +223,7 @@ class Memory:
         self.commands: OrderedDict[CommandId, None] = OrderedDict()
         self.forgotten: dict[JobId, Forgotten] = {}
         self.stale_below = CommandId(0)
+        self.doubts: dict[str, Doubt] = {}
 
     def fold(self, note: AnyNote) -> None:
         match note:
@@ -236,6 +261,10 @@ class Memory:
                 self.fences.pop(job_id, None)
                 self.forgotten.pop(job_id, None)
                 self.stale_below = max(self.stale_below, stale_below)
+            case Doubted(uuid=uuid, doubt=doubt):
+                self.doubts.pop(uuid, None)
+                if doubt is not None:
+                    self.doubts[uuid] = doubt
             case Reset():
                 self._clear()
 
@@ -289,6 +318,7 @@ class Memory:
         yield Confirmed(sequence=self.confirmed)
         yield from (Fenced(job_id=job_id, fence=fence) for job_id, fence in self.fences.items())
         yield from self.forgotten.values()
+        yield from (Doubted(uuid=uuid, doubt=doubt) for uuid, doubt in self.doubts.items())
         yield from (Obeyed(command_id=command_id) for command_id in self.commands)
         yield from (Kept(attempt=attempt) for attempt in self.attempts.values())
         yield from (Reported(sequence=n, event=event) for n, event in self.pending.items())

@@ -63,7 +63,7 @@ def sheet_of(
         sheet.put("cotenant_device_tenants", tenants[name], host, name)
         sheet.put("cotenant_device_memory_bytes", device.memory_mib * MIB, host, name)
         if device.kind == "cuda":
-            _put_gpu(sheet, host, device, edge, held=device.local in (edge.held | state.held))
+            _put_gpu(sheet, host, device, edge, held=device.local in edge.held)
         if name in readings:
             _put_reading(sheet, host, readings[name], now_s)
     return sheet.end_with("cotenant_agent_series_left_out", host)

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.devices import lock_names
-from cotenant.agent.gpus.health import Condition
+from cotenant.agent.gpus.conditions import Condition
 from cotenant.agent.locks import DeviceLocks
 from cotenant.controller.domain.cluster import Device
 

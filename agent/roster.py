@@ -11,6 +11,7 @@ Rule: an attempt goes down this table and never up, and it holds its devices unt
     live      a fault of its GPU             -> live      told to end; what it says then is judged by `faults`
     cleaning  the result is on disk          -> ended
     ...       on GPUs                        -> releasing  until their memory is back, or known to be held
+    releasing a fault of its GPU             -> releasing  likewise: the verdict is made when it leaves
     releasing memory is back, or held        -> ended     in the second case those devices are suspect
     ended     controller confirms the report -> settled   folder and record go after `prune_after_s`
 """
@@ -63,7 +64,7 @@ class Roster:
         self._memory = outbox.memory
         self._lease = lease
         self._live: dict[Key, Live] = {}
-        self.doubts = Doubts()
+        self.doubts = Doubts(outbox)
         self._faults = FaultRoll(self._memory)
 
     @property
@@ -84,6 +85,7 @@ class Roster:
                 self._end(attempt, "infra-failed", "the agent stopped before it could start it")
         for key, each in here.items():
             self._recover(key, each)
+        self.doubts.only(self._live)
         for each in found:  # Now that it is known who shares what.
             if each.result is not None:
                 self.ended(each.result, now_s)
@@ -222,7 +224,8 @@ class Roster:
         spread = self._faults.spread(key, result, self.config.report, list(self._live))
         if spread is not None:
             self.faulted(spread, now_s, gone=key)
-        self._over(self._memory.attempts[key], self._faults.judged(key, result, now_s))
+        self._faults.ended(key, result, now_s)
+        self._over(self._memory.attempts[key], result, now_s)
 
     def start_failed(self, failed: StartFailed) -> None:
         key = (failed.job_id, failed.attempt)
@@ -279,20 +282,24 @@ class Roster:
 
     # --- Ends --------------------------------------------------------------------------------------
 
-    def _over(self, attempt: Attempt, result: Result) -> None:
-        """No process of it is left. On GPUs that is not enough: what it held there has to be back."""
+    def _over(self, attempt: Attempt, result: Result, now_s: float) -> None:
+        """No process of it is left. On GPUs that is not enough: what it held there has to be back, and what
+        they did to it has to be known."""
+        live = self._live[attempt.key]
+        live.releasing, live.ended_s, live.connected = result, now_s, False
         gpus = self._gpus_of(attempt)
         if not gpus:
-            self._tell_end(attempt, result)
+            self._judge(attempt.key)
             return
-        live = self._live[attempt.key]
-        live.releasing, live.connected = result, False
         if result.unclean:
             self._doubt(attempt, gpus)
-        self._out.add(AwaitMemory(job_id=attempt.job_id, attempt=attempt.attempt, devices=gpus))
+        failed = result.outcome in ("user-failed", "infra-failed")
+        self._out.add(
+            AwaitMemory(job_id=attempt.job_id, attempt=attempt.attempt, devices=gpus, failed=failed)
+        )
 
     def memory_known(self, answer: MemoryFree | MemoryHeld) -> None:
-        """The devices are free, or marked as what they are."""
+        """The devices are free, or marked as what they are, and all faults until now were told."""
         key = (answer.job_id, answer.attempt)
         live = self._live.get(key)
         if live is None or live.releasing is None:
@@ -302,7 +309,13 @@ class Roster:
                 self._out.say(
                     f"{_name(key)}: {uuid}: {who}; the device is not offered until it is free", bad=True
                 )
-        self._tell_end(self._memory.attempts[key], live.releasing)
+        self._judge(key)
+
+    def _judge(self, key: Key) -> None:
+        """The verdict on an end, in the light of every fault that was told by now."""
+        live = self._live[key]
+        assert live.releasing is not None, f"{_name(key)} has not ended"
+        self._tell_end(self._memory.attempts[key], self._faults.judged(key, live.releasing, live.ended_s))
 
     def _doubt(self, attempt: Attempt, gpus: tuple[Device, ...]) -> None:
         """Its co-clients have to show that the kill did them no harm."""
@@ -311,18 +324,12 @@ class Roster:
                 key: live.status.step
                 for key, live in self._live.items()
                 if key != attempt.key
+                and live.is_there
                 and gpu.device_id in self._memory.attempts[key].devices
                 and live.status is not None
                 and live.status.first_step is not None
             }
             self.doubts.raised(gpu.local, attempt.job_id, steps)
-
-    def devices_changed(self) -> None:
-        """Nobody waits for the memory of a GPU that is lost: it is not given out anyway."""
-        for key, live in list(self._live.items()):
-            attempt = self._memory.attempts[key]
-            if live.releasing is not None and not self._gpus_of(attempt):
-                self._tell_end(attempt, live.releasing)
 
     def _gpus_of(self, attempt: Attempt) -> tuple[Device, ...]:
         """Those of its GPUs that can be asked."""

@@ -102,7 +102,6 @@ class Runtime:
         self._watch = watch
         self._on_welcome: Callable[[], None] | None = on_welcome
         self._attempts = Attempts(attempts, post=self.post, log=log, lock_devices=self._lock_devices)
-        self._release = Release(self.post)
         name = f"{state.config.report.host_id}/{state.config.session[:12]}"
         self._link = Link(endpoint, name, key, post=self._heard, log=log)
         self._mps = (
@@ -110,6 +109,7 @@ class Runtime:
             if mps is None
             else MpsEdge(mps, state, folder=self._attempts.folder, post=self.post, log=log)
         )
+        self._release = Release(self.post, watch, self._mps.looked if self._mps is not None else None)
         self._logs = LogRelay(self._attempts.folder, self._link.send)
         self._events: deque[AnyAgentEvent] = deque()
         self._busy = False
@@ -292,8 +292,8 @@ class Runtime:
                 self._attempts.adopt(job_id, attempt)
             case EndLeftovers(result=result):
                 self._attempts.clean(result)
-            case AwaitMemory(job_id=job_id, attempt=attempt, devices=devices):
-                self._release.watch(job_id, attempt, devices)
+            case AwaitMemory():
+                self._release.wait(effect)
             case RemoveAttempt(job_id=job_id, attempt=attempt):
                 self._remove(self._attempts.folder(job_id, attempt))
             case RemoveCheckpoints(folder=folder):

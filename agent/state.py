@@ -24,7 +24,6 @@ from cotenant.agent.edge import (
     Booted,
     ClientsCounted,
     Connected,
-    DeviceFreed,
     DevicesChanged,
     Disconnected,
     EndCame,
@@ -45,8 +44,17 @@ from cotenant.agent.edge import (
     TroubleNoticed,
     Trust,
 )
-from cotenant.agent.gpus.held import Holds
-from cotenant.agent.memory import Attempt, Bound, Confirmed, Forgotten, Memory, Obeyed, Renumbered, Reset
+from cotenant.agent.memory import (
+    Attempt,
+    Bound,
+    Confirmed,
+    Doubt,
+    Forgotten,
+    Memory,
+    Obeyed,
+    Renumbered,
+    Reset,
+)
 from cotenant.agent.outbox import Outbox
 from cotenant.agent.roster import Roster
 from cotenant.agent.standing import Standing
@@ -91,9 +99,9 @@ class AgentState:
         self.halted = ""
         self._out = Outbox(self.memory, self.standing)
         self._roster = Roster(config, self._out, self.standing.lease)
-        self._holds = Holds()
         self.found_devices = config.report.devices
-        """As the edge has them; what `Holds` knows is laid over them."""
+        """As the edge has them; what is in doubt is laid over them."""
+        self._doubts_told: dict[str, Doubt] = {}
         self._waiting: dict[CommandId, Obey] = {}
         """Starts that came before the lease was good enough for them."""
         self._unsent_from: int | None = self.memory.sequence + 1
@@ -111,7 +119,7 @@ class AgentState:
         """What to do about an event, in order."""
         if not self.halted:
             self._take(event, now_s)
-            if self._holds.other_reasons(self._roster.doubts.texts):
+            if self.memory.doubts != self._doubts_told:
                 self._devices(self.found_devices, now_s)
         return self._out.drain()
 
@@ -151,16 +159,8 @@ class AgentState:
                 self._roster.faulted(event, now_s)
             case DevicesChanged(devices=devices):
                 self._devices(devices, now_s)
-            case MemoryHeld(holders=holders):
-                self._holds.found(holders)
-                # First: nobody may be sent there when the end is heard.
-                self._devices(self.found_devices, now_s)
+            case MemoryFree() | MemoryHeld():
                 self._roster.memory_known(event)
-            case MemoryFree():
-                self._roster.memory_known(event)
-            case DeviceFreed(uuid=uuid):
-                self._holds.freed(uuid)
-                self._devices(self.found_devices, now_s)
             case IndicatorsRead(readings=readings):
                 self._readings, self._read_s = readings, now_s
             case Booted(found=found):
@@ -172,11 +172,6 @@ class AgentState:
     def running(self) -> tuple[Attempt, ...]:
         """Attempts that hold their devices."""
         return self._roster.running
-
-    @property
-    def held(self) -> frozenset[str]:
-        """GPUs, by UUID, whose memory stays in use after a job."""
-        return self._holds.uuids
 
     def memory_seen_mib(self) -> dict[DeviceId, float]:
         """Per device: the peaks of its tenants' memory, added up; without those that nothing is known of."""
@@ -206,17 +201,18 @@ class AgentState:
         for filler in list(self.memory.gaps()):
             self._out.keep(filler)
         self._roster.recover(found, now_s)
+        self._devices(self.found_devices, now_s)
         self.standing.greet_again(now_s)
         self._greet(now_s)
 
     def _devices(self, devices: tuple[Device, ...], now_s: float) -> None:
         self.found_devices = devices
-        offered = self._holds.laid_over(devices)
+        self._doubts_told = dict(self.memory.doubts)
+        offered = self._roster.doubts.laid_over(devices)
         if offered == self.config.report.devices:
             return
         report = msgspec.structs.replace(self.config.report, devices=offered)
         self.config = self._roster.config = msgspec.structs.replace(self.config, report=report)
-        self._roster.devices_changed()
         self.standing.greet_again(now_s)
         self._greet(now_s)
 

@@ -13,11 +13,10 @@ device: it must have begun anew (a boot of the host, a reset), and then it prove
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from cotenant.agent.gpus.xid import Bucket
-from cotenant.controller.domain.cluster import HELD_MIB_MIN, DeviceState
+from cotenant.controller.domain.cluster import DeviceState
 
 Happening = Literal["restart", "suspect", "drain", "lost", "hung", "proven", "trusted", "renewed"]
 """hung: a question about it was never answered. proven: it answers, and all that is asked of a suspect is
@@ -72,26 +71,3 @@ BY_BUCKET: Final[dict[Bucket, Happening | None]] = {
 
 def after(state: DeviceState, happening: Happening) -> DeviceState:
     return TABLE[state, happening]
-
-
-# --- Memory that nobody owns up to ------------------------------------------------------------------
-
-
-class UsesMemory(Protocol):
-    @property
-    def used_mib(self) -> int | None: ...
-
-
-def held_mib(used_mib: int, reserve_mib: int, processes: Iterable[UsesMemory]) -> int:
-    """Memory of a device that no visible process uses: held by one in another PID namespace, by a zombie with
-    its context still open, or by a process stuck in the kernel. 0 where nobody can tell.
-
-    used_mib: everything, as NVML says it; reserve_mib: the driver's own part.
-    """
-    seen = 0
-    for process in processes:
-        if process.used_mib is None:
-            return 0
-        seen += process.used_mib
-    held = used_mib - reserve_mib - seen
-    return held if held >= HELD_MIB_MIN else 0

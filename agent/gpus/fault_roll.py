@@ -1,8 +1,8 @@
 """Who was on a device when it was struck by a fault: what the roster remembers to answer that. Pure.
 
-Rule: news of a fault and the ends it causes come in any order. So who has just died is still counted as
-company, and who dies by itself just after an error that stays in one process is taken for the one that made
-it.
+Rule: news of a fault and the ends it causes come in any order. So an attempt that has ended is struck like
+any other until its end was told; who has just died is still counted as company; and who died by itself around
+an error that stays in one process is taken for the one that made it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ class FaultRoll:
                 continue
             if not fault.ends:
                 role: GpuFaultRole = "device" if fault.device_failed else "suspect"
-                near = Fault(role=role, why=fault.why, where=", ".join(where))
-                self._contained[key] = (now_s, near)
+                self._happened_near(key, faults.word(fault, role, ", ".join(where)), now_s)
                 continue
             company = self._company(key, where, live) | self._just_departed(where, now_s)
             record = faults.struck(attempt, fault, company, ", ".join(where))
@@ -57,13 +56,23 @@ class FaultRoll:
         by_mps = {d.device_id: d.local for d in report.devices if d.sharing == "mps"}
         return faults.own_fault(result, [by_mps[d] for d in attempt.devices if d in by_mps])
 
-    def judged(self, key: Key, result: Result, now_s: float) -> Result:
-        """What a supervisor says of the end, in the light of what is known of its devices."""
-        attempt = self._memory.attempts[key]
+    def _happened_near(self, key: Key, near: Fault, now_s: float) -> None:
+        at_s, before = self._contained.get(key, (-_NEVER, None))
+        self._contained[key] = (
+            now_s,
+            faults.joined(before if now_s <= at_s + faults.CONTAINED_S else None, near),
+        )
+
+    def ended(self, key: Key, result: Result, now_s: float) -> None:
+        """No process of it is left; what its end is will be `judged` later."""
         if result.outcome in ("user-failed", "infra-failed"):
-            self._departed[key] = (now_s, attempt.devices)
+            self._departed[key] = (now_s, self._memory.attempts[key].devices)
+
+    def judged(self, key: Key, result: Result, ended_s: float) -> Result:
+        """What a supervisor says of the end, in the light of all that is known of its devices by now."""
+        attempt = self._memory.attempts[key]
         at_s, near = self._contained.pop(key, (-_NEVER, None))
-        if attempt.fault is None and near is not None and now_s <= at_s + faults.CONTAINED_S:
+        if attempt.fault is None and near is not None and ended_s <= at_s + faults.CONTAINED_S:
             return faults.contained(result, near)
         return faults.judged(result, attempt.fault)
 

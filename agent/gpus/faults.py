@@ -9,6 +9,10 @@ process is known; where several were on the device and nobody knows which, each 
     another's process is         hit
     nobody knows                 suspect
     the device itself failed     device: nobody's doing
+
+News of a fault come in any order, several times, and before or after the ends they cause. So what is known
+of one is only ever joined (`joined`: the graver role, the better ground), and the verdict on an end is made
+once, when its devices were looked at anew: from the end and the join, whatever came first.
 """
 
 from __future__ import annotations
@@ -28,25 +32,38 @@ CONTAINED_S: Final = 60.0
 JUST_S: Final = 10.0
 """Who failed so shortly before a fault was told may have died of it."""
 _GRAVITY: Final[tuple[GpuFaultRole, ...]] = ("", "suspect", "hit", "culprit", "device")
-"""A later word about the same fault knows more, never less."""
+"""One word about a fault may know more than another."""
+
+
+def joined(one: Fault | None, other: Fault) -> Fault:
+    """What two words about a fault say together: the same whichever came first, and how often."""
+    if one is None:
+        return other
+    first, second = sorted((one, other), key=_weight)
+    beside = tuple(sorted({*first.beside, *second.beside}))
+    return msgspec.structs.replace(second, beside=beside)
+
+
+def _weight(fault: Fault) -> tuple[int, int, str, str]:
+    return _GRAVITY.index(fault.role), fault.weight, fault.why, fault.where
+
+
+def word(fault: GpuFault, role: GpuFaultRole, where: str, beside: Collection[Key] = ()) -> Fault:
+    """One word about a fault, as an attempt's record keeps it."""
+    weight = 2 if fault.xid is not None else 0 if fault.by_words else 1
+    jobs = tuple(sorted({key[0] for key in beside}))
+    return Fault(role=role, why=fault.why, where=where, beside=jobs, weight=weight)
 
 
 def struck(attempt: Attempt, fault: GpuFault, company: Collection[Key], where: str) -> Attempt | None:
     """The attempt's record after a fault; None if it says nothing new. `company`: the other attempts on the
     device then."""
-    role = role_of(attempt.key, fault, company)
-    before = attempt.fault
-    if before is not None and _GRAVITY.index(role) <= _GRAVITY.index(before.role):
-        return None
-    record = Fault(
-        role=role,
-        why=fault.why,
-        where=where,
-        beside=tuple(sorted({key[0] for key in company} | (set(before.beside) if before else set()))),
-    )
+    said = word(fault, role_of(attempt.key, fault, company), where, company)
+    record = joined(attempt.fault, said)
     stop = StopAsked(save=False, deadline_s=0.0, reason=fault.why)
     keeps_stop = not fault.ends or (attempt.stop is not None and not attempt.stop.save)
-    return msgspec.structs.replace(attempt, fault=record, stop=attempt.stop if keeps_stop else stop)
+    struck = msgspec.structs.replace(attempt, fault=record, stop=attempt.stop if keeps_stop else stop)
+    return struck if struck != attempt else None
 
 
 def role_of(key: Key, fault: GpuFault, company: Collection[Key]) -> GpuFaultRole:
@@ -103,4 +120,4 @@ def own_fault(result: Result, uuids: Sequence[str]) -> GpuFault | None:
     told of it yet."""
     if not result.cuda_fault or not uuids:
         return None
-    return GpuFault(uuids=tuple(uuids), why="a fatal CUDA error")
+    return GpuFault(uuids=tuple(uuids), why="a fatal CUDA error", by_words=True)

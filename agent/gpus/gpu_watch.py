@@ -1,22 +1,27 @@
 """The GPUs of this host, watched: what the watchers say becomes faults for the state machine and an offer.
 
-Rule: everything is decided in `health.py`; here its inputs are carried to it, its answers away, and its marks
-to disk. Marks are worth something only until the next boot: a file with another boot's id is thrown away.
+Rule: everything is decided in `health.py` and `held.py`; here their inputs are carried to them, their
+answers away, and the marks to disk, by this class alone. A mark is on disk before anybody hears of it; an
+error counts as read only when all that follows from it was told. So an agent that is killed in between finds
+it in the kernel's log again, and to tell it twice changes nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from cotenant.agent.edge import AgentConfig, GpuFault
 from cotenant.agent.files import BadRecord, read_record, write_record
-from cotenant.agent.gpus.health import Condition, Foreign, Health, Mark, Marks
+from cotenant.agent.gpus.conditions import Condition, Foreign
+from cotenant.agent.gpus.health import Health
+from cotenant.agent.gpus.held import PATIENCE_S, Waits
+from cotenant.agent.gpus.kernel_log import KERNEL_LOG
 from cotenant.agent.gpus.looks import AnyWatchLine, Began, Look, XidSeen
+from cotenant.agent.gpus.marks import Mark, Marks, recalled
 from cotenant.agent.gpus.watchers import Timing, Watchers
 from cotenant.agent.host import now_s
 from cotenant.agent.identity import boot_id
@@ -24,6 +29,9 @@ from cotenant.agent.memory import Attempt, Key
 from cotenant.controller.domain.cluster import Device
 
 MARKS: Final = "devices.json"
+FRESH_S: Final = 600.0
+"""At least so often the counters are written, by which a reset in the agent's absence is known."""
+_TURN_S: Final = 0.01
 
 Log = Callable[[str], None]
 
@@ -39,16 +47,24 @@ class GpuWatch:
         foreign: Foreign = "avoid",
         busy: Sequence[str] = (),
         timing: Timing | None = None,
+        patience_s: float = PATIENCE_S,
+        kernel_log: str = KERNEL_LOG,
     ) -> None:
         """`devices`: those of the host; MIG instances and GPUs that could not be found are not watched."""
         self._path = state_dir / MARKS
         self._log = log
         watched = {d.local: d.reserve_mib for d in devices if is_watched(d)}
-        self.health = Health(watched, foreign=foreign, marks=self._load(), busy=busy)
+        kept = self._load()
+        self.health = Health(watched, foreign=foreign, marks=kept.marks, pasts=kept.pasts, busy=busy)
         self._written = _lasting(self.health.marks)
+        self._stale_s = 0.0
+        """When the file is written again, whatever has happened."""
         self._names = {d.local: d.device_id for d in devices}
+        self._waits = Waits(patience_s)
+        self._waiting: dict[Key, asyncio.Future[dict[str, str]]] = {}
 
         self._attempts = attempts
+        self._kernel_log = kernel_log
         self._timing = timing if timing is not None else Timing()
         self._told: dict[str, Condition] = {}
         self._watchers = Watchers(
@@ -79,15 +95,25 @@ class GpuWatch:
     def _command(self, uuids: Sequence[str]) -> list[str]:
         assert self._look_around is not None
         mps_runtime = self._look_around()[0].mps_runtime
+        read = {past.uuid: past.record for past in self.health.pasts}
         return [
             *(sys.executable, "-m", "cotenant.agent.gpus.nvml_watch"),
             *("--attempts", str(self._attempts), "--period-s", str(self._timing.look_s)),
+            *("--kernel-log", self._kernel_log),
             *(("--mps-runtime", mps_runtime) if mps_runtime else ()),
             *(word for uuid in uuids for word in ("--gpu", uuid)),
+            *(
+                word
+                for uuid in uuids
+                if read[uuid] is not None
+                for word in ("--read", f"{uuid}={read[uuid]}")
+            ),
         ]
 
     def close(self) -> None:
         self._watchers.close()
+        if self.health.uuids:
+            self._write()
 
     def conditions(self) -> dict[str, Condition]:
         """Of every watched device now, by UUID."""
@@ -114,32 +140,74 @@ class GpuWatch:
         self.health.trusted(now_s())
         self._tell()
 
+    async def given_back(self, key: Key, uuids: Collection[str]) -> dict[str, str]:
+        """Wait until the devices of an ended attempt have their memory back, by looks that begin from now on;
+        by UUID who holds what is not back in time, empty: all are free. Those are suspect by then, and errors
+        that their watchers knew of have been posted. Devices that nobody watches are not waited for: they are
+        not offered."""
+        known = [uuid for uuid in uuids if uuid in self.health.uuids]
+        if not known:
+            return {}
+        answer: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+        self._waiting[key] = answer
+        until_s = self._waits.add(key, known, since_s=now_s())
+        self._watchers.look_now()
+        try:
+            while not answer.done():
+                await asyncio.wait([answer], timeout=max(until_s - now_s(), _TURN_S))
+                self._answer()
+            return answer.result()
+        finally:
+            self._waiting.pop(key, None)
+
+    def _answer(self) -> None:
+        """To whoever's wait is over; after the faults of what was heard last."""
+        self._waits.lost([mark.uuid for mark in self.health.marks if mark.state == "lost"])
+        for key, held in self._waits.over(now_s()).items():
+            if held:
+                self._refresh()
+                self.health.not_given_back(held, now_s())
+                self._tell()
+            answer = self._waiting.get(key)
+            if answer is not None and not answer.done():
+                answer.set_result(held)
+
     # --- From the watchers -------------------------------------------------------------------------
 
     def _heard(self, line: AnyWatchLine) -> None:
         self._refresh()
         faults: list[GpuFault] = []
         match line:
-            case Look():
+            case Look(uuid=uuid) if uuid in self.health.uuids:
                 faults = self.health.looked(line, now_s())
+                self._waits.looked(line, self.health.reserve_mib(uuid), self.health.live_on(uuid))
             case XidSeen(uuid=uuid, xid=xid, pid=pid):
                 process = f" (process {pid})" if pid is not None else ""
                 self._log(f"{self._names.get(uuid, uuid)}: Xid {xid}{process}")
                 faults = self.health.xid(line, now_s())
-            case Began(events=events, kernel_log=kernel_log):
+            case Began(events=events, kernel_log=kernel_log, missed=missed):
                 if not events and not kernel_log:
                     self._log("neither NVML nor the kernel's log tells of Xids here: counters are watched")
+                if missed:
+                    self._log(
+                        "the kernel's log does not reach back to where it was read: Xids may be missing"
+                    )
             case _:
                 pass
         # The device is out before anybody hears that its jobs end: nothing new is put there meanwhile.
         self._tell()
         for fault in faults:
             self._post(fault)
+        if isinstance(line, XidSeen):
+            self.health.dealt_with(line)
+            self._write()
+        self._answer()
 
     def _unanswered(self, uuids: tuple[str, ...], why: str) -> None:
         self._refresh()
         self.health.unanswered(uuids, why, now_s())
         self._tell()
+        self._answer()
 
     def _tell(self) -> None:
         conditions = self.conditions()
@@ -163,27 +231,26 @@ class GpuWatch:
 
     # --- The disk ----------------------------------------------------------------------------------
 
-    def _load(self) -> tuple[Mark, ...]:
+    def _load(self) -> Marks:
         try:
             kept = read_record(self._path, Marks)
         except (BadRecord, OSError) as error:
             self._log(f"cannot use {self._path}: {error}")
-            return ()
-        if kept is None or kept.boot_id != boot_id():
-            return ()
-        # What has been quiet while nobody watched proves nothing.
-        return tuple(msgspec.structs.replace(mark, since_s=now_s()) for mark in kept.marks)
+            kept = None
+        return recalled(kept, boot_id(), now_s())
 
     def _store(self) -> None:
+        if _lasting(self.health.marks) != self._written or now_s() >= self._stale_s:
+            self._write()
+
+    def _write(self) -> None:
         marks = self.health.marks
-        if _lasting(marks) == self._written:
-            return
         try:
-            write_record(self._path, Marks(boot_id=boot_id(), marks=marks))
+            write_record(self._path, Marks(boot_id=boot_id(), marks=marks, pasts=self.health.pasts))
         except OSError as error:  # It is known until the agent ends; the next change tries again.
             self._log(f"cannot write {self._path}: {error.strerror}")
         else:
-            self._written = _lasting(marks)
+            self._written, self._stale_s = _lasting(marks), now_s() + FRESH_S
 
 
 def is_watched(device: Device) -> bool:
@@ -191,6 +258,6 @@ def is_watched(device: Device) -> bool:
     return device.kind == "cuda" and device.healthy
 
 
-def _lasting(marks: Sequence[Mark]) -> tuple[tuple[str, str, str], ...]:
+def _lasting(marks: Sequence[Mark]) -> tuple[object, ...]:
     """What makes it worth writing them again."""
-    return tuple((mark.uuid, mark.state, mark.why) for mark in marks)
+    return tuple((mark.uuid, mark.state, mark.why, mark.concerned) for mark in marks)

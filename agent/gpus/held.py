@@ -1,128 +1,126 @@
-"""Whether an ended attempt's devices have their memory back, and who holds it if not. Pure.
+"""Who holds memory of a device that should be free, and the waits of ended attempts for it. Pure.
 
-Rule: a device goes back into the ledger only when its memory does. What visible, running processes use is
-theirs (a co-tenant, an MPS server, a stranger); what is used beyond that and the driver's reserve is held by
-somebody who should be gone: a zombie whose context is still open, a process stuck in the kernel (state D),
-one that cannot be seen from here. Where a driver does not say how much a process uses, only such a process
-is proof.
+Rule: a device goes back into the ledger only when its memory does, and only after its watcher has looked
+at it anew: a look comes after all errors that the watcher knew of by then, so an end that has waited for one
+is told in the light of them. What visible, running processes use is theirs (a co-tenant, an MPS server, a
+stranger); what is used beyond that and the driver's reserve is held by somebody who should be gone. Where a
+driver does not say how much a process uses, only such a process is proof.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain.cluster import HELD_MIB_MIN, Device
+from cotenant.agent.gpus.looks import Look, Process
+from cotenant.agent.memory import Key
+from cotenant.controller.domain.cluster import HELD_MIB_MIN
 
 HOLDERS_NAMED: Final = 3
-_GONE: Final[dict[str, str]] = {
-    "": "not visible from here: gone, or in another container",
+PATIENCE_S: Final = 60.0
+"""Tearing a large context down takes seconds; a minute is a fault."""
+_DEAD: Final[dict[str, str]] = {
     "Z": "a zombie, its context still open",
     "X": "dead, its context still open",
-    "D": "stuck in the kernel (state D)",
 }
+_STUCK: Final = "stuck in the kernel (state D)"
+UNASKED: Final = "nobody could be asked about its memory: NVML gave no answer"
 
 
-class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that the driver lists on a device."""
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of a device that should be free."""
 
-    pid: int
-    used_mib: int | None = None
-    """None: the driver does not say."""
-    state: str = ""
-    """Of /proc/PID/stat; empty: there is no such process here."""
-    name: str = ""
-
-    @property
-    def runs(self) -> bool:
-        return self.state not in _GONE
+    mib: int | None
+    """None: the driver does not say how much."""
+    by: tuple[str, ...] = ()
+    """Who, each in words; empty: nobody that the driver lists."""
 
     @property
     def text(self) -> str:
-        name = f" ({self.name})" if self.name else ""
-        return f"process {self.pid}{name}, {_GONE.get(self.state, 'running')}"
+        amount = "memory is" if self.mib is None else f"{self.mib} MiB are"
+        named = "; ".join(self.by[:HOLDERS_NAMED])
+        more = f" and {len(self.by) - HOLDERS_NAMED} more" if len(self.by) > HOLDERS_NAMED else ""
+        return f"{amount} still held by {named or 'no process that can be seen here'}{more}"
 
 
-class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
-    uuid: str
-    used_mib: int
-    """Of the whole device, the driver's reserve included."""
-    holders: tuple[Holder, ...] = ()
-    problem: str = ""
-    """Why it could not be asked; then nothing else counts."""
+def who_holds(look: Look, reserve_mib: int, live: Collection[Key]) -> Held | None:
+    """Who holds memory that should be free; None if nobody does, or nobody can tell.
+
+    reserve_mib: the driver's own part. live: attempts that still have the device. A process that cannot be
+    seen from here (another PID namespace) is taken for theirs while there are any.
+    """
+    gone = [(process, why) for process in look.processes if (why := _why_gone(process, live))]
+    should_go = {process.pid for process, _ in gone}
+    stay = [process.used_mib for process in look.processes if process.pid not in should_go]
+    by = tuple(f"process {process.pid}{_name(process)}, {why}" for process, why in gone)
+    if None in stay:
+        return Held(mib=None, by=by) if by else None
+    held_mib = look.used_mib - reserve_mib - sum(used for used in stay if used is not None)
+    return Held(mib=held_mib, by=by) if held_mib >= HELD_MIB_MIN else None
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What `python -m cotenant.agent.gpus.held_probe UUID...` prints."""
-
-    devices: tuple[DeviceUse, ...] = ()
-    problem: str = ""
-
-
-def who_holds(use: DeviceUse, reserve_mib: int) -> str:
-    """Who holds memory that should be free, for a person; empty if nobody does."""
-    if use.problem:
-        return f"its memory cannot be asked for: {use.problem}"
-    gone = [holder for holder in use.holders if not holder.runs]
-    running = [holder.used_mib for holder in use.holders if holder.runs]
-    if None in running:
-        return _held(None, gone) if gone else ""
-    held_mib = use.used_mib - reserve_mib - sum(used for used in running if used is not None)
-    return _held(held_mib, gone) if held_mib >= HELD_MIB_MIN else ""
+def _why_gone(process: Process, live: Collection[Key]) -> str:
+    """Why it should not hold anything; empty: it may."""
+    if process.state in _DEAD:
+        return _DEAD[process.state]
+    if process.owner.kind == "hidden":
+        return "" if live else "not visible from here: gone, or in another container"
+    if process.owner.kind == "attempt" and process.owner.key not in live:
+        return _STUCK if process.state == "D" else "of a job that has ended"
+    return ""
 
 
-def _held(held_mib: int | None, gone: list[Holder]) -> str:
-    amount = "memory" if held_mib is None else f"{held_mib} MiB"
-    named = "; ".join(holder.text for holder in gone[:HOLDERS_NAMED])
-    more = f" and {len(gone) - HOLDERS_NAMED} more" if len(gone) > HOLDERS_NAMED else ""
-    return f"{amount} still held after a job by {named or 'no visible process'}{more}"
+def _name(process: Process) -> str:
+    return f" ({process.owner.command})" if process.owner.command else ""
 
 
-def judged(answer: Answer, devices: Iterable[Device]) -> dict[str, str]:
-    """By UUID: who holds a device's memory. A device that the answer leaves out could not be asked about."""
-    uses = {use.uuid: use for use in answer.devices}
-    why = answer.problem or "the driver does not list it"
-    found = {
-        device.local: who_holds(
-            uses.get(device.local, DeviceUse(uuid=device.local, used_mib=0, problem=why)), device.reserve_mib
-        )
-        for device in devices
-    }
-    return {uuid: text for uuid, text in found.items() if text}
+class Wait:
+    """One ended attempt's."""
+
+    def __init__(self, uuids: Iterable[str], since_s: float, until_s: float) -> None:
+        self.since_s, self.until_s = since_s, until_s
+        self.left = dict.fromkeys(uuids, UNASKED)
+        """Devices that are not known to be free -> why."""
 
 
-class Holds:
-    """Devices that are not offered because somebody still holds their memory, or for another reason given."""
+class Waits:
+    """Attempts that have ended, and the devices whose memory they wait for."""
 
-    def __init__(self) -> None:
-        self._by_uuid: dict[str, str] = {}
-        self._others: Mapping[str, str] = {}
+    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+        self._patience_s = patience_s
+        self._waits: dict[Key, Wait] = {}
 
-    @property
-    def uuids(self) -> frozenset[str]:
-        """Devices whose memory is held."""
-        return frozenset(self._by_uuid)
+    def add(self, key: Key, uuids: Iterable[str], *, since_s: float) -> float:
+        """Only looks that were begun at `since_s` or later count. Returns when the wait ends at last."""
+        wait = self._waits[key] = Wait(uuids, since_s, since_s + self._patience_s)
+        return wait.until_s
 
-    def found(self, holders: Mapping[str, str]) -> None:
-        self._by_uuid |= holders
+    def looked(self, look: Look, reserve_mib: int, live: Collection[Key]) -> None:
+        """`live`: attempts that have the device; those that wait here have ended, and do not count."""
+        stay = {key for key in live if key not in self._waits}
+        for wait in self._waits.values():
+            if look.uuid not in wait.left or look.at_s < wait.since_s:
+                continue
+            if look.code:
+                wait.left[look.uuid] = f"its memory cannot be asked for: {look.problem}"
+            elif (held := who_holds(look, reserve_mib, stay)) is not None:
+                wait.left[look.uuid] = held.text
+            else:
+                del wait.left[look.uuid]
 
-    def freed(self, uuid: str) -> None:
-        self._by_uuid.pop(uuid, None)
+    def lost(self, uuids: Collection[str]) -> None:
+        """Nobody waits for the memory of a GPU that is lost: it is not given out anyway."""
+        for wait in self._waits.values():
+            for uuid in uuids:
+                wait.left.pop(uuid, None)
 
-    def other_reasons(self, texts: Mapping[str, str]) -> bool:
-        """Whether these are new: by UUID, why a device is suspect beside its memory."""
-        changed = texts != self._others
-        self._others = texts
-        return changed
-
-    def laid_over(self, devices: Iterable[Device]) -> tuple[Device, ...]:
-        """The devices with what is held marked as suspect. Worse states stay, and so does what they say."""
-        notes = {**self._others, **self._by_uuid}
-        return tuple(
-            msgspec.structs.replace(device, state="suspect", healthy=False, note=notes[device.local])
-            if device.local in notes and device.state in ("ok", "suspect")
-            else device
-            for device in devices
-        )
+    def over(self, now_s: float) -> dict[Key, dict[str, str]]:
+        """Waits that have ended, each told once: by UUID who holds a device; empty: they are all free."""
+        found = {
+            key: wait.left for key, wait in self._waits.items() if not wait.left or now_s >= wait.until_s
+        }
+        for key in found:
+            del self._waits[key]
+        return found

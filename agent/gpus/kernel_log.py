@@ -1,7 +1,8 @@
 """Xids in the kernel's log, which names the process where NVML's events do not. Pure.
 
 A line, whatever stands before it: `NVRM: Xid (PCI:0000:3b:00): 31, pid=4711, name=python3, ...`. The function
-number and the domain's leading zeros are written or left out, and the pid may be missing or unknown.
+number and the domain's leading zeros are written or left out, and the pid may be missing or unknown. What
+stands before it in /dev/kmsg begins `priority,record,...;`: records are numbered from the boot on.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from typing import Final
 
 import msgspec
 
+KERNEL_LOG: Final = "/dev/kmsg"
+XID: Final = "NVRM: Xid"
+_RECORD: Final = re.compile(r"\d+,(\d+),[^;]*;")
 _LINE: Final = re.compile(
     r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9A-Fa-f:.]+)\): (?P<xid>\d+)(?:, pid=(?P<pid>\d+))?"
 )
@@ -29,6 +33,12 @@ def xid_in(line: str) -> XidLine | None:
         return None
     pid = int(match["pid"]) if match["pid"] else None
     return XidLine(pci=bus_address(match["pci"]), xid=int(match["xid"]), pid=pid or None)
+
+
+def record_of(line: str) -> int | None:
+    """The number of the record that begins with this line; None: it goes on with another, or is no record."""
+    match = _RECORD.match(line)
+    return int(match[1]) if match is not None else None
 
 
 def bus_address(text: str) -> str:

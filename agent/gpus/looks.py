@@ -41,6 +41,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """None: NVML does not say."""
     computes: bool = True
     """False: it only draws."""
+    state: str = ""
+    """The letter in /proc/PID/stat; empty: there is no such process here."""
     owner: Owner
 
 
@@ -55,6 +57,8 @@ class Began(WatchLine, frozen=True, kw_only=True, tag="began"):
     """Xid events come from NVML."""
     kernel_log: bool
     """And from the kernel's log, which names the process as well."""
+    missed: bool = False
+    """That log does not reach back to the last record that was known of one of the GPUs."""
 
 
 class Failed(WatchLine, frozen=True, kw_only=True, tag="failed"):
@@ -71,9 +75,13 @@ class Asking(WatchLine, frozen=True, kw_only=True, tag="asking"):
 
 
 class Look(WatchLine, frozen=True, kw_only=True, tag="look"):
-    """One GPU at one moment."""
+    """One GPU at one moment. The errors that the watcher could know of before it have been said before it."""
 
     uuid: str
+    at_s: float = 0.0
+    """When it was begun: seconds since the boot."""
+    record: int | None = None
+    """The newest record of the kernel's log that had been read by then."""
     code: int = 0
     """NVML's answer; 0: all is well, 15: lost, 16: it wants a reset."""
     problem: str = ""
@@ -97,6 +105,10 @@ class XidSeen(WatchLine, frozen=True, kw_only=True, tag="xid"):
     xid: int
     pid: int | None = None
     """The process that the kernel's log names; of an MPS client it may be the server's."""
+    owner: Owner | None = None
+    """Whose that is, if it was still there to be asked about."""
+    record: int | None = None
+    """Its number in the kernel's log; None: it came from NVML."""
 
 
 AnyWatchLine = Began | Failed | Asking | Look | XidSeen

@@ -145,6 +145,9 @@ class MpsEdge:
         self.wrong: Mapping[str, str] = {}
         """By UUID of each device that has a daemon: what is wrong with that, as it was last seen; empty if
         nothing is."""
+        self._asked: list[asyncio.Future[None]] = []
+        """Who waits for a round that begins from now on."""
+        self._is_asked = asyncio.Event()
 
     def open(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -164,8 +167,21 @@ class MpsEdge:
 
     async def _run(self) -> None:
         while True:
+            asked, self._asked = self._asked, []
+            self._is_asked.clear()
             await self.look()
-            await asyncio.sleep(self._period_s)
+            for each in asked:
+                if not each.done():
+                    each.set_result(None)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_asked.wait(), self._period_s)
+
+    async def looked(self) -> None:
+        """Returns when a round that began after the call is over and all that it saw was posted."""
+        answer = asyncio.get_running_loop().create_future()
+        self._asked.append(answer)
+        self._is_asked.set()
+        await answer
 
     async def look(self) -> None:
         """One round: what runs goes out, what was seen comes back."""

@@ -2,7 +2,8 @@
 
 Rule: it may hang in any call, and be killed at any moment: it keeps nothing that matters, and says which GPU
 it is about to ask before it asks, so that whoever waits knows which one hangs. One JSON line (`looks.py`) per
-thing worth saying. It ends by itself when nobody reads any more.
+thing worth saying; errors that it can know of are said before a look that begins after them. A line on its
+standard input has it look at once. It ends by itself when nobody reads any more.
 """
 
 from __future__ import annotations
@@ -10,17 +11,21 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import select
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from cotenant.agent.gpus.kernel_log import bus_address, xid_in
+from cotenant.agent.gpus.kernel_log import KERNEL_LOG, XID, bus_address, record_of, xid_in
 from cotenant.agent.gpus.looks import AnyWatchLine, Asking, Began, Failed, Look, Process, XidSeen
 from cotenant.agent.gpus.owners import Owners
+from cotenant.agent.host import now_s
+from cotenant.agent.identity import stat_of
 from cotenant.profiler.driver.failures import TIMEOUT, NvmlError
 from cotenant.profiler.driver.library import Library, open_library
 from cotenant.profiler.driver.reading import (
@@ -32,15 +37,18 @@ from cotenant.profiler.driver.reading import (
     remapping,
 )
 
-XID: Final = 8
+XID_EVENT: Final = 8
 """NVML's number of the event: the driver reports an error."""
 EVENT_WAIT_S: Final = 0.25
 """So often the kernel's log is looked at, and it is noticed that nobody listens any more."""
 SAME_XID_S: Final = 2.0
 """Both sources tell of an Xid; within this it is one."""
-KERNEL_LOG: Final = "/dev/kmsg"
 _RECORD_BYTES: Final = 8192
 _RECORDS_MAX: Final = 1000
+_RECORDS_KEPT_MAX: Final = 1_000_000
+"""More than the kernel keeps."""
+_EVENTS_MAX: Final = 32
+"""Taken in one go, so that a GPU that says the same all the time does not keep the others unwatched."""
 
 
 def say(line: AnyWatchLine) -> None:
@@ -58,6 +66,8 @@ class Watch:
         self._by_bus: dict[str, str] = {}
         self._told: dict[tuple[str, int], tuple[float, int | None]] = {}
         """(UUID, Xid) -> when it was said, and with which process."""
+        self._ask = sys.stdin.fileno() if sys.stdin is not None else -1
+        """Lines here ask for a look; -1: nobody does any more."""
         for uuid in uuids:
             say(Asking(uuid=uuid))
             try:
@@ -67,7 +77,7 @@ class Watch:
             else:
                 self._by_bus[bus_address(bus_id(nvml, self._handles[uuid]))] = uuid
         self._events = self._register()
-        say(Began(events=self._events is not None, kernel_log=log.is_open))
+        say(Began(events=self._events is not None, kernel_log=log.is_open, missed=log.has_missed(uuids)))
 
     def _register(self) -> Any:
         """An event set for Xids; None where the driver or our rights do not give one."""
@@ -78,7 +88,7 @@ class Watch:
         for uuid, handle in self._handles.items():
             say(Asking(uuid=uuid))
             try:
-                self._nvml.ask("nvmlDeviceRegisterEvents", handle, XID, events)
+                self._nvml.ask("nvmlDeviceRegisterEvents", handle, XID_EVENT, events)
                 registered += 1
             except NvmlError:  # This GPU has none; its counters are looked at all the same.
                 continue
@@ -90,10 +100,28 @@ class Watch:
             due_s = time.monotonic() + period_s
             for uuid in list(self._handles):
                 say(Asking(uuid=uuid))
-                say(self._look(uuid))
+                at_s = now_s()
+                self._tell_errors()
+                say(msgspec.structs.replace(self._look(uuid), at_s=at_s, record=self._log.newest))
             say(Asking(uuid=""))
-            while (left_s := due_s - time.monotonic()) > 0:
+            while (left_s := due_s - time.monotonic()) > 0 and not self._is_asked():
                 self._listen(min(left_s, EVENT_WAIT_S))
+
+    def _is_asked(self) -> bool:
+        """Whether somebody wants a look now."""
+        if self._ask < 0 or not select.select([self._ask], [], [], 0.0)[0]:
+            return False
+        if os.read(self._ask, _RECORD_BYTES):
+            return True
+        self._ask = -1
+        return False
+
+    def _tell_errors(self) -> None:
+        """All that can be known of by now."""
+        self._read_log()
+        for _ in range(_EVENTS_MAX):
+            if not self._next_event(0.0):
+                return
 
     def _look(self, uuid: str) -> Look:
         nvml, handle = self._nvml, self._handles[uuid]
@@ -109,7 +137,7 @@ class Watch:
             processes=tuple(
                 Process(
                     pid=each.pid, used_mib=each.memory_mib, computes=each.computes,
-                    owner=self._owners.owner(each.pid),
+                    state=_state(each.pid), owner=self._owners.owner(each.pid),
                 )
                 for each in everybody
             ),
@@ -124,34 +152,47 @@ class Watch:
     def _listen(self, wait_s: float) -> None:
         self._read_log()
         if self._events is None:
-            time.sleep(wait_s)
-            return
+            select.select([self._ask] if self._ask >= 0 else [], [], [], wait_s)
+        else:
+            self._next_event(wait_s)
+
+    def _next_event(self, wait_s: float) -> bool:
+        """Tell of an Xid that NVML knows of within the time; whether there was one."""
+        if self._events is None:
+            return False
         try:
             data = self._nvml.ask("nvmlEventSetWait_v2", self._events, max(1, round(wait_s * 1000)))
         except NvmlError as error:
             if error.code != TIMEOUT:
                 raise
-            return
+            return False
         self._read_log()  # It was written before the event came, and it names the process.
         for uuid, handle in self._handles.items():
             if _address(handle) == _address(data.device):
-                self._tell(uuid, int(data.eventData), None)
+                self._tell(uuid, int(data.eventData), None, None)
+        return True
 
     def _read_log(self) -> None:
-        for line in self._log.lines():
+        for record, line in self._log.lines():
             found = xid_in(line)
             uuid = self._by_bus.get(found.pci) if found is not None else None
-            if found is not None and uuid is not None:
-                self._tell(uuid, found.xid, found.pid)
+            if found is not None and uuid is not None and self._log.is_news(uuid, record):
+                self._tell(uuid, found.xid, found.pid, record)
 
-    def _tell(self, uuid: str, xid: int, pid: int | None) -> None:
+    def _tell(self, uuid: str, xid: int, pid: int | None, record: int | None) -> None:
         """Once per Xid, whoever tells first; again if now the process is known."""
-        now_s, key = time.monotonic(), (uuid, xid)
+        at_s, key = time.monotonic(), (uuid, xid)
         told_s, told_pid = self._told.get(key, (-SAME_XID_S, None))
-        if now_s - told_s < SAME_XID_S and (pid is None or pid == told_pid):
+        if at_s - told_s < SAME_XID_S and (pid is None or pid == told_pid):
             return
-        self._told[key] = (now_s, pid)
-        say(XidSeen(uuid=uuid, xid=xid, pid=pid))
+        self._told[key] = (at_s, pid)
+        owner = self._owners.owner(pid) if pid is not None else None
+        say(XidSeen(uuid=uuid, xid=xid, pid=pid, owner=owner, record=record))
+
+
+def _state(pid: int) -> str:
+    stat = stat_of(pid)
+    return stat.state if stat is not None else ""
 
 
 def _address(handle: Any) -> int | None:
@@ -159,24 +200,43 @@ def _address(handle: Any) -> int | None:
 
 
 class KernelLog:
-    """What the kernel says from now on, where we may read it."""
+    """What the kernel says, where we may read it: from where it was read to before, else from now on."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, read: Mapping[str, int]) -> None:
+        """`read`: by UUID, the last record that was dealt with for a GPU."""
         self._descriptor: int | None = None
-        try:
+        self._read = read
+        self.newest: int | None = None
+        """The newest record that was read."""
+        self._oldest: int | None = None
+        with suppress(OSError):  # Not allowed: the common case for users.
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            os.lseek(self._descriptor, 0, os.SEEK_END)
-        except OSError:
-            pass  # Not allowed (the common case for users), or a pipe, which has no end to go to.
+        # All that is there, though none of it may be news: by it a later start knows where we began.
+        self._past = self._next_lines(_RECORDS_KEPT_MAX)
+        self._began_at = self.newest
 
     @property
     def is_open(self) -> bool:
         return self._descriptor is not None
 
-    def lines(self) -> list[str]:
-        """The records that have come since."""
-        found: list[str] = []
-        for _ in range(_RECORDS_MAX if self._descriptor is not None else 0):
+    def has_missed(self, uuids: Sequence[str]) -> bool:
+        """Whether records have been overwritten since the last one that was dealt with for one of these."""
+        oldest = self._oldest
+        return oldest is not None and any(self._read.get(uuid, oldest) + 1 < oldest for uuid in uuids)
+
+    def is_news(self, uuid: str, record: int | None) -> bool:
+        """Whether a record has not been dealt with for this GPU. Those without a number are always new."""
+        before = self._read.get(uuid, self._began_at)
+        return record is None or before is None or record > before
+
+    def lines(self) -> list[tuple[int | None, str]]:
+        """The lines about Xids that have come since, with the numbers of their records."""
+        past, self._past = self._past, []
+        return past + self._next_lines(_RECORDS_MAX)
+
+    def _next_lines(self, records_max: int) -> list[tuple[int | None, str]]:
+        found: list[tuple[int | None, str]] = []
+        for _ in range(records_max if self._descriptor is not None else 0):
             assert self._descriptor is not None
             try:
                 data = os.read(self._descriptor, _RECORD_BYTES)
@@ -189,13 +249,26 @@ class KernelLog:
                 break
             if not data:
                 break
-            found += data.decode(errors="replace").splitlines()
+            for line in data.decode(errors="replace").splitlines():
+                record = record_of(line)
+                if record is not None:
+                    self.newest = record
+                    self._oldest = record if self._oldest is None else self._oldest
+                if XID in line:
+                    found.append((record, line))
         return found
 
 
 def parser() -> argparse.ArgumentParser:
     known = argparse.ArgumentParser(prog="python -m cotenant.agent.gpus.nvml_watch", description=__doc__)
     known.add_argument("--gpu", metavar="UUID", action="append", default=[], help="watch this one")
+    known.add_argument(
+        "--read",
+        metavar="UUID=N",
+        action="append",
+        default=[],
+        help="the kernel's log was read up to record N",
+    )
     known.add_argument("--period-s", type=float, default=2.0, help="between two looks")
     known.add_argument("--attempts", type=Path, required=True, help="folder of our attempts")
     known.add_argument("--mps-runtime", default="", help="folder below which our MPS daemons live")
@@ -203,12 +276,17 @@ def parser() -> argparse.ArgumentParser:
     return known
 
 
+def _records(words: Sequence[str]) -> dict[str, int]:
+    pairs = (word.rpartition("=") for word in words)
+    return {uuid: int(number) for uuid, _, number in pairs}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     owners = Owners(options.attempts, options.mps_runtime)
     try:
-        watch = Watch(open_library(), options.gpu, owners, KernelLog(options.kernel_log))
-        watch.run(options.period_s)
+        log = KernelLog(options.kernel_log, _records(options.read))
+        Watch(open_library(), options.gpu, owners, log).run(options.period_s)
     except NvmlError as error:
         say(Failed(code=error.code, problem=str(error)))
         return 1

@@ -58,12 +58,13 @@ class Watcher:
         self.process = subprocess.Popen(
             command,
             cwd="/",
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the agent, which then ends it.
         )
-        assert self.process.stdout is not None
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self._input: IO[bytes] = self.process.stdin
         self._output: IO[bytes] = self.process.stdout
         self._timing = timing
         self._heard, self._over = heard, over
@@ -71,9 +72,16 @@ class Watcher:
         self._problem = ""
         self._rest = b""
         self._loop = asyncio.get_running_loop()
+        os.set_blocking(self._input.fileno(), False)
         os.set_blocking(self._output.fileno(), False)
         self._loop.add_reader(self._output.fileno(), self._read)
         self._alarm = self._loop.call_later(timing.start_s, self._silent)
+
+    def look_now(self) -> None:
+        """Have it look at its GPUs at once. One that does not listen has enough to read already."""
+        if not self._input.closed:
+            with suppress(OSError):
+                os.write(self._input.fileno(), b"\n")
 
     def close(self) -> None:
         """Kill it. It may take its time to go, or never."""
@@ -81,6 +89,7 @@ class Watcher:
         if not self._output.closed:
             self._loop.remove_reader(self._output.fileno())
             self._output.close()
+            self._input.close()
         with suppress(ProcessLookupError):
             self.process.kill()
 
@@ -151,6 +160,12 @@ class Watchers:
     def start(self, uuids: tuple[str, ...]) -> None:
         self._groups.append(group := Group(uuids))
         self._start(group)
+
+    def look_now(self) -> None:
+        """Do not wait for the next round of looks. A GPU without a watcher just now is looked at later."""
+        for group in self._groups:
+            if group.watcher is not None:
+                group.watcher.look_now()
 
     def close(self) -> None:
         """Kill all children."""

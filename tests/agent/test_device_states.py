@@ -1,4 +1,4 @@
-"""The table of device states, cell by cell, and memory that nobody owns up to."""
+"""The table of device states, cell by cell, and that of Xids."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from typing import get_args
 
 import pytest
 
-from cotenant.agent.gpus.device_states import BY_BUCKET, TABLE, Happening, after, held_mib
+from cotenant.agent.gpus.device_states import BY_BUCKET, TABLE, Happening, after
 from cotenant.agent.gpus.kernel_log import bus_address, xid_in
-from cotenant.agent.gpus.looks import Owner, Process
 from cotenant.agent.gpus.xid import ROWS, Bucket, meaning
-from cotenant.controller.domain.cluster import HELD_MIB_MIN, DeviceState
+from cotenant.controller.domain.cluster import DeviceState
 
 STATES: tuple[DeviceState, ...] = get_args(DeviceState)
 HAPPENINGS: tuple[Happening, ...] = get_args(Happening)
@@ -41,27 +40,6 @@ def test_no_trouble_makes_a_device_better_and_nothing_but_itself_brings_a_lost_o
     for (state, happening), then in TABLE.items():
         assert happening in GOOD or WORSE[then] >= WORSE[state], (state, happening)
         assert state != "lost" or then == "lost" or happening == "renewed"
-
-
-@pytest.mark.parametrize(
-    ("used", "reserve", "processes", "held"),
-    [
-        (600, 600, [], 0),
-        (600 + HELD_MIB_MIN, 600, [], HELD_MIB_MIN),
-        (600 + HELD_MIB_MIN - 1, 600, [], 0),
-        (20_600, 600, [20_000], 0),
-        (20_600, 600, [12_000, 1_000], 7_000),
-        (20_600, 600, [None], 0),
-        (20_600, 600, [12_000, None], 0),
-        (500, 600, [], 0),
-    ],
-)
-def test_memory_held_is_what_no_visible_process_uses(
-    used: int, reserve: int, processes: list[int | None], held: int
-) -> None:
-    owner = Owner(kind="foreign")
-    seen = [Process(pid=number, used_mib=mib, owner=owner) for number, mib in enumerate(processes)]
-    assert held_mib(used, reserve, seen) == held
 
 
 # --- Xids ------------------------------------------------------------------------------------------

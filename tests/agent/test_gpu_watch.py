@@ -15,14 +15,16 @@ import pytest
 from cotenant.agent.devices import cuda_devices
 from cotenant.agent.edge import AgentConfig, GpuFault
 from cotenant.agent.folder import SUPERVISOR, attempt_folder, job_socket
+from cotenant.agent.gpus.conditions import Condition
 from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch
-from cotenant.agent.gpus.health import Condition
+from cotenant.agent.gpus.held import UNASKED
 from cotenant.agent.gpus.looks import AnyWatchLine, Look, XidSeen
+from cotenant.agent.gpus.marks import Marks
 from cotenant.agent.gpus.owners import Owners
 from cotenant.agent.gpus.watchers import Timing, Watchers
 from cotenant.agent.identity import own_identity
 from cotenant.agent.locks import DeviceLocks, Owner
-from cotenant.agent.memory import Attempt
+from cotenant.agent.memory import Attempt, Key
 from cotenant.agent.offer import offered
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
@@ -31,6 +33,7 @@ from cotenant.profiler.driver.facts import GpuFacts
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
 
 HOST = HostId("h")
+KEY: Key = (JobId("7"), AttemptNo(1))
 QUICK = Timing(look_s=0.1, start_s=20.0, silent_s=1.0, retry_s=0.05, retry_s_max=0.2, reap_s=1.0)
 
 
@@ -196,8 +199,16 @@ def test_processes_are_known_by_their_socket_or_their_session(tmp_path: Path) ->
 class Agent:
     """What the runtime is to the watch."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        *,
+        log: Path | None = None,
+        look_s: float = QUICK.look_s,
+        patience_s: float = 60.0,
+    ) -> None:
         self.faults: list[GpuFault] = []
+        self.said: list[str] = []
         self.running: list[Attempt] = []
         found = [
             GpuFacts(index=i, uuid=u, memory_mib=80_000, taken_mib=600) for i, u in enumerate((ONE, TWO))
@@ -209,7 +220,13 @@ class Agent:
         )  # fmt: skip
         self.told: list[dict[str, Condition]] = []
         self.watch = GpuWatch(
-            self.devices, state_dir=tmp_path, attempts=tmp_path, log=lambda text: None, timing=QUICK
+            self.devices,
+            state_dir=tmp_path,
+            attempts=tmp_path,
+            log=self.said.append,
+            timing=msgspec.structs.replace(QUICK, look_s=look_s, silent_s=QUICK.silent_s + look_s),
+            patience_s=patience_s,
+            kernel_log=str(log) if log is not None else "/dev/null",
         )
 
     def start(self) -> None:
@@ -217,8 +234,11 @@ class Agent:
             post=self.faults.append,
             changed=lambda: self.told.append(self.watch.conditions()),
             look_around=lambda: (self.config, self.running),
-            log=lambda text: None,
+            log=self.said.append,
         )
+
+    def looked(self, uuid: str) -> bool:
+        return self.watch.health.has_looked(uuid)
 
     def note(self, uuid: str) -> str:
         return self.watch.conditions()[uuid].note
@@ -250,7 +270,176 @@ def test_foreign_processes_and_lost_gpus_come_and_go_and_marks_stay(gpus: MockGp
         kept = (tmp_path / MARKS).read_text()
         boot_id = msgspec.json.decode(kept)["boot_id"]
         (tmp_path / MARKS).write_text(kept.replace(boot_id, "another boot"))
-        assert Agent(tmp_path).watch.conditions()[TWO] == Condition()
+        booted = Agent(tmp_path).watch.conditions()
+        assert booted[TWO].note.startswith("suspect: the host was booted after: Xid 79")
+        assert booted[ONE] == Condition()
+
+    asyncio.run(story())
+
+
+def test_an_ended_attempt_asks_the_watcher_and_hears_of_errors_before_its_answer(
+    gpus: MockGpus, tmp_path: Path
+) -> None:
+    """The kernel's log has the error before the watcher looks; the look is asked for, not waited for."""
+    log = tmp_path / "kmsg"
+    log.write_text("")
+
+    async def story() -> None:
+        agent = Agent(tmp_path, log=log, look_s=1000.0)
+        agent.start()
+        await until(lambda: agent.looked(ONE) and agent.looked(TWO))
+        gpus.say("gpu 0 used 9600")
+        with log.open("a") as kernel:
+            kernel.write("4,7,2,-;NVRM: Xid (PCI:0000:01:00): 94, pid=77, name=python\n")
+        assert not agent.faults
+        waits = asyncio.create_task(agent.watch.given_back(KEY, (ONE, "GPU-unwatched")))
+        await until(lambda: agent.faults)
+        assert not waits.done(), "the memory is still held"
+        gpus.say("gpu 0 used 600")
+        agent.watch._watchers.look_now()
+        assert await waits == {}
+        assert await agent.watch.given_back(KEY, ("GPU-unwatched",)) == {}
+        agent.watch.close()
+
+    asyncio.run(story())
+
+
+def test_memory_that_does_not_come_back_makes_a_suspect_over_restarts_until_it_is_free(
+    gpus: MockGpus, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        agent = Agent(tmp_path, patience_s=0.3)
+        agent.start()
+        gpus.say("gpu 0 used 9600")
+        held = await agent.watch.given_back(KEY, (ONE,))
+        assert held == {ONE: "9000 MiB are still held by no process that can be seen here"}
+        assert agent.told[-1][ONE].note == f"suspect: {held[ONE]}", "told before the answer"
+        agent.watch.close()
+        again = Agent(tmp_path)
+        again.start()
+        assert again.watch.conditions()[ONE].state == "suspect"
+        await until(lambda: again.looked(ONE))
+        assert again.watch.conditions()[ONE].state == "suspect"
+        gpus.say("gpu 0 used 600")
+        await until(lambda: again.watch.conditions()[ONE] == Condition())
+        again.watch.close()
+
+    asyncio.run(story())
+
+
+def test_a_watcher_that_hangs_bounds_the_wait_and_a_lost_gpu_ends_it(gpus: MockGpus, tmp_path: Path) -> None:
+    async def story() -> None:
+        agent = Agent(tmp_path, patience_s=0.5)
+        agent.start()
+        await until(lambda: agent.looked(ONE) and agent.looked(TWO))
+        gpus.say("hang nvmlDeviceGetMemoryInfo 0")
+        assert await agent.watch.given_back(KEY, (ONE,)) == {ONE: UNASKED}
+        assert agent.watch.conditions()[ONE].state == "suspect"
+        gpus.say("gpu 1 rc 15")
+        assert await agent.watch.given_back(KEY, (TWO,)) in ({}, {TWO: UNASKED})
+        await until(lambda: agent.watch.conditions()[TWO].state == "lost")
+        assert await agent.watch.given_back(KEY, (TWO,)) == {}, "nobody waits for what is lost"
+        agent.watch.close()
+
+    asyncio.run(story())
+
+
+# --- Over a restart of the agent -------------------------------------------------------------------
+
+
+def xid_line(record: int, xid: int, pid: int = 77) -> str:
+    return f"4,{record},2,-;NVRM: Xid (PCI:0000:01:00): {xid}, pid={pid}, name=python\n"
+
+
+def test_an_error_that_nobody_heard_is_read_in_the_kernels_log_and_one_that_was_is_not_told_twice(
+    gpus: MockGpus, tmp_path: Path
+) -> None:
+    """Killed between the event and the write, or not there at all: the same."""
+    log = tmp_path / "kmsg"
+    log.write_text("6,1,1,-;booting\n" + xid_line(2, 48))
+
+    async def story() -> None:
+        agent = Agent(tmp_path, log=log)
+        agent.start()
+        await until(lambda: agent.looked(ONE))
+        assert agent.faults == [], "what was before the first start is not ours"
+        with log.open("a") as kernel:
+            kernel.write(xid_line(3, 94))
+        await until(lambda: agent.faults)
+        heard = (tmp_path / MARKS).read_bytes()
+        agent.watch.close()
+        with log.open("a") as kernel:
+            kernel.write(xid_line(4, 79))
+        (tmp_path / MARKS).write_bytes(heard)  # As SIGKILL would have left it.
+        again = Agent(tmp_path, log=log)
+        again.start()
+        assert again.watch.conditions()[ONE].state == "draining"
+        await until(lambda: again.faults)
+        assert [fault.xid for fault in again.faults] == [79]
+        assert again.watch.conditions()[ONE].state == "lost"
+        again.watch.close()
+        third = Agent(tmp_path, log=log)
+        third.start()
+        await until(lambda: third.looked(ONE))
+        assert third.faults == []
+        third.watch.close()
+
+    asyncio.run(story())
+
+
+def test_an_agent_that_dies_between_the_mark_and_the_news_tells_it_again(
+    gpus: MockGpus, tmp_path: Path
+) -> None:
+    log = tmp_path / "kmsg"
+    log.write_text("6,1,1,-;booting\n")
+
+    class Killed(BaseException):
+        pass
+
+    async def story() -> None:
+        agent = Agent(tmp_path, log=log)
+        agent.start()
+        await until(lambda: agent.looked(ONE))
+        agent.watch._write()
+
+        def die(fault: GpuFault) -> None:
+            raise Killed
+
+        agent.watch._post = die
+        before = agent.watch.health.pasts
+        seen = XidSeen(uuid=ONE, xid=95, record=2)
+        with pytest.raises(Killed):
+            agent.watch._heard(seen)
+        agent.watch._watchers.close()
+        kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=Marks)
+        assert [mark.state for mark in kept.marks] == ["draining"], "the device is out before anybody hears"
+        assert [past.record for past in kept.pasts] == [past.record for past in before], "and not dealt with"
+        log.write_text("6,1,1,-;booting\n" + xid_line(2, 95))
+        again = Agent(tmp_path, log=log)
+        again.start()
+        await until(lambda: again.faults)
+        assert again.faults[0].xid == 95
+        again.watch.close()
+
+    asyncio.run(story())
+
+
+def test_records_that_were_overwritten_meanwhile_are_missed_and_it_is_said(
+    gpus: MockGpus, tmp_path: Path
+) -> None:
+    log = tmp_path / "kmsg"
+    log.write_text("6,1,1,-;booting\n")
+
+    async def story() -> None:
+        agent = Agent(tmp_path, log=log)
+        agent.start()
+        await until(lambda: agent.looked(ONE))
+        agent.watch.close()
+        log.write_text("6,900,1,-;something else\n")
+        again = Agent(tmp_path, log=log)
+        again.start()
+        await until(lambda: any("does not reach back" in line for line in again.said))
+        again.watch.close()
 
     asyncio.run(story())
 

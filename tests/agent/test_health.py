@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.agent.edge import GpuFault
+from cotenant.agent.gpus.conditions import LEAVE_GRACE_S, Condition
 from cotenant.agent.gpus.device_states import QUIET_S
-from cotenant.agent.gpus.health import LEAVE_GRACE_S, Condition, Health
+from cotenant.agent.gpus.health import Health
 from cotenant.agent.gpus.looks import Look, Owner, Process, XidSeen
 from cotenant.agent.memory import Key
 from cotenant.controller.domain.ids import AttemptNo, JobId
@@ -125,7 +126,7 @@ def test_memory_that_nobody_owns_up_to_is_held_until_it_is_free() -> None:
     assert host.look(used_mib=9600) == Condition(), (
         "once is no proof: it goes a little later than its process"
     )
-    note = "9000 MiB of its memory are held, and no process that can be seen here holds them"
+    note = "9000 MiB are still held by no process that can be seen here"
     assert host.look(used_mib=9600).note == note
     assert host.look() == Condition()
 

@@ -1,22 +1,17 @@
-"""Memory that is still held after a job: who is named, and when a device goes back."""
+"""Memory that is still held after a job: who is named, who waits for it, and when a device goes back."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cotenant.agent.edge import (
-    AnyAgentEvent,
     AwaitMemory,
     Connected,
-    DeviceFreed,
     DevicesChanged,
     EndCame,
     Found,
@@ -25,14 +20,14 @@ from cotenant.agent.edge import (
     StatusCame,
     Ticked,
 )
-from cotenant.agent.gpus.held import Answer, DeviceUse, Holder, Holds, judged, who_holds
-from cotenant.agent.gpus.release import PROGRAM, Release
+from cotenant.agent.gpus.held import UNASKED, Waits, who_holds
+from cotenant.agent.gpus.looks import Look, Owner, OwnerKind, Process
+from cotenant.agent.memory import Key
 from cotenant.controller.domain.cluster import HELD_MIB_MIN, Device, HostReport
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.events import AttemptEnded
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, JobId
 from cotenant.controller.wire.agents import Hello, Welcome
-from tests.agent.mock_gpus import ONE, TWO, MockGpus
 from tests.agent.test_state import (
     HOST,
     KEY,
@@ -55,74 +50,119 @@ OTHER = Device(
     device_id=DeviceId("h1/gpu-b"), host_id=HOST, kind="cuda", type="H200", local="GPU-b",
     memory_mib=80_000, reserve_mib=600,
 )  # fmt: skip
+RESERVE_MIB = 600
+MINE: Key = (JobId("7"), AttemptNo(1))
+BESIDE: Key = (JobId("8"), AttemptNo(1))
 
 
-def use(used_mib: int, *holders: Holder, problem: str = "") -> DeviceUse:
-    return DeviceUse(uuid="GPU-a", used_mib=used_mib, holders=holders, problem=problem)
+def look(used_mib: int, *processes: Process, **facts: Any) -> Look:
+    return Look(uuid="GPU-a", used_mib=used_mib, processes=processes, **facts)
 
 
-def holder(pid: int, used_mib: int | None, state: str = "S", name: str = "python") -> Holder:
-    return Holder(pid=pid, used_mib=used_mib, state=state, name=name)
+def process(
+    pid: int, used_mib: int | None, state: str = "S", *, kind: OwnerKind = "foreign", of: Key | None = None
+) -> Process:
+    owner = Owner(kind=kind, command="python")
+    if of is not None:
+        owner = Owner(kind="attempt", command="python", job_id=of[0], attempt=of[1])
+    return Process(pid=pid, used_mib=used_mib, state=state, owner=owner)
 
 
-@pytest.mark.parametrize(
-    ("name", "seen", "says"),
-    [
-        ("back at the reserve", use(600), ""),
-        ("a little more than that", use(600 + HELD_MIB_MIN - 1), ""),
-        ("a co-tenant's", use(20_600, holder(7, 20_000)), ""),
-        ("nobody's", use(9_600), "9000 MiB still held after a job by no visible process"),
-        ("a zombie's", use(9_600, holder(7, 9_000, "Z")), "process 7 (python), a zombie"),
-        ("one in the kernel's", use(9_600, holder(7, 9_000, "D")), "stuck in the kernel (state D)"),
-        (
-            "one we cannot see's",
-            use(9_600, Holder(pid=7, used_mib=9_000)),
-            "process 7, not visible from here",
-        ),
-        (
-            "partly a co-tenant's",
-            use(9_600, holder(7, 4_000)),
-            "5000 MiB still held after a job by no visible",
-        ),
-        ("the driver does not say whose", use(9_600, holder(7, None)), ""),
-        (
-            "it does not say, and there is a zombie",
-            use(9_600, holder(7, None), holder(8, None, "Z")),
-            "process 8",
-        ),
-        ("a zombie that holds nothing", use(600, holder(7, 0, "Z")), ""),
-        ("it cannot be asked", use(0, problem="it has fallen off the bus"), "fallen off the bus"),
-    ],
-)
-def test_who_holds_memory_is_named(name: str, seen: DeviceUse, says: str) -> None:
-    said = who_holds(seen, 600)
-    assert (said == "") == (says == ""), name
-    assert says in said
+NOBODY = "9000 MiB are still held by no process that can be seen here"
+# fmt: off
+HELD: list[tuple[str, Look, set[Key], str]] = [
+    ("back at the reserve", look(600), set(), ""),
+    ("a little more than that", look(600 + HELD_MIB_MIN - 1), set(), ""),
+    ("just enough", look(600 + HELD_MIB_MIN), set(), f"{HELD_MIB_MIN} MiB are still held"),
+    ("less than the reserve", look(500), set(), ""),
+    ("a co-tenant's", look(20_600, process(7, 20_000, of=BESIDE)), {BESIDE}, ""),
+    ("a stranger's", look(20_600, process(7, 20_000)), set(), ""),
+    ("our MPS server's", look(1_600, process(7, 1_000, kind="mps")), set(), ""),
+    ("nobody's", look(9_600), set(), NOBODY),
+    ("partly a co-tenant's", look(13_600, process(7, 4_000, of=BESIDE)), {BESIDE}, NOBODY),
+    ("a zombie's", look(9_600, process(7, 9_000, "Z")), set(), "process 7 (python), a zombie"),
+    ("one in the kernel's", look(9_600, process(7, 9_000, "D", of=MINE)), set(), "stuck in the kernel (state D)"),
+    ("a job's that has ended", look(9_600, process(7, 9_000, of=MINE)), {BESIDE}, "of a job that has ended"),
+    ("a co-tenant's that waits for a disk", look(9_600, process(7, 9_000, "D", of=BESIDE)), {BESIDE}, ""),
+    ("one we cannot see's", look(9_600, process(7, 9_000, "", kind="hidden")), set(), "process 7 (python), not visible"),
+    ("one we cannot see's, beside a job", look(9_600, process(7, 9_000, "", kind="hidden")), {BESIDE}, ""),
+    ("the driver does not say whose", look(9_600, process(7, None)), set(), ""),
+    ("it does not say, and there is a zombie", look(9_600, process(7, None), process(8, None, "Z")), set(), "memory is still held by process 8"),
+    ("a zombie that holds nothing", look(600, process(7, 0, "Z")), set(), ""),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("name", "seen", "live", "says"), HELD, ids=[row[0] for row in HELD])
+def test_who_holds_memory_is_named(name: str, seen: Look, live: set[Key], says: str) -> None:
+    held = who_holds(seen, RESERVE_MIB, live)
+    assert (held is None) == (says == ""), name
+    assert held is None or says in held.text
 
 
 def test_many_holders_are_counted() -> None:
-    said = who_holds(use(60_000, *(holder(pid, 5_000, "Z") for pid in range(10, 16))), 600)
-    assert "process 12" in said and "process 13" not in said and said.endswith("and 3 more")
+    held = who_holds(look(60_000, *(process(pid, 5_000, "Z") for pid in range(10, 16))), RESERVE_MIB, ())
+    assert held is not None
+    assert "process 12" in held.text and "process 13" not in held.text and held.text.endswith("and 3 more")
 
 
-def test_a_device_that_the_answer_leaves_out_is_not_taken_for_free() -> None:
-    assert judged(Answer(devices=(use(600),)), (GPU, OTHER)).keys() == {"GPU-b"}
-    assert judged(Answer(problem="no driver"), (GPU,)) == {
-        "GPU-a": "its memory cannot be asked for: no driver"
-    }
+# --- Waits -----------------------------------------------------------------------------------------
 
 
-def test_what_is_held_is_laid_over_what_the_host_offers_but_not_over_worse() -> None:
-    holds = Holds()
-    holds.found({"GPU-a": "9 MiB held by 7"})
-    lost = Device(**{**{f: getattr(OTHER, f) for f in OTHER.__struct_fields__}, "state": "lost"})
-    first, second = holds.laid_over((GPU, OTHER))
-    assert (first.state, first.healthy, first.note) == ("suspect", False, "9 MiB held by 7")
-    assert second == OTHER
-    holds.found({"GPU-b": "also"})
-    assert holds.laid_over((lost,)) == (lost,)
-    holds.freed("GPU-a")
-    assert holds.laid_over((GPU,)) == (GPU,)
+def waiting(*uuids: str) -> Waits:
+    waits = Waits(60.0)
+    assert waits.add(MINE, uuids or ("GPU-a",), since_s=100.0) == 160.0
+    return waits
+
+
+def test_only_a_look_that_began_after_the_end_counts() -> None:
+    waits = waiting()
+    waits.looked(look(600, at_s=99.9), RESERVE_MIB, {MINE})
+    assert waits.over(101.0) == {}
+    waits.looked(look(600, at_s=100.0), RESERVE_MIB, {MINE})
+    assert waits.over(101.0) == {MINE: {}}
+    assert waits.over(101.0) == {}, "told once"
+
+
+def test_every_device_has_to_be_looked_at() -> None:
+    waits = waiting("GPU-a", "GPU-b")
+    waits.looked(look(600, at_s=101.0), RESERVE_MIB, {MINE})
+    assert waits.over(102.0) == {}
+    assert waits.over(160.0) == {MINE: {"GPU-b": UNASKED}}
+
+
+def test_what_waits_has_ended_and_its_processes_should_be_gone() -> None:
+    waits = waiting()
+    waits.add(BESIDE, ("GPU-a",), since_s=101.0)
+    waits.looked(look(9_600, process(7, 9_000, of=BESIDE), at_s=102.0), RESERVE_MIB, {MINE, BESIDE})
+    assert waits.over(103.0) == {}
+    held = waits.over(161.0)
+    assert "process 7 (python), of a job that has ended" in held[MINE]["GPU-a"]
+    assert held.keys() == {MINE, BESIDE}
+
+
+def test_one_that_cannot_be_asked_is_not_free_and_one_that_is_lost_is_not_waited_for() -> None:
+    waits = waiting()
+    waits.looked(look(0, code=999, problem="it has a problem", at_s=102.0), RESERVE_MIB, {MINE})
+    assert waits.over(160.0) == {MINE: {"GPU-a": "its memory cannot be asked for: it has a problem"}}
+    waits = waiting()
+    waits.lost(["GPU-a"])
+    assert waits.over(102.0) == {MINE: {}}
+
+
+@given(st.lists(st.tuples(st.sampled_from([600, 9_600]), st.floats(90.0, 170.0)), max_size=8))
+def test_a_wait_ends_with_the_first_free_look_or_with_its_patience(looks: list[tuple[int, float]]) -> None:
+    waits = waiting()
+    expected: dict[str, str] | None = None
+    for used_mib, at_s in sorted(looks, key=lambda each: each[1]):
+        waits.looked(look(used_mib, at_s=at_s), RESERVE_MIB, {MINE})
+        ended = waits.over(at_s).get(MINE)
+        assert ended is None or expected is None, "told once"
+        if ended is not None:
+            expected = ended
+            assert (ended == {}) == (used_mib == 600 and at_s >= 100.0)
+            assert ended == {} or at_s >= 160.0
+    assert expected is not None or not any(used == 600 and at_s >= 100.0 for used, at_s in looks)
 
 
 # --- The agent ---------------------------------------------------------------------------------------
@@ -146,7 +186,7 @@ def ends(effects: list[Any]) -> list[AttemptEnded]:
 def test_the_end_is_held_back_until_the_memory_is_back() -> None:
     agent, effects = ended()
     assert only(AwaitMemory, effects) == [
-        AwaitMemory(job_id=JobId("7"), attempt=AttemptNo(1), devices=(GPU,))
+        AwaitMemory(job_id=JobId("7"), attempt=AttemptNo(1), devices=(GPU,), failed=False)
     ]
     assert ends(effects) == []
     assert [each.job_id for each in agent.state.running] == ["7"], "its devices are not given out"
@@ -166,33 +206,16 @@ def test_a_stop_that_comes_while_it_waits_changes_nothing() -> None:
 
 def test_held_memory_makes_the_device_suspect_before_the_end_is_heard() -> None:
     agent, _ = ended()
-    effects = agent.say(MemoryHeld(**KEY, holders={"GPU-a": "9000 MiB held by process 7"}))
-    [hello] = sent(Hello, effects)
-    first, second = hello.report.devices
-    assert (first.state, first.healthy, first.note) == ("suspect", False, "9000 MiB held by process 7")
-    assert second == OTHER
+    suspect = msgspec.structs.replace(GPU, state="suspect", healthy=False, note="suspect: held by process 7")
+    [hello] = sent(Hello, agent.say(DevicesChanged(devices=(suspect, OTHER))))
+    assert hello.report.devices == (suspect, OTHER)
+    effects = agent.say(MemoryHeld(**KEY, holders={"GPU-a": "held by process 7"}))
     assert ends(effects) == [], "not before the controller knows the device"
     effects = agent.hear(Welcome(session="s1", lease_s=None, reports_seen=0, journal="j"))
     assert len(ends(effects)) == 1
     assert agent.state.running == ()
     agent.obey(start("8", command=5, gang=ON_GPU))
     assert len(agent.state.running) == 0, "nothing starts there"
-
-
-def test_a_device_that_is_free_again_is_offered_again_and_a_look_around_does_not_lose_the_mark() -> None:
-    agent, _ = ended()
-    agent.say(MemoryHeld(**KEY, holders={"GPU-a": "held"}))
-    assert sent(Hello, agent.say(DevicesChanged(devices=(GPU, OTHER)))) == [], "nothing new"
-    [hello] = sent(Hello, agent.say(DeviceFreed(uuid="GPU-a")))
-    assert hello.report.devices == (GPU, OTHER)
-
-
-def test_nobody_waits_for_the_memory_of_a_gpu_that_is_lost() -> None:
-    agent, _ = ended()
-    lost = msgspec.structs.replace(GPU, state="lost", healthy=False, note="Xid 79")
-    assert len(ends(agent.say(DevicesChanged(devices=(lost, OTHER))))) == 1
-    assert agent.state.running == ()
-    assert ends(agent.say(MemoryHeld(**KEY, holders={"GPU-a": "it has fallen off the bus"}))) == []
 
 
 def test_an_agent_that_starts_anew_asks_again() -> None:
@@ -242,103 +265,38 @@ def test_otherwise_nobody_is_doubted(clean: bool, first_step: int | None) -> Non
     assert sent(Hello, agent.say(EndCame(result=result(unclean=not clean)))) == []
 
 
-# --- The edge: a program that is asked ---------------------------------------------------------------
-
-
-def program(folder: Path, body: str) -> tuple[str, str]:
-    """Stands in for `python -m cotenant.agent.gpus.held_probe`; `turn` counts its runs from 1."""
-    path = folder / "probe.py"
-    count = folder / "count"
-    count.write_text("")
-    path.write_text(
-        "import json, sys, time\n"
-        f"with open({str(count)!r}, 'a+') as file:\n"
-        "    file.write('x'); file.seek(0); turn = len(file.read())\n"
-        "def answer(used_mib, *holders):\n"
-        "    print(json.dumps({'devices': [{'uuid': u, 'used_mib': used_mib, 'holders': list(holders)}"
-        " for u in sys.argv[1:]]}))\n" + body + "\n"
+def test_a_doubt_outlives_the_agent_and_ends_with_a_step_after_it() -> None:
+    agent = beside()
+    agent.say(EndCame(result=result(unclean=True)), MemoryFree(**KEY))
+    found = Found(job_id=JobId("8"), attempt=AttemptNo(1), alive=True)
+    again, effects = agent.restarted(found, report=REPORT)
+    hellos = sent(Hello, effects)
+    assert hellos and all(hello.report.devices[0].state == "suspect" for hello in hellos), (
+        "from the first word on"
     )
-    return (sys.executable, str(path))
+    other: dict[str, Any] = {"job_id": JobId("8"), "attempt": AttemptNo(1)}
+    again.hear(Welcome(session="s2", lease_s=None, reports_seen=0, journal="j"))
+    again.say(Connected(**other), StatusCame(status=status("8", started=True, first_step=1, step=40)))
+    assert again.state.config.report.devices[0].state == "suspect"
+    again.say(StatusCame(status=status("8", started=True, first_step=1, step=41)))
+    assert again.state.config.report.devices == (GPU, OTHER)
+    assert again.state.memory.doubts == {}
 
 
-def released(program: tuple[str, str], *, patience_s: float, events: int) -> list[AnyAgentEvent]:
-    async def wait() -> list[AnyAgentEvent]:
-        posted: asyncio.Queue[AnyAgentEvent] = asyncio.Queue()
-        release = Release(posted.put_nowait, program=program, patience_s=patience_s, held_period_s=0.01)
-        release.watch(JobId("7"), AttemptNo(1), (GPU,))
-        try:
-            async with asyncio.timeout(30.0):
-                return [await posted.get() for _ in range(events)]
-        finally:
-            await release.leave()
-
-    return asyncio.run(wait())
+def test_a_doubt_does_not_outlive_those_it_waits_for() -> None:
+    agent = beside()
+    agent.say(EndCame(result=result(unclean=True)), MemoryFree(**KEY))
+    again, _ = agent.restarted(report=REPORT)
+    assert again.state.config.report.devices == (GPU, OTHER), "a boot, say: nobody is left"
 
 
-def test_memory_that_comes_back_within_a_moment_is_waited_for(tmp_path: Path) -> None:
-    [event] = released(program(tmp_path, "answer(9600 if turn == 1 else 600)"), patience_s=30.0, events=1)
-    assert event == MemoryFree(**KEY)
-    assert len((tmp_path / "count").read_text()) == 2
-
-
-def test_memory_that_stays_is_said_with_its_holder_and_asked_about_until_it_is_free(tmp_path: Path) -> None:
-    zombie = {"pid": 7, "used_mib": 9000, "state": "Z", "name": "python"}
-    body = f"answer(9600, {zombie!r}) if turn < 3 else answer(600)"
-    held, freed = released(program(tmp_path, body), patience_s=0.0, events=2)
-    assert isinstance(held, MemoryHeld)
-    assert "process 7 (python), a zombie" in held.holders["GPU-a"]
-    assert freed == DeviceFreed(uuid="GPU-a")
-
-
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ("print('nonsense')", "asking NVML failed (exit 0)"),
-        ("sys.exit(3)", "exit 3"),
-        ("print('{}')", "not list it"),
-    ],
-)
-def test_an_answer_that_makes_no_sense_does_not_free_a_device(tmp_path: Path, body: str, says: str) -> None:
-    [event] = released(program(tmp_path, body), patience_s=0.0, events=1)
-    assert isinstance(event, MemoryHeld) and says in event.holders["GPU-a"]
-
-
-def test_a_program_that_cannot_be_started_does_not_free_a_device() -> None:
-    [event] = released(("/no/such/program", ""), patience_s=0.0, events=1)
-    assert isinstance(event, MemoryHeld) and "cannot start" in event.holders["GPU-a"]
-
-
-# --- The program itself, on a library of our own ------------------------------------------------------
-
-
-def probed(*uuids: str) -> Answer:
-    done = subprocess.run([*PROGRAM, *uuids], capture_output=True, check=True)
-    return msgspec.json.decode(done.stdout, type=Answer)
-
-
-def test_each_process_is_listed_once_and_one_that_is_gone_is_known(gpus: MockGpus) -> None:
-    me, gone = os.getpid(), 2**22 + 7
-    gpus.say("gpu 0 used 1000", f"process 0 {me} 300 M", f"process 0 {me} 5 G", f"process 0 {gone} 9 C")
-    [gpu] = probed(ONE).devices
-    here, nobody = gpu.holders
-    assert (gpu.used_mib, here.pid, here.used_mib) == (1000, me, 300)
-    assert here.runs and here.name
-    assert (nobody.pid, nobody.state, nobody.runs) == (gone, "", False)
-
-
-def test_a_lost_gpu_is_a_problem_and_the_others_answer(gpus: MockGpus) -> None:
-    gpus.say("gpu 1 rc 15")
-    one, two = probed(ONE, TWO).devices
-    assert one.problem == ""
-    assert "fallen off the bus" in two.problem
-    gpus.say("init 9")
-    assert "driver is not loaded" in probed(ONE).problem
-
-
-def test_an_old_driver_is_asked_in_its_own_words(
-    gpus: MockGpus, old_nvml_library: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(old_nvml_library))
-    gpus.say("gpu 0 used 1000", f"process 0 {os.getpid()} 300 C")
-    [gpu] = probed(ONE).devices
-    assert [(each.pid, each.used_mib) for each in gpu.holders] == [(os.getpid(), 300)]
+def test_a_second_kill_keeps_what_the_first_one_waits_for() -> None:
+    roomy = msgspec.structs.replace(GPU, max_tenants=3)
+    agent = welcomed(report=HostReport(host_id=HOST, devices=(roomy,), cpus=4))
+    for number, job in enumerate(("7", "8", "9"), 1):
+        agent.obey(start(job, command=number, gang=ON_GPU))
+    for job in ("7", "8", "9"):
+        agent.say(StatusCame(status=status(job, started=True, first_step=1, step=4)))
+    agent.say(EndCame(result=result("7", unclean=True)), EndCame(result=result("8", unclean=True)))
+    [doubt] = agent.state.memory.doubts.values()
+    assert {each.key[0] for each in doubt.waits} == {"8", "9"}

@@ -34,7 +34,6 @@ from cotenant.agent.edge import (
     AwaitMemory,
     Booted,
     Connected,
-    DeviceFreed,
     DevicesChanged,
     Disconnected,
     EndCame,
