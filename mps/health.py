@@ -26,8 +26,8 @@ class Condition(Enum):
     DOUBLED = "two daemons of ours run for one pipe directory"
     DISPLACED = "its pipe directory was removed or made anew under it"
     WEDGED = "it does not answer"
-    MISFIT_OFFERED = "it has static partitions and should not, or the other way round, and jobs may come"
-    MISFIT = "it has static partitions and should not, or the other way round"
+    MISFIT_OFFERED = "it was started otherwise than static partitions need it now, and jobs may come to it"
+    MISFIT = "it was started otherwise than static partitions need it now"
     HEALTHY = "it runs"
 
 
