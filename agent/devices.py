@@ -72,6 +72,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     instances: tuple[MigInstance, ...] = ()
     capability: str = ""
     """Compute capability, `9.0`."""
+    bus: str = ""
+    """Its address on the PCI bus, as NVML writes it; empty where it does not say."""
     compute_mode: int = 0
     """NVML's number: 0 default, 2 nobody may compute, 3 one process at a time."""
     persistent: bool = False

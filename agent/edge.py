@@ -33,6 +33,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     jobside_path: str
     cgroup_root: str = ""
     """Where the agent may make groups for attempts; empty = nowhere."""
+    device_regions: dict[str, str] = {}
+    """By UUID: the kernel's name for the memory of a device, where attempts' groups can limit it."""
     network: str = ""
     prune_after_s: float = 14 * 86_400.0
     keep_checkpoints_s: float = 7 * 86_400.0

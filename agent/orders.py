@@ -108,6 +108,7 @@ def order_for(
         accumulation_steps=command.accumulation_steps,
         memory_cap_mib=command.memory_cap_mib,
         memory_fraction=None if clients.mps else _memory_fraction(command.memory_cap_mib, devices),
+        device_regions=_device_regions(command.memory_cap_mib, config, devices),
         mps=clients.mps,
         collective_scale=float(max(device.max_tenants for device in devices)),
         watch=watch_rule(command, config),
@@ -155,6 +156,14 @@ def _ranks(
         )
         for local, device in enumerate(devices)
     )
+
+
+def _device_regions(cap_mib: int | None, config: AgentConfig, devices: tuple[Device, ...]) -> tuple[str, ...]:
+    """Of all its devices or of none: half a limit would be taken for a whole one."""
+    regions = [config.device_regions.get(device.local, "") for device in devices]
+    if cap_mib is None or not config.cgroup_root or not all(regions):
+        return ()
+    return tuple(dict.fromkeys(regions))
 
 
 def _memory_fraction(cap_mib: int | None, devices: tuple[Device, ...]) -> float | None:

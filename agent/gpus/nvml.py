@@ -65,10 +65,16 @@ def _describe(pynvml: ModuleType, index: int) -> Gpu:
             instances=tuple(_instances(pynvml, handle)) if mig else (),
             capability=".".join(map(str, capability)),
             compute_mode=_optional(pynvml, 0, pynvml.nvmlDeviceGetComputeMode, handle),
+            bus=_bus(pynvml, handle),
             persistent=bool(_optional(pynvml, 0, pynvml.nvmlDeviceGetPersistenceMode, handle)),
         )
     except pynvml.NVMLError as error:
         return _broken(index, uuid, error)
+
+
+def _bus(pynvml: ModuleType, handle: Any) -> str:
+    found = _optional(pynvml, None, pynvml.nvmlDeviceGetPciInfo, handle)
+    return "" if found is None else text(found.busId)
 
 
 def _broken(index: int, uuid: str, error: Any) -> Gpu:
