@@ -10,7 +10,7 @@ import os
 import pwd
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -19,10 +19,11 @@ import msgspec
 
 from cotenant.agent import devices, jobside
 from cotenant.agent.attempts import stored_orders
-from cotenant.agent.cgroups import Cgroups, find_cgroups, sweep
+from cotenant.agent.cgroups import Cgroups, device_regions, find_cgroups, sweep
 from cotenant.agent.checkpoint_root import BadRoot, domain_of
 from cotenant.agent.edge import AgentConfig
 from cotenant.agent.gpus.gpu_watch import GpuWatch
+from cotenant.agent.gpus.kernel_log import bus_address
 from cotenant.agent.gpus.mps_edge import Mps, prepare
 from cotenant.agent.host import (
     OPEN_ONE,
@@ -43,6 +44,7 @@ from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.domain.settings import AgentSettings, Settings
 from cotenant.controller.metrics.listening import MetricsProblem, opened
+from cotenant.profiler.driver.facts import GpuFacts
 from cotenant.profiler.sources import Wanted
 
 if TYPE_CHECKING:
@@ -131,6 +133,7 @@ def assemble(settings: Settings) -> Parts:
         checkpoint_root=str(root),
         jobside_path=str(_job_side(state_dir / JOBSIDE, attempts)),
         cgroup_root=_groups_for_jobs(groups, warnings),
+        device_regions=_device_regions(groups, inventory.gpus, warnings),
     )
     return Parts(
         config=config,
@@ -186,6 +189,7 @@ def _config(
     checkpoint_root: str,
     jobside_path: str,
     cgroup_root: str,
+    device_regions: dict[str, str],
 ) -> AgentConfig:
     agent = settings.agent
     return AgentConfig(
@@ -199,10 +203,12 @@ def _config(
         checkpoint_root=checkpoint_root,
         jobside_path=jobside_path,
         cgroup_root=cgroup_root,
+        device_regions=device_regions,
         network=agent.network,
         watchdog_floor_s=agent.watchdog_floor_s,
         watchdog_multiple=agent.watchdog_multiple,
         mps_percentage=settings.mps.active_thread_percentage,
+        mps_partitions=mps.partitions,
         mps_exclusive=mps.exclusive,
         prune_after_s=agent.prune_after_days * _DAY_S,
         keep_checkpoints_s=settings.checkpoint.keep_days * _DAY_S,
@@ -331,6 +337,21 @@ def _groups_for_jobs(groups: Cgroups, warnings: list[str]) -> str:
     if groups.why_not:
         warnings.append(f"{groups.why_not}: limits are watched, not enforced by the kernel")
     return groups.track
+
+
+def _device_regions(groups: Cgroups, gpus: Sequence[GpuFacts], warnings: list[str]) -> dict[str, str]:
+    """By UUID: where the kernel can limit a job's device memory."""
+    by_bus = {bus_address(bus): region for bus, region in device_regions()}
+    found = {
+        gpu.uuid: by_bus[bus_address(gpu.bus)] for gpu in gpus if gpu.bus and bus_address(gpu.bus) in by_bus
+    }
+    if found and not groups.device_memory:
+        warnings.append(
+            "the kernel could limit jobs' device memory (cgroup dmem) and this agent may not use that: "
+            "MPS and torch limit it, as elsewhere"
+        )
+        return {}
+    return found
 
 
 def _version() -> str:

@@ -6,6 +6,9 @@ so that the job's memory limit never picks the supervisor, and `ranks`. Three wo
 v2 (one tree), v1 controllers with or without an empty v2 tree beside them, and none at all; in the last
 one the kernel's list of our children, the session and the environment say what belongs to an attempt.
 
+Device memory has a limit of the kernel's own where it and the driver offer one (`dmem`, v2 only). It comes on
+top of MPS's and torch's: where it cannot be set they hold as ever, and a note says so.
+
 `Order.cgroup` is a place below the root that the agent found; a tag of the attempt's folder is added to
 it, since two agents on one machine may both have an attempt 7-a1 and must never end each other's.
 """
@@ -22,6 +25,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.records import Order
+from cotenant.mps import device_memory
 
 _NAME: Final = "cotenant"
 AGENT_LEAF: Final = "agent"
@@ -39,6 +43,7 @@ class Cgroups(msgspec.Struct, frozen=True, kw_only=True):
     """The root for `Order.cgroup`."""
     memory: bool = False
     cpu: bool = False
+    device_memory: bool = False
     why_not: str = ""
     """For `doctor`: why something is missing."""
 
@@ -59,8 +64,21 @@ def find_cgroups() -> Cgroups:
         track=track,
         memory=bool(memory),
         cpu=bool(cpu),
+        device_memory=device_memory.CONTROLLER in passed,
         why_not=f"no writable cgroup for {missing}" if missing else "",
     )
+
+
+def device_regions(capacity: Path | None = None) -> tuple[tuple[str, str], ...]:
+    """Bus address and name of each GPU's region of device memory; none where kernel or driver have none."""
+    mount = _mounts().get("v2")
+    if capacity is None and mount is None:
+        return ()
+    path = capacity or Path(mount.point if mount else "/") / device_memory.CAPACITY
+    try:
+        return device_memory.regions(path.read_text())
+    except OSError:  # A kernel without the controller, or a container that does not see the root.
+        return ()
 
 
 def sweep(found: Cgroups) -> None:
@@ -79,6 +97,11 @@ class AttemptCgroup:
     def __init__(self, order: Order, attempt_folder: Path) -> None:
         """Looks only; with an empty `Order.cgroup` every method does nothing."""
         self._memory_mib, self._cpus = order.host_memory_mib, order.cpus
+        self._device_mib, self._regions = order.memory_cap_mib, order.device_regions
+        self.limits_device_memory = False
+        """The kernel enforces the planned device memory: it was read back."""
+        self.problem = ""
+        """Why it does not, where it was to; for a person."""
         self._folders: dict[str, Path] = {}
         """By use: `track` (membership and killing) always, `memory` and `cpu` where a limit is asked for."""
         if not order.cgroup:
@@ -127,6 +150,9 @@ class AttemptCgroup:
             _limit_memory(self._folders["memory"] / RANKS, self._memory_mib * 1024 * 1024)
         if "cpu" in self._folders:
             _limit_cpu(self._folders["cpu"] / RANKS, self._cpus)
+        if self._folders and self._regions and self._device_mib is not None:
+            self.problem = _limit_devices(self._folders["track"] / RANKS, self._regions, self._device_mib)
+            self.limits_device_memory = not self.problem
 
     def enter(self, leaf: str) -> None:
         """Move the calling process. Ranks do so themselves between fork and exec, so that none escapes."""
@@ -225,6 +251,18 @@ def _limit_cpu(leaf: Path, cpus: int) -> None:
         (leaf / "cpu.cfs_quota_us").write_text(str(quota_us))
 
 
+def _limit_devices(leaf: Path, regions: tuple[str, ...], limit_mib: int) -> str:
+    """Why it did not work; nothing else is lost by that."""
+    path = leaf / device_memory.LIMIT
+    try:
+        for region in regions:  # One at a time: not every kernel takes several.
+            path.write_text(device_memory.line_for(region, limit_mib))
+        missing = device_memory.not_in_force(path.read_text(), regions, limit_mib)
+    except OSError as error:
+        return f"{device_memory.LIMIT}: {error.strerror}"
+    return f"{device_memory.LIMIT}: {limit_mib} MiB of {missing[0]} are not in force" if missing else ""
+
+
 # --- Finding out what the host permits -------------------------------------------------------------
 
 
@@ -306,7 +344,7 @@ def _can_make_groups(base: Path) -> bool:
 
 def _pass_down(folder: Path) -> None:
     """Give the controllers to a folder's children; what is there afterwards counts, not what was asked."""
-    for controller in ("memory", "cpu", "pids"):
+    for controller in ("memory", "cpu", "pids", device_memory.CONTROLLER):
         with suppress(OSError):  # v1, not there, not delegated, or a process sits in the folder itself.
             (folder / "cgroup.subtree_control").write_text(f"+{controller}")
 

@@ -33,6 +33,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     jobside_path: str
     cgroup_root: str = ""
     """Where the agent may make groups for attempts; empty = nowhere."""
+    device_regions: dict[str, str] = {}
+    """By UUID: the kernel's name for the memory of a device, where attempts' groups can limit it."""
     network: str = ""
     prune_after_s: float = 14 * 86_400.0
     keep_checkpoints_s: float = 7 * 86_400.0
@@ -42,6 +44,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One daemon serves all devices of the host, not one each."""
     mps_percentage: float = 100.0
     """Cap on the share of a device's multiprocessors that one client gets."""
+    mps_partitions: dict[str, tuple[str, ...]] = {}
+    """By device UUID: the static partitions of devices whose daemons serve nobody without one; changed by
+    `PartitionsRead`."""
     mps_exclusive: bool = False
     """Devices with a daemon are in EXCLUSIVE_PROCESS mode: who is no client cannot use them at all."""
     watchdog_floor_s: float = 600.0
@@ -150,6 +155,13 @@ class DevicesChanged(AgentEvent, frozen=True, kw_only=True):
     devices: tuple[Device, ...]
 
 
+class PartitionsRead(AgentEvent, frozen=True, kw_only=True):
+    """How GPUs are divided now; comes before the devices that are shared so."""
+
+    partitions: dict[str, tuple[str, ...]]
+    """As `AgentConfig.mps_partitions`."""
+
+
 class IndicatorsRead(AgentEvent, frozen=True, kw_only=True):
     """What the devices do just now, for the next heartbeat."""
 
@@ -195,7 +207,7 @@ class MemoryHeld(OfAttempt, frozen=True, kw_only=True):
 AnyAgentEvent = (
     Booted | Ticked | Heard | StartFailed | Connected | Disconnected | StatusCame | EndCame | SupervisorGone
     | GangSaid | DevicesChanged | IndicatorsRead | GpuFault | MemoryFree | MemoryHeld
-    | TroubleNoticed | ClientsCounted
+    | TroubleNoticed | ClientsCounted | PartitionsRead
 )  # fmt: skip
 
 

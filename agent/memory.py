@@ -74,6 +74,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """What was reported to have failed without ending it."""
     cuda_processes: int = 1
     """With how many processes a worker was seen to use its GPU, as a client of MPS."""
+    partitions: tuple[str, ...] = ()
+    """Static partitions that are its own until it has ended."""
     fault: Fault | None = None
     """It is told to end for this, or has ended by it."""
     ended: AttemptEnded | None = None

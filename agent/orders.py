@@ -38,7 +38,7 @@ def objection(command: StartAttempt, config: AgentConfig, running: Iterable[Atte
             f"run the agent as root, or set agent.shared_account (unsafe)"
         )
     why = next(filter(None, (_device_objection(d, config, running) for d in part.devices)), "")
-    return why or _exclusive_objection(command, config, part)
+    return why or _exclusive_objection(command, config, part, partitions_taken(running))
 
 
 def _device_objection(device_id: DeviceId, config: AgentConfig, running: tuple[Attempt, ...]) -> str:
@@ -53,12 +53,25 @@ def _device_objection(device_id: DeviceId, config: AgentConfig, running: tuple[A
     return ""
 
 
-def _exclusive_objection(command: StartAttempt, config: AgentConfig, part: GangMember) -> str:
+def partitions_taken(running: Iterable[Attempt]) -> frozenset[str]:
+    """Static partitions that belong to somebody: one has its own until it has ended."""
+    return frozenset(name for attempt in running for name in attempt.partitions)
+
+
+def partitions_of(order: Order) -> tuple[str, ...]:
+    """The static partitions that it is given."""
+    return tuple(client.partition for client in order.mps if client.partition)
+
+
+def _exclusive_objection(
+    command: StartAttempt, config: AgentConfig, part: GangMember, taken: frozenset[str]
+) -> str:
     """A job that cannot be an MPS client, on devices that take no others."""
     if not config.mps_exclusive:
         return ""
     by_id = {device.device_id: device for device in config.report.devices}
-    why_not = clients_of(command, config, tuple(by_id[each] for each in part.devices)).why_not
+    devices = tuple(by_id[each] for each in part.devices)
+    why_not = clients_of(command, config, devices, partitions_taken=taken).why_not
     return f"{why_not}; these devices are in EXCLUSIVE_PROCESS mode for MPS alone" if why_not else ""
 
 
@@ -70,14 +83,15 @@ def order_for(
     lease_s: float | None,
     *,
     cuda_processes: int = 1,
+    partitions_taken: frozenset[str] = frozenset(),
 ) -> Order:
     """The order; `objection` has said nothing. `cuda_processes`: with how many processes an earlier attempt's
-    workers were seen to use their GPUs."""
+    workers were seen to use their GPUs. `partitions_taken`: those of the attempts that run."""
     part = own_part(command, config.report.host_id)
     assert part is not None, f"{command.job_id}: no part for {config.report.host_id}"
     by_id = {device.device_id: device for device in config.report.devices}
     devices = tuple(by_id[device_id] for device_id in part.devices)
-    clients = clients_of(command, config, devices, cuda_processes)
+    clients = clients_of(command, config, devices, cuda_processes, partitions_taken)
     return Order(
         job_id=command.job_id,
         attempt=command.attempt,
@@ -94,6 +108,7 @@ def order_for(
         accumulation_steps=command.accumulation_steps,
         memory_cap_mib=command.memory_cap_mib,
         memory_fraction=None if clients.mps else _memory_fraction(command.memory_cap_mib, devices),
+        device_regions=_device_regions(command.memory_cap_mib, config, devices),
         mps=clients.mps,
         collective_scale=float(max(device.max_tenants for device in devices)),
         watch=watch_rule(command, config),
@@ -141,6 +156,14 @@ def _ranks(
         )
         for local, device in enumerate(devices)
     )
+
+
+def _device_regions(cap_mib: int | None, config: AgentConfig, devices: tuple[Device, ...]) -> tuple[str, ...]:
+    """Of all its devices or of none: half a limit would be taken for a whole one."""
+    regions = [config.device_regions.get(device.local, "") for device in devices]
+    if cap_mib is None or not config.cgroup_root or not all(regions):
+        return ()
+    return tuple(dict.fromkeys(regions))
 
 
 def _memory_fraction(cap_mib: int | None, devices: tuple[Device, ...]) -> float | None:

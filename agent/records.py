@@ -55,6 +55,8 @@ class MpsClient(msgspec.Struct, frozen=True, kw_only=True):
     active_thread_percentage: float | None = None
     priority: int = 0
     """1: below normal (spot beside hp)."""
+    partition: str = ""
+    """The static partition that is its own on this device, for as long as it runs; empty: none is needed."""
 
 
 class WatchRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +88,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     memory_cap_mib: int | None
     memory_fraction: float | None = None
     """memory_cap_mib / device memory, for CUDA without MPS."""
+    device_regions: tuple[str, ...] = ()
+    """The kernel's names for the memory of its devices here: memory_cap_mib is enforced on each, where that
+    works. Empty: it cannot, or nothing is planned."""
     mps: tuple[MpsClient, ...] = ()
     """The daemons that its processes attach to: one for all, or one per worker of this host in rank order;
     empty: without MPS."""

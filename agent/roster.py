@@ -44,7 +44,7 @@ from cotenant.agent.gpus.fault_roll import FaultRoll
 from cotenant.agent.lease import Lease
 from cotenant.agent.live import LeaseTold, Live
 from cotenant.agent.memory import Attempt, Kept, Key, StopAsked
-from cotenant.agent.orders import objection, order_for, own_part
+from cotenant.agent.orders import objection, order_for, own_part, partitions_of, partitions_taken
 from cotenant.agent.outbox import Outbox
 from cotenant.agent.records import Result, Status
 from cotenant.controller.domain.cluster import Device
@@ -113,6 +113,7 @@ class Roster:
             attempt=found.attempt,
             command_id=CommandId(0),
             devices=tuple(device for part in parts for device in part.devices),
+            partitions=partitions_of(order) if order else (),
             uses_library=order is not None and order.resume_step > 0,
         )
 
@@ -138,12 +139,16 @@ class Roster:
             return
         part = own_part(command, self.host_id)
         assert part is not None, f"{command.job_id}: no part for {self.host_id}"
-        self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, devices=part.devices)))
-        self._live[attempt.key] = Live()
-        self._tell_company()  # Before the newcomer's first breath: what is measured from now on is shared.
         seen = self._processes_seen(command.job_id)
         left_s = self._lease.left_s(now_s)
-        order = order_for(command, secrets, self.config, folder, left_s, cuda_processes=seen)
+        taken = partitions_taken(self.running)
+        order = order_for(
+            command, secrets, self.config, folder, left_s, cuda_processes=seen, partitions_taken=taken
+        )
+        record = msgspec.structs.replace(attempt, devices=part.devices, partitions=partitions_of(order))
+        self._out.keep(Kept(attempt=record))
+        self._live[attempt.key] = Live()
+        self._tell_company()  # Before the newcomer's first breath: what is measured from now on is shared.
         self._out.add(StartSupervisor(order=order))
 
     def _too_old(self, command: StartAttempt) -> str:

@@ -36,6 +36,7 @@ from cotenant.agent.edge import (
     Keep,
     MemoryFree,
     MemoryHeld,
+    PartitionsRead,
     RemoveAttempt,
     StartFailed,
     StatusCame,
@@ -161,6 +162,9 @@ class AgentState:
                 self._devices(devices, now_s)
             case MemoryFree() | MemoryHeld():
                 self._roster.memory_known(event)
+            case PartitionsRead(partitions=partitions):
+                changed = msgspec.structs.replace(self.config, mps_partitions=partitions)
+                self.config = self._roster.config = changed
             case IndicatorsRead(readings=readings):
                 self._readings, self._read_s = readings, now_s
             case Booted(found=found):

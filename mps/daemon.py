@@ -3,21 +3,24 @@
 Rule: only an owner starts, configures or ends a daemon, and it outlives its owner: jobs are on it. `look`
 is to be called every few seconds, from a thread: it sees what is wrong, does what `health.py` says about
 it, and never blocks longer than a start and a few questions take. A daemon that was lost is replaced with
-its settings; a setting counts only when it was read back.
+its settings; a setting counts only when it was read back. Static partitions are a wish: where they are
+refused on an idle device, it has a daemon without, and says why, for as long as its owner lives.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cotenant.mps import commands, exclusive, health, logs, process
 from cotenant.mps.channel import Channel, ChannelError, Incomplete, LockBusy, NoDaemon, Rejected, Wedged
+from cotenant.mps.dividing import Division
 from cotenant.mps.exclusive import Modes
 from cotenant.mps.health import Condition, Remedy, Server, Sight
 from cotenant.mps.ownership import Ownership
+from cotenant.mps.partitions import Partition
 from cotenant.mps.process import Found, Identity, Running, look_around
 from cotenant.mps.replies import ServerState
 from cotenant.mps.starting import (
@@ -37,6 +40,9 @@ STARTS_APART_S = 5.0
 START_AGAIN_S = 30.0
 """After a start that failed."""
 SERVER_END_S = 2.0
+NO_VERSION_2 = (
+    "its MPS daemon does not answer as version 2 of the control interface does, or its answers get lost"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +60,10 @@ class Standing:
     """Its devices were put into EXCLUSIVE_PROCESS mode: without the daemon, they take one process each."""
     faults: tuple[str, ...] = ()
     """What ended the GPU work of its clients since the look before; each once."""
+    partitions: Mapping[str, tuple[Partition, ...]] = field(default_factory=dict)
+    """By device UUID, read back: a client needs one of them. Empty: clients need none."""
+    unpartitioned: str = ""
+    """Why there are none, where they are wanted."""
 
 
 class Daemon:
@@ -84,30 +94,43 @@ class Daemon:
         self._met: Identity | None = None
         """The daemon that was last said to be ours."""
         self._said: list[str] = []
+        self._division = Division(spec.devices, spec.parts)
 
     # --- Looking -----------------------------------------------------------------------------------
 
-    def look(self, running: Running | None = None, *, in_use: bool) -> Standing:
-        """See and repair. `in_use`: jobs run on its devices, as its clients or not."""
+    def look(self, running: Running | None = None, *, in_use: bool, offered: bool = False) -> Standing:
+        """See and repair. `in_use`: jobs run on its devices, as its clients or not. `offered`: jobs may be
+        sent to it as its clients at any moment."""
         now = running if running is not None else look_around()
-        ours = [found for found in daemons_at(self.spec, now) if found.owner == self.spec.owner]
+        ours = self._ours(now)
         strangers = [found for found in daemons_at(self.spec, now) if found.owner != self.spec.owner]
         daemon = self._current(ours)
+        self._division.found(any(found.partitioned for found in ours if found.identity == daemon))
         before = self._servers
         in_place = self._in_place(daemon)
         if not strangers and in_place:  # Else another daemon might answer.
-            self._ask(daemon)
-        sight = Sight(stranger=bool(strangers), ours=len(ours), in_place=in_place, silent=self._silent)
+            self._ask(daemon, idle=not in_use and not offered)
+        sight = Sight(
+            stranger=bool(strangers),
+            ours=len(ours),
+            in_place=in_place,
+            silent=self._silent,
+            fits=self._division.fits,
+            offered=offered,
+        )
         seen = health.condition(sight)
         todo = health.remedy(sight, in_use=in_use)
         faults = tuple(health.faults(before, self._servers, _alive(before)))
         why = ""
         if todo is Remedy.REFUSE:
             why = f"{seen.value}: {strangers[0]}"
-        elif todo is Remedy.WAIT:
+        elif todo in (Remedy.WAIT, Remedy.WITHDRAW):
             why = f"{seen.value}; {todo.value}"
         elif todo in (Remedy.START, Remedy.REPLACE):
             why = self._renew(seen, ours, now, in_use)
+            if not why and not self._division.fits and not in_use:  # Partitions were refused: one without.
+                again = look_around()
+                why = self._renew(Condition.MISFIT, self._ours(again), again, in_use)
             daemon = None if why else self._met
         else:
             self._meet(ours[0], in_use)
@@ -120,7 +143,7 @@ class Daemon:
         For when no job is on it. The compute modes of its devices are restored.
         """
         running = look_around()
-        ours = [found for found in daemons_at(self.spec, running) if found.owner == self.spec.owner]
+        ours = self._ours(running)
         if ours:
             with suppress(ChannelError, Incomplete, Rejected):  # What `quit` does not end, we do.
                 self._channel.quit(timeout_s)
@@ -141,6 +164,9 @@ class Daemon:
         self._ownership.release()
 
     # --- Who it is ---------------------------------------------------------------------------------
+
+    def _ours(self, running: Running) -> list[Found]:
+        return [found for found in daemons_at(self.spec, running) if found.owner == self.spec.owner]
 
     def _current(self, ours: list[Found]) -> Identity | None:
         """The daemon to talk to: the one on record if it lives, else any that carries our mark."""
@@ -172,7 +198,7 @@ class Daemon:
 
     def _renew(self, seen: Condition, ours: list[Found], running: Running, in_use: bool) -> str:
         """Start a daemon where none is, or in place of what is there; why that failed."""
-        if self._clock() < self._start_at_s:
+        if self._clock() < self._start_at_s and seen is not Condition.MISFIT:
             return self._why_not_started
         left = end(ours)
         if not in_use:
@@ -181,7 +207,7 @@ class Daemon:
             return "; ".join(left)
         refused = self._change_modes()
         try:
-            found, warning = start(self.spec)
+            found, warning = self._started()
         except NotStarted as error:
             self._start_at_s = self._clock() + START_AGAIN_S
             self._why_not_started = str(error)
@@ -194,8 +220,18 @@ class Daemon:
         self._met, self._servers, self._silent = found.identity, (), 0
         self._said.append(f"MPS daemon started{again} ({found}) in {self.spec.pipe_directory}")
         self._said += [f"MPS daemon: {each}" for each in (warning, refused) if each]
-        self._ask(found.identity)
+        self._division.found(found.partitioned)
+        self._ask(found.identity, idle=not in_use)
         return ""
+
+    def _started(self) -> tuple[Found, str]:
+        """With static partitions if they are wanted and it can; raises NotStarted."""
+        if self._division.wanted:
+            try:
+                return start(self.spec, partitioned=True)
+            except NotStarted as error:
+                self._said.append(self._division.refuse(str(error)))
+        return start(self.spec)
 
     def _orphans(self, running: Running, keep: Identity | None) -> list[Found]:
         """Servers of ours whose daemon is gone: they hold the device, and nobody can stop their clients."""
@@ -227,8 +263,11 @@ class Daemon:
 
     # --- Asking ------------------------------------------------------------------------------------
 
-    def _ask(self, daemon: Identity | None) -> None:
-        """The slow check: its servers and their clients, and our settings where somebody is new."""
+    def _ask(self, daemon: Identity | None, *, idle: bool) -> None:
+        """The slow check: its servers and their clients, and our settings where somebody is new.
+
+        `idle`: nobody is on its devices, nor can be sent to it.
+        """
         if daemon is None:
             self._servers, self._silent = (), 0
             return
@@ -239,13 +278,16 @@ class Daemon:
         self._ask_at_s = self._clock() + ASK_EVERY_S
         try:
             self._servers = self._described()
-            self._settle(daemon)
+            self._settle(daemon, idle=idle)
             self._silent = 0
         except (Wedged, NoDaemon):
             self._silent += 1
             self._servers = tuple(each for each in self._servers if process.is_alive(each.identity))
-        except (LockBusy, Incomplete, Rejected) as error:
+        except Incomplete as error:
             if daemon not in self._settled:  # Else nothing new is known of it.
+                self._why_not_settled = f"{NO_VERSION_2}: {error}"
+        except (LockBusy, Rejected) as error:
+            if daemon not in self._settled:
                 self._why_not_settled = self._why_not_settled or str(error)
 
     def _described(self) -> tuple[Server, ...]:
@@ -263,7 +305,7 @@ class Daemon:
             found.append(Server(identity=identity, state=state, clients=alive))
         return tuple(found)
 
-    def _settle(self, daemon: Identity) -> None:
+    def _settle(self, daemon: Identity, *, idle: bool) -> None:
         """Our settings into whoever does not have them yet.
 
         Raises:
@@ -271,16 +313,22 @@ class Daemon:
         """
         everybody = frozenset((daemon, *(server.identity for server in self._servers)))
         try:
-            if daemon not in self._settled:
-                commands.set_default_percentage(self._channel, self.spec.percentage)
-                if commands.has_partitions(self._channel):
-                    self._said.append("MPS daemon: it offers static partitions, which are not used")
-            for identity in everybody - {daemon} - self._settled:
-                commands.set_percentage(self._channel, identity.pid, self.spec.percentage)
+            if self._division.in_force:  # A percentage means nothing there.
+                refused = self._division.settle(self._channel, idle=idle)
+                self._said += [refused] if refused else []
+            else:
+                self._settle_percentage(daemon, everybody)
         except Rejected as error:
+            self._settled -= {daemon}
             self._why_not_settled = f"its MPS daemon does not take our settings: {error}"
             raise
         self._settled, self._why_not_settled = everybody, ""
+
+    def _settle_percentage(self, daemon: Identity, everybody: frozenset[Identity]) -> None:
+        if daemon not in self._settled:
+            commands.set_default_percentage(self._channel, self.spec.percentage)
+        for identity in everybody - {daemon} - self._settled:
+            commands.set_percentage(self._channel, identity.pid, self.spec.percentage)
 
     def _obstacle(self, daemon: Identity | None, running: Running, in_use: bool) -> str:
         """Why new jobs cannot be clients of a daemon that runs; empty if they can."""
@@ -313,6 +361,8 @@ class Daemon:
             said=said,
             exclusive=bool(self._ownership.record.compute_modes),
             faults=faults,
+            partitions=self._division.divided if daemon is not None else {},
+            unpartitioned=self._division.why_not if daemon is not None else "",
         )
 
 

@@ -26,6 +26,8 @@ class Condition(Enum):
     DOUBLED = "two daemons of ours run for one pipe directory"
     DISPLACED = "its pipe directory was removed or made anew under it"
     WEDGED = "it does not answer"
+    MISFIT_OFFERED = "it was started otherwise than static partitions need it now, and jobs may come to it"
+    MISFIT = "it was started otherwise than static partitions need it now"
     HEALTHY = "it runs"
 
 
@@ -34,6 +36,7 @@ class Remedy(Enum):
     START = "start one"
     REPLACE = "end what runs, by identity, and start one"
     WAIT = "no sharing here until the jobs on its devices have ended"
+    WITHDRAW = "no sharing here until nobody can be sent to it any more"
     REFUSE = "leave it alone, and no sharing here"
 
 
@@ -49,6 +52,10 @@ TABLE: dict[tuple[Condition, bool], Remedy] = {
     (Condition.DISPLACED, True): Remedy.WAIT,
     (Condition.WEDGED, False): Remedy.REPLACE,
     (Condition.WEDGED, True): Remedy.WAIT,
+    (Condition.MISFIT_OFFERED, False): Remedy.WITHDRAW,
+    (Condition.MISFIT_OFFERED, True): Remedy.NOTHING,  # What its clients were given still holds.
+    (Condition.MISFIT, False): Remedy.REPLACE,
+    (Condition.MISFIT, True): Remedy.NOTHING,
     (Condition.HEALTHY, False): Remedy.NOTHING,
     (Condition.HEALTHY, True): Remedy.NOTHING,
 }
@@ -66,6 +73,10 @@ class Sight:
     """The control socket that it made is the one in the directory."""
     silent: int = 0
     """Questions in a row that nobody answered in time."""
+    fits: bool = True
+    """It was started for static partitions if they are wanted, and only then."""
+    offered: bool = False
+    """New jobs may be sent to it at this moment."""
 
 
 def condition(sight: Sight) -> Condition:
@@ -77,7 +88,11 @@ def condition(sight: Sight) -> Condition:
         return Condition.DOUBLED
     if not sight.in_place:
         return Condition.DISPLACED
-    return Condition.WEDGED if sight.silent >= SILENT_MAX else Condition.HEALTHY
+    if sight.silent >= SILENT_MAX:
+        return Condition.WEDGED
+    if sight.fits:
+        return Condition.HEALTHY
+    return Condition.MISFIT_OFFERED if sight.offered else Condition.MISFIT
 
 
 def remedy(sight: Sight, *, in_use: bool) -> Remedy:

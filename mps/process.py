@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.mps.environment import PIPE_DIRECTORY
+from cotenant.mps.partitions import SWITCHES
 
 CONTROL = "nvidia-cuda-mps-control"
 SERVER = "nvidia-cuda-mps-server"
 OWNER_MARK = "COTENANT_MPS_OWNER"
 """In the environment of every daemon we start, and inherited by its servers: whose they are, even where the
 record of it was lost."""
+AS_DAEMON = ("-d", "-f", "--daemon", "--foreground")
 _PROC = Path("/proc")
 _KILLED_S = 1.0
 
@@ -46,6 +48,8 @@ class Found:
     """From its environment; None: another user's, whose environment we may not read."""
     owner: str = ""
     """Its owner mark; empty: not started by an agent of ours, or not readable."""
+    partitioned: bool = False
+    """A daemon that was started for static partitions: each of its clients needs one."""
 
     def __str__(self) -> str:
         return f"pid {self.identity.pid} of uid {self.uid}"
@@ -151,8 +155,8 @@ def look_around() -> Running:
     servers: list[Found] = []
     for pid in _pids():
         arguments = _arguments(pid)
-        if _is(arguments, CONTROL, ("-d", "-f")):  # Front ends have the same name, and neither.
-            daemons += _found(pid)
+        if _is(arguments, CONTROL, AS_DAEMON):  # Front ends have the same name, and neither.
+            daemons += _found(pid, partitioned=not set(SWITCHES).isdisjoint(arguments))
         elif _is(arguments, SERVER, ()):
             servers += _found(pid)
     return Running(daemons=tuple(daemons), servers=tuple(servers))
@@ -212,7 +216,7 @@ def run(command: Sequence[str], environment: Mapping[str, str], *, text: str = "
                     stream.close()
 
 
-def _found(pid: int) -> list[Found]:
+def _found(pid: int, *, partitioned: bool = False) -> list[Found]:
     """One, or none where it has ended since."""
     identity = identity_of(pid)
     environment = environment_of(pid)
@@ -228,6 +232,7 @@ def _found(pid: int) -> list[Found]:
             uid=uid,
             pipe_directory=None if environment is None else environment.get(PIPE_DIRECTORY, ""),
             owner=(environment or {}).get(OWNER_MARK, ""),
+            partitioned=partitioned,
         )
     ]
 

@@ -16,7 +16,14 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.attempts import FOLDER_NAME
-from cotenant.agent.edge import AnyAgentEvent, ClientsCounted, DevicesChanged, GpuFault, TroubleNoticed
+from cotenant.agent.edge import (
+    AnyAgentEvent,
+    ClientsCounted,
+    DevicesChanged,
+    GpuFault,
+    PartitionsRead,
+    TroubleNoticed,
+)
 from cotenant.agent.files import BadRecord, read_record
 from cotenant.agent.folder import ORDER, RESULT, job_socket
 from cotenant.agent.gpus import mps_setup
@@ -51,6 +58,8 @@ class Mps(msgspec.Struct, frozen=True, kw_only=True):
     watch: MpsWatch
     devices: tuple[Device, ...]
     """With how each is shared."""
+    partitions: dict[str, tuple[str, ...]] = {}
+    """By UUID: those of devices on which every client needs one."""
     exclusive: bool = False
     """Devices are in EXCLUSIVE_PROCESS mode: what is no client of a daemon cannot run on them."""
     said: tuple[str, ...] = ()
@@ -101,7 +110,8 @@ def prepare(
     return Mps(
         setup=setup,
         watch=watch,
-        devices=shared(devices, setup, seen.why_not, plain=plain, exclusive=seen.exclusive),
+        devices=shared(devices, setup, seen.why_not, notes=seen.notes, plain=plain, exclusive=seen.exclusive),
+        partitions=dict(seen.partitions),
         exclusive=bool(seen.exclusive),
         said=(
             *swept,
@@ -209,7 +219,12 @@ class MpsEdge:
             if attempt.first_step and key not in self._proven and (client := self._client(key)) is not None
         ]
         used = {device for attempt in running.values() for device in attempt.devices}
-        return Facts(held=held(devices), in_use=_named(devices, used), unproven=tuple(waiting))
+        return Facts(
+            held=held(devices),
+            in_use=_named(devices, used),
+            offered=frozenset(device.local for device in devices if device.sharing == "mps"),
+            unproven=tuple(waiting),
+        )
 
     def _plain(self) -> frozenset[str]:
         """Devices with jobs on them that were not told to be clients."""
@@ -241,8 +256,17 @@ class MpsEdge:
     # --- What was seen -----------------------------------------------------------------------------
 
     def _tell_devices(self, seen: Seen) -> None:
+        if seen.partitions != self._state.config.mps_partitions:  # First: whoever is sent there needs one.
+            self._post(PartitionsRead(partitions=dict(seen.partitions)))
         before = self._devices
-        after = shared(before, self._setup, seen.why_not, plain=self._plain(), exclusive=seen.exclusive)
+        after = shared(
+            before,
+            self._setup,
+            seen.why_not,
+            notes=seen.notes,
+            plain=self._plain(),
+            exclusive=seen.exclusive,
+        )
         if after == before:
             return
         for old, new in zip(before, after, strict=True):

@@ -22,6 +22,7 @@ from cotenant.agent.memory import Key
 from cotenant.mps.daemon import Daemon, Standing
 from cotenant.mps.exclusive import Modes
 from cotenant.mps.ownership import Owned
+from cotenant.mps.partitions import Partition, in_words, names
 from cotenant.mps.process import CONTROL, Running, is_alive, look_around
 from cotenant.mps.starting import Spec
 
@@ -38,6 +39,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Devices that are ours to use: another agent's daemon is left alone."""
     in_use: frozenset[str] = frozenset()
     """Devices that jobs run on."""
+    offered: frozenset[str] = frozenset()
+    """Devices to which jobs may be sent as clients of their daemons."""
     unproven: tuple[Client, ...] = ()
     """Attempts that should be clients of a daemon by now, and have not been seen to be."""
 
@@ -50,6 +53,10 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[tuple[tuple[str, ...], str], ...] = ()
     """Devices, and what happened there to the clients of their daemon."""
     said: tuple[str, ...] = ()
+    partitions: Mapping[str, tuple[str, ...]] = {}
+    """By UUID: the static partitions of devices on which every client needs one, largest first."""
+    notes: Mapping[str, str] = {}
+    """By UUID: what is more to say of a daemon that works."""
     attachments: Mapping[Key, Found] = {}
 
 
@@ -118,11 +125,17 @@ class MpsWatch:
         said: list[str] = []
         exclusive: set[str] = set()
         faults: list[tuple[tuple[str, ...], str]] = []
+        parts: dict[str, tuple[Partition, ...]] = {}
+        notes: dict[str, str] = {}
         for spec in self._specs:
             standing = self._standing(spec, facts, running)
             why_not |= dict.fromkeys(spec.devices, standing.why_not)
             exclusive |= set(spec.devices) if standing.exclusive else set()
             said += standing.said
+            parts |= standing.partitions
+            notes |= {uuid: in_words(of_it) for uuid, of_it in standing.partitions.items()}
+            if standing.unpartitioned:
+                notes |= dict.fromkeys(spec.devices, f"no static partitions: {standing.unpartitioned}")
             faults += [(spec.devices, fault) for fault in standing.faults]
             if standing.said or not standing.shares:
                 self._running = None  # Something was done, or is to be done: look again.
@@ -131,6 +144,8 @@ class MpsWatch:
             exclusive=frozenset(exclusive),
             faults=tuple(faults),
             said=tuple(said),
+            partitions=names(parts),
+            notes=notes,
             attachments={each.key: look_for(each, self._program) for each in facts.unproven},
         )
 
@@ -169,4 +184,8 @@ class MpsWatch:
                 daemon = self._daemons[spec] = Daemon(spec, modes=self._modes)
             except Owned as error:
                 return Standing(shares=False, why_not=str(error))
-        return daemon.look(running, in_use=not facts.in_use.isdisjoint(spec.devices))
+        return daemon.look(
+            running,
+            in_use=not facts.in_use.isdisjoint(spec.devices),
+            offered=not facts.offered.isdisjoint(spec.devices),
+        )

@@ -239,6 +239,9 @@ def sharing_reasons(engine: Engine, job: Job) -> list[Reason]:
             if device.sharing == "time-slicing":
                 why = device.sharing_note or "its agent does not say why"
                 found.setdefault(why, because("co-tenants-take-turns", device.device_id, why))
+            elif device.sharing_note:  # Also alone: it may be held to a part of the device.
+                noted = because("co-tenants-by-mps-noted", device.device_id, device.sharing_note)
+                found.setdefault(device.sharing_note, noted)
             elif len(engine.tenants(device.device_id)) > 1:
                 found.setdefault("mps", because("co-tenants-by-mps", device.device_id))
     return list(found.values())

@@ -38,7 +38,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """CPU slots: the cores its workers are pinned to."""
     sharing: SharingMode = "time-slicing"
     sharing_note: str = ""
-    """A GPU whose co-tenants time-slice: why it is not shared through MPS."""
+    """A GPU whose co-tenants time-slice: why it is not shared through MPS. Where it is: what more is to be
+    said."""
     state: DeviceState = "ok"
     """What the agent thinks of it; anything else than ok is not healthy either."""
     healthy: bool = True
@@ -60,7 +61,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 def sharing_in_words(device: Device) -> str:
     """How co-tenants share a GPU, for a person."""
     if device.sharing == "mps":
-        return "MPS"
+        return f"MPS: {device.sharing_note}" if device.sharing_note else "MPS"
     return f"time-slicing: {device.sharing_note}" if device.sharing_note else "time-slicing"
 
 

@@ -149,6 +149,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "not-offered": "device {0} is not offered: {1}",
     "trouble": "{0}",
     "co-tenants-by-mps": "on {0} co-tenants run at once, through MPS",
+    "co-tenants-by-mps-noted": "on {0} co-tenants run at once, through MPS ({1})",
     "co-tenants-take-turns": "on {0} co-tenants take turns (time-slicing): {1}",
     "resumed-exact": "resumed exactly at step {0}",
     "resumed-equivalent": "resumed at step {0}, equivalent but not exact: {1}",

@@ -22,6 +22,7 @@ from cotenant.agent.edge import (
     ClientsCounted,
     DevicesChanged,
     GpuFault,
+    PartitionsRead,
     Say,
     TroubleNoticed,
 )
@@ -417,10 +418,11 @@ def test_a_worker_that_opens_the_gpu_in_several_processes_is_counted(scene: Scen
 def test_facts_name_what_runs_and_what_is_not_ours(place: Place) -> None:
     scene = Scene(place, client=False)
     scene.run_job()
-    assert scene.edge.facts() == Facts(held=frozenset((A,)), in_use=frozenset((A,)))
-    assert scene.edge._plain() == frozenset((A,))
+    mine = frozenset((A,))
+    assert scene.edge.facts() == Facts(held=mine, in_use=mine, offered=mine)
+    assert scene.edge._plain() == mine
     scene.end_job()
-    assert scene.edge.facts() == Facts(held=frozenset((A,)))
+    assert scene.edge.facts() == Facts(held=mine, offered=mine)
     taken = (gpu_device(A, healthy=False, note="taken: in use by bob"),)
     assert mps_edge.held(taken) == frozenset()
     assert "another agent" in MpsWatch(scene.setup.specs).look(Facts()).why_not[A]
@@ -454,6 +456,79 @@ def test_an_agent_starts_with_working_daemons_and_says_what_it_does(place: Place
     assert "not needed any more" in off.said[0]
     assert {device.sharing_note for device in off.devices} == {"switched off in the agent's settings"}
     assert not process.is_alive(found.identity)
+
+
+# --- Static partitions -----------------------------------------------------------------------------
+
+UNDIVIDED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "a program of before": ({}, {}, "and they need CUDA 13.1"),
+    "a GPU before Ampere": ({"where": host(version=(13, 1)), "capability": "7.5"}, {}, "8.0 (Ampere)"),
+    "one daemon for the host": (
+        {"where": host(version=(13, 1))},
+        {"mode": "per-host"},
+        "a daemon per device",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "settings", "why"), UNDIVIDED.values(), ids=UNDIVIDED.keys())
+def test_a_gpu_that_cannot_be_divided_is_shared_as_ever_and_says_why(
+    changes: dict[str, Any], settings: dict[str, Any], why: str
+) -> None:
+    setup = planned(MpsSettings(static_partitions=True, **settings), **changes)
+    assert setup.specs[-1].parts == 0
+    device = shared((gpu_device(A), gpu_device(B)), setup, DAEMON_WELL)[1]
+    assert device.sharing == "mps"
+    assert sharing_in_words(device).startswith("MPS: no static partitions: ")
+    assert why in device.sharing_note
+    plain = planned(MpsSettings(**settings), **changes)
+    assert shared((gpu_device(B),), plain, DAEMON_WELL)[0].sharing_note == "", "nobody asked for them"
+
+
+def test_a_gpu_is_divided_into_as_many_parts_as_it_takes_jobs() -> None:
+    setup = planned(MpsSettings(static_partitions=True), where=host(version=(13, 1)))
+    assert [spec.parts for spec in setup.specs] == [2, 2]
+    notes = {A: "static partitions of 64 + 56 multiprocessors"}
+    first, second = shared((gpu_device(A), gpu_device(B)), setup, DAEMON_WELL, notes=notes)
+    assert sharing_in_words(first) == "MPS: static partitions of 64 + 56 multiprocessors"
+    assert sharing_in_words(second) == "MPS"
+    assert shared((first,), setup, {A: "wedged"}, notes=notes)[0].sharing_note == "wedged"
+
+
+def test_an_agent_starts_with_divided_devices_and_the_state_machine_hears_of_changes(
+    place: Place, tmp_path: Path
+) -> None:
+    place.tell(partitions=True, gpu=True, version=13010)
+    mps = mps_edge.prepare(
+        MpsSettings(runtime_dir=str(place.base), static_partitions=True),
+        (gpu_device(A),),
+        (gpu(A),),
+        state_dir=tmp_path,
+        attempts=tmp_path / "attempts",
+        owner="agent-9",
+    )
+    names = mps.partitions[A]
+    assert [name.partition("/")[0] for name in names] == [A, A]
+    assert mps.devices[0].sharing_note == "static partitions of 64 + 56 multiprocessors"
+    state = AgentState(test_state.config(report=HostReport(host_id=HOST, devices=mps.devices)))
+    heard: list[AnyAgentEvent] = []
+
+    def post(event: AnyAgentEvent) -> None:
+        heard.append(event)
+        state.handle(event, 1.0)
+
+    edge = MpsEdge(mps, state, folder=lambda *_: tmp_path, post=post, log=lambda _: None)
+    assert edge.facts().offered == frozenset((A,))
+
+    async def play() -> None:
+        await edge.look()
+        await edge.look()
+        assert heard == [PartitionsRead(partitions={A: names})], "once, and the devices are as they were"
+        await edge.leave()
+
+    asyncio.run(play())
+    assert state.config.mps_partitions == {A: names}
+    assert [each for each in process.look_around().daemons if each.owner == "agent-9"] == []
 
 
 def test_a_mistake_in_the_thread_reaches_the_loop() -> None:

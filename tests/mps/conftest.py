@@ -68,8 +68,8 @@ class Place:
             check=False,
         )
 
-    def start(self, **changes: str) -> Found:
-        done = self.run("-d", **changes)
+    def start(self, *switches: str, **changes: str) -> Found:
+        done = self.run("-d", *switches, **changes)
         if done.returncode:
             pytest.skip(f"{self.program} -d does not start here: {done.stderr.strip()}")
         (found,) = self.daemons()

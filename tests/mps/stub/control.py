@@ -26,11 +26,20 @@ R16 d   in FAULT new clients are refused until every client has gone
 R17 ab  another uid: refused in words, status 0
 R18 ab  `-v` of newer drivers prints the version; older ones take it for a question to the daemon
 R19 a   a pid file without a line end; b writes none. Both lock `control_lock` while they live
+R20 abd `-d -S`: programs without static partitions take it for a question to the daemon (status 1 where none
+        runs); newer ones start a daemon that divides devices (d)
+R21 d   `sm_partition add UUID CHUNKS` names the partition; too many chunks, no GPU: refused in words
+R22 d   `sm_partition rm UUID IDENTIFIER` is silent; a partition with clients stays, and that is said
+R23 d   `lspart`: a row for each device, one for each partition. Old programs do not know either word
+R24 d   in a daemon with partitions a client that names none cannot initialise CUDA
 
 A test controls the world by a JSON file named in MPS_STUB_WORLD, read before each command: `driver` (550
 or 535), `gpu` (false: servers die at once), `clients` (pids of processes that are its clients),
 `fault`, `stuck` (FAULT stays without clients), `termination` (what success says), `stubborn` (terminated
-clients stay on the list), `partitions`.
+clients stay on the list), `partitions` (offered or not), `chunks` (of a device, 15 if not said),
+`sm_per_chunk`, `wordy` (answers of `sm_partition add` are a sentence, and tables have no dashes), `keeps` (a
+partition that is told to go stays), `forgetful` (says that it made one, and made none), `version` (what `-v`
+says).
 """
 
 import _socket  # The bare one: tests start hundreds of front ends, and `socket` is half of a start.
@@ -45,7 +54,9 @@ LOGS = os.environ.get("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps")
 
 
 def start() -> int:
-    """`-d`."""
+    """`-d`, perhaps with `-S`."""
+    if "-S" in sys.argv[1:] and not world().get("partitions"):
+        return ask()  # R20.
     if not os.path.isdir(PIPE):
         print(f"Cannot access CUDA_MPS_PIPE_DIRECTORY={PIPE}", file=sys.stderr)  # R9.
         return 1
@@ -69,6 +80,17 @@ def start() -> int:
 
     daemon.Daemon(PIPE, LOGS, FAKE).run(writer)
     return 0
+
+
+def world() -> dict[str, object]:
+    """Only read where a switch needs it: it costs a start of the front end a third."""
+    import json
+
+    path = os.environ.get("MPS_STUB_WORLD", "")
+    if not path or not os.path.exists(path):
+        return {}
+    with open(path) as file:
+        return dict(json.load(file))
 
 
 def connected() -> _socket.socket | None:
@@ -120,7 +142,7 @@ def main() -> int:
         while True:
             signal.pause()
     if sys.argv[1:2] == ["-v"]:
-        print(f"CUDA MPS Control binary version: 0 ({FAKE})")  # R18, and the mark.
+        print(f"CUDA MPS Control binary version: {world().get('version', 0)} ({FAKE})")  # R18, and the mark.
         return 0
     return start() if "-d" in sys.argv[1:] else ask()
 
