@@ -14,12 +14,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cotenant.agent.attempt import words
+from tests.ports import free_port
 
 HERE = Path(__file__).resolve().parent
 DEADLINE_S = 90.0
@@ -149,12 +149,6 @@ def launch(
         }
         pids.append(warm.start([str(script), *args], variables, folder / f"rank-{rank}.log"))
     return Gang(warm=warm, pids=pids, folder=folder)
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
