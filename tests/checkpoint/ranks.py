@@ -151,6 +151,22 @@ def launch(
     return Gang(warm=warm, pids=pids, folder=folder)
 
 
+class Leash:
+    """How many steps a run of `trainer.py` may make: so what is to happen at a step is agreed on before the
+    run can be past it, on a machine of any speed."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / "leash"
+        self.words = ("--leash", str(self._path))
+        self.allow(2)
+
+    def allow(self, steps: int = 1_000_000) -> None:
+        fresh = self._path.with_suffix(".new")
+        fresh.write_text(str(steps))
+        fresh.replace(self._path)
+
+
 @dataclass
 class Supervisor:
     """The other end of the protocol, just enough to agree on a step with some ranks."""
