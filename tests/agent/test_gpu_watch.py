@@ -109,15 +109,15 @@ def test_a_gpu_that_hangs_takes_nobody_with_it(gpus: MockGpus, tmp_path: Path) -
         ears.watchers.start((ONE, TWO))
         await until(lambda: ears.looks(ONE) and ears.looks(TWO))
         gpus.say("hang nvmlDeviceGetMemoryInfo 1")
-        await until(lambda: ears.unanswered)
-        assert ears.unanswered[0] == ((TWO,), "NVML does not answer when it is asked about it")
+        # On a busy machine a watcher of both may have been called silent before.
+        await until(lambda: ((TWO,), "NVML does not answer when it is asked about it") in ears.unanswered)
         seen = len(ears.looks(ONE))
         await until(lambda: len(ears.looks(ONE)) > seen + 2)
         gpus.unsay("hang")
         seen = len(ears.looks(TWO))
         await until(lambda: len(ears.looks(TWO)) > seen)
         ears.watchers.close()
-        assert ears.watchers.stuck == ()
+        await until(lambda: ears.watchers.stuck == ())
 
     asyncio.run(story())
 

@@ -14,12 +14,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cotenant.agent.attempt import words
+from tests.ports import free_port
 
 HERE = Path(__file__).resolve().parent
 DEADLINE_S = 90.0
@@ -151,10 +151,20 @@ def launch(
     return Gang(warm=warm, pids=pids, folder=folder)
 
 
-def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+class Leash:
+    """How many steps a run of `trainer.py` may make: so what is to happen at a step is agreed on before the
+    run can be past it, on a machine of any speed."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / "leash"
+        self.words = ("--leash", str(self._path))
+        self.allow(2)
+
+    def allow(self, steps: int = 1_000_000) -> None:
+        fresh = self._path.with_suffix(".new")
+        fresh.write_text(str(steps))
+        fresh.replace(self._path)
 
 
 @dataclass

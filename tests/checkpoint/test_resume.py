@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cotenant.checkpoint import layout
-from tests.checkpoint.ranks import DEADLINE_S, HERE, Supervisor, Warm, launch
+from tests.checkpoint.ranks import DEADLINE_S, HERE, Leash, Supervisor, Warm, launch
 
 TRAINER = HERE / "trainer.py"
 SAME = ("sha256", "step", "best", "scale", "draw")
@@ -29,13 +29,15 @@ def uninterrupted(warm: Warm, folder: Path, *args: str, ranks: int) -> list[dict
 
 def stopped(warm: Warm, folder: Path, step: int, *args: str, ranks: int, attempt: int = 1, **env: str) -> int:
     """Run until a supervisor stops all ranks at `step` or soon after; returns the step."""
+    leash = Leash(folder / f"l{attempt}")
     with Supervisor(folder / f"s{attempt}", ranks) as boss:
         variables = boss.env(folder / "root", attempt, **env)
-        slow = (*args, "--step-s", "0.01")  # leaves time to agree in
-        gang = launch(warm, TRAINER, folder / f"a{attempt}", *slow, ranks=ranks, env=variables)
+        words = (*args, *leash.words)
+        gang = launch(warm, TRAINER, folder / f"a{attempt}", *words, ranks=ranks, env=variables)
         hello = boss.wait_for("hello", ranks, gang=gang)
         assert all(message["resumable"] and message["accumulates"] for message in hello)
         agreed = boss.agree("stop_at", step)
+        leash.allow()
         gone = boss.wait_for("stopped", ranks, gang=gang)
         assert {message["step"] for message in gone} == {agreed}
         [durable] = boss.wait_for("durable", gang=gang)
@@ -105,11 +107,13 @@ def test_another_world_size_goes_on_from_the_same_samples_and_is_called_equivale
 def test_a_save_in_the_background_can_be_resumed_from_after_a_kill(warm: Warm, tmp_path: Path) -> None:
     args = arguments(2)
     whole = uninterrupted(warm, tmp_path, *args, ranks=2)
+    leash = Leash(tmp_path / "leash")
     with Supervisor(tmp_path / "s1", 2) as boss:
         env = boss.env(tmp_path / "root", 1)
-        gang = launch(warm, TRAINER, tmp_path / "a1", *args, "--step-s", "0.05", ranks=2, env=env)
+        gang = launch(warm, TRAINER, tmp_path / "a1", *args, *leash.words, ranks=2, env=env)
         boss.wait_for("hello", 2, gang=gang)
         agreed = boss.agree("save_at", 4)
+        leash.allow(agreed + 1)
         boss.wait_for("durable", gang=gang, step=agreed)
         gang.kill()
     again = resumed(warm, tmp_path, *args, ranks=2)
@@ -118,25 +122,50 @@ def test_a_save_in_the_background_can_be_resumed_from_after_a_kill(warm: Warm, t
 
 
 def test_kill_in_the_middle_of_a_save_leaves_the_older_one(warm: Warm, tmp_path: Path) -> None:
-    """The second save is big enough to be caught while it is written."""
+    """The second one goes into a pipe, so that it is certainly caught while it is written."""
     root = tmp_path / "root"
-    args = arguments(1, "--width", "600000", "--step-s", "0.05")
+    args = arguments(1, "--width", "60000")
+    leash = Leash(tmp_path / "leash")
     with Supervisor(tmp_path / "s1", 1) as boss:
-        gang = launch(warm, TRAINER, tmp_path / "a1", *args, env=boss.env(root, 1))
+        gang = launch(warm, TRAINER, tmp_path / "a1", *args, *leash.words, env=boss.env(root, 1))
         boss.wait_for("hello", gang=gang)
-        first = boss.agree("save_at", 1)
+        first = boss.agree("save_at", 3)
+        leash.allow(first)
         boss.wait_for("durable", gang=gang, step=first)
         second = boss.agree("save_at", first + 2, proposal=50)
-        wait_for_bytes(root / f".a1-s{second}.tmp" / "model.pt", 2**20)
+        assert second == first + 2
+        (root / f".a1-s{second}.tmp").mkdir()
+        pipe = root / f".a1-s{second}.tmp" / "model.pt"
+        os.mkfifo(pipe)
+        leash.allow()
+        read_from(pipe, 2**20)
         [pid] = gang.pids
         os.kill(pid, signal.SIGKILL)
         gang.wait(-signal.SIGKILL)
         assert not boss.wait_for("durable", 1)[1:], "only the first was ever called durable"
     assert (root / f".a1-s{second}.tmp").is_dir()
     assert layout.verify(root / f"a1-s{first}").step == first
-    stop = stopped(warm, tmp_path, first + 2, *args[:-2], ranks=1, attempt=2)
+    stop = stopped(warm, tmp_path, first + 2, *args, ranks=1, attempt=2)
     assert stop > first
     assert not list(root.glob(".a1-*")), "the next attempt sweeps what was half-written"
+
+
+def read_from(pipe: Path, size_bytes: int) -> None:
+    """So much of what is written to it."""
+    give_up_at_s = time.monotonic() + DEADLINE_S
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        while size_bytes > 0:
+            assert time.monotonic() < give_up_at_s, f"{size_bytes} bytes less than expected in {pipe}"
+            try:
+                data = os.read(reader, 2**16)
+            except BlockingIOError:
+                data = b""
+            if not data:  # Nobody has begun to write, or is quick enough.
+                time.sleep(0.005)
+            size_bytes -= len(data)
+    finally:
+        os.close(reader)
 
 
 def wait_for_bytes(path: Path, size_bytes: int) -> None:
@@ -154,7 +183,8 @@ def wait_for_bytes(path: Path, size_bytes: int) -> None:
 def test_a_crashed_gang_does_not_wait_for_a_save_that_cannot_complete(warm: Warm, tmp_path: Path) -> None:
     """Rank 1's part of a save hangs (its file is a pipe nobody reads), then rank 1 is killed. Rank 0, whose
     save would wait ten minutes for it, ends with the error of its next all-reduce."""
-    args = arguments(2, "--step-s", "0.05", "--idle", "600")
+    leash = Leash(tmp_path / "leash")
+    args = arguments(2, *leash.words, "--idle", "600")
     root = tmp_path / "root"
     with Supervisor(tmp_path / "s1", 2) as boss:
         gang = launch(warm, TRAINER, tmp_path / "a1", *args, ranks=2, env=boss.env(root, 1))
@@ -163,9 +193,11 @@ def test_a_crashed_gang_does_not_wait_for_a_save_that_cannot_complete(warm: Warm
         (root / f".a1-s{step}.tmp").mkdir()
         os.mkfifo(root / f".a1-s{step}.tmp" / "rank-1.pt")
         assert boss.agree("save_at", step) == step
+        leash.allow(step)
         boss.wait_for("saving", 2, gang=gang)
         wait_for_bytes(root / f".a1-s{step}.tmp" / "rank-0.json", 1)
         os.kill(gang.pids[1], signal.SIGKILL)
+        leash.allow()
         assert warm.wait(gang.pids[1]) == -signal.SIGKILL
         assert warm.wait(gang.pids[0]) == 1
     assert layout.names_newest_first(root) == []

@@ -12,6 +12,7 @@ import json
 import os
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -67,7 +68,14 @@ def options() -> argparse.Namespace:
     parser.add_argument("--wait", action="store_true")
     parser.add_argument("--exit-after", type=int, default=0)
     parser.add_argument("--idle", type=float, default=60.0)
+    parser.add_argument("--leash", type=Path)
     return parser.parse_args()
+
+
+def wait_on(leash: Path, step: int) -> None:
+    """Before the next step: until the file allows more than those that are done."""
+    while step >= int(leash.read_text()):
+        time.sleep(0.005)
 
 
 def main() -> None:
@@ -108,6 +116,8 @@ def main() -> None:
     order = []
     for _ in state.epochs(args.epochs):
         for x, y in state.batches(loader, skip=args.skip):
+            if args.leash is not None:
+                wait_on(args.leash, state.step)
             order.append(round(float(x.sum()), 4))
             optimizer.zero_grad()
             loss = gradaccum.backward(

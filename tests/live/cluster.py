@@ -34,6 +34,7 @@ from cotenant.controller.domain.perf import Profile
 from cotenant.controller.wire.clients import AttemptView, JobView, ListJobs, ShowJob, Shown, Submit, WaitJobs
 from cotenant.controller.wire.job import ENV_ACCUMULATION_SCHEDULE
 from tests.checkpoint.ranks import Warm, launch
+from tests.ports import block_of_ports
 
 PATIENCE_S = 420.0
 """For everything: this machine may be busy with other things. A broken test is slow, a good one is not."""
@@ -162,6 +163,7 @@ class Cluster:
         """`before`: words in front of the command, such as those that put it into a namespace."""
         words = [*before, sys.executable, "-m", "cotenant.agent", "--controller", self.endpoint]
         words += ["--host", host, "--state-dir", str(self.state(host))]
+        settings = (f"agent.port_first={block_of_ports()}", *settings)
         words += [word for setting in settings for word in ("--set", setting)]
         self.agents[host] = Daemon(words, self._env(host), self.folder / f"agent-{host}.log")
         return self.agents[host]
@@ -298,6 +300,11 @@ class Cluster:
             rank = int(path.stem.rpartition("-r")[2])
             found[rank] = [(int(words[2]), int(words[1])) for words in lines if words[0] == "start"]
         return found
+
+    def trains_at_gate(self, job: JobView) -> bool:
+        """Its ranks wait at the gate, and the controller knows that they train: what they note at the gate
+        may be seen here before the word of their first step has got there."""
+        return job.phase is Phase.RUNNING and self.is_at_gate(job)
 
     def is_at_gate(self, job: JobView) -> bool:
         """Every rank of its present attempt has come to the gate."""

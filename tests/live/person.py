@@ -22,6 +22,8 @@ from typing import Any, TypeVar
 
 import psutil
 
+from tests.ports import block_of_ports
+
 COTENANT = (sys.executable, "-m", "cotenant.controller.cli.main")
 PATIENCE_S = 60.0
 LOOK_S = 0.05
@@ -79,6 +81,7 @@ class Person:
             "XDG_STATE_HOME": str(home / "state"),
             "XDG_CONFIG_HOME": str(home / "config"),
             "COTENANT_LOCK_DIR": str(home / "locks"),
+            "COTENANT_AGENT__PORT_FIRST": str(block_of_ports()),
             **{f"COTENANT_{name.upper()}": value for name, value in settings.items()},
         }
         (home / "run").mkdir(mode=0o700)

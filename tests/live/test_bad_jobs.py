@@ -15,6 +15,8 @@ import pytest
 from tests.live.person import PATIENCE_S, SAY, Person, at_home, gone, when
 
 LOG_BYTES_MAX = 200_000
+START_DEADLINE_S = 8
+"""Python has to start within it, on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +24,7 @@ def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
     """Two devices: one for a job that all the others must not touch, one for them."""
     settings = {
         "agent__devices": "cpu:2",
-        "agent__start_deadline_s": "2",
+        "agent__start_deadline_s": str(START_DEADLINE_S),
         "agent__log_bytes_max": str(LOG_BYTES_MAX),
         "agent__heartbeat_s": "0.3",
         "policy__back_off_s": "0.1",
@@ -111,7 +113,8 @@ def test_a_command_that_is_gone_or_useless_at_the_start(person: Person) -> None:
 def test_a_working_directory_that_is_gone_at_the_start(person: Person) -> None:
     folder = person.work / "soon gone"
     folder.mkdir()
-    blocker = person.submit("--", "sh", "-c", "while [ ! -e on ]; do sleep 0.05; done")
+    # It says something: else it would hang at its start, as far as anybody can see.
+    blocker = person.submit("--", "sh", "-c", "while [ ! -e on ]; do echo here; sleep 0.05; done")
     with person.begun("run", "--workdir", str(folder), "--", "true") as running:
         assert running.stderr is not None
         assert "queued" in running.stderr.readline() + running.stderr.readline()
@@ -128,7 +131,7 @@ def test_a_job_that_hangs_at_start(person: Person) -> None:
     answer = person("run", "--", "python3", "hang.py")
     assert answer.code != 0
     assert answer.out == "waiting for a lock\n"
-    assert "no first step within 2 s after the start: it hangs" in answer.err
+    assert f"no first step within {START_DEADLINE_S} s after the start: it hangs" in answer.err
     assert "agent.start_deadline_s" in answer.err
 
 
@@ -193,7 +196,9 @@ def test_nothing_of_it_did_any_harm(person: Person) -> None:
     assert [(j["job"], j["state"], j["reason"]) for j in after] == [
         (j["job"], j["state"], j["reason"]) for j in before
     ]
-    assert not left_behind(person.agent_state / "attempts")
+    attempts = person.agent_state / "attempts"
+    # A supervisor has said how its job ended a moment before it is gone itself.
+    when(lambda: not left_behind(attempts), lambda: left_behind(attempts))
 
 
 def left_behind(attempts: Path) -> list[int]:

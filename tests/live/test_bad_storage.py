@@ -41,6 +41,12 @@ def mount(*words: str) -> None:
         pytest.skip(f"cannot mount a small file system here: {done.stderr.strip()}")
 
 
+def remount(disk: Path, how: str) -> None:
+    """Read-only it cannot be as long as a failed save's file is still open."""
+    words = ("mount", "-o", f"remount,{how}", str(disk))
+    when(lambda: subprocess.run(words, capture_output=True).returncode == 0, lambda: f"cannot {words}")
+
+
 @pytest.fixture
 def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A file system of its own, which can be filled and made read-only."""
@@ -103,10 +109,10 @@ def full_or_read_only(person: Person, job: str, disk: Path) -> None:
     assert person("checkpoint", job).code == 0
     when(lambda: "No space left on device" in person.logs(job), lambda: person.logs(job))
     when(lambda: "No space left" in person("explain", job).out, lambda: person("explain", job).out)
-    mount("-o", "remount,ro", str(disk))
+    remount(disk, "ro")
     assert person("checkpoint", job).code == 0
     when(lambda: "Read-only file system" in person.logs(job), lambda: person.logs(job))
-    mount("-o", "remount,rw", str(disk))
+    remount(disk, "rw")
     filler.unlink()
     found = person.job(job)
     assert (found["state"], found["attempt"]) == ("running", 1)

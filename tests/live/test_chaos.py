@@ -190,7 +190,6 @@ def test_all_finish_right_and_none_runs_twice_whoever_is_killed(
         "agent.devices=cpu:2",
         f"agent.slot_memory_mib={SLOT_MIB}",
         "agent.heartbeat_s=0.25",
-        f"agent.port_first={rng.randrange(15_000, 29_000)}",
         f"checkpoint.root={cluster.folder / 'checkpoints'}",
     ).start()
     storm = Storm(cluster, rng)
@@ -199,7 +198,7 @@ def test_all_finish_right_and_none_runs_twice_whoever_is_killed(
     gang, digits, loader = (cluster.submit(each) for each in (GANG, DIGITS, LOADER))
     storm.strike_all(blows(KINDS, ("gang", "digits", "loader"), rng))
     cluster.until(lambda jobs: all(is_past(jobs[job], 1) for job in (digits, loader)))
-    cluster.until(lambda jobs: cluster.is_at_gate(jobs[gang]))
+    cluster.until(lambda jobs: cluster.trains_at_gate(jobs[gang]))
 
     # Act 2: a shorter job preempts the gang and one of its guests, and somebody dies before they have saved.
     cluster.client.ask(SetPolicy(name="srtf"))

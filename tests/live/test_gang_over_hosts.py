@@ -27,7 +27,8 @@ SHORT_CUT_S = 3.0
 PREEMPTED = Training(
     name="gang", script="language_model", steps=220, workers=2, nodes=2, gate_at=30, pace_s=0.03
 )
-PATIENT = replace(PREEMPTED, name="patient", gate_at=0)
+PATIENT = replace(PREEMPTED, name="patient", gate_at=0, pace_s=0.1)
+"""Has no gate: 22 s at this pace, so that a cable can be cut long before it is done."""
 
 pytestmark = pytest.mark.root
 
@@ -103,14 +104,14 @@ def test_a_gang_over_two_hosts_resumes_exactly_and_a_short_cut_changes_nothing(
 ) -> None:
     cluster = two.cluster
     job = cluster.submit(PREEMPTED)
-    jobs = cluster.until(lambda jobs: cluster.is_at_gate(jobs[job]))
+    jobs = cluster.until(lambda jobs: cluster.trains_at_gate(jobs[job]))
     assert jobs[job].devices == ("a/cpu0", "b/cpu0")
 
     # The agreement goes by way of the controller: the ranks are asked while none of them can go on.
     cluster.client.ask(ChangeJobs(verb="preempt", job_ids=(job,)))
     cluster.until(lambda jobs: jobs[job].phase is Phase.CHECKPOINTING)
     cluster.open_gate(job, attempt=1)
-    cluster.until(lambda jobs: jobs[job].attempt == 2 and cluster.is_at_gate(jobs[job]))
+    cluster.until(lambda jobs: jobs[job].attempt == 2 and cluster.trains_at_gate(jobs[job]))
 
     # Three seconds without the gang's cable and without the controller, in the middle of a step.
     two.network.cut("b", GANG, UP)
@@ -137,8 +138,8 @@ def test_a_job_whose_host_is_cut_off_saves_stops_and_goes_on_elsewhere(
 ) -> None:
     two.shorten_lease()
     cluster = two.cluster
-    # At this pace it is on no machine done before the lease is over.
-    training = Training(name="alone", script="compute_bound", steps=200, pace_s=0.08)
+    # At this pace it is on no machine done before the lease is over, however late we cut the cable.
+    training = Training(name="alone", script="compute_bound", steps=400, pace_s=0.08)
     job = cluster.submit(training)
     jobs = cluster.until(lambda jobs: jobs[job].phase is Phase.RUNNING and jobs[job].durable_step > 0)
     lost = host_of(jobs[job])

@@ -17,7 +17,7 @@ from tests.live.person import SAY, Person, at_home, when
 
 HOLDS = (
     SAY
-    + "say('first_step', step=1)\nopen('pids', 'a').write(f'{os.getpid()}\\n')\n"
+    + "open('pids', 'a').write(f'{os.getpid()}\\n')\nsay('first_step', step=1)\n"
     + "while not os.path.exists('go'): time.sleep(0.05)\n"
 )
 

@@ -43,7 +43,13 @@ def process(code: str, *arguments: str) -> Iterator[int]:
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline()
+        while state_of(child.pid) != "S":  # It has a little to do until it waits.
+            assert child.poll() is None
         yield child.pid
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_processor_seconds_are_those_of_the_process() -> None:
