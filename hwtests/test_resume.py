@@ -152,7 +152,7 @@ def _job(device: Device, precision: str, *words: str) -> Job:
 
 def _spec(device: Device, precision: str, losses: Path, enough: Path) -> JobSpec:
     job = _job(device, precision, "--losses", str(losses), "--until", str(enough))
-    launch = Launch(argv=job.command(device, MANY_STEPS, {}).argv, workdir=str(ROOT), env=job_environment())
+    launch = Launch(argv=job.command(device, MANY_STEPS).argv, workdir=str(ROOT), env=job_environment())
     return JobSpec(job_id=JobId("new-0"), name="transformer", batch_size=8, launch=launch)
 
 
