@@ -42,7 +42,7 @@ def limit_memory(env: Environment, device: torch.device | None = None) -> None:
         if limit is None:
             return
         where = torch.cuda.current_device() if device is None else device
-        # A client may be shown the limit as its device's whole memory; torch multiplies with what it is shown.
+        # A client may be shown the limit as its device's whole memory, and torch multiplies what it is shown.
         shown = min(torch.cuda.mem_get_info(where)[1], torch.cuda.get_device_properties(where).total_memory)
         fraction = min(1.0, limit / shown)
     torch.cuda.set_per_process_memory_fraction(fraction, device)

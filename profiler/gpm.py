@@ -7,6 +7,7 @@ later DCGM's profiling fields are these same values.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -144,7 +145,8 @@ class Gpm:
         return self._problems
 
     def close(self) -> None:
-        for buffers in self._buffers:
-            for buffer in buffers:
-                self._nvml.nvmlGpmSampleFree(buffer)
-        self._nvml.nvmlShutdown()
+        with contextlib.suppress(self._nvml.NVMLError):  # The GPU, or the driver, may have gone first.
+            for buffers in self._buffers:
+                for buffer in buffers:
+                    self._nvml.nvmlGpmSampleFree(buffer)
+            self._nvml.nvmlShutdown()

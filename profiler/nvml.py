@@ -8,6 +8,7 @@ pipes, and these are missing. Its sampling period is 1/6 s to 1 s, by product. P
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -116,7 +117,8 @@ class Nvml:
         return self._problems
 
     def close(self) -> None:
-        self._nvml.nvmlShutdown()
+        with contextlib.suppress(self._nvml.NVMLError):  # The driver may have gone first.
+            self._nvml.nvmlShutdown()
 
 
 def memory_of(pynvml: Any, handle: Any) -> Memory | None:

@@ -1,4 +1,4 @@
-"""A process takes no more of its device than was planned, whether or not the driver knows; torch is stood in for."""
+"""A process takes no more of its device than was planned, whether or not the driver knows; torch is fake."""
 
 from __future__ import annotations
 
