@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--report", metavar="FILE.json", help="write the report here, and a page beside it")
     group.addoption("--report-add", action="store_true", help="keep what an earlier run wrote there")
     group.addoption("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a dry run of the suite")
-    group.addoption("--seconds", type=float, default=6.0, help="of each measurement (default 6)")
+    group.addoption("--seconds", type=float, default=3.0, help="of each measurement (default 3)")
     group.addoption("--pairs", default="", metavar="A+B,...", help="measure only these pairs of models")
     group.addoption(
         "--allow-faults", action="store_true", help="run what crashes the GPU's clients on purpose"
