@@ -15,7 +15,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 import torch.distributed as dist
 
 from cotenant.checkpoint import layout
@@ -82,12 +81,6 @@ def accumulation_counter() -> Any:
     """The object in which `gradaccum` keeps its count of steps, the latest s and the latest loss."""
     module = accumulation()
     return NoAccumulation() if module is None else module.PROGRESS
-
-
-def limit_memory(env: Environment) -> None:
-    """Take no more of the device than was planned for this process."""
-    if env.memory_fraction is not None and torch.cuda.is_available():
-        torch.cuda.set_per_process_memory_fraction(env.memory_fraction)
 
 
 def settle() -> None:

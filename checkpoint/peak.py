@@ -13,6 +13,8 @@ from typing import Final
 
 import torch
 
+from cotenant.checkpoint.device_limit import used_bytes
+
 _MIB: Final = 1024 * 1024
 _STATUS: Final = Path("/proc/self/status")
 _CLEAR_REFS: Final = Path("/proc/self/clear_refs")
@@ -34,8 +36,7 @@ class Peak:
         Only true while nobody else uses the device.
         """
         if _on_cuda():
-            free, total = torch.cuda.mem_get_info()
-            beside = total - free - torch.cuda.memory_reserved()
+            beside = used_bytes() - torch.cuda.memory_reserved()
             return float(beside + torch.cuda.max_memory_allocated()) / _MIB
         return _resident_peak_mib() if self._is_whole else None
 

@@ -19,6 +19,7 @@ from cotenant.checkpoint import data, facts, gang, protocol, rng, saver
 from cotenant.checkpoint.agreement import Agreement, Verdict
 from cotenant.checkpoint.channel import Channel
 from cotenant.checkpoint.cursor import Cursor
+from cotenant.checkpoint.device_limit import limit_memory
 from cotenant.checkpoint.layout import CheckpointError, Manifest
 from cotenant.checkpoint.lineage import Lineage, Resumed
 from cotenant.checkpoint.load import Loaded, load_newest
@@ -90,7 +91,7 @@ class Session:
         self._report_at_s = 0.0
         self._stepped = False
         self._watched = self._watch_optimizers()
-        gang.limit_memory(self._env)
+        limit_memory(self._env, self._state.cuda_device)
         if self._env.socket is not None:
             self._channel = Channel(self._env.socket, self._env.rank, self._agreement)
         path = Path(root) if root is not None else self._env.root

@@ -62,6 +62,11 @@ class TrainingState:
         return self._wrapped
 
     @property
+    def cuda_device(self) -> torch.device | None:
+        """Of the first parameter that is on one."""
+        return next((p.device for model in self._models for p in model.parameters() if p.is_cuda), None)
+
+    @property
     def on_cuda(self) -> bool:
         return any(p.is_cuda for model in self._models for p in model.parameters())
 

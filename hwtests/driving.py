@@ -11,7 +11,7 @@ import math
 import select
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -38,12 +38,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     more: tuple[str, ...] = ()
     """Further words of its command."""
 
-    def command(self, device: Device, steps: int, env: Mapping[str, str]) -> Command:
+    def command(self, device: Device, steps: int) -> Command:
         words = [sys.executable, "-m", "hwtests.models", self.model, "--device", device.kind]
         words += ["--steps", str(steps), "--batch-size", str(self.batch_size)]
         words += ["--precision", self.precision, *(["--small"] if self.small else []), *self.more]
-        environment = {**device.environment(), **env}
-        return Command(argv=tuple(words), workdir=str(ROOT), env=environment)
+        return Command(argv=tuple(words), workdir=str(ROOT), env=device.environment())
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +83,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     job: Job
     steps: int = MANY_STEPS
     env: dict[str, str] = {}
+    """On top of everything else, also of the job-side protocol's variables."""
     after: int | None = None
     """It starts when the one with this number has made its first step."""
 
@@ -146,9 +146,11 @@ class _Drive:
                 continue
             folder = self._folder / f"{len(list(self._folder.iterdir()))}"
             folder.mkdir()
-            command = start.job.command(self._device, start.steps, start.env)
+            command = start.job.command(self._device, start.steps)
             self.lives[number].started_s = self._now_s()
-            ranks = Ranks(command, [Seat(cores=self._device.cores)], folder, "0:1")
+            # In the seat: of the job-side protocol's own variables a command may bring none.
+            seat = Seat(cores=self._device.cores, env=start.env)
+            ranks = Ranks(command, [seat], folder, "0:1")
             self._ranks[number] = self._stack.enter_context(ranks)
             self.lives[number].pid = ranks.processes[0].pid
 

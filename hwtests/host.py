@@ -11,6 +11,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -20,10 +21,14 @@ import pytest
 from cotenant.mps.detection import Device, look, verdict
 from cotenant.profiler.driver.asking import driver_facts
 from cotenant.profiler.driver.facts import COMPUTE_DEFAULT, DriverFacts, GpuFacts
+from cotenant.mps.environment import PIPE_DIRECTORY, without_mps
+from hwtests.device import NO_DAEMON
 from hwtests.report import Machine
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 TORCH_MIN: Final = (2, 5)
+CONTEXT_S_MAX: Final = 120.0
+"""The first context after a boot, without a persistence daemon, takes its time."""
 RESULTS: Final = (":!hwtests/report.*", ":!hwtests/pairs-*")
 """What the suite writes is no change of what it tests."""
 
@@ -34,7 +39,7 @@ def driver() -> DriverFacts:
 
 
 def first_gpu() -> GpuFacts | None:
-    """The first GPU that CUDA would show us here."""
+    """The first that may be used here, by NVML's order; where the shell names some, the first of those."""
     usable = [gpu for gpu in driver().gpus if not gpu.problem and not gpu.mig]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
@@ -56,11 +61,28 @@ def lacks_cuda() -> str:
         return f"no NVIDIA driver answers: {found.problem}"
     if first_gpu() is None:
         return "no GPU that CUDA may use here (MIG mode, a lost GPU, or CUDA_VISIBLE_DEVICES)"
-    if lacks_torch():
-        return lacks_torch()
-    import torch
+    return lacks_torch() or _torch_refuses()
 
-    return "" if torch.cuda.is_available() else f"torch {torch.__version__} sees no CUDA device"
+
+SEES: Final = "import torch; torch.zeros(1, device='cuda'); print(torch.cuda.get_device_name(0))"
+
+
+def _torch_refuses() -> str:
+    """Why torch cannot use the GPU, tried in a child: a context stays for the life of its process, an MPS
+    daemon would know us as its client, and a driver may hang.
+    """
+    gpu = first_gpu()
+    assert gpu is not None
+    words = [sys.executable, "-c", SEES]
+    env = {**without_mps(os.environ), "CUDA_VISIBLE_DEVICES": gpu.uuid, PIPE_DIRECTORY: NO_DAEMON}
+    try:
+        done = subprocess.run(
+            words, env=env, capture_output=True, text=True, timeout=CONTEXT_S_MAX, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"torch made no context on {gpu.name} within {CONTEXT_S_MAX:.0f} s: is it hung? see `dmesg`"
+    last = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
+    return "" if done.returncode == 0 else f"torch cannot use {gpu.name}: {last[:300]}"
 
 
 @cache

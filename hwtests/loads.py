@@ -19,6 +19,10 @@ from typing import Any, Final
 SIDE: Final = 4096
 COPY_MIB: Final = 256
 REPORT_S: Final = 0.2
+SECONDS: Final = 900.0
+"""At most. Longer than any test: what ends a load is its test, or the end of its test."""
+AT_ONCE: Final = 16
+"""So much is sent to the device before it is waited for, or it would idle while the host thinks."""
 MIB: Final = 2**20
 
 Work = Callable[[], float]
@@ -36,13 +40,26 @@ def matmul(torch: Any, device: str, dtype: Any, side: int) -> Work:
     return once
 
 
+def through(torch: Any, device: str) -> Work:
+    """`d2d`: every byte is read and written, by the multiprocessors; it counts once. A plain copy may be done
+    by a copy engine, which the counters of compute engines do not see.
+    """
+    source = torch.zeros(COPY_MIB * MIB // 4, dtype=torch.int32, device=device)
+    target = torch.empty_like(source)
+
+    def once() -> float:
+        torch.bitwise_not(source, out=target)
+        return COPY_MIB / 1024
+
+    return once
+
+
 def copies(torch: Any, device: str, kind: str) -> Work:
-    """`d2d`, `h2d` or `d2h`. Within a device every byte is read and written: it counts once."""
+    """`h2d` or `d2h`, between the device and pinned memory."""
     here = torch.empty(COPY_MIB * MIB, dtype=torch.uint8, device=device)
-    if kind == "d2d" or device == "cpu":
-        other = torch.empty_like(here)
-    else:
-        other = torch.empty(here.shape, dtype=torch.uint8).pin_memory()
+    other = torch.empty(here.shape, dtype=torch.uint8)
+    if device != "cpu":
+        other = other.pin_memory()
     target, source = (other, here) if kind == "d2h" else (here, other)
 
     def once() -> float:
@@ -62,7 +79,9 @@ def built(torch: Any, kind: str, device: str) -> tuple[Work, str]:
     if kind == "idle":
         torch.zeros(1, device=device)
         return idle, ""
-    if kind in ("d2d", "h2d", "d2h"):
+    if kind == "d2d":
+        return through(torch, device), "GiB"
+    if kind in ("h2d", "d2h"):
         return copies(torch, device, kind), "GiB"
     types = {"matmul": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -113,7 +132,7 @@ def run(kind: str, device: str, seconds: float, most_mib: int) -> None:
     while time.monotonic() < until_s and not select.select([sys.stdin], [], [], 0)[0]:
         done, since_s = 0.0, time.monotonic()
         while time.monotonic() - since_s < REPORT_S:
-            done += sum(work() for _ in range(4))
+            done += sum(work() for _ in range(AT_ONCE))
             finish(torch, device)
         elapsed_s = time.monotonic() - since_s
         say(done=done, elapsed_s=elapsed_s, per_s=done / elapsed_s)
@@ -137,7 +156,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--most-mib", type=int, default=1 << 20)
     options = parser.parse_args()
     try:

@@ -18,7 +18,7 @@ from cotenant.profiler.cpu import CpuSource
 from cotenant.profiler.driver.library import Library, open_library
 from cotenant.profiler.driver.reading import handle_of, memory_mib
 from cotenant.profiler.gpu import GpuSource
-from cotenant.profiler.sources import MetricsSource, Sample, summarise
+from cotenant.profiler.sources import Indicator, MetricsSource, Summary, Windows
 from hwtests.device import Device
 from hwtests.driving import MANY_STEPS, Job, Life, Start, drive
 from hwtests.pair_table import (
@@ -64,14 +64,19 @@ def jobs(device: Device) -> dict[str, Job]:
 
 
 class _Watch:
-    """Samples a job that is alone on the device: indicators, and memory in use above what was before."""
+    """Samples a job that is alone on the device: indicators, and memory in use above what was before.
+
+    Nothing here waits for a driver: whoever waits does not hear the job, and takes its end for later than it
+    was. The source is chosen while the job loads, and samples on its own clock.
+    """
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._source: MetricsSource | None = None
-        self.samples: list[Sample] = []
         self._at_s = -math.inf
         self._before_mib = used_mib(device)
+        self._windows = Windows()
+        self._counts = False
         self.memory_mib = math.nan
 
     def __call__(self, lives: Sequence[Life]) -> None:
@@ -82,14 +87,17 @@ class _Watch:
         used = used_mib(self._device) - self._before_mib
         if not math.isnan(used):
             self.memory_mib = used if math.isnan(self.memory_mib) else max(self.memory_mib, used)
-        if not lives[0].trains:
-            return
         if self._source is None:
             host = CpuSource([lives[0].pid], len(self._device.cores))
             self._source = GpuSource((self._device.uuid,), host) if self._device.kind == "cuda" else host
-            self._source.sample()
-            return
-        self.samples.append(self._source.sample())
+        new = self._source.samples()
+        if self._counts:
+            for sample in new:
+                self._windows.add(sample)
+        self._counts = lives[0].trains  # From the next time on: what is new now began while it loaded.
+
+    def summaries(self) -> dict[Indicator, Summary]:
+        return self._windows.summaries()
 
     def close(self) -> None:
         if self._source is not None:
@@ -135,7 +143,7 @@ def alone(job: Job, device: Device, folder: Path, seconds: float) -> Solo:
         load_s=life.first_step_s - life.started_s,
         steps=steps,
         memory_mib=memory_mib,
-        indicators=summarise(watch.samples, SAMPLE_S) if watch.samples else {},
+        indicators=watch.summaries(),
     )
 
 

@@ -22,10 +22,14 @@ from cotenant.mps import replies
 from cotenant.mps.channel import Channel, ChannelError
 from cotenant.mps.detection import CONTROL
 from cotenant.mps.environment import ClientLimits, client_environment, without_mps
+from hwtests.busy import Busy, LoadFailed
+from hwtests.device import Device
 
 QUERY_TIMEOUT_S: Final = 10.0
 QUIT_S: Final = 5
 START_TIMEOUT_S: Final = 15.0
+ATTACH_S_MAX: Final = 90.0
+"""For torch to be imported and a context to be made, server and all."""
 
 
 class MpsFailed(Exception):
@@ -189,6 +193,26 @@ class PrivateMps:
         visible = {"CUDA_VISIBLE_DEVICES": self._uuid} if self._uuid else {}
         directories = {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipes), "CUDA_MPS_LOG_DIRECTORY": str(self.logs)}
         return {**plain, **visible, **directories}
+
+
+def attach_problem(device: Device) -> str:
+    """Why a process that was told of a daemon does not become its client; empty if it does.
+
+    With the last words of the load, of the daemon and of its server, for whoever has to find out.
+    """
+    try:
+        with PrivateMps(device.uuid) as daemon, Busy("idle", device, env=daemon.environment()) as load:
+            try:
+                said = load.until(lambda words: "ready" in words or "error" in words, ATTACH_S_MAX)
+                if "error" in said:
+                    raise MpsFailed(str(said["error"]))
+                daemon.await_clients(load.pid)
+            except (LoadFailed, MpsFailed) as problem:
+                logs = (daemon.log(name).strip().replace("\n", " / ") for name in ("control", "server"))
+                return " | ".join((str(problem), *(log[-400:] for log in logs if log)))
+    except (MpsFailed, OSError) as problem:
+        return str(problem)
+    return ""
 
 
 def versions(daemon: PrivateMps) -> str:

@@ -12,14 +12,18 @@ import re
 import statistics
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
+from cotenant.profiler.choice import CHILD
+from cotenant.profiler.counters import Unsupported
 from cotenant.profiler.cpu import CpuSource
+from cotenant.profiler.driver.failures import NvmlError
 from cotenant.profiler.driver.library import open_library
+from cotenant.profiler.gpm import Gpm
 from cotenant.profiler.gpu import GpuSource
 from cotenant.profiler.nvml import Nvml
-from cotenant.profiler.sources import Indicator, Sample
+from cotenant.profiler.sources import Indicator, Wanted
 
 DCGM_FIELDS: Final = {
     1001: Indicator.GRACT,
@@ -35,7 +39,6 @@ DCGM_FIELDS: Final = {
 """By number: names differ between versions."""
 DCGM_PERIOD_MS: Final = 200
 DCGM_SLACK_S: Final = 20.0
-GPM_PROGRAM: Final = "cotenant.profiler.gpm"
 
 Values = Mapping[Indicator, float]
 
@@ -45,47 +48,88 @@ class NoReading(Exception):
 
 
 def gpm(uuid: str, seconds: float) -> Values:
-    """One comparison of two samples, as far apart as the window is long. Raises NoReading."""
-    source = GpuSource((uuid,), CpuSource([os.getpid()], 1))
+    """As the product reads it: means over the window, of GPM and of nothing else. Raises NoReading."""
+    source = _product(uuid)
     try:
         source.sample()
         time.sleep(seconds)
         sample = source.sample()
     finally:
         source.close()
-    found = {name: reading.value for name, reading in sample.items() if not reading.missing}
-    if Indicator.GRACT not in found:
+    found = {name: reading.value for name, reading in sample.items() if reading.source == "gpm"}
+    known = {name: value for name, value in found.items() if not math.isnan(value)}
+    if Indicator.GRACT not in known:
         raise NoReading(sample[Indicator.GRACT].reason)
-    return found
+    return known
 
 
-def gpm_series(uuid: str, seconds: float, period_s: float) -> tuple[list[Sample], float]:
-    """Samples at a period, and the processor seconds that taking them cost (ours and the child's)."""
+def gpm_cost(uuid: str, seconds: float) -> float:
+    """Processor seconds per second that the product's own sampling takes, its child included.
+
+    Raises:
+        NoReading: there is nothing to sample, or the child is not to be found.
+    """
     import psutil
 
-    source = GpuSource((uuid,), CpuSource([os.getpid()], 1))
-    samples = []
+    source = _product(uuid)
     try:
-        source.sample()
-        children = [child for child in psutil.Process().children() if GPM_PROGRAM in child.cmdline()]
-        before_s = _cpu_s(children)
-        due_s = time.monotonic()
-        for _ in range(max(2, int(seconds / period_s))):
-            due_s += period_s
-            time.sleep(max(0.0, due_s - time.monotonic()))
-            samples.append(source.sample())
-        cost_s = _cpu_s(children) - before_s
+        first = source.sample()[Indicator.GRACT]  # It waits until the child has chosen its source.
+        child = next((each for each in psutil.Process().children() if CHILD in each.cmdline()), None)
+        if source.problem or child is None:
+            raise NoReading(source.problem or first.reason or "the child that samples is not to be seen")
+        before_s, since_s = _cpu_s(child), time.monotonic()
+        while time.monotonic() - since_s < seconds:
+            time.sleep(0.5)
+            source.samples()
+        return (_cpu_s(child) - before_s) / (time.monotonic() - since_s)
     finally:
         source.close()
-    return samples, cost_s
 
 
-def _cpu_s(children: Iterable[Any]) -> float:
-    times = [time.process_time()]
-    for child in children:
-        spent = child.cpu_times()
-        times.append(spent.user + spent.system)
-    return sum(times)
+def _product(uuid: str) -> GpuSource:
+    return GpuSource((uuid,), CpuSource([os.getpid()], 1), wanted=Wanted(source="gpm"))
+
+
+def _cpu_s(child: Any) -> float:
+    """Of the child and of the thread that asks it."""
+    spent = child.cpu_times()
+    return float(spent.user + spent.system) + time.thread_time()
+
+
+class Series(NamedTuple):
+    """GPM, asked here and at one's own period."""
+
+    values: list[float]
+    """SMACT of each sample; NaN: that one had no value."""
+    late: int
+    """Samples that were asked for too soon after the one before, and gave nothing."""
+    cores: float
+    """Processor seconds per second."""
+
+
+def gpm_series(uuid: str, seconds: float, period_s: float) -> Series:
+    """Raises NoReading."""
+    try:
+        counters = Gpm(open_library(), (uuid,))
+    except (Unsupported, NvmlError) as problem:
+        raise NoReading(str(problem)) from None
+    values: list[float] = []
+    asked = 0
+    try:
+        counters.read()
+        began_s, before_s = time.monotonic(), time.thread_time()
+        while time.monotonic() - began_s < seconds:
+            asked += 1
+            time.sleep(max(0.0, began_s + asked * period_s - time.monotonic()))
+            taken = counters.read()
+            if taken is not None:
+                values.append(taken.devices[0].get(Indicator.SMACT, math.nan))
+        spent_s, lasted_s = time.thread_time() - before_s, time.monotonic() - began_s
+    except Unsupported as problem:
+        raise NoReading(str(problem)) from None
+    finally:
+        counters.close()
+    return Series(values=values, late=asked - len(values), cores=spent_s / lasted_s)
 
 
 def plain_nvml(uuid: str, seconds: float) -> Values:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from hwtests.recording import Measure
 pytestmark = pytest.mark.gpu
 
 LONG = DemoJob(
-    name="long", script="language_model", workers=1, batch_size=32, train_s=40.0, about="long", act=1
+    name="long", script="language_model", workers=1, batch_size=32, train_s=20.0, about="long", act=1
 )
 SHORT = DemoJob(
     name="short", script="language_model", workers=1, batch_size=64, train_s=6.0, about="short", act=1
@@ -55,6 +56,14 @@ def client(device: Device, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("c")
     with clusters.cluster(folder, device) as cluster, Client(cluster.endpoint) as client:
         yield client
+
+
+@pytest.fixture(autouse=True)
+def pipes_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The agent's MPS daemons live in a folder that goes with the test; short, for its sockets."""
+    with tempfile.TemporaryDirectory(prefix="hw-c-", dir="/tmp", ignore_cleanup_errors=True) as name:
+        monkeypatch.setenv("COTENANT_MPS__RUNTIME_DIR", name)
+        yield
 
 
 def _run_pair(
@@ -152,7 +161,7 @@ def _job(device: Device, precision: str, *words: str) -> Job:
 
 def _spec(device: Device, precision: str, losses: Path, enough: Path) -> JobSpec:
     job = _job(device, precision, "--losses", str(losses), "--until", str(enough))
-    launch = Launch(argv=job.command(device, MANY_STEPS, {}).argv, workdir=str(ROOT), env=job_environment())
+    launch = Launch(argv=job.command(device, MANY_STEPS).argv, workdir=str(ROOT), env=job_environment())
     return JobSpec(job_id=JobId("new-0"), name="transformer", batch_size=8, launch=launch)
 
 

@@ -34,7 +34,7 @@ _MIB_PER_GIB = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimit:
-    """Device memory one client may hold. By UUID: ordinals are renumbered by the daemon and by the job."""
+    """Device memory one client may hold. By UUID: what a device is called where it is planned."""
 
     device_uuid: str
     limit_mib: int
@@ -49,9 +49,12 @@ class MemoryLimit:
                 f"{self.device_uuid}: a memory limit must be at least 1 MiB, got {self.limit_mib}"
             )
 
-    def text(self) -> str:
-        """Whole MiB only: the daemon takes `<int>M` or `<int>G` and drops anything else without a word."""
-        return f"{self.device_uuid}={self.limit_mib}M"
+    def text(self, number: int) -> str:
+        """Whole MiB only: the daemon takes `<int>M` or `<int>G` and drops anything else without a word. By
+        number, for limits by UUID have been seen not to be applied (NVIDIA's own device plugin went back to
+        numbers for that reason).
+        """
+        return f"{number}={self.limit_mib}M"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,8 @@ class ClientLimits:
     """What bounds one client. All of it is read when the CUDA context is created and fixed from then on."""
 
     memory: tuple[MemoryLimit, ...] = ()
+    """Of every device that the client sees, in the order of its CUDA_VISIBLE_DEVICES: what it counts as its
+    device 0 comes first."""
     active_thread_percentage: float | None = None
     """A cap on the share of multiprocessors, not a reservation; can only lower what the server gives."""
     priority: int = PRIORITY_NORMAL
@@ -88,7 +93,9 @@ def client_environment(pipe_directory: PurePosixPath, limits: ClientLimits) -> d
     if limits.active_thread_percentage is not None:
         environment[ACTIVE_THREAD_PERCENTAGE] = percentage_text(limits.active_thread_percentage)
     if limits.memory:
-        environment[PINNED_DEVICE_MEM_LIMIT] = ",".join(limit.text() for limit in limits.memory)
+        environment[PINNED_DEVICE_MEM_LIMIT] = ",".join(
+            limit.text(number) for number, limit in enumerate(limits.memory)
+        )
     if limits.partition:
         environment[SM_PARTITION] = limits.partition
     if limits.priority != PRIORITY_NORMAL:

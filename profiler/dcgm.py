@@ -10,8 +10,10 @@ Other clients of the engine may have asked for another period; the engine serves
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import secrets
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -22,8 +24,11 @@ from cotenant.profiler.counters import Memory, Taken, Unsupported, Values
 from cotenant.profiler.sources import Indicator, SourceName
 from cotenant.profiler.window import Fresh
 
-BINDINGS: Final = "/usr/share/datacenter-gpu-manager-4/bindings/python3"
-"""Where NVIDIA's package puts them; they are in no package index."""
+BINDINGS: Final = (
+    "/usr/share/datacenter-gpu-manager-4/bindings/python3",
+    "/usr/local/dcgm/bindings/python3",
+)
+"""Where NVIDIA's packages put them, of DCGM 4 and of DCGM 3; they are in no package index."""
 BINDINGS_ENV: Final = "COTENANT_DCGM_BINDINGS"
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]", "::1")
 CONNECT_MS_MAX: Final = 2000
@@ -45,8 +50,9 @@ FIELDS: Final[dict[Indicator, int]] = {
     Indicator.INTA: 1016,
 }
 """DCGM's number. Shares of 1, and bytes per second."""
-BASIC: Final = 9
-"""So many of them are asked for where the engine does not take them all."""
+FEWER: Final = (9, 7, 5)
+"""So many of them are asked for where the engine does not take them all: without the pipes beside the tensor
+pipe, without NVLink, without PCIe."""
 MEMORY_TOTAL: Final = 250
 MEMORY_USED: Final = 252
 """MiB."""
@@ -77,9 +83,9 @@ class Dcgm:
             self._handle = pydcgm.DcgmHandle(**connection(address), timeoutMs=CONNECT_MS_MAX)
             system = self._handle.GetSystem()
             self._gpus = _numbers(system, uuids)
-            mark = f"cotenant-{os.getpid()}"
+            mark = f"cotenant-{os.getpid()}-{secrets.token_hex(4)}"  # Pids repeat between containers.
             self._group = system.GetGroupWithGpuIds(mark, [gpu for gpu in self._gpus if gpu is not None])
-            self._counters = self._watch(pydcgm, mark, list(FIELDS.values()))
+            self._counters = self._watch(pydcgm, mark, self._measurable())
             self._memory = pydcgm.DcgmFieldGroup(
                 self._handle, name=f"{mark}-memory", fieldIds=[MEMORY_TOTAL, MEMORY_USED]
             )
@@ -88,15 +94,26 @@ class Dcgm:
         except self._errors as error:
             raise Unsupported(f"DCGM at {address}: {in_words(error)}") from None
 
+    def _measurable(self) -> list[int]:
+        """Which of the fields the GPUs can measure at all, by the engine's word; all, where it has none."""
+        try:
+            said = self._group.profiling.GetSupportedMetricGroups()
+        except self._errors:
+            return list(FIELDS.values())
+        groups = said.metricGroups[: said.numMetricGroups]
+        known = {int(field) for group in groups for field in group.fieldIds[: group.numFieldIds]}
+        return [field for field in FIELDS.values() if field in known] or list(FIELDS.values())
+
     def _watch(self, pydcgm: Any, mark: str, fields: list[int]) -> Any:
-        """Some engines refuse a group with a field that a GPU lacks: then the basic ones alone."""
+        """Engines refuse a group with a field that a GPU lacks: then fewer are asked for."""
         try:
             group = pydcgm.DcgmFieldGroup(self._handle, name=f"{mark}-{len(fields)}", fieldIds=fields)
             self._group.samples.WatchFields(group, int(PERIOD_S * 1e6), KEPT_S, 0)
         except self._errors:
-            if len(fields) <= BASIC:
+            fewer = next((count for count in FEWER if count < len(fields)), 0)
+            if not fewer:
                 raise
-            return self._watch(pydcgm, mark, fields[:BASIC])
+            return self._watch(pydcgm, mark, fields[:fewer])
         return group
 
     def read(self) -> Taken | None:
@@ -138,7 +155,9 @@ class Dcgm:
         return self._problems
 
     def close(self) -> None:
-        self._handle.Shutdown()
+        """The engine forgets what we asked for when we disconnect."""
+        with contextlib.suppress(*self._errors):  # It may have gone first.
+            self._handle.Shutdown()
 
 
 def bindings() -> Any:
@@ -147,9 +166,12 @@ def bindings() -> Any:
     Raises:
         Unsupported: it is not on this machine, or cannot be used.
     """
-    folder = os.environ.get(BINDINGS_ENV) or BINDINGS
-    if not Path(folder, "pydcgm.py").is_file() and not Path(folder, "pydcgm").is_dir():
-        raise Unsupported(f"no DCGM bindings in {folder}: install datacenter-gpu-manager-4-core")
+    wanted = os.environ.get(BINDINGS_ENV)
+    folders = (wanted,) if wanted else BINDINGS
+    folder = next((each for each in folders if Path(each, "pydcgm.py").is_file()), None)
+    if folder is None:
+        where = " or ".join(folders)
+        raise Unsupported(f"no DCGM bindings in {where}: install datacenter-gpu-manager-4-core")
     sys.path.append(folder)
     try:
         import pydcgm

@@ -17,7 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, get_args
+from typing import Any, Final, TextIO, get_args
 
 import msgspec
 
@@ -195,7 +195,17 @@ def _plain(taken: Taken) -> list[Any]:
     return [taken.since_s, taken.at_s, taken.period_s, devices]
 
 
-def serve(reader: Reader) -> None:
+def own_output() -> TextIO:
+    """The way back to whoever asks. What else is printed here, by a foreign library and from C as well, goes
+    to standard error: on the way back it would be taken for an answer that makes no sense.
+    """
+    sys.stdout.flush()
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
+def serve(reader: Reader, answers: TextIO) -> None:
     """Until standard input ends. Raises Unsupported."""
     asked = sys.stdin.fileno()
     while True:
@@ -204,7 +214,7 @@ def serve(reader: Reader) -> None:
             if not lines:
                 return
             for _ in range(lines.count(b"\n")):
-                print(reader.answer(), flush=True)
+                print(reader.answer(), file=answers, flush=True)
         reader.tick()
 
 
@@ -217,19 +227,18 @@ def main(words: Sequence[str] | None = None) -> int:
     known.add_argument("uuids", nargs="+")
     flags = known.parse_args(words)
     wanted = Wanted(source=flags.source, dcgm=flags.dcgm, exporter=flags.exporter)
-    # Foreign libraries may print; standard output is for answers.
-    with contextlib.redirect_stdout(sys.stderr):
-        counters, explanation = choose(wanted, flags.uuids)
+    answers = own_output()
+    counters, explanation = choose(wanted, flags.uuids)
     if flags.explain:
-        print(msgspec.json.encode(explanation).decode(), flush=True)
+        print(msgspec.json.encode(explanation).decode(), file=answers, flush=True)
         return 0
     try:
         if counters is None:
             raise Unsupported(explanation.why)
-        serve(Reader(counters, explanation.why))
+        serve(Reader(counters, explanation.why), answers)
         counters.close()
     except Unsupported as problem:
-        print(json.dumps({"problem": str(problem)}), flush=True)
+        print(json.dumps({"problem": str(problem)}), file=answers, flush=True)
         return 1
     return 0
 

@@ -42,6 +42,8 @@ NAMES: Final[dict[str, Indicator]] = {
     "DCGM_FI_PROF_FP32_UTIL_RATIO": Indicator.FP32A,
     "DCGM_FI_PROF_PIPE_FP16_ACTIVE": Indicator.FP16A,
     "DCGM_FI_PROF_FP16_UTIL_RATIO": Indicator.FP16A,
+    "DCGM_FI_PROF_PIPE_INT_ACTIVE": Indicator.INTA,
+    "DCGM_FI_PROF_INT_UTIL_RATIO": Indicator.INTA,
     "DCGM_FI_PROF_PCIE_TX_BYTES": Indicator.PCITX,
     "DCGM_FI_PROF_PCIE_RX_BYTES": Indicator.PCIRX,
     "DCGM_FI_PROF_NVLINK_TX_BYTES": Indicator.NVLTX,

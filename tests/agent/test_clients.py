@@ -154,7 +154,7 @@ def test_an_attempt_is_wholly_a_client_or_says_why_not(
 
 def test_one_daemon_for_the_host_serves_every_worker() -> None:
     order = order_of(start(memory_cap_mib=20_000), config(mps_per_host=True))
-    expected = {"pipe": PIPES[""], "limit": f"{UUIDS[0]}=20000M,{UUIDS[1]}=20000M"}
+    expected = {"pipe": PIPES[""], "limit": "0=20000M,1=20000M"}
     assert (mps_of(order, 0), mps_of(order, 1)) == (expected, expected)
 
 
@@ -249,15 +249,15 @@ def test_a_partition_is_known_from_the_order_where_the_spool_was_lost() -> None:
 # --- Limits ----------------------------------------------------------------------------------------
 
 
-def test_the_planned_part_is_each_clients_limit_by_uuid() -> None:
+def test_the_planned_part_is_each_clients_limit_on_the_device_that_it_sees() -> None:
     order = order_of(start(memory_cap_mib=30_000))
-    assert [mps_of(order, no)["limit"] for no in (0, 1)] == [f"{uuid}=30000M" for uuid in UUIDS[:2]]
+    assert [mps_of(order, no)["limit"] for no in (0, 1)] == ["0=30000M", "0=30000M"]
     assert order.memory_fraction is None, "the daemon enforces it"
 
 
 def test_a_worker_that_opens_the_gpu_in_several_processes_has_its_part_divided_among_them() -> None:
     order = order_of(start(memory_cap_mib=30_000, env={CUDA_PROCESSES: "4"}))
-    assert mps_of(order)["limit"] == f"{UUIDS[0]}=7500M"
+    assert mps_of(order)["limit"] == "0=7500M"
 
 
 def test_what_an_earlier_attempt_was_seen_to_open_counts_as_well() -> None:
@@ -271,7 +271,7 @@ def test_what_an_earlier_attempt_was_seen_to_open_counts_as_well() -> None:
         of_it: dict[str, Any] = {"job_id": JobId("7"), "attempt": AttemptNo(no)}
         gone = msgspec.structs.replace(result(), attempt=AttemptNo(no))
         agent.say(ClientsCounted(**of_it, processes=3), EndCame(result=gone), MemoryFree(**of_it))
-    assert limits == [f"{UUIDS[0]}=30000M", f"{UUIDS[0]}=10000M"]
+    assert limits == ["0=30000M", "0=10000M"]
 
 
 @given(st.text(max_size=6))

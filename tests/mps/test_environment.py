@@ -40,7 +40,7 @@ def test_all_limits() -> None:
     assert client_environment(PIPE, limits) == {
         "CUDA_MPS_PIPE_DIRECTORY": str(PIPE),
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{UUID}=12288M,{OTHER}=1500M",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=12288M,1=1500M",
         "CUDA_MPS_CLIENT_PRIORITY": "1",
     }
 
@@ -62,7 +62,7 @@ def test_other_priorities_are_refused() -> None:
 
 
 @pytest.mark.parametrize("device", ["0", "GPU-1", "gpu-" + UUID[4:], UUID + "=", ""])
-def test_a_memory_limit_names_a_device_by_uuid(device: str) -> None:
+def test_a_memory_limit_is_planned_for_a_device_by_uuid(device: str) -> None:
     with pytest.raises(ValueError, match="no device UUID"):
         MemoryLimit(device_uuid=device, limit_mib=1)
 

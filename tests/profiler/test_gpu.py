@@ -189,6 +189,29 @@ def test_gpm_that_may_not_be_read_gives_way_to_dcgm(
     assert samples[0].values[Indicator.FP16A].missing, "the engine took the basic fields only"
 
 
+def test_an_engine_is_asked_for_what_its_gpus_can_measure(
+    libraries: Callable[..., None], asked: Callable[..., GpuSource]
+) -> None:
+    """A GPU without NVLink: a group with one field too many is refused as a whole."""
+    values = {"1002": 0.7, "1007": 0.2, "1012": 5.0}
+    measures = [1001, 1002, 1003, 1004, 1005, 1007, 1009, 1010]
+    libraries(
+        nvml={}, dcgm={"gpus": {"0": GPU}, "values": values, "measures": measures, "refuses": [1011, 1012]}
+    )
+    source = asked(wanted=Wanted(source="dcgm"))
+    values_of = until_some(source, Indicator.FP32A)[-1].values
+    assert values_of[Indicator.SMACT].value == 0.7 and values_of[Indicator.NVLRX].missing
+
+
+def test_what_a_library_prints_is_no_answer(
+    libraries: Callable[..., None], asked: Callable[..., GpuSource]
+) -> None:
+    says = {"gpus": {"0": GPU}, "values": {"1002": 0.7}, "prints": "libdcgm: hello\n"}
+    libraries(nvml={}, dcgm=says)
+    assert until_some(asked(wanted=Wanted(source="dcgm")), Indicator.SMACT)
+    assert explain([GPU], Wanted(source="dcgm")).chosen is not None
+
+
 def test_counters_that_take_turns_are_counted_when_it_is_their_turn(
     libraries: Callable[..., None], asked: Callable[..., GpuSource]
 ) -> None:

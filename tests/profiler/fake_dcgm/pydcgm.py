@@ -8,6 +8,8 @@ The environment says how it behaves: FAKE_DCGM is a JSON object with
     blanks      how many updates of every field are blank at first
     turns       fields that are updated every second time only
     hangs       the connection is never made
+    measures    fields that the GPUs can measure, where the engine says which
+    prints      what the library prints on standard output, as C does
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ class DcgmHandle:
             time.sleep(3600.0)
         if (ipAddress or unixSocketPath) not in SAYS.get("listens", ["127.0.0.1"]):
             raise dcgm_structs.DCGMError("Host engine connection invalid/disconnected")
+
+        os.write(1, SAYS.get("prints", "").encode())
 
     def GetSystem(self) -> System:
         return System()
@@ -72,7 +76,16 @@ class DcgmFieldGroup:
 class Group:
     def __init__(self, gpus: list[int]) -> None:
         self.gpus = gpus
-        self.samples = self
+        self.samples = self.profiling = self
+
+    def GetSupportedMetricGroups(self) -> Any:
+        """Ten places for groups of up to 64 fields; the rest of both is empty."""
+        if "measures" not in SAYS:
+            raise dcgm_structs.DCGMError("Profiling is not supported for this group of GPUs or GPU")
+        fields = SAYS["measures"]
+        empty = SimpleNamespace(numFieldIds=0, fieldIds=[0] * 64)
+        group = SimpleNamespace(numFieldIds=len(fields), fieldIds=[*fields, *[1016] * (64 - len(fields))])
+        return SimpleNamespace(numMetricGroups=1, metricGroups=[group, *[empty] * 9])
 
     def WatchFields(self, fields: DcgmFieldGroup, period_us: int, keep_s: float, keep: int) -> None:
         if set(fields.fields) & set(SAYS.get("refuses", [])):
