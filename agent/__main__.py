@@ -25,6 +25,8 @@ from cotenant.controller.settings import SettingsError, load
 
 FAILED: Final = 1
 USAGE: Final = 2
+CODES: Final = {FAILED: "failed", USAGE: "usage", 4: "not-allowed", 6: "never-fits"}
+"""What an exit code is called in front of the reason, as everywhere on the command line."""
 
 SHORTCUTS: Final = ("controller", "host", "devices", "state_dir", "keys_dir")
 """Settings of `[agent]` that have a flag of their own."""
@@ -112,7 +114,7 @@ def say_ready(report: HostReport) -> None:
 
 
 def complain(text: str, code: int) -> int:
-    print(f"agent: {text}", file=sys.stderr, flush=True)
+    print(f"error[{CODES.get(code, 'failed')}]: agent: {text}", file=sys.stderr, flush=True)
     return code
 
 

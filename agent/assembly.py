@@ -36,6 +36,7 @@ from cotenant.agent.host import (
 from cotenant.agent.locks import DeviceLocks, LockProblem, Owner, lock_folder
 from cotenant.agent.memory import Memory
 from cotenant.agent.offer import offered
+from cotenant.agent.ports import BadPorts, first_port
 from cotenant.agent.spool import Spool, SpoolProblem
 from cotenant.controller import places
 from cotenant.controller.access.endpoint import BadEndpoint, socket_path
@@ -121,7 +122,14 @@ def assemble(settings: Settings) -> Parts:
         1,
     )
     warnings += mps.said
-    report = _report(agent, host_id, mps.devices, _domain(root, host_id, warnings))
+    alone = socket_path(endpoint) is not None and not agent.address
+    ports = _or_problem(
+        lambda: first_port(
+            agent.port_first, agent.port_count, alone=alone, uid=os.geteuid(), folder=state_dir
+        ),
+        2,
+    )
+    report = _report(agent, host_id, mps.devices, _domain(root, host_id, warnings), ports)
     spool = Spool(state_dir / SPOOL)
     notes = _or_problem(spool.load, 1)
     if spool.damaged:
@@ -165,7 +173,11 @@ def _inventory(agent: AgentSettings, choice: devices.Choice, host_id: HostId) ->
 
 
 def _report(
-    agent: AgentSettings, host_id: HostId, offered_devices: tuple[Device, ...], checkpoint_domain: str
+    agent: AgentSettings,
+    host_id: HostId,
+    offered_devices: tuple[Device, ...],
+    checkpoint_domain: str,
+    port_first: int,
 ) -> HostReport:
     return HostReport(
         host_id=host_id,
@@ -174,7 +186,7 @@ def _report(
         cpus=len(usable_cores()),
         memory_mib=memory_mib(),
         address=agent.address or "127.0.0.1",
-        port_first=agent.port_first,
+        port_first=port_first,
         port_count=agent.port_count,
         checkpoint_domain=checkpoint_domain,
         version=_version(),
@@ -244,6 +256,7 @@ def _or_problem(make: Callable[[], T], code: int) -> T:
         return make()
     except (
         BadHostName,
+        BadPorts,
         devices.BadDevices,
         devices.NotThisHost,
         LockProblem,

@@ -47,9 +47,9 @@ def main(words: list[str] | None = None) -> int:
         if flags.replay:
             return check(chosen)
         asyncio.run(serve(chosen))
-    except (sources.SettingsError, MetricsProblem) as error:
+    except (sources.SettingsError, MetricsProblem, BadEndpoint) as error:
         return fail(str(error), 2)
-    except (JournalError, DoorError, BadEndpoint, KeyProblem, Fatal, OSError) as error:
+    except (JournalError, DoorError, KeyProblem, Fatal, OSError) as error:
         return fail(str(error), 1)
     return 0
 
@@ -103,7 +103,7 @@ async def serve(settings: Settings) -> None:
 
 
 def fail(message: str, code: int) -> int:
-    print(f"cotenant controller: {message}", file=sys.stderr)
+    print(f"error[{'config' if code == 2 else 'failed'}]: controller: {message}", file=sys.stderr)
     return code
 
 

@@ -183,6 +183,11 @@ def find_key(place: Path, *, host: str = "") -> KeyFile:
     Raises:
         KeyProblem: none, or several and no way to choose.
     """
+    maker = f"an admin makes it with `cotenant init --{f'host {host}' if host else 'user NAME'}`"
+    whose = f"agent {host}" if host else "you"
+    setting = "agent.keys_dir" if host else "controller.keys_dir"
+    if not place.exists():
+        raise KeyProblem(f"no key for {whose} at {place}: {maker}; put it there, or set {setting}")
     if not place.is_dir():
         return read_key(place)
     if host:
@@ -191,9 +196,11 @@ def find_key(place: Path, *, host: str = "") -> KeyFile:
     else:
         found = [place / ADMIN_KEY] if (place / ADMIN_KEY).exists() else sorted(place.glob("user-*.key"))
     if len(found) != 1:
-        what = "no key" if not found else f"{len(found)} keys"
-        whose = f"agent {host}" if host else "you"
-        raise KeyProblem(f"{what} for {whose} in {place}: name the key file itself as keys_dir")
+        if found:
+            raise KeyProblem(f"{len(found)} keys for {whose} in {place}: set {setting} to one of the files")
+        raise KeyProblem(
+            f"no key for {whose} in {place}: {maker}; put it there, or set {setting} to the file"
+        )
     return read_key(found[0])
 
 

@@ -73,7 +73,9 @@ def checkpoint(
     jobs: JobsArgument,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
-    steps: Annotated[int, typer.Option(min=2, help="With verify: how many optimizer steps.")] = STEPS,
+    steps: Annotated[
+        int, typer.Option("--steps", metavar="N", min=2, help="With verify: how many optimizer steps.")
+    ] = STEPS,
 ) -> None:
     """Save running jobs; they go on. `cotenant show JOB` names the step that is safe.
 

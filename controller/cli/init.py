@@ -17,7 +17,16 @@ from cotenant.controller.cli.problem import Problem
 def init(
     folder: Annotated[str, typer.Option("--keys-dir", metavar="DIR", help="Where the keys are kept.")] = "",
     user: Annotated[str, typer.Option("--user", metavar="NAME", help="A key for this person.")] = "",
-    uid: Annotated[int, typer.Option("--uid", min=-1, help="Their uid, if not known on this machine.")] = -1,
+    uid: Annotated[
+        int,
+        typer.Option(
+            "--uid",
+            metavar="UID",
+            min=-1,
+            show_default=False,
+            help="Their uid, if not known on this machine.",
+        ),
+    ] = -1,
     admin: Annotated[bool, typer.Option("--admin", help="The person may change everything.")] = False,
     host: Annotated[str, typer.Option("--host", metavar="NAME", help="A key for this host's agent.")] = "",
     remove: Annotated[

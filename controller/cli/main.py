@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from cotenant.controller.cli.problem import INTERRUPTED, OK, Problem
+from cotenant.controller.cli.usage import nearest, part_of, usage_problem
 from cotenant.controller.cli.verbs import BY_NAME, Verb, help_text
-
-if TYPE_CHECKING:
-    import typer
 
 PROGRAM: Final = "cotenant"
 COMPLETE_VARIABLE: Final = "_COTENANT_COMPLETE"
@@ -58,12 +56,6 @@ def run(words: list[str]) -> int:
     return execute(verb, words[1:])
 
 
-def nearest(word: str, known: Iterable[str], cutoff: float) -> str:
-    import difflib
-
-    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)), "")
-
-
 def execute(verb: Verb, words: list[str]) -> int:
     import typer
 
@@ -76,7 +68,10 @@ def execute(verb: Verb, words: list[str]) -> int:
     except typer.Exit as leave:
         code = leave.exit_code
     except typer.TyperException as error:
-        raise usage_problem(error, name) from None
+        if type(error).__name__ == "NoArgsIsHelpError":  # a verb with parts, alone
+            print(error.format_message())
+            return OK
+        raise usage_problem(error, part_of(command, name, words)) from None
     except typer.Abort:
         raise KeyboardInterrupt from None
     sys.stdout.flush()
@@ -90,15 +85,17 @@ def as_command(verb: Verb) -> Any:
     import typer
 
     found = getattr(importlib.import_module(f"cotenant.controller.cli.{verb.module}"), verb.name)
-    if isinstance(found, typer.Typer):
-        return typer.main.get_command(found)
+    from cotenant.controller.cli.help_page import polish
     from cotenant.controller.cli.plain import PlainCommand
+
+    if isinstance(found, typer.Typer):
+        return polish(typer.main.get_command(found))
 
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     settings = {"help_option_names": ["-h", "--help"], "allow_interspersed_args": not verb.passes_words}
     help_text = with_examples(found.__doc__)
     app.command(name=verb.name, cls=PlainCommand, help=help_text, context_settings=settings)(found)
-    return typer.main.get_command(app)
+    return polish(typer.main.get_command(app))
 
 
 def with_examples(doc: str) -> str:
@@ -107,20 +104,6 @@ def with_examples(doc: str) -> str:
 
     paragraphs = inspect.cleandoc(doc).split("\n\n")
     return "\n\n".join(f"\b\n{each}" if each.startswith("  ") else each for each in paragraphs)
-
-
-def usage_problem(error: typer.TyperException, name: str) -> Problem:
-    text: str = error.format_message()
-    flags = getattr(error, "possibilities", None) or ()
-    meant = nearest(getattr(error, "option_name", ""), flags, cutoff=0.0)
-    hint = f"did you mean {meant}?" if meant else f"try `{command_path(error) or name} --help`"
-    text = text.split(" Did you mean")[0].split(" (Possible")[0]
-    return Problem("usage", text[:1].lower() + text[1:], hint)
-
-
-def command_path(error: typer.TyperException) -> str:
-    context = getattr(error, "ctx", None)
-    return str(getattr(context, "command_path", ""))
 
 
 if __name__ == "__main__":

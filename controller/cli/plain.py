@@ -21,14 +21,7 @@ class PlainCommand(TyperCommand):
             kind = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
             if kind in UNCONVERTED:
                 parameter._runtime_param = AsItIs()
-            if parameter.param_type_name == "argument":
-                parameter.display_type_rich = no_type
         return parameters
-
-
-def no_type(ctx: Any) -> str:
-    """Beside an argument's own word (`JOB`) its Python type says nothing to a person."""
-    return ""
 
 
 class AsItIs:

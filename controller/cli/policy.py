@@ -126,8 +126,13 @@ def page(reply: PolicyView) -> str:
 
 @policy.command("set")
 def set_policy(
-    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_policy)],
-    parameters: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE")] = None,
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="One of `cotenant policy list`.", autocompletion=complete_policy),
+    ],
+    parameters: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its parameters.")
+    ] = None,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> None:

@@ -53,7 +53,9 @@ class Parts(TyperGroup):
 
 
 SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
-profile = typer.Typer(cls=Parts, add_completion=False, rich_markup_mode=None, context_settings=SETTINGS)
+profile = typer.Typer(
+    cls=Parts, add_completion=False, rich_markup_mode=None, no_args_is_help=True, context_settings=SETTINGS
+)
 
 
 @profile.callback()
@@ -71,7 +73,9 @@ def about() -> None:
 @takes_job_flags
 def measure(
     flags: Options,
-    command: Annotated[list[str] | None, typer.Argument(metavar="[--] CMD...", show_default=False)] = None,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[--] CMD...", show_default=False, help="What to measure.")
+    ] = None,
     form: Annotated[
         str | None, typer.Option("-o", metavar="table|json", help="Format of the result.", show_default=False)
     ] = None,
@@ -157,7 +161,10 @@ def show_profile(
 
 @profile.command("forget")
 def forget(
-    keys: Annotated[list[str] | None, typer.Argument(metavar="KEY...", show_default=False)] = None,
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY", show_default=False, help="As `cotenant profile list` shows them."),
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All that are yours (an admin: all).")] = False,
     endpoint: EndpointFlag = None,
 ) -> None:

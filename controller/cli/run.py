@@ -32,7 +32,12 @@ GIVEN_UP: Final = ("held-infra", "workdir-missing")
 @takes_job_flags
 def run(
     flags: Options,
-    command: Annotated[list[str] | None, typer.Argument(metavar="[--] CMD...", show_default=False)] = None,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[--] CMD...", show_default=False, help="What to run, with its own arguments."
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only the job's own output.")] = False,
     endpoint: EndpointFlag = None,
 ) -> int:

@@ -106,7 +106,7 @@ def utc(wall_s: float | None) -> str | None:
 
 
 def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def times(count: int) -> str:

@@ -111,9 +111,10 @@ def page(found: Trace, value: dict[str, Any]) -> str:
     lines += [f"  source        {found.source or NONE}", f"  licence       {found.licence or 'not known'}"]
     lines += [f"  {key:<12}  {text}" for key, text in facts(value)]
     if len(value["vcs"]) > 1:
-        lines += ["", screen.table(VC_COLUMNS, value["vcs"], screen.terminal_width()), ""]
-    lines += [f"  left out {count:,}: {reason}" for reason, count in sorted(found.excluded.items())]
-    return "\n".join([*lines, *(f"  note: {note}" for note in found.notes)])
+        lines += ["", screen.table(VC_COLUMNS, value["vcs"], screen.terminal_width())]
+    below = [f"  left out {count:,}: {reason}" for reason, count in sorted(found.excluded.items())]
+    below += [f"  note: {note}" for note in found.notes]
+    return "\n".join([*lines, *([""] if len(value["vcs"]) > 1 and below else []), *below])
 
 
 VC_COLUMNS: Final = (
@@ -137,7 +138,7 @@ def facts(value: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "submissions", f"over {duration(value['span_s'])}"
     for title, key, text in (
         ("durations", "duration_s", duration),
-        ("gpus", "gpus", lambda number: f"{number:g}"),
+        ("gpus", "gpus", lambda number: f"{number:.3g}"),
         ("arrivals", "interarrival_s", duration),
     ):
         if value[key]["mean"] is not None:
@@ -184,8 +185,7 @@ def import_trace(
     \b
     For example:
       cotenant sim trace import cluster_log.csv venus.csv.gz
-      sacct --parsable2 --allusers --format=ALL > jobs.txt
-      cotenant sim trace import jobs.txt ours.csv.gz --format sacct
+      cotenant sim trace import sacct.txt ours.csv.gz --format sacct     (docs/traces.md: how to make it)
     """
     with as_problems():
         found = open_trace(source, format=format)

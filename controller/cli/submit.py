@@ -28,7 +28,12 @@ def submit(
     context: typer.Context,
     flags: Options,
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[--] CMD...|FILE.yaml|SCRIPT.sh", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="[--] CMD...|FILE.yaml|SCRIPT.sh",
+            show_default=False,
+            help="What to run; arguments may follow.",
+        ),
     ] = None,
     show: Annotated[
         bool, typer.Option("--print", help="Show the typed spec as JSON; submit nothing.")

@@ -49,5 +49,5 @@ def own_version() -> str:
 
 
 def page(value: dict[str, Any]) -> str:
-    controller = value["controller"] or "no controller answers"
+    controller = value["controller"] or "(none answers)"
     return f"cotenant {value['version']}\ncontroller {controller}\nPython {value['python']}"

@@ -102,5 +102,5 @@ def _await_ready(process: subprocess.Popen[bytes], part: str, log_path: Path) ->
             chunk = os.read(process.stdout.fileno(), 4096)
             if not chunk:
                 tail = log_path.read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-                raise StartFailed(f"the {part} ended at once: {tail[0]}; see {log_path}")
+                raise StartFailed(f"the {part} ended at once; the last it said: {tail[0]}")
             heard += chunk

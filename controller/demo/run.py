@@ -45,9 +45,8 @@ def run_demo(out_dir: Path) -> int:
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        print(
-            f"demo: {out_dir} cannot be made ({error.strerror}); choose another with --out", file=sys.stderr
-        )
+        problem = f"{out_dir} cannot be made ({error.strerror}); choose another with --out"
+        print(f"error[refused]: {problem}", file=sys.stderr)
         return 1
     folder = Path(tempfile.mkdtemp(prefix="cotenant-demo-"))
     try:
@@ -55,7 +54,7 @@ def run_demo(out_dir: Path) -> int:
     except (ProfileFailed, StartFailed, TooSlow, ReferenceFailed, plan.MemoryTooClose) as error:
         kept = out_dir / "logs"
         _keep_logs(folder, kept)
-        print(f"demo: {error}\nlogs of controller, agent and jobs: {kept}", file=sys.stderr)
+        print(f"error[failed]: {error}\nlogs of controller, agent and jobs: {kept}", file=sys.stderr)
         return 1
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -200,7 +199,7 @@ def _conclude(report: DemoReport, out_dir: Path, wall_s: float) -> int:
     print(f"\nreport: {out_dir / 'report.json'}\ntimeline: {out_dir / 'timeline.svg'}")
     found = failures(report)
     for failure in found:
-        print(f"demo: {failure}", file=sys.stderr)
+        print(f"error[failed]: {failure}", file=sys.stderr)
     for job in report.jobs if not found else ():
         if job.uninterrupted_sha256 is not None:
             print(f"{job.job}: preempted, resumed, equal to the uninterrupted run bit for bit")

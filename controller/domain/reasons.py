@@ -34,9 +34,21 @@ def render(reason: Reason) -> str:
     template = TEMPLATES.get(reason.code)
     if template is None:  # written by a newer version: still show what is there
         return " ".join([reason.code, *map(str, reason.operands)])
-    shown = [f"{x:.2f}" if isinstance(x, float) else str(x) for x in reason.operands]
+    shown = [_Shown(f"{x:.2f}" if isinstance(x, float) else str(x)) for x in reason.operands]
     needed = template.count("{")
-    return template.format(*shown, *["?"] * max(0, needed - len(shown)))
+    return template.format(*shown, *[_Shown("?")] * max(0, needed - len(shown)))
+
+
+class _Shown(str):
+    """An operand in a template. `{0}` is itself; `{0:s}` and `{0:are}` are the ending and the verb of what it
+    counts: nothing and "is" for 1, "s" and "are" for any other number."""
+
+    __slots__ = ()
+
+    def __format__(self, spec: str) -> str:
+        if not spec:
+            return str(self)
+        return {"s": "", "are": "is"}[spec] if self == "1" else spec
 
 
 TEMPLATES: Final[dict[str, str]] = {
@@ -44,7 +56,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "submitted": "submitted by {0}",
     "no-hosts": "no host has joined yet",
     "no-usable-host": "no host can take work now: {0}",
-    "never-fits": "needs {0} devices{1}; the largest possible placement here has {2}",
+    "never-fits": "needs {0} device{0:s}{1}; the largest possible placement here has {2}",
     "no-such-type": "no device of type {0}; this cluster has {1}",
     "no-such-feature": "no host has the feature {0}",
     "needs-memory": "needs {0} MiB per device; the largest device offers {1} MiB",
@@ -59,10 +71,10 @@ TEMPLATES: Final[dict[str, str]] = {
     "workdir-missing": "working directory {0} does not exist on {1}",
     # Waiting.
     "behind": "behind job {0} in {1} order",
-    "behind-no-devices": "behind job {0} in {1} order; {2} of the {3} devices it needs are free",
+    "behind-no-devices": "behind job {0} in {1} order; it needs {3} device{3:s}, and {2} {2:are} free",
     "behind-aged": "behind job {0}, which has waited {1} s and goes first",
-    "first-no-devices": "first in {0} order; {1} of the {2} devices it needs are free",
-    "fragmented": "{0} devices are free, but not the {1} it needs together on one host",
+    "first-no-devices": "first in {0} order; it needs {2} device{2:s}, and {1} {1:are} free",
+    "fragmented": "{0} device{0:s} {0:are} free, but not the {1} it needs together on one host",
     "next-event": "fits now; it starts with the next decision",
     "outlives": "no job that could be preempted has more remaining time than this one ({0} s)",
     "outlives-service": "no job that could be preempted has more left than the {0} GPU-seconds of this one",
@@ -73,21 +85,21 @@ TEMPLATES: Final[dict[str, str]] = {
     "next-demotion": "the next running job reaches the end of its queue",
     "not-preemptible": "the devices it needs are held by jobs that cannot be preempted: {0}",
     # Placement.
-    "free-devices-in-order": "next in {0} order and {1} free devices are enough",
+    "free-devices-in-order": "next in {0} order and {1} free device{1:s} {1:are} enough",
     "aged": "waited over {0} s and goes first",
     "preempts": "remaining {0} s is less than {1} s of {2}, which makes room",
-    "devices-being-left": "next in {0} order; the {1} devices it needs are being left for it",
+    "devices-being-left": "next in {0} order; the {1} device{1:s} it needs {1:are} being left for it",
     "preempts-service": "remaining {0} GPU-seconds are less than {1} of {2}, which makes room",
     "preempts-attained": "stands in queue {0} by attained service, before the last of {2} in queue {1}, "
     "which makes room",
     "preempts-and-gains": "needs {0} s to the end and a change costs {1} s, less than the {2} s left to {3}, "
     "which makes room",
     "sharing-pays": "sharing with {0} pays: average completion {1} s shared against {2} s one after "
-    "the other (sub-batch {3}, {4} accumulation steps, own slowdown {5}, partner's {6}, source: {7})",
+    "the other (sub-batch {3}, {4} accumulation step{4:s}, own slowdown {5}, partner's {6}, source: {7})",
     "sharing-loses": "sharing with {0} does not pay: average completion {1} s shared "
     "against {2} s one after the other",
     "sharing-gains": "sharing with {0} gains more than it costs: it ends in {1} s instead of waiting {2} s "
-    "and running {3} s, and they end {4} s later in all (sub-batch {5}, {6} accumulation steps, own "
+    "and running {3} s, and they end {4} s later in all (sub-batch {5}, {6} accumulation step{6:s}, own "
     "slowdown {7})",
     "sharing-costs": "sharing with {0} does not pay: this one would end {1} s earlier than after a wait of "
     "{2} s, and {0} {3} s later",
@@ -95,11 +107,11 @@ TEMPLATES: Final[dict[str, str]] = {
     "taking turns",
     "sharing-no-memory": "even {1} does not fit beside {0}: {2} MiB needed, {3} MiB left",
     "sharing-first-fit": "shares with {0}, the first that leaves room (sub-batch {1}, {2} accumulation "
-    "steps, {3} MiB needed, {4} MiB left)",
+    "step{2:s}, {3} MiB needed, {4} MiB left)",
     "sharing-packs": "packed with {0}: labels {1} and {2} by the mean speeds {3} and {4} beside others, and "
     "it needs {5} GPU-seconds against {6}",
     "packing-width": "no packing of {0} GPUs: only up to {1} are packed",
-    "packing-no-equal": "no job with exactly {0} GPUs to itself is there to be packed with",
+    "packing-no-equal": "no job with exactly {0} GPU{0:s} to itself is there to be packed with",
     "packing-labels": "no packing with {0}: labels {1} and {2} by the mean speeds {3} and {4} beside "
     "others; their sum is above {5}",
     "packing-longer": "no packing with {0}: this one needs {1} GPU-seconds, more than {2} times the {3} of "

@@ -77,8 +77,9 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Interface for gangs over several hosts (GLOO_/NCCL_SOCKET_IFNAME); empty = the library's choice."""
     address: str = ""
     """Where other hosts reach rank 0; empty = 127.0.0.1, which keeps gangs on one host."""
-    port_first: int = 29500
-    """The first port that the ranks of a gang may meet on."""
+    port_first: int = 0
+    """The first port that the ranks of a gang may meet on; 0 = 29500 in a cluster; where controller and agent
+    share a socket on one machine, ports of this agent's own, which those of other users do not meet on."""
     port_count: int = 200
     """How many ports from there on."""
     heartbeat_s: float = 1.0

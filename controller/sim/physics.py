@@ -111,7 +111,8 @@ def pair_data(name: str) -> PairData | None:
     if name in BUNDLED:
         data = (files("cotenant.controller.sim") / "data" / "gavel_pairs.csv.gz").read_bytes()
         return PairData(name=name, rows=_rows(data, name, name.removeprefix("gavel-")))
-    path, _, gpu_type = name.rpartition(":") if not Path(name).exists() else (name, "", "")
+    typed = ":" in name and not Path(name).exists()
+    path, _, gpu_type = name.rpartition(":") if typed else (name, "", "")
     try:
         data = Path(path).read_bytes()
     except OSError as error:

@@ -22,7 +22,7 @@ def job_view(job_id: str = "7", **more: Any) -> wire.JobView:
         "name": "train",
         "user": "ada",
         "phase": Phase.RUNNING,
-        "reason": "1 free devices are enough",
+        "reason": "1 free device is enough",
         "reason_code": "free-devices",
         "attempt": 1,
         "gpus": 1,

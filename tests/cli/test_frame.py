@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,29 @@ def test_every_verb_has_help_with_an_example(cotenant: Cotenant, verb: Verb) -> 
     parts = "" if verb.name != "policy" else cotenant("policy", "set", "--help").out
     assert f"  cotenant {verb.name}" in result.out.partition("\n")[2] + parts
     assert cotenant("help", verb.name).out == result.out
+
+
+PAGES = (("show",), ("submit",), ("pairs",), ("sim", "run"), ("policy", "set"), ("profile", "forget"))
+"""Arguments of every shape: needed, left out, several, with brackets of their own."""
+
+
+@pytest.mark.parametrize("words", PAGES, ids=" ".join)
+def test_a_help_page_speaks_of_no_python_types(cotenant: Cotenant, words: tuple[str, ...]) -> None:
+    page = cotenant(*words, "--help").out
+    assert not re.findall(r"<\w+.*>|[{}]|\[\[", page)
+
+
+@pytest.mark.parametrize("words", [("sim",), ("sim", "trace"), ("predictor",), ("profile",)], ids=" ".join)
+def test_a_verb_with_parts_alone_says_what_they_are_in_whole_sentences(
+    cotenant: Cotenant, words: tuple[str, ...]
+) -> None:
+    result = cotenant(*words)
+    assert (result.code, result.err) == (0, "")
+    assert result.out == cotenant(*words, "--help").out
+    parts = result.out.partition("Commands:\n")[2]
+    assert parts
+    assert not parts.rstrip().endswith("...")
+    assert max(map(len, parts.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)

@@ -161,10 +161,10 @@ def accepts(controller: StandIn, *job_ids: str, notes: tuple[str, ...] = ()) -> 
 
 
 def test_submit_prints_the_id_alone(controller: StandIn, cotenant: Cotenant) -> None:
-    accepts(controller, "41", notes=("0 of the 1 devices it needs are free",))
+    accepts(controller, "41", notes=("it needs 1 device, and 0 are free",))
     result = cotenant("submit", "-g", "2", "-t", "4h", "--", "python3", "-c", "pass", "--gpus", "9")
     assert (result.code, result.out) == (0, "41\n")
-    assert result.err == "note: 0 of the 1 devices it needs are free\n"
+    assert result.err == "note: it needs 1 device, and 0 are free\n"
     (request,) = controller.asked_for(wire.Submit)
     (spec,) = request.specs
     assert (spec.gpus_min, spec.time_limit_s) == (2, 14_400)
@@ -638,7 +638,7 @@ def test_top_keeps_to_the_screen_and_leaves_room_for_the_jobs(
 def test_version_without_a_controller(at_home: Path, cotenant: Cotenant) -> None:
     result = cotenant("version")
     assert result.code == 0
-    assert "no controller answers" in result.out
+    assert "controller (none answers)" in result.out
     assert json.loads(cotenant("version", "--json").out)["controller"] is None
 
 

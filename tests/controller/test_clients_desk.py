@@ -146,7 +146,7 @@ def test_explain_tells_the_present_first_then_what_was_decided(station: Station)
     assert lines[0] == "finished"
     assert [line.partition(": ")[2] for line in lines[1:]] == [
         "attempt 1 finished: finished",
-        "place on h1/0: next in fifo order and 1 free devices are enough",
+        "place on h1/0: next in fifo order and 1 free device is enough",
     ]
     decisions = station.ask(clients.GetDecisions()).decisions
     assert [decision.event for decision in decisions] == ["AttemptEnded", "JobArrived"]

@@ -287,7 +287,7 @@ def test_what_cannot_start_says_why_in_one_line(controllers: Controllers, tmp_pa
     for words, endpoint, code, why in (
         (("--set", "controller.leas_s=3"), "", 2, "did you mean `controller.lease_s`"),
         (("--set", "nonsense"), "", 2, "write SECTION.KEY=VALUE"),
-        ((), "http://x", 1, "neither ipc:///PATH nor tcp://HOST:PORT"),
+        ((), "http://x", 2, "neither ipc:///PATH nor tcp://HOST:PORT"),
         (("--keys-dir", str(tmp_path / "none")), "tcp://127.0.0.1:0", 1, "cotenant init"),
         ((), f"ipc:///{'x' * 200}", 1, "longer than 107 bytes"),
     ):

@@ -217,9 +217,9 @@ def test_a_repeatedly_preempted_job_runs_in_peace_once_it_has_aged() -> None:
 
 
 WHY = [
-    ("fifo", {}, "behind job 2 in fifo order; 0 of the 1 devices it needs are free"),
+    ("fifo", {}, "behind job 2 in fifo order; it needs 1 device, and 0 are free"),
     ("fifo", {"gpus": 5}, "needs 5 devices; the largest possible placement here has 2"),
-    ("sjf", {"expected_s": 1.0}, "first in sjf order; 0 of the 1 devices it needs are free"),
+    ("sjf", {"expected_s": 1.0}, "first in sjf order; it needs 1 device, and 0 are free"),
     (
         "srtf",
         {"expected_s": 999.0},
@@ -243,7 +243,7 @@ def test_the_head_of_fifo_keeps_free_devices_and_the_others_are_told_whom_they_a
     desk.run(1)
     desk.submit(2, gpus=2)
     desk.submit(3)
-    assert desk.why(2) == "first in fifo order; 1 of the 2 devices it needs are free"
+    assert desk.why(2) == "first in fifo order; it needs 2 devices, and 1 is free"
     assert desk.why(3) == "behind job 2 in fifo order"
     desk.tell(ev.CancelRequested(job_id=JobId("2"), by="ann"))
     assert desk.phase(3) == "loading"
