@@ -19,9 +19,9 @@ from typing import Final
 import pytest
 
 from cotenant.mps.detection import Device, look, verdict
+from cotenant.mps.environment import PIPE_DIRECTORY, without_mps
 from cotenant.profiler.driver.asking import driver_facts
 from cotenant.profiler.driver.facts import COMPUTE_DEFAULT, DriverFacts, GpuFacts
-from cotenant.mps.environment import PIPE_DIRECTORY, without_mps
 from hwtests.device import NO_DAEMON
 from hwtests.report import Machine
 

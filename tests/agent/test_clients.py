@@ -177,7 +177,7 @@ def test_on_a_divided_device_a_job_names_the_largest_partition_that_is_nobodys_a
         uuid = UUIDS[no]
         assert mps_of(order, no) == {
             "pipe": PIPES[uuid],
-            "limit": f"{uuid}=30000M",
+            "limit": "0=30000M",
             "partition": PARTS[uuid][0],
         }
     taken = frozenset((PARTS[UUIDS[0]][0], "of a daemon that is gone"))

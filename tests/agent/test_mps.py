@@ -462,7 +462,7 @@ def test_an_agent_starts_with_working_daemons_and_says_what_it_does(place: Place
 
 UNDIVIDED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a program of before": ({}, {}, "and they need CUDA 13.1"),
-    "a GPU before Ampere": ({"where": host(version=(13, 1)), "capability": "7.5"}, {}, "8.0 (Ampere)"),
+    "a GPU before Ampere": ({"where": host(version=(13, 1)), "capability": (7, 5)}, {}, "8.0 (Ampere)"),
     "one daemon for the host": (
         {"where": host(version=(13, 1))},
         {"mode": "per-host"},
