@@ -43,7 +43,7 @@ class Section(NamedTuple):
     title: str
     columns: Sequence[Column]
     rows: Sequence[Any]
-    count: int | None
+    total: int | None
     """Of all there are; the controller may have told of fewer. None: there are always more."""
     urgency: Callable[[Any], tuple[int, int]] | None = None
     """Which rows are shown if they do not all fit; the smallest first. Else they stay as they came."""
@@ -52,7 +52,7 @@ class Section(NamedTuple):
 def page(moment: Moment, width: int | None, height: int | None, trouble: str = "") -> str:
     """The whole screen. `trouble`: why this is not of now; it stands first."""
     head = [*([paint(trouble, "red")] if trouble else []), *headline(moment, width)]
-    now = [each for each in sections(moment, width) if each.rows or each.count]
+    now = [each for each in sections(moment, width) if each.rows or each.total]
     if height is None:
         blocks = [block(each, width, None) for each in (*now, decided(moment))]
         return "\n\n".join(["\n".join(head), *(each for each in blocks if each)])
@@ -130,11 +130,11 @@ def decided(moment: Moment) -> Section:
 
 def block(section: Section, width: int | None, room: int | None) -> str:
     """Title, table and what is left out, in so many lines; empty where there is nothing."""
-    if not section.count and not section.rows:
+    if not section.total and not section.rows:
         return ""
     shown, left_out = fitted(section, room)
-    left = section.count - len(shown) if section.count is not None else 0
-    title = paint(section.title, "bold") + (f" ({section.count})" if section.count is not None else "")
+    left = section.total - len(shown) if section.total is not None else 0
+    title = paint(section.title, "bold") + (f" ({section.total})" if section.total is not None else "")
     lines = [title, screen.table(section.columns, shown, width)] if shown else [title]
     if shown and left:
         told = _in_words(left_out) if len(left_out) == left else ""
@@ -147,12 +147,12 @@ def fitted(section: Section, room: int | None) -> tuple[list[Any], list[Any]]:
     rows = list(section.rows)
     if room is None:
         return rows, []
-    more = section.count is not None and section.count > len(rows)
+    more = section.total is not None and section.total > len(rows)
     if len(rows) + AROUND - 1 + more <= room:
         return rows, []
     if section.urgency is not None:
         rows.sort(key=section.urgency)
-    kept = max(0, room - AROUND + (section.count is None))
+    kept = max(0, room - AROUND + (section.total is None))
     return rows[:kept], rows[kept:]
 
 

@@ -18,8 +18,8 @@ from cotenant.agent.state import AgentState
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.metrics.sheet import Sheet
-from tests.agent.test_held import GPU, KEY, OTHER, REPORT, ended
-from tests.agent.test_state import config, welcomed
+from tests.agent.test_held import GPU, OTHER, REPORT, ended
+from tests.agent.test_state import KEY, config, welcomed
 
 ON_GPU = ("h1", "h1/gpu-a")
 
