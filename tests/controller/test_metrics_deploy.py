@@ -180,6 +180,12 @@ def test_every_alert_says_how_grave_it_is_and_what_to_do() -> None:
         assert rule["annotations"]["summary"] and len(rule["annotations"]["description"]) > 40, rule["alert"]
 
 
+def test_every_alert_is_in_a_story() -> None:
+    stories = yaml.safe_load(STORIES.read_text())["tests"]
+    told = json.dumps(stories)
+    assert {rule["alert"] for rule in rules() if "alert" in rule} <= set(re.findall(r"Cotenant\w+", told))
+
+
 def test_every_verb_that_an_alert_names_exists() -> None:
     texts = [text for rule in rules() for text in rule.get("annotations", {}).values()]
     words = {word for text in texts for word in re.findall(r"\bcotenant (\w+)", text)}
