@@ -52,7 +52,10 @@ NAMES: Final[dict[str, Indicator]] = {
 """Before DCGM 4.6, and since."""
 USED, FREE = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"
 """MiB."""
-_LINE: Final = re.compile(r"(DCGM_[A-Z0-9_]+)\{([^}]*)\}\s+(\S+)")
+_LINE: Final = re.compile(
+    r"""^(DCGM_[A-Z0-9_]+)\{((?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*)\}[ \t]+(\S+)""", re.MULTILINE
+)
+"""A label's value may hold whatever it likes: an error's text, a pod's name, braces."""
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 Page = dict[str, dict[str, float]]

@@ -10,13 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from cotenant.controller.cli import screen
-from cotenant.controller.cli.screen import GAP, NONE, Column, duration, size
-from cotenant.controller.domain.cluster import Device
+from cotenant.controller.cli.screen import GAP, NONE, STATE_COLOURS, Column, duration, size
+from cotenant.controller.domain.cluster import Device, HostState
+from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.indicators import INDICATOR_NAMES, DeviceReading
 from cotenant.controller.wire.clients import JobView, NodeView
 
 STALE_S_MIN: Final = 5.0
 STALE_PERIODS: Final = 3.0
+NAME_WIDTH: Final = 28
 JOBS_WIDTH: Final = 46
 JOBS_WIDTH_NARROW: Final = 24
 NARROW: Final = 100
@@ -32,6 +34,18 @@ class Row(NamedTuple):
     jobs: tuple[JobView, ...]
     planned_mib: int
     reading: DeviceReading | None
+    tenants: tuple[JobId, ...] = ()
+    """Also those that are not among `jobs`: a list of jobs is bounded."""
+    host_state: HostState = HostState.OK
+
+    @property
+    def trouble(self) -> str:
+        """Why it takes no new work, in a word; empty if it does."""
+        if self.host_state is not HostState.OK:
+            return self.host_state.value
+        if self.device.state != "ok":
+            return self.device.state
+        return "" if self.device.healthy else "out"
 
     def value(self, name: str) -> float | None:
         return self.reading.values.get(name) if self.reading is not None else None
@@ -51,6 +65,8 @@ def rows_of(nodes: Sequence[NodeView], jobs: Sequence[JobView]) -> list[Row]:
             tuple(by_id[each] for each in node.tenants.get(device.device_id, ()) if each in by_id),
             node.planned_mib.get(device.device_id, 0),
             node.readings.get(device.device_id),
+            node.tenants.get(device.device_id, ()),
+            node.state,
         )
         for node in nodes
         for device in node.report.devices
@@ -117,13 +133,32 @@ def _tenant(job: JobView) -> str:
 
 
 def _jobs(row: Row) -> str:
-    return "  +  ".join(_tenant(job) for job in row.jobs) or row.device.note or "free"
+    named = {job.job_id for job in row.jobs}
+    told = [_tenant(job) for job in row.jobs] + [f"job {each}" for each in row.tenants if each not in named]
+    return "; ".join(each for each in ("  +  ".join(told), row.device.note) if each) or _empty(row)
 
 
-_DEVICE: Final = Column("DEVICE", lambda r: r.device.device_id, limit=28)
+def _empty(row: Row) -> str:
+    return f"nothing: its host is {row.trouble}" if row.host_state is not HostState.OK else "free"
+
+
+def _short(row: Row) -> str:
+    """Of a long name the host's end goes first: the device tells rows apart."""
+    host, slash, device = row.device.device_id.rpartition("/")
+    return f"{screen.cut(host, max(8, NAME_WIDTH - len(device) - 1))}{slash}{device}"
+
+
+def _state_colour(row: Row) -> str:
+    return STATE_COLOURS.get(row.trouble, "yellow" if row.trouble else "")
+
+
+_DEVICE: Final = Column("DEVICE", lambda r: r.device.device_id)
+_SHORT: Final = Column("DEVICE", _short)
+_STATE: Final = Column("STATE", lambda r: r.trouble or "ok", colour=_state_colour)
 _LAST: Final = Column("JOBS", _jobs)
 COLUMNS: Final = (
     _DEVICE,
+    _STATE,
     Column("TYPE", lambda r: r.device.type, rank=5, limit=20),
     _measured("SMACT", _share, 0),
     _measured("DRAMA", _share, 1),
@@ -139,17 +174,22 @@ COLUMNS: Final = (
 )
 """On a screen, as many of them as fit."""
 WIDE_COLUMNS: Final = (
-    *COLUMNS[:2],
+    *COLUMNS[:3],
     *(_measured(name, _share, 0) for name in _SHARES),
     *(_measured(name, _rate, 0) for name in _RATES[:4]),
-    *COLUMNS[7:],
+    *COLUMNS[8:],
     Column("NOTE", lambda r: r.reading.why if r.reading is not None else "nothing was read yet"),
 )
 
 
-def columns_for(rows: Sequence[Row], width: int) -> tuple[Column, ...]:
-    """What fits beside the jobs; columns in which no device has a value go first."""
-    kept = list(COLUMNS)
+def columns_for(rows: Sequence[Row], width: int | None) -> tuple[Column, ...]:
+    """What fits beside the jobs; columns in which no device has a value go first. The state is there when one
+    is in trouble."""
+    in_trouble = any(row.trouble for row in rows)
+    kept = [each for each in COLUMNS if each is not _STATE or in_trouble]
+    if width is None:
+        return tuple(kept)
+    kept[0] = _SHORT
     widths = {each.title: max(map(len, (each.title, *(each.text(r) for r in rows)))) for each in kept}
     idle = {each.title for each in kept if each.rank and all(each.text(r) in ("", NONE, "0s") for r in rows)}
     while True:

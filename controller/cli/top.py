@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import typer
 
 from cotenant.controller.cli import screen
 from cotenant.controller.cli.asking import asking
-from cotenant.controller.cli.device_view import WIDE_COLUMNS, columns_for, reading_json, rows_of
-from cotenant.controller.cli.job_view import COLUMNS, clock_of, job_json
+from cotenant.controller.cli.device_view import WIDE_COLUMNS, reading_json, rows_of
+from cotenant.controller.cli.job_view import clock_of, job_json
 from cotenant.controller.cli.nodes import node_json
 from cotenant.controller.cli.output import (
     EndpointFlag,
@@ -21,30 +22,15 @@ from cotenant.controller.cli.output import (
     show_listing,
     write_json,
 )
-from cotenant.controller.cli.screen import Column, duration, paint, plural
-from cotenant.controller.client import Client
-from cotenant.controller.domain.job import ON_DEVICES
-from cotenant.controller.wire.clients import (
-    Decisions,
-    GetDecisions,
-    GetStatus,
-    Jobs,
-    ListJobs,
-    ListNodes,
-    Nodes,
-    Status,
-)
+from cotenant.controller.cli.screen import duration
+from cotenant.controller.cli.top_page import Moment, page
+from cotenant.controller.client import Client, Unreachable
+from cotenant.controller.wire.clients import GetDecisions, GetStatus, ListJobs, ListNodes
 
 JOBS_MAX: Final = 500
-
-
-class Moment(NamedTuple):
-    """All that one refresh asks for."""
-
-    status: Status
-    nodes: Nodes
-    jobs: Jobs
-    decisions: Decisions
+DECISIONS_MAX: Final = 20
+LIVE_TIMEOUT_S: Final = 3.0
+"""Then an open screen says that what it shows is old."""
 
 
 def top(
@@ -72,33 +58,47 @@ def top(
             write_json(moment_json(look(client)))
         elif form != "table":
             show_listing(devices_of(look(client)), form)
-        elif once or not screen.is_terminal():
-            print(page(look(client), screen.terminal_width() or 160, 1000))
+        elif once or not screen.is_terminal() or os.environ.get("TERM") == "dumb":
+            print(page(look(client), screen.terminal_width(), None))
         else:
             live(client, every)
 
 
-def look(client: Client) -> Moment:
+def look(client: Client, timeout_s: float | None = None) -> Moment:
+    """Raises Unreachable: one of the questions had no answer in time (default: the client's)."""
     return Moment(
-        status=client.ask(GetStatus()),
-        nodes=client.ask(ListNodes()),
-        jobs=client.ask(ListJobs(limit=JOBS_MAX)),
-        decisions=client.ask(GetDecisions(limit=10)),
+        status=client.ask(GetStatus(), timeout_s),
+        nodes=client.ask(ListNodes(), timeout_s),
+        jobs=client.ask(ListJobs(limit=JOBS_MAX), timeout_s),
+        decisions=client.ask(GetDecisions(limit=DECISIONS_MAX), timeout_s),
     )
 
 
 def live(client: Client, every_s: float) -> None:
-    """Redraws on the alternate screen until Ctrl-C."""
+    """Redraws on the alternate screen until Ctrl-C. A controller that is away for a while, such as for its
+    restart, does not end it.
+
+    Raises:
+        Unreachable: at the very first question.
+    """
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
+    moment, asked_s, trouble = look(client), time.monotonic(), ""
     console = Console()
     with Live(console=console, screen=True, auto_refresh=False) as display:
         while True:
             width, height = console.size
-            display.update(Text.from_ansi(page(look(client), width, height)), refresh=True)
+            shown = page(moment, width, height, trouble)
+            display.update(Text.from_ansi(shown, no_wrap=True, overflow="crop"), refresh=True)
             time.sleep(every_s)
+            try:
+                moment, asked_s, trouble = look(client, LIVE_TIMEOUT_S), time.monotonic(), ""
+            except Unreachable:
+                trouble = (
+                    f"no answer from the controller for {duration(time.monotonic() - asked_s)}; this is old:"
+                )
 
 
 def devices_of(moment: Moment) -> Listing:
@@ -107,8 +107,9 @@ def devices_of(moment: Moment) -> Listing:
         rows=rows_of(moment.nodes.nodes, moment.jobs.jobs),
         as_json=lambda row: {
             "device": row.device.device_id,
+            "state": row.trouble or "ok",
             "type": row.device.type,
-            "jobs": [job.job_id for job in row.jobs],
+            "jobs": list(row.tenants),
             "memory_mib": row.device.memory_mib,
             "planned_mib": row.planned_mib,
             "indicators": reading_json(row.reading),
@@ -130,41 +131,3 @@ def moment_json(moment: Moment) -> dict[str, Any]:
         "nodes": [{"schema": "node/1", **node_json(node)} for node in moment.nodes.nodes],
         "jobs": [{"schema": "job/1", **job_json(job, wall)} for job in moment.jobs.jobs],
     }
-
-
-# --- The page ---------------------------------------------------------------------------------------
-
-
-def page(moment: Moment, width: int, height: int) -> str:
-    """The whole screen; what does not fit is counted."""
-    running = [job for job in moment.jobs.jobs if job.phase in ON_DEVICES]
-    waiting = [job for job in moment.jobs.jobs if job.phase not in ON_DEVICES]
-    devices = rows_of(moment.nodes.nodes, moment.jobs.jobs)
-    room = max(6, height - 8)
-    columns = columns_for(devices, width)
-    parts = [headline(moment), section("Devices", columns, devices, width, room // 3)]
-    parts.append(section("On devices", COLUMNS, running, width, room // 3))
-    parts.append(section("Waiting", COLUMNS, waiting, width, room // 3))
-    text = "\n\n".join(part for part in parts if part)
-    return "\n".join(text.splitlines()[: max(1, height - 1)])
-
-
-def headline(moment: Moment) -> str:
-    status = moment.status
-    counts = ", ".join(f"{count} {phase}" for phase, count in sorted(status.jobs_by_phase.items()) if count)
-    parts = (
-        paint("cotenant", "bold"),
-        f"policy {paint(status.policy, 'cyan')}",
-        f"{plural(status.hosts, 'host')}, {plural(status.devices, 'device')}",
-        f"up {duration(status.uptime_s)}",
-        screen.local_time(status.wall_s),
-    )
-    return f"{'  '.join(parts)}\n{counts or 'no jobs'}"
-
-
-def section(title: str, columns: tuple[Column, ...], items: list[Any], width: int, room: int) -> str:
-    if not items:
-        return ""
-    shown = items[: max(1, room - 2)]
-    more = f"\n  and {len(items) - len(shown)} more" if len(items) > len(shown) else ""
-    return f"{paint(title, 'bold')} ({len(items)})\n{screen.table(columns, shown, width)}{more}"

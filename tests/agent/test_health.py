@@ -127,7 +127,7 @@ def test_memory_that_nobody_owns_up_to_is_held_until_it_is_free() -> None:
         "once is no proof: it goes a little later than its process"
     )
     note = "9000 MiB are still held by no process that can be seen here"
-    assert host.look(used_mib=9600).note == note
+    assert host.look(used_mib=9600) == Condition(note=note, held=True)
     assert host.look() == Condition()
 
 

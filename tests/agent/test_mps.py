@@ -329,6 +329,22 @@ def test_a_daemon_that_died_is_started_again_and_said_and_an_idle_agent_ends_it(
     assert [each for each in process.look_around().daemons if each.pipe_directory == str(scene.pipe)] == []
 
 
+def test_what_is_wrong_with_a_daemon_is_known_as_long_as_it_is(scene: Scene) -> None:
+    async def play() -> None:
+        assert scene.edge.wrong == {}, "nothing was seen yet"
+        await scene.edge.look()
+        assert scene.edge.wrong == {A: ""}
+        assert process.end(scene.daemon().identity, 10)
+        await scene.edge.look()
+        assert scene.edge.wrong[A], "none is started right after another"
+        scene.edge._watch._daemons[scene.setup.specs[0]]._start_at_s = 0.0
+        await scene.edge.look()
+        assert scene.edge.wrong == {A: ""}
+        await scene.edge.leave()
+
+    asyncio.run(play())
+
+
 def test_an_agent_that_leaves_jobs_behind_leaves_their_daemon_and_the_next_goes_on_with_it(
     scene: Scene,
 ) -> None:

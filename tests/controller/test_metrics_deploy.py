@@ -6,6 +6,7 @@ for somewhere. What only promtool can judge is judged by promtool, where there i
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -18,6 +19,7 @@ import pytest
 import yaml
 
 from cotenant.controller.cli.verbs import BY_NAME
+from cotenant.controller.domain.job import Phase
 from cotenant.controller.metrics.listening import parse
 from cotenant.controller.metrics.table import AGENT, CONTROLLER, RATES, SHARES, Metric
 
@@ -178,6 +180,12 @@ def test_every_alert_says_how_grave_it_is_and_what_to_do() -> None:
         assert rule["annotations"]["summary"] and len(rule["annotations"]["description"]) > 40, rule["alert"]
 
 
+def test_every_alert_is_in_a_story() -> None:
+    stories = yaml.safe_load(STORIES.read_text())["tests"]
+    told = json.dumps(stories)
+    assert {rule["alert"] for rule in rules() if "alert" in rule} <= set(re.findall(r"Cotenant\w+", told))
+
+
 def test_every_verb_that_an_alert_names_exists() -> None:
     texts = [text for rule in rules() for text in rule.get("annotations", {}).values()]
     words = {word for text in texts for word in re.findall(r"\bcotenant (\w+)", text)}
@@ -204,4 +212,78 @@ def test_the_example_configuration_loads_the_rules_and_names_the_jobs_that_alert
 )
 def test_promtool_agrees(words: tuple[str, ...]) -> None:
     done = subprocess.run(["promtool", *words], cwd=PROMETHEUS, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# --- Every panel, asked of a cluster in which everything happens --------------------------------------
+
+VALUES_OF: Final = {
+    "state": ("ok", "suspect", "draining", "lost", "silent"),
+    "phase": [phase.value for phase in Phase],
+    "use": ("free", "alone", "shared", "out"),
+    "kind": ("cuda", "internal_errors"),
+    "indicator": (*SHARES, *RATES),
+    "outcome": ("finished", "infra-failed"),
+}
+DOWN: Final = ("cotenant_device_mps_up", "cotenant_device_healthy")
+"""What is wrong when it is 0."""
+
+
+def history() -> Iterator[dict[str, str]]:
+    """An hour of every series there is, counters rising and gauges at 1, as promtool reads it."""
+    for metric in EVERYTHING:
+        by = [VALUES_OF.get(label, ("x",)) for label in metric.labels]
+        is_agents = metric in AGENT
+        for chosen in itertools.product(*by):
+            labels = {
+                **dict(zip(metric.labels, chosen, strict=True)),
+                "instance": "i",
+                "job": "cotenant-controller",
+            }
+            if is_agents:
+                labels |= {"instance": "gpu01:9742", "job": "cotenant-agents"}
+            for name in sorted(series_of(metric)):
+                for le in ("1.0", "+Inf") if name.endswith("_bucket") else ("",):
+                    shown = labels | ({"le": le} if le else {})
+                    words = ",".join(f'{label}="{value}"' for label, value in shown.items())
+                    rises = metric.kind != "gauge"
+                    values = "0+1x60" if rises else "0x60" if name in DOWN else "1x60"
+                    yield {"series": f"{name}{{{words}}}", "values": values}
+    for job, instance in (("cotenant-controller", "i"), ("cotenant-agents", "gpu01:9742")):
+        for name in ("process_cpu_seconds_total", "process_resident_memory_bytes"):
+            yield {"series": f'{name}{{job="{job}",instance="{instance}"}}', "values": "1+1x60"}
+    yield {
+        "series": 'ALERTS{alertname="CotenantMpsDown",alertstate="firing",severity="warning"}',
+        "values": "1x60",
+    }
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (of Prometheus) is not installed")
+def test_every_panel_shows_something_where_there_is_something(tmp_path: Path) -> None:
+    asked = [
+        target["expr"].replace("$__rate_interval", "5m").replace("$host", ".*")
+        for panel in panels()
+        for target in panel["targets"]
+    ]
+    story = {
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": list(history()),
+                "promql_expr_test": [
+                    {
+                        "expr": f"count({query}) > bool 0",
+                        "eval_time": "59m",
+                        "exp_samples": [{"labels": "{}", "value": 1}],
+                    }
+                    for query in asked
+                ],
+            }
+        ],
+    }
+    file = tmp_path / "panels.test.yml"
+    file.write_text(json.dumps(story))
+    words = ["promtool", "test", "rules", str(file)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr

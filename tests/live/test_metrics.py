@@ -77,14 +77,14 @@ def test_the_device_of_a_running_job_is_seen_to_work(cluster: Cluster) -> None:
     def with_tenant() -> str | None:
         """The agent's page, once it has started the job."""
         text = page(cluster.folder / "agent-h1.log")
-        return text if value(text, f'cotenant_device_tenants{{device="{device}"}}') == 1 else None
+        return text if value(text, f'cotenant_device_tenants{{device="{device}",host="h1"}}') == 1 else None
 
     agent = until(with_tenant)
-    assert (value(agent, f'cotenant_device_cpu_cores{{device="{device}",source="cpu"}}') or 0.0) > 0.0
-    smact = f'cotenant_device_active_ratio{{device="{device}",indicator="SMACT",source="cpu"}}'
+    assert (value(agent, f'cotenant_device_cpu_cores{{device="{device}",host="h1",source="cpu"}}') or 0.0) > 0.0
+    smact = f'cotenant_device_active_ratio{{device="{device}",host="h1",indicator="SMACT",source="cpu"}}'
     assert 0.0 < (value(agent, smact) or 0.0) <= 1.0
     assert 'indicator="TENSO"' not in agent, "what is missing has no series"
-    assert value(agent, "cotenant_agent_connected") == 1
+    assert value(agent, 'cotenant_agent_connected{host="h1"}') == 1
 
     controller = page(cluster.folder / "controller.log")
     assert value(controller, "cotenant_jobs_submitted_total") == 1

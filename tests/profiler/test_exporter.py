@@ -81,6 +81,15 @@ def test_names_of_before_and_since_4_6_are_known_and_what_is_no_number_is_missin
     assert exporter.memory() == [Memory(2048.0, 8192.0)]
 
 
+def test_what_stands_in_a_label_is_no_value_and_may_hold_braces() -> None:
+    page = parse(
+        'DCGM_FI_DEV_XID_ERRORS{UUID="GPU-1",err_msg="a } in \\"it\\"; DCGM_FI_PROF_SM_ACTIVE{} 9"} 31\n'
+        'DCGM_FI_DEV_FB_USED{UUID="GPU-1",pod="unfinished\n'
+        'DCGM_FI_PROF_SM_ACTIVE{pod="x{y}",UUID="GPU-1",} 0.5\n'
+    )
+    assert page == {"GPU-1": {"DCGM_FI_DEV_XID_ERRORS": 31.0, "DCGM_FI_PROF_SM_ACTIVE": 0.5}}
+
+
 def test_a_collection_counts_once_and_stands_for_the_time_since_the_one_before(server: Server) -> None:
     clock = Clock()
     exporter = Exporter(server.url, ["GPU-1"], clock)

@@ -1,0 +1,122 @@
+"""The page of `top`, on small and large screens: whatever does not fit is counted, and trouble is shown."""
+
+from __future__ import annotations
+
+import re
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cotenant.controller.cli.top_page import Moment, page, rooms
+from cotenant.controller.domain.cluster import HostState
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.wire import clients as wire
+
+SIZES = [(80, 24), (200, 50), (60, 12), (40, 5)]
+
+
+@pytest.fixture
+def moment(replies: ModuleType) -> Moment:
+    """Two hundred hosts with long names, eight GPUs each, one of them lost; more jobs than were told of."""
+    hosts = []
+    for number in range(200):
+        name = f"gpu-node-{number:03}.cluster.example.org"
+        kinds = {"kind": "cuda", "type": "NVIDIA-H100", "memory_mib": 81_920, "cores": ()}
+        devices = [replies.device(f"gpu-{number:03x}{each:03x}", name, **kinds) for each in range(8)]
+        if number == 150:
+            devices[3] = replies.device(
+                devices[3].local, name, **kinds, state="lost", healthy=False, note="lost: Xid 79"
+            )
+        tenants = {device.device_id: (JobId("1"), JobId("700")) for device in devices[4:]}
+        more = {"state": HostState.SILENT} if number == 170 else {}
+        hosts.append(replies.node(name, *devices, tenants=tenants, **more))
+    running = [replies.job_view(str(number)) for number in range(1, 301)]
+    waiting = [replies.waiting(str(number), "behind 7") for number in range(301, 501)]
+    phases = {"running": 900, "queued": 3000, "held": 5, "done": 12_345, "failed": 678, "cancelled": 90}
+    status = replies.status(jobs_by_phase=phases, hosts=200, devices=1600)
+    decided = [
+        wire.DecisionView(at_s=float(at), event="x", job_id=JobId("7"), what="place", reason="r" * 300)
+        for at in range(20)
+    ]
+    return Moment(
+        status=status,
+        nodes=replies.nodes(*hosts),
+        jobs=replies.jobs(*running, *waiting),
+        decisions=wire.Decisions(request_id=0, decisions=tuple(decided), now_s=60.0, wall_s=60.0),
+    )
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_a_page_stays_within_its_screen(moment: Moment, width: int, height: int) -> None:
+    lines = page(moment, width, height, "no answer from the controller for 3s; this is old:").split("\n")
+    assert len(lines) <= height - 1
+    if width >= 60:
+        assert max(map(len, lines)) <= width, max(lines, key=len)
+
+
+def test_a_device_in_trouble_is_shown_first_and_the_others_are_counted(moment: Moment) -> None:
+    text = page(moment, 80, 24)
+    lines = text.split("\n")
+    first = lines[next(at for at, line in enumerate(lines) if line.startswith("DEVICE")) + 1]
+    assert "/gpu-096003" in first and " lost " in first, "of a long name the device's end stays"
+    assert "Devices (1600)" in text
+    more = re.search(r"and (\d+) more: .*", text)
+    assert more is not None and "silent" in more.group() and "shared" in more.group()
+    assert int(more.group(1)) > 1590
+
+
+def test_counts_are_the_clusters_and_not_those_of_a_bounded_list(moment: Moment) -> None:
+    text = page(moment, 120, 40)
+    assert "On devices (900)" in text and "Waiting (3005)" in text
+    assert "job 700" in page(moment, None, None), "a tenant that was not told of is no free device"
+
+
+def test_room_that_one_section_does_not_need_goes_to_the_others(moment: Moment, replies: ModuleType) -> None:
+    one = replies.node("laptop", *(replies.device(f"cpu{each}") for each in range(12)))
+    small = moment._replace(
+        nodes=replies.nodes(one), jobs=replies.jobs(), status=replies.status(jobs_by_phase={})
+    )
+    lines = page(small, 80, 24).split("\n")
+    assert sum("laptop/cpu" in line for line in lines) == 12
+    assert "Decided last" in lines, "what nobody needs shows what was decided"
+
+
+@given(st.lists(st.integers(4, 60), min_size=1, max_size=4), st.integers(0, 80))
+def test_lines_are_shared_out_fairly(wants: list[int], lines: int) -> None:
+    given_ = rooms(wants, lines)
+    assert all(room <= want for room, want in zip(given_, wants, strict=True))
+    assert sum(given_) <= lines
+    if sum(wants) <= lines:
+        assert given_ == wants
+    for room, want in zip(given_, wants, strict=True):
+        assert room == want or room + 1 >= max(given_), "who gets less than it wants gets as much as anybody"
+
+
+def test_what_goes_into_a_pipe_is_whole(moment: Moment) -> None:
+    text = page(moment, None, None)
+    assert "…" not in text and "and 1" not in text
+    assert text.count("/gpu-") >= 1600 and "r" * 300 in text
+
+
+def test_the_state_is_a_column_only_where_something_is_wrong(moment: Moment, replies: ModuleType) -> None:
+    assert re.search(r"^DEVICE +STATE", page(moment, 80, 24), re.MULTILINE)
+    fine = replies.nodes(replies.node("laptop", replies.device()))
+    assert "STATE" not in page(moment._replace(nodes=fine), 80, 24).split("On devices")[0]
+
+
+def test_a_note_stands_beside_the_jobs(moment: Moment, replies: ModuleType) -> None:
+    note = "in use by pid 4711 of bob"
+    device = replies.device("gpu-1", "h", kind="cuda", type="T", cores=(), healthy=False, note=note)
+    node = replies.node("h", device, tenants={"h/gpu-1": (JobId("1"),)})
+    (line,) = [
+        line
+        for line in page(moment._replace(nodes=replies.nodes(node)), 300, 50).split("\n")
+        if line.startswith("h/gpu-1")
+    ]
+    assert line.split()[1] == "out" and line.endswith(note)
+
+
+def test_without_a_terminal_there_is_no_colour(moment: Moment) -> None:
+    assert "\x1b" not in page(moment, 80, 24, "trouble")
