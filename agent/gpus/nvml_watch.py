@@ -32,8 +32,8 @@ from cotenant.profiler.driver.reading import (
     remapping,
 )
 
-XID: Final = 8
-"""NVML's number of the event: the driver reports an error."""
+XID_EVENT: Final = 8
+"""NVML's number for: the driver reports an error."""
 EVENT_WAIT_S: Final = 0.25
 """So often the kernel's log is looked at, and it is noticed that nobody listens any more."""
 SAME_XID_S: Final = 2.0
@@ -78,7 +78,7 @@ class Watch:
         for uuid, handle in self._handles.items():
             say(Asking(uuid=uuid))
             try:
-                self._nvml.ask("nvmlDeviceRegisterEvents", handle, XID, events)
+                self._nvml.ask("nvmlDeviceRegisterEvents", handle, XID_EVENT, events)
                 registered += 1
             except NvmlError:  # This GPU has none; its counters are looked at all the same.
                 continue
