@@ -18,7 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
@@ -34,6 +34,7 @@ from cotenant.agent.leftovers import end_leftovers
 from cotenant.agent.line import Line
 from cotenant.agent.memory import Key
 from cotenant.agent.records import Identity, Order, Result
+from cotenant.agent.tasks import Tasks
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job import Launch
 
@@ -61,7 +62,7 @@ class Attempts:
         self._log = log
         self._lock_devices = lock_devices
         self._lines: dict[Key, Line] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("looking after an attempt")
 
     def folder(self, job_id: str, attempt: int) -> Path:
         return attempt_folder(self._base, job_id, attempt)
@@ -154,7 +155,7 @@ class Attempts:
 
     def adopt(self, job_id: JobId, attempt: AttemptNo) -> None:
         """Watch a supervisor that an earlier start of the agent has spawned."""
-        self._keep_task(self._adopt((job_id, attempt)))
+        self._tasks.keep(self._adopt((job_id, attempt)))
 
     async def _adopt(self, key: Key) -> None:
         folder = self.folder(*key)
@@ -171,8 +172,8 @@ class Attempts:
     def _watch(self, key: Key, pidfd: int, process: subprocess.Popen[bytes] | None) -> None:
         line = Line(key, self.folder(*key), post=self._post, log=self._log)
         self._lines[key] = line
-        self._keep_task(line.run())
-        self._keep_task(self._wait_for_exit(key, pidfd, process))
+        self._tasks.keep(line.run())
+        self._tasks.keep(self._wait_for_exit(key, pidfd, process))
 
     async def _wait_for_exit(self, key: Key, pidfd: int, process: subprocess.Popen[bytes] | None) -> None:
         try:
@@ -200,7 +201,7 @@ class Attempts:
 
     def clean(self, result: Result) -> None:
         """End what is left of an attempt, see that it has a result, and say so."""
-        self._keep_task(self._clean(result))
+        self._tasks.keep(self._clean(result))
 
     async def _clean(self, result: Result) -> None:
         key = (result.job_id, result.attempt)
@@ -236,24 +237,9 @@ class Attempts:
     def remove(self, job_id: JobId, attempt: AttemptNo) -> None:
         shutil.rmtree(self.folder(job_id, attempt), ignore_errors=True)
 
-    # --- Tasks -------------------------------------------------------------------------------------
-
-    def _keep_task(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            context = {"message": "an attempt's task failed", "exception": error}
-            task.get_loop().call_exception_handler(context)
-
     async def leave(self) -> None:
         """Stop watching; everything lives on."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.leave()
         for line in self._lines.values():
             line.close()
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from cotenant.agent.attempt.logs import log_end, read_log
 from cotenant.agent.folder import LOGS, RESULT
+from cotenant.agent.tasks import Tasks
 from cotenant.controller.wire.agents import LogReply, ReadLog
 
 QUESTIONS_MAX: Final = 64
@@ -25,7 +26,7 @@ class LogRelay:
     def __init__(self, folder_of: Callable[[str, int], Path], reply: Callable[[LogReply], None]) -> None:
         self._folder_of = folder_of
         self._reply = reply
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("reading a log")
 
     def answer(self, read: ReadLog) -> None:
         """At once if there is something to say, else when there is, or when the asker's patience ends."""
@@ -34,9 +35,7 @@ class LogRelay:
         if not wait or len(self._tasks) >= QUESTIONS_MAX:
             self._reply(reply)
             return
-        task = asyncio.create_task(self._follow(read))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.keep(self._follow(read))
 
     async def _follow(self, read: ReadLog) -> None:
         folder = self._folder_of(read.job_id, read.attempt)
@@ -49,8 +48,7 @@ class LogRelay:
         self._reply(look(folder, read))
 
     def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
 
 def look(folder: Path, read: ReadLog) -> LogReply:

@@ -59,6 +59,7 @@ from cotenant.agent.offer import offered
 from cotenant.agent.records import Order
 from cotenant.agent.spool import Spool
 from cotenant.agent.state import AgentState
+from cotenant.agent.tasks import Tasks
 from cotenant.controller.access.endpoint import BadEndpoint
 from cotenant.controller.access.keys import KeyFile
 from cotenant.controller.domain.ids import DeviceId
@@ -118,8 +119,8 @@ class Runtime:
         """What must not happen before `_unwritten` is on disk."""
         self._alarm: asyncio.TimerHandle | None = None
         self._cpu = CpuUse()
-        self._removals: set[asyncio.Task[None]] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._removals = Tasks("removing checkpoints")
+        self._tasks = Tasks("working beside the mail")
         """What goes on beside the loop until the end."""
         self._metrics = metrics
         self._readings: dict[DeviceId, Read] = {}
@@ -147,18 +148,15 @@ class Runtime:
             )
         if self._mps is not None:
             self._mps.open()
-        self._tasks = {asyncio.create_task(each) for each in self._beside()}
-        for task in self._tasks:
-            task.add_done_callback(self._task_over)
+        for each in self._beside():  # None of them ends by itself, unless by a mistake of ours.
+            self._tasks.keep(each)
         if self._metrics is not None:
             self._metrics.serve(Sheets(asyncio.get_running_loop(), self._sheet).newest)
             log(f"metrics at http://{self._metrics.address}/metrics")
         try:
             await self._leave.wait()
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._tasks.leave()
             if self._watch is not None:
                 self._watch.close()
             if self._alarm is not None:
@@ -205,11 +203,6 @@ class Runtime:
             mps=self._mps.wrong if self._mps is not None else {},
         )
         return sheet_of(self._state, self._readings, now_s(), edge)
-
-    def _task_over(self, task: asyncio.Task[None]) -> None:
-        """None of them ends by itself, unless by a mistake of ours."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(asyncio.get_running_loop(), {"exception": error})
 
     def leave(self) -> None:
         self._leave.set()
@@ -313,9 +306,7 @@ class Runtime:
 
     def _remove(self, folder: Path) -> None:
         """In a thread: a folder of checkpoints may be large, and its file system slow."""
-        task = asyncio.create_task(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
-        self._removals.add(task)
-        task.add_done_callback(self._removals.discard)
+        self._removals.keep(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
 
     def _reconnect(self) -> None:
         try:

@@ -18,7 +18,8 @@ from typing import Final
 
 import pytest
 
-from cotenant.mps.detection import Device, look, verdict
+from cotenant.controller.cli import mps_check
+from cotenant.mps.detection import look, verdict
 from cotenant.mps.environment import PIPE_DIRECTORY, without_mps
 from cotenant.profiler.driver.asking import driver_facts
 from cotenant.profiler.driver.facts import COMPUTE_DEFAULT, DriverFacts, GpuFacts
@@ -111,17 +112,7 @@ def lacks_dcgm() -> str:
 def lacks_mps() -> str:
     """Whether a daemon of our own can be started, and this GPU be served by it."""
     gpu = first_gpu()
-    device = (
-        None
-        if gpu is None
-        else Device(
-            uuid=gpu.uuid,
-            compute_capability=gpu.capability,
-            compute_mode=gpu.compute_mode,
-            mig_enabled=gpu.mig,
-        )
-    )
-    found = verdict(look(PurePosixPath("/tmp")), device)
+    found = verdict(look(PurePosixPath("/tmp")), None if gpu is None else mps_check.device(gpu))
     return "" if found.usable else f"no MPS here: {found.reason}"
 
 

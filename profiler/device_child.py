@@ -17,16 +17,19 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TextIO, get_args
+from typing import Any, Final, TextIO, TypeVar, get_args
 
 import msgspec
 
 from cotenant.profiler.choice import ORDER, Explanation, Finding
 from cotenant.profiler.counters import Counters, Taken, Unsupported
 from cotenant.profiler.driver.failures import NvmlError
-from cotenant.profiler.driver.library import Library, open_library
+from cotenant.profiler.driver.library import open_library
+from cotenant.profiler.driver_counters import DriverCounters
 from cotenant.profiler.gpm import PERIOD_S as GPM_PERIOD_S
 from cotenant.profiler.sources import Wanted, Wish
+
+Driver = TypeVar("Driver", bound=DriverCounters)
 
 BACKLOG_MAX: Final = 200
 """Samples that nobody asked for; older ones are lost, and said to be."""
@@ -45,7 +48,7 @@ def opened(source: Wish, wanted: Wanted, uuids: Sequence[str]) -> Counters:
         case "gpm":
             from cotenant.profiler.gpm import Gpm
 
-            return shown(Gpm(nvml(), uuids), 3 * GPM_PERIOD_S, "GPM answers, but without values")
+            return shown(of_the_driver(Gpm, uuids), 3 * GPM_PERIOD_S, "GPM answers, but without values")
         case "dcgm":
             from cotenant.profiler.dcgm import Dcgm, bindings
 
@@ -67,17 +70,22 @@ def opened(source: Wish, wanted: Wanted, uuids: Sequence[str]) -> Counters:
         case _:
             from cotenant.profiler.nvml import Nvml
 
-            counters = Nvml(nvml(), uuids)
+            counters = of_the_driver(Nvml, uuids)
             counters.read()
             return counters
 
 
-def nvml() -> Library:
-    """Raises Unsupported."""
+def of_the_driver(kind: type[Driver], uuids: Sequence[str]) -> Driver:
+    """Raises Unsupported, and then keeps nothing open."""
     try:
-        return open_library()
+        nvml = open_library()
     except NvmlError as error:
         raise Unsupported(f"NVML: {error.what}") from None
+    try:
+        return kind(nvml, uuids)
+    except Unsupported:
+        nvml.close()
+        raise
 
 
 def shown(counters: Counters, patience_s: float, otherwise: str) -> Counters:

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from cotenant.profiler.counters import Memory, Taken, Values
+from cotenant.profiler.counters import Taken, Values
 from cotenant.profiler.driver.failures import NvmlError
 from cotenant.profiler.driver.library import Library
 from cotenant.profiler.driver.reading import MIB
-from cotenant.profiler.driver_devices import DriverDevices
+from cotenant.profiler.driver_counters import DriverCounters
 from cotenant.profiler.sources import Indicator, SourceName
 
 APART_S_MIN: Final = 0.1
@@ -42,7 +42,7 @@ RATES: Final[dict[Indicator, int]] = {
 """GPM's number; MiB per second. For NVLink reading comes first."""
 
 
-class Gpm:
+class Gpm(DriverCounters):
     """The counters of some devices of this host, and what they were the last time."""
 
     name: SourceName = "gpm"
@@ -55,28 +55,25 @@ class Gpm:
         self, nvml: Library, uuids: Sequence[str], clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Raises Unsupported: none of the devices has counters that we may read."""
-        self._nvml = nvml
-        self._clock = clock
-        self._devices = DriverDevices(nvml, uuids)
+        super().__init__(nvml, uuids, clock)
         self._buffers = [self._make_buffers(number, uuid) for number, uuid in enumerate(uuids)]
         """Two per device, used in turn: a sample is a buffer of the driver's. None for one without GPM."""
-        self._devices.check()
+        self._check()
         self._newest = 0
-        self._at_s = -math.inf
         self._filled = [[False, False] for _ in uuids]
 
     def _make_buffers(self, number: int, uuid: str) -> list[Any]:
         """Lets go of a device that has no counters."""
-        handle = self._devices.handles[number]
+        handle = self._handles[number]
         if handle is None:
             return []
         try:
             if self._nvml.ask("nvmlGpmQueryDeviceSupport", handle).isSupportedDevice:
                 return [self._nvml.ask("nvmlGpmSampleAlloc") for _ in "01"]
-            self._devices.problems[number] = f"{uuid} has no GPM counters (they came with Hopper)"
+            self._problems[number] = f"{uuid} has no GPM counters (they came with Hopper)"
         except NvmlError as error:
-            self._devices.failed(number, error)
-        self._devices.handles[number] = None
+            self._failed(number, error)
+        self._handles[number] = None
         return []
 
     def read(self) -> Taken | None:
@@ -85,7 +82,7 @@ class Gpm:
         self._newest = 1 - self._newest
         for number in range(len(self._buffers)):
             self._take(number)
-        self._devices.check()
+        self._check()
         if self._at_s - before_s <= APART_S_MIN or math.isinf(before_s):
             return None
         devices = [self._since_before(number) for number in range(len(self._buffers))]
@@ -93,17 +90,17 @@ class Gpm:
 
     def _take(self, number: int) -> None:
         """Fill the newer buffer of a device."""
-        handle = self._devices.handles[number]
+        handle = self._handles[number]
         if handle is None:
             return
         self._filled[number][self._newest] = False
         try:
             self._nvml.ask("nvmlGpmSampleGet", handle, self._buffers[number][self._newest])
         except NvmlError as error:
-            self._devices.failed(number, error)
+            self._failed(number, error)
             return
         self._filled[number][self._newest] = True
-        self._devices.problems[number] = ""
+        self._problems[number] = ""
 
     def _since_before(self, number: int) -> Values:
         """Empty where one of the two samples is missing."""
@@ -113,7 +110,7 @@ class Gpm:
         try:
             return self._compare(older, newer)
         except NvmlError as error:
-            self._devices.failed(number, error)
+            self._failed(number, error)
             return {}
 
     def _compare(self, before: Any, after: Any) -> Values:
@@ -133,14 +130,8 @@ class Gpm:
             found[name] = metric.value * factor if good else math.nan
         return found
 
-    def memory(self) -> list[Memory | None]:
-        return self._devices.memory()
-
-    def problems(self) -> list[str]:
-        return self._devices.problems
-
     def close(self) -> None:
         for buffers in self._buffers:
             for buffer in buffers:
                 self._nvml.maybe("nvmlGpmSampleFree", buffer)
-        self._nvml.close()
+        super().close()

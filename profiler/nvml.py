@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from cotenant.profiler.counters import Memory, Taken, Values
+from cotenant.profiler.counters import Taken, Values
 from cotenant.profiler.driver.failures import NvmlError
 from cotenant.profiler.driver.library import Library
-from cotenant.profiler.driver_devices import DriverDevices
+from cotenant.profiler.driver_counters import DriverCounters
 from cotenant.profiler.sources import Indicator, SourceName
 from cotenant.profiler.window import Counter
 
@@ -31,7 +31,7 @@ ALL_LINKS: Final = 0xFFFF_FFFF
 UNSIGNED_LONG_LONG: Final = 3
 
 
-class Nvml:
+class Nvml(DriverCounters):
     """The counters of some devices of this host."""
 
     name: SourceName = "nvml"
@@ -43,33 +43,29 @@ class Nvml:
         self, nvml: Library, uuids: Sequence[str], clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Raises Unsupported: none of the devices is there."""
-        self._nvml = nvml
-        self._clock = clock
-        self._devices = DriverDevices(nvml, uuids)
-        self._devices.check()
+        super().__init__(nvml, uuids, clock)
         self.period_s = max(PERIOD_S_MIN, 2 * PCIE_S * len(uuids))
         self._links = [{name: Counter() for name in NVLINK} for _ in uuids]
-        self._at_s = -math.inf
 
     def read(self) -> Taken | None:
         """Raises Unsupported: no device answers any more."""
         before_s, self._at_s = self._at_s, self._clock()
         devices = [self._device(number) for number in range(len(self._links))]
-        self._devices.check()
+        self._check()
         if self._at_s <= before_s or math.isinf(before_s):
             return None
         return Taken(before_s, self._at_s, self.period_s, devices)
 
     def _device(self, number: int) -> Values:
-        handle = self._devices.handles[number]
+        handle = self._handles[number]
         if handle is None:
             return {}
         try:
             utilization = self._nvml.ask("nvmlDeviceGetUtilizationRates", handle)
         except NvmlError as error:
-            self._devices.failed(number, error)
+            self._failed(number, error)
             return {}
-        self._devices.problems[number] = ""
+        self._problems[number] = ""
         found = {Indicator.GRACT: utilization.gpu / 100, Indicator.DRAMA: utilization.memory / 100}
         found |= {name: self._pcie(handle, counter) for name, counter in PCIE.items()}
         return found | self._nvlink(number, handle)
@@ -90,12 +86,3 @@ class Nvml:
             for name, field in zip(NVLINK, fields, strict=True)
         }
         return {name: self._links[number][name].rate(count, self._at_s) for name, count in counts.items()}
-
-    def memory(self) -> list[Memory | None]:
-        return self._devices.memory()
-
-    def problems(self) -> list[str]:
-        return self._devices.problems
-
-    def close(self) -> None:
-        self._nvml.close()

@@ -31,6 +31,9 @@ PredictorFlag = Annotated[
     str | None,
     typer.Option("--predictor", metavar="MODEL", help="Interference model from `cotenant predictor train`."),
 ]
+IdleExitFlag = Annotated[
+    str | None, typer.Option("--idle-exit", metavar="TIME", help="End after so long without jobs.")
+]
 KeysFlag = Annotated[str | None, typer.Option("--keys-dir", metavar="DIR", help="Keys from `cotenant init`.")]
 
 
@@ -40,9 +43,7 @@ def controller(
     ] = None,
     state_dir: StateFlag = None,
     keys_dir: KeysFlag = None,
-    idle_exit: Annotated[
-        str | None, typer.Option("--idle-exit", metavar="TIME", help="End after so long without jobs.")
-    ] = None,
+    idle_exit: IdleExitFlag = None,
     predictor: PredictorFlag = None,
 ) -> None:
     """The controller alone, in the foreground. One per cluster, its journal on a local disk.

@@ -10,6 +10,7 @@ from cotenant.controller.cli import output, screen
 from cotenant.controller.cli.asking import asking
 from cotenant.controller.cli.completion import complete_host
 from cotenant.controller.cli.device_view import reading_json
+from cotenant.controller.cli.group import group
 from cotenant.controller.cli.output import EndpointFlag, JsonFlag, Listing, OutputFlag, chosen, show_listing
 from cotenant.controller.cli.screen import NONE, STATE_COLOURS, Column, duration, size
 from cotenant.controller.domain.cluster import Device, sharing_in_words
@@ -18,11 +19,7 @@ from cotenant.controller.wire.clients import ChangeNode, ListNodes, Nodes, NodeV
 
 HostArgument = Annotated[str, typer.Argument(metavar="HOST", help="Its name.", autocompletion=complete_host)]
 
-nodes = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+nodes = group()
 
 
 class Row(NamedTuple):

@@ -9,6 +9,7 @@ import typer
 from cotenant.controller.cli import output
 from cotenant.controller.cli.asking import asking
 from cotenant.controller.cli.completion import complete_policy
+from cotenant.controller.cli.group import group
 from cotenant.controller.cli.output import (
     EndpointFlag,
     JsonFlag,
@@ -23,11 +24,7 @@ from cotenant.controller.cli.screen import Column
 from cotenant.controller.submission.problems import suggestion
 from cotenant.controller.wire.clients import GetPolicy, Parameters, PolicyView, SetPolicy
 
-policy = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+policy = group()
 
 
 @policy.callback(invoke_without_command=True)

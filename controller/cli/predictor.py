@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cotenant.controller.cli import screen
+from cotenant.controller.cli.group import group
 from cotenant.controller.cli.output import (
     JsonFlag,
     OutputFlag,
@@ -37,12 +38,7 @@ if TYPE_CHECKING:
     from cotenant.controller.domain.interference import InterferenceModel
     from cotenant.controller.tuning.pair_rows import Pairs
 
-predictor = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+predictor = group(no_args_is_help=True)
 
 PairsFlag = Annotated[
     list[str],
@@ -208,12 +204,8 @@ def pairs_of(name: str, licence: str = "") -> Pairs:
     """Raises Problem."""
     from cotenant.controller.tuning.pair_rows import PairsProblem, read
 
-    path = Path(name).expanduser()
     try:
-        return read(path.read_bytes(), path.name, licence)
-    except OSError as error:
-        code = "not-found" if isinstance(error, FileNotFoundError) else "refused"
-        raise Problem(code, f"{name}: {error.strerror}") from None
+        return read(_contents(name), Path(name).name, licence)
     except PairsProblem as error:
         raise Problem("refused", str(error)) from None
 
@@ -222,14 +214,19 @@ def model_of(name: str) -> InterferenceModel:
     """Raises Problem."""
     from cotenant.controller.interference.document import ModelProblem, read
 
-    path = Path(name).expanduser()
     try:
-        return read(path.read_bytes(), name)
+        return read(_contents(name), name)
+    except ModelProblem as error:
+        raise Problem("refused", str(error)) from None
+
+
+def _contents(name: str) -> bytes:
+    """Raises Problem."""
+    try:
+        return Path(name).expanduser().read_bytes()
     except OSError as error:
         code = "not-found" if isinstance(error, FileNotFoundError) else "refused"
         raise Problem(code, f"{name}: {error.strerror}") from None
-    except ModelProblem as error:
-        raise Problem("refused", str(error)) from None
 
 
 def write_whole(path: Path, data: bytes) -> None:

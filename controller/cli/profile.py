@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from cotenant.controller.cli import screen
 from cotenant.controller.cli.asking import asking
+from cotenant.controller.cli.group import SETTINGS, group
 from cotenant.controller.cli.job_flags import takes_job_flags
 from cotenant.controller.cli.output import (
     EndpointFlag,
@@ -52,10 +53,7 @@ class Parts(TyperGroup):
         return rest
 
 
-SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
-profile = typer.Typer(
-    cls=Parts, add_completion=False, rich_markup_mode=None, no_args_is_help=True, context_settings=SETTINGS
-)
+profile = group(cls=Parts)
 
 
 @profile.callback()

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cotenant.controller.cli import screen, sim_table
+from cotenant.controller.cli.group import group
 from cotenant.controller.cli.output import (
     Format,
     JsonFlag,
@@ -52,12 +53,7 @@ from cotenant.controller.sim.compare import Run
 from cotenant.controller.sim.document import document, write_document, write_jobs
 from cotenant.controller.sim.scenario import Scenario
 
-sim = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+sim = group(no_args_is_help=True)
 sim.add_typer(trace, name="trace")
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from cotenant.controller.cli import screen
+from cotenant.controller.cli.group import group
 from cotenant.controller.cli.output import JsonFlag, Listing, OutputFlag, chosen, show_listing, show_one
 from cotenant.controller.cli.problem import Problem
 from cotenant.controller.cli.screen import NONE, Column, duration
@@ -16,12 +17,7 @@ from cotenant.controller.cli.sim_options import FormatFlag, SeedFlag, TraceArgum
 from cotenant.controller.sim.scenario import SYNTH, open_trace
 from cotenant.controller.sim.traces.trace import Trace
 
-trace = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+trace = group(no_args_is_help=True)
 
 FileArgument = Annotated[
     str, typer.Argument(metavar="FILE", help="To write: .csv, or .csv.gz to have it packed.")

@@ -12,15 +12,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
-from typing import Annotated, Final
-
-import typer
+from typing import Final
 
 from cotenant.controller.cli.asking import asking, loaded_settings
 from cotenant.controller.cli.daemons import (
     AGENT,
     CONTROLLER,
     DevicesFlag,
+    IdleExitFlag,
     OversubscribeFlag,
     PredictorFlag,
     StateFlag,
@@ -46,9 +45,7 @@ def up(
     devices: DevicesFlag = None,
     oversubscribe: OversubscribeFlag = False,
     state_dir: StateFlag = None,
-    idle_exit: Annotated[
-        str | None, typer.Option("--idle-exit", metavar="TIME", help="End after so long without jobs.")
-    ] = None,
+    idle_exit: IdleExitFlag = None,
     predictor: PredictorFlag = None,
     endpoint: EndpointFlag = None,
 ) -> int:

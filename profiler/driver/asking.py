@@ -44,7 +44,8 @@ def driver_facts(
 
 def ask(words: Sequence[str], kind: type[Answer], timeout_s: float, whom: str = "NVML") -> Answer:
     """What the program prints: one `kind` as JSON. Raises NoAnswer."""
-    _left_behind[:] = [child for child in _left_behind if child.poll() is None]
+    for child in [each for each in _left_behind if each.poll() is not None]:
+        _left_behind.remove(child)
     if len(_left_behind) >= STUCK_MAX:
         raise NoAnswer(f"{len(_left_behind)} processes that asked hang in the driver: reboot the host")
     try:

@@ -8,9 +8,10 @@ are wrong there.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TextIO
 
 import msgspec
 
@@ -67,10 +68,20 @@ def open_library() -> Library:
 def tell(answer: Callable[[Library], Any], otherwise: Callable[[NvmlError], Any]) -> int:
     """The whole life of a child that is asked once: a line of JSON on standard output and 0, whatever NVML
     does. `otherwise` makes the answer where there is none."""
+    answers = own_output()
     try:
         with open_library() as nvml:
             said = answer(nvml)
     except NvmlError as error:
         said = otherwise(error)
-    sys.stdout.write(msgspec.json.encode(said).decode())
+    print(msgspec.json.encode(said).decode(), file=answers, flush=True)
     return 0
+
+
+def own_output() -> TextIO:
+    """The way back to whoever asks. What a foreign library prints from now on, from C as well, goes to
+    standard error: on the way back it would be taken for an answer that makes no sense."""
+    sys.stdout.flush()
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers

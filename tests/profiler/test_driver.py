@@ -157,6 +157,14 @@ def test_a_binding_that_is_not_installed_is_a_reason(tmp_path: Path, monkeypatch
     assert driver_facts() == DriverFacts(problem=NO_BINDING, problem_code=NOT_NVMLS)
 
 
+def test_what_the_library_prints_is_not_taken_for_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pynvml.py").write_text("import os; os.write(1, b'loading\\n')\nraise ImportError")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    assert driver_facts().problem == NO_BINDING
+
+
 # --- Asking ----------------------------------------------------------------------------------------
 
 
