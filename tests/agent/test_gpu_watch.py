@@ -29,6 +29,7 @@ from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
+from tests.processes import await_shown
 
 HOST = HostId("h")
 QUICK = Timing(look_s=0.1, start_s=20.0, silent_s=1.0, retry_s=0.05, retry_s_max=0.2, reap_s=1.0)
@@ -175,7 +176,7 @@ def test_processes_are_known_by_their_socket_or_their_session(tmp_path: Path) ->
             for env in (own, other)
         ]
         try:
-            mine, theirs = (owners.owner(process.pid) for process in started)
+            mine, theirs = (owners.owner(await_shown(each.pid, "sleep", "1000")) for each in started)
             assert (mine.kind, mine.job_id, mine.attempt, mine.command) == ("attempt", "7", 2, "sleep 1000")
             assert theirs.kind == "foreign", "the number of a job is no proof"
             leader = msgspec.structs.replace(own_identity(), pid=os.getsid(0), start_ticks=0)
