@@ -26,8 +26,8 @@ from tests.ports import block_of_ports
 
 COTENANT = (sys.executable, "-m", "cotenant.controller.cli.main")
 PATIENCE_S = 420.0
-"""As long as in `cluster.py`, and for its reason: the jobs here import torch as well, which took longer than a
-minute and a half where many others wanted the cores."""
+"""As long as in `cluster.py`, and for its reason: the jobs here import torch as well, which took longer than
+a minute and a half where many others wanted the cores."""
 LOOK_S = 0.05
 SAY = """
 import json, os, pathlib, signal, socket, sys, time
