@@ -78,13 +78,13 @@ def test_the_device_of_a_running_job_is_seen_to_work(cluster: Cluster) -> None:
     smact = f'cotenant_device_active_ratio{{device="{device}",indicator="SMACT",source="cpu"}}'
 
     def at_work() -> str | None:
-        """The agent's page, once it shows the job at work: on a busy machine it may get no core for a while."""
+        """The agent's page, once the job is seen at work: a busy machine may give it no core for a while."""
         text = page(cluster.folder / "agent-h1.log")
         has_tenant = value(text, f'cotenant_device_tenants{{device="{device}"}}') == 1
         return text if has_tenant and value(text, cores) and value(text, smact) else None
 
     agent = until(at_work)
-    assert 0.0 < (value(agent, cores) or 0.0) and 0.0 < (value(agent, smact) or 0.0) <= 1.0
+    assert (value(agent, cores) or 0.0) > 0.0 and 0.0 < (value(agent, smact) or 0.0) <= 1.0
     assert 'indicator="TENSO"' not in agent, "what is missing has no series"
     assert value(agent, "cotenant_agent_connected") == 1
 
