@@ -9,6 +9,11 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Final
+
+IMPORT_S: Final = 420.0
+"""For a process that imports torch: a minute and a half was too short on a machine with ten processes for
+each core, and what is of interest is only whether it ends."""
 
 
 def await_shown(pid: int, *words: str) -> int:

@@ -20,12 +20,10 @@ from typing import Any
 
 from cotenant.agent.attempt import words
 from tests.ports import free_port
+from tests.processes import IMPORT_S
 
 HERE = Path(__file__).resolve().parent
 DEADLINE_S = 90.0
-IMPORT_S = 420.0
-"""For the warm process to import torch, once: a minute and a half was too short on a machine with fifteen
-processes for each core, and only whether it ends is of interest."""
 
 
 class Warm:

@@ -36,10 +36,10 @@ from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import Launch
 from tests.ports import free_port
+from tests.processes import IMPORT_S
 
-WAIT_S = 420.0
-"""Only a broken program takes this long: torch's launcher imports torch, which has taken more than a minute
-and a half where many others wanted the cores."""
+WAIT_S = IMPORT_S
+"""Only a broken program takes this long; torch's launcher imports torch."""
 ROOT = os.geteuid() == 0
 NOBODY = 65534
 
