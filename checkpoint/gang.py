@@ -94,6 +94,15 @@ def settle() -> None:
         time.sleep(SETTLE_S)
 
 
+def settle_at_exit() -> None:
+    """A script may also end in a collective's last moment. Once the interpreter is on its way out, a thread
+    that asks for its lock is ended on the spot (before Python 3.14); inside a C++ destructor that aborts:
+    "terminate called without an active exception".
+    """
+    atexit.unregister(settle)  # Once is enough, and the earlier it is registered the later it runs.
+    atexit.register(settle)
+
+
 def leave_together() -> None:
     """All ranks are here. Meet once more, so that nobody's peer is gone while it still shuts down.
 

@@ -101,6 +101,7 @@ class Session:
             self._restore(path, keep, idle_s_max)
         if self._channel is not None:
             self._introduce(self._channel, accumulates)
+        gang.settle_at_exit()
         atexit.register(self._close)
 
     @property

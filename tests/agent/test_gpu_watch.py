@@ -31,6 +31,7 @@ from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
 from cotenant.profiler.driver.facts import GpuFacts
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
+from tests.processes import await_shown
 
 HOST = HostId("h")
 KEY: Key = (JobId("7"), AttemptNo(1))
@@ -178,7 +179,7 @@ def test_processes_are_known_by_their_socket_or_their_session(tmp_path: Path) ->
             for env in (own, other)
         ]
         try:
-            mine, theirs = (owners.owner(process.pid) for process in started)
+            mine, theirs = (owners.owner(await_shown(each.pid, "sleep", "1000")) for each in started)
             assert (mine.kind, mine.job_id, mine.attempt, mine.command) == ("attempt", "7", 2, "sleep 1000")
             assert theirs.kind == "foreign", "the number of a job is no proof"
             leader = msgspec.structs.replace(own_identity(), pid=os.getsid(0), start_ticks=0)

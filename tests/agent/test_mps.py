@@ -51,6 +51,7 @@ from cotenant.mps.process import CONTROL
 from cotenant.profiler.driver.facts import GpuFacts
 from tests.agent import test_edge_parts, test_state
 from tests.mps.conftest import Place, make_place, stub_in
+from tests.processes import await_shown
 
 HOST = HostId("h1")
 A, B = (f"GPU-{digit * 8}-2222-3333-4444-555555555555" for digit in "ab")
@@ -168,6 +169,9 @@ def test_a_gpu_in_exclusive_mode_without_its_daemon_takes_one_job() -> None:
 # --- Attached or not -------------------------------------------------------------------------------
 
 
+SLEEP = ("sleep", "1000")
+
+
 @pytest.fixture
 def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     made = make_place(stub_in(tmp_path_factory.mktemp("bin")))
@@ -179,8 +183,9 @@ def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def worker() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(("sleep", "1000"), env={ENV_SOCKET: "/a/b/cotenant.sock"}) as process:
+    with subprocess.Popen(SLEEP, env={ENV_SOCKET: "/a/b/cotenant.sock"}) as process:
         try:
+            await_shown(process.pid, *SLEEP)
             yield process
         finally:
             process.kill()
@@ -407,9 +412,9 @@ def test_a_job_that_did_not_attach_is_said_to_time_slice_once(scene: Scene) -> N
 
 def test_a_job_that_attached_is_not_talked_about(scene: Scene) -> None:
     socket = scene.run_job()
-    with subprocess.Popen(("sleep", "1000"), env={ENV_SOCKET: str(socket)}) as client:
+    with subprocess.Popen(SLEEP, env={ENV_SOCKET: str(socket)}) as client:
         try:
-            scene.place.tell(gpu=True, clients=[client.pid])
+            scene.place.tell(gpu=True, clients=[await_shown(client.pid, *SLEEP)])
             asyncio.run(scene.edge.look())
         finally:
             client.kill()
@@ -418,10 +423,10 @@ def test_a_job_that_attached_is_not_talked_about(scene: Scene) -> None:
 
 
 def test_a_worker_that_opens_the_gpu_in_several_processes_is_counted(scene: Scene) -> None:
-    env, sleep = {ENV_SOCKET: str(scene.run_job())}, ("sleep", "1000")
-    with subprocess.Popen(sleep, env=env) as one, subprocess.Popen(sleep, env=env) as two:
+    env = {ENV_SOCKET: str(scene.run_job())}
+    with subprocess.Popen(SLEEP, env=env) as one, subprocess.Popen(SLEEP, env=env) as two:
         try:
-            scene.place.tell(gpu=True, clients=[one.pid, two.pid])
+            scene.place.tell(gpu=True, clients=[await_shown(each.pid, *SLEEP) for each in (one, two)])
             asyncio.run(scene.edge.look())
         finally:
             one.kill()

@@ -20,6 +20,7 @@ from typing import Any
 
 from cotenant.agent.attempt import words
 from tests.ports import free_port
+from tests.processes import IMPORT_S
 
 HERE = Path(__file__).resolve().parent
 DEADLINE_S = 90.0
@@ -36,12 +37,16 @@ class Warm:
         )
         self._codes: dict[int, int] = {}
         self._pending = b""
+        self._is_ready = False
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], output: Path) -> int:
         request = {"argv": list(argv), "env": dict(env), "output": str(output)}
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
+        if not self._is_ready:
+            assert "ready" in self._next(time.monotonic() + IMPORT_S)
+            self._is_ready = True
         give_up_at_s = time.monotonic() + DEADLINE_S
         while True:
             message = self._next(give_up_at_s)

@@ -213,7 +213,7 @@ def test_background_work_gives_way_to_training(tmp_path: Path, monkeypatch: pyte
     assert saver.save(1, own(), MANIFEST, wait=False)
     saver.join()
     assert saver.save(2, own(), MANIFEST, wait=True)
-    assert priorities == [max(before, memory.NICE), before]
+    assert priorities == [min(memory.NICE_MAX, before + memory.NICE), before]
 
 
 def test_a_second_save_waits_for_the_first_and_two_are_kept(tmp_path: Path) -> None:

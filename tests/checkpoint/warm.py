@@ -29,6 +29,7 @@ def main() -> None:
     children: dict[int, int] = {}  # pid -> pidfd
     stdin = sys.stdin.fileno()
     pending = b""
+    answer({"ready": os.getpid()})
     while True:
         ready, _, _ = select.select([stdin, *children.values()], [], [])
         for pid, fd in list(children.items()):

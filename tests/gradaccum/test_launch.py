@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.gradaccum import launch
+from tests.processes import IMPORT_S
 
 HERE = Path(__file__).parent
 TELLING = """\
@@ -28,7 +29,7 @@ sys.exit(7)
 def python(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **(env or {})}
     return subprocess.run(
-        [sys.executable, *words], env=variables, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, *words], env=variables, capture_output=True, text=True, timeout=IMPORT_S, check=False
     )
 
 

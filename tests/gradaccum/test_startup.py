@@ -17,6 +17,7 @@ from cotenant.agent.attempt import stacks
 from cotenant.agent.attempt.environment import STACKS_SIGNAL
 from cotenant.controller.wire import job
 from cotenant.gradaccum.launch import STARTUP
+from tests.processes import IMPORT_S
 
 WAITS = """
 import sys, threading
@@ -121,6 +122,6 @@ def test_process_groups_get_their_default_time_limit_times_the_scale_unless_the_
         env=environment(**{job.ENV_COLLECTIVE_SCALE: "2.0"}, TMPDIR=str(tmp_path)),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=IMPORT_S,
     )
     assert ran.stdout == "[3600.0, 3600.0] 77.0\n", ran.stderr

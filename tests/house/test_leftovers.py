@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.processes import await_shown
 
 SLEEP = ("sleep", "60")
 
@@ -39,9 +40,7 @@ def process(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subproce
         "nothing": {"env": {}, "cwd": "/"},
     }
     with subprocess.Popen(SLEEP, start_new_session=True, **threads[request.param]) as started:
-        # For a moment after exec the kernel shows neither the new command line nor its environment.
-        while Path(f"/proc/{started.pid}/cmdline").read_bytes() != b"sleep\x0060\x00":
-            time.sleep(0.005)
+        await_shown(started.pid, *SLEEP)
         yield started
         started.kill()
 

@@ -302,9 +302,10 @@ class Cluster:
         return found
 
     def trains_at_gate(self, job: JobView) -> bool:
-        """Its ranks wait at the gate, and the controller knows that they train: what they note at the gate
-        may be seen here before the word of their first step has got there."""
-        return job.phase is Phase.RUNNING and self.is_at_gate(job)
+        """Its ranks wait at the gate, and the controller knows that they train and can be resumed: what they
+        note at the gate may be seen here before their words have got there. (A job that is silent for ten
+        seconds at its start counts as RUNNING without a word, and importing torch may take longer.)"""
+        return job.phase is Phase.RUNNING and job.resumable and self.is_at_gate(job)
 
     def is_at_gate(self, job: JobView) -> bool:
         """Every rank of its present attempt has come to the gate."""

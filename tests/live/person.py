@@ -23,9 +23,11 @@ from typing import Any, TypeVar
 import psutil
 
 from tests.ports import block_of_ports
+from tests.processes import IMPORT_S
 
 COTENANT = (sys.executable, "-m", "cotenant.controller.cli.main")
-PATIENCE_S = 60.0
+PATIENCE_S = IMPORT_S
+"""Some of the jobs here import torch."""
 LOOK_S = 0.05
 SAY = """
 import json, os, pathlib, signal, socket, sys, time

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,7 @@ def test_a_job_and_its_checkpoints_on_a_bad_disk(
     with at_home(tmp_path_factory.mktemp("p"), **settings) as person:
         person.write("train.py", TRAINER)
         job = person.submit("--", sys.executable, "train.py")
-        person.until_state(job, "running")
+        person.until(job, trains)
         first = save(person, job)
         full_or_read_only(person, job, small_disk)
         assert person.job(job)["durable_step"] == first, "what failed does not count as saved"
@@ -85,7 +86,7 @@ def test_a_job_and_its_checkpoints_on_a_bad_disk(
         assert 0 < step < stopped
         assert f"begins at step {step}\n" in text
         assert f"{newest.name} skipped: " in text and damaged.name in text
-        person.until_state(job, "running")
+        person.until(job, trains)
 
         # A bit flips in every one: that is an error which shows, and never a fresh start.
         stop(person, job)
@@ -118,6 +119,11 @@ def full_or_read_only(person: Person, job: str, disk: Path) -> None:
     assert (found["state"], found["attempt"]) == ("running", 1)
     before = found["step"]
     person.until(job, lambda now: now["step"] > before)
+
+
+def trains(found: dict[str, Any]) -> bool:
+    """It counts as running also when torch takes more than ten seconds to import; then it cannot save yet."""
+    return bool(found["state"] == "running" and found["resumable"] and found["step"] > 0)
 
 
 def save(person: Person, job: str) -> int:

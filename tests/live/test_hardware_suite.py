@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 from hwtests import report
+from tests.processes import IMPORT_S
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 240.0
 
 
 def suite(folder: Path, *words: str) -> report.Report:
@@ -36,7 +36,7 @@ def suite(folder: Path, *words: str) -> report.Report:
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=IMPORT_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]

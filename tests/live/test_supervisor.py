@@ -36,9 +36,10 @@ from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import Launch
 from tests.ports import free_port
+from tests.processes import IMPORT_S
 
-WAIT_S = 60.0
-"""Only a broken program takes this long."""
+WAIT_S = IMPORT_S
+"""Only a broken program takes this long; torch's launcher imports torch."""
 ROOT = os.geteuid() == 0
 NOBODY = 65534
 
@@ -204,6 +205,15 @@ class Attempt:
                 found.append(int(name))
         return found
 
+    def await_pids(self, count: int) -> list[int]:
+        """Those processes once there are so many: the kernel shows a new program's environment only a moment
+        after its start has succeeded."""
+        until_s = time.monotonic() + WAIT_S
+        while len(found := self.pids()) != count:
+            assert time.monotonic() < until_s, f"{len(found)} processes instead of {count}"
+            time.sleep(0.01)
+        return found
+
     def clean(self) -> None:
         if self.connection is not None:
             self.connection.close()
@@ -351,7 +361,9 @@ def test_a_killed_rank_ends_the_gang(make: Make, rank_program: str) -> None:
     attempt = make(sys.executable, rank_program, ranks=2).start()
     attempt.until(lambda status: status.first_step is not None)
     victim = next(
-        pid for pid in attempt.pids() if b"\0RANK=1\0" in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+        pid
+        for pid in attempt.await_pids(2)
+        if b"\0RANK=1\0" in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
     )
     os.kill(victim, signal.SIGKILL)
     attempt.tell(
@@ -469,8 +481,7 @@ def test_torchruns_workers_stop_together_whatever_torchrun_says(make: Make, rank
 def test_a_killed_supervisor_takes_its_ranks_along(make: Make, rank_program: str) -> None:
     attempt = make(sys.executable, rank_program, ranks=2).start()
     attempt.until(lambda status: status.first_step is not None)
-    descriptors = [os.pidfd_open(pid) for pid in attempt.pids()]
-    assert len(descriptors) == 2
+    descriptors = [os.pidfd_open(pid) for pid in attempt.await_pids(2)]
     assert attempt.process is not None
     attempt.process.kill()
     attempt.process.wait()
@@ -502,10 +513,11 @@ def test_strangers_are_left_alone(make: Make, tmp_path: Path) -> None:
     """An attempt of the same number under another agent has the same job and attempt in its environment."""
     other = make("sleep", "1000").start()
     other.until(lambda status: status.started)
+    before = other.await_pids(1)
     elsewhere = tmp_path / "other agent" / "7-a1"
     elsewhere.mkdir(parents=True)
     assert end_leftovers(elsewhere, other.order, None) == []
-    assert len(other.pids()) == 1
+    assert other.pids() == before
 
 
 def test_terminal_signals_do_not_end_a_job(make: Make, rank_program: str) -> None:

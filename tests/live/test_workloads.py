@@ -15,6 +15,7 @@ import pytest
 from cotenant.profiler.ranks import Command, Seat
 from cotenant.profiler.run import Plan, SoloRun
 from cotenant.profiler.solo import measure_solo
+from tests.processes import IMPORT_S
 
 WORKLOADS = Path(__file__).resolve().parents[2] / "controller" / "demo" / "workloads"
 SEAT = Seat(cores=(min(os.sched_getaffinity(0)),))
@@ -31,7 +32,7 @@ def train(kind: str, folder: Path, *options: str) -> dict[str, Any]:
     """Run a script to its end, as a user would on a machine without cotenant running."""
     result = folder / "result.json"
     argv = [sys.executable, str(WORKLOADS / f"{kind}.py"), "--result", str(result), *options]
-    subprocess.run(argv, check=True, timeout=120, env=environment(), cwd=folder)
+    subprocess.run(argv, check=True, timeout=IMPORT_S, env=environment(), cwd=folder)
     content: dict[str, Any] = json.loads(result.read_text())
     return content
 

@@ -1,0 +1,24 @@
+"""Processes that a test starts and then looks at from outside.
+
+Rule: `Popen` returns when the new program has been accepted, and for a moment after that the kernel shows
+neither its command nor its environment. Whoever is to be recognised by them is waited for first.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+IMPORT_S: Final = 420.0
+"""For a process that imports torch: a minute and a half was too short on a machine with ten processes for
+each core, and what is of interest is only whether it ends."""
+
+
+def await_shown(pid: int, *words: str) -> int:
+    """Wait until the process shows this command (and so its environment); the pid."""
+    wanted = b"".join(os.fsencode(word) + b"\0" for word in words)
+    while Path(f"/proc/{pid}/cmdline").read_bytes() != wanted:
+        time.sleep(0.001)
+    return pid
