@@ -82,12 +82,12 @@ class Soon:
         self._seen_actions = -1
         """Of the plan with so many actions is what follows."""
         self._free = 0
-        self._leavers, self._freed = Plan(view), list[list[Freed]]()
-        """The plan as it would be if jobs left and nothing was promised; what each of them left."""
-        self._where: list[tuple[HostType, ...]] = [()]
-        """Where the first so many have left something, the first first."""
-        self._later, self._later_s, self._gone = self._leavers, NEVER_S, 0
+        self._later, self._later_s, self._gone = Plan(view), NEVER_S, 0
         """The plan as it will be at that time, when so many have left."""
+        self._left: list[list[Freed]] = []
+        """What each of the first jobs leaves of devices that were not promised before."""
+        self._where: list[tuple[HostType, ...]] = [()]
+        """Where the first so many leave something, the first first."""
 
     def find(self, plan: Plan, job: Job, until_s: float) -> tuple[DeviceId, ...] | None:
         """Devices for the job among those free by then and promised to nobody."""
@@ -114,27 +114,29 @@ class Soon:
 
     def _begin(self, plan: Plan) -> None:
         """Nobody has left."""
-        self._leavers, self._freed, self._where = plan.fork(), [], [()]
-        self._later, self._gone = plan.fork(), 0
+        self._later, self._gone, self._left, self._where = plan.fork(), 0, [], [()]
         for job, devices in self._promises:
             self._later.suppose_placed(job, devices)
 
     def _go_on(self, count: int) -> None:
         """More have left."""
-        while len(self._freed) < count:
-            left = self._leavers.suppose_left(self._ends.jobs[len(self._freed)])
-            new = [(host_id, type) for host_id, type, _ in left if (host_id, type) not in self._where[-1]]
-            self._freed.append(left)
-            self._where.append((*self._where[-1], *new))
         later, promised = self._later, self._promised
-        for left in self._freed[self._gone : count]:
+        for left in self._left[self._gone : count]:
             for host_id, type, devices in left:
                 later.suppose_free(host_id, type, [d for d in devices if d not in promised])
+        for job in self._ends.jobs[len(self._left) : count]:
+            left = later.suppose_left(job)
+            where = self._where[-1]
+            for host_id, type, _ in left:
+                if (host_id, type) not in where:
+                    where = (*where, (host_id, type))
+            self._left.append(left)
+            self._where.append(where)
         self._gone = count
 
     def _go_back(self, plan: Plan, count: int) -> None:
         """Fewer have left. The same as if one had begun again, in whatever order things were asked."""
-        for left in self._freed[count : self._gone]:
+        for left in self._left[count : self._gone]:
             for host_id, type, devices in left:
                 self._later.suppose_taken(host_id, type, devices)
         self._gone = count
