@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final
 
 from cotenant.controller.domain.actions import NOTHING, Decision, Wake
 from cotenant.controller.domain.events import AnyEvent, FirstStepDone
@@ -27,6 +26,7 @@ from cotenant.controller.domain.view import View
 from cotenant.controller.policies.base import Candidates, is_quiet, why_waiting
 from cotenant.controller.policies.service import by_service
 from cotenant.controller.policies.soon import Soon
+from cotenant.controller.policies.spares import Spares, cost_s
 from cotenant.controller.policies.waking import Alarm
 from cotenant.controller.policies.whole_queue import (
     Newcomers,
@@ -39,39 +39,10 @@ from cotenant.controller.policies.whole_queue import (
 )  # fmt: skip
 
 
-def cost_s(victim: Job) -> float:
-    """What it costs to put a running job back and start it again: its load and two pauses."""
-    return victim.expected_load_s + 2.0 * victim.expected_pause_s
-
-
 def needs_s(newcomer: Job) -> float:
     """How long a waiting job will hold its devices; infinite if nobody knows."""
     left_s = newcomer.remaining_s
     return float("inf") if left_s is None else left_s + newcomer.expected_load_s
-
-
-NOBODY: Final[Iterator[Job]] = iter(())
-"""Who stands behind most that ask."""
-Spare = tuple[float, int, float, Job]
-"""A running job that may be preempted, in the order in which it would be: its remaining service, negative
-(the most comes first); its number; its time left beyond what it costs to put it back; the job."""
-
-
-def spare(view: View, asking: Iterable[Job]) -> list[Spare]:
-    """All that could be preempted by one of those who ask, once per pass. It looks at each job that runs
-    longer than the shortest who asks; it does not grow with the queue."""
-    now_s, least_s = view.now_s, min(map(needs_s, asking), default=float("inf"))
-    found: list[Spare] = []
-    for job in reversed(view.running()):
-        ends_in_s = job.end_s - now_s
-        if ends_in_s <= least_s:  # No later one has more left than this time to its end.
-            break
-        left_s = ends_in_s / job.slowdown
-        spare_s = left_s - job.expected_load_s - 2.0 * job.expected_pause_s
-        if spare_s > least_s and job.preemptible and not job.aged and job.remaining_s is not None:
-            found.append((-left_s * job.spec.gpus_min, job.number, spare_s, job))
-    found.sort()
-    return found
 
 
 class Round:
@@ -85,45 +56,39 @@ class Round:
         """When it should be seen whether devices that jobs wait for did become free."""
         self._view = view
         self._asking = asking
-        self._running: list[Spare] | None = None
-        self._most_gpu_s = self._most_spare_s = 0.0
-        """Of a running job: who has as much to do itself, or needs as much time, preempts none."""
+        self._spares: Spares | None = None
         self._reserved: list[tuple[float, float, Job]] = []
         """Service and need of jobs whose reservation may be replaced."""
         self._soon = Soon(view)
 
-    def _look(self, plan: Plan) -> list[Spare]:
+    def _look(self, plan: Plan) -> Spares:
         """Many passes end before anybody asks."""
-        running = self._running = spare(self._view, self._asking)
-        if running:
-            self._most_gpu_s = -running[0][0]
-            self._most_spare_s = max([spare_s for _, _, spare_s, _ in running])
+        least_s = min(map(needs_s, self._asking), default=float("inf"))
+        self._spares = spares = Spares(self._view, least_s)
         if self._view.claimants():
             self._reserved = [(by_service(r)[0], needs_s(r), r) for r in reserved(plan) if not r.aged]
-        return running
+        return spares
 
     def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Running jobs whose leaving pays, most remaining service first; then reservations."""
-        running = self._running
-        if running is None:
-            running = self._look(plan)
+        spares = self._spares or self._look(plan)
         mine_s, (mine_gpu_s,) = needs_s(job), by_service(job)
-        found = NOBODY
-        if mine_s < self._most_spare_s and mine_gpu_s < self._most_gpu_s:
-            found = _worth_preempting(plan, running, mine_gpu_s, mine_s)
-        if self._reserved:
-            replaced = [
-                other
-                for other_gpu_s, other_s, other in self._reserved
-                if mine_gpu_s < other_gpu_s and mine_s < other_s and not plan.is_leaving(other.job_id)
-            ]
-            return chain(found, replaced)
-        return found
+        running = spares.worth_preempting(plan, mine_gpu_s, mine_s)
+        if not self._reserved:
+            return running
+        replaced = [
+            other
+            for other_gpu_s, other_s, other in self._reserved
+            if mine_gpu_s < other_gpu_s and mine_s < other_s and not plan.is_leaving(other.job_id)
+        ]
+        return chain(running, replaced)
 
     def is_last(self, job: Job) -> bool:
         """Whether nobody after this one, which found nobody behind, has less to do than any of those."""
         (mine_gpu_s,) = by_service(job)
-        return mine_gpu_s >= self._most_gpu_s and all(mine_gpu_s >= gpu_s for gpu_s, _, _ in self._reserved)
+        if self._spares is not None and mine_gpu_s < self._spares.most_gpu_s:
+            return False
+        return all(mine_gpu_s >= gpu_s for gpu_s, _, _ in self._reserved)
 
     def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
         first = next(behind)
@@ -144,17 +109,6 @@ class Round:
         self._soon.promise(job, devices)
         self.until_s = until_s if self.until_s is None else min(self.until_s, until_s)
         return True
-
-
-def _worth_preempting(
-    plan: Plan, running: Sequence[Spare], mine_gpu_s: float, mine_s: float
-) -> Iterator[Job]:
-    """Jobs that stand after one of this service and have more to spare than it needs."""
-    for less_gpu_s, _, spare_s, job in running:
-        if -less_gpu_s <= mine_gpu_s:
-            return
-        if spare_s > mine_s and not plan.is_leaving(job.job_id):
-            yield job
 
 
 def _why_gain(view: View, newcomer: Job, victims: Sequence[Job]) -> Why:

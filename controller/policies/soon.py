@@ -15,6 +15,7 @@ from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.plan import Freed, HostType, Plan
 from cotenant.controller.domain.view import View
+from cotenant.controller.policies.spares import Together
 from cotenant.controller.policies.victims import devices_by_host, is_kept_together
 
 NEVER_S: Final = float("inf")
@@ -32,9 +33,7 @@ class Ends:
         self._ends_s: list[float] = []
         self._gpus = [0]
         """Of the first so many jobs together."""
-        self._on_host: Counter[HostId] = Counter()
-        self._most = [0]
-        """Of the first so many together, on the host where they have most; as far as anybody asked."""
+        self._together = Together(view)
 
     def by(self, until_s: float) -> int:
         """How many of the jobs will have ended by then."""
@@ -54,21 +53,12 @@ class Ends:
         if gpus == 1 or free >= gpus or not is_kept_together(view, view.shape(job)):
             return True
         if not free:
-            return self._most_together(count) >= gpus
+            return self._together.most(count, self.jobs[len(self._together) : count]) >= gpus
         on_host: Counter[HostId] = Counter()
         for one in self.jobs[:count]:
             for host_id, devices in devices_by_host(view, one):
                 on_host[host_id] += devices
         return any(plan.free_on(host_id) + devices >= gpus for host_id, devices in on_host.items())
-
-    def _most_together(self, count: int) -> int:
-        for job in self.jobs[len(self._most) - 1 : count]:
-            most = self._most[-1]
-            for host_id, devices in devices_by_host(self._view, job):
-                self._on_host[host_id] = here = self._on_host[host_id] + devices
-                most = max(most, here)
-            self._most.append(most)
-        return self._most[count]
 
 
 class Soon:
