@@ -7,7 +7,7 @@ the cluster holds.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from cotenant.controller.domain.actions import NOTHING, AnyAction, Decision, Place, Preempt, Share
 from cotenant.controller.domain.cluster import Device
@@ -15,6 +15,10 @@ from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import LEAVING, Job
 from cotenant.controller.domain.reasons import Reason
 from cotenant.controller.domain.view import Shape, View, suits
+
+HostType = tuple[HostId, str]
+Freed = tuple[HostId, str, list[DeviceId]]
+"""Devices of one host and type."""
 
 
 class Plan:
@@ -25,7 +29,7 @@ class Plan:
     def __init__(self, view: View) -> None:
         self.view = view
         self.actions: list[AnyAction] = []
-        self._free: dict[tuple[HostId, str], list[DeviceId]] = {}  # Touched hosts only.
+        self._free: dict[HostType, list[DeviceId]] = {}  # Touched hosts only.
         self._more: dict[str, int] = {}  # Free devices by type beyond the view's, below 0 for fewer.
         self._added: dict[DeviceId, list[JobId]] = {}
         self._placed: set[JobId] = set()
@@ -41,13 +45,14 @@ class Plan:
         trial._preempted = set(self._preempted)
         return trial
 
-    def suppose_left(self, job: Job) -> None:
-        """As if the job had left its devices: those that nobody else holds count as free."""
+    def suppose_left(self, job: Job) -> list[Freed]:
+        """As if the job had left its devices: those that nobody else holds count as free, and are named."""
         view, job_id, added, more = self.view, job.spec.job_id, self._added, self._more
         devices, tenants, claimed_by = view.devices, view.tenants, view.claimed_by
         self._preempted.add(job_id)
         before: Device | None = None
         free: list[DeviceId] | None = None  # Of the host that is looked at, if it takes work.
+        found: list[Freed] = []
         for device_id in job.placement.devices if job.placement else ():
             device = devices.get(device_id)
             if device is None or not device.healthy:
@@ -55,13 +60,43 @@ class Plan:
             if before is None or device.host_id != before.host_id or device.type != before.type:
                 before, is_up = device, view.hosts[device.host_id].takes_work
                 free = self._touch(device.host_id, device.type) if is_up else None
+                if is_up:
+                    found.append((device.host_id, device.type, []))
             if free is None or device_id in free:
                 continue
             here = tenants(device_id)
             is_alone = len(here) == 1 and here[0] == job_id and device_id not in added
             if (is_alone and claimed_by(device_id) is None) or not self.staying(device_id):
                 insort(free, device_id)
+                found[-1][2].append(device_id)
                 more[device.type] = more.get(device.type, 0) + 1
+        return found
+
+    def suppose_free(self, host_id: HostId, type: str, devices: Iterable[DeviceId]) -> None:
+        """As if these devices of one host and type, which are not, were free."""
+        free = self._touch(host_id, type)
+        before = len(free)
+        for device_id in devices:
+            insort(free, device_id)
+        self._more[type] = self._more.get(type, 0) + len(free) - before
+
+    def suppose_taken(self, host_id: HostId, type: str, devices: Iterable[DeviceId]) -> None:
+        """As if those of them that are free were not."""
+        free = self._touch(host_id, type)
+        before = len(free)
+        for device_id in devices:
+            if device_id in free:
+                free.remove(device_id)
+        self._more[type] = self._more.get(type, 0) + len(free) - before
+
+    def touched(self) -> Collection[HostType]:
+        """What the plan has changed something of, the first first."""
+        return self._free
+
+    def forget_touches(self, order: Iterable[HostType]) -> None:
+        """As if nothing else had been touched, in this order: of hosts with equally many free devices the
+        one that was touched first is taken. The others must be as they were."""
+        self._free = {key: self._free[key] for key in order}
 
     def suppose_placed(self, job: Job, devices: tuple[DeviceId, ...]) -> None:
         """As if the job had got these devices, without asking for it."""

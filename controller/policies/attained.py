@@ -127,7 +127,6 @@ class AttainedService:
     """The order of discretised 2D-LAS at one moment."""
 
     name = "tiresias"
-    is_total = True
 
     def __init__(self, queues: Queues, view: View) -> None:
         self._queues, self._view = queues, view
@@ -155,6 +154,9 @@ class AttainedService:
         ranked = [each for each in ranked if each[2].preemptible and not each[2].aged]
         ranked.sort(reverse=True)
         return ranked
+
+    def is_last(self, job: Job) -> bool:
+        return True
 
     def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
         room = find_room(plan, job, behind)

@@ -14,21 +14,19 @@ devices and end of a load. What it does differently from SRTF is count what a ch
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from cotenant.controller.domain.actions import NOTHING, Decision, Wake
 from cotenant.controller.domain.events import AnyEvent, FirstStepDone
-from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.domain.job import Job, Phase
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies.base import Candidates, is_quiet, why_waiting
 from cotenant.controller.policies.service import by_service
-from cotenant.controller.policies.victims import devices_by_host, is_kept_together
+from cotenant.controller.policies.soon import Soon
+from cotenant.controller.policies.spares import Spares, cost_s
 from cotenant.controller.policies.waking import Alarm
 from cotenant.controller.policies.whole_queue import (
     Newcomers,
@@ -41,72 +39,10 @@ from cotenant.controller.policies.whole_queue import (
 )  # fmt: skip
 
 
-def cost_s(victim: Job) -> float:
-    """What it costs to put a running job back and start it again: its load and two pauses."""
-    return victim.expected_load_s + 2.0 * victim.expected_pause_s
-
-
 def needs_s(newcomer: Job) -> float:
     """How long a waiting job will hold its devices; infinite if nobody knows."""
     left_s = newcomer.remaining_s
     return float("inf") if left_s is None else left_s + newcomer.expected_load_s
-
-
-Spare = tuple[float, int, float, Job]
-"""A running job that may be preempted, in the order in which it would be: its remaining service, negative
-(the most comes first); its number; its time left beyond what it costs to put it back; the job."""
-
-
-def spare(view: View, asking: Iterable[Job]) -> list[Spare]:
-    """All that could be preempted by one of those who ask, once per pass. It looks at each job that runs
-    longer than the shortest who asks; it does not grow with the queue."""
-    now_s, least_s = view.now_s, min(map(needs_s, asking), default=float("inf"))
-    found: list[Spare] = []
-    for job in reversed(view.running()):
-        ends_in_s = job.end_s - now_s
-        if ends_in_s <= least_s:  # No later one has more left than this time to its end.
-            break
-        left_s = ends_in_s / job.slowdown
-        spare_s = left_s - job.expected_load_s - 2.0 * job.expected_pause_s
-        if spare_s > least_s and job.preemptible and not job.aged and job.remaining_s is not None:
-            found.append((-left_s * job.spec.gpus_min, job.number, spare_s, job))
-    found.sort()
-    return found
-
-
-class SoonEnds:
-    """Running jobs in the order of their ends: looked at once per pass, and no further than anybody asks."""
-
-    def __init__(self, view: View) -> None:
-        self._view = view
-        # Late ones may be so for long.
-        self._rest = (job for job in view.running() if job.end_s > view.now_s)
-        self._next = next(self._rest, None)
-        self._jobs: list[Job] = []
-        self._ends_s: list[float] = []
-        self._gpus = [0]
-        """Of the first so many of these jobs together."""
-
-    def are_enough(self, plan: Plan, job: Job, until_s: float) -> bool:
-        """Whether by number alone, on one host where one host must do, the job may find enough devices among
-        those free and those of jobs that end by then. A no is certain, a yes is not."""
-        while self._next is not None and self._next.end_s <= until_s:
-            self._jobs.append(self._next)
-            self._ends_s.append(self._next.end_s)
-            self._gpus.append(self._gpus[-1] + self._next.spec.gpus_min)
-            self._next = next(self._rest, None)
-        count = bisect_right(self._ends_s, until_s)
-        view, gpus, free = self._view, job.spec.gpus_min, plan.free_everywhere()
-        if free + self._gpus[count] < gpus:
-            return False
-        if gpus == 1 or not is_kept_together(view, view.shape(job)):
-            return True
-        on_host: Counter[HostId] = Counter()
-        for one in self._jobs[:count]:
-            for host_id, devices in devices_by_host(view, one):
-                on_host[host_id] += devices
-        most = max((plan.free_on(host_id) + devices for host_id, devices in on_host.items()), default=0)
-        return most >= gpus or free >= gpus
 
 
 class Round:
@@ -114,42 +50,45 @@ class Round:
     them, so that nobody else counts on the same ones."""
 
     name = "patient"
-    is_total = False
 
     def __init__(self, view: View, asking: Iterable[Job]) -> None:
         self.until_s: float | None = None
         """When it should be seen whether devices that jobs wait for did become free."""
         self._view = view
-        self._promised: list[tuple[Job, tuple[DeviceId, ...]]] = []
         self._asking = asking
-        self._running: list[Spare] | None = None
-        self._soon, self._soon_s = Plan(view), float("inf")
-        self._kept, self._kept_promises, self._kept_actions = self._soon, 0, -1
-        self._ending: Iterator[Job] = iter(())
-        self._next_ending: Job | None = None
-        self._most_spare_s = 0.0
-        self._soon_ends = SoonEnds(view)
+        self._spares: Spares | None = None
+        self._reserved: list[tuple[float, float, Job]] = []
+        """Service and need of jobs whose reservation may be replaced."""
+        self._soon = Soon(view)
+
+    def _look(self, plan: Plan) -> Spares:
+        """Many passes end before anybody asks."""
+        least_s = min(map(needs_s, self._asking), default=float("inf"))
+        self._spares = spares = Spares(self._view, least_s)
+        if self._view.claimants():
+            self._reserved = [(by_service(r)[0], needs_s(r), r) for r in reserved(plan) if not r.aged]
+        return spares
 
     def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Running jobs whose leaving pays, most remaining service first; then reservations."""
-        mine_s = needs_s(job)
-        if self._running is None:  # Many passes end before anybody asks.
-            self._running = spare(self._view, self._asking)
-            self._most_spare_s = max([spare_s for _, _, spare_s, _ in self._running], default=0.0)
-        running = self._worth_preempting(plan, job, mine_s) if mine_s < self._most_spare_s else iter(())
-        if not self._view.claimants():
+        spares = self._spares or self._look(plan)
+        mine_s, (mine_gpu_s,) = needs_s(job), by_service(job)
+        running = spares.worth_preempting(plan, mine_gpu_s, mine_s)
+        if not self._reserved:
             return running
-        mine = (by_service(job), mine_s)
-        return chain(running, (other for other in reserved(plan) if not other.aged and _both(mine, other)))
+        replaced = [
+            other
+            for other_gpu_s, other_s, other in self._reserved
+            if mine_gpu_s < other_gpu_s and mine_s < other_s and not plan.is_leaving(other.job_id)
+        ]
+        return chain(running, replaced)
 
-    def _worth_preempting(self, plan: Plan, newcomer: Job, mine_s: float) -> Iterator[Job]:
-        """Jobs that stand after the newcomer and have more to spare than it needs."""
-        (mine_gpu_s,) = by_service(newcomer)
-        for less_gpu_s, _, spare_s, job in self._running or ():
-            if -less_gpu_s <= mine_gpu_s:
-                return
-            if spare_s > mine_s and not plan.is_leaving(job.job_id):
-                yield job
+    def is_last(self, job: Job) -> bool:
+        """Whether nobody after this one, which found nobody behind, has less to do than any of those."""
+        (mine_gpu_s,) = by_service(job)
+        if self._spares is not None and mine_gpu_s < self._spares.most_gpu_s:
+            return False
+        return all(mine_gpu_s >= gpu_s for gpu_s, _, _ in self._reserved)
 
     def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
         first = next(behind)
@@ -164,44 +103,12 @@ class Round:
     def is_worth_waiting(self, plan: Plan, job: Job, victim: Job) -> bool:
         """Whether enough devices get free by themselves before the job could train on those of a victim."""
         until_s = plan.view.now_s + victim.expected_pause_s + job.expected_load_s
-        if not self._soon_ends.are_enough(plan, job, until_s):
-            return False
-        devices = self._free_by(plan, until_s).find_free(job)
+        devices = self._soon.find(plan, job, until_s)
         if devices is None:
             return False
-        self._promised.append((job, devices))
-        self._soon.suppose_placed(job, devices)
+        self._soon.promise(job, devices)
         self.until_s = until_s if self.until_s is None else min(self.until_s, until_s)
         return True
-
-    def _free_by(self, plan: Plan, until_s: float) -> Plan:
-        """The plan with the devices of jobs that will have ended, but for those that were promised. Built
-        once, and carried on as long as the plan is the same and the time no earlier one."""
-        now_s = plan.view.now_s
-        if until_s < self._soon_s or self._kept_actions != len(plan.actions):
-            self._soon = self._without_promised(plan).fork()
-            # Late ones may be so for long.
-            self._ending = (one for one in plan.view.running() if one.end_s > now_s)
-            self._next_ending = next(self._ending, None)
-        while self._next_ending is not None and self._next_ending.end_s <= until_s:
-            self._soon.suppose_left(self._next_ending)
-            self._next_ending = next(self._ending, None)
-        self._soon_s = until_s
-        return self._soon
-
-    def _without_promised(self, plan: Plan) -> Plan:
-        """The plan as it is, without the devices that were promised; kept from one look to the next."""
-        if self._kept_actions != len(plan.actions):
-            self._kept, self._kept_promises, self._kept_actions = plan.fork(), 0, len(plan.actions)
-        for job, devices in self._promised[self._kept_promises :]:
-            self._kept.suppose_placed(job, devices)
-        self._kept_promises = len(self._promised)
-        return self._kept
-
-
-def _both(mine: tuple[tuple[float, ...], float], other: Job) -> bool:
-    """Whether a reserved job stands after one of this order and need in both ways."""
-    return mine[0] < by_service(other) and mine[1] < needs_s(other)
 
 
 def _why_gain(view: View, newcomer: Job, victims: Sequence[Job]) -> Why:

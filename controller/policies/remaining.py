@@ -40,8 +40,6 @@ from cotenant.controller.policies.whole_queue import (
 class RemainingTime:
     """The order of SRTF."""
 
-    is_total = True
-
     def __init__(self, name: str) -> None:
         self.name = name
 
@@ -54,6 +52,9 @@ class RemainingTime:
             return longer
         waiting.sort(key=lambda r: (-(r.remaining_s or 0.0), r.number))
         return heapq.merge(longer, waiting, key=lambda j: (-(j.remaining_now_s(now_s) or 0.0), j.number))
+
+    def is_last(self, job: Job) -> bool:
+        return True
 
     def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
         room = find_room(plan, job, behind)

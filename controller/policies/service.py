@@ -41,7 +41,6 @@ class RemainingService:
     """The order of SRSF."""
 
     name = "srsf"
-    is_total = True
 
     def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Jobs with more remaining service, most first. Sorts those only, and mostly there are few."""
@@ -60,6 +59,9 @@ class RemainingService:
             for _, _, other in more
             if other.preemptible and not other.aged and not plan.is_leaving(other.job_id)
         )
+
+    def is_last(self, job: Job) -> bool:
+        return True
 
     def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
         room = find_room(plan, job, behind)

@@ -37,8 +37,7 @@ class Order(Protocol):
     @property
     def name(self) -> str: ...
 
-    @property
-    def is_total(self) -> bool:
+    def is_last(self, job: Job) -> bool:
         """Whether nobody after a job that stands before no other does either."""
 
     def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
@@ -110,7 +109,7 @@ def rearrange(plan: Plan, order: Order, waiting: Waiting) -> None:
         elif job.aged:
             if is_possible(plan.view, job):
                 return
-        elif last is None and order.is_total and not any_free:
+        elif last is None and not any_free and order.is_last(job):
             return
 
 
