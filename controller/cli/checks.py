@@ -304,7 +304,15 @@ def hosts(facts: Facts) -> Check:
     idle = [f"{device.device_id} ({device.note})" for device in devices if not device.healthy]
     if idle:
         return Check("hosts", "warn", f"not offered: {', '.join(idle[:5])}", "cotenant nodes")
-    return Check("hosts", "ok", f"{plural(len(facts.nodes.nodes), 'host')}, {plural(len(devices), 'device')}")
+    found = f"{plural(len(facts.nodes.nodes), 'host')}, {plural(len(devices), 'device')}"
+    lonely = [
+        str(node.report.host_id) for node in facts.nodes.nodes if node.report.address.startswith("127.")
+    ]
+    if lonely and len(facts.nodes.nodes) > 1:
+        found += (
+            f"; jobs over several hosts leave out {', '.join(lonely[:5])}: agent.address is not set there"
+        )
+    return Check("hosts", "ok", found)
 
 
 CHECKS: Final[tuple[Callable[[Facts], Check | None], ...]] = (

@@ -163,7 +163,7 @@ COLUMNS: Final = (
     Column("MEMORY", lambda r: size(r.device.usable_mib) if r.device else "", rank=2, right=True),
     Column("PLANNED", lambda r: size(r.planned_mib) if r.device else "", rank=4, right=True),
     Column("JOBS", lambda r: ",".join(r.jobs)),
-    Column("NOTE", _note),
+    Column("NOTE", _note, wraps=True),
 )
 
 

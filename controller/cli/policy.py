@@ -86,7 +86,7 @@ def list_policies(
 COLUMNS: Final = (
     Column("", lambda r: "*" if r.current else " "),
     Column("POLICY", lambda r: r.name),
-    Column("ABOUT", lambda r: r.about),
+    Column("ABOUT", lambda r: r.about, wraps=True),
 )
 
 

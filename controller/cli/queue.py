@@ -54,12 +54,12 @@ def queue(
     )
     with asking(endpoint) as client:
         reply = client.ask(request)
-    show_listing(listing(reply), form)
+    show_listing(listing(reply, all_ended=request.include_ended), form)
     if form == "table" and any(job.phase in WAITING for job in reply.jobs):
         screen.hint("`cotenant explain JOB` gives the whole reason")
 
 
-def listing(reply: Jobs) -> Listing:
+def listing(reply: Jobs, *, all_ended: bool = True) -> Listing:
     wall = clock_of(reply)
     several = len({job.user for job in reply.jobs}) > 1
     return Listing(
@@ -70,5 +70,7 @@ def listing(reply: Jobs) -> Listing:
         columns=[column for column in COLUMNS if column.title != "USER" or several],
         wide_columns=WIDE_COLUMNS,
         extra={"now": screen.utc(reply.wall_s), "more": reply.more},
-        nothing="no jobs; start one with: cotenant submit -- python train.py",
+        nothing="no jobs; start one with: cotenant submit -- python train.py"
+        if all_ended
+        else "no jobs wait or run; `cotenant queue --all` also lists those that have ended",
     )

@@ -139,10 +139,12 @@ class Column(msgspec.Struct, frozen=True):
     limit: int = 0
     """Longer texts are cut on a terminal; 0 = no limit."""
     colour: Callable[[Any], str] | None = None
+    wraps: bool = False
+    """As the last column: what does not fit goes on in further lines, instead of being cut."""
 
 
 def table(columns: Sequence[Column], rows: Sequence[Any], width: int | None) -> str:
-    """Aligned columns; with a `width` they fit it: cut, then dropped, and the last takes the rest."""
+    """Aligned columns; with a `width` they fit it: cut, then dropped; the last takes the rest, or wraps."""
     cells = [[column.text(row) or NONE for column in columns] for row in rows]
     if width is not None:
         cells = [[cut(text, c.limit) for c, text in zip(columns, line, strict=True)] for line in cells]
@@ -155,9 +157,22 @@ def table(columns: Sequence[Column], rows: Sequence[Any], width: int | None) -> 
         widths[kept[-1]] = min(widths[kept[-1]], max(LAST_WIDTH_MIN, width - before))
     head = GAP.join(_cell(columns[at].title, widths[at], columns[at].right) for at in kept).rstrip()
     lines = [paint(head, "bold")]
+    last = kept[-1]
     for row, line in zip(rows, cells, strict=True):
+        pieces = _pieces(line[last], widths[last]) if columns[last].wraps else [line[last]]
+        line[last] = pieces[0]
         lines.append(GAP.join(_painted(columns[at], row, line[at], widths[at]) for at in kept).rstrip())
+        indent = " " * sum(widths[at] + len(GAP) for at in kept[:-1])
+        lines += [indent + _painted(columns[last], row, piece, 0) for piece in pieces[1:]]
     return "\n".join(lines)
+
+
+def _pieces(text: str, width: int) -> list[str]:
+    if len(text) <= width:
+        return [text]
+    import textwrap
+
+    return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 def _that_fit(columns: Sequence[Column], widths: Sequence[int], width: int | None) -> list[int]:

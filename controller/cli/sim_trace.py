@@ -69,7 +69,10 @@ def list_traces(output: OutputFlag = None, as_json: JsonFlag = False) -> None:
     show_listing(listing, chosen(output, as_json))
 
 
-LIST_COLUMNS: Final = (Column("TRACE", lambda row: row.name), Column("ABOUT", lambda row: row.about))
+LIST_COLUMNS: Final = (
+    Column("TRACE", lambda row: row.name),
+    Column("ABOUT", lambda row: row.about, wraps=True),
+)
 
 
 def _about_bundled(name: str) -> str:
@@ -104,8 +107,8 @@ def page(found: Trace, value: dict[str, Any]) -> str:
     lines = [f"{found.name}: {len(found):,} jobs"]
     if found.synthetic:
         lines[0] += "  " + screen.paint("SYNTHETIC", "yellow")
-    lines += [f"  source        {found.source or NONE}", f"  licence       {found.licence or 'not known'}"]
-    lines += [f"  {key:<12}  {text}" for key, text in facts(value)]
+    known = [("source", found.source or NONE), ("licence", found.licence or "not known"), *facts(value)]
+    lines += [f"  {key:<12}  {screen.wrapped(text, 16)}" for key, text in known]
     if len(value["vcs"]) > 1:
         lines += ["", screen.table(VC_COLUMNS, value["vcs"], screen.terminal_width())]
     below = [f"  left out {count:,}: {reason}" for reason, count in sorted(found.excluded.items())]

@@ -24,12 +24,13 @@ def version(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: Endp
     """
     form = chosen(output, as_json)
     controller: str | None = None
+    why = ""
     if form != "id":
         try:
             with asking(endpoint, timeout_s=2.0) as client:
                 controller = client.ask(GetStatus()).version
-        except Problem:
-            controller = None
+        except Problem as problem:
+            why = "none answers" if problem.code == "unreachable" else problem.message
     value: dict[str, Any] = {
         "schema": "version/1",
         "version": own_version(),
@@ -38,7 +39,7 @@ def version(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: Endp
         "job_protocol": PROTOCOL_VERSION,
         "python": platform.python_version(),
     }
-    show_one(form, value, own_version(), lambda: page(value))
+    show_one(form, value, own_version(), lambda: page(value, why))
 
 
 def own_version() -> str:
@@ -48,6 +49,7 @@ def own_version() -> str:
         return "unknown (not installed)"
 
 
-def page(value: dict[str, Any]) -> str:
-    controller = value["controller"] or "(none answers)"
+def page(value: dict[str, Any], why: str) -> str:
+    """`why`: no controller has answered."""
+    controller = value["controller"] or f"({why})"
     return f"cotenant {value['version']}\ncontroller {controller}\nPython {value['python']}"

@@ -200,7 +200,7 @@ def footnotes(value: dict[str, Any], record: Record, runs: Sequence[Run]) -> lis
     lines += [f"note: {note}" for note in record.notes]
     if any(run.summary["shared_jobs"] for run in runs):
         lines.append(f"note: what sharing costs is taken from {value['pairs']}, not from this cluster")
-    return lines
+    return [f"  {screen.wrapped(line, 2)}"[2:] for line in lines]
 
 
 def write(folder: Path, value: dict[str, Any], record: Record, runs: Sequence[Run]) -> None:

@@ -92,8 +92,9 @@ class Arrivals:
         for spec in kinds.values():
             reason = engine.never_fits(spec) or exceeds_hosts(spec, reports)
             if reason is not None:
-                hint = "`cotenant nodes` lists what there is"
-                raise Denied("never-fits", f"it can never run here: {render(reason)}", hint)
+                raise Denied(
+                    "never-fits", f"it can never run here: {render(reason)}", _what_to_do(reason, reports)
+                )
 
     def _check_disk(self) -> None:
         journal = self._core.journal
@@ -123,3 +124,15 @@ def exceeds_hosts(spec: JobSpec, reports: Sequence[HostReport]) -> Reason | None
     if memory_mib and spec.host_memory_mib > memory_mib:
         return because("needs-host-memory", spec.host_memory_mib, memory_mib)
     return None
+
+
+def _what_to_do(reason: Reason, reports: Sequence[HostReport]) -> str:
+    """Hosts that others cannot reach take no part in a job over several; no list of devices shows that."""
+    lonely = [report.host_id for report in reports if report.address.startswith("127.")]
+    devices = sum(len(report.devices) for report in reports)
+    if reason.code == "never-fits" and lonely and len(reports) > 1 and int(reason.operands[0]) <= devices:
+        return (
+            f"jobs over several hosts need agent.address set on each: it is not on {len(lonely)} of "
+            f"{len(reports)} hosts ({lonely[0]}{', ...' if len(lonely) > 1 else ''})"
+        )
+    return "`cotenant nodes` lists what there is"

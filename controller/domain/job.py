@@ -131,7 +131,7 @@ def _problem(spec: JobSpec) -> str:
         (spec.nodes < 0, f"nodes must not be negative, got {spec.nodes}"),
         (
             spec.nodes > 0 and spec.gpus_min % spec.nodes != 0,
-            f"{spec.gpus_min} GPUs do not divide over {spec.nodes} nodes",
+            f"gpus {spec.gpus_min} is not a multiple of nodes {spec.nodes}",
         ),
         (not 0.0 < spec.gpu_fraction <= 1.0, f"gpu_fraction must be in (0, 1], got {spec.gpu_fraction}"),
         (spec.gpu_fraction < 1.0 and spec.gpus_max > 1, "a part of a GPU is only possible for one worker"),

@@ -24,6 +24,7 @@ from cotenant.controller.submission.quantities import (
     count,
     duration_s,
     from_zero,
+    shown,
     size_mib,
     time_limit_s,
     word_list,
@@ -71,7 +72,7 @@ Options = dict[str, Given]
 def choice(*words: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in words:
-            raise ValueError(f"must be {' or '.join(words)}, got {text!r}")
+            raise ValueError(f"must be {' or '.join(words)}, got {shown(text)}")
         return text
 
     return parse
@@ -91,7 +92,7 @@ def watchdog_s(text: str) -> float | None:
 
 def name(text: str) -> str:
     if not 0 < len(text) <= 128 or not text.isprintable():
-        raise ValueError(f"must be 1 to 128 printable characters, got {text[:140]!r}")
+        raise ValueError(f"must be 1 to 128 printable characters, got {shown(text)}")
     return text
 
 
@@ -104,7 +105,7 @@ def path(text: str) -> str:
 def one_word(text: str) -> str:
     words = word_list(text)
     if len(words) != 1:
-        raise ValueError(f"must be one word, got {text!r}")
+        raise ValueError(f"must be one word, got {shown(text)}")
     return words[0]
 
 
@@ -112,7 +113,7 @@ def variable(text: str) -> tuple[str, str | None]:
     """`NAME=VALUE`, or `NAME` alone: the submitter's own value."""
     variable_name, equals, value = text.partition("=")
     if not re.fullmatch(r"[A-Za-z_]\w*", variable_name):
-        raise ValueError(f"must be NAME=VALUE, got {text[:80]!r}")
+        raise ValueError(f"must be NAME=VALUE, got {shown(text)}")
     return variable_name, value if equals else None
 
 
@@ -124,7 +125,7 @@ def dependencies(text: str) -> tuple[Dependency, ...]:
         need = {"": "ok", "ok": "ok", "any": "any", "afterok": "ok", "afterany": "any"}.get(kind)
         ids = rest.split(":")
         if need is None or not all(re.fullmatch(r"\d+(_\d+)?", each) for each in ids):
-            raise ValueError(f"must be job ids such as 7, 7,9 or any:7, got {text!r}")
+            raise ValueError(f"must be job ids such as 7, 7,9 or any:7, got {shown(text)}")
         found += [Dependency(job_id=JobId(each), need="ok" if need == "ok" else "any") for each in ids]
     return tuple(found)
 
@@ -133,7 +134,7 @@ def exported(text: str) -> tuple[str, ...]:
     """`ALL`, `NONE`, or names; `NAME=VALUE` is `--env`."""
     names = tuple(part.strip() for part in text.split(","))
     if not all(re.fullmatch(r"[A-Za-z_]\w*", each) for each in names):
-        raise ValueError(f"must be ALL, NONE or names of variables, got {text!r} (use --env NAME=VALUE)")
+        raise ValueError(f"must be ALL, NONE or names of variables, got {shown(text)} (use --env NAME=VALUE)")
     return names
 
 

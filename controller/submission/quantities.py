@@ -13,6 +13,8 @@ COUNT_MAX: Final = 1_000_000_000
 DURATION_MAX_S: Final = 366 * 86_400.0
 ARRAY_TASKS_MAX: Final = 1_000
 ARRAY_INDEX_MAX: Final = 1_000_000
+SHOWN_MAX: Final = 60
+"""Characters of a wrong value that are repeated to whoever gave it."""
 
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _WITH_UNITS: Final = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
@@ -24,13 +26,18 @@ _ARRAY_PART: Final = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 DURATION_FORMS: Final = "90s, 10m, 2h, 1h30m, MINUTES, MM:SS, HH:MM:SS or D-HH[:MM[:SS]]"
 
 
+def shown(text: str) -> str:
+    """What was given, in quotes, cut where it is long: an error stays one line that can be read."""
+    return repr(text) if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]!r}... ({len(text)} characters)"
+
+
 def duration_s(text: str) -> float:
     """Seconds of `90s`, `10m`, `1h30m`, or one of Slurm's forms (a bare number: minutes)."""
     seconds = _duration_s(text.strip().lower())
     if seconds is None:
-        raise ValueError(f"must be a duration ({DURATION_FORMS}), got {text!r}")
+        raise ValueError(f"must be a duration ({DURATION_FORMS}), got {shown(text)}")
     if not 0 < seconds <= DURATION_MAX_S:
-        raise ValueError(f"must be above 0 and at most {DURATION_MAX_S / 86_400:.0f} days, got {text!r}")
+        raise ValueError(f"must be above 0 and at most {DURATION_MAX_S / 86_400:.0f} days, got {shown(text)}")
     return seconds
 
 
@@ -58,19 +65,19 @@ def size_mib(text: str) -> int:
     """MiB of `8G`, `512M`, `1.5GiB` or a bare number of MiB, rounded up."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"must be a size such as 8G or 512M, got {text!r}")
+        raise ValueError(f"must be a size such as 8G or 512M, got {shown(text)}")
     mib = float(match[1]) * _IN_MIB[match[2].upper()]
     if mib <= 0:
-        raise ValueError(f"must be above 0, got {text!r}")
+        raise ValueError(f"must be above 0, got {shown(text)}")
     if mib > COUNT_MAX:
-        raise ValueError(f"must be a size that a machine can have, got {text!r}")
+        raise ValueError(f"must be a size that a machine can have, got {shown(text)}")
     return -int(-mib // 1)
 
 
 def count(text: str, at_least: int = 1) -> int:
     """A whole number."""
     if not re.fullmatch(r"[+-]?\d{1,18}", text.strip()):
-        raise ValueError(f"must be a whole number, got {text!r}")
+        raise ValueError(f"must be a whole number, got {shown(text)}")
     value = int(text)
     if value < at_least:
         raise ValueError(f"must be at least {at_least}, got {value}")
@@ -86,7 +93,7 @@ def from_zero(text: str) -> int:
 def yes_or_no(text: str) -> bool:
     word = text.strip().lower()
     if word not in ("true", "yes", "1", "false", "no", "0"):
-        raise ValueError(f"must be yes or no, got {text!r}")
+        raise ValueError(f"must be yes or no, got {shown(text)}")
     return word in ("true", "yes", "1")
 
 
@@ -94,7 +101,7 @@ def word_list(text: str) -> tuple[str, ...]:
     """Words between commas (or Slurm's `&`)."""
     words = tuple(word.strip() for word in re.split(r"[,&]", text))
     if not all(re.fullmatch(r"[\w.:+-]+", word) for word in words):
-        raise ValueError(f"must be words separated by commas, got {text!r}")
+        raise ValueError(f"must be words separated by commas, got {shown(text)}")
     return words
 
 
@@ -106,7 +113,7 @@ def array_indices(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = _ARRAY_PART.fullmatch(part.strip())
         if match is None:
-            raise ValueError(f"must be indices such as 0-9, 1,3,7 or 0-20:5, got {text!r}")
+            raise ValueError(f"must be indices such as 0-9, 1,3,7 or 0-20:5, got {shown(text)}")
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if last < first or step < 1:
             raise ValueError(f"has an empty range: {part!r}")

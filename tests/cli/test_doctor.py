@@ -86,6 +86,13 @@ def test_hosts(replies: ModuleType, verdict: str, state: HostState) -> None:
     assert checks.hosts(facts({}, replies.status(), nodes)).verdict == verdict
 
 
+def test_hosts_that_others_cannot_reach_are_named(replies: ModuleType) -> None:
+    alone, other = (replies.node(name, replies.device()) for name in ("h1", "h2"))
+    assert "agent.address" not in checks.hosts(facts({}, replies.status(), replies.nodes(alone))).found
+    found = checks.hosts(facts({}, replies.status(), replies.nodes(alone, other)))
+    assert (found.verdict, "h1, h2: agent.address is not set there" in found.found) == ("ok", True)
+
+
 def test_a_device_that_is_not_offered(replies: ModuleType) -> None:
     locked = replies.device("cpu1", healthy=False, note="locked by pid 3")
     found = checks.hosts(facts({}, replies.status(), replies.nodes(replies.node("laptop", locked))))

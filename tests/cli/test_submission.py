@@ -149,7 +149,7 @@ def test_a_wrong_flag_is_refused(tmp_path: Path, key: str, text: str, says: str)
 
 
 def test_gpus_that_do_not_divide_over_the_hosts(tmp_path: Path) -> None:
-    assert "3 GPUs do not divide over 2 nodes" in refused(tmp_path, *PYTHON, gpus="3", nodes="2")
+    assert "gpus 3 is not a multiple of nodes 2" in refused(tmp_path, *PYTHON, gpus="3", nodes="2")
 
 
 def test_nodes_alone_mean_one_gpu_on_each(tmp_path: Path) -> None:

@@ -674,6 +674,17 @@ def test_a_narrow_screen_drops_columns_by_rank_and_cuts_the_last() -> None:
         assert line.endswith("…")
 
 
+def test_a_last_column_that_wraps_says_everything() -> None:
+    columns = [screen.Column("A", lambda row: row[0]), screen.Column("NOTE", lambda row: row[1], wraps=True)]
+    note = "in use by pid 4711 of bob (python train.py, 20480 MiB), which is not ours"
+    assert screen.table(columns, [("gpu-1", note)], None).splitlines()[1] == f"gpu-1  {note}"
+    _, *lines = screen.table(columns, [("gpu-1", note), ("gpu-2", "free")], 40).splitlines()
+    assert max(map(len, lines)) <= 40
+    assert lines[-1] == "gpu-2  free"
+    assert " ".join(line[7:] for line in lines[:-1]) == note
+    assert {line[:7] for line in lines[1:-1]} == {" " * 7}
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(None, "-"), (0, "0s"), (59.6, "1m00s"), (192, "3m12s"), (7500, "2h05m"), (273_600, "3d04h")],

@@ -48,6 +48,15 @@ def test_what_can_never_run_here_is_refused(station: Station) -> None:
     assert not station.core.state.engine.jobs
 
 
+def test_what_would_fit_if_hosts_could_reach_each_other_is_told_so(station: Station) -> None:
+    station.join("h1", devices=2)
+    station.join("h2", devices=2)
+    for gpus, asked_for in ((4, True), (5, False)):
+        answer = station.ask(clients.Submit(specs=(job(gpus_min=gpus, gpus_max=gpus),)))
+        refused(answer, "never-fits", f"needs {gpus} devices")
+        assert ("agent.address" in answer.hint) is asked_for, answer
+
+
 def test_before_any_host_has_joined_jobs_are_accepted_with_a_note(station: Station) -> None:
     answer = station.ask(clients.Submit(specs=(job(gpus_min=64, gpus_max=64),)))
     assert "no host has joined yet" in answer.notes[0]
@@ -95,7 +104,7 @@ def test_a_waiting_jobs_reason_is_the_present_one(station: Station) -> None:
     for _ in range(3):
         station.submit()
     (_, second, third) = station.ask(clients.ListJobs()).jobs
-    assert "of the 1 devices" in second.reason and third.reason.startswith("behind job 2 in fifo order")
+    assert "needs 1 device, and 0 are free" in second.reason and third.reason.startswith("behind job 2 in fifo order")
     run_one(station, address, JobId("1"))
     (second, third) = station.ask(clients.ListJobs()).jobs
     assert second.phase == "loading" and "of the 1 devices" in third.reason

@@ -683,7 +683,7 @@ def test_an_answer_to_a_computation_reaches_the_policy_and_changes_nothing_else(
         ({"gpus_min": 0}, "at least 1 GPU"),
         ({"gpus_min": -1}, "at least 1 GPU"),
         ({"gpus_min": 3, "gpus_max": 2}, "gpus_max 2 is below gpus_min 3"),
-        ({"gpus": 3, "nodes": 2}, "3 GPUs do not divide over 2 nodes"),
+        ({"gpus": 3, "nodes": 2}, "gpus 3 is not a multiple of nodes 2"),
         ({"gpu_fraction": 0.0}, "gpu_fraction must be in"),
         ({"memory_mib": 0}, "memory must be positive"),
         ({"batch_size": 0}, "batch size must be positive"),

@@ -158,7 +158,7 @@ def test_the_reason_of_a_share_says_what_was_weighed() -> None:
     assert told == {
         "castor-cost": "sharing with 1 gains more than it costs: it ends in 50.00 s instead of waiting "
         "1000.00 s and running 50.00 s, and they end 0.00 s later in all (sub-batch 32, 1 accumulation "
-        "steps, own slowdown 1.00)",
+        "step, own slowdown 1.00)",
         "sjf-ffs": "shares with 1, the first that leaves room (sub-batch 32, 1 accumulation step, 300 MiB "
         "needed, 700 MiB left)",
         "lucid": "packed with 1: labels 0 and 0 by the mean speeds 1.00 and 1.00 beside others, and it needs "

@@ -1,0 +1,120 @@
+"""The pages: every link leads somewhere, every page is listed, every command line shown could be typed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from cotenant.controller.cli.main import as_command
+from cotenant.controller.cli.verbs import BY_NAME
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    path
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"))
+    if path.name != "CHANGELOG.md"
+)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    for link in LINK.findall(page.read_text()):
+        target, _, anchor = link.partition("#")
+        if ":" in target.partition("/")[0]:
+            continue  # the web
+        found = page.parent / target if target else page
+        assert found.exists(), f"{named(page)}: {link}"
+        if anchor and found.suffix == ".md":
+            assert anchor in anchors(found), f"{named(page)}: {link}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the headings, as code hosts make them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_page_is_listed() -> None:
+    index = ROOT / "docs" / "README.md"
+    listed = {(index.parent / link.partition("#")[0]).resolve() for link in LINK.findall(index.read_text())}
+    pages = {*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "results").glob("*.md")} - {index}
+    assert sorted(named(page) for page in pages if page.resolve() not in listed) == []
+
+
+class Shown(NamedTuple):
+    page: str
+    line: str
+    words: tuple[str, ...]
+
+
+def shown() -> Iterator[Shown]:
+    """The command lines in the pages' blocks and sentences and in the help pages."""
+    for page in PAGES:
+        text = page.read_text()
+        for block in FENCE.findall(text):
+            yield from lines_of(named(page), block.replace("\\\n", " "), r"(?:\$ )?cotenant (.*)")
+        yield from lines_of(named(page), text, r" {4,}(?:\$ )?cotenant (.*)")
+        for typed in re.findall(r"`cotenant ([^`]+)`", text):
+            yield from lines_of(named(page), f"cotenant {typed}", r"cotenant (.*)")
+    for verb in BY_NAME:
+        for page_of_help in help_texts(command(verb)):
+            yield from lines_of(f"help of {verb}", page_of_help, r" +cotenant (.*)")
+
+
+def lines_of(page: str, text: str, pattern: str) -> Iterator[Shown]:
+    for line in text.splitlines():
+        found = re.match(pattern, line)
+        if found and not found[1].startswith(("VERB", "-")):
+            typed = re.split(r"\s+#|\s{3,}|[|>]|&&", found[1])[0]  # without what is said behind it
+            yield Shown(page, line.strip(), tuple(shlex.split(typed)))
+
+
+def help_texts(part: Any) -> Iterator[str]:
+    yield part.help or ""
+    for each in getattr(part, "commands", {}).values():
+        yield from help_texts(each)
+
+
+@cache
+def command(verb: str) -> Any:
+    return as_command(BY_NAME[verb])
+
+
+def test_every_command_line_that_is_shown_has_verbs_and_flags_that_exist() -> None:
+    lines = list(shown())
+    assert len(lines) > 150
+    assert [(each.page, each.line, wrong) for each in lines if (wrong := unknown(each.words))] == []
+
+
+def unknown(typed: tuple[str, ...]) -> list[str]:
+    """The verb or the flags that there are not."""
+    verb, *rest = typed
+    if verb not in BY_NAME:
+        return [verb]
+    words = rest[: rest.index("--")] if "--" in rest else rest
+    part = command(verb)
+    for word in words:
+        part = getattr(part, "commands", {}).get(word, part)
+    if verb == "profile" and part is command(verb):  # what names no part is measured
+        part = part.commands["measure"]
+    known = {flag for option in part.params for flag in option.opts} | {"-h", "--help"}
+    flags = {word.partition("=")[0] for word in words if re.match(r"--?[A-Za-z]", word)}
+    return sorted(flags - known)
+
+
+def test_a_wrong_verb_or_flag_would_be_found() -> None:
+    assert unknown(("submitt", "train.yaml")) == ["submitt"]
+    assert unknown(("sim", "compare", "x.csv", "--polcies", "a")) == ["--polcies"]
+    assert unknown(("run", "-g", "2", "--", "python", "--anything")) == []
