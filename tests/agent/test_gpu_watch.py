@@ -309,9 +309,10 @@ def test_memory_that_does_not_come_back_makes_a_suspect_over_restarts_until_it_i
     gpus: MockGpus, tmp_path: Path
 ) -> None:
     async def story() -> None:
-        agent = Agent(tmp_path, patience_s=0.3)
+        agent = Agent(tmp_path, patience_s=1.5)
         agent.start()
         gpus.say("gpu 0 used 9600")
+        await until(lambda: agent.looked(ONE))
         held = await agent.watch.given_back(KEY, (ONE,))
         assert held == {ONE: "9000 MiB are still held by no process that can be seen here"}
         assert agent.told[-1][ONE].note == f"suspect: {held[ONE]}", "told before the answer"
