@@ -354,7 +354,7 @@ class Job(msgspec.Struct, kw_only=True):
     outcome: str = ""
     """How the attempt ended, as far as its hosts have said: the worst one counts."""
     to_blame: tuple[HostId, ...] = ()
-    """Hosts on which it failed for reasons of theirs, as far as is known before all have said how it ended."""
+    """Hosts on which it failed for reasons of theirs, as far as is known before all have said."""
 
     # Progress.
     step: int = 0

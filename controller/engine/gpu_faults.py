@@ -6,8 +6,9 @@ kept apart for a time that doubles with each fault, since one fault may be chanc
 enough evidence against it runs alone from then on. A device that failed by itself blames no pair, and no
 host: the agent has taken it out already.
 
-A gang's hosts say how it ended in any order, and who lost a peer often says so first: then a fault that another
-host tells of is still the reason (`peer` is only a consequence), and nobody is blamed before all have said.
+A gang's hosts say how it ended in any order, and who lost a peer often says so first: then a fault that
+another host tells of is still the reason (`peer` is only a consequence), and nobody is blamed before all have
+said.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.edge import AnyAgentEvent, AwaitMemory, EndCame, Found, GpuFault, MemoryFree
+from cotenant.agent.edge import AwaitMemory, EndCame, Found, GpuFault, MemoryFree
 from cotenant.agent.gpus import faults
 from cotenant.agent.memory import Fault
 from cotenant.controller.domain.events import AttemptEnded, GpuFaultRole
@@ -44,7 +44,7 @@ def told(agent: Agent) -> dict[str, AttemptEnded]:
     return {attempt.job_id: attempt.ended for attempt in attempts if attempt.ended is not None}
 
 
-def after(*happenings: AnyAgentEvent, sharing_by: str = "mps") -> dict[str, AttemptEnded]:
+def after(*happenings: Any, sharing_by: str = "mps") -> dict[str, AttemptEnded]:
     agent = sharing(sharing=sharing_by)
     for happening in happenings:
         agent.now_s += 0.3
@@ -64,7 +64,7 @@ def test_any_order_of_ends_and_news_is_told_as_the_same(data: st.DataObject) -> 
     known = NEWS if by == "mps" else (INSIDE, BROKEN_INSIDE, BROKEN, ELSEWHERE)
     news = data.draw(st.lists(st.sampled_from(known), max_size=3))
     ends = [ending(job, data.draw(st.sampled_from(ENDS))) for job in "789"]
-    happenings: list[AnyAgentEvent] = [*ends, *news]
+    happenings = [*ends, *news]
     first = after(*happenings, sharing_by=by)
     assert first.keys() == {"7", "8", "9"}
     assert after(*data.draw(st.permutations(happenings)), sharing_by=by) == first
