@@ -3,7 +3,8 @@
 Rule: `handle(event, now_s) -> effects` reads no clock, file or socket, and what must survive a crash is
 changed only through `Keep`. Every message may come twice, late, out of order or not at all.
 
-The parts: `roster.py` the attempts and their table, `standing.py` how we stand to the controller,
+The parts: `roster.py` the attempts and their table, `present.py` those that hold devices, `leaving.py` those
+on their way out, `standing.py` how we stand to the controller,
 `lease.py` how long our jobs are our own, `memory.py` what is durable, `pruning.py` what is thrown away.
 """
 
@@ -45,6 +46,7 @@ from cotenant.agent.edge import (
     TroubleNoticed,
     Trust,
 )
+from cotenant.agent.leaving import Leaving
 from cotenant.agent.memory import (
     Attempt,
     Bound,
@@ -57,6 +59,7 @@ from cotenant.agent.memory import (
     Reset,
 )
 from cotenant.agent.outbox import Outbox
+from cotenant.agent.present import Present
 from cotenant.agent.roster import Roster
 from cotenant.agent.standing import Standing
 from cotenant.controller.domain.cluster import Device
@@ -99,7 +102,9 @@ class AgentState:
         self.standing = Standing(config.heartbeat_s)
         self.halted = ""
         self._out = Outbox(self.memory, self.standing)
-        self._roster = Roster(config, self._out, self.standing.lease)
+        self._present = Present(config, self._out, self.standing.lease)
+        self._leaving = Leaving(self._present, self._out)
+        self._roster = Roster(self._present, self._leaving, self._out, self.standing.lease)
         self.found_devices = config.report.devices
         """As the edge has them; what is in doubt is laid over them."""
         self._doubts_told: dict[str, Doubt] = {}
@@ -141,7 +146,7 @@ class AgentState:
             case StatusCame(status=status):
                 self._roster.status(status, now_s)
             case EndCame(result=result):
-                self._roster.ended(result, now_s)
+                self._leaving.ended(result, now_s)
             case SupervisorGone():
                 self._roster.supervisor_gone(event)
             case TroubleNoticed(what=what):
@@ -157,14 +162,14 @@ class AgentState:
             case GangSaid():
                 self._gang_said(event)
             case GpuFault():
-                self._roster.faulted(event, now_s)
+                self._leaving.faulted(event, now_s)
             case DevicesChanged(devices=devices):
                 self._devices(devices, now_s)
             case MemoryFree() | MemoryHeld():
-                self._roster.memory_known(event)
+                self._leaving.memory_known(event)
             case PartitionsRead(partitions=partitions):
                 changed = msgspec.structs.replace(self.config, mps_partitions=partitions)
-                self.config = self._roster.config = changed
+                self.config = self._present.config = changed
             case IndicatorsRead(readings=readings):
                 self._readings, self._read_s = readings, now_s
             case Booted(found=found):
@@ -175,11 +180,11 @@ class AgentState:
     @property
     def running(self) -> tuple[Attempt, ...]:
         """Attempts that hold their devices."""
-        return self._roster.running
+        return self._present.attempts
 
     def memory_seen_mib(self) -> dict[DeviceId, float]:
         """Per device: the peaks of its tenants' memory, added up; without those that nothing is known of."""
-        return self._roster.memory_seen_mib()
+        return self._present.memory_seen_mib()
 
     def inventory(self) -> tuple[AttemptSeen, ...]:
         """What `Hello` lists: what runs, and what has ended without the controller knowing."""
@@ -212,11 +217,11 @@ class AgentState:
     def _devices(self, devices: tuple[Device, ...], now_s: float) -> None:
         self.found_devices = devices
         self._doubts_told = dict(self.memory.doubts)
-        offered = self._roster.doubts.laid_over(devices)
+        offered = self._leaving.doubts.laid_over(devices)
         if offered == self.config.report.devices:
             return
         report = msgspec.structs.replace(self.config.report, devices=offered)
-        self.config = self._roster.config = msgspec.structs.replace(self.config, report=report)
+        self.config = self._present.config = msgspec.structs.replace(self.config, report=report)
         self.standing.greet_again(now_s)
         self._greet(now_s)
 
@@ -248,7 +253,7 @@ class AgentState:
                 self._out.add(AnswerLog(read=message))
             case GangWord():
                 inward = GangIn(from_host=message.from_host, payload=message.payload)
-                self._roster.tell((message.job_id, message.attempt), inward)
+                self._present.tell((message.job_id, message.attempt), inward)
             case Refused(why=why):
                 self._halt(f"the controller refused this agent: {why}")
 
@@ -292,7 +297,7 @@ class AgentState:
             self._out.keep(Confirmed(sequence=sequence))
 
     def _lease_news(self, now_s: float) -> None:
-        self._roster.pass_lease_on(now_s)
+        self._present.pass_lease_on(now_s)
         waiting, self._waiting = self._waiting, {}
         for message in waiting.values():
             self._obey(message, now_s)
@@ -372,7 +377,7 @@ class AgentState:
         beat = Heartbeat(
             beat=self.standing.next_beat(now_s),
             session=self.config.session,
-            progress=self._roster.progress(),
+            progress=self._present.progress(),
             cpu_percent=cpu_percent,
             devices=tuple(
                 msgspec.structs.replace(reading, age_s=reading.age_s + max(0.0, now_s - self._read_s))

@@ -43,7 +43,7 @@ class FaultRoll:
                 role: GpuFaultRole = "device" if fault.device_failed else "suspect"
                 self._happened_near(key, faults.word(fault, role, ", ".join(where)), now_s)
                 continue
-            company = self._company(key, where, live) | self._just_departed(where, now_s)
+            company = self._company(key, where, live) | (self._just_departed(where, now_s) - {key})
             record = faults.struck(attempt, fault, company, ", ".join(where))
             if record is not None:
                 yield record

@@ -198,6 +198,8 @@ class Health:
             mark = gpu.mark
             if mark is None or mark.state != "suspect" or gpu.look is None or gpu.look.code or gpu.was_silent:
                 continue
+            if gpu.looked_s <= mark.since_s:  # What was seen before the trouble proves nothing.
+                continue
             gone = gpu.live.isdisjoint(mark.concerned)
             if gone and now_s >= mark.since_s + mark.quiet_s and gpu.held is None:
                 self._happened(gpu, uuid, "proven", "", now_s)

@@ -15,6 +15,7 @@ from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, JobSpec, Phas
 from cotenant.controller.domain.pairs import PairSeen, Verdict
 from cotenant.controller.domain.reasons import Reason, because, render
 from cotenant.controller.engine import Engine
+from cotenant.controller.engine.starting import memory_cap_mib
 from cotenant.controller.wire.agents import AttemptProgress
 from cotenant.controller.wire.clients import AttemptView, DecisionView, JobView, NodeView, PairView
 
@@ -239,11 +240,14 @@ def sharing_reasons(engine: Engine, job: Job) -> list[Reason]:
             if device.sharing == "time-slicing":
                 why = device.sharing_note or "its agent does not say why"
                 found.setdefault(why, because("co-tenants-take-turns", device.device_id, why))
-            elif device.sharing_note:  # Also alone: it may be held to a part of the device.
-                noted = because("co-tenants-by-mps-noted", device.device_id, device.sharing_note)
-                found.setdefault(device.sharing_note, noted)
-            elif len(engine.tenants(device.device_id)) > 1:
-                found.setdefault("mps", because("co-tenants-by-mps", device.device_id))
+            else:
+                if device.sharing_note:  # Also alone: it may be held to a part of the device.
+                    noted = because("co-tenants-by-mps-noted", device.device_id, device.sharing_note)
+                    found.setdefault(device.sharing_note, noted)
+                elif len(engine.tenants(device.device_id)) > 1:
+                    found.setdefault("mps", because("co-tenants-by-mps", device.device_id))
+                if (limit_mib := memory_cap_mib(job)) is not None:
+                    found.setdefault("limit", because("mps-limit", limit_mib))
     return list(found.values())
 
 

@@ -353,6 +353,8 @@ class Job(msgspec.Struct, kw_only=True):
     stop_reason: Reason | None = None
     outcome: str = ""
     """How the attempt ended, as far as its hosts have said: the worst one counts."""
+    to_blame: tuple[HostId, ...] = ()
+    """Hosts on which it failed for reasons of theirs, as far as is known before all have said."""
 
     # Progress.
     step: int = 0
@@ -431,7 +433,7 @@ class Job(msgspec.Struct, kw_only=True):
         """The next attempt, on these hosts and from the last durable step: nothing is known of it yet."""
         self.attempt = AttemptNo(self.attempt + 1)
         self.hosts_left = hosts
-        self.waits_for, self.started_hosts, self.capable = (), (), ()
+        self.waits_for, self.started_hosts, self.capable, self.to_blame = (), (), (), ()
         self.stop_cause, self.stop_reason, self.outcome, self.exit_code = "", None, "", None
         self.start_step = self.step = step = self.durable_step
         self.known_to_resume, self.step_s = step > 0, None

@@ -45,7 +45,7 @@ def left_host(
     for other_id in co_tenants:
         dispatch.repace(dispatch.ledger.jobs[other_id])
     if outcome == "infra-failed" and not job.stop_cause and not workdir_missing:
-        blame(dispatch, host, job)
+        job.to_blame = (*job.to_blame, host_id)
     elif outcome == "finished":
         clear_suspicion(dispatch, host)
     if not job.hosts_left:
@@ -59,6 +59,9 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
     """All hosts have reported: decide what becomes of the job."""
     outcome, _, detail = job.outcome.partition(": ")
     cause, reason = job.stop_cause, job.stop_reason
+    if outcome == "infra-failed" and cause != "faulted":  # Else what failed on a host has another reason.
+        for host_id in job.to_blame:
+            blame(dispatch, dispatch.ledger.hosts[host_id], job)
     if outcome == "finished":
         _finish(dispatch, job)
     elif cause == "cancelled":

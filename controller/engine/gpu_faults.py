@@ -5,6 +5,10 @@ job that had its device to itself is its user's to mend, as any crash; all other
 kept apart for a time that doubles with each fault, since one fault may be chance and ten are not; a job with
 enough evidence against it runs alone from then on. A device that failed by itself blames no pair, and no
 host: the agent has taken it out already.
+
+A gang's hosts say how it ended in any order, and who lost a peer often says so first: then a fault that
+another host tells of is still the reason (`peer` is only a consequence), and nobody is blamed before all have
+said.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ def take_in(dispatch: Dispatch, job: Job, event: AttemptEnded) -> None:
     """Before the job leaves its devices: who else is on them can still be seen."""
     if not event.gpu_fault or event.outcome != "infra-failed":
         return
-    if not job.stop_cause:
+    if job.stop_cause in ("", "peer"):
         job.stop_cause, job.stop_reason = (
             "faulted",
             because("gpu-fault", event.detail or "a fault of its GPU"),

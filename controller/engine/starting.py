@@ -37,6 +37,13 @@ def is_profiled(job: Job, shared: bool) -> bool:
     return job.attempt == 1 or job.spec.profiling == "only"
 
 
+def memory_cap_mib(job: Job) -> int | None:
+    """What a worker may use of its device, by the job's placement; None: all of it."""
+    placement = job.placement
+    limited = placement is not None and (placement.capped or placement.beside)
+    return placement.memory_mib if placement is not None and limited else None
+
+
 def start_commands(
     ledger: Ledger,
     job: Job,
@@ -52,6 +59,7 @@ def start_commands(
     port = first.port_first + (job.number * 31 + job.attempt) % first.port_count
     newest = max(job.checkpoints, key=lambda c: (c.attempt, c.step)) if job.checkpoints else None
     shared = bool(ledger.partners(job))
+    cap_mib = placement.memory_mib if shared else memory_cap_mib(job)
     for member in gang:
         yield StartAttempt(
             command_id=command_id(),
@@ -64,7 +72,7 @@ def start_commands(
             master_port=port,
             sub_batch=placement.sub_batch,
             accumulation_steps=placement.accumulation_steps,
-            memory_cap_mib=placement.memory_mib if shared or placement.capped else None,
+            memory_cap_mib=cap_mib,
             host_memory_mib=job.spec.host_memory_mib,
             cpus=job.spec.cpus,
             resume_attempt=AttemptNo(newest.attempt) if newest else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -313,9 +314,10 @@ def test_memory_that_does_not_come_back_makes_a_suspect_over_restarts_until_it_i
     gpus: MockGpus, tmp_path: Path
 ) -> None:
     async def story() -> None:
-        agent = Agent(tmp_path, patience_s=0.3)
+        agent = Agent(tmp_path, patience_s=1.5)
         agent.start()
         gpus.say("gpu 0 used 9600")
+        await until(lambda: agent.looked(ONE))
         held = await agent.watch.given_back(KEY, (ONE,))
         assert held == {ONE: "9000 MiB are still held by no process that can be seen here"}
         assert agent.told[-1][ONE].note == f"suspect: {held[ONE]}", "told before the answer"
@@ -388,6 +390,51 @@ def test_an_error_that_nobody_heard_is_read_in_the_kernels_log_and_one_that_was_
         await until(lambda: third.looked(ONE))
         assert third.faults == []
         third.watch.close()
+
+    asyncio.run(story())
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from tests.agent.test_gpu_watch import ONE, Agent, until
+
+async def story():
+    agent = Agent(Path(sys.argv[1]), log=Path(sys.argv[2]))
+    agent.start()
+    await until(lambda: agent.looked(ONE))
+    agent.watch._write()
+    agent.watch._write = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    print("ready", flush=True)
+    await until(lambda: False)
+
+asyncio.run(story())
+"""
+
+
+def test_what_an_agent_had_heard_and_not_written_when_it_was_killed_is_read_again(
+    gpus: MockGpus, tmp_path: Path
+) -> None:
+    """SIGKILL in the very call that would have written the mark."""
+    log = tmp_path / "kmsg"
+    log.write_text("6,1,1,-;booting\n")
+    words = [sys.executable, "-c", KILLED, str(tmp_path), str(log)]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=root) as killed:
+        assert killed.stdout is not None and killed.stdout.readline() == b"ready\n"
+        with log.open("a") as kernel:
+            kernel.write(xid_line(2, 48))
+        assert killed.wait(60) == -9
+    kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=Marks)
+    assert kept.marks == ()
+
+    async def story() -> None:
+        again = Agent(tmp_path, log=log)
+        assert again.watch.conditions()[ONE] == Condition(), "this is what is lost, until the log is read"
+        again.start()
+        await until(lambda: again.faults)
+        assert again.watch.conditions()[ONE].state == "draining"
+        again.watch.close()
 
     asyncio.run(story())
 

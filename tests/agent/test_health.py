@@ -14,6 +14,7 @@ from cotenant.agent.gpus.conditions import LEAVE_GRACE_S, Condition
 from cotenant.agent.gpus.device_states import QUIET_S
 from cotenant.agent.gpus.health import Health
 from cotenant.agent.gpus.looks import Look, Owner, Process, XidSeen
+from cotenant.agent.gpus.marks import Marks, recalled
 from cotenant.agent.memory import Key
 from cotenant.controller.domain.ids import AttemptNo, JobId
 
@@ -260,12 +261,114 @@ def test_a_lost_device_that_answers_again_has_begun_anew() -> None:
     assert host.look().state == "suspect"
 
 
-def test_marks_outlive_the_agent() -> None:
+def test_a_watcher_that_was_killed_is_no_proof_of_a_reset() -> None:
     host = Host()
-    host.look()
-    host.xid(79)
-    again = Host(marks=host.health.marks)
-    assert again.look().state == "lost"
+    host.look(energy_mj=1000)
+    host.xid(48)
+    host.health.unanswered([ONE], "its watcher ended", host.now_s)
+    assert host.look(energy_mj=1100).state == "draining"
+
+
+# --- Over a restart of the agent -------------------------------------------------------------------
+
+
+def restarted(host: Host, *, boot_id: str = "b") -> Host:
+    """What the next agent knows, by way of the file."""
+    written = msgspec.json.encode(Marks(boot_id="b", marks=host.health.marks, pasts=host.health.pasts))
+    kept = recalled(msgspec.json.decode(written, type=Marks), boot_id, host.now_s)
+    again = Host(marks=kept.marks, pasts=kept.pasts)
+    again.now_s, again.live, again.mps = host.now_s, host.live, host.mps
+    return again
+
+
+def struck(xid: int) -> Host:
+    host = Host()
+    host.live, host.mps = {ONE: frozenset({JOB})}, frozenset({ONE})
+    host.look(energy_mj=1000, ecc_uncorrected=7)
+    host.xid(xid)
+    return host
+
+
+@pytest.mark.parametrize("xid", [31, 48, 79, 9999])
+def test_no_restart_makes_a_device_better(xid: int) -> None:
+    host = struck(xid)
+    before = host.condition()
+    again = restarted(host)
+    assert again.condition() == before
+    assert again.look(energy_mj=1001, ecc_uncorrected=7) == before
+
+
+def test_those_whom_a_fault_concerned_are_waited_for_by_the_next_agent_as_well() -> None:
+    again = restarted(struck(31))
+    assert again.look().state == "suspect", "its clients are still there"
+    again.live = {}
+    assert again.look() == Condition()
+
+
+@pytest.mark.parametrize("reset", [{"energy_mj": 5}, {"energy_mj": 2000, "ecc_uncorrected": 0}])
+@pytest.mark.parametrize("xid", [48, 79])
+def test_a_reset_while_no_agent_was_there_is_seen_by_the_next_one(xid: int, reset: dict[str, int]) -> None:
+    again = restarted(struck(xid))
+    again.live = {}
+    facts: dict[str, Any] = {"ecc_uncorrected": 7, **reset}
+    assert again.look(**facts).state == "suspect"
+    again.now_s += QUIET_S["renewed"]
+    assert again.look() == Condition()
+
+
+def test_errors_of_its_memory_while_no_agent_was_there_are_seen_by_the_next_one() -> None:
+    host = Host()
+    host.look(ecc_uncorrected=2)
+    assert restarted(host).look(ecc_uncorrected=3).state == "draining"
+
+
+def test_a_device_that_was_gone_and_answers_the_next_agent_has_begun_anew() -> None:
+    host = Host()
+    host.look(code=15, problem="gone")
+    again = restarted(host)
+    assert again.condition().state == "lost"
+    assert again.look().state == "suspect"
+
+
+def test_a_persons_word_is_kept_until_the_device_was_reset() -> None:
+    host = Host()
+    host.look(remap_pending=True, energy_mj=1000)
+    host.health.trusted(host.now_s)
+    again = restarted(host)
+    assert again.look(remap_pending=True, energy_mj=1001) == Condition()
+    again.look(remap_pending=True, energy_mj=5)
+    assert again.look(remap_pending=True, energy_mj=6).state == "draining"
+
+
+def test_a_boot_forgets_suspects_and_has_the_others_show_that_they_work() -> None:
+    for xid, state in ((31, "ok"), (9999, "ok"), (48, "suspect"), (79, "suspect")):
+        host = struck(xid)
+        host.live = {}
+        again = restarted(host, boot_id="another")
+        assert again.condition().state == state
+        again.look()
+        again.now_s += QUIET_S["renewed"]
+        assert again.look() == Condition()
+
+
+def test_an_xid_counts_as_read_when_all_was_told() -> None:
+    host = Host()
+    host.look(record=5)
+    seen = XidSeen(uuid=ONE, xid=48, record=7)
+    host.health.xid(seen, host.now_s)
+    assert [past.record for past in host.health.pasts] == [5, None]
+    host.health.dealt_with(seen)
+    assert [past.record for past in host.health.pasts] == [7, None]
+    host.look(record=6)
+    assert [past.record for past in host.health.pasts] == [7, None]
+
+
+def test_a_process_that_was_not_seen_on_the_gpu_yet_is_known_by_its_owner() -> None:
+    host = Host()
+    host.live, host.mps = {ONE: frozenset({JOB, OTHER})}, frozenset({ONE})
+    owner = Owner(kind="attempt", job_id=OTHER[0], attempt=OTHER[1])
+    [fault] = host.health.xid(XidSeen(uuid=ONE, xid=31, pid=9, owner=owner), host.now_s)
+    assert fault.culprits == (OTHER,)
 
 
 # --- Whatever happens ------------------------------------------------------------------------------

@@ -81,13 +81,14 @@ HELD: list[tuple[str, Look, set[Key], str]] = [
     ("nobody's", look(9_600), set(), NOBODY),
     ("partly a co-tenant's", look(13_600, process(7, 4_000, of=BESIDE)), {BESIDE}, NOBODY),
     ("a zombie's", look(9_600, process(7, 9_000, "Z")), set(), "process 7 (python), a zombie"),
-    ("one in the kernel's", look(9_600, process(7, 9_000, "D", of=MINE)), set(), "stuck in the kernel (state D)"),
+    ("one in the kernel's", look(9_600, process(7, 9_000, "D", of=MINE)), set(), "stuck in the kernel"),
     ("a job's that has ended", look(9_600, process(7, 9_000, of=MINE)), {BESIDE}, "of a job that has ended"),
     ("a co-tenant's that waits for a disk", look(9_600, process(7, 9_000, "D", of=BESIDE)), {BESIDE}, ""),
-    ("one we cannot see's", look(9_600, process(7, 9_000, "", kind="hidden")), set(), "process 7 (python), not visible"),
+    ("one we cannot see", look(9_600, process(7, 9_000, "", kind="hidden")), set(), "not visible from here"),
     ("one we cannot see's, beside a job", look(9_600, process(7, 9_000, "", kind="hidden")), {BESIDE}, ""),
     ("the driver does not say whose", look(9_600, process(7, None)), set(), ""),
-    ("it does not say, and there is a zombie", look(9_600, process(7, None), process(8, None, "Z")), set(), "memory is still held by process 8"),
+    ("it does not say, and there is a zombie", look(9_600, process(7, None), process(8, None, "Z")), set(),
+     "memory is still held by process 8"),
     ("a zombie that holds nothing", look(600, process(7, 0, "Z")), set(), ""),
 ]
 # fmt: on

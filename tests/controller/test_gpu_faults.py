@@ -178,6 +178,37 @@ def test_a_gang_over_hosts_ends_everywhere_and_only_the_pair_on_the_struck_host_
     assert {struck.first, struck.second} == {"python z.py x2, batch 8", "python x.py, batch 8"}
 
 
+PEER = ("infra-failed", "", "NCCL failure: a peer is gone")
+GANG_ENDS = [
+    (("infra-failed", "suspect", WORDS), ("user-failed", "", "exit code 1: RuntimeError: x")),
+    (("infra-failed", "device", WORDS), PEER),
+    (("infra-failed", "hit", WORDS), ("stopped", "", "ended on request")),
+    (("user-failed", "culprit", WORDS), PEER),
+    (("infra-failed", "culprit", WORDS), ("infra-failed", "hit", WORDS)),
+]
+
+
+@pytest.mark.parametrize("ends", GANG_ENDS, ids=lambda ends: f"{ends[0][1]} and {ends[1][2]}")
+def test_whichever_host_of_a_gang_speaks_first_the_same_becomes_of_the_job_and_of_the_hosts(
+    ends: tuple[tuple[str, str, str], tuple[str, str, str]],
+) -> None:
+    """Who lost a peer to a fault mostly says so before the host that knows of the fault."""
+    found = []
+    for order in (("a", "b"), ("b", "a")):
+        desk = Desk("castor", report("a", 1), report("b", 1))
+        desk.submit(1, **job("z.py", 200.0, gpus=2))
+        desk.start(1)
+        for host in order:
+            outcome, role, detail = ends["ab".index(host)]
+            desk.end(1, outcome, host=host, detail=detail, gpu_fault=role)
+        blamed = [desk.engine.hosts[HostId(host)].failures_in_row for host in "ab"]
+        failures = (desk.job(1).user_failures, desk.job(1).infra_failures, desk.job(1).fault_evidence)
+        found.append((desk.phase(1), failures, blamed))
+    assert found[0] == found[1]
+    assert found[0][2] == [0, 0], "no host is to blame"
+    assert found[0][0] == ("failed" if ends[0][0] == "user-failed" else "blocked")
+
+
 # --- Devices that are not offered ------------------------------------------------------------------
 
 

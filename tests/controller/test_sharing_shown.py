@@ -43,4 +43,13 @@ def test_co_tenants_by_mps_and_waiting_jobs() -> None:
     desk.submit(3)
     assert desk.devices(1) == desk.devices(2)
     said = [[r.code for r in views.sharing_reasons(desk.engine, desk.job(n))] for n in (1, 2, 3)]
-    assert said == [["co-tenants-by-mps"], ["co-tenants-by-mps"], []]
+    both = ["co-tenants-by-mps", "mps-limit"]
+    assert said == [both, both, []]
+
+
+def test_whose_memory_is_limited_is_told_what_the_limit_holds_for() -> None:
+    for sharing, said in (("mps", True), ("time-slicing", False)):
+        desk = Desk("castor", report("h1", kind="cuda", type="H200", device={"sharing": sharing}))
+        desk.submit(1, memory_mib=1000, iterations=1000, expected_s=1000.0)
+        lines = [render(reason) for reason in views.sharing_reasons(desk.engine, desk.job(1))]
+        assert any("the 1000 MiB that were planned for a worker" in line for line in lines) == said, lines

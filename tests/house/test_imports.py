@@ -134,9 +134,11 @@ ENGINE = engine_parts()
 WORKLOADS = f"{CONTROLLER}.demo.workloads"
 # fmt: off
 AGENT_PURE = tuple(f"cotenant.agent.{name}" for name in (
-    "state", "roster", "live", "attempt.supervision", "attempt.departure", "attempt.stopping",
+    "state", "roster", "present", "leaving", "live",
+    "attempt.supervision", "attempt.departure", "attempt.stopping",
     "attempt.lease_limit", "attempt.start_limit", "attempt.watchdog", "attempt.conclusion",
     "attempt.publishing", "attempt.nccl", "gpus.health", "gpus.held", "gpus.doubts", "gpus.faults",
+    "gpus.fault_roll", "gpus.marks", "gpus.conditions", "gpus.device_states", "gpus.xid", "gpus.looks",
 ))
 # fmt: on
 PURE = (DOMAIN, *ENGINE, POLICIES, *AGENT_PURE)

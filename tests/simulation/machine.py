@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from cotenant.agent.attempt.supervision import Supervision
 from cotenant.agent.attempt.supervision_edge import (
     AllGone,
@@ -72,6 +74,8 @@ HEARTBEAT_S = 2.0
 HELD = 0.1
 """How often the memory of a GPU does not come back at once after a job."""
 HELD_S = 10.0
+NEWS_S = 2.0
+"""An end by failure waits for so long for the news of its fault."""
 RESTART_S = 3.0
 """How long systemd waits before it starts an agent that gave up."""
 
@@ -344,15 +348,37 @@ class Machine:
                 raise AssertionError(effect)
 
     def _release(self, asked: AwaitMemory) -> None:
-        """Mostly the memory of GPUs is back in a moment; now and then somebody holds it for a while."""
+        """Mostly the memory of GPUs is back in a moment; now and then somebody holds it for a while. What has
+        failed waits until news of faults are in."""
         key, uuids = (asked.job_id, asked.attempt), [device.local for device in asked.devices]
         if self.clock.chance.random() < HELD:
-            self.clock.after(HELD_S, self._in_life, self.lives, _held(key, uuids))
-            for uuid in uuids:
-                self.clock.after(2 * HELD_S, self._in_life, self.lives, DeviceFreed(uuid=uuid))
-        else:
-            free = MemoryFree(job_id=asked.job_id, attempt=asked.attempt)
-            self.clock.soon(1.0, self._in_life, self.lives, free)
+            self.clock.after(HELD_S, self._not_given_back, self.lives, key, uuids)
+            return
+        free = MemoryFree(job_id=asked.job_id, attempt=asked.attempt)
+        wait_s = NEWS_S if asked.failed else self.clock.chance.uniform(0.0, 1.0)
+        self.clock.after(wait_s, self._in_life, self.lives, free)
+
+    def _not_given_back(self, life: int, key: Key, uuids: list[str]) -> None:
+        """The watcher says first that the devices are suspect, and later that they are free."""
+        if self.state is not None and life == self.lives:
+            self._mark(uuids, state="suspect", healthy=False, note="suspect: 9000 MiB held by nobody")
+            self._in_life(life, _held(key, uuids))
+            self.clock.after(HELD_S, self._given_back, life, uuids)
+
+    def _given_back(self, life: int, uuids: list[str]) -> None:
+        if self.state is not None and life == self.lives:
+            held = [d.local for d in self.state.found_devices if d.local in uuids and d.state == "suspect"]
+            self._mark(held, state="ok", healthy=True, note="")
+
+    def _mark(self, uuids: list[str], **changes: Any) -> None:
+        assert self.state is not None
+        devices = tuple(
+            msgspec.structs.replace(device, **changes)
+            if device.local in uuids and device.state != "lost"
+            else device
+            for device in self.state.found_devices
+        )
+        self.post(DevicesChanged(devices=devices))
 
     def _in_life(self, life: int, event: AnyAgentEvent) -> None:
         """What this life of the agent has asked for; the next one asks again."""
