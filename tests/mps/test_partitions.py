@@ -164,9 +164,9 @@ def test_partitions_that_went_are_made_anew_only_when_nobody_is_there_or_may_com
 ) -> None:
     before = divider.look()
     commands.remove_partition(place.channel, UUID, before.partitions[UUID][0].identifier)
-    for there in ({"in_use": True}, {"offered": True}):
+    for in_use, offered in ((True, False), (False, True)):
         divider.now_s += 100.0
-        seen = divider.daemon.look(**{"in_use": False, **there})
+        seen = divider.daemon.look(in_use=in_use, offered=offered)
         assert not seen.shares
         assert "jobs may be on it" in seen.why_not
         assert seen.daemon == before.daemon
