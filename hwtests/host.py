@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 from functools import cache
@@ -19,10 +20,12 @@ import pytest
 
 from cotenant.controller.cli import gpu_facts
 from cotenant.controller.cli.gpu_facts import DriverFacts, GpuFacts
-from cotenant.mps.detection import Device, look, verdict
+from cotenant.mps import device_memory
+from cotenant.mps.detection import Device, look, partitions_verdict, verdict
 from hwtests.report import Machine
 
 ROOT: Final = Path(__file__).resolve().parents[1]
+CAPACITY: Final = Path("/sys/fs/cgroup") / device_memory.CAPACITY
 TORCH_MIN: Final = (2, 5)
 RESULTS: Final = (":!hwtests/report.*", ":!hwtests/pairs-*")
 """What the suite writes is no change of what it tests."""
@@ -101,6 +104,45 @@ def lacks_mps() -> str:
     )
     found = verdict(look(PurePosixPath("/tmp")), device)
     return "" if found.usable else f"no MPS here: {found.reason}"
+
+
+def lacks_partitions() -> str:
+    """Whether a daemon could divide this GPU into static partitions."""
+    gpu = first_gpu()
+    if lacks_mps() or gpu is None:
+        return lacks_mps() or "no GPU"
+    device = Device(uuid=gpu.uuid, compute_capability=gpu.capability)
+    found = partitions_verdict(look(PurePosixPath("/tmp")), device)
+    return "" if found.usable else f"no static partitions here: {found.reason}"
+
+
+def memory_region() -> str:
+    """The kernel's name for this GPU's memory; empty where it has none."""
+    gpu = first_gpu()
+    if gpu is None or shutil.which("nvidia-smi") is None or not CAPACITY.exists():
+        return ""
+    words = ("nvidia-smi", "--query-gpu=pci.bus_id", "--format=csv,noheader", "-i", gpu.uuid)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    wanted = _address(done.stdout)
+    named = [name for bus, name in device_memory.regions(CAPACITY.read_text()) if _address(bus) == wanted]
+    return named[0] if named else ""
+
+
+def _address(text: str) -> tuple[int, ...]:
+    """Domain, bus, device and function; nothing where it is no such address."""
+    parts = re.split(r"[:.]", text.strip())
+    return tuple(int(part, 16) for part in parts) if len(parts) == 4 else ()
+
+
+def lacks_device_limit() -> str:
+    """Whether the kernel can limit a group's memory on this GPU."""
+    if not CAPACITY.exists():
+        return "the kernel has no dmem controller in a v2 tree at /sys/fs/cgroup (6.14 has one)"
+    if not memory_region():
+        return f"{CAPACITY} has no region of this GPU (drivers of 615 and newer make one)"
+    if not os.access(CAPACITY.parent / "cgroup.subtree_control", os.W_OK):
+        return "making a group with a device-memory limit takes root"
+    return ""
 
 
 def lacks_time_slicing() -> str:
