@@ -37,6 +37,7 @@ class World:
         self.wordy = bool(told.get("wordy", False))
         self.keeps = bool(told.get("keeps", False))
         self.forgetful = bool(told.get("forgetful", False))
+        self.foreign = str(told.get("foreign", ""))
 
 
 def is_running(pid: int) -> bool:
@@ -157,6 +158,8 @@ class Daemon:
     def answer(self, line: str, uid: int, ui: socket.socket) -> str:
         self.log(f"Cmd:{line}")
         word, *rest = line.split() or [""]
+        if self.world.foreign:
+            return f"{self.world.foreign}\n"
         if uid not in (0, os.getuid()) and word in ("quit", "start_server"):  # R17.
             if word == "quit":
                 return "Not enough privilege to execute quit command\n"
