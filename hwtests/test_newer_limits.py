@@ -128,16 +128,16 @@ def test_the_kernel_s_limit_on_device_memory_is_met(
     measured("dmem.max", text)
     assert device_memory.not_in_force(text, (region,), LIMIT_MIB) == ()
     with contextlib.ExitStack() as stack:
-        env: dict[str, str] = {}
+        daemon: PrivateMps | None = None
         if client:
             skip_if(host.lacks_mps())
             daemon = stack.enter_context(PrivateMps(cuda.uuid))
-            env = daemon.environment()
+        env = daemon.environment() if daemon is not None else {}
         load = stack.enter_context(Busy("hold", cuda, env=env))
         (GROUP / "cgroup.procs").write_text(str(load.pid))  # It imports torch for seconds before CUDA starts.
         shown = load.ready()
         held = load.until(lambda said: "held_mib" in said, timeout_s=60.0)
-        if client:
+        if daemon is not None:
             daemon.await_clients(load.pid)
         current = (GROUP / "dmem.current").read_text()
     measured("taken below the limit", held["held_mib"], "MiB")

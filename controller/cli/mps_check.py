@@ -47,9 +47,10 @@ def mps(facts: Facts) -> Check | None:
     wanted = facts.loaded.settings.mps.static_partitions
     undivided = _undivided(facts.mps, alive, mode)
     if wanted and undivided:
-        return Check(
-            "MPS", "warn", f"{words}; no static partitions: {undivided}", "shared without them there"
-        )
+        all_of_them = len(undivided) == len(alive) - len(refused)
+        where = "no static partitions" if all_of_them else "static partitions not on every GPU"
+        words += f"; {where}: {undivided[0]}"
+        return Check("MPS", "warn", words, "jobs share the multiprocessors there, as without the setting")
     if not undivided:
         words += f"; {DIVIDED if wanted else UNDIVIDED}"
     if refused:
@@ -58,13 +59,13 @@ def mps(facts: Facts) -> Check | None:
     return Check("MPS", "ok", words)
 
 
-def _undivided(host: Host, gpus: Sequence[GpuFacts], mode: str) -> str:
-    """Why a GPU cannot be divided into static partitions; empty if each of those that MPS serves can."""
-    if mode == "per-host":
-        return "they need a daemon per device (mps.mode)"
+def _undivided(host: Host, gpus: Sequence[GpuFacts], mode: str) -> list[str]:
+    """Why GPUs that MPS serves cannot be divided into static partitions: a reason for each that cannot."""
     served = [device(gpu) for gpu in gpus if verdict(host, device(gpu)).usable]
+    if mode == "per-host":
+        return ["they need a daemon per device (mps.mode)"] * len(served)
     found = [partitions_verdict(host, each) for each in served]
-    return next((each.reason for each in found if not each.usable), "")
+    return [each.reason for each in found if not each.usable]
 
 
 def device_memory(facts: Facts) -> Check | None:

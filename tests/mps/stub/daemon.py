@@ -38,6 +38,7 @@ class World:
         self.keeps = bool(told.get("keeps", False))
         self.forgetful = bool(told.get("forgetful", False))
         self.foreign = str(told.get("foreign", ""))
+        self.stalls = bool(told.get("stalls", False))
 
 
 def is_running(pid: int) -> bool:
@@ -327,6 +328,8 @@ class Daemon:
 
     def do_lspart(self) -> list[str]:
         """R23. Of one device, as all our daemons are."""
+        if self.world.stalls:
+            time.sleep(1000)
         if not self.world.gpu:
             return ["No CUDA-capable device is detected"]
         uuid = os.environ["CUDA_VISIBLE_DEVICES"]
