@@ -19,7 +19,8 @@ from cotenant.profiler.sources import Wanted
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What one agent is, fixed for its life (devices may change their health, see `DevicesChanged`)."""
+    """What one agent is, fixed for its life but for its devices (`DevicesChanged`) and how they are divided
+    (`PartitionsRead`)."""
 
     report: HostReport
     session: str

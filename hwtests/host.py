@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from typing import Final
 import pytest
 
 from cotenant.controller.cli import mps_check
-from cotenant.mps.detection import look, verdict
+from cotenant.mps import device_memory
+from cotenant.mps.detection import look, partitions_verdict, verdict
 from cotenant.mps.environment import PIPE_DIRECTORY, without_mps
 from cotenant.profiler.driver.asking import driver_facts
 from cotenant.profiler.driver.facts import COMPUTE_DEFAULT, DriverFacts, GpuFacts
@@ -27,6 +29,7 @@ from hwtests.device import NO_DAEMON
 from hwtests.report import Machine
 
 ROOT: Final = Path(__file__).resolve().parents[1]
+CAPACITY: Final = Path("/sys/fs/cgroup") / device_memory.CAPACITY
 TORCH_MIN: Final = (2, 5)
 CONTEXT_S_MAX: Final = 120.0
 """The first context after a boot, without a persistence daemon, takes its time."""
@@ -114,6 +117,44 @@ def lacks_mps() -> str:
     gpu = first_gpu()
     found = verdict(look(PurePosixPath("/tmp")), None if gpu is None else mps_check.device(gpu))
     return "" if found.usable else f"no MPS here: {found.reason}"
+
+
+def lacks_partitions() -> str:
+    """Whether a daemon could divide this GPU into static partitions."""
+    gpu = first_gpu()
+    if lacks_mps() or gpu is None:
+        return lacks_mps() or "no GPU"
+    found = partitions_verdict(look(PurePosixPath("/tmp")), mps_check.device(gpu))
+    return "" if found.usable else f"no static partitions here: {found.reason}"
+
+
+def memory_region() -> str:
+    """The kernel's name for this GPU's memory; empty where it has none."""
+    gpu = first_gpu()
+    if gpu is None or shutil.which("nvidia-smi") is None or not CAPACITY.exists():
+        return ""
+    words = ("nvidia-smi", "--query-gpu=pci.bus_id", "--format=csv,noheader", "-i", gpu.uuid)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    wanted = _address(done.stdout)
+    named = [name for bus, name in device_memory.regions(CAPACITY.read_text()) if _address(bus) == wanted]
+    return named[0] if named else ""
+
+
+def _address(text: str) -> tuple[int, ...]:
+    """Domain, bus, device and function; nothing where it is no such address."""
+    parts = re.split(r"[:.]", text.strip())
+    return tuple(int(part, 16) for part in parts) if len(parts) == 4 else ()
+
+
+def lacks_device_limit() -> str:
+    """Whether the kernel can limit a group's memory on this GPU."""
+    if not CAPACITY.exists():
+        return "the kernel has no dmem controller in a v2 tree at /sys/fs/cgroup (6.14 has one)"
+    if not memory_region():
+        return f"{CAPACITY} has no region of this GPU (drivers of 615 and newer make one)"
+    if not os.access(CAPACITY.parent / "cgroup.subtree_control", os.W_OK):
+        return "making a group with a device-memory limit takes root"
+    return ""
 
 
 def lacks_time_slicing() -> str:

@@ -22,6 +22,7 @@ from cotenant.mps import replies
 from cotenant.mps.channel import Channel, ChannelError
 from cotenant.mps.detection import CONTROL
 from cotenant.mps.environment import ClientLimits, client_environment, without_mps
+from cotenant.mps.partitions import SWITCHES
 from hwtests.busy import Busy, LoadFailed
 from hwtests.device import Device
 
@@ -39,9 +40,13 @@ class MpsFailed(Exception):
 class PrivateMps:
     """Start on entry, quit on exit."""
 
-    def __init__(self, device_uuid: str = "") -> None:
-        """`device_uuid`: the one GPU it serves; empty: whatever it finds (there may be none)."""
+    def __init__(self, device_uuid: str = "", *, partitioned: bool = False) -> None:
+        """`device_uuid`: the one GPU it serves; empty: whatever it finds (there may be none).
+
+        `partitioned`: for static partitions, without which nobody is its client then.
+        """
         self._uuid = device_uuid
+        self._switches = SWITCHES[:partitioned]
         self.folder = Path()
         self._daemon: subprocess.Popen[bytes] | None = None
 
@@ -55,7 +60,7 @@ class PrivateMps:
             # In the foreground it is our own child, and is reaped; older ones leave no file with their id.
             with (self.logs / "foreground.log").open("wb") as log:
                 self._daemon = subprocess.Popen(
-                    (CONTROL, "-f"),
+                    (CONTROL, "-f", *self._switches),
                     env=self._environment(),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -102,9 +107,14 @@ class PrivateMps:
             MpsFailed: no whole answer, or none in time.
         """
         try:
-            return Channel(pipe_directory=PurePosixPath(self.pipes), program=CONTROL).ask(command)
+            return self.channel.ask(command)
         except (ChannelError, replies.Incomplete) as error:
             raise MpsFailed(f"{command}: {error}") from None
+
+    @property
+    def channel(self) -> Channel:
+        """As the product asks it."""
+        return Channel(pipe_directory=PurePosixPath(self.pipes), program=CONTROL)
 
     def ask_unguarded(self, command: str) -> subprocess.CompletedProcess[str]:
         """One bare query, with neither lock nor proof: what becomes of queries side by side."""

@@ -102,14 +102,20 @@ class Channel:
         return False
 
     def _ask_until(self, command: str, deadline_s: float) -> str:
+        lost: Incomplete | None = None
         for pause_s in _pauses():
             sentinel = f"end-of-answer-{secrets.token_hex(4)}"
-            done = self._front_end(query(command, sentinel), deadline_s)
             try:
+                done = self._front_end(query(command, sentinel), deadline_s)
                 return answered(done.output, sentinel)
-            except Incomplete:
+            except Wedged:
+                if lost is not None:  # It did answer, just not in time again.
+                    raise lost from None
+                raise
+            except Incomplete as error:
                 if time.monotonic() + pause_s >= deadline_s:
                     raise
+                lost = error
             time.sleep(pause_s)
         raise AssertionError("pauses never end")
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cotenant.mps import commands
-from cotenant.mps.channel import Channel
+from cotenant.mps.channel import Channel, Wedged
 from cotenant.mps.partitions import Layout, Partition, shares
 from cotenant.mps.replies import Rejected
 
@@ -67,14 +67,19 @@ class Division:
             Rejected: there is no complete division, for now.
             ChannelError, Incomplete: no answer.
         """
-        patient = replace(channel, answer_s=max(channel.answer_s, FIRST_ANSWER_S))
+        first = not self.divided
+        if first:
+            channel = replace(channel, answer_s=max(channel.answer_s, FIRST_ANSWER_S))
         try:
-            first = not self.divided
-            self.divided = divide(patient if first else channel, self._uuids, self._parts, idle=idle)
+            self.divided = divide(channel, self._uuids, self._parts, idle=idle)
         except Rejected as error:
             self.divided = {}
             if idle and self.wanted:
                 return self.refuse(str(error))
+            raise
+        except Wedged as error:
+            if first and idle and self.wanted:  # Else it would be replaced by another that hangs as well.
+                return self.refuse(f"{error} when it is asked for them")
             raise
         return ""
 

@@ -79,6 +79,7 @@ ROWS: Final[tuple[Row, ...]] = (
         name="GPU fault",
         outcome="infra-failed",
         pattern=r"uncorrectable ECC|GPU is lost|fallen off the bus|GPU requires reset|\bXid\b|NVLink error"
+        r"|CUDA error: [^\n]*resource configuration|CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION"
         r"|CUDA error: (unknown error|all CUDA-capable devices are busy|system not yet initialized"
         r"|no CUDA-capable device|initialization error)|CUDA_ERROR_(DEVICE_UNAVAILABLE|SYSTEM_NOT_READY"
         r"|ECC_UNCORRECTABLE|NOT_INITIALIZED|NO_DEVICE|MPS_\w+)|MPS (server|client|daemon|RPC)",

@@ -26,7 +26,7 @@ from cotenant.controller.cli.asking import asking
 from cotenant.controller.cli.check import Check, Facts
 from cotenant.controller.cli.enabling import as_us
 from cotenant.controller.cli.gpu_checks import GPU_CHECKS
-from cotenant.controller.cli.mps_check import mps
+from cotenant.controller.cli.mps_check import device_memory, mps
 from cotenant.controller.cli.problem import Problem
 from cotenant.controller.cli.screen import plural, size
 from cotenant.controller.domain.cluster import HostState
@@ -320,6 +320,7 @@ CHECKS: Final[tuple[Callable[[Facts], Check | None], ...]] = (
     torch,
     *GPU_CHECKS,
     mps,
+    device_memory,
     cgroups,
     survival,
     shared_memory,

@@ -17,6 +17,8 @@ from typing import Final
 
 import msgspec
 
+from cotenant.mps import device_memory
+
 DCGM_PORT: Final = 5555
 EXPORTER_PORT: Final = 9400
 CONNECT_TIMEOUT_S: Final = 0.2
@@ -90,6 +92,8 @@ class HostFiles(msgspec.Struct, frozen=True, kw_only=True):
     """Something listens at DCGM's port on this machine."""
     exporter: bool = False
     """Something listens at dcgm-exporter's port on this machine."""
+    memory_regions: int | None = None
+    """GPUs whose memory the kernel can limit for a group of processes; None: the kernel cannot at all."""
 
 
 def look(root: Path = Path("/")) -> HostFiles:
@@ -107,6 +111,7 @@ def look(root: Path = Path("/")) -> HostFiles:
         dcgm_bindings=next((f"/{name}" for name in DCGM_BINDINGS if (root / name).is_dir()), ""),
         hostengine=_listens(DCGM_PORT),
         exporter=_listens(EXPORTER_PORT),
+        memory_regions=_memory_regions(root / "sys/fs/cgroup"),
     )
 
 
@@ -155,6 +160,12 @@ def _name(of: Callable[[int], Sequence[object]], number: int) -> str:
         return str(of(number)[0])
     except KeyError:
         return str(number)
+
+
+def _memory_regions(tree: Path) -> int | None:
+    if not (tree / device_memory.CAPACITY).exists():
+        return None
+    return len(device_memory.regions(_text(tree / device_memory.CAPACITY)))
 
 
 def _pci_devices(folder: Path) -> int | None:

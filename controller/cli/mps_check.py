@@ -6,16 +6,20 @@ else depends on it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from cotenant.controller.cli import enabling
 from cotenant.controller.cli.check import Check, Facts
-from cotenant.mps.detection import Device, Host, has_static_partitioning, verdict
+from cotenant.mps.detection import Device, Host, has_static_partitioning, partitions_verdict, verdict
 from cotenant.profiler.driver.facts import GpuFacts
 
 V3_SINCE: Final = (13, 4)
 UNTIL_THEN: Final = "until then co-tenants time-slice"
 PER_DEVICE: Final = "one daemon per device: a fault stays on its device (mps.mode)"
+DIVIDED: Final = "static partitions: on (mps.static_partitions), a job never has the whole GPU"
+UNDIVIDED: Final = "static partitions: offered, off (mps.static_partitions = true divides each GPU for good)"
+BY_CLIENTS: Final = "by MPS, or by torch where jobs time-slice"
 PER_HOST: Final = "one daemon for all devices (mps.mode = per-host): a fault stops new jobs on all of them"
 
 
@@ -40,10 +44,48 @@ def mps(facts: Facts) -> Check | None:
         return Check("MPS", "warn", f"none: {refused[0][1]}", "co-tenants time-slice")
     choice = PER_HOST if mode == "per-host" else PER_DEVICE
     words = f"{level(facts.mps)}; {choice}"
+    wanted = facts.loaded.settings.mps.static_partitions
+    undivided = _undivided(facts.mps, alive, mode)
+    if wanted and undivided:
+        all_of_them = len(undivided) == len(alive) - len(refused)
+        where = "no static partitions" if all_of_them else "static partitions not on every GPU"
+        words += f"; {where}: {undivided[0]}"
+        return Check("MPS", "warn", words, "jobs share the multiprocessors there, as without the setting")
+    if not undivided:
+        words += f"; {DIVIDED if wanted else UNDIVIDED}"
     if refused:
         without = ", ".join(f"{gpu.index} ({reason})" for gpu, reason in refused)
         return Check("MPS", "warn", f"{words}; not on GPU {without}", "co-tenants time-slice there")
     return Check("MPS", "ok", words)
+
+
+def _undivided(host: Host, gpus: Sequence[GpuFacts], mode: str) -> list[str]:
+    """Why GPUs that MPS serves cannot be divided into static partitions: a reason for each that cannot."""
+    served = [device(gpu) for gpu in gpus if verdict(host, device(gpu)).usable]
+    if mode == "per-host":
+        return ["they need a daemon per device (mps.mode)"] * len(served)
+    found = [partitions_verdict(host, each) for each in served]
+    return [each.reason for each in found if not each.usable]
+
+
+def device_memory(facts: Facts) -> Check | None:
+    """Who enforces a job's planned part of a GPU's memory. None on a host without GPUs."""
+    alive = [gpu for gpu in facts.driver.gpus if not gpu.problem]
+    if not alive:
+        return None
+    regions = facts.files.memory_regions
+    if regions is None:
+        return Check("memory limits", "ok", f"{BY_CLIENTS}; the kernel has no dmem controller (6.14 has)")
+    if not regions:
+        return Check(
+            "memory limits", "ok", f"{BY_CLIENTS}; the driver gives the kernel no regions (615 does)"
+        )
+    if regions < len(alive):
+        found = f"{BY_CLIENTS}, and by the kernel (dmem) on {regions} of {len(alive)} GPUs"
+        return Check("memory limits", "ok", found)
+    return Check(
+        "memory limits", "ok", f"by the kernel too (dmem), where the agent may make groups; {BY_CLIENTS}"
+    )
 
 
 def level(host: Host) -> str:

@@ -110,6 +110,11 @@ BY_THEMSELVES: dict[str, tuple[int | str, str, str, str, str]] = {
         "GPU fault", "infra-failed",
         "GPU failure: RuntimeError: CUDA error: uncorrectable ECC error encountered",
     ),
+    "a partition that is gone": (
+        1, traceback("RuntimeError: CUDA error: invalid resource configuration"),
+        "GPU fault", "infra-failed",
+        "GPU failure: RuntimeError: CUDA error: invalid resource configuration",
+    ),
     "a wrong index on the GPU": (
         1, traceback("RuntimeError: CUDA error: device-side assert triggered"), "kernel error", "user-failed",
         "CUDA error in the program: RuntimeError: CUDA error: device-side assert triggered",

@@ -79,6 +79,7 @@ def host(
     mps: Host | None = MPS,
     mode: str = "auto",
     exclusive: bool = False,
+    divided: bool = False,
     indicators: Explanation | None = None,
     **files: object,
 ) -> Facts:
@@ -87,7 +88,11 @@ def host(
     if not problem:
         driver = DriverFacts(driver="580.95.05", cuda=(13, 0), gpus=gpus, links=links)
     return Facts(
-        loaded=settings.load({"mps.mode": mode, "mps.exclusive": exclusive}, files=[], environ={}),
+        loaded=settings.load(
+            {"mps.mode": mode, "mps.exclusive": exclusive, "mps.static_partitions": divided},
+            files=[],
+            environ={},
+        ),
         status=None,
         nodes=None,
         why_unreachable=Problem("unreachable", "no controller", "start one"),

@@ -14,13 +14,14 @@ from cotenant.controller.cli import gpu_host
 from cotenant.controller.cli.check import Check, Facts
 from cotenant.controller.cli.doctor import page
 from cotenant.controller.cli.gpu_host import DeviceFile, Distribution
-from cotenant.controller.cli.mps_check import level, mps
+from cotenant.controller.cli.mps_check import device_memory, level, mps
 from cotenant.profiler.choice import Explanation, Finding
 from cotenant.profiler.driver.facts import GpuFacts, Link
 from tests.cli.gpu_hosts import H100, MPS, UUID, V100, gpu, host, somebody
 
 Says = Callable[[Facts], Check | None]
 
+DIVIDES = dataclasses.replace(MPS, version=(13, 1))
 SUSE = Distribution(id="opensuse-leap", like=("suse", "opensuse"))
 CLOSED = DeviceFile(path="/dev/nvidia0", mode=0o660, owner="root", group="video", ours=False)
 GPM = Finding(source="gpm", usable=True, why="11 of 11 indicators")
@@ -243,6 +244,57 @@ CASES: dict[str, tuple[Says, Facts, str, str, str]] = {
     ),
     "MPS": (mps, host(H100), "ok", "v2 (CUDA 13.0); one daemon per device", ""),
     "MPS per host": (mps, host(H100, mode="per-host"), "ok", "one daemon for all devices", ""),
+    "static partitions on offer": (
+        mps,
+        host(H100, mps=DIVIDES),
+        "ok",
+        "static partitions: offered, off (mps.static_partitions = true",
+        "",
+    ),
+    "static partitions as wanted": (
+        mps,
+        host(H100, mps=DIVIDES, divided=True),
+        "ok",
+        "static partitions: on (mps.static_partitions)",
+        "",
+    ),
+    "static partitions that the program does not know": (
+        mps,
+        host(H100, divided=True),
+        "warn",
+        "no static partitions: nvidia-cuda-mps-control is of CUDA 13.0, and they need CUDA 13.1",
+        "",
+    ),
+    "static partitions that a GPU does not know": (
+        mps,
+        host(H100, V100, mps=DIVIDES, divided=True),
+        "warn",
+        "compute capability 7.0, and they need 8.0",
+        "",
+    ),
+    "static partitions with one daemon": (
+        mps,
+        host(H100, mps=DIVIDES, divided=True, mode="per-host"),
+        "warn",
+        "they need a daemon per device",
+        "",
+    ),
+    "a kernel that cannot limit device memory": (device_memory, host(H100), "ok", "no dmem controller", ""),
+    "a driver without regions": (
+        device_memory,
+        host(H100, memory_regions=0),
+        "ok",
+        "gives the kernel no regions (615",
+        "",
+    ),
+    "regions of one GPU": (
+        device_memory,
+        host(H100, H100, memory_regions=1),
+        "ok",
+        "on 1 of 2 GPUs",
+        "",
+    ),
+    "regions of all": (device_memory, host(H100, memory_regions=1), "ok", "by the kernel too (dmem)", ""),
     "MPS switched off": (mps, host(H100, mode="off"), "ok", "switched off", ""),
     "no MPS": (
         mps,
@@ -274,14 +326,14 @@ def test_what_is_said_of(says: Says, facts: Facts, verdict: str, words: str, com
 
 SILENT = {
     "a host without GPUs": (host(problem="Not Found", code=12, **BARE), 1),
-    "a GPU that says nothing of itself": (host(GpuFacts(index=0, uuid=UUID.format(0)), mps=None), 6),
+    "a GPU that says nothing of itself": (host(GpuFacts(index=0, uuid=UUID.format(0)), mps=None), 7),
 }
 
 
 @pytest.mark.parametrize(("facts", "lines"), SILENT.values(), ids=SILENT.keys())
 def test_what_is_unknown_is_not_judged(facts: Facts, lines: int) -> None:
-    """The one line about the GPUs; of a silent one also driver, counters, files, tenants and MPS."""
-    said = [found for check in (*of.GPU_CHECKS, mps) if (found := check(facts)) is not None]
+    """The one line about the GPUs; of a silent one also driver, counters, files, tenants, memory and MPS."""
+    said = [found for check in (*of.GPU_CHECKS, mps, device_memory) if (found := check(facts)) is not None]
     assert len(said) <= lines
     assert all(found.verdict != "fail" for found in said)
 
@@ -334,6 +386,11 @@ def test_looking_at_a_host_changes_nothing(tmp_path: Any) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "nvidia0").write_bytes(b"")
     (tmp_path / "dev" / "nvidia-caps").mkdir()
+    assert gpu_host.look(tmp_path).memory_regions is None
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    regions = "nvidia/00000000:02:00.0/vidmem 1024\ndrm/0000:03:00.0/vram0 1024\n"
+    (tmp_path / "sys/fs/cgroup/dmem.capacity").write_text(regions)
     found = gpu_host.look(tmp_path)
+    assert found.memory_regions == 1
     assert [file.path for file in found.device_files] == ["/dev/nvidia0"]
     assert (found.module, found.pci_devices, found.container) == ("", None, False)

@@ -22,6 +22,11 @@ CASES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         ["on h1/0 co-tenants take turns (time-slicing): its agent does not say why"],
     ),
     "a GPU with MPS, alone": ("cuda", {"sharing": "mps"}, []),
+    "MPS with more to say, also alone": (
+        "cuda",
+        {"sharing": "mps", "sharing_note": "static partitions of 64 + 56 multiprocessors"},
+        ["on h1/0 co-tenants run at once, through MPS (static partitions of 64 + 56 multiprocessors)"],
+    ),
     "a CPU slot": ("cpu", {}, []),
 }
 

@@ -135,6 +135,22 @@ def test_one_that_ends_at_once_is_not_started_in_a_circle(keeper: Owner) -> None
     assert keeper.look().shares
 
 
+def test_one_that_speaks_another_version_of_the_interface_is_left_with_a_reason(
+    place: Place, owner: Owner
+) -> None:
+    """What one of version 3 says to version 2's questions is not documented: no words are relied on."""
+    place.tell(foreign="error: unrecognized command")
+    owner.daemon.release()
+    channel = Channel(pipe_directory=owner.spec.pipe_directory, program=place.program, answer_s=2.0)
+    owner.daemon = Daemon(owner.spec, clock=lambda: owner.now_s, channel=channel)
+    seen = owner.look()
+    assert not seen.shares
+    assert "does not answer as version 2 of the control interface does" in seen.why_not
+    assert "error: unrecognized command" in seen.why_not
+    place.tell()
+    assert owner.look().shares, "and it is asked again"
+
+
 def test_wedged_it_is_replaced_by_identity_but_never_under_running_jobs(keeper: Owner) -> None:
     first = keeper.look()
     freeze(identity(first))

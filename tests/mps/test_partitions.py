@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.mps import commands, process
+from cotenant.mps import commands, dividing, process
+from cotenant.mps.channel import Channel
+from cotenant.mps.daemon import Daemon
 from cotenant.mps.environment import ClientLimits, client_environment
 from cotenant.mps.partitions import Layout, Partition, created, in_words, layouts, shares
 from cotenant.mps.replies import Rejected
@@ -164,9 +166,9 @@ def test_partitions_that_went_are_made_anew_only_when_nobody_is_there_or_may_com
 ) -> None:
     before = divider.look()
     commands.remove_partition(place.channel, UUID, before.partitions[UUID][0].identifier)
-    for there in ({"in_use": True}, {"offered": True}):
+    for in_use, offered in ((True, False), (False, True)):
         divider.now_s += 100.0
-        seen = divider.daemon.look(**{"in_use": False, **there})
+        seen = divider.daemon.look(in_use=in_use, offered=offered)
         assert not seen.shares
         assert "jobs may be on it" in seen.why_not
         assert seen.daemon == before.daemon
@@ -202,6 +204,23 @@ def test_a_refusal_is_said_and_leaves_a_daemon_that_works_as_ever(
         assert (second.daemon, second.said) == (first.daemon, ()), "it is asked for once in a life"
     finally:
         owner.daemon.release()
+
+
+def test_a_daemon_that_hangs_when_it_is_asked_for_partitions_is_replaced_by_one_without(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dividing, "FIRST_ANSWER_S", 3.0)
+    offers(place, stalls=True)
+    owner = Owner(place, parts=2)
+    owner.daemon.release()
+    channel = Channel(pipe_directory=owner.spec.pipe_directory, program=place.program, answer_s=3.0)
+    owner.daemon = Daemon(owner.spec, clock=lambda: owner.now_s, channel=channel)
+    seen = owner.look()
+    assert (seen.shares, seen.partitions) == (True, {})
+    assert "does not answer when it is asked for them" in seen.unpartitioned
+    (found,) = place.daemons()
+    assert not found.partitioned
+    owner.daemon.release()
 
 
 def test_a_sentence_for_an_answer_and_a_table_without_dashes_do_as_well(place: Place) -> None:

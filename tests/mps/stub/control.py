@@ -39,7 +39,7 @@ or 535), `gpu` (false: servers die at once), `clients` (pids of processes that a
 clients stay on the list), `partitions` (offered or not), `chunks` (of a device, 15 if not said),
 `sm_per_chunk`, `wordy` (answers of `sm_partition add` are a sentence, and tables have no dashes), `keeps` (a
 partition that is told to go stays), `forgetful` (says that it made one, and made none), `version` (what `-v`
-says).
+says), `foreign` (to whatever is asked it says this: another control interface), `stalls` (at `lspart`).
 """
 
 import _socket  # The bare one: tests start hundreds of front ends, and `socket` is half of a start.

@@ -37,6 +37,8 @@ class World:
         self.wordy = bool(told.get("wordy", False))
         self.keeps = bool(told.get("keeps", False))
         self.forgetful = bool(told.get("forgetful", False))
+        self.foreign = str(told.get("foreign", ""))
+        self.stalls = bool(told.get("stalls", False))
 
 
 def is_running(pid: int) -> bool:
@@ -157,6 +159,8 @@ class Daemon:
     def answer(self, line: str, uid: int, ui: socket.socket) -> str:
         self.log(f"Cmd:{line}")
         word, *rest = line.split() or [""]
+        if self.world.foreign:
+            return f"{self.world.foreign}\n"
         if uid not in (0, os.getuid()) and word in ("quit", "start_server"):  # R17.
             if word == "quit":
                 return "Not enough privilege to execute quit command\n"
@@ -324,6 +328,8 @@ class Daemon:
 
     def do_lspart(self) -> list[str]:
         """R23. Of one device, as all our daemons are."""
+        if self.world.stalls:
+            time.sleep(1000)
         if not self.world.gpu:
             return ["No CUDA-capable device is detected"]
         uuid = os.environ["CUDA_VISIBLE_DEVICES"]
