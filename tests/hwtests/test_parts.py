@@ -78,6 +78,37 @@ def test_a_load_that_cannot_start_says_why() -> None:
         load.ready()
 
 
+READ = """
+import json
+from hwtests import readings
+
+known = {name.value: value for name, value in readings.gpm("GPU-1", 0.5).items()}
+series = readings.gpm_series("GPU-1", 0.7, 0.2)
+print(json.dumps([known, series.values, series.late, series.cores, readings.gpm_cost("GPU-1", 1.0)]))
+try:
+    readings.gpm("GPU-2", 0.1)
+except readings.NoReading as problem:
+    print(json.dumps(str(problem)))
+"""
+
+
+def test_gpm_is_read_as_gpm_and_its_cost_is_the_childs() -> None:
+    """Against the library that the profiler's tests stand in for NVML with: two counters of one device."""
+    fake = ROOT / "tests" / "profiler" / "fake_nvml"
+    env = {**os.environ, "PYTHONPATH": f"{fake}:{os.environ.get('PYTHONPATH', '')}"}
+    env["FAKE_NVML"] = json.dumps({"gpm": ["GPU-1"]})
+    done = subprocess.run(
+        [sys.executable, "-c", READ], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    first, second = done.stdout.splitlines()
+    known, values, _, cores, cost = json.loads(first)
+    assert known == {"GRACT": 0.5, "SMACT": 0.5}
+    assert values and set(values) == {0.5}
+    assert 0 <= cores < 1 and 0 < cost < 1
+    assert "has no GPM counters" in json.loads(second), "another source's values are not GPM's"
+
+
 def test_what_dcgmi_prints() -> None:
     """Two rows of a GPU, one cell without a value. Made up, in the layout that dcgmi's manual shows."""
     text = "#Entity   GRACT  SMACT\nID\nGPU 0     0.5    0.25\nGPU 0     0.7    N/A\n"
