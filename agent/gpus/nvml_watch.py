@@ -146,9 +146,15 @@ class Watch:
                 raise
             return
         self._read_log()  # It was written before the event came, and it names the process.
-        for uuid, handle in self._handles.items():
-            if _address(handle) == _address(data.device):
-                self._tell(uuid, int(data.eventData), None)
+        uuid = self._whose(data.device)
+        if uuid is not None:
+            self._tell(uuid, int(data.eventData), None)
+
+    def _whose(self, device: Any) -> str | None:
+        """The UUID of an event's device: by its handle, else as NVML says it, which a lost GPU's may not."""
+        known = {_address(handle): uuid for uuid, handle in self._handles.items()}
+        found = known.get(_address(device)) or self._optional(self._nvml.nvmlDeviceGetUUID, device)
+        return None if found is None or text(found) not in self._handles else text(found)
 
     def _read_log(self) -> None:
         for line in self._log.lines():
