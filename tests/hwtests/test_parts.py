@@ -16,8 +16,9 @@ from cotenant.profiler.sources import Indicator
 from hwtests import host
 from hwtests.busy import Busy, LoadFailed
 from hwtests.device import Device
-from hwtests.private_mps import PrivateMps
+from hwtests.private_mps import PrivateMps, attach_problem
 from hwtests.readings import dmon_means
+from hwtests.test_pairs import orders
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = Device(kind="cpu", cores=(min(os.sched_getaffinity(0)),))
@@ -128,6 +129,22 @@ def test_the_private_daemon_answers_and_leaves_nothing() -> None:
     assert not folder.exists()
     stat = Path(f"/proc/{pid}/stat")
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+@pytest.mark.skipif(shutil.which(CONTROL) is None, reason=f"{CONTROL} is not installed")
+def test_why_nobody_becomes_a_client_is_said_with_the_last_words_of_all() -> None:
+    """Here because there is no GPU; the text is that of a machine where MPS does not work."""
+    said = attach_problem(Device(kind="cuda", cores=CPU.cores, uuid="GPU-none"))
+    problem, control, *_ = said.split(" | ")
+    assert "torch" in problem.lower() or "cuda" in problem.lower(), said
+    assert "Start" in control and "Cmd:" not in control, said
+
+
+def test_time_slicing_is_measured_in_one_order_where_time_is_short() -> None:
+    assert orders(("cnn", "mlp"), "time-slicing", 3.0) == [("cnn", "mlp")]
+    assert orders(("cnn", "mlp"), "time-slicing", 6.0) == [("cnn", "mlp"), ("mlp", "cnn")]
+    assert orders(("cnn", "mlp"), "mps", 3.0) == [("cnn", "mlp"), ("mlp", "cnn")]
+    assert orders(("cnn", "cnn"), "mps", 6.0) == [("cnn", "cnn")]
 
 
 def test_what_is_missing_is_one_sentence() -> None:
