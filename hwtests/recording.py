@@ -18,7 +18,6 @@ import pytest
 from hwtests import report
 from hwtests.report import Machine, Measured, Record, Value
 
-
 REASON_CHARS: Final = 1000
 
 
