@@ -33,7 +33,7 @@ from hwtests.pair_table import (
 )
 from hwtests.private_mps import PrivateMps
 
-DEADLINE_S: Final = 300.0
+DEADLINE_S: Final = 150.0
 SAMPLE_S: Final = 0.5
 
 JOBS: Final = (

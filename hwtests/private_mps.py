@@ -33,6 +33,9 @@ ATTACH_S_MAX: Final = 90.0
 """For torch to be imported and a context to be made, server and all."""
 
 
+_CHATTER: Final = re.compile(r"Accepting connection|NEW UI|UI closed|Cmd:|Unknown command")
+
+
 class MpsFailed(Exception):
     """The daemon does not do what it should; the text has its own words."""
 
@@ -218,11 +221,16 @@ def attach_problem(device: Device) -> str:
                     raise MpsFailed(str(said["error"]))
                 daemon.await_clients(load.pid)
             except (LoadFailed, MpsFailed) as problem:
-                logs = (daemon.log(name).strip().replace("\n", " / ") for name in ("control", "server"))
+                logs = (" / ".join(telling(daemon.log(name))) for name in ("server", "control"))
                 return " | ".join((str(problem), *(log[-400:] for log in logs if log)))
     except (MpsFailed, OSError) as problem:
         return str(problem)
     return ""
+
+
+def telling(log: str) -> list[str]:
+    """What a log says beside the questions that were asked."""
+    return [line.strip() for line in log.splitlines() if line.strip() and not _CHATTER.search(line)]
 
 
 def versions(daemon: PrivateMps) -> str:

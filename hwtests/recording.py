@@ -11,12 +11,14 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pytest
 
 from hwtests import report
 from hwtests.report import Machine, Measured, Record, Value
+
+REASON_CHARS: Final = 1000
 
 
 class Measure(Protocol):
@@ -116,7 +118,7 @@ def why(said: pytest.TestReport) -> str:
     if said.outcome == "failed":
         crash = getattr(said.longrepr, "reprcrash", None)
         text = str(crash.message if crash is not None else said.longrepr)
-        return (text.strip().splitlines() or [f"failed in {said.when}"])[0][:300]
+        return (text.strip().splitlines() or [f"failed in {said.when}"])[0][:REASON_CHARS]
     return ""
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from cotenant.mps import replies
-from cotenant.profiler.driver.failures import NvmlError
+from cotenant.profiler.driver.failures import TIMEOUT, NvmlError
 from cotenant.profiler.driver.library import open_library
 from cotenant.profiler.driver.reading import handle_of
 from hwtests import host
@@ -61,7 +61,9 @@ class Xids:
         while not self._stop.is_set():
             try:
                 event = self._nvml.ask("nvmlEventSetWait_v2", self._set, 200)
-            except NvmlError:  # Nothing in these 200 ms.
+            except NvmlError as error:
+                if error.code != TIMEOUT:  # A GPU that is lost answers at once, and so for ever.
+                    self._stop.wait(0.2)
                 continue
             self.seen.append((time.monotonic(), int(event.eventData)))
 

@@ -169,13 +169,16 @@ def test_what_this_version_offers(mps: PrivateMps, measured: Measure) -> None:
         measured(f"`{command}`", mps.ask(command) or "(empty)")
 
 
-def test_settings_are_read_back(mps: PrivateMps, measured: Measure) -> None:
+def test_settings_are_read_back(cuda: Device, mps: PrivateMps, measured: Measure) -> None:
     for value in ("50", "0", "120"):
         echoed = mps.ask(f"set_default_active_thread_percentage {value}")
         measured(f"set_default_active_thread_percentage {value}", echoed)
         in_force = replies.percentage(mps.ask("get_default_active_thread_percentage"))
         assert in_force == 50.0, "what is out of range changes nothing"
         assert replies.percentage(echoed) == in_force
+    mps.ask(f"set_default_device_pinned_mem_limit {cuda.uuid} 2G")
+    by_uuid = mps.ask("get_default_device_pinned_mem_limit 0")
+    measured("get_default_device_pinned_mem_limit after 2G by UUID", by_uuid or "(empty)")
     mps.ask("set_default_device_pinned_mem_limit 0 1500M")
     measured(
         "get_default_device_pinned_mem_limit after 1500M", mps.ask("get_default_device_pinned_mem_limit 0")

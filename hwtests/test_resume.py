@@ -32,7 +32,7 @@ from hwtests.recording import Measure
 pytestmark = pytest.mark.gpu
 
 LONG = DemoJob(
-    name="long", script="language_model", workers=1, batch_size=32, train_s=20.0, about="long", act=1
+    name="long", script="language_model", workers=1, batch_size=32, train_s=30.0, about="long", act=1
 )
 SHORT = DemoJob(
     name="short", script="language_model", workers=1, batch_size=64, train_s=6.0, about="short", act=1

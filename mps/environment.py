@@ -51,8 +51,8 @@ class MemoryLimit:
 
     def text(self, number: int) -> str:
         """Whole MiB only: the daemon takes `<int>M` or `<int>G` and drops anything else without a word. By
-        number, for limits by UUID have been seen not to be applied (NVIDIA's own device plugin went back to
-        numbers for that reason).
+        number: a limit by UUID is dropped just so (by the daemon of driver 535, and NVIDIA's own device
+        plugin went back to numbers because such limits were not applied).
         """
         return f"{number}={self.limit_mib}M"
 

@@ -26,7 +26,6 @@ from cotenant.profiler.counters import Counters, Taken, Unsupported
 from cotenant.profiler.driver.failures import NvmlError
 from cotenant.profiler.driver.library import open_library
 from cotenant.profiler.driver_counters import DriverCounters
-from cotenant.profiler.gpm import PERIOD_S as GPM_PERIOD_S
 from cotenant.profiler.sources import Wanted, Wish
 
 Driver = TypeVar("Driver", bound=DriverCounters)
@@ -35,6 +34,8 @@ BACKLOG_MAX: Final = 200
 """Samples that nobody asked for; older ones are lost, and said to be."""
 BLANK_S_MAX: Final = 2.0
 """How long DCGM may take to show a first value."""
+GPM_BLANK_S_MAX: Final = 1.0
+"""And GPM: two samples do on a host that is not busy, and what is given up now is given up for good."""
 FAILURES_MAX: Final = 5
 """Reads in a row that failed, before the source is given up."""
 
@@ -48,7 +49,7 @@ def opened(source: Wish, wanted: Wanted, uuids: Sequence[str]) -> Counters:
         case "gpm":
             from cotenant.profiler.gpm import Gpm
 
-            return shown(of_the_driver(Gpm, uuids), 3 * GPM_PERIOD_S, "GPM answers, but without values")
+            return shown(of_the_driver(Gpm, uuids), GPM_BLANK_S_MAX, "GPM answers, but without values")
         case "dcgm":
             from cotenant.profiler.dcgm import Dcgm, bindings
 

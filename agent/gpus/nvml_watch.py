@@ -167,10 +167,16 @@ class Watch:
                 raise
             return False
         self._read_log()  # It was written before the event came, and it names the process.
-        for uuid, handle in self._handles.items():
-            if _address(handle) == _address(data.device):
-                self._tell(uuid, int(data.eventData), None, None)
+        uuid = self._whose(data.device)
+        if uuid is not None:
+            self._tell(uuid, int(data.eventData), None, None)
         return True
+
+    def _whose(self, device: Any) -> str | None:
+        """The UUID of an event's device: by its handle, else as NVML says it, which a lost GPU's may not."""
+        known = {_address(handle): uuid for uuid, handle in self._handles.items()}
+        found = known.get(_address(device)) or self._nvml.maybe("nvmlDeviceGetUUID", device)
+        return found if found in self._handles else None
 
     def _read_log(self) -> None:
         for record, line in self._log.lines():

@@ -68,6 +68,26 @@ LINES = {
     "NVRM: Xid (PCI:0000:3b:00): 31, pid=4711, name=python3, Ch 00000008": ("0:3b:0", 31, 4711),
     "4,1234,5678,-;NVRM: Xid (PCI:00000001:3B:00.0): 79, GPU has fallen off the bus.": ("1:3b:0", 79, None),
     "[  12.3] NVRM: Xid (0000:03:00): 45, pid='<unknown>', name=<unknown>": ("0:3:0", 45, None),
+    "NVRM: Xid (PCI:0009:01:00): 45, pid=88, name=python3, Ch 00000001 caused by previous Xid 149": (
+        "9:1:0",
+        45,
+        88,
+    ),
+    "NVRM: Xid (PCI:0000:c1:00): 94, pid='<unknown>', name=<unknown>, Contained: SM (0x1). RST: No": (
+        "0:c1:0",
+        94,
+        None,
+    ),
+    "kernel: NVRM: Xid (PCI:0000:1a:00): 31, pid=47, name=python3, channel 0x00000002, intr 00000000.": (
+        "0:1a:0",
+        31,
+        47,
+    ),
+    "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (OS Reboot)": (
+        "0:1:0",
+        154,
+        None,
+    ),
     "NVRM: Xid (PCI:0000:3b:00): 13, pid=0, Graphics Exception": ("0:3b:0", 13, None),
 }
 

@@ -16,8 +16,9 @@ from cotenant.profiler.sources import Indicator
 from hwtests import host
 from hwtests.busy import Busy, LoadFailed
 from hwtests.device import Device
-from hwtests.private_mps import PrivateMps
+from hwtests.private_mps import PrivateMps, attach_problem
 from hwtests.readings import dmon_means
+from hwtests.test_pairs import orders
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = Device(kind="cpu", cores=(min(os.sched_getaffinity(0)),))
@@ -78,6 +79,37 @@ def test_a_load_that_cannot_start_says_why() -> None:
         load.ready()
 
 
+READ = """
+import json
+from hwtests import readings
+
+known = {name.value: value for name, value in readings.gpm("GPU-1", 0.5).items()}
+series = readings.gpm_series("GPU-1", 0.7, 0.2)
+print(json.dumps([known, series.values, series.late, series.cores, readings.gpm_cost("GPU-1", 1.0)]))
+try:
+    readings.gpm("GPU-2", 0.1)
+except readings.NoReading as problem:
+    print(json.dumps(str(problem)))
+"""
+
+
+def test_gpm_is_read_as_gpm_and_its_cost_is_the_childs() -> None:
+    """Against the library that the profiler's tests stand in for NVML with: two counters of one device."""
+    fake = ROOT / "tests" / "profiler" / "fake_nvml"
+    env = {**os.environ, "PYTHONPATH": f"{fake}:{os.environ.get('PYTHONPATH', '')}"}
+    env["FAKE_NVML"] = json.dumps({"gpm": ["GPU-1"]})
+    done = subprocess.run(
+        [sys.executable, "-c", READ], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    first, second = done.stdout.splitlines()
+    known, values, _, cores, cost = json.loads(first)
+    assert known == {"GRACT": 0.5, "SMACT": 0.5}
+    assert values and set(values) == {0.5}
+    assert 0 <= cores < 1 and 0 < cost < 1
+    assert "has no GPM counters" in json.loads(second), "another source's values are not GPM's"
+
+
 def test_what_dcgmi_prints() -> None:
     """Two rows of a GPU, one cell without a value. Made up, in the layout that dcgmi's manual shows."""
     text = "#Entity   GRACT  SMACT\nID\nGPU 0     0.5    0.25\nGPU 0     0.7    N/A\n"
@@ -97,6 +129,22 @@ def test_the_private_daemon_answers_and_leaves_nothing() -> None:
     assert not folder.exists()
     stat = Path(f"/proc/{pid}/stat")
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+@pytest.mark.skipif(shutil.which(CONTROL) is None, reason=f"{CONTROL} is not installed")
+def test_why_nobody_becomes_a_client_is_said_with_the_last_words_of_all() -> None:
+    """Here because there is no GPU; the text is that of a machine where MPS does not work."""
+    said = attach_problem(Device(kind="cuda", cores=CPU.cores, uuid="GPU-none"))
+    problem, control, *_ = said.split(" | ")
+    assert "torch" in problem.lower() or "cuda" in problem.lower(), said
+    assert "Start" in control and "Cmd:" not in control, said
+
+
+def test_time_slicing_is_measured_in_one_order_where_time_is_short() -> None:
+    assert orders(("cnn", "mlp"), "time-slicing", 3.0) == [("cnn", "mlp")]
+    assert orders(("cnn", "mlp"), "time-slicing", 6.0) == [("cnn", "mlp"), ("mlp", "cnn")]
+    assert orders(("cnn", "mlp"), "mps", 3.0) == [("cnn", "mlp"), ("mlp", "cnn")]
+    assert orders(("cnn", "cnn"), "mps", 6.0) == [("cnn", "cnn")]
 
 
 def test_what_is_missing_is_one_sentence() -> None:

@@ -112,6 +112,16 @@ def test_r5_a_memory_limit_is_shown_truncated(either: Place) -> None:
         commands.set_default_memory_limit(channel, -1, 2500)
 
 
+def test_r5_a_memory_limit_by_uuid_is_dropped_without_a_word(either: Place) -> None:
+    """And read back by UUID it is device 0's. So limits go by number, here and in a client's environment."""
+    uuid = "GPU-11111111-2222-3333-4444-555555555555"
+    either.start()
+    assert raw(either, f"set_default_device_pinned_mem_limit {uuid} 4G") == ""
+    assert commands.default_memory_limit(either.channel, 0) == ""
+    commands.set_default_memory_limit(either.channel, 0, 3072)
+    assert raw(either, f"get_default_device_pinned_mem_limit {uuid}") == "3G"
+
+
 def test_r6_a_priority_is_0_or_1(either: Place) -> None:
     either.start()
     channel = either.channel

@@ -255,12 +255,14 @@ class Daemon:
         return [f"{server.percentage:.1f}"]
 
     def do_set_default_device_pinned_mem_limit(self, device: str = "0", value: str = "") -> list[str]:
-        if int(device) >= 0:
+        if device.isdecimal():
             self.limits[int(device)] = value
-        return []  # R5.
+        return []  # R5: also where the device is not a number, as a UUID is not.
 
     def do_get_default_device_pinned_mem_limit(self, device: str = "0") -> list[str]:
-        return shown(self.limits.get(int(device), ""))
+        """What is no number is read as C reads it: as 0."""
+        number = int(device) if device.lstrip("-").isdecimal() else 0
+        return shown(self.limits.get(number, ""))
 
     def do_set_device_pinned_mem_limit(self, pid: str = "0", device: str = "0", value: str = "") -> list[str]:
         server = self.servers.get(int(pid))
