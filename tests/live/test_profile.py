@@ -23,7 +23,8 @@ from tests.live.cluster import MARK, PATIENCE_S, Cluster
 
 SCRIPT = Path(__file__).with_name("profiled.py")
 T_PROF_S = 7.0
-CODE = "c0de" * 16
+TRIES = 3
+"""A profile takes what its seconds give; where others want the cores as well, that may be one s alone."""
 
 
 def environment(cluster: Cluster) -> dict[str, str]:
@@ -31,15 +32,17 @@ def environment(cluster: Cluster) -> dict[str, str]:
     return env | ({MARK: os.environ[MARK]} if MARK in os.environ else {})
 
 
-def submit(cluster: Cluster, name: str, *words: str) -> JobId:
-    """The same kind of job each time, but for where it writes: that is in its environment's folder."""
+def submit(cluster: Cluster, name: str, kind: int) -> JobId:
+    """A job of that kind: its code is said to be another one for each."""
+    words = ("--seconds", f"{T_PROF_S + 2.0}")
     argv = (sys.executable, str(SCRIPT), "--result", "result.json", *words)
     workdir = cluster.folder / "work"
     workdir.mkdir(exist_ok=True)
     launch_ = Launch(
         argv=argv, workdir=str(workdir), env=environment(cluster), uid=os.getuid(), gid=os.getgid()
     )
-    spec = JobSpec(job_id=JobId("new-0"), name=name, batch_size=16, launch=launch_, code_sha256=CODE)
+    code = f"{kind:064x}"
+    spec = JobSpec(job_id=JobId("new-0"), name=name, batch_size=16, launch=launch_, code_sha256=code)
     return cluster.client.ask(Submit(specs=(spec,))).job_ids[0]
 
 
@@ -58,12 +61,14 @@ def test_a_job_is_profiled_while_it_trains_and_the_next_of_its_kind_is_not(
 ) -> None:
     cluster.add_controller(f"profiler.seconds={T_PROF_S}").start()
     cluster.add_agent("a", "agent.devices=cpu:1", "agent.heartbeat_s=0.3").start()
-    words = ("--seconds", f"{T_PROF_S + 2.0}")
 
     # In place: several s within the job's own training, and nothing else of it is touched.
-    job_id = submit(cluster, "first", *words)
-    result, profile = finished(cluster, job_id)
-    print(f"history {result['history']}\nprofile {profile}")
+    for kind in range(TRIES):
+        job_id = submit(cluster, "first", kind)
+        result, profile = finished(cluster, job_id)
+        print(f"history {result['history']}\nprofile {profile}")
+        if profile is not None and len(profile.points) > 1:
+            break
     assert {1, 2} <= set(visited(result["history"])), "how many more there is time for, the machine decides"
     assert profile is not None and profile.source == "in place"
     assert {1, 2} <= {point.accumulation_steps for point in profile.points} <= set(visited(result["history"]))
@@ -84,19 +89,23 @@ def test_a_job_is_profiled_while_it_trains_and_the_next_of_its_kind_is_not(
     assert again["parameters_sha256"] == result["parameters_sha256"]
 
     # Its like is known: the same profile, given and not measured.
-    second = submit(cluster, "second", *words)
+    second = submit(cluster, "second", kind)
     shown = cluster.shown(second)
     assert shown.profile == profile and shown.profile_given
     cluster.client.ask(ChangeJobs(verb="cancel", job_ids=(second,)))
-    [known] = cluster.client.ask(ListProfiles()).profiles
-    assert (known.job_id, known.used, known.device_type, known.is_complete) == (job_id, 1, "cpu", True)
+    known = next(each for each in cluster.client.ask(ListProfiles()).profiles if each.job_id == job_id)
+    assert (known.used, known.device_type, known.is_complete) == (1, "cpu", True)
 
     # The series: one job per configuration, told that it is only measured, ended when it is.
-    document = series(cluster)
-    assert document["schema"] == "profile/1"
-    [one] = document["configurations"]
-    assert (one["gpus"], one["hosts"], one["state"]) == (1, 1, "done")
-    measured = {point["accumulation_steps"] for point in one["points"]}
+    for _ in range(TRIES):
+        document = series(cluster)
+        assert document["schema"] == "profile/1"
+        [one] = document["configurations"]
+        assert (one["gpus"], one["hosts"], one["state"]) == (1, 1, "done")
+        measured = {point["accumulation_steps"] for point in one["points"]}
+        print(f"measured at {measured}")
+        if len(measured) > 1:
+            break
     assert 1 in measured and len(measured) > 1, "which others there was time for, the machine decides"
     assert document["device_time_s"]["measured"] > T_PROF_S
 
