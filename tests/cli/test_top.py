@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cotenant.controller.cli import screen
 from cotenant.controller.cli.top_page import Moment, page, rooms
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import JobId
@@ -120,3 +121,22 @@ def test_a_note_stands_beside_the_jobs(moment: Moment, replies: ModuleType) -> N
 
 def test_without_a_terminal_there_is_no_colour(moment: Moment) -> None:
     assert "\x1b" not in page(moment, 80, 24, "trouble")
+
+
+@given(st.text(st.characters(categories=["L"]), max_size=40), st.integers(2, 40))
+def test_what_is_cut_inside_keeps_both_ends(text: str, limit: int) -> None:
+    cut = screen.cut_inside(text, limit)
+    assert len(cut) == min(len(text), limit)
+    if len(text) > limit:
+        head, tail = cut.split("…")
+        assert text.startswith(head) and text.endswith(tail) and 0 <= len(head) - len(tail) <= 1
+    else:
+        assert cut == text
+
+
+def test_the_devices_of_a_job_are_told_apart_on_hosts_with_long_names(
+    moment: Moment, replies: ModuleType
+) -> None:
+    name = "gpu-node-017.cluster.example.org/gpu-1a2b3c"
+    jobs = replies.jobs(replies.job_view("1", devices=(name,)))
+    assert "/gpu-1a2b3c" in page(moment._replace(jobs=jobs), 120, 40).split("On devices")[1]
