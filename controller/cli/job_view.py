@@ -90,7 +90,7 @@ COLUMNS: Final = (
     Column("USER", lambda j: j.user, rank=8, limit=10),
     Column("STATE", lambda j: j.phase.value, colour=state_colour),
     Column("GPUS", lambda j: str(j.gpus), rank=2, right=True),
-    Column("DEVICES", lambda j: devices(j.devices), rank=4, limit=24),
+    Column("DEVICES", lambda j: devices(j.devices), rank=4, limit=24, ends=True),
     Column("WITH", lambda j: ",".join(j.co_tenants), rank=3, limit=12),
     Column("S", accumulation, rank=5, right=True),
     Column("WAIT", lambda j: duration(j.wait_s), rank=6, right=True),

@@ -141,13 +141,15 @@ class Column(msgspec.Struct, frozen=True):
     colour: Callable[[Any], str] | None = None
     wraps: bool = False
     """As the last column: what does not fit goes on in further lines, instead of being cut."""
+    ends: bool = False
+    """What is cut is cut in the middle: the end tells rows apart."""
 
 
 def table(columns: Sequence[Column], rows: Sequence[Any], width: int | None) -> str:
     """Aligned columns; with a `width` they fit it: cut, then dropped; the last takes the rest, or wraps."""
     cells = [[column.text(row) or NONE for column in columns] for row in rows]
     if width is not None:
-        cells = [[cut(text, c.limit) for c, text in zip(columns, line, strict=True)] for line in cells]
+        cells = [[_fitted(c, text) for c, text in zip(columns, line, strict=True)] for line in cells]
     widths = [
         max([len(c.title), *(len(line[at]) for line in cells)], default=0) for at, c in enumerate(columns)
     ]
@@ -195,6 +197,18 @@ def _painted(column: Column, row: Any, text: str, width: int) -> str:
 def _cell(text: str, width: int, right: bool) -> str:
     text = cut(text, width)
     return text.rjust(width) if right else text.ljust(width)
+
+
+def _fitted(column: Column, text: str) -> str:
+    return cut_inside(text, column.limit) if column.ends else cut(text, column.limit)
+
+
+def cut_inside(text: str, limit: int) -> str:
+    """Both ends stay."""
+    if not limit or len(text) <= limit:
+        return text
+    kept = limit - 1
+    return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
 
 
 def cut(text: str, limit: int) -> str:

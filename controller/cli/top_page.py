@@ -48,6 +48,15 @@ class Section(NamedTuple):
     urgency: Callable[[Any], tuple[int, int]] | None = None
     """Which rows are shown if they do not all fit; the smallest first. Else they stay as they came."""
 
+    @property
+    def has_more(self) -> bool:
+        return self.total is not None and self.total > len(self.rows)
+
+    @property
+    def lines(self) -> int:
+        """What all of it takes."""
+        return len(self.rows) + AROUND + self.has_more
+
 
 def page(moment: Moment, width: int | None, height: int | None, trouble: str = "") -> str:
     """The whole screen. `trouble`: why this is not of now; it stands first."""
@@ -57,11 +66,11 @@ def page(moment: Moment, width: int | None, height: int | None, trouble: str = "
         blocks = [block(each, width, None) for each in (*now, decided(moment))]
         return "\n\n".join(["\n".join(head), *(each for each in blocks if each)])
     lines = max(0, height - 1 - len(head))
-    given = rooms([len(each.rows) + AROUND for each in now], lines)
+    given = rooms([each.lines for each in now], lines)
     last = decided(moment)
     if last.rows and lines - sum(given) > AROUND:  # Only in what nobody else needs.
         now.append(last)
-        given.append(min(lines - sum(given), len(last.rows) + AROUND))
+        given.append(min(lines - sum(given), last.lines))
     text = [block(each, width, room - 1) for each, room in zip(now, given, strict=True)]
     return "\n".join(
         "\n\n".join(["\n".join(head), *(each for each in text if each)]).split("\n")[: height - 1]
@@ -147,8 +156,7 @@ def fitted(section: Section, room: int | None) -> tuple[list[Any], list[Any]]:
     rows = list(section.rows)
     if room is None:
         return rows, []
-    more = section.total is not None and section.total > len(rows)
-    if len(rows) + AROUND - 1 + more <= room:
+    if section.lines - 1 <= room:
         return rows, []
     if section.urgency is not None:
         rows.sort(key=section.urgency)

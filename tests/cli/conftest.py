@@ -113,6 +113,12 @@ def controller(at_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand
 
 
 @pytest.fixture
+def stand_in() -> type[StandIn]:
+    """For a test that lets controllers come and go."""
+    return StandIn
+
+
+@pytest.fixture
 def cotenant(at_home: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> Cotenant:
     """Runs a command line in this process."""
 

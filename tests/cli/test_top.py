@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cotenant.controller.cli import screen, top
 from cotenant.controller.cli.top_page import Moment, page, rooms
+from cotenant.controller.client import Client
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.wire import clients as wire
@@ -120,3 +124,66 @@ def test_a_note_stands_beside_the_jobs(moment: Moment, replies: ModuleType) -> N
 
 def test_without_a_terminal_there_is_no_colour(moment: Moment) -> None:
     assert "\x1b" not in page(moment, 80, 24, "trouble")
+
+
+@given(st.text(st.characters(categories=["L"]), max_size=40), st.integers(2, 40))
+def test_what_is_cut_inside_keeps_both_ends(text: str, limit: int) -> None:
+    cut = screen.cut_inside(text, limit)
+    assert len(cut) == min(len(text), limit)
+    if len(text) > limit:
+        head, tail = cut.split("…")
+        assert text.startswith(head) and text.endswith(tail) and 0 <= len(head) - len(tail) <= 1
+    else:
+        assert cut == text
+
+
+def test_the_devices_of_a_job_are_told_apart_on_hosts_with_long_names(
+    moment: Moment, replies: ModuleType
+) -> None:
+    name = "gpu-node-017.cluster.example.org/gpu-1a2b3c"
+    jobs = replies.jobs(replies.job_view("1", devices=(name,)))
+    assert "/gpu-1a2b3c" in page(moment._replace(jobs=jobs), 120, 40).split("On devices")[1]
+
+
+def test_an_open_screen_outlives_the_controller_and_says_that_it_is_old(
+    at_home: Path, replies: ModuleType, monkeypatch: pytest.MonkeyPatch, stand_in: type[Any], moment: Moment
+) -> None:
+    answers = {
+        wire.GetStatus: replies.status(),
+        wire.ListNodes: replies.nodes(replies.node("laptop", replies.device())),
+        wire.ListJobs: replies.jobs(),
+        wire.GetDecisions: moment.decisions,
+    }
+    standing: list[Any] = []
+
+    def rise() -> None:
+        standing.append(stand_in(at_home / "c.sock"))
+        for kind, answer in answers.items():
+            standing[-1].says(kind, answer)
+
+    shown: list[str] = []
+
+    def watched(now: Moment, width: int | None, height: int | None, trouble: str = "") -> str:
+        shown.append(trouble)
+        assert len(shown) < 1000, shown[-1]
+        if len(shown) == 1:
+            standing.pop().close()
+        elif trouble and not standing:
+            rise()
+        elif not trouble:
+            raise KeyboardInterrupt
+        return page(now, width, height, trouble)
+
+    monkeypatch.setattr(top, "page", watched)
+    monkeypatch.setattr(top, "LIVE_TIMEOUT_S", 0.2)
+    rise()
+    try:
+        with (
+            Client(f"ipc://{at_home}/c.sock", None, timeout_s=20) as client,
+            pytest.raises(KeyboardInterrupt),
+        ):
+            top.live(client, 0.01)
+    finally:
+        for each in standing:
+            each.close()
+    assert shown[0] == shown[-1] == "" and "no answer from the controller" in shown[1]
