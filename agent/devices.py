@@ -202,14 +202,14 @@ def _local(gpu: GpuFacts) -> str:
 
 def _is_busy(gpu: GpuFacts) -> bool:
     """Somebody computes there; also where the driver does not say."""
-    return not gpu.problem and (not gpu.processes_known or any(each.computes for each in gpu.processes))
+    return "computing" in gpu.unlisted or any(each.computes for each in gpu.processes)
 
 
 def _reserve_mib(gpu: GpuFacts) -> int:
     """What is gone before any job starts: measured where nobody computes now, else the driver's own number
     and what is drawn with."""
     drivers_mib, taken_mib = gpu.reserved_mib or 0, gpu.taken_mib or 0
-    if not gpu.processes_known:
+    if gpu.unlisted:
         return drivers_mib
     drawn_mib = sum(each.memory_mib or 0 for each in gpu.processes if not each.computes)
     if not _is_busy(gpu) and taken_mib - drawn_mib - drivers_mib <= IDLE_MIB_MAX:

@@ -6,7 +6,7 @@ is for people, and follows the bus and the driver's mood.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -22,6 +22,9 @@ COMPUTE_MODES: Final = {
     COMPUTE_EXCLUSIVE_PROCESS: "EXCLUSIVE_PROCESS",
 }
 """As nvml.h numbers them, in the words of `nvidia-smi -c`."""
+
+
+Doing = Literal["computing", "drawing"]
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,8 +73,8 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     mig: bool | None = None
     instances: tuple[MigInstance, ...] = ()
     processes: tuple[GpuProcess, ...] = ()
-    processes_known: bool = True
-    """The driver listed both who computes and who draws."""
+    unlisted: tuple[Doing, ...] = ()
+    """What the driver does not list the processes of."""
 
     # What only a thorough look asks.
     ecc: bool | None = None

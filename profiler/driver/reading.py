@@ -6,13 +6,13 @@ GPU that works must answer raises. `handle` is NVML's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from cotenant.profiler.driver.facts import GpuFacts, GpuProcess, MigInstance
+from cotenant.profiler.driver.facts import Doing, GpuFacts, GpuProcess, MigInstance
 from cotenant.profiler.driver.failures import FUNCTION_NOT_FOUND, NvmlError
 from cotenant.profiler.driver.library import Library
 
@@ -40,7 +40,7 @@ def gpu(nvml: Library, index: int) -> GpuFacts:
     reserved_mib, used_mib = _by_the_driver_mib(nvml, handle)
     capability = nvml.maybe("nvmlDeviceGetCudaComputeCapability", handle)
     mig = _current(nvml.maybe("nvmlDeviceGetMigMode", handle))
-    named, all_named = named_processes(nvml, handle)
+    named, unlisted = named_processes(nvml, handle)
     return GpuFacts(
         index=index,
         uuid=uuid,
@@ -56,7 +56,7 @@ def gpu(nvml: Library, index: int) -> GpuFacts:
         mig=mig,
         instances=tuple(_instances(nvml, handle)) if mig else (),
         processes=tuple(named[:PROCESSES_MAX]),
-        processes_known=all_named,
+        unlisted=unlisted,
     )
 
 
@@ -118,18 +118,18 @@ def remapping(nvml: Library, handle: Any) -> Remapping:
 
 def processes(nvml: Library, handle: Any) -> list[GpuProcess]:
     """Everybody, each once, by pid. Raises NvmlError: one of the lists cannot be had."""
-    return _each_once([_computing(nvml, handle), _drawing(nvml, handle)])
+    return _each_once(listed(nvml, handle) for listed in LISTS.values())
 
 
-def named_processes(nvml: Library, handle: Any) -> tuple[list[GpuProcess], bool]:
-    """Everybody the driver names, and whether both lists could be had."""
-    lists = []
-    for ask in (_computing, _drawing):
+def named_processes(nvml: Library, handle: Any) -> tuple[list[GpuProcess], tuple[Doing, ...]]:
+    """Everybody the driver names, and the lists that cannot be had."""
+    lists, unlisted = [], []
+    for doing, listed in LISTS.items():
         try:
-            lists.append(ask(nvml, handle))
+            lists.append(listed(nvml, handle))
         except NvmlError:
-            continue
-    return _each_once(lists), len(lists) == 2
+            unlisted.append(doing)
+    return _each_once(lists), tuple(unlisted)
 
 
 def _computing(nvml: Library, handle: Any) -> list[GpuProcess]:
@@ -144,6 +144,13 @@ def _computing(nvml: Library, handle: Any) -> list[GpuProcess]:
 
 def _drawing(nvml: Library, handle: Any) -> list[GpuProcess]:
     return _listed(nvml, "nvmlDeviceGetGraphicsRunningProcesses", handle, computes=False)
+
+
+LISTS: Final[dict[Doing, Callable[[Library, Any], list[GpuProcess]]]] = {
+    "computing": _computing,
+    "drawing": _drawing,
+}
+"""Who computes comes first: one that does both computes."""
 
 
 def _listed(nvml: Library, call: str, handle: Any, *, computes: bool) -> list[GpuProcess]:

@@ -64,6 +64,13 @@ def test_somebody_may_compute_where_the_driver_does_not_say(gpus: MockGpus) -> N
     assert [device.reserve_mib for device in found.devices] == [600, 600]
 
 
+def test_who_draws_may_stay_unsaid(gpus: MockGpus) -> None:
+    gpus.say("gpu 0 used 700", "fail nvmlDeviceGetGraphicsRunningProcesses_v3 3")
+    found = inventory()
+    assert found.busy == ()
+    assert found.devices[0].reserve_mib == 600, "the driver's own number: some of the rest may be a display's"
+
+
 def test_nobody_computes_on_a_gpu_whose_mode_forbids_it(gpus: MockGpus) -> None:
     gpus.say("gpu 0 mode 2")
     one, _ = inventory().devices

@@ -90,7 +90,7 @@ def test_each_process_is_listed_once_whatever_it_does(gpus: MockGpus) -> None:
     gpus.say(f"process 0 {GONE} -1 C", f"process 0 {GONE} 300 M", f"process 0 {GONE} 5 G")
     gpus.say(f"process 0 {GONE + 1} 7 G", f"process 0 {GONE - 1} -1 C")
     one, _ = driver_facts().gpus
-    assert one.processes_known
+    assert one.unlisted == ()
     assert one.processes == (
         GpuProcess(pid=GONE - 1, memory_mib=None),
         GpuProcess(pid=GONE, memory_mib=300),
@@ -101,7 +101,7 @@ def test_each_process_is_listed_once_whatever_it_does(gpus: MockGpus) -> None:
 def test_a_list_that_the_driver_refuses_is_said_to_be_missing(gpus: MockGpus) -> None:
     gpus.say(f"process 0 {GONE} 7 G", "fail nvmlDeviceGetComputeRunningProcesses_v3 3")
     one, _ = driver_facts().gpus
-    assert not one.processes_known
+    assert one.unlisted == ("computing",)
     assert [each.pid for each in one.processes] == [GONE]
 
 
