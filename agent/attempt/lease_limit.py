@@ -12,9 +12,30 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.agent.attempt.departure import KILL_GRACE_S, TERMINATE_S
+from cotenant.agent.records import Order, Status
 
 SAVE_AT_LEASE: Final = 0.6
 STOP_AT_LEASE: Final = 0.8
+
+
+QUIET_S: Final = 60.0
+"""A job that has not said hello for this long does not know the library."""
+
+
+def may_run_elsewhere(order: Order, status: Status, *, has_said_hello: bool, quiet_s: float) -> bool:
+    """Whether the controller could requeue the job when the lease ends: only if it can resume. `quiet_s`:
+    since its start.
+
+    Before the first step that may not be known here yet, and nothing is lost by stopping. A job that was
+    started from a checkpoint goes back to it elsewhere, whatever it says of itself now.
+    """
+    if order.resume_step > 0:
+        return True
+    if status.resumable is not None:
+        return status.resumable
+    if status.first_step is not None:
+        return False
+    return has_said_hello or quiet_s < QUIET_S
 
 
 class LeaseLimit(msgspec.Struct, kw_only=True):

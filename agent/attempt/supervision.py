@@ -13,16 +13,17 @@ we started are gone and what they left behind is being ended.
 from __future__ import annotations
 
 from math import inf
-from typing import Final, Literal
+from typing import Literal
 
-from cotenant.agent.attempt.conclusion import concluded
+from cotenant.agent.attempt.conclusion import concluded, ending_of
 from cotenant.agent.attempt.coordination import Coordination, Voice
 from cotenant.agent.attempt.departure import KILL_GRACE_S, TERMINATE_S, Departure, unclean
-from cotenant.agent.attempt.ends import Cause, Ending, Exit, StartProblem
-from cotenant.agent.attempt.lease_limit import LeaseLimit
+from cotenant.agent.attempt.ends import Cause, StartProblem
+from cotenant.agent.attempt.lease_limit import LeaseLimit, may_run_elsewhere
 from cotenant.agent.attempt.profiling import Profiling
 from cotenant.agent.attempt.progress import Progress
 from cotenant.agent.attempt.publishing import Publishing
+from cotenant.agent.attempt.roll_call import RollCall
 from cotenant.agent.attempt.start_limit import StartLimit
 from cotenant.agent.attempt.stopping import SAVE_RETRY_S, Leave, Stop, grace_s
 from cotenant.agent.attempt.supervision_edge import (
@@ -60,13 +61,6 @@ from cotenant.agent.attempt.words import (
 from cotenant.agent.channel import CompanyNow, GangIn, LeaseNow, SaveNow, StopNow
 from cotenant.agent.records import Order, Status
 
-PEER_GRACE_S: Final = 20.0
-"""After one rank failed: time for the others to fail by themselves, with their own words in the log."""
-LINGER_S: Final = 20.0
-"""A rank that said `stopped` should exit within this."""
-QUIET_S: Final = 60.0
-"""A job that has not said hello for this long does not know the library."""
-
 
 class Supervision:
     """One attempt on one host."""
@@ -81,9 +75,7 @@ class Supervision:
         self._watchdog = Watchdog(order.watch, judges=order.is_first_host)
         self._start = StartLimit(order.start_deadline_s, now_s)
         self._phase: Literal["starting", "running", "leaving", "clearing", "done"] = "starting"
-        self._alive = {each.rank for each in order.ranks}
-        self._exits: list[Exit] = []
-        self._stopped: set[int] = set()
+        self._roll = RollCall(order)
         self._stop: Stop | None = None
         self._lease: LeaseLimit | None = None
         self._set_lease(order.lease_s, order.lease_s)
@@ -93,8 +85,6 @@ class Supervision:
         self._is_held_up = False
         """Somebody has stopped a process of it."""
         self._save_s = inf
-        self._peer_s = inf
-        self._linger_s = inf
         self._publishing = Publishing()
         self._out: list[AnyEffect] = []
         for note in order.notes:
@@ -130,10 +120,10 @@ class Supervision:
         """When to send `Ticked` if nothing else happens before."""
         alarms = [self._departure.next_alarm_s, self._publishing.next_alarm_s]
         if self._phase == "running":
-            alarms += [self._peer_s, self._linger_s, self._save_s]
+            alarms += [self._roll.next_alarm_s, self._save_s]
             alarms += [self._coordination.next_alarm_s, self._profiling.next_alarm_s]
             alarms += [self._watchdog.next_alarm_s, self._start.next_alarm_s(has_stepped=self._has_stepped)]
-            if self._stop is not None and not self._all_stopped:
+            if self._stop is not None and not self._all_stopped():
                 alarms += self._stop.alarms(self._coordination)
             if self._lease is not None:
                 alarms.append(self._lease.next_alarm_s)
@@ -155,7 +145,8 @@ class Supervision:
                 self._publishing.changed(self._progress.change(started=True))
             case CouldNotStart(problem=problem) if self._phase == "starting":
                 self._problem = problem
-                self._alive.clear()  # Those that did start are ended as leftovers: they never ran as a gang.
+                # Those that did start are ended as leftovers: they never ran as a gang.
+                self._roll.alive.clear()
                 self._phase = "running"
             case StopNow():
                 self._asked_to_stop(event)
@@ -188,11 +179,11 @@ class Supervision:
 
     def _hear(self, word: AnyRankWord) -> None:
         progress, coordination, now_s = self._progress, self._coordination, self._now_s
-        if not self._is_of(word.rank):
+        if not self._roll.is_of(word.rank):
             return
         match word:
             case Hello():
-                self._publishing.changed(progress.hello(word, self._expected_here(word)))
+                self._publishing.changed(progress.hello(word, self._roll.expected_here(word)))
                 coordination.hello(word, now_s)
             case FirstStep(rank=rank, step=step):
                 self._publishing.changed(progress.first_step(word))
@@ -223,7 +214,7 @@ class Supervision:
             case Confirm():
                 self._say(coordination.confirmed(word, now_s))
             case Stopped(rank=rank, step=step):
-                self._stopped.add(rank)
+                self._roll.stopped.add(rank)
                 self._publishing.changed(progress.change(saving=False, stop_step=step, step=step))
                 self._say(coordination.reached(rank, step, now_s))
             case Failed(what=what):
@@ -241,15 +232,8 @@ class Supervision:
         self._profiling.sampled(event.samples, event.others_mib)
 
     def _exited(self, event: RankExited) -> None:
-        if event.rank not in self._alive:
-            return
-        self._alive.discard(event.rank)
-        told = self._phase == "leaving"
-        exit_ = Exit(rank=event.rank, exit_code=event.exit_code, signal=event.signal, was_told=told)
-        self._exits.append(exit_)
-        if not told and not exit_.is_good and event.rank not in self._stopped:
-            self._peer_s = min(self._peer_s, self._now_s + PEER_GRACE_S)
-        if self._order.launch.mode == "worker":
+        known = self._roll.exited(event, self._now_s, told=self._phase == "leaving")
+        if known and self._order.launch.mode == "worker":
             self._say(self._coordination.exited(event.rank, self._now_s))
 
     def _asked_to_stop(self, word: StopNow) -> None:
@@ -275,27 +259,16 @@ class Supervision:
         lease = LeaseLimit(ends_s=ends_s, full_s=full_s)
         self._lease = lease if before is None else before.renewed(ends_s, full_s, self._now_s)
 
-    def _is_of(self, rank: int) -> bool:
-        """Whether that rank can be here. A launcher starts ranks that we do not know."""
-        order = self._order
-        return order.launch.mode != "worker" or any(each.rank == rank for each in order.ranks)
-
-    def _expected_here(self, hello: Hello) -> int:
-        """How many ranks of this host must say hello. A launcher may start more than there are devices."""
-        if len(self._order.gang) == 1:
-            return hello.world_size
-        return next(len(m.devices) for m in self._order.gang if m.host_id == self._order.host_id)
-
     def _say(self, voice: Voice) -> None:
         self._out += voice
-        if self._coordination.stop_step is not None and not self._stopped:
+        if self._coordination.stop_step is not None and not self._roll.stopped:
             self._publishing.changed(self._progress.change(stop_step=self._coordination.stop_step))
 
     # --- Going on -----------------------------------------------------------------------------------
 
     def _advance(self) -> None:
         """Whatever is due. Each judgement is made from the state alone; the more important come first."""
-        if self._phase in ("running", "leaving") and not self._alive:
+        if self._phase in ("running", "leaving") and not self._roll.alive:
             self._phase = "clearing"
             self._out += self._departure.clear(self._now_s)
         for judge in (
@@ -336,7 +309,7 @@ class Supervision:
 
     def _judge_stop(self) -> None:
         """One whose state is durable is on its way out; `_judge_linger` waits for it."""
-        if self._stop is None or self._all_stopped:
+        if self._stop is None or self._all_stopped():
             return
         verdict = self._stop.judge(self._coordination, self._now_s, is_loading=self._is_loading)
         if isinstance(verdict, Leave):
@@ -350,23 +323,13 @@ class Supervision:
             assert lease is not None
             if due == "save":
                 self._save_now()
-            elif self._may_run_elsewhere:
+            elif may_run_elsewhere(
+                self._order,
+                self.status,
+                has_said_hello=bool(self._progress.hellos),
+                quiet_s=self._now_s - self._start.started_s,
+            ):
                 self._leave(Leave(cause="lease", grace_s=lease.grace_s), terminate_s=lease.terminate_s)
-
-    @property
-    def _may_run_elsewhere(self) -> bool:
-        """Whether the controller could requeue the job when the lease ends: only if it can resume.
-
-        Before the first step that may not be known here yet, and nothing is lost by stopping. A job that was
-        started from a checkpoint goes back to it elsewhere, whatever it says of itself now.
-        """
-        if self._order.resume_step > 0:
-            return True
-        if self.status.resumable is not None:
-            return self.status.resumable
-        if self.status.first_step is not None:
-            return False
-        return bool(self._progress.hellos) or self._now_s < self._start.started_s + QUIET_S
 
     def _judge_start(self) -> None:
         has_said_hello = bool(self._progress.hellos)
@@ -374,24 +337,22 @@ class Supervision:
             self._leave(Leave(cause="start-deadline", grace_s=KILL_GRACE_S))
 
     def _judge_peers(self) -> None:
-        if self._now_s >= self._peer_s:
-            self._leave(Leave(cause="peer", grace_s=KILL_GRACE_S))
+        leave = self._roll.judge_peers(self._now_s)
+        if leave is not None:
+            self._leave(leave)
 
-    @property
     def _all_stopped(self) -> bool:
-        hellos = self._progress.hellos
-        return bool(hellos) and hellos.keys() <= self._stopped
+        return self._roll.all_stopped(self._progress.hellos)
 
     def _judge_linger(self) -> None:
-        if self._all_stopped:
-            self._linger_s = min(self._linger_s, self._now_s + LINGER_S)
-        if self._now_s >= self._linger_s:
-            self._leave(Leave(cause="linger", grace_s=KILL_GRACE_S))
+        leave = self._roll.judge_linger(self._progress.hellos, self._now_s)
+        if leave is not None:
+            self._leave(leave)
 
     def _judge_silence(self) -> None:
         """Whether it hangs. Who is stopped, leaves, or has lost its controller has limits of its own."""
         lease_runs_out = self._lease is not None and self._now_s >= self._lease.save_s
-        going = self._stop is not None or bool(self._stopped) or self._peer_s < inf
+        going = self._stop is not None or bool(self._roll.stopped) or self._roll.has_failed
         hellos, progress = self._progress.hellos, self._progress
         words = self._watchdog.advance(
             self._now_s,
@@ -435,51 +396,19 @@ class Supervision:
         if self._phase != "clearing":
             return
         self._phase = "done"
-        self._out.append(
-            Finish(
-                result=concluded(
-                    self._order, self.status, self._ending(gone), unclean=self._departure.is_unclean
-                )
-            )
-        )
-
-    def _ending(self, gone: AllGone) -> Ending:
-        order, status, stop = self._order, self.status, self._stop
-        waited_for_start = self._cause == "start-deadline"
-        return Ending(
-            host_id=order.host_id,
-            workdir=order.launch.workdir,
-            command=order.launch.argv[0] if order.launch.argv else "",
-            port=order.master_port,
-            exits=tuple(self._exits),
+        stop_step, hellos = self._coordination.stop_step, self._progress.hellos
+        durable = stop_step is not None and self._progress.is_durable_at(stop_step)
+        ending = ending_of(
+            self._order,
+            self.status,
+            gone,
+            exits=self._roll.exits,
             problem=self._problem,
             cause=self._cause,
-            stop_reason=stop.reason if stop is not None else "",
-            stop_step=status.stop_step,
-            has_stopped=self._has_stopped,
-            durable=status.durable,
-            failed=status.failed,
+            stop=self._stop,
+            has_stopped=self._roll.has_stopped(hellos, is_durable_there=durable),
             silent_s=self._watchdog.silent_s,
-            step_s=status.step_s,
-            deadline_s=order.start_deadline_s if waited_for_start or stop is None else stop.allowed_s,
-            host_memory_mib=order.host_memory_mib,
-            on_cuda=any(rank.cuda_uuids for rank in order.ranks),
-            memory_cap_mib=order.memory_cap_mib,
-            memory_mib=self._over_mib,
-            oom_kills=gone.oom_kills,
-            host_oom_kills=gone.host_oom_kills,
-            tails=gone.tails,
-            knows_saves=order.is_first_host,
+            over_mib=self._over_mib,
         )
-
-    @property
-    def _has_stopped(self) -> bool:
-        """The job's own word, which counts more than exit codes: torchrun exits 1 after its workers stopped.
-
-        If the last datagrams were lost, a good end behind a durable agreed step is the same.
-        """
-        if self._all_stopped:
-            return True
-        ended_well = bool(self._exits) and all(each.is_good for each in self._exits)
-        at = self._coordination.stop_step
-        return ended_well and (bool(self._stopped) or (at is not None and self._progress.is_durable_at(at)))
+        unclean = self._departure.is_unclean
+        self._out.append(Finish(result=concluded(self._order, self.status, ending, unclean=unclean)))

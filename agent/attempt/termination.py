@@ -13,7 +13,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from cotenant.agent.records import Order
@@ -71,6 +71,39 @@ class Termination:
             outcomes |= {pid: answer.get(str(pid), "unclear") for pid in self._pids[pipe]}
         self._children = {}
         return outcomes
+
+
+class Terminations:
+    """Rounds of questions, one after the other: asked for during one, the next comes after it."""
+
+    def __init__(self) -> None:
+        self._round: Termination | None = None
+        self._again_s: float | None = None
+        """Asked for anew while a round was under way: with this time limit."""
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._round is not None
+
+    def ask(self, pids_by_pipe: Callable[[], Mapping[str, Sequence[int]]], timeout_s: float) -> None:
+        if self._round is not None:
+            self._again_s = timeout_s
+            return
+        self._round = Termination(pids_by_pipe(), timeout_s, time.monotonic())
+
+    def poll(
+        self, pids_by_pipe: Callable[[], Mapping[str, Sequence[int]]], now_s: float
+    ) -> tuple[dict[int, str], str] | None:
+        """What became of each process, and why it could not be asked, once no round is under way any more."""
+        outcomes = self._round.poll(now_s) if self._round is not None else None
+        if self._round is None or outcomes is None:
+            return None
+        problem, self._round = self._round.problem, None
+        if self._again_s is None:
+            return outcomes, problem
+        again_s, self._again_s = self._again_s, None
+        self.ask(pids_by_pipe, again_s)
+        return self.poll(pids_by_pipe, now_s)
 
 
 def terminate(pids_by_pipe: Mapping[str, Sequence[int]], timeout_s: float) -> dict[int, str]:

@@ -159,8 +159,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "its devices; it goes on alone, without a limit",
     "gpu-fault": "{0}",
     "mps-limit": "each of its processes that opens a GPU may use its part of the {0} MiB that were planned "
-    "for a worker (MPS limits processes): as many parts as such processes were seen of a worker, one on a "
-    "first attempt; `--env COTENANT_CUDA_PROCESSES=N` says it from the start",
+    "for a worker (MPS limits processes): as many parts as such processes were seen of one, one on a first "
+    "attempt; `--env COTENANT_CUDA_PROCESSES=N` says it from the start",
     "not-offered": "device {0} is not offered: {1}",
     "trouble": "{0}",
     "co-tenants-by-mps": "on {0} co-tenants run at once, through MPS",

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from cotenant.agent.attempt.departure import KILL_GRACE_S
 from cotenant.agent.attempt.ends import StartProblem
+from cotenant.agent.attempt.roll_call import LINGER_S, PEER_GRACE_S
 from cotenant.agent.attempt.stopping import LOADING_GRACE_S, PLAIN_GRACE_S, SAVE_RETRY_S
-from cotenant.agent.attempt.supervision import LINGER_S, PEER_GRACE_S, Supervision
+from cotenant.agent.attempt.supervision import Supervision
 from cotenant.agent.attempt.supervision_edge import (
     AllGone,
     AnyEffect,

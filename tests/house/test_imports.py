@@ -137,7 +137,8 @@ AGENT_PURE = tuple(f"cotenant.agent.{name}" for name in (
     "state", "roster", "present", "leaving", "live",
     "attempt.supervision", "attempt.departure", "attempt.stopping",
     "attempt.lease_limit", "attempt.start_limit", "attempt.watchdog", "attempt.conclusion",
-    "attempt.publishing", "attempt.nccl", "gpus.health", "gpus.held", "gpus.doubts", "gpus.faults",
+    "attempt.publishing", "attempt.roll_call", "attempt.nccl",
+    "gpus.health", "gpus.held", "gpus.doubts", "gpus.faults",
     "gpus.fault_roll", "gpus.marks", "gpus.conditions", "gpus.device_states", "gpus.xid", "gpus.looks",
 ))
 # fmt: on
