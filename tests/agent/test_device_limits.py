@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,23 @@ def test_a_limit_that_is_not_taken_is_said_and_costs_nothing_else(
     assert not other.group.limits_device_memory
     assert "dmem.max: " in other.group.problem
     assert other.group
+
+
+def test_a_kernel_without_the_controller_costs_a_job_nothing_but_that_limit(tmp_path: Path) -> None:
+    """In a real tree, where there is one."""
+    found = cgroups.find_cgroups()
+    if not found.track or found.device_memory:
+        pytest.skip("needs a cgroup tree that we may use, on a kernel without the controller dmem")
+    order = Kernel(tmp_path).order
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    group = AttemptCgroup(msgspec.structs.replace(order, cgroup=f"{found.track}/{name}"), tmp_path)
+    try:
+        group.make()
+        assert not group.limits_device_memory
+        assert group.problem.startswith("dmem.max: ")
+        assert group.pids() == []
+    finally:
+        assert group.remove()
 
 
 def test_without_a_plan_nothing_is_limited(tmp_path: Path) -> None:
