@@ -53,6 +53,14 @@ def test_partitions_with_clients_with_slashes_and_of_strangers() -> None:
     )
 
 
+def test_the_part_that_has_the_rest_of_the_device_may_be_the_largest() -> None:
+    answer = (
+        f"{HEAD}GPU-74d43ed3 - 0 15 0 132 -\nGPU-74d43ed3 Dx4A - 8 - 64 -\nGPU-74d43ed3 Cx4A - 7 - 68 -\n"
+    )
+    (layout,) = layouts(answer, (OTHER,)).values()
+    assert in_words(layout.partitions) == "static partitions of 68 + 64 multiprocessors"
+
+
 @pytest.mark.parametrize(
     "answer",
     ['Unknown command "lspart"', "", "No CUDA-capable device is detected", "GPU-74d43ed3 - 3 7\n", HEAD],
