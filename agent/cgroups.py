@@ -154,6 +154,11 @@ class AttemptCgroup:
             self.problem = _limit_devices(self._folders["track"] / RANKS, self._regions, self._device_mib)
             self.limits_device_memory = not self.problem
 
+    def order_within(self, order: Order) -> Order:
+        """What is left to do of it by others than this group. CUDA shows the group's limit as the device's
+        size, so torch's fraction would be one of that, and too little."""
+        return msgspec.structs.replace(order, memory_fraction=None) if self.limits_device_memory else order
+
     def enter(self, leaf: str) -> None:
         """Move the calling process. Ranks do so themselves between fork and exec, so that none escapes."""
         folders = self._distinct() if leaf == RANKS else self._distinct()[:1]

@@ -2,5 +2,6 @@
 
 Rule: only `channel.py` asks a control daemon, and only `daemon.py` starts, configures or ends one. What an
 answer means (`replies.py`), what is wrong and what to do (`health.py`), which daemons there are
-(`choice.py`), where they live (`paths.py`) and what a client gets (`environment.py`) is decided in pure code.
+(`choice.py`), where they live (`paths.py`), how a device is divided among clients (`partitions.py`) and
+what a client gets (`environment.py`) is decided in pure code.
 """

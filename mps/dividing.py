@@ -20,7 +20,7 @@ FIRST_ANSWER_S = 30.0
 """The first question about partitions starts the driver for the daemon."""
 
 Divided = dict[str, tuple[Partition, ...]]
-"""By device UUID, largest first."""
+"""By device UUID, those with the most multiprocessors first."""
 
 
 class Division:

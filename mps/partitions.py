@@ -48,7 +48,7 @@ class Layout:
 
     free_chunks: int
     partitions: tuple[Partition, ...] = ()
-    """Largest first."""
+    """The one with the most multiprocessors first: what is left of an incomplete chunk is in one of them."""
 
 
 def name_is_valid(name: str) -> bool:
@@ -83,7 +83,9 @@ def layouts(answer: str, uuids: Iterable[str]) -> dict[str, Layout]:
     return {
         uuid: Layout(
             free_chunks=chunks,
-            partitions=tuple(sorted(found.get(uuid, ()), key=lambda each: (-each.chunks, each.name))),
+            partitions=tuple(
+                sorted(found.get(uuid, ()), key=lambda each: (-each.multiprocessors, each.name))
+            ),
         )
         for uuid, chunks in free.items()
     }

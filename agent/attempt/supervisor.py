@@ -151,9 +151,7 @@ class Supervisor:
             self._handle(Noted(text=f"no cgroup: {error.strerror}: {error.filename or ''}"))
         if self._cgroup.problem:
             self._handle(Noted(text=f"device memory is not limited by the kernel: {self._cgroup.problem}"))
-        if self._cgroup.limits_device_memory:
-            # CUDA shows the limit as the device's size then: a fraction of that would be too little.
-            self._order = msgspec.structs.replace(self._order, memory_fraction=None)
+        self._order = self._cgroup.order_within(self._order)
 
     # --- Starting -----------------------------------------------------------------------------------
 

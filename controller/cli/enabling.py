@@ -109,6 +109,16 @@ def compute_mode_default(uuids: tuple[str, ...], host: HostFiles, todo: str) -> 
     return Step(todo, as_us(f"sudo nvidia-smi -i {','.join(uuids)} -c DEFAULT", host))
 
 
+def delegate_device_memory(host: HostFiles) -> Step:
+    """For an agent that is a unit of the system; its own `Delegate=` passes on what it is given."""
+    tree = "/sys/fs/cgroup"
+    files = f"{tree}/cgroup.subtree_control {tree}/system.slice/cgroup.subtree_control"
+    return Step(
+        "give the agent's group the controller, before the agent starts (until the next boot)",
+        as_us(f"echo +dmem | sudo tee {files}", host),
+    )
+
+
 def mig_off(uuids: tuple[str, ...], host: HostFiles) -> Step:
     return Step(
         "leave MIG mode to share them here", as_us(f"sudo nvidia-smi -i {','.join(uuids)} -mig 0", host)

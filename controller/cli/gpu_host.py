@@ -94,6 +94,8 @@ class HostFiles(msgspec.Struct, frozen=True, kw_only=True):
     """Something listens at dcgm-exporter's port on this machine."""
     memory_regions: int | None = None
     """GPUs whose memory the kernel can limit for a group of processes; None: the kernel cannot at all."""
+    memory_delegated: bool = False
+    """The group that we are in may pass that on to groups below it."""
 
 
 def look(root: Path = Path("/")) -> HostFiles:
@@ -112,6 +114,7 @@ def look(root: Path = Path("/")) -> HostFiles:
         hostengine=_listens(DCGM_PORT),
         exporter=_listens(EXPORTER_PORT),
         memory_regions=_memory_regions(root / "sys/fs/cgroup"),
+        memory_delegated=device_memory.CONTROLLER in _own_controllers(root),
     )
 
 
@@ -166,6 +169,14 @@ def _memory_regions(tree: Path) -> int | None:
     if not (tree / device_memory.CAPACITY).exists():
         return None
     return len(device_memory.regions(_text(tree / device_memory.CAPACITY)))
+
+
+def _own_controllers(root: Path) -> list[str]:
+    """Of our group in the v2 tree; root makes groups at its top."""
+    lines = _text(root / "proc/self/cgroup").splitlines()
+    own = next((line[3:] for line in lines if line.startswith("0::")), "/")
+    folder = "" if os.geteuid() == 0 else own.strip("/")
+    return _text(root / "sys/fs/cgroup" / folder / "cgroup.controllers").split()
 
 
 def _pci_devices(folder: Path) -> int | None:

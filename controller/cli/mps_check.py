@@ -80,12 +80,12 @@ def device_memory(facts: Facts) -> Check | None:
         return Check(
             "memory limits", "ok", f"{BY_CLIENTS}; the driver gives the kernel no regions (615 does)"
         )
-    if regions < len(alive):
-        found = f"{BY_CLIENTS}, and by the kernel (dmem) on {regions} of {len(alive)} GPUs"
-        return Check("memory limits", "ok", found)
-    return Check(
-        "memory limits", "ok", f"by the kernel too (dmem), where the agent may make groups; {BY_CLIENTS}"
-    )
+    where = f"{regions} of {len(alive)} GPUs" if regions < len(alive) else "all GPUs"
+    if not facts.files.memory_delegated:
+        step = enabling.delegate_device_memory(facts.files)
+        found = f"{BY_CLIENTS}; the kernel could as well (dmem, {where}), and this group may not"
+        return Check("memory limits", "warn", found, step.todo, step.command)
+    return Check("memory limits", "ok", f"{BY_CLIENTS}, and by the kernel (dmem) on {where}")
 
 
 def level(host: Host) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,11 @@ class Kernel:
         self.base = base
         order = test_edge_parts.order(base)
         self.order = msgspec.structs.replace(
-            order, cgroup=str(base / "7-a1"), memory_cap_mib=4096, device_regions=(FIRST, SECOND)
+            order,
+            cgroup=str(base / "7-a1"),
+            memory_cap_mib=4096,
+            memory_fraction=0.5,
+            device_regions=(FIRST, SECOND),
         )
         self.group = AttemptCgroup(self.order, base)
         (self.leaf,) = (folder / "ranks" for folder in self.group._distinct())
@@ -109,6 +114,9 @@ def test_the_planned_memory_is_written_for_each_region_and_read_back(
     kernel.group.make()
     assert written == [f"{FIRST} 4294967296\n", f"{SECOND} 4294967296\n"]
     assert (kernel.group.limits_device_memory, kernel.group.problem) == (True, "")
+    assert kernel.group.order_within(kernel.order) == msgspec.structs.replace(
+        kernel.order, memory_fraction=None
+    )
 
 
 def test_a_limit_that_is_not_taken_is_said_and_costs_nothing_else(
@@ -118,6 +126,7 @@ def test_a_limit_that_is_not_taken_is_said_and_costs_nothing_else(
     kernel.group.make()  # A plain file keeps the last line only.
     assert not kernel.group.limits_device_memory
     assert f"4096 MiB of {FIRST} are not in force" in kernel.group.problem
+    assert kernel.group.order_within(kernel.order) == kernel.order, "torch has to do it"
 
     (tmp_path / "other").mkdir()
     other = Kernel(tmp_path / "other")
@@ -127,6 +136,23 @@ def test_a_limit_that_is_not_taken_is_said_and_costs_nothing_else(
     assert not other.group.limits_device_memory
     assert "dmem.max: " in other.group.problem
     assert other.group
+
+
+def test_a_kernel_without_the_controller_costs_a_job_nothing_but_that_limit(tmp_path: Path) -> None:
+    """In a real tree, where there is one."""
+    found = cgroups.find_cgroups()
+    if not found.track or found.device_memory:
+        pytest.skip("needs a cgroup tree that we may use, on a kernel without the controller dmem")
+    order = Kernel(tmp_path).order
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    group = AttemptCgroup(msgspec.structs.replace(order, cgroup=f"{found.track}/{name}"), tmp_path)
+    try:
+        group.make()
+        assert not group.limits_device_memory
+        assert group.problem.startswith("dmem.max: ")
+        assert group.pids() == []
+    finally:
+        assert group.remove()
 
 
 def test_without_a_plan_nothing_is_limited(tmp_path: Path) -> None:

@@ -31,6 +31,10 @@ FOR_EVERYBODY = (
     "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' "
     "| sudo tee /etc/modprobe.d/nvidia-profiling.conf && sudo update-initramfs -u"
 )
+GIVE_DMEM = (
+    "echo +dmem | sudo tee /sys/fs/cgroup/cgroup.subtree_control "
+    "/sys/fs/cgroup/system.slice/cgroup.subtree_control"
+)
 BARE: dict[str, Any] = {"module": "", "pci_devices": 0, "device_files": ()}
 
 CASES: dict[str, tuple[Says, Facts, str, str, str]] = {
@@ -289,12 +293,25 @@ CASES: dict[str, tuple[Says, Facts, str, str, str]] = {
     ),
     "regions of one GPU": (
         device_memory,
-        host(H100, H100, memory_regions=1),
+        host(H100, H100, memory_regions=1, memory_delegated=True),
         "ok",
         "on 1 of 2 GPUs",
         "",
     ),
-    "regions of all": (device_memory, host(H100, memory_regions=1), "ok", "by the kernel too (dmem)", ""),
+    "regions that the agent may not use": (
+        device_memory,
+        host(H100, memory_regions=1),
+        "warn",
+        "the kernel could as well (dmem, all GPUs), and this group may not",
+        GIVE_DMEM,
+    ),
+    "regions of all": (
+        device_memory,
+        host(H100, memory_regions=1, memory_delegated=True),
+        "ok",
+        "and by the kernel (dmem) on all GPUs",
+        "",
+    ),
     "MPS switched off": (mps, host(H100, mode="off"), "ok", "switched off", ""),
     "no MPS": (
         mps,
@@ -390,7 +407,13 @@ def test_looking_at_a_host_changes_nothing(tmp_path: Any) -> None:
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     regions = "nvidia/00000000:02:00.0/vidmem 1024\ndrm/0000:03:00.0/vram0 1024\n"
     (tmp_path / "sys/fs/cgroup/dmem.capacity").write_text(regions)
+    assert not gpu_host.look(tmp_path).memory_delegated
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("1:cpu:/x\n0::/user.slice\n")
+    for folder in ("sys/fs/cgroup", "sys/fs/cgroup/user.slice"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "cgroup.controllers").write_text("cpu memory dmem\n")
     found = gpu_host.look(tmp_path)
-    assert found.memory_regions == 1
+    assert (found.memory_regions, found.memory_delegated) == (1, True)
     assert [file.path for file in found.device_files] == ["/dev/nvidia0"]
     assert (found.module, found.pci_devices, found.container) == ("", None, False)

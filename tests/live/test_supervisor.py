@@ -745,3 +745,24 @@ def test_a_cgroup_ends_what_uses_more_memory_than_it_asked_for(make: Make, cgrou
     result = attempt.start().result()
     assert (result.outcome, result.exit_code) == ("user-failed", 137)
     assert "100 MiB" in result.detail
+
+
+def test_device_memory_that_the_kernel_does_not_limit_is_torch_s_to_limit_and_that_is_said(
+    make: Make, cgroup_root: str
+) -> None:
+    if find_cgroups().device_memory:
+        pytest.skip("the kernel here has the controller dmem")
+    attempt = make(
+        *python("import os; print('told', os.environ['COTENANT_MEMORY_FRACTION'])"),
+        cgroup=f"{cgroup_root}/7-a1",
+        memory_cap_mib=4096,
+        memory_fraction=0.5,
+        device_regions=("nvidia/00000000:02:00.0/vidmem",),
+    )
+    assert attempt.start().result().outcome == "finished"
+    assert "told 0.5" in attempt.log()
+    status = read_record(attempt.folder / STATUS, Status)
+    assert status is not None
+    assert [line.partition(": dmem.max: ")[0] for line in status.failed] == [
+        "device memory is not limited by the kernel"
+    ]

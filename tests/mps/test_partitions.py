@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.mps import commands, dividing, process
+from cotenant.mps import commands, process
 from cotenant.mps.channel import Channel
 from cotenant.mps.daemon import Daemon
 from cotenant.mps.environment import ClientLimits, client_environment
@@ -51,6 +51,14 @@ def test_partitions_with_clients_with_slashes_and_of_strangers() -> None:
     assert [each.in_use for each in layout.partitions] == [True, True], (
         "an unknown word is not taken for free"
     )
+
+
+def test_the_part_that_has_the_rest_of_the_device_may_be_the_largest() -> None:
+    answer = (
+        f"{HEAD}GPU-74d43ed3 - 0 15 0 132 -\nGPU-74d43ed3 Dx4A - 8 - 64 -\nGPU-74d43ed3 Cx4A - 7 - 68 -\n"
+    )
+    (layout,) = layouts(answer, (OTHER,)).values()
+    assert in_words(layout.partitions) == "static partitions of 68 + 64 multiprocessors"
 
 
 @pytest.mark.parametrize(
@@ -206,14 +214,19 @@ def test_a_refusal_is_said_and_leaves_a_daemon_that_works_as_ever(
         owner.daemon.release()
 
 
-def test_a_daemon_that_hangs_when_it_is_asked_for_partitions_is_replaced_by_one_without(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dividing, "FIRST_ANSWER_S", 3.0)
+class Impatient(Channel):
+    """With the one question that is not answered."""
+
+    def ask(self, command: str) -> str:
+        self.answer_s = 0.5 if command == commands.PARTITIONS_WORD else 30.0
+        return super().ask(command)
+
+
+def test_a_daemon_that_hangs_when_it_is_asked_for_partitions_is_replaced_by_one_without(place: Place) -> None:
     offers(place, stalls=True)
     owner = Owner(place, parts=2)
     owner.daemon.release()
-    channel = Channel(pipe_directory=owner.spec.pipe_directory, program=place.program, answer_s=3.0)
+    channel = Impatient(pipe_directory=owner.spec.pipe_directory, program=place.program)
     owner.daemon = Daemon(owner.spec, clock=lambda: owner.now_s, channel=channel)
     seen = owner.look()
     assert (seen.shares, seen.partitions) == (True, {})
