@@ -83,12 +83,20 @@ class Channel:
         seconds = max(1, round(timeout_s))
         with self._turn():
             deadline_s = time.monotonic() + seconds + self.answer_s
+            was_graceful: bool | None = None
             for pause_s in _pauses():
-                done = self._front_end(f"quit -t {seconds}\n", deadline_s)
+                try:
+                    done = self._front_end(f"quit -t {seconds}\n", deadline_s)
+                except NoDaemon:
+                    if was_graceful is None:
+                        raise
+                    return was_graceful  # A moment ago it was still on its way out.
                 if "privilege" in done.output.lower():
                     raise Rejected(done.output.strip()[:200])
-                if not (done.status and _NOT_NOW in done.errors.lower()) and self._nobody_listens(deadline_s):
-                    return done.status == 0
+                if not (done.status and _NOT_NOW in done.errors.lower()):
+                    was_graceful = done.status == 0
+                    if self._nobody_listens(deadline_s):
+                        return was_graceful
                 if time.monotonic() + pause_s >= deadline_s:
                     raise Wedged(f"the MPS daemon of {self.pipe_directory} was told to quit and still runs")
                 time.sleep(pause_s)  # Another front end, outside the lock, is connected: `quit` got lost.

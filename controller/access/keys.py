@@ -115,7 +115,7 @@ def add_user(
         groups = tuple(sorted(os.getgrouplist(entry.pw_name, gid)))
     except KeyError:
         if uid is None:
-            raise KeyProblem(f"this machine has no user {name!r}: give a uid") from None
+            raise KeyProblem(f"this machine has no user {name!r}: add --uid N") from None
         gid = uid
     if uid == 0 and role != "admin":
         raise KeyProblem(f"{name}: only an admin may have uid 0")

@@ -5,16 +5,18 @@ Rule: nothing heavy is imported before it is needed. `cotenant --help` is a tabl
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from cotenant.controller.cli.problem import INTERRUPTED, OK, Problem
+from cotenant.controller.cli.problem import FAILED, INTERRUPTED, OK, Problem
 from cotenant.controller.cli.usage import nearest, part_of, usage_problem
 from cotenant.controller.cli.verbs import BY_NAME, Verb, help_text
 
 PROGRAM: Final = "cotenant"
+UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 COMPLETE_VARIABLE: Final = "_COTENANT_COMPLETE"
 """Set by the shell's completion script."""
 
@@ -26,8 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from cotenant.controller.cli.completion import answer
 
         return answer()
+    open_streams()
     try:
-        return run(words)
+        code = run(words)
+        sys.stdout.flush()  # here, where a full disk can still be said
+        return code
     except Problem as problem:
         print(problem, file=sys.stderr)
         return problem.exit_code
@@ -35,8 +40,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # `cotenant queue | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return OK
+    except OSError as error:
+        if error.errno not in UNWRITABLE or error.filename is not None:
+            raise
+        drop_output()
+        print(Problem("failed", f"standard output cannot be written: {error.strerror}"), file=sys.stderr)
+        return FAILED
+
+
+def open_streams() -> None:
+    """A stream that the caller has closed (`>&-`) leads nowhere; else the next file opened would be it."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (as long as we live)
+
+
+def drop_output() -> None:
+    """What is still buffered would fail once more at the interpreter's end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(words: list[str]) -> int:
@@ -74,7 +97,6 @@ def execute(verb: Verb, words: list[str]) -> int:
         raise usage_problem(error, part_of(command, name, words)) from None
     except typer.Abort:
         raise KeyboardInterrupt from None
-    sys.stdout.flush()
     return code if isinstance(code, int) else OK
 
 

@@ -87,7 +87,7 @@ def test_hosts(replies: ModuleType, verdict: str, state: HostState) -> None:
 
 
 def test_hosts_that_others_cannot_reach_are_named(replies: ModuleType) -> None:
-    alone, other = (replies.node(name, replies.device()) for name in ("h1", "h2"))
+    alone, other = (replies.node(name) for name in ("h1", "h2"))
     assert "agent.address" not in checks.hosts(facts({}, replies.status(), replies.nodes(alone))).found
     found = checks.hosts(facts({}, replies.status(), replies.nodes(alone, other)))
     assert (found.verdict, "h1, h2: agent.address is not set there" in found.found) == ("ok", True)

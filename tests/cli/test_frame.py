@@ -145,5 +145,22 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     assert (process.returncode, err) == (0, b"")
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_output_that_cannot_be_written_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-m", "cotenant.controller.cli.main", "--help"]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "error[failed]: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_the_caller_closed_is_no_error(closed: str) -> None:
+    command = f'exec "$0" -m cotenant.controller.cli.main config -o id {closed}'
+    done = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) == (closed == "2>&-")
+
+
 def test_version_flag(cotenant: Cotenant, at_home: Path) -> None:
     assert cotenant("--version").out.startswith("cotenant ")

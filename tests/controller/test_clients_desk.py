@@ -108,7 +108,7 @@ def test_a_waiting_jobs_reason_is_the_present_one(station: Station) -> None:
     assert third.reason.startswith("behind job 2 in fifo order")
     run_one(station, address, JobId("1"))
     (second, third) = station.ask(clients.ListJobs()).jobs
-    assert second.phase == "loading" and "of the 1 devices" in third.reason
+    assert second.phase == "loading" and "needs 1 device, and 0 are free" in third.reason
 
 
 def test_times_of_a_running_job_include_the_present_phase(station: Station) -> None:

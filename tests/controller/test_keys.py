@@ -79,7 +79,7 @@ def test_root_is_no_ordinary_user(cluster: Path) -> None:
 
 
 def test_an_unknown_user_needs_a_uid(cluster: Path) -> None:
-    with pytest.raises(KeyProblem, match="no user 'nobody-here': give a uid"):
+    with pytest.raises(KeyProblem, match="no user 'nobody-here': add --uid"):
         keys.add_user(cluster, "nobody-here")
 
 
@@ -117,5 +117,10 @@ def test_which_key_is_meant(cluster: Path, tmp_path: Path) -> None:
     (mine / "user-alice.key").write_bytes(keys.add_user(cluster, "alice", 1001).read_bytes())
     (mine / "user-alice.key").chmod(0o600)
     assert keys.find_key(mine) == keys.find_key(mine / "user-alice.key")
-    with pytest.raises(KeyProblem, match="no key at"):
+    with pytest.raises(KeyProblem, match=r"no key for you at .*init --user NAME.*controller\.keys_dir"):
         keys.find_key(tmp_path / "absent")
+    with pytest.raises(KeyProblem, match=r"no key for agent h1 at .*init --host h1`.*agent\.keys_dir"):
+        keys.find_key(tmp_path / "absent", host="h1")
+    (mine / "user-bob.key").write_bytes(b"")
+    with pytest.raises(KeyProblem, match=r"2 keys for you in .*controller\.keys_dir to one of"):
+        keys.find_key(mine)

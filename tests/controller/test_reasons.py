@@ -29,6 +29,18 @@ def test_numbers_are_printed_to_two_digits() -> None:
     assert render(because("user-failed", 3)) == "failed: 3"
 
 
+def test_what_is_counted_agrees_with_its_number() -> None:
+    assert render(because("free-devices-in-order", "fifo", 1)) == (
+        "next in fifo order and 1 free device is enough"
+    )
+    assert render(because("free-devices-in-order", "fifo", 2)) == (
+        "next in fifo order and 2 free devices are enough"
+    )
+    assert render(because("first-no-devices", "sjf", 1, 8)) == (
+        "first in sjf order; it needs 8 devices, and 1 is free"
+    )
+
+
 def test_a_reason_of_a_newer_version_still_shows_what_is_there() -> None:
     assert str(Reason("moved-to-mars", ("7", 2.5))) == "moved-to-mars 7 2.5"
     assert str(Reason("behind", ("7",))) == "behind job 7 in ? order"
