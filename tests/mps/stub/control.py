@@ -11,7 +11,7 @@ R1  ab  no daemon: complaint on stderr, status 1; also where its socket is stale
 R2  ab  `-d` returns after listening; a second one says so, status 1
 R3  ab  every error of a command is text on stdout, status 0; unknown words are complained about
 R4  ab  a percentage out of range is not taken: the old one is echoed, the reason is in control.log only
-R5  ab  memory limits: always silent; `1500M` is shown as `1G`, none as nothing; bad ordinals and UUIDs are dropped
+R5  ab  memory limits: always silent; `1500M` is shown as `1G`, none as nothing; bad ordinals, UUIDs: dropped
 R6  ab  priorities other than 0 and 1 are refused in words
 R7  ab  a server list without servers is empty; `start_server` is silent, also where the server then dies
 R8  ab  parallel front ends lose answers: some with status 1, some empty with status 0 (a `quit` as well)
