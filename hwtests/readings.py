@@ -1,4 +1,4 @@
-"""What each source says of a GPU over a window: GPM by the product, DCGM by its own program, plain NVML.
+"""What each source says of a GPU over a window: as the product reads it, and DCGM by its own program as well.
 
 Rule: a source that has no value for an indicator leaves it out; the reason is kept beside. Units are those of
 `profiler.sources`: shares from 0 to 1, bytes per second.
@@ -20,7 +20,7 @@ from cotenant.profiler.counters import Unsupported
 from cotenant.profiler.cpu import CpuSource
 from cotenant.profiler.gpm import Gpm
 from cotenant.profiler.gpu import GpuSource
-from cotenant.profiler.sources import Indicator, Wanted
+from cotenant.profiler.sources import Indicator, Wanted, Wish
 
 DCGM_FIELDS: Final = {
     1001: Indicator.GRACT,
@@ -44,16 +44,16 @@ class NoReading(Exception):
     """The source gave nothing; the text has its own words."""
 
 
-def gpm(uuid: str, seconds: float) -> Values:
-    """As the product reads it: means over the window, of GPM and of nothing else. Raises NoReading."""
-    source = _product(uuid)
+def product(uuid: str, seconds: float, wish: Wish) -> Values:
+    """As the product reads it: means over the window, of this source and of no other. Raises NoReading."""
+    source = _product(uuid, wish)
     try:
         source.sample()
         time.sleep(seconds)
         sample = source.sample()
     finally:
         source.close()
-    found = {name: reading.value for name, reading in sample.items() if reading.source == "gpm"}
+    found = {name: reading.value for name, reading in sample.items() if reading.source == wish}
     known = {name: value for name, value in found.items() if not math.isnan(value)}
     if Indicator.GRACT not in known:
         raise NoReading(sample[Indicator.GRACT].reason)
@@ -68,7 +68,7 @@ def gpm_cost(uuid: str, seconds: float) -> float:
     """
     import psutil
 
-    source = _product(uuid)
+    source = _product(uuid, "gpm")
     try:
         first = source.sample()[Indicator.GRACT]  # It waits until the child has chosen its source.
         child = next((each for each in psutil.Process().children() if CHILD in each.cmdline()), None)
@@ -83,8 +83,8 @@ def gpm_cost(uuid: str, seconds: float) -> float:
         source.close()
 
 
-def _product(uuid: str) -> GpuSource:
-    return GpuSource((uuid,), CpuSource([os.getpid()], 1), wanted=Wanted(source="gpm"))
+def _product(uuid: str, wish: Wish) -> GpuSource:
+    return GpuSource((uuid,), CpuSource([os.getpid()], 1), wanted=Wanted(source=wish))
 
 
 def _cpu_s(child: Any) -> float:
@@ -131,40 +131,7 @@ def gpm_series(uuid: str, seconds: float, period_s: float) -> Series:
     return Series(values=values, late=asked - len(values), cores=spent_s / lasted_s)
 
 
-def plain_nvml(uuid: str, seconds: float) -> Values:
-    """What every GPU has: coarse use, and PCIe over 20 ms. The mean over the window."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        handle: Any = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        seen: dict[Indicator, list[float]] = {}
-        until_s = time.monotonic() + seconds
-        while time.monotonic() < until_s:
-            rates: Any = pynvml.nvmlDeviceGetUtilizationRates(handle)
-            for name, value in (
-                (Indicator.GRACT, rates.gpu / 100),
-                (Indicator.DRAMA, rates.memory / 100),
-                (Indicator.PCITX, _pcie(pynvml, handle, 0)),
-                (Indicator.PCIRX, _pcie(pynvml, handle, 1)),
-            ):
-                seen.setdefault(name, []).append(value)
-            time.sleep(0.1)
-    finally:
-        pynvml.nvmlShutdown()
-    means = {name: statistics.fmean(values) for name, values in seen.items()}
-    return {name: mean for name, mean in means.items() if not math.isnan(mean)}
-
-
-def _pcie(pynvml: Any, handle: Any, counter: int) -> float:
-    """Bytes per second; NVML says KB. NaN where the GPU has no such counter."""
-    try:
-        return float(pynvml.nvmlDeviceGetPcieThroughput(handle, counter)) * 1000
-    except pynvml.NVMLError:
-        return math.nan
-
-
-def dcgm(index: int, seconds: float) -> Values:
+def dcgmi(index: int, seconds: float) -> Values:
     """`dcgmi dmon`, which asks the host engine. Raises NoReading."""
     count = max(3, int(seconds * 1000 / DCGM_PERIOD_MS))
     words = ["dcgmi", "dmon", "-i", str(index), "-e", ",".join(map(str, DCGM_FIELDS))]
