@@ -7,6 +7,7 @@ its own (`device_child.py`), and whoever asks here waits for a bounded time.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from cotenant.profiler.sources import Wanted, Wish
 
 ORDER: Final[tuple[Wish, ...]] = get_args(Wish)[1:]
 EXPLAIN_S_MAX: Final = 30.0
+LEFT_S: Final = 1.0
 CHILD: Final = "cotenant.profiler.device_child"
 
 
@@ -64,12 +66,27 @@ def explain(
     if not uuids:
         return Explanation(problem="no CUDA device: a CPU slot's indicators come from /proc and psutil")
     words = [*words_of(wanted if wanted is not None else Wanted(), uuids), "--explain"]
+    pipe = subprocess.PIPE
+    child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     try:
-        done = subprocess.run(words, capture_output=True, timeout=timeout_s, check=False)
+        said, complaint = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
+        _leave(child)
         return Explanation(problem=f"no source answered within {timeout_s:g} s (is a GPU hung? see `dmesg`)")
     try:
-        return msgspec.json.decode(done.stdout, type=Explanation)
+        return msgspec.json.decode(said, type=Explanation)
     except (msgspec.DecodeError, msgspec.ValidationError):
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {done.returncode}"]
+        last = complaint.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {child.returncode}"]
         return Explanation(problem=f"trying the sources failed: {last[0][:300]}")
+
+
+def _leave(child: subprocess.Popen[bytes]) -> None:
+    """End it; stuck in the driver it may not even notice, and then nobody waits for it."""
+    child.kill()
+    for pipe in (child.stdout, child.stderr):
+        if pipe is not None:
+            pipe.close()
+    try:
+        child.wait(LEFT_S)
+    except subprocess.TimeoutExpired:
+        child.returncode = -signal.SIGKILL  # It is the init process's when we end.
