@@ -1,4 +1,4 @@
-"""What each source says of a GPU over a window: GPM by the product, DCGM by its own program, plain NVML.
+"""What each source says of a GPU over a window: as the product reads it, and DCGM by its own program as well.
 
 Rule: a source that has no value for an indicator leaves it out; the reason is kept beside. Units are those of
 `profiler.sources`: shares from 0 to 1, bytes per second.
@@ -22,8 +22,7 @@ from cotenant.profiler.driver.failures import NvmlError
 from cotenant.profiler.driver.library import open_library
 from cotenant.profiler.gpm import Gpm
 from cotenant.profiler.gpu import GpuSource
-from cotenant.profiler.nvml import Nvml
-from cotenant.profiler.sources import Indicator, Wanted
+from cotenant.profiler.sources import Indicator, Wanted, Wish
 
 DCGM_FIELDS: Final = {
     1001: Indicator.GRACT,
@@ -47,16 +46,16 @@ class NoReading(Exception):
     """The source gave nothing; the text has its own words."""
 
 
-def gpm(uuid: str, seconds: float) -> Values:
-    """As the product reads it: means over the window, of GPM and of nothing else. Raises NoReading."""
-    source = _product(uuid)
+def product(uuid: str, seconds: float, wish: Wish) -> Values:
+    """As the product reads it: means over the window, of this source and of no other. Raises NoReading."""
+    source = _product(uuid, wish)
     try:
         source.sample()
         time.sleep(seconds)
         sample = source.sample()
     finally:
         source.close()
-    found = {name: reading.value for name, reading in sample.items() if reading.source == "gpm"}
+    found = {name: reading.value for name, reading in sample.items() if reading.source == wish}
     known = {name: value for name, value in found.items() if not math.isnan(value)}
     if Indicator.GRACT not in known:
         raise NoReading(sample[Indicator.GRACT].reason)
@@ -71,7 +70,7 @@ def gpm_cost(uuid: str, seconds: float) -> float:
     """
     import psutil
 
-    source = _product(uuid)
+    source = _product(uuid, "gpm")
     try:
         first = source.sample()[Indicator.GRACT]  # It waits until the child has chosen its source.
         child = next((each for each in psutil.Process().children() if CHILD in each.cmdline()), None)
@@ -86,8 +85,8 @@ def gpm_cost(uuid: str, seconds: float) -> float:
         source.close()
 
 
-def _product(uuid: str) -> GpuSource:
-    return GpuSource((uuid,), CpuSource([os.getpid()], 1), wanted=Wanted(source="gpm"))
+def _product(uuid: str, wish: Wish) -> GpuSource:
+    return GpuSource((uuid,), CpuSource([os.getpid()], 1), wanted=Wanted(source=wish))
 
 
 def _cpu_s(child: Any) -> float:
@@ -132,24 +131,7 @@ def gpm_series(uuid: str, seconds: float, period_s: float) -> Series:
     return Series(values=values, late=asked - len(values), cores=spent_s / lasted_s)
 
 
-def plain_nvml(uuid: str, seconds: float) -> Values:
-    """What every GPU has: coarse use, PCIe over 20 ms, NVLink. The mean over the window."""
-    seen: dict[Indicator, list[float]] = {}
-    counters = Nvml(open_library(), (uuid,))
-    try:
-        until_s = time.monotonic() + seconds
-        while time.monotonic() < until_s:
-            taken = counters.read()
-            for name, value in taken.devices[0].items() if taken is not None else ():
-                seen.setdefault(name, []).append(value)
-            time.sleep(counters.period_s)
-    finally:
-        counters.close()
-    known = {name: [value for value in values if not math.isnan(value)] for name, values in seen.items()}
-    return {name: statistics.fmean(values) for name, values in known.items() if values}
-
-
-def dcgm(index: int, seconds: float) -> Values:
+def dcgmi(index: int, seconds: float) -> Values:
     """`dcgmi dmon`, which asks the host engine. Raises NoReading."""
     count = max(3, int(seconds * 1000 / DCGM_PERIOD_MS))
     words = ["dcgmi", "dmon", "-i", str(index), "-e", ",".join(map(str, DCGM_FIELDS))]

@@ -1,4 +1,4 @@
-"""Imported by every Python interpreter of a job, before the script: stacks on demand, time limits, zero code.
+"""Imported by every Python interpreter of a job, before the script: stacks on demand, limits, zero code.
 
 Rule: each part does nothing unless its variable is there. A process that never imports torch must not
 notice. This file is standard library only, imports nothing of ours before torch is there, runs the
@@ -27,6 +27,8 @@ ENV_STACKS_SIGNAL = "COTENANT_STACKS_SIGNAL"
 """The number of a signal at which this process writes the stacks of all its threads to stderr and goes on."""
 ENV_COLLECTIVE_SCALE = "COTENANT_COLLECTIVE_SCALE"
 """Times torch's own time limits for collectives, where a process group is made without one."""
+ENV_MEMORY_FRACTION = "COTENANT_MEMORY_FRACTION"
+"""The share of its CUDA device's memory that this process may take."""
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -112,6 +114,25 @@ def _scale_time_limits(scale: str) -> Any:
     return begin
 
 
+def _keep_to_share(share: str) -> Any:
+    """torch takes no more of the device than was planned, from the moment on that it first uses CUDA: also in
+    a script that makes no session, which would see to it. Only where there is one device, for nothing tells
+    before which of several the process is going to use, and a call for the wrong one would open it.
+    """
+
+    def begin(cuda: Any) -> None:
+        def hold() -> None:
+            with contextlib.suppress(Exception):
+                if cuda.device_count() == 1:
+                    cuda.set_per_process_memory_fraction(float(share), 0)
+
+        when_used = getattr(cuda, "_lazy_call", None)
+        if when_used is not None:
+            when_used(hold)
+
+    return begin
+
+
 def _run_hidden() -> None:
     """The environment's own `sitecustomize`, which this file stands in front of."""
     rest = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != HERE]
@@ -129,12 +150,15 @@ def _main() -> None:
         _take_stacks_signal(env[ENV_STACKS_SIGNAL])
     wanted = [part for part in env.get(ENV_ZERO_CODE, "").split(",") if part]
     scale = env.get(ENV_COLLECTIVE_SCALE, "")
+    share = env.get(ENV_MEMORY_FRACTION, "")
     startup = Startup()
+    if share:
+        startup.when_imported("torch.cuda", _keep_to_share(share))
     if scale:
         startup.when_imported("torch.distributed.distributed_c10d", _scale_time_limits(scale))
     if wanted:
         startup.when_imported("torch", _torch_is_there(startup, wanted))
-    if scale or wanted:
+    if scale or wanted or share:
         sys.meta_path.insert(0, startup)
     _run_hidden()
 

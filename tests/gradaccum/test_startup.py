@@ -42,6 +42,19 @@ def limit_s(**given):
 print(limit_s(), limit_s(timeout=datetime.timedelta(seconds=77))[0])
 """
 
+SHARES = """
+import sys, torch
+seen = []
+torch.cuda.device_count = lambda: int(sys.argv[1])
+torch.cuda.set_per_process_memory_fraction = lambda share, device: seen.append([share, device])
+for call, _ in torch.cuda._queued_calls:  # As torch does when CUDA is first used.
+    try:
+        call()
+    except (AssertionError, AttributeError, RuntimeError):
+        pass  # Its own checks, which need CUDA.
+print(seen)
+"""
+
 
 def environment(**words: str) -> dict[str, str]:
     path = os.pathsep.join([str(STARTUP), *(each for each in sys.path if each)])
@@ -125,3 +138,21 @@ def test_process_groups_get_their_default_time_limit_times_the_scale_unless_the_
         timeout=IMPORT_S,
     )
     assert ran.stdout == "[3600.0, 3600.0] 77.0\n", ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("share", "devices", "seen"),
+    [("0.25", 1, "[[0.25, 0]]"), ("0.25", 2, "[]"), ("nonsense", 1, "[]"), ("", 1, "[]")],
+)
+def test_torch_keeps_to_the_share_of_its_one_device_in_any_script(
+    share: str, devices: int, seen: str
+) -> None:
+    """Set when CUDA is first used, not before: nobody's import opens a device."""
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SHARES, str(devices)],
+        env=environment(**{job.ENV_MEMORY_FRACTION: share}),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.stdout == f"{seen}\n", ran.stderr

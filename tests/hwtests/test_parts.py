@@ -83,17 +83,18 @@ READ = """
 import json
 from hwtests import readings
 
-known = {name.value: value for name, value in readings.gpm("GPU-1", 0.5).items()}
+known = {name.value: value for name, value in readings.product("GPU-1", 0.5, "gpm").items()}
+plain = {name.value: value for name, value in readings.product("GPU-1", 0.9, "nvml").items()}
 series = readings.gpm_series("GPU-1", 0.7, 0.2)
-print(json.dumps([known, series.values, series.late, series.cores, readings.gpm_cost("GPU-1", 1.0)]))
+print(json.dumps([known, plain, series.values, series.late, series.cores, readings.gpm_cost("GPU-1", 1.0)]))
 try:
-    readings.gpm("GPU-2", 0.1)
+    readings.product("GPU-2", 0.1, "gpm")
 except readings.NoReading as problem:
     print(json.dumps(str(problem)))
 """
 
 
-def test_gpm_is_read_as_gpm_and_its_cost_is_the_childs() -> None:
+def test_a_source_is_read_as_itself_and_its_cost_is_the_childs() -> None:
     """Against the library that the profiler's tests stand in for NVML with: two counters of one device."""
     fake = ROOT / "tests" / "profiler" / "fake_nvml"
     env = {**os.environ, "PYTHONPATH": f"{fake}:{os.environ.get('PYTHONPATH', '')}"}
@@ -103,8 +104,9 @@ def test_gpm_is_read_as_gpm_and_its_cost_is_the_childs() -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     first, second = done.stdout.splitlines()
-    known, values, _, cores, cost = json.loads(first)
+    known, plain, values, _, cores, cost = json.loads(first)
     assert known == {"GRACT": 0.5, "SMACT": 0.5}
+    assert plain["GRACT"] == 0.4 and plain["PCITX"] == 3_000_000 and "SMACT" not in plain
     assert values and set(values) == {0.5}
     assert 0 <= cores < 1 and 0 < cost < 1
     assert "has no GPM counters" in json.loads(second), "another source's values are not GPM's"
