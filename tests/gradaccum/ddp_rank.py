@@ -106,7 +106,9 @@ def main() -> None:
     refused = DistributedDataParallel(network(), find_unused_parameters=True)
     result["refusal"] = gradaccum.refusal(refused)
     print(json.dumps({"result": result}), flush=True)
-    dist.destroy_process_group()
+    # Nobody leaves while the other may still need an answer. A group that is destroyed so soon after its last
+    # piece of work hangs now and then: gloo's thread wants Python's lock to drop it.
+    dist.barrier()
 
 
 if __name__ == "__main__":

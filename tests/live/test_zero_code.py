@@ -13,6 +13,8 @@ from tests.live.person import Person, at_home
 
 SCRIPTS = Path(__file__).parents[1]
 EPOCHS = 40
+ONE_THREAD = ("--env", "OMP_NUM_THREADS=1")
+"""Two that wait for each other at every operation crawl where others want the cores."""
 WAITING = """step += 1
             while step == 20 and not os.path.exists("go"):
                 open("waits", "w").close()
@@ -22,6 +24,7 @@ WAITING = """step += 1
 @pytest.fixture(scope="module")
 def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
     with at_home(tmp_path_factory.mktemp("z"), agent__devices="cpu:1", agent__heartbeat_s="0.3") as made:
+        made.env["OMP_NUM_THREADS"] = "1"  # For plain runs; jobs are told below.
         yield made
 
 
@@ -33,7 +36,7 @@ def test_an_unchanged_script_is_preempted_and_ends_as_if_it_had_not_been(person:
     )
     script = person.write("train.py", text)
     flags = ("--checkpoint", "auto", "--batch-size", "8", "--iterations", str(7 * EPOCHS))
-    job = person.submit(*flags, "--", sys.executable, str(script), "ours.pt")
+    job = person.submit(*flags, *ONE_THREAD, "--", sys.executable, str(script), "ours.pt")
     person.until(
         job,
         lambda found: found["resumable"] and found["state"] == "running" and (person.work / "waits").exists(),
