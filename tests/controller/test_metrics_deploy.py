@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +45,7 @@ def series_of(metric: Metric) -> set[str]:
 SERIES: Final = {series: metric for metric in EVERYTHING for series in series_of(metric)}
 
 
+@cache
 def dashboard() -> dict[str, Any]:
     found: dict[str, Any] = json.loads(DASHBOARD.read_text())
     return found
@@ -53,6 +55,7 @@ def panels() -> list[dict[str, Any]]:
     return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
 
 
+@cache
 def rules() -> list[dict[str, Any]]:
     return [
         rule
