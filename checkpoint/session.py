@@ -15,18 +15,20 @@ from typing import Any, Final
 
 import torch
 
-from cotenant.checkpoint import data, facts, gang, protocol, rng, saver
+from cotenant.checkpoint import data, facts, gang, protocol, saver
 from cotenant.checkpoint.agreement import Agreement, Verdict
 from cotenant.checkpoint.channel import Channel
 from cotenant.checkpoint.cursor import Cursor
 from cotenant.checkpoint.device_limit import limit_memory
+from cotenant.checkpoint.introduction import Introduction
 from cotenant.checkpoint.layout import CheckpointError, Manifest
 from cotenant.checkpoint.lineage import Lineage, Resumed
 from cotenant.checkpoint.load import Loaded, load_newest
-from cotenant.checkpoint.peak import Peak
 from cotenant.checkpoint.progress import Progress
+from cotenant.checkpoint.restoring import put_back
 from cotenant.checkpoint.saver import Place, Saver
 from cotenant.checkpoint.state import Extra, TrainingState
+from cotenant.checkpoint.stretches import Stretches
 from cotenant.checkpoint.turns import Turn, agreed_ahead, recorded
 
 KEEP: Final = 2
@@ -76,17 +78,13 @@ class Session:
         self._loss: Any = None
         self._stage = staging
         self._first = True
-        self._resumable_note = resumable_note
-        self._hello: dict[str, Any] = {}
         self.restored_extra: dict[str, Any] = {}
         """What a resume has put into `extra` (plain values only), as it was loaded."""
         self._saver: Saver | None = None
         self._channel: Channel | None = None
         self._progress: Progress | None = None
         self._agreement = Agreement(can_save=False)
-        self._peak = Peak()
-        self._stretch_first = 0
-        """The step after which the present stretch, between two turns of s, began."""
+        self._stretches = Stretches()
         self._steps_used = 0
         self._report_at_s = 0.0
         self._stepped = False
@@ -95,12 +93,15 @@ class Session:
         if self._env.socket is not None:
             self._channel = Channel(self._env.socket, self._env.rank, self._agreement)
         path = Path(root) if root is not None else self._env.root
+        self._introduction = Introduction(self._channel, self._agreement, self._env)
         self._plain = self._channel is None and (path is None or not self._state.models)
         self._find_counter()
         if path is not None and self._state.models:
             self._restore(path, keep, idle_s_max)
         if self._channel is not None:
-            self._introduce(self._channel, accumulates)
+            self._agreement.completed = self.step
+            self._introduction.say(self.step, self.resumed, accumulates, self._state.models, resumable_note)
+            self._progress = Progress(self._channel, self.step)
         gang.settle_at_exit()
         atexit.register(self._close)
 
@@ -200,14 +201,12 @@ class Session:
 
         After a call from the script nobody asks any more whether it makes steps: it may well go on without.
         """
-        if self._channel is not None and self._hello:
-            self._hello["looks"] = False
-            self._channel.tell(protocol.HELLO, **self._hello)
+        self._introduction.stops_looking()
         self._close()
 
     def _close(self) -> None:
         atexit.unregister(self._close)
-        self._hello = {}
+        self._introduction.over()
         if self._saver is not None:
             self._saver.finish()
         if self._progress is not None:
@@ -287,16 +286,8 @@ class Session:
         assert self._progress is not None
         if self.step > self._progress.reported_step:  # No report is about two stretches.
             self._report_progress(time.perf_counter())
-        channel.report(  # A supervisor that is slow has less of a profile; training does not wait for it.
-            protocol.STRETCH,
-            first=self._stretch_first,
-            step=self.step,
-            s=self._steps_used,
-            memory_mib=self._peak.read_mib(),
-        )
-        self._stretch_first = self.step
+        self._stretches.over(channel, self.step, self._steps_used)
         self._counter.turns = turns
-        self._peak.restart()
         self._progress.paused()
 
     def _ahead(self) -> tuple[tuple[int, int], ...]:
@@ -371,25 +362,14 @@ class Session:
 
     def _take(self, loaded: Loaded) -> None:
         """Put a loaded checkpoint into the script's objects, and say what differs."""
-        manifest, own, env = loaded.manifest, loaded.own, self._env
-        self.step = self._stretch_first = manifest.step
+        manifest, env = loaded.manifest, self._env
+        self.step = manifest.step
+        self._stretches.begin_at(self.step)
         self._find_counter()
         self._repeat_turns(manifest)
         self._find_counter()  # the facts are about the step that comes next
-        differences = []
-        if manifest.world_size == env.world_size:
-            differences += self._state.replay_gradient_order(loaded.shared, env.world_size)
-        differences += self._state.load(loaded.shared, own, loaded.own_is_mine)
-        self.restored_extra = dict(own["extra"])
-        differences += facts.differences(manifest.facts, self._facts())
-        if self._state.on_cuda and not torch.are_deterministic_algorithms_enabled():
-            differences.append(facts.CUDA_NOTE)
-        if manifest.world_size == env.world_size:
-            self._cursor.resume(own["position"], own["rng"])
-            differences += rng.restore(own["rng"])
-        else:
-            self._cursor.resume_resharded(own["position"], manifest.world_size, env.world_size)
-            rng.reseed(own["rng"], env.rank, env.world_size)
+        differences = put_back(loaded, env, self._state, self._cursor, self._facts)
+        self.restored_extra = dict(loaded.own["extra"])
         resumed = self._lineage.take_over(loaded.name, manifest, differences)
         if env.rank == 0:
             kind = "exact" if resumed.exact else f"equivalent, not exact ({resumed.note})"
@@ -404,31 +384,9 @@ class Session:
         ordered = self._counter.ordered_at
         self._agreement.agree(turn for turn in turns if turn.s >= ordered(turn.start))
 
-    def _introduce(self, channel: Channel, accumulates: bool | str | None) -> None:
-        """Say hello, once all that it says is known."""
-        self._agreement.completed = self.step
-        fields: dict[str, Any] = {"world_size": self._env.world_size, "step": self.step}
-        is_open = channel.open()
-        fields["turns"] = fields["looks"] = is_open
-        # In a script that knows nothing of us, a later batch that cannot be split is an error: that is not
-        # risked for a mere measurement.
-        fields["trials"] = is_open and (accumulates is None or not self._env.zero_code)
-        fields["resumable"] = is_open and self._agreement.can_save
-        fields["accumulates"], fields["accumulates_note"] = self._accumulates(accumulates)
-        if self.resumed is not None:
-            fields["resumed_from"] = self.resumed.name
-            fields["exact"], fields["note"] = self.resumed.exact, self.resumed.note
-        if not fields["resumable"] and self._resumable_note:
-            fields["resumable_note"] = self._resumable_note
-        channel.tell(protocol.HELLO, **fields)
-        self._hello = fields
-        self._progress = Progress(channel, self.step)
-
     def accumulation_known(self, reason: str | None) -> None:
         """What was not known when the session was made: batches can be split (None), or why not."""
-        if self._channel is not None:
-            self._hello.update(accumulates=reason is None, accumulates_note=reason or "")
-            self._channel.tell(protocol.HELLO, **self._hello)
+        self._introduction.accumulation_known(reason)
 
     def keep_within_epochs(self) -> None:
         """Never stop at the last step of an epoch, however short: what follows could need its last batch."""
@@ -437,19 +395,7 @@ class Session:
     def cannot_resume(self, reason: str) -> None:
         """It has turned out that what was saved here could not be resumed."""
         self._agreement.can_save = False
-        if self._channel is not None:
-            self._hello.update(resumable=False, resumable_note=reason)
-            self._channel.tell(protocol.HELLO, **self._hello)
-
-    def _accumulates(self, said: bool | str | None) -> tuple[bool, str]:
-        if isinstance(said, str):
-            return False, said
-        accumulation = gang.accumulation()
-        if said is not None or accumulation is None:
-            return bool(said), ""
-        reasons = [accumulation.refusal(model) for model in self._state.models]
-        reason = "; ".join(reason for reason in reasons if reason)
-        return not reason, reason
+        self._introduction.cannot_resume(reason)
 
     def _tell(self, message: str, /, **fields: Any) -> None:
         if self._channel is not None:

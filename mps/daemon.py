@@ -98,6 +98,10 @@ class Daemon:
 
     # --- Looking -----------------------------------------------------------------------------------
 
+    def ask_next(self) -> None:
+        """The next look asks the daemon, however well it seems: somebody has died of something."""
+        self._ask_at_s = 0.0
+
     def look(self, running: Running | None = None, *, in_use: bool, offered: bool = False) -> Standing:
         """See and repair. `in_use`: jobs run on its devices, as its clients or not. `offered`: jobs may be
         sent to it as its clients at any moment."""

@@ -56,6 +56,8 @@ class GpuWatch:
         watched = {d.local: d.reserve_mib for d in devices if is_watched(d)}
         kept = self._load()
         self.health = Health(watched, foreign=foreign, marks=kept.marks, pasts=kept.pasts, busy=busy)
+        self._others = kept.without(watched)
+        """Of devices that are not watched now (broken, in another mode, not asked for): kept as they were."""
         self._written = _lasting(self.health.marks)
         self._stale_s = 0.0
         """When the file is written again, whatever has happened."""
@@ -166,7 +168,7 @@ class GpuWatch:
         for key, held in self._waits.over(now_s()).items():
             if held:
                 self._refresh()
-                self.health.not_given_back(held, now_s())
+                self.health.not_given_back(key, held, now_s())
                 self._tell()
             answer = self._waiting.get(key)
             if answer is not None and not answer.done():
@@ -244,9 +246,10 @@ class GpuWatch:
             self._write()
 
     def _write(self) -> None:
-        marks = self.health.marks
+        marks, others = self.health.marks, self._others
+        pasts = (*self.health.pasts, *others.pasts)
         try:
-            write_record(self._path, Marks(boot_id=boot_id(), marks=marks, pasts=self.health.pasts))
+            write_record(self._path, Marks(boot_id=boot_id(), marks=(*marks, *others.marks), pasts=pasts))
         except OSError as error:  # It is known until the agent ends; the next change tries again.
             self._log(f"cannot write {self._path}: {error.strerror}")
         else:

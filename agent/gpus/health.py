@@ -164,12 +164,12 @@ class Health:
                 gpu.was_silent = True
                 self._happened(gpu, uuid, "hung", why, now_s)
 
-    def not_given_back(self, holders: Mapping[str, str], now_s: float) -> None:
-        """A job has ended, and long after it these devices still do not have their memory back."""
+    def not_given_back(self, key: Key, holders: Mapping[str, str], now_s: float) -> None:
+        """An attempt has ended, and long after it these devices still do not have their memory back."""
         for uuid, who in holders.items():
             gpu = self._gpus.get(uuid)
             if gpu is not None:
-                self._happened(gpu, uuid, "restart", who, now_s)
+                self._happened(gpu, uuid, "restart", who, now_s, concerned=frozenset((key,)))
 
     def trusted(self, now_s: float) -> None:
         """A person says that all is well."""
@@ -178,7 +178,17 @@ class Health:
                 gpu.is_pardoned = True
                 self._happened(gpu, uuid, "trusted", gpu.mark.why, now_s)
 
-    def _happened(self, gpu: Gpu, uuid: str, happening: Happening, why: str, now_s: float) -> None:
+    def _happened(
+        self,
+        gpu: Gpu,
+        uuid: str,
+        happening: Happening,
+        why: str,
+        now_s: float,
+        *,
+        concerned: frozenset[Key] | None = None,
+    ) -> None:
+        """`concerned`: attempts that have to be gone before it can be over; None: all on the device."""
         before: DeviceState = gpu.mark.state if gpu.mark is not None else "ok"
         state = after(before, happening)
         if state == "ok":
@@ -189,8 +199,12 @@ class Health:
         quiet_s = QUIET_S.get(happening, 0.0)
         if gpu.mark is not None and before == state and gpu.mark.quiet_s > quiet_s:  # The graver one stands.
             why, quiet_s = gpu.mark.why, gpu.mark.quiet_s
-        concerned = tuple(sorted(gpu.live))
-        gpu.mark = Mark(uuid=uuid, state=state, why=why, since_s=now_s, quiet_s=quiet_s, concerned=concerned)
+        whom = set(gpu.live if concerned is None else concerned)
+        if gpu.mark is not None:  # One trouble does not end another.
+            whom |= gpu.live.intersection(gpu.mark.concerned)
+        gpu.mark = Mark(
+            uuid=uuid, state=state, why=why, since_s=now_s, quiet_s=quiet_s, concerned=tuple(sorted(whom))
+        )
 
     def settle(self, now_s: float) -> None:
         """Suspects that have proven themselves are suspects no more."""

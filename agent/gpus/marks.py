@@ -9,6 +9,7 @@ forgotten.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -81,6 +82,13 @@ class Marks(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     marks: tuple[Mark, ...] = ()
     pasts: tuple[Past, ...] = ()
+
+    def without(self, uuids: Collection[str]) -> Marks:
+        return Marks(
+            boot_id=self.boot_id,
+            marks=tuple(mark for mark in self.marks if mark.uuid not in uuids),
+            pasts=tuple(past for past in self.pasts if past.uuid not in uuids),
+        )
 
 
 def recalled(kept: Marks | None, boot_id: str, now_s: float) -> Marks:

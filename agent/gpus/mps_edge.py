@@ -179,7 +179,7 @@ class MpsEdge:
         while True:
             asked, self._asked = self._asked, []
             self._is_asked.clear()
-            await self.look()
+            await self.look(ask=bool(asked))
             for each in asked:
                 if not each.done():
                     each.set_result(None)
@@ -187,15 +187,17 @@ class MpsEdge:
                 await asyncio.wait_for(self._is_asked.wait(), self._period_s)
 
     async def looked(self) -> None:
-        """Returns when a round that began after the call is over and all that it saw was posted."""
+        """Returns when a round in which every daemon was asked after the call is over, and all that it saw
+        was posted."""
         answer = asyncio.get_running_loop().create_future()
         self._asked.append(answer)
         self._is_asked.set()
         await answer
 
-    async def look(self) -> None:
-        """One round: what runs goes out, what was seen comes back."""
-        seen = await self._watch.round(self.facts())
+    async def look(self, *, ask: bool = False) -> None:
+        """One round: what runs goes out, what was seen comes back. `ask`: every daemon, also one that seems
+        well."""
+        seen = await self._watch.round(msgspec.structs.replace(self.facts(), ask=ask))
         self.wrong = seen.why_not
         for line in seen.said:
             self._log(line)

@@ -43,6 +43,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Devices to which jobs may be sent as clients of their daemons."""
     unproven: tuple[Client, ...] = ()
     """Attempts that should be clients of a daemon by now, and have not been seen to be."""
+    ask: bool = False
+    """Ask every daemon now how its server is, however well it seems."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +186,8 @@ class MpsWatch:
                 daemon = self._daemons[spec] = Daemon(spec, modes=self._modes)
             except Owned as error:
                 return Standing(shares=False, why_not=str(error))
+        if facts.ask:
+            daemon.ask_next()
         return daemon.look(
             running,
             in_use=not facts.in_use.isdisjoint(spec.devices),

@@ -20,10 +20,10 @@ from cotenant.agent.gpus.conditions import Condition
 from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch
 from cotenant.agent.gpus.held import UNASKED
 from cotenant.agent.gpus.looks import AnyWatchLine, Look, XidSeen
-from cotenant.agent.gpus.marks import Marks
+from cotenant.agent.gpus.marks import Mark, Marks
 from cotenant.agent.gpus.owners import Owners
 from cotenant.agent.gpus.watchers import Timing, Watchers
-from cotenant.agent.identity import own_identity
+from cotenant.agent.identity import boot_id, own_identity
 from cotenant.agent.locks import DeviceLocks, Owner
 from cotenant.agent.memory import Attempt, Key
 from cotenant.agent.offer import offered
@@ -274,8 +274,8 @@ def test_foreign_processes_and_lost_gpus_come_and_go_and_marks_stay(gpus: MockGp
         again = Agent(tmp_path)
         assert again.watch.conditions()[TWO].state == "lost"
         kept = (tmp_path / MARKS).read_text()
-        boot_id = msgspec.json.decode(kept)["boot_id"]
-        (tmp_path / MARKS).write_text(kept.replace(boot_id, "another boot"))
+        present = msgspec.json.decode(kept)["boot_id"]
+        (tmp_path / MARKS).write_text(kept.replace(present, "another boot"))
         booted = Agent(tmp_path).watch.conditions()
         assert booted[TWO].note.startswith("suspect: the host was booted after: Xid 79")
         assert booted[ONE] == Condition()
@@ -392,6 +392,15 @@ def test_an_error_that_nobody_heard_is_read_in_the_kernels_log_and_one_that_was_
         third.watch.close()
 
     asyncio.run(story())
+
+
+def test_what_is_known_of_a_device_that_is_not_watched_now_is_kept(gpus: MockGpus, tmp_path: Path) -> None:
+    other = Mark(uuid="GPU-other", state="draining", why="Xid 48", since_s=1.0)
+    (tmp_path / MARKS).write_bytes(msgspec.json.encode(Marks(boot_id=boot_id(), marks=(other,))))
+    agent = Agent(tmp_path)
+    agent.watch.close()
+    kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=Marks)
+    assert [(mark.uuid, mark.state) for mark in kept.marks] == [("GPU-other", "draining")]
 
 
 KILLED = """

@@ -269,6 +269,22 @@ def test_a_watcher_that_was_killed_is_no_proof_of_a_reset() -> None:
     assert host.look(energy_mj=1100).state == "draining"
 
 
+def test_held_memory_waits_for_itself_alone_and_does_not_end_another_trouble() -> None:
+    host = Host()
+    host.live, host.mps = {ONE: frozenset({JOB, OTHER})}, frozenset({ONE})
+    host.look()
+    host.health.not_given_back(JOB, {ONE: "held by a zombie"}, host.now_s)
+    host.live = {ONE: frozenset({OTHER})}
+    assert host.look() == Condition(), "its co-tenant may stay"
+    host.live = {ONE: frozenset({JOB, OTHER})}
+    host.xid(31)
+    host.health.not_given_back(JOB, {ONE: "held by a zombie"}, host.now_s)
+    host.live = {ONE: frozenset({OTHER})}
+    assert host.look().state == "suspect", "the MPS server's other client has to go as well"
+    host.live = {}
+    assert host.look() == Condition()
+
+
 # --- Over a restart of the agent -------------------------------------------------------------------
 
 

@@ -385,6 +385,25 @@ def test_a_fault_reaches_the_state_machine_with_the_devices(
     assert "every client has to end first" in scene.device.sharing_note
 
 
+def test_who_asks_hears_of_a_fault_before_the_answer_though_the_daemon_seems_well(
+    scene: Scene, worker: subprocess.Popen[bytes]
+) -> None:
+    scene.place.tell(gpu=True, clients=[worker.pid])
+    scene.run_job()
+
+    async def play() -> None:
+        await scene.edge.look()
+        scene.place.tell(gpu=True, clients=[worker.pid], fault=True)
+        await scene.edge.look()
+        assert not any(isinstance(event, GpuFault) for event in scene.events), "it was asked a moment ago"
+        scene.edge.open()
+        await scene.edge.looked()
+        assert GpuFault(uuids=(A,), why="its MPS server is in FAULT") in scene.events
+        await scene.edge.leave()
+
+    asyncio.run(play())
+
+
 def test_a_device_whose_daemon_is_not_ours_time_slices_and_its_name_is_told(scene: Scene) -> None:
     scene.pipe.mkdir(parents=True, exist_ok=True)
     stranger = scene.place.run("-d", CUDA_MPS_PIPE_DIRECTORY=str(scene.pipe))
