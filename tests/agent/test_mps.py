@@ -441,7 +441,7 @@ def test_a_host_without_gpus_has_nothing_to_do_with_mps(tmp_path: Path) -> None:
 
 
 def test_an_agent_starts_with_working_daemons_and_says_what_it_does(place: Place, tmp_path: Path) -> None:
-    settings = MpsSettings(runtime_dir=str(place.base))
+    settings = MpsSettings(runtime_dir=str(place.base), static_partitions=True)
 
     def prepare(settings: MpsSettings) -> mps_edge.Mps:
         devices = (gpu_device(A), gpu_device(B, healthy=False, note="taken: in use by bob"))
@@ -455,7 +455,8 @@ def test_an_agent_starts_with_working_daemons_and_says_what_it_does(place: Place
     assert mps.runtime == str(place.base)
     assert "stand-in for tests" in mps.said[0]
     assert "one daemon per device" in mps.said[1]
-    assert "MPS daemon started" in mps.said[2]
+    assert "static partitions are not used: nvidia-cuda-mps-control is of CUDA 0.0" in mps.said[2]
+    assert "MPS daemon started" in mps.said[3]
     (found,) = [each for each in process.look_around().daemons if each.owner == "agent-9"]
     mps.watch.release()
     off = prepare(MpsSettings(mode="off", runtime_dir=str(place.base)))
