@@ -10,17 +10,15 @@ refused on an idle device, it has a daemon without, and says why, for as long as
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from cotenant.mps import commands, exclusive, health, logs, process
 from cotenant.mps.channel import Channel, ChannelError, Incomplete, LockBusy, NoDaemon, Rejected, Wedged
 from cotenant.mps.dividing import Division
 from cotenant.mps.exclusive import Modes
-from cotenant.mps.health import Condition, Remedy, Server, Sight
+from cotenant.mps.health import Condition, Remedy, Server, Sight, Standing
 from cotenant.mps.ownership import Ownership
-from cotenant.mps.partitions import Partition
 from cotenant.mps.process import Found, Identity, Running, look_around
 from cotenant.mps.replies import ServerState
 from cotenant.mps.starting import (
@@ -43,27 +41,6 @@ SERVER_END_S = 2.0
 NO_VERSION_2 = (
     "its MPS daemon does not answer as version 2 of the control interface does, or its answers get lost"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What the owner of a daemon knows after a look."""
-
-    shares: bool
-    """Whether new jobs can be its clients now."""
-    why_not: str = ""
-    daemon: Identity | None = None
-    servers: tuple[Server, ...] = ()
-    said: tuple[str, ...] = ()
-    """What was done or noticed, for the log; each once."""
-    exclusive: bool = False
-    """Its devices were put into EXCLUSIVE_PROCESS mode: without the daemon, they take one process each."""
-    faults: tuple[str, ...] = ()
-    """What ended the GPU work of its clients since the look before; each once."""
-    partitions: Mapping[str, tuple[Partition, ...]] = field(default_factory=dict)
-    """By device UUID, read back: a client needs one of them. Empty: clients need none."""
-    unpartitioned: str = ""
-    """Why there are none, where they are wanted."""
 
 
 class Daemon:

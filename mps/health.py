@@ -8,10 +8,11 @@ device then time-slices until its jobs have gone. The table is the documentation
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
+from cotenant.mps.partitions import Partition
 from cotenant.mps.process import Identity
 from cotenant.mps.replies import ServerState
 
@@ -111,6 +112,27 @@ class Server:
     """None: the daemon cannot say (drivers up to 535)."""
     clients: tuple[Identity, ...] = ()
     """Those whose pids are known in our pid namespace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What the owner of a daemon knows after a look."""
+
+    shares: bool
+    """Whether new jobs can be its clients now."""
+    why_not: str = ""
+    daemon: Identity | None = None
+    servers: tuple[Server, ...] = ()
+    said: tuple[str, ...] = ()
+    """What was done or noticed, for the log; each once."""
+    exclusive: bool = False
+    """Its devices were put into EXCLUSIVE_PROCESS mode: without the daemon, they take one process each."""
+    faults: tuple[str, ...] = ()
+    """What ended the GPU work of its clients since the look before; each once."""
+    partitions: Mapping[str, tuple[Partition, ...]] = field(default_factory=dict)
+    """By device UUID, read back: a client needs one of them. Empty: clients need none."""
+    unpartitioned: str = ""
+    """Why there are none, where they are wanted."""
 
 
 IN_FAULT = "its MPS server is in FAULT"

@@ -121,8 +121,12 @@ def prepare(
     )
 
 
-def _words(host: detection.Host, setup: Setup) -> tuple[str, str]:
-    return f"MPS: {detection.verdict(host).reason}, {detection.interfaces(host)}", setup.reason
+def _words(host: detection.Host, setup: Setup) -> tuple[str, ...]:
+    return (
+        f"MPS: {detection.verdict(host).reason}, {detection.interfaces(host)}",
+        setup.reason,
+        *(f"MPS: static partitions are not used: {why}" for why in dict.fromkeys(setup.undivided.values())),
+    )
 
 
 def held(devices: Sequence[Device]) -> frozenset[str]:

@@ -19,8 +19,9 @@ import msgspec
 
 from cotenant.agent.gpus.mps_attach import Client, Found, look_for
 from cotenant.agent.memory import Key
-from cotenant.mps.daemon import Daemon, Standing
+from cotenant.mps.daemon import Daemon
 from cotenant.mps.exclusive import Modes
+from cotenant.mps.health import Standing
 from cotenant.mps.ownership import Owned
 from cotenant.mps.partitions import Partition, in_words, names
 from cotenant.mps.process import CONTROL, Running, is_alive, look_around

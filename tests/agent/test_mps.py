@@ -237,12 +237,12 @@ def test_what_was_noticed_of_an_attempt_is_reported_once() -> None:
 class Scene:
     """An agent's loop with one GPU, one job on it, and a daemon of the stub's."""
 
-    def __init__(self, place: Place, *, client: bool = True) -> None:
+    def __init__(self, place: Place, *, client: bool = True, divided: bool = False) -> None:
         self.place = place
         runtime = PurePosixPath(place.base)
         self.setup = plan(
-            MpsSettings(),
-            host(control_path=place.program, runtime=runtime),
+            MpsSettings(static_partitions=divided),
+            host(control_path=place.program, runtime=runtime, version=(13, 1)),
             (gpu_device(A),),
             (gpu(A),),
             logs=place.base,
@@ -475,7 +475,7 @@ def test_a_host_without_gpus_has_nothing_to_do_with_mps(tmp_path: Path) -> None:
 
 
 def test_an_agent_starts_with_working_daemons_and_says_what_it_does(place: Place, tmp_path: Path) -> None:
-    settings = MpsSettings(runtime_dir=str(place.base))
+    settings = MpsSettings(runtime_dir=str(place.base), static_partitions=True)
 
     def prepare(settings: MpsSettings) -> mps_edge.Mps:
         devices = (gpu_device(A), gpu_device(B, healthy=False, note="taken: in use by bob"))
@@ -489,7 +489,8 @@ def test_an_agent_starts_with_working_daemons_and_says_what_it_does(place: Place
     assert mps.runtime == str(place.base)
     assert "stand-in for tests" in mps.said[0]
     assert "one daemon per device" in mps.said[1]
-    assert "MPS daemon started" in mps.said[2]
+    assert "static partitions are not used: nvidia-cuda-mps-control is of CUDA 0.0" in mps.said[2]
+    assert "MPS daemon started" in mps.said[3]
     (found,) = [each for each in process.look_around().daemons if each.owner == "agent-9"]
     mps.watch.release()
     off = prepare(MpsSettings(mode="off", runtime_dir=str(place.base)))
@@ -569,6 +570,37 @@ def test_an_agent_starts_with_divided_devices_and_the_state_machine_hears_of_cha
     asyncio.run(play())
     assert state.config.mps_partitions == {A: names}
     assert [each for each in process.look_around().daemons if each.owner == "agent-9"] == []
+
+
+def test_a_wish_for_partitions_waits_for_jobs_and_takes_the_device_out_of_reach_before_it_is_met(
+    scene: Scene,
+) -> None:
+    """The daemon is the one of an earlier life, from before somebody wished."""
+    asyncio.run(scene.edge.look())
+    scene.edge._watch.release()
+    before = scene.daemon()
+    scene.place.tell(partitions=True, gpu=True)
+    later = Scene(scene.place, divided=True)
+    later.run_job()
+
+    async def play() -> None:
+        await later.edge.look()
+        assert (later.device.sharing, later.daemon()) == ("mps", before)
+        assert "replaced when the jobs on it have ended" in later.device.sharing_note
+        later.end_job()
+        await later.edge.look()
+        assert (later.device.sharing, later.daemon()) == ("time-slicing", before), "nobody is sent there now"
+        await later.edge.look()
+
+    asyncio.run(play())
+    assert later.daemon().partitioned
+    assert (later.device.sharing, later.device.sharing_note) == (
+        "mps",
+        "static partitions of 64 + 56 multiprocessors",
+    )
+    assert len(later.state.config.mps_partitions[A]) == 2
+    kinds = [type(event) for event in later.events]
+    assert kinds == [DevicesChanged, DevicesChanged, PartitionsRead, DevicesChanged]
 
 
 def test_a_mistake_in_the_thread_reaches_the_loop() -> None:

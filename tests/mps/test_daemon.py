@@ -15,8 +15,9 @@ import pytest
 
 from cotenant.mps import commands, logs, process
 from cotenant.mps.channel import Channel, LockBusy, lock_path
-from cotenant.mps.daemon import Daemon, Standing
+from cotenant.mps.daemon import Daemon
 from cotenant.mps.exclusive import EXCLUSIVE_PROCESS, ModeRefused
+from cotenant.mps.health import Standing
 from cotenant.mps.ownership import Owned
 from cotenant.mps.replies import answered, query
 from cotenant.mps.starting import Spec
