@@ -82,7 +82,7 @@ class Round:
 
     name = "patient"
 
-    def __init__(self, view: View, asking: Iterable[Job]) -> None:
+    def __init__(self, view: View, asking: Iterable[Job], soon: Soon | None = None) -> None:
         self.until_s: float | None = None
         """When it should be seen whether devices that jobs wait for did become free."""
         self._view = view
@@ -94,7 +94,7 @@ class Round:
         """Service and need of jobs whose reservation may be replaced."""
         self._together, self._spared = Together(view), list[Job]()
         """Of the running jobs, in their order."""
-        self._soon: Soon | None = None
+        self.soon = soon
 
     def _look(self, plan: Plan) -> list[Spare]:
         """Many passes end before anybody asks."""
@@ -158,7 +158,7 @@ class Round:
     def is_worth_waiting(self, plan: Plan, job: Job, victim: Job) -> bool:
         """Whether enough devices get free by themselves before the job could train on those of a victim."""
         until_s = plan.view.now_s + victim.expected_pause_s + job.expected_load_s
-        soon = self._soon = self._soon or Soon(plan.view)
+        soon = self.soon = self.soon or Soon(plan.view)
         devices = soon.find(plan, job, until_s)
         if devices is None:
             return False
@@ -206,28 +206,24 @@ class Patient:
         return by_service(job)
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
+        """An arrival with nothing free is the newcomer's own affair (see `whose_turn`), as long as it does
+        not wait for devices that get free by themselves."""
         if not view.queued_count() or is_quiet(view, event):
             return NOTHING
         plan = Plan(view)
         if isinstance(event, FirstStepDone) and not plan.any_free() and not is_wanted(view, event):
             return NOTHING
-        turn = self._only_newcomers(plan, event)
-        if turn is None:
-            plan, turn = Plan(view), Round(view, view.heads())
+        waiting = whose_turn(plan, event)
+        turn = Round(view, view.newcomers() if isinstance(waiting, Newcomers) else view.heads())
+        rearrange(plan, turn, waiting or Candidates(view))
+        if isinstance(waiting, Newcomers) and turn.until_s is not None:
+            # One that might wait for devices must know who else does.
+            seen = turn.soon if turn.soon is not None and turn.soon.is_unpromised() else None
+            plan, turn = Plan(view), Round(view, view.heads(), seen)
             rearrange(plan, turn, Candidates(view))
         if turn.until_s is not None and not self._check.is_set(view.now_s):
             plan.actions.append(Wake(at_s=turn.until_s, reason=because("devices-soon")))
         return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING
-
-    def _only_newcomers(self, plan: Plan, event: AnyEvent) -> Round | None:
-        """An arrival with nothing free is the newcomer's own affair (see `whose_turn`), unless it might wait
-        for devices: then one must know who else does. None: ask the whole queue."""
-        waiting = whose_turn(plan, event)
-        if not isinstance(waiting, Newcomers):
-            return None
-        turn = Round(plan.view, plan.view.newcomers())
-        rearrange(plan, turn, waiting)
-        return turn if turn.until_s is None else None
 
     def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
         self._check.observe(view.now_s, decision)

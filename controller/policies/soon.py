@@ -88,6 +88,8 @@ class Soon:
     def __init__(self, view: View) -> None:
         self._ends = Ends(view)
         self._promises: list[tuple[Job, tuple[DeviceId, ...]]] = []
+        self._newest: tuple[Job, tuple[DeviceId, ...]] | None = None
+        """A promise that counts from the next question on."""
         self._promised: dict[DeviceId, HostType] = {}
         self._seen_actions = -1
         """Of the plan with so many actions is what follows."""
@@ -102,6 +104,8 @@ class Soon:
 
     def find(self, plan: Plan, job: Job, until_s: float) -> tuple[DeviceId, ...] | None:
         """Devices for the job among those free by then and promised to nobody."""
+        if self._newest is not None:
+            self._promise(*self._newest)
         if self._seen_actions != len(plan.actions):
             self._seen_actions, self._later_s, self._free = len(plan.actions), NEVER_S, plan.free_everywhere()
         count = self._ends.by(until_s)
@@ -118,6 +122,17 @@ class Soon:
 
     def promise(self, job: Job, devices: tuple[DeviceId, ...]) -> None:
         """These, which were found just now, are for this job: nobody else counts on them."""
+        self._newest = (job, devices)
+
+    def is_unpromised(self) -> bool:
+        """Whether it can serve another pass over the same view, for which nothing is promised or planned."""
+        if self._promises or self._seen_actions:
+            return False
+        self._newest = None
+        return True
+
+    def _promise(self, job: Job, devices: tuple[DeviceId, ...]) -> None:
+        self._newest = None
         known = self._later.view.devices
         self._promises.append((job, devices))
         self._promised.update({d: (known[d].host_id, known[d].type) for d in devices})
