@@ -37,7 +37,8 @@ class Plan:
 
     def fork(self) -> Plan:
         """A plan of its own that starts where this one stands: for trying something out."""
-        trial = Plan(self.view)
+        trial = Plan.__new__(Plan)  # All that it would begin with is replaced.
+        trial.view, trial.actions = self.view, []
         trial._free = {key: list(devices) for key, devices in self._free.items()}
         trial._more = dict(self._more)
         trial._added = {device_id: list(jobs) for device_id, jobs in self._added.items()}

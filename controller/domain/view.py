@@ -133,10 +133,6 @@ class View(Protocol):
         runs alone: nothing has to be sorted again as time passes. Of two equal ones the first to arrive
         stands last; unknown ends are last of all. Cheap from both sides (`reversed`)."""
 
-    def running_by_width(self) -> Mapping[int, Sequence[Job]]:
-        """The same by the number of devices asked for: among jobs of one width that run alone, the order of
-        remaining time is that of remaining service as well."""
-
     def loading(self) -> Sequence[Job]:
         """LOADING jobs by remaining time, which does not move while they load; ties as in `running`."""
 

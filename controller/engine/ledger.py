@@ -88,7 +88,7 @@ class Ledger:
         self.shape, self.order_key = self._waiting.shape, self._waiting.order_key
         self.newcomers, self.queued_count = self._waiting.newcomers, self._waiting.__len__
         self.on_devices, self.paced = self._active.by_end, self._active.paced
-        self.leaving, self.running_by_width = self._active.leaving, self._active.running_by_width
+        self.leaving = self._active.leaving
         self.tenants, self.shareable = self.holdings.tenants, self.holdings.shareable
         self.claimed_by, self.claimants = self.holdings.claimed_by, self.holdings.claimants
         self.partners = self.holdings.partners

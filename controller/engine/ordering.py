@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, overload
 
@@ -200,26 +200,6 @@ class Active:
         self._at: dict[int, Runs] = {}
         self.running = Jobs(self._running)
         self.loading = Jobs(self._loading)
-        self._of_width: dict[int, list[Runs]] | None = None
-        """By devices; kept from the first question on: few policies ask."""
-        self.by_width: dict[int, Jobs] = {}
-
-    def running_by_width(self) -> Mapping[int, Sequence[Job]]:
-        """Running jobs by their number of devices, in the order of `running`."""
-        if self._of_width is None:
-            self._of_width = {}
-            for entry in self._running:
-                self._width(entry[-1]).append(entry)
-        return self.by_width
-
-    def _width(self, job: Job) -> list[Runs]:
-        gpus = job.spec.gpus_min
-        assert self._of_width is not None
-        entries = self._of_width.get(gpus)
-        if entries is None:
-            entries = self._of_width[gpus] = []
-            self.by_width[gpus] = Jobs(entries)
-        return entries
 
     def add(self, job: Job) -> None:
         """Where it stands follows from its phase and `end_s`."""
@@ -227,8 +207,6 @@ class Active:
         if phase is RUNNING:
             self._at[number] = entry = (job.end_s, -number, job)
             insort(self._running, entry)
-            if self._of_width is not None:
-                insort(self._width(job), entry)
             if job.slowdown != 1.0:
                 self._paced[number] = job
         elif phase is LOADING:
@@ -250,9 +228,6 @@ class Active:
         place = bisect_left(entries, entry)
         assert entries[place] is entry, f"job {job.job_id} is not where it stood"
         del entries[place]
-        if self._of_width is not None and phase is RUNNING:
-            entries = self._width(job)
-            del entries[bisect_left(entries, entry)]
         if self._paced:
             self._paced.pop(number, None)
 
@@ -280,6 +255,4 @@ class Active:
         assert set(self._at) == by_phase[True] | by_phase[False]
         assert self._running == sorted(self._running) and self._loading == sorted(self._loading)
         assert all(end_s == job.end_s for end_s, _, job in self._running)
-        for gpus, entries in (self._of_width or {}).items():
-            assert entries == [entry for entry in self._running if entry[-1].spec.gpus_min == gpus]
         assert set(self._paced) == {job.number for job in self.running if job.slowdown != 1.0}

@@ -14,8 +14,10 @@ devices and end of a load. What it does differently from SRTF is count what a ch
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from typing import Final
 
 from cotenant.controller.domain.actions import NOTHING, Decision, Wake
 from cotenant.controller.domain.events import AnyEvent, FirstStepDone
@@ -25,8 +27,8 @@ from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies.base import Candidates, is_quiet, why_waiting
 from cotenant.controller.policies.service import by_service
-from cotenant.controller.policies.soon import Soon
-from cotenant.controller.policies.spares import Spares, cost_s
+from cotenant.controller.policies.soon import Soon, Together
+from cotenant.controller.policies.victims import is_kept_together
 from cotenant.controller.policies.waking import Alarm
 from cotenant.controller.policies.whole_queue import (
     Newcomers,
@@ -39,10 +41,39 @@ from cotenant.controller.policies.whole_queue import (
 )  # fmt: skip
 
 
+def cost_s(victim: Job) -> float:
+    """What it costs to put a running job back and start it again: its load and two pauses."""
+    return victim.expected_load_s + 2.0 * victim.expected_pause_s
+
+
 def needs_s(newcomer: Job) -> float:
     """How long a waiting job will hold its devices; infinite if nobody knows."""
     left_s = newcomer.remaining_s
     return float("inf") if left_s is None else left_s + newcomer.expected_load_s
+
+
+NOBODY: Final[Iterator[Job]] = iter(())
+"""Who stands behind most that ask."""
+Spare = tuple[float, int, float, Job]
+"""A running job that may be preempted, in the order in which it would be: its remaining service, negative
+(the most comes first); its number; its time left beyond what it costs to put it back; the job."""
+
+
+def spare(view: View, asking: Iterable[Job]) -> list[Spare]:
+    """All that could be preempted by one of those who ask, once per pass. It looks at each job that runs
+    longer than the shortest who asks; it does not grow with the queue."""
+    now_s, least_s = view.now_s, min(map(needs_s, asking), default=float("inf"))
+    found: list[Spare] = []
+    for job in reversed(view.running()):
+        ends_in_s = job.end_s - now_s
+        if ends_in_s <= least_s:  # No later one has more left than this time to its end.
+            break
+        left_s = ends_in_s / job.slowdown
+        spare_s = left_s - job.expected_load_s - 2.0 * job.expected_pause_s
+        if spare_s > least_s and job.preemptible and not job.aged and job.remaining_s is not None:
+            found.append((-left_s * job.spec.gpus_min, job.number, spare_s, job))
+    found.sort()
+    return found
 
 
 class Round:
@@ -51,64 +82,100 @@ class Round:
 
     name = "patient"
 
-    def __init__(self, view: View, asking: Iterable[Job]) -> None:
+    def __init__(self, view: View, asking: Iterable[Job], soon: Soon | None = None) -> None:
         self.until_s: float | None = None
         """When it should be seen whether devices that jobs wait for did become free."""
         self._view = view
         self._asking = asking
-        self._spares: Spares | None = None
+        self._running: list[Spare] | None = None
+        self._most_gpu_s = self._most_spare_s = 0.0
+        """Of a running job: who has as much to do itself, or needs as much time, preempts none."""
         self._reserved: list[tuple[float, float, Job]] = []
         """Service and need of jobs whose reservation may be replaced."""
-        self._soon = Soon(view)
+        self._together, self._spared = Together(view), list[Job]()
+        """Of the running jobs, in their order."""
+        self.soon = soon
 
-    def _look(self, plan: Plan) -> Spares:
+    def _look(self, plan: Plan) -> list[Spare]:
         """Many passes end before anybody asks."""
-        least_s = min(map(needs_s, self._asking), default=float("inf"))
-        self._spares = spares = Spares(self._view, least_s)
+        running = self._running = spare(self._view, self._asking)
+        if running:
+            self._most_gpu_s = -running[0][0]
+            self._most_spare_s = max([spare_s for _, _, spare_s, _ in running])
         if self._view.claimants():
             self._reserved = [(by_service(r)[0], needs_s(r), r) for r in reserved(plan) if not r.aged]
-        return spares
+        return running
 
     def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Running jobs whose leaving pays, most remaining service first; then reservations."""
-        spares = self._spares or self._look(plan)
+        running = self._running
+        if running is None:
+            running = self._look(plan)
         mine_s, (mine_gpu_s,) = needs_s(job), by_service(job)
-        running = spares.worth_preempting(plan, mine_gpu_s, mine_s)
-        if not self._reserved:
-            return running
-        replaced = [
-            other
-            for other_gpu_s, other_s, other in self._reserved
-            if mine_gpu_s < other_gpu_s and mine_s < other_s and not plan.is_leaving(other.job_id)
-        ]
-        return chain(running, replaced)
+        found = NOBODY
+        if mine_s < self._most_spare_s and mine_gpu_s < self._most_gpu_s:
+            found = _worth_preempting(plan, running, mine_gpu_s, mine_s)
+        if self._reserved:
+            replaced = [
+                other
+                for other_gpu_s, other_s, other in self._reserved
+                if mine_gpu_s < other_gpu_s and mine_s < other_s and not plan.is_leaving(other.job_id)
+            ]
+            return chain(found, replaced)
+        return found
 
     def is_last(self, job: Job) -> bool:
         """Whether nobody after this one, which found nobody behind, has less to do than any of those."""
         (mine_gpu_s,) = by_service(job)
-        if self._spares is not None and mine_gpu_s < self._spares.most_gpu_s:
-            return False
-        return all(mine_gpu_s >= gpu_s for gpu_s, _, _ in self._reserved)
+        return mine_gpu_s >= self._most_gpu_s and all(mine_gpu_s >= gpu_s for gpu_s, _, _ in self._reserved)
 
     def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
         first = next(behind)
         if first.phase is Phase.RUNNING and self.is_worth_waiting(plan, job, first):
             return True
+        if not self._may_find_room(plan, job):
+            return False
         room = find_room(plan, job, chain((first,), behind))
         if room is None:
             return False
         take_room(plan, job, room, self.name, _why_gain(plan.view, job, room.victims))
         return True
 
+    def _may_find_room(self, plan: Plan, job: Job) -> bool:
+        """Whether it is worth looking. A wide job that waits long is asked often, and mostly in vain: the
+        devices that running jobs have on one host are counted once for all that ask."""
+        gpus, running = job.spec.gpus_min, self._running or ()
+        if gpus == 1 or self._reserved or plan.any_free():
+            return True
+        if not self._spared:
+            self._spared = [job for *_, job in running]
+        (mine_gpu_s,) = by_service(job)
+        before = bisect_left(running, (-mine_gpu_s,))
+        if self._together.most(self._spared, before) >= gpus:
+            return True
+        return not is_kept_together(self._view, self._view.shape(job))
+
     def is_worth_waiting(self, plan: Plan, job: Job, victim: Job) -> bool:
         """Whether enough devices get free by themselves before the job could train on those of a victim."""
         until_s = plan.view.now_s + victim.expected_pause_s + job.expected_load_s
-        devices = self._soon.find(plan, job, until_s)
+        soon = self.soon = self.soon or Soon(plan.view)
+        devices = soon.find(plan, job, until_s)
         if devices is None:
             return False
-        self._soon.promise(job, devices)
+        soon.promise(job, devices)
         self.until_s = until_s if self.until_s is None else min(self.until_s, until_s)
         return True
+
+
+def _worth_preempting(
+    plan: Plan, running: Sequence[Spare], mine_gpu_s: float, mine_s: float
+) -> Iterator[Job]:
+    """Jobs that stand after one of this service and have more to spare than it needs."""
+    for less_gpu_s, _, spare_s, job in running:
+        if -less_gpu_s <= mine_gpu_s:
+            return
+        if spare_s > mine_s and not plan.is_leaving(job.job_id):
+            yield job
 
 
 def _why_gain(view: View, newcomer: Job, victims: Sequence[Job]) -> Why:
@@ -139,28 +206,24 @@ class Patient:
         return by_service(job)
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
+        """An arrival with nothing free is the newcomer's own affair (see `whose_turn`), as long as it does
+        not wait for devices that get free by themselves."""
         if not view.queued_count() or is_quiet(view, event):
             return NOTHING
         plan = Plan(view)
         if isinstance(event, FirstStepDone) and not plan.any_free() and not is_wanted(view, event):
             return NOTHING
-        turn = self._only_newcomers(plan, event)
-        if turn is None:
-            plan, turn = Plan(view), Round(view, view.heads())
+        waiting = whose_turn(plan, event)
+        turn = Round(view, view.newcomers() if isinstance(waiting, Newcomers) else view.heads())
+        rearrange(plan, turn, waiting or Candidates(view))
+        if isinstance(waiting, Newcomers) and turn.until_s is not None:
+            # One that might wait for devices must know who else does.
+            seen = turn.soon if turn.soon is not None and turn.soon.is_unpromised() else None
+            plan, turn = Plan(view), Round(view, view.heads(), seen)
             rearrange(plan, turn, Candidates(view))
         if turn.until_s is not None and not self._check.is_set(view.now_s):
             plan.actions.append(Wake(at_s=turn.until_s, reason=because("devices-soon")))
         return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING
-
-    def _only_newcomers(self, plan: Plan, event: AnyEvent) -> Round | None:
-        """An arrival with nothing free is the newcomer's own affair (see `whose_turn`), unless it might wait
-        for devices: then one must know who else does. None: ask the whole queue."""
-        waiting = whose_turn(plan, event)
-        if not isinstance(waiting, Newcomers):
-            return None
-        turn = Round(plan.view, plan.view.newcomers())
-        rearrange(plan, turn, waiting)
-        return turn if turn.until_s is None else None
 
     def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
         self._check.observe(view.now_s, decision)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Sequence
 from itertools import chain
 from typing import Final
 
@@ -15,7 +16,6 @@ from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.plan import Freed, HostType, Plan
 from cotenant.controller.domain.view import View
-from cotenant.controller.policies.spares import Together
 from cotenant.controller.policies.victims import devices_by_host, is_kept_together
 
 NEVER_S: Final = float("inf")
@@ -53,12 +53,32 @@ class Ends:
         if gpus == 1 or free >= gpus or not is_kept_together(view, view.shape(job)):
             return True
         if not free:
-            return self._together.most(count, self.jobs[len(self._together) : count]) >= gpus
+            return self._together.most(self.jobs, count) >= gpus
         on_host: Counter[HostId] = Counter()
         for one in self.jobs[:count]:
             for host_id, devices in devices_by_host(view, one):
                 on_host[host_id] += devices
         return any(plan.free_on(host_id) + devices >= gpus for host_id, devices in on_host.items())
+
+
+class Together:
+    """Of the first so many jobs of a list, how many devices they have on the host where they have most."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._on_host: dict[HostId, int] = {}
+        self._most = [0]
+        """As far as anybody asked."""
+
+    def most(self, jobs: Sequence[Job], count: int) -> int:
+        """Args: jobs: the same list each time; it may have grown at its end."""
+        for job in jobs[len(self._most) - 1 : count]:
+            most = self._most[-1]
+            for host_id, devices in devices_by_host(self._view, job):
+                self._on_host[host_id] = here = self._on_host.get(host_id, 0) + devices
+                most = max(most, here)
+            self._most.append(most)
+        return self._most[count]
 
 
 class Soon:
@@ -68,11 +88,14 @@ class Soon:
     def __init__(self, view: View) -> None:
         self._ends = Ends(view)
         self._promises: list[tuple[Job, tuple[DeviceId, ...]]] = []
+        self._newest: tuple[Job, tuple[DeviceId, ...]] | None = None
+        """A promise that counts from the next question on."""
         self._promised: dict[DeviceId, HostType] = {}
         self._seen_actions = -1
         """Of the plan with so many actions is what follows."""
         self._free = 0
-        self._later, self._later_s, self._gone = Plan(view), NEVER_S, 0
+        self._later: Plan
+        self._later_s, self._gone = NEVER_S, 0
         """The plan as it will be at that time, when so many have left."""
         self._left: list[list[Freed]] = []
         """What each of the first jobs leaves of devices that were not promised before."""
@@ -81,6 +104,8 @@ class Soon:
 
     def find(self, plan: Plan, job: Job, until_s: float) -> tuple[DeviceId, ...] | None:
         """Devices for the job among those free by then and promised to nobody."""
+        if self._newest is not None:
+            self._promise(*self._newest)
         if self._seen_actions != len(plan.actions):
             self._seen_actions, self._later_s, self._free = len(plan.actions), NEVER_S, plan.free_everywhere()
         count = self._ends.by(until_s)
@@ -97,6 +122,17 @@ class Soon:
 
     def promise(self, job: Job, devices: tuple[DeviceId, ...]) -> None:
         """These, which were found just now, are for this job: nobody else counts on them."""
+        self._newest = (job, devices)
+
+    def is_unpromised(self) -> bool:
+        """Whether it can serve another pass over the same view, for which nothing is promised or planned."""
+        if self._promises or self._seen_actions:
+            return False
+        self._newest = None
+        return True
+
+    def _promise(self, job: Job, devices: tuple[DeviceId, ...]) -> None:
+        self._newest = None
         known = self._later.view.devices
         self._promises.append((job, devices))
         self._promised.update({d: (known[d].host_id, known[d].type) for d in devices})

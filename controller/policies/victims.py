@@ -160,5 +160,7 @@ def is_kept_together(view: View, shape: Shape) -> bool:
     """Whether a gang of this shape gets devices of one host only."""
     if shape.nodes:
         return shape.nodes == 1
-    types = (shape.gpu_type,) if shape.gpu_type else view.free.types()
-    return any(shape.gpus <= view.largest_host(shape, type) for type in types)
+    for type in (shape.gpu_type,) if shape.gpu_type else view.free.types():
+        if shape.gpus <= view.largest_host(shape, type):  # A generator costs more than the look.
+            return True
+    return False
