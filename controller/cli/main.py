@@ -73,7 +73,7 @@ def run(words: list[str]) -> int:
         words = ["version"]
     verb = BY_NAME.get(words[0])
     if verb is None:
-        meant = nearest(words[0], BY_NAME, cutoff=0.5)
+        meant = nearest(words[0], BY_NAME, cutoff=0.6)
         hint = f"did you mean `cotenant {meant}`?" if meant else "`cotenant --help` lists the verbs"
         raise Problem("usage", f"there is no verb {words[0]!r}", hint)
     return execute(verb, words[1:])

@@ -186,7 +186,9 @@ def export(
     if not rows:
         raise Problem(
             "refused",
-            f"no pair was measured of which both jobs have a profile ({unprofiled} without)",
+            "no pair has been measured yet"
+            if not unprofiled
+            else f"of {unprofiled} measured pairs none has a profile of both jobs",
             "jobs are profiled while they run alone",
         )
     data = text.encode()

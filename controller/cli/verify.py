@@ -130,6 +130,7 @@ def _started(
     parts = [str(jobside / "cotenant" / "gradaccum" / "startup"), str(jobside), *([own] if own else [])]
     env = {
         **os.environ,
+        **alone(),
         "PYTHONPATH": os.pathsep.join(parts),
         protocol.ENV_PROTOCOL: str(protocol.PROTOCOL_VERSION),
         protocol.ENV_JOB: "verify",
@@ -150,6 +151,21 @@ def _started(
             process.kill()
         process.wait()
         inbox.close()
+
+
+def alone() -> dict[str, str]:
+    """What a job's only worker finds: a DDP script makes its process group from these."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    gang_of_one = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "GROUP_RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_WORLD_SIZE": "1",
+    }
+    return {**gang_of_one, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
 class _Words:
@@ -206,5 +222,5 @@ class _Words:
 
 def _ended(code: int, step: int) -> Problem:
     if code:
-        return Problem("failed", f"the command ended with exit code {code}")
+        return Problem("failed", f"the command ended with exit code {code}", "its own words stand above")
     return Problem("refused", f"the command ended by itself after step {step}", "give a smaller --steps")

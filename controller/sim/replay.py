@@ -30,7 +30,7 @@ from cotenant.controller.sim.outcome import Outcome
 from cotenant.controller.sim.workload import Cluster, Workload
 
 STILL_THERE: Final = "not ended yet"
-NEVER_TRAINED: Final = "ended before its first step"
+NEVER_TRAINED: Final = "ended before a first step"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

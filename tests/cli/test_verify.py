@@ -17,6 +17,9 @@ import json, os, select, socket, sys
 from pathlib import Path
 kind, path = sys.argv[1], os.environ["COTENANT_SOCKET"]
 root, attempt = Path(os.environ["COTENANT_CHECKPOINT_ROOT"]), int(os.environ["COTENANT_ATTEMPT"])
+if kind == "gang":  # A DDP script makes its process group from these, whatever the shell has left there.
+    assert [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")] == ["0", "1", "0"]
+    socket.create_server((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))).close()
 out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 inbox.bind(os.path.join(os.path.dirname(path), "rank-0.sock"))
@@ -62,13 +65,20 @@ def command(tmp_path: Path) -> list[str]:
     ("kind", "code", "expected"),
     [
         ("plain", 0, {"ok": True, "steps": 9, "stopped_at": 4, "exact": True, "reason": ""}),
+        ("gang", 0, {"ok": True, "steps": 9, "stopped_at": 4}),
         ("drifts", 1, {"ok": False, "steps": 9, "reason": "parameters differ after step 9"}),
         ("forgets", 1, {"ok": False, "stopped_at": 4, "reason": "it resumed at step 0"}),
     ],
 )
 def test_the_verdict_is_what_the_runs_showed(
-    cotenant: Cotenant, command: list[str], kind: str, code: int, expected: dict[str, object]
+    cotenant: Cotenant,
+    command: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    code: int,
+    expected: dict[str, object],
 ) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
     result = cotenant(*command, kind)
     assert result.code == code, result.err
     told = json.loads(result.out)

@@ -53,6 +53,27 @@ def test_every_page_is_listed() -> None:
     assert sorted(named(page) for page in pages if page.resolve() not in listed) == []
 
 
+def test_every_file_on_the_map_is_there() -> None:
+    named_files = re.findall(r"`([\w/.-]+\.py)`", (ROOT / "docs" / "architecture.md").read_text())
+    assert len(named_files) > 50
+    folders = (
+        "agent",
+        "controller",
+        "profiler",
+        "checkpoint",
+        "gradaccum",
+        "mps",
+        "tests",
+        "hwtests",
+        "bench",
+    )
+    known = [
+        "/" + str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / folder).rglob("*.py")
+    ]
+    ends = {each[at:] for each in known for at, letter in enumerate(each) if letter == "/"}
+    assert [name for name in named_files if f"/{name}" not in ends] == []
+
+
 class Shown(NamedTuple):
     page: str
     line: str
