@@ -347,8 +347,6 @@ def test_what_cudas_runtime_says(words: str) -> None:
 
 
 ADVICE = (
-    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below "
-    "might be incorrect.",
     "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
     "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
 )
