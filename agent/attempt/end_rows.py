@@ -85,12 +85,27 @@ ROWS: Final[tuple[Row, ...]] = (
         r"|ECC_UNCORRECTABLE|NOT_INITIALIZED|NO_DEVICE|MPS_\w+)|MPS (server|client|daemon|RPC)",
         text="GPU failure: {error}",
     ),
+    # As CUDA 13's runtime words them (46, 226, 803, 809 and 915); older ones say less of some.
+    Row(
+        name="GPU unavailable",
+        outcome="infra-failed",
+        pattern=r"CUDA-capable device\(s\) is/are busy|peer GPU memory over nvlink or a hardware error"
+        r"|unsupported display driver / cuda driver|support device connections have been exhausted"
+        r"|resources are insufficient or non-applicable for the operation",
+        text="GPU failure: {error}",
+    ),
+    # All after which a context is of no use: 700, 702, 710 and 714 to 719. Whole phrases, because torch adds
+    # advice to every CUDA error, with "device-side assertions" in it.
     Row(
         name="kernel error",
         outcome="user-failed",
         is_cuda_fault=True,
-        pattern=r"device-side assert|illegal memory access|misaligned address"
-        r"|illegal instruction was encountered|unspecified launch failure",
+        pattern=r"device-side assert triggered|illegal memory access|misaligned address"
+        r"|illegal instruction was encountered|unspecified launch failure"
+        r"|CUDA error: (hardware stack error|invalid program counter|the launch timed out and was terminated"
+        r"|operation not supported on global/shared address space)"
+        r"|CUDA_ERROR_(ILLEGAL_ADDRESS|LAUNCH_TIMEOUT|ASSERT|HARDWARE_STACK_ERROR|ILLEGAL_INSTRUCTION"
+        r"|MISALIGNED_ADDRESS|INVALID_ADDRESS_SPACE|INVALID_PC|LAUNCH_FAILED)",
         text="CUDA error in the program: {error}",
     ),
     Row(

@@ -46,8 +46,9 @@ def _patience(order: Order) -> dict[str, str]:
 
 def _transport(order: Order) -> dict[str, str]:
     """Ranks of one host that are clients of different daemons: whether CUDA IPC, which NCCL's peer-to-peer
-    transport is made of, works between them is not known. Shared memory does not need it.
+    transport is made of, works between them is not known. Shared memory does not need it. The same holds for
+    multicast (NVLS): newer NCCL ends the job where binding fails, instead of going on without.
 
     A host-mode launcher never comes here with several daemons (see `clients.py`).
     """
-    return {"NCCL_P2P_DISABLE": "1"} if len(order.mps) > 1 else {}
+    return {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"} if len(order.mps) > 1 else {}

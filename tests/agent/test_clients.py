@@ -325,10 +325,12 @@ def test_how_it_is_a_client_survives_on_disk(tmp_path: Path) -> None:
 
 def test_clients_of_several_daemons_do_not_use_cuda_ipc_unless_the_user_says_so() -> None:
     assert env_of(order_of(start()))["NCCL_P2P_DISABLE"] == "1"
+    assert env_of(order_of(start()))["NCCL_NVLS_ENABLE"] == "0"
     assert env_of(order_of(start(env={"NCCL_P2P_DISABLE": "0"})))["NCCL_P2P_DISABLE"] == "0"
+    both = {"NCCL_P2P_DISABLE", "NCCL_NVLS_ENABLE"}
     for settings in (config(mps_per_host=True), config(mps_runtime="")):
-        assert "NCCL_P2P_DISABLE" not in env_of(order_of(start(), settings))
-    assert "NCCL_P2P_DISABLE" not in env_of(order_of(start(devices=1)))
+        assert not both & env_of(order_of(start(), settings)).keys()
+    assert not both & env_of(order_of(start(devices=1))).keys()
 
 
 def test_what_torch_records_of_its_collectives_is_kept_per_attempt_beside_the_checkpoints() -> None:

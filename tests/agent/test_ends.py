@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import Any
 
@@ -114,6 +115,10 @@ BY_THEMSELVES: dict[str, tuple[int | str, str, str, str, str]] = {
         1, traceback("RuntimeError: CUDA error: invalid resource configuration"),
         "GPU fault", "infra-failed",
         "GPU failure: RuntimeError: CUDA error: invalid resource configuration",
+    ),
+    "a GPU that somebody keeps to himself": (
+        1, traceback("torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"),
+        "GPU unavailable", "infra-failed", "GPU failure: torch.AcceleratorError",
     ),
     "a wrong index on the GPU": (
         1, traceback("RuntimeError: CUDA error: device-side assert triggered"), "kernel error", "user-failed",
@@ -307,3 +312,65 @@ def test_a_detail_is_one_line_of_bounded_length() -> None:
 )
 def test_the_line_that_a_person_reads(log: str, line: str) -> None:
     assert error_line(log) == line
+
+
+CUDA_SAYS = {
+    "an illegal memory access was encountered": "kernel error",
+    "the launch timed out and was terminated": "kernel error",
+    "device-side assert triggered": "kernel error",
+    "hardware stack error": "kernel error",
+    "an illegal instruction was encountered": "kernel error",
+    "misaligned address": "kernel error",
+    "operation not supported on global/shared address space": "kernel error",
+    "invalid program counter": "kernel error",
+    "unspecified launch failure": "kernel error",
+    "uncorrectable ECC error encountered": "GPU fault",
+    "uncorrectable NVLink error detected during the execution": "GPU fault",
+    "Invalid access of peer GPU memory over nvlink or a hardware error": "GPU unavailable",
+    "CUDA-capable device(s) is/are busy or unavailable": "GPU unavailable",
+    "system not yet initialized": "GPU fault",
+    "system has unsupported display driver / cuda driver combination": "GPU unavailable",
+    "MPS client failed to connect to the MPS control daemon or the MPS server": "GPU fault",
+    "the remote procedural call between the MPS server and the MPS client failed": "GPU fault",
+    "MPS server is not ready to accept new MPS client requests": "GPU fault",
+    "the hardware resources required to create MPS client have been exhausted": "GPU fault",
+    "the hardware resources required to support device connections have been exhausted": "GPU unavailable",
+    "the MPS client has been terminated by the server": "GPU fault",
+    "one or more resources are insufficient or non-applicable for the operation": "GPU unavailable",
+    "out of memory": "device memory",
+    "unknown error": "GPU fault",
+}
+"""As the runtime of CUDA 13.0 words its errors."""
+
+
+@pytest.mark.parametrize("words", CUDA_SAYS)
+def test_what_cudas_runtime_says(words: str) -> None:
+    line = f"torch.AcceleratorError: CUDA error: {words}"
+    row = next(row for row in ROWS if row.pattern and re.search(row.pattern, line))
+    assert row.name == CUDA_SAYS[words]
+    assert row.is_cuda_fault is (row.name == "kernel error")
+
+
+ADVICE = (
+    "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
+    "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+)
+"""What torch (up to 2.8) puts behind every CUDA error."""
+
+
+@pytest.mark.parametrize(
+    ("words", "row"),
+    [
+        ("no kernel image is available for execution on the device", "exit code"),
+        ("invalid device ordinal", "exit code"),
+        ("invalid argument", "exit code"),
+        ("an illegal memory access was encountered", "kernel error"),
+    ],
+)
+def test_the_advice_behind_a_cuda_error_is_no_fault_of_the_device(words: str, row: str) -> None:
+    """One would be taken for a fault of all clients of an MPS server, and end them."""
+    tail = traceback(f"RuntimeError: CUDA error: {words}", *ADVICE)
+    found = next(
+        each for each in ROWS if not each.codes and not each.signals and re.search(each.pattern, tail)
+    )
+    assert found.name == row and found.is_cuda_fault is (row == "kernel error")
