@@ -35,7 +35,8 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
             *words,
         ],
         cwd=ROOT,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        # Two threads that wait for each other at every operation crawl where others want the cores.
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=IMPORT_S,
