@@ -163,7 +163,8 @@ class Cluster:
         """`before`: words in front of the command, such as those that put it into a namespace."""
         words = [*before, sys.executable, "-m", "cotenant.agent", "--controller", self.endpoint]
         words += ["--host", host, "--state-dir", str(self.state(host))]
-        settings = (f"agent.port_first={block_of_ports()}", *settings)
+        # Several slots, also on a machine with one core.
+        settings = ("agent.oversubscribe=true", f"agent.port_first={block_of_ports()}", *settings)
         words += [word for setting in settings for word in ("--set", setting)]
         self.agents[host] = Daemon(words, self._env(host), self.folder / f"agent-{host}.log")
         return self.agents[host]

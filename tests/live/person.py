@@ -84,6 +84,7 @@ class Person:
             "XDG_CONFIG_HOME": str(home / "config"),
             "COTENANT_LOCK_DIR": str(home / "locks"),
             "COTENANT_AGENT__PORT_FIRST": str(block_of_ports()),
+            "COTENANT_AGENT__OVERSUBSCRIBE": "true",  # Two slots, also on a machine with one core.
             **{f"COTENANT_{name.upper()}": value for name, value in settings.items()},
         }
         (home / "run").mkdir(mode=0o700)
