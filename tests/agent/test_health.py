@@ -395,6 +395,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("hang"), st.just(0)),
     st.tuples(st.just("quiet"), st.integers(1, 2000)),
     st.tuples(st.just("trust"), st.just(0)),
+    st.tuples(st.just("restart"), st.just(0)),
 )
 
 
@@ -415,6 +416,10 @@ def test_a_device_that_is_not_ok_is_not_offered_and_one_that_is_lost_stays_so_wh
         elif kind == "hang":
             silent = True
             host.health.unanswered([ONE], "hangs", host.now_s)
+        elif kind == "restart":
+            known = host.condition()
+            host = restarted(host)
+            assert host.condition() == known, "neither better nor worse"
         elif kind == "quiet":
             host.now_s += number
         else:
