@@ -189,6 +189,8 @@ class GpuFault(AgentEvent, frozen=True, kw_only=True):
     """False: it is contained in the process that caused it, and whoever does not die by itself goes on."""
     strangers: bool = False
     """Processes that are not ours were on the devices as well."""
+    spared: tuple[Key, ...] = ()
+    """Attempts that are on the devices by now and came after it."""
     by_words: bool = False
     """Nobody has told of it but a process that died of it."""
 

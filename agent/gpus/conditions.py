@@ -51,6 +51,8 @@ class Gpu:
         self.looked_s = 0.0
         self.live: frozenset[Key] = frozenset()
         """Attempts that hold it."""
+        self.came_s: dict[Key, float] = {}
+        """When each of them came."""
         self.left_s = -LEAVE_GRACE_S
         """When a job of ours left it last."""
         self.hidden: dict[int, int] = {}
@@ -75,6 +77,14 @@ class Gpu:
             is_pardoned=self.is_pardoned,
             record=self.record,
         )
+
+    @property
+    def newcomers(self) -> frozenset[Key]:
+        """Attempts that came after the last look: what is older than that is not theirs. There are none in an
+        agent's new life before its first look, for nobody can have come while there was no agent."""
+        if self.look is None:
+            return frozenset()
+        return frozenset(key for key in self.live if self.came_s.get(key, 0.0) > self.looked_s)
 
     @property
     def held(self) -> Held | None:

@@ -34,6 +34,7 @@ class FaultRoll:
     ) -> Iterator[Attempt]:
         """The records of those that are to end with it."""
         hurt = {device.device_id for device in report.devices if device.local in fault.uuids}
+        live = [key for key in live if key not in fault.spared]
         for key in live:
             attempt = self._memory.attempts[key]
             where = [device_id for device_id in attempt.devices if device_id in hurt]

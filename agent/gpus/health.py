@@ -54,6 +54,7 @@ class Health:
             if gpu.live - now_live:
                 gpu.left_s = now_s
             gpu.live = now_live
+            gpu.came_s = {key: gpu.came_s.get(key, now_s) for key in now_live}
         self._mps = mps
 
     def looked(self, look: Look, now_s: float) -> list[GpuFault]:
@@ -112,9 +113,10 @@ class Health:
         if gpu is None or happening is None:
             return []
         shared = seen.uuid in self._mps
+        spared = gpu.newcomers if seen.is_late else frozenset()
         if happening != "restart" or shared:
             why = f"{row}: {row.action}" if row.action else str(row)
-            self._happened(gpu, seen.uuid, happening, why, now_s)
+            self._happened(gpu, seen.uuid, happening, why, now_s, concerned=gpu.live - spared)
         if row.ends == "nobody":
             return []
         culprit = self._culprit(seen) if row.by_program else None
@@ -127,6 +129,7 @@ class Health:
             device_failed=not row.by_program,
             ends=row.ends == "everybody" or shared,
             strangers=bool(strangers(gpu)),
+            spared=tuple(sorted(spared)),
         )
         return [fault]
 

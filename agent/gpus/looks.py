@@ -109,6 +109,8 @@ class XidSeen(WatchLine, frozen=True, kw_only=True, tag="xid"):
     """Whose that is, if it was still there to be asked about."""
     record: int | None = None
     """Its number in the kernel's log; None: it came from NVML."""
+    is_late: bool = False
+    """It was there before its watcher began: nobody had told of it."""
 
 
 AnyWatchLine = Began | Failed | Asking | Look | XidSeen

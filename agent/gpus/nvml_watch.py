@@ -193,7 +193,8 @@ class Watch:
             return
         self._told[key] = (at_s, pid)
         owner = self._owners.owner(pid) if pid is not None else None
-        say(XidSeen(uuid=uuid, xid=xid, pid=pid, owner=owner, record=record))
+        late = self._log.is_past(record)
+        say(XidSeen(uuid=uuid, xid=xid, pid=pid, owner=owner, record=record, is_late=late))
 
 
 def _state(pid: int) -> str:
@@ -219,7 +220,7 @@ class KernelLog:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         # All that is there, though none of it may be news: by it a later start knows where we began.
         self._past = self._next_lines(_RECORDS_KEPT_MAX)
-        self._began_at = self.newest
+        self._began_at: int | None = self.newest
 
     @property
     def is_open(self) -> bool:
@@ -229,6 +230,10 @@ class KernelLog:
         """Whether records have been overwritten since the last one that was dealt with for one of these."""
         oldest = self._oldest
         return oldest is not None and any(self._read.get(uuid, oldest) + 1 < oldest for uuid in uuids)
+
+    def is_past(self, record: int | None) -> bool:
+        """Whether a record was there when we began."""
+        return record is not None and self._began_at is not None and record <= self._began_at
 
     def is_news(self, uuid: str, record: int | None) -> bool:
         """Whether a record has not been dealt with for this GPU. Those without a number are always new."""

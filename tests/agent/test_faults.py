@@ -130,6 +130,12 @@ def test_one_that_is_alone_has_caused_it_and_fails_for_it() -> None:
     assert ended.detail.endswith("on h1/cpu1, which it had to itself: an error of the program")
 
 
+def test_one_that_came_after_it_has_nothing_to_do_with_it() -> None:
+    agent = sharing()
+    assert told_to_stop(agent.say(msgspec.structs.replace(XID, spared=(TWO,)))) == ["7"]
+    assert (end(agent, "7").gpu_fault, end(agent, "8", **CRASH).gpu_fault) == ("culprit", "")
+
+
 def test_one_that_is_alone_with_strangers_is_a_suspect() -> None:
     agent = sharing()
     agent.say(msgspec.structs.replace(XID, uuids=("1",), strangers=True))

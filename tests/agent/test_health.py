@@ -379,6 +379,28 @@ def test_an_xid_counts_as_read_when_all_was_told() -> None:
     assert [past.record for past in host.health.pasts] == [7, None]
 
 
+def test_an_error_that_is_read_late_is_not_that_of_who_came_since_the_last_look() -> None:
+    host = Host()
+    host.live, host.mps = {ONE: frozenset({JOB})}, frozenset({ONE})
+    host.look()
+    host.now_s += 1.0
+    host.live = {ONE: frozenset({JOB, OTHER})}
+    host.health.surroundings(host.live, host.mps, host.now_s)
+    [fault] = host.health.xid(XidSeen(uuid=ONE, xid=31, record=9, is_late=True), host.now_s)
+    assert fault.spared == (OTHER,)
+    host.live = {ONE: frozenset({OTHER})}
+    assert host.look() == Condition(), "nor is it waited for"
+    [fault] = host.health.xid(XidSeen(uuid=ONE, xid=31, record=10), host.now_s)
+    assert fault.spared == ()
+
+
+def test_after_a_restart_nobody_can_have_come_in_between() -> None:
+    again = restarted(struck(31))
+    again.health.surroundings(again.live, again.mps, again.now_s)
+    [fault] = again.health.xid(XidSeen(uuid=ONE, xid=31, record=9, is_late=True), again.now_s)
+    assert fault.spared == ()
+
+
 def test_a_process_that_was_not_seen_on_the_gpu_yet_is_known_by_its_owner() -> None:
     host = Host()
     host.live, host.mps = {ONE: frozenset({JOB, OTHER})}, frozenset({ONE})
@@ -395,6 +417,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("hang"), st.just(0)),
     st.tuples(st.just("quiet"), st.integers(1, 2000)),
     st.tuples(st.just("trust"), st.just(0)),
+    st.tuples(st.just("restart"), st.just(0)),
 )
 
 
@@ -415,6 +438,10 @@ def test_a_device_that_is_not_ok_is_not_offered_and_one_that_is_lost_stays_so_wh
         elif kind == "hang":
             silent = True
             host.health.unanswered([ONE], "hangs", host.now_s)
+        elif kind == "restart":
+            known = host.condition()
+            host = restarted(host)
+            assert host.condition() == known, "neither better nor worse"
         elif kind == "quiet":
             host.now_s += number
         else:

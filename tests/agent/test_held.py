@@ -22,7 +22,7 @@ from cotenant.agent.edge import (
 )
 from cotenant.agent.gpus.held import UNASKED, Waits, who_holds
 from cotenant.agent.gpus.looks import Look, Owner, OwnerKind, Process
-from cotenant.agent.memory import Key
+from cotenant.agent.memory import Key, Memory
 from cotenant.controller.domain.cluster import HELD_MIB_MIN, Device, HostReport
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.events import AttemptEnded
@@ -270,6 +270,7 @@ def test_a_doubt_outlives_the_agent_and_ends_with_a_step_after_it() -> None:
     agent = beside()
     agent.say(EndCame(result=result(unclean=True)), MemoryFree(**KEY))
     found = Found(job_id=JobId("8"), attempt=AttemptNo(1), alive=True)
+    assert Memory(agent.state.memory.notes()).doubts == agent.state.memory.doubts, "compacted as well"
     again, effects = agent.restarted(found, report=REPORT)
     hellos = sent(Hello, effects)
     assert hellos and all(hello.report.devices[0].state == "suspect" for hello in hellos), (
