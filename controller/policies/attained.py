@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
+from typing import Final
 
 import msgspec
 
@@ -79,6 +80,10 @@ class TiresiasParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         return {"thresholds_gpu_s": self.thresholds_gpu_s}
 
 
+NOBODY: Final[Iterator[Job]] = iter(())
+"""Who stands behind most that ask."""
+
+
 def attained_gpu_s(job: Job, now_s: float) -> float:
     """Time on devices past loading x GPUs, work that was lost and done again included."""
     running_s = now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0
@@ -110,6 +115,14 @@ class Queues:
             for job in jobs
         ]
 
+    def of_resting(self, jobs: Iterable[Job]) -> list[tuple[int, int, Job]]:
+        """And of those that are not RUNNING, which attain nothing."""
+        limits = self.limits
+        return [
+            (bisect_right(limits, job.run_s * (gpus := job.spec.gpus_min) + 1e-6 * gpus), job.number, job)
+            for job in jobs
+        ]
+
     def next_demotion_s(self, view: View) -> float | None:
         """When the next running job reaches a threshold, if none is stopped; None if none will."""
         now_s, limits, last_gpu_s = view.now_s, self.limits, self.limits[-1]
@@ -130,30 +143,27 @@ class AttainedService:
 
     def __init__(self, queues: Queues, view: View) -> None:
         self._queues, self._view = queues, view
-        self._ranked: list[tuple[int, int, Job]] | None = None
-        """Queue, number and job of all who could be put back, the last in the order first; once asked for."""
+        self._others: list[tuple[int, int, Job]] | None = None
+        """Queue, number and job of all who have devices or a reservation, once asked for; in no order."""
 
     def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
-        """Jobs of later queues, and those of the same that came later; the last of all first."""
-        if self._ranked is None:
-            self._ranked = self._rank(plan)
-        mine = (self._queues.of(job, self._view.now_s), job.number)
-        for queue, number, other in self._ranked:
-            if (queue, number) <= mine:
-                return
-            if not plan.is_leaving(other.spec.job_id):
-                yield other
-
-    def _rank(self, plan: Plan) -> list[tuple[int, int, Job]]:
-        view, queue_of = self._view, self._queues.of
-        ranked = self._queues.of_running(view.running(), view.now_s)
-        ranked += [
-            (queue_of(other, view.now_s), other.number, other)
-            for other in chain(view.loading(), reserved(plan))
-        ]
-        ranked = [each for each in ranked if each[2].preemptible and not each[2].aged]
-        ranked.sort(reverse=True)
-        return ranked
+        """Jobs of later queues, and those of the same that came later; the last of all first. Sorts those
+        only, and mostly there are none."""
+        view = self._view
+        if self._others is None:
+            self._others = self._queues.of_running(view.running(), view.now_s)
+            self._others += self._queues.of_resting(view.loading())
+            self._others += self._queues.of_resting(reserved(plan))
+        mine = (self._queues.of(job, view.now_s), job.number)
+        later = [other for other in self._others if other > mine]
+        if not later:
+            return NOBODY
+        later.sort(reverse=True)
+        return (
+            other
+            for _, _, other in later
+            if other.preemptible and not other.aged and not plan.is_leaving(other.spec.job_id)
+        )
 
     def is_last(self, job: Job) -> bool:
         return True

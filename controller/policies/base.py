@@ -85,7 +85,8 @@ class Candidates:
         """The job that `next` has just given was placed: go on with its shape."""
         queue, index = self._view.queue(self._view.shape(job)), self._index + 1
         if index < len(queue):
-            heapq.heappush(self._more, (self._view.order_key(queue[index]), index, queue[index]))
+            following = queue[index]
+            heapq.heappush(self._more, (self._view.order_key(following), index, following))
 
 
 QUIET = (ProgressSeen, AttemptStarted)
