@@ -569,6 +569,8 @@ def test_config_names_the_origin(at_home: Path, cotenant: Cotenant, monkeypatch:
     assert all(each["meaning"] for each in value["settings"])
     (root,) = [each for each in value["settings"] if each["key"] == "checkpoint.root"]
     assert root["value"] == "" and root["effective"].startswith(str(at_home))
+    assert [row["key"] for row in value["settings"] if not row["meaning"]] == []
+    assert len(cotenant("config", "-o", "wide").out.splitlines()) == len(value["settings"]) + 1
     assert cotenant("config", "agent.devices", "-o", "id").out == "agent.devices\n"
     assert cotenant("config", "agent.device").code == 3
 
