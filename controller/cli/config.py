@@ -113,7 +113,8 @@ def described() -> dict[str, str]:
             section = doc.strip("`[]")
             for field, text in zip(node.body, node.body[1:], strict=False):
                 if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and _is_text(text):
-                    meanings[f"{section}.{field.target.id}"] = ast.literal_eval(text.value)  # type: ignore[attr-defined]
+                    meaning: str = ast.literal_eval(text.value)  # type: ignore[attr-defined]
+                    meanings[f"{section}.{field.target.id}"] = " ".join(meaning.split())
     return meanings
 
 

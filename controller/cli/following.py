@@ -77,6 +77,8 @@ class Follower:
         self._last_rounds = LAST_ROUNDS
         self._missing = ""
         """What was said last of output that is missing: once is enough."""
+        self.caught_up = False
+        """Whether all that was there when it began has been yielded, with the piece that came last."""
 
     def pieces(self) -> Iterator[Piece]:
         while True:
@@ -85,11 +87,13 @@ class Follower:
             if self._number == 0 and job.attempt > 0:
                 yield self._next_attempt()
             if self._number == 0:
+                self.caught_up = True
                 if self._is_over(job):
                     return
                 self._pause()
                 continue
             part = _part(self._client, self._job_id, self._number, self._rank, self._offset, ROUND_S)
+            self.caught_up |= self._number == job.attempt and (part is None or part.at_end or part.closed)
             if part is not None:
                 yield from self._contents(part)
             closed = part is None or part.closed or bool(part.missing)

@@ -17,7 +17,7 @@ from cotenant.controller.cli.screen import plural, tell
 from cotenant.controller.cli.show import JobArgument
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED
-from cotenant.controller.wire.clients import ReadJobLog
+from cotenant.controller.wire.clients import JobView, ReadJobLog
 
 
 def logs(
@@ -35,10 +35,11 @@ def logs(
     For example:
 
       cotenant logs -f 7
+      cotenant logs -f -n 20 7
       cotenant logs 7 --rank 1 --tail 20
     """
-    if following and (attempt or tail):
-        raise Problem("usage", "--follow cannot be combined with --attempt or --tail", "leave one out")
+    if following and attempt:
+        raise Problem("usage", "--follow goes on over all attempts, and --attempt is one", "leave one out")
     with asking(endpoint) as client:
         found = job_now(client, JobId(job))
         if attempt > found.attempt:
@@ -47,7 +48,8 @@ def logs(
         if rank:  # A rank that the job does not have is an error; no output yet is none.
             client.ask(ReadJobLog(job_id=JobId(job), rank=rank, limit=1))
         if following:
-            show(Follower(client, JobId(job), rank).pieces())
+            follower = Follower(client, JobId(job), rank)
+            show(from_the_last(follower, tail) if tail else follower.pieces())
             return
         pieces = read_all(client, found, rank, range(attempt, attempt + 1) if attempt else None)
         show(last_lines(pieces, tail) if tail else pieces)
@@ -66,6 +68,20 @@ def show(pieces: Iterable[Piece]) -> None:
             tell(f"--- attempt {piece.number} ---")
         elif isinstance(piece, Missing):
             tell(f"--- missing: {piece.why} ---")
+
+
+def from_the_last(follower: Follower, count: int) -> Iterator[Piece]:
+    """The last lines of what there is, then all that comes."""
+    pieces = follower.pieces()
+
+    def so_far() -> Iterator[Piece]:
+        for piece in pieces:
+            yield piece
+            if follower.caught_up and isinstance(piece, bytes | JobView):
+                return
+
+    yield from last_lines(so_far(), count)
+    yield from pieces
 
 
 def last_lines(pieces: Iterable[Piece], count: int) -> Iterator[Piece]:

@@ -355,6 +355,24 @@ def test_logs_of_a_job_that_waits_says_why(
     assert "has not started: behind job 9" in result.err
 
 
+class Growing(Output):
+    """Once all of it was read, there is more."""
+
+    def _part(self, request: wire.ReadJobLog) -> wire.LogPart | wire.Failure:
+        if request.offset == len(self._texts[1]) and not self._texts[1].endswith(b"five\n"):
+            self._texts[1] += b"five\n"
+        return super()._part(request)
+
+
+def test_following_from_the_last_lines_shows_them_and_all_that_comes(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant
+) -> None:
+    views = [replies.job_view(attempt=1)] * 10 + [replies.done(attempt=1)]
+    Growing(replies, {1: b"one\ntwo\nthree\nfour\n"}, *views).of(controller)
+    assert cotenant("logs", "-f", "-n", "2", "7").out == "three\nfour\nfive\n"
+    assert cotenant("logs", "-f", "--attempt", "1", "7").code == 2
+
+
 def test_following_goes_on_over_a_preemption(
     controller: StandIn, replies: ModuleType, cotenant: Cotenant
 ) -> None:
@@ -551,6 +569,8 @@ def test_config_names_the_origin(at_home: Path, cotenant: Cotenant, monkeypatch:
     assert all(each["meaning"] for each in value["settings"])
     (root,) = [each for each in value["settings"] if each["key"] == "checkpoint.root"]
     assert root["value"] == "" and root["effective"].startswith(str(at_home))
+    assert [row["key"] for row in value["settings"] if not row["meaning"]] == []
+    assert len(cotenant("config", "-o", "wide").out.splitlines()) == len(value["settings"]) + 1
     assert cotenant("config", "agent.devices", "-o", "id").out == "agent.devices\n"
     assert cotenant("config", "agent.device").code == 3
 
