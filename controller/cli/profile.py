@@ -53,7 +53,7 @@ class Parts(TyperGroup):
         return rest
 
 
-profile = group(cls=Parts)
+profile = group(cls=Parts, no_args_is_help=True)
 
 
 @profile.callback()
