@@ -1,11 +1,12 @@
-"""Devices that get free by themselves: carried on from question to question, they are those that one finds when
-one begins anew at each."""
+"""Devices that get free by themselves: carried on from question to question, they are those of a plan that is
+begun anew at each."""
 
 from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import DeviceId, JobId
 from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.plan import Plan
@@ -20,8 +21,8 @@ ASKED = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 50)), min_size=1, m
 """Devices of the jobs that wait, and the time until which each of them would."""
 
 
-def desk_with(running: list[tuple[int, int]]) -> Desk:
-    desk = Desk("fifo", report("a", 4), report("b", 4), report("c", 3))
+def desk_with(running: list[tuple[int, int]], *hosts: HostReport) -> Desk:
+    desk = Desk("fifo", *(hosts or (report("a", 4), report("b", 4), report("c", 3))))
     for number, (gpus, lasts_s) in enumerate(running, 1):
         desk.submit(number, gpus=gpus, expected_s=float(lasts_s))
         if desk.phase(number) == "loading":
@@ -64,6 +65,20 @@ def test_in_whatever_order_times_are_asked_for_the_devices_are_those_of_a_plan_b
     running: list[tuple[int, int]], asked: list[tuple[int, int]]
 ) -> None:
     ask(desk_with(running), asked)
+
+
+def test_of_equal_hosts_an_earlier_time_finds_the_one_that_was_promised_first() -> None:
+    desk = desk_with([(2, 10), (1, 20), (2, 25)], report("a", 3), report("b", 2))
+    view = desk.engine.view()
+    soon, plan = Soon(view), Plan(view)
+    job = desk.job(desk.submit(9, hold=True))
+    found = soon.find(plan, job, view.now_s + 22)
+    assert found == ("a/cpu0",)  # The one device there, and two on b.
+    soon.promise(job, found)
+    assert soon.find(plan, job, view.now_s + 27) == ("b/cpu0",)  # Two each, and b was free first.
+    promises: Promises = [(job, found)]
+    wanted = anew(view, view.now_s + 26, promises).find_free(job)
+    assert soon.find(plan, job, view.now_s + 26) == wanted == ("a/cpu1",)
 
 
 def test_what_was_promised_is_found_by_nobody_else() -> None:
