@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from cotenant.controller.cli import screen
-from cotenant.controller.cli.asking import asking
+from cotenant.controller.cli.asking import PATIENCE_S, asking
 from cotenant.controller.cli.job_flags import takes_job_flags
 from cotenant.controller.cli.output import (
     EndpointFlag,
@@ -94,7 +94,7 @@ def measure(
     limits = {key: flags.pop(key).value for key in ("gpus", "nodes") if key in flags}
     request = prepared(command or [], flags, endpoint, command_only=True)
     ensure_controller(endpoint)
-    with asking(endpoint) as client:
+    with asking(endpoint, patience_s=PATIENCE_S) as client:
         plan = planned(client, request.specs[0], gpus_max=limits.get("gpus"), hosts_max=limits.get("nodes"))
         screen.tell(plan.announcement())
         run = SeriesRun(client, plan, request)
