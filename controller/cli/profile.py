@@ -40,6 +40,7 @@ from cotenant.controller.submission.options import Options
 from cotenant.controller.wire.clients import ForgetProfiles, KnownProfile, KnownProfiles, ListProfiles
 
 MEASURE: Final = "measure"
+NO_BATCH: Final = "note: without --batch-size N no step times are kept: what a step takes depends on its batch"
 
 
 class Parts(TyperGroup):
@@ -97,6 +98,8 @@ def measure(
     with asking(endpoint, patience_s=PATIENCE_S) as client:
         plan = planned(client, request.specs[0], gpus_max=limits.get("gpus"), hosts_max=limits.get("nodes"))
         screen.tell(plan.announcement())
+        if plan.spec.batch_size is None:
+            screen.tell(NO_BATCH)
         run = SeriesRun(client, plan, request)
         completed = run.to_the_end()
         results = run.results()
