@@ -40,7 +40,9 @@ from cotenant.controller.submission.options import Options
 from cotenant.controller.wire.clients import ForgetProfiles, KnownProfile, KnownProfiles, ListProfiles
 
 MEASURE: Final = "measure"
-NO_BATCH: Final = "note: without --batch-size N no step times are kept: what a step takes depends on its batch"
+NO_BATCH: Final = (
+    "note: without --batch-size N no step times are kept: what a step takes depends on its batch"
+)
 
 
 class Parts(TyperGroup):
