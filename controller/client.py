@@ -14,6 +14,7 @@ import socket as sockets
 import struct
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Final, overload
@@ -62,6 +63,11 @@ class Client:
         """
         self.endpoint = endpoint or user_endpoint()
         self.timeout_s = timeout_s
+        self.patience_s = 0.0
+        """How much longer to wait for a controller that has answered before: it may be starting again."""
+        self.on_silence: Callable[[str], None] = lambda text: None
+        """Hears, once in each silence, that it is being waited for."""
+        self._answered = False
         self._path = socket_path(self.endpoint)
         self._key = None if self._path is not None else _usable_key(self.endpoint, keys)
         self._ids = itertools.count(1)
@@ -133,11 +139,17 @@ class Client:
         request_id = next(self._ids)
         frame = encode(wire.Request(request_id=request_id, body=body))
         reply = self._exchange(request_id, frame, deadline_s)
+        if reply is None and self._answered and self.patience_s > 0.0:
+            self.on_silence(
+                f"no answer from the controller; waiting for it for up to {self.patience_s:g} s more"
+            )
+            reply = self._exchange(request_id, frame, time.monotonic() + self.patience_s)
         if reply is None:
             raise Unreachable(
                 f"no answer from the controller at {self.endpoint} within {timeout_s:g} s",
                 self._silence_hint(),
             )
+        self._answered = True
         if isinstance(reply, wire.Failure):
             raise Refusal(reply)
         return reply

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cotenant.controller.cli.asking import asking
+from cotenant.controller.cli.asking import PATIENCE_S, asking
 from cotenant.controller.cli.following import Attempt, Follower, Missing, Piece, job_now, read_all
 from cotenant.controller.cli.output import EndpointFlag
 from cotenant.controller.cli.problem import Problem
@@ -40,7 +40,7 @@ def logs(
     """
     if following and attempt:
         raise Problem("usage", "--follow goes on over all attempts, and --attempt is one", "leave one out")
-    with asking(endpoint) as client:
+    with asking(endpoint, patience_s=PATIENCE_S if following else 0.0) as client:
         found = job_now(client, JobId(job))
         if attempt > found.attempt:
             had = plural(found.attempt, "attempt")

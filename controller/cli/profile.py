@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from cotenant.controller.cli import screen
-from cotenant.controller.cli.asking import asking
+from cotenant.controller.cli.asking import PATIENCE_S, asking
 from cotenant.controller.cli.group import SETTINGS, group
 from cotenant.controller.cli.job_flags import takes_job_flags
 from cotenant.controller.cli.output import (
@@ -41,6 +41,9 @@ from cotenant.controller.submission.options import Options
 from cotenant.controller.wire.clients import ForgetProfiles, KnownProfile, KnownProfiles, ListProfiles
 
 MEASURE: Final = "measure"
+NO_BATCH: Final = (
+    "note: without --batch-size N no step times are kept: what a step takes depends on its batch"
+)
 
 
 class Parts(TyperGroup):
@@ -92,9 +95,11 @@ def measure(
     limits = {key: flags.pop(key).value for key in ("gpus", "nodes") if key in flags}
     request = prepared(command or [], flags, endpoint, command_only=True)
     ensure_controller(endpoint)
-    with asking(endpoint) as client:
+    with asking(endpoint, patience_s=PATIENCE_S) as client:
         plan = planned(client, request.specs[0], gpus_max=limits.get("gpus"), hosts_max=limits.get("nodes"))
         screen.tell(plan.announcement())
+        if plan.spec.batch_size is None:
+            screen.tell(NO_BATCH)
         run = SeriesRun(client, plan, request)
         completed = run.to_the_end()
         results = run.results()

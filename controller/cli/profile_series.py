@@ -59,7 +59,8 @@ class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True):
         )
         each = f"a load of {duration(self.load_s)} and {duration(self.profile_s)} measured, on each"
         total = f"about {duration(self.estimated_device_s)} of device time"
-        return f"{plural(len(self.series), 'job')} on {shapes} devices, {total} ({each})"
+        noun = "device" if shapes == "1" else "devices"
+        return f"{plural(len(self.series), 'job')} on {shapes} {noun}, {total} ({each})"
 
     def account(self, results: tuple[Result, ...]) -> str:
         spent_s = sum(each.device_s for each in results)

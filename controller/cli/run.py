@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cotenant.controller.cli.asking import asking
+from cotenant.controller.cli.asking import PATIENCE_S, asking
 from cotenant.controller.cli.following import Follower, Missing, Piece
 from cotenant.controller.cli.job_flags import takes_job_flags
 from cotenant.controller.cli.job_view import devices
@@ -59,7 +59,7 @@ def run(
     request = prepared(command or [], flags, endpoint, command_only=True)
     ensure_controller(endpoint)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout 1h cotenant run ...` cancels as well
-    with asking(endpoint) as client:
+    with asking(endpoint, patience_s=PATIENCE_S) as client:
         reply = client.ask(request)
         job_id = reply.job_ids[0]
         for note in reply.notes:

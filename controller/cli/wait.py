@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cotenant.controller.cli import screen
-from cotenant.controller.cli.asking import asking
+from cotenant.controller.cli.asking import PATIENCE_S, asking
 from cotenant.controller.cli.change import JobsArgument
 from cotenant.controller.cli.job_view import clock_of, job_json
 from cotenant.controller.cli.output import EndpointFlag, JsonFlag, write_json
@@ -44,7 +44,7 @@ def wait(
             limit_s = duration_s(timeout)
         except ValueError as error:
             raise Problem("usage", f"--timeout {error}") from None
-    with asking(endpoint) as client:
+    with asking(endpoint, patience_s=PATIENCE_S if limit_s is None else min(PATIENCE_S, limit_s)) as client:
         reply = until_ended(client, tuple(JobId(each) for each in jobs), limit_s)
     wall = clock_of(reply)
     if as_json:

@@ -357,7 +357,7 @@ def _about_jobs(jobs: tuple[Lived, ...]) -> list[str]:
     if unknown := sum(job.expected_s is None for job in jobs):
         notes.append(f"of {_jobs(unknown)} no length was expected: the simulated policy is told the median")
     if pinned := sum(not job.preemptible for job in jobs):
-        notes.append(f"{_jobs(pinned)} cannot resume or are hp: never preempted here either")
+        notes.append(f"never preempted, here either: {_jobs(pinned)} of class hp, or with no way to resume")
     return notes
 
 

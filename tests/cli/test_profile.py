@@ -118,6 +118,7 @@ def test_the_full_series_is_one_job_for_each_power_of_two_and_two_hosts_at_most(
         "5 jobs on 1, 2, 4, 2 over 2 hosts, 4 over 2 hosts devices, about 14m05s of device time" in result.err
     )
     assert "1m40s of device time were used; 14m05s were expected" in result.err
+    assert "without --batch-size" not in result.err
     assert result.out.splitlines()[0].split()[:5] == ["GPUS", "HOSTS", "JOB", "S", "SUB-BATCH"]
     assert len(result.out.splitlines()) == 1 + 5 * len(POINTS)
 
@@ -127,6 +128,7 @@ def test_the_series_as_json_says_all_that_was_measured_and_names_what_was_not(
 ) -> None:
     result = cotenant("profile", "-g", "2", "-N", "1", "-o", "json", "--", "./python", "train.py")
     document = json.loads(result.out)
+    assert "note: without --batch-size N no step times are kept" in result.err
     assert document["schema"] == "profile/1"
     assert document["device_time_s"] == {"estimated": 3 * 65.0, "measured": 2 * 20.0}
     assert [(c["gpus"], c["hosts"]) for c in document["configurations"]] == [(1, 1), (2, 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ import pytest
 
 from cotenant.controller.cli import screen
 from cotenant.controller.cli.run import exit_code
+from cotenant.controller.client import Client, Unreachable
+from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch, Phase
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.wire import clients as wire
@@ -301,6 +304,39 @@ def test_wait_gives_up_after_its_time(controller: StandIn, replies: ModuleType, 
     assert result.code == 1
     assert "not ended within 1s: 7" in result.err
     assert controller.asked_for(wire.WaitJobs)[0].timeout_s <= 1.0
+
+
+def test_who_waits_for_a_job_outlives_a_silence_of_the_controller(
+    controller: StandIn, replies: ModuleType
+) -> None:
+    speaks, told = threading.Event(), []
+
+    def later(_request: Any) -> Any:
+        assert speaks.wait(60.0)
+        return replies.jobs(replies.done("7"))
+
+    def on_silence(text: str) -> None:
+        told.append(text)
+        speaks.set()
+
+    controller.says(wire.WaitJobs, replies.jobs(replies.job_view("7")))
+    request = wire.WaitJobs(job_ids=(JobId("7"),), timeout_s=0.0)
+    with Client(controller.endpoint, timeout_s=30.0) as client:
+        client.patience_s, client.on_silence = 60.0, on_silence
+        assert client.ask(request).jobs[0].phase is Phase.RUNNING
+        controller.says(wire.WaitJobs, later)
+        assert client.ask(request, timeout_s=0.2).jobs[0].phase is Phase.DONE
+    assert told == ["no answer from the controller; waiting for it for up to 60 s more"]
+
+
+def test_a_controller_that_never_answered_is_not_waited_for(controller: StandIn, replies: ModuleType) -> None:
+    speaks = threading.Event()
+    controller.says(wire.WaitJobs, lambda _request: (speaks.wait(60.0), replies.jobs())[1])
+    with Client(controller.endpoint) as client:
+        client.patience_s = 60.0
+        with pytest.raises(Unreachable):
+            client.ask(wire.WaitJobs(job_ids=(JobId("7"),), timeout_s=0.0), timeout_s=0.2)
+    speaks.set()
 
 
 # --- Logs and run -----------------------------------------------------------------------------------
