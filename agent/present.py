@@ -35,11 +35,11 @@ class Present:
         return self.config.report.host_id
 
     def gpus_of(self, attempt: Attempt) -> tuple[Device, ...]:
-        """Those of its GPUs that can be asked."""
+        """Those of its devices that are GPUs, whatever their state: what is lost may have ended it."""
         return tuple(
             device
             for device in self.config.report.devices
-            if device.device_id in attempt.devices and device.kind == "cuda" and device.state != "lost"
+            if device.device_id in attempt.devices and device.kind == "cuda"
         )
 
     def device_type(self, attempt: Attempt) -> str:

@@ -155,6 +155,7 @@ class GpuWatch:
         until_s = self._waits.add(key, known, since_s=now_s())
         self._watchers.look_now()
         try:
+            self._answer()
             while not answer.done():
                 await asyncio.wait([answer], timeout=max(until_s - now_s(), _TURN_S))
                 self._answer()
@@ -164,7 +165,7 @@ class GpuWatch:
 
     def _answer(self) -> None:
         """To whoever's wait is over; after the faults of what was heard last."""
-        self._waits.lost([mark.uuid for mark in self.health.marks if mark.state == "lost"])
+        self._waits.lost(self.health.lost)
         for key, held in self._waits.over(now_s()).items():
             if held:
                 self._refresh()

@@ -231,6 +231,15 @@ class Health:
         """Whether it was looked at in this life of the agent."""
         return self._gpus[uuid].look is not None
 
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Devices that are lost, and of which all that was known in an earlier life has been told."""
+        return tuple(
+            uuid
+            for uuid, gpu in self._gpus.items()
+            if gpu.mark is not None and gpu.mark.state == "lost" and (gpu.look is not None or gpu.was_silent)
+        )
+
     def reserve_mib(self, uuid: str) -> int:
         return self._gpus[uuid].reserve_mib
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.edge import AwaitMemory, EndCame, Found, GpuFault, MemoryFree
+from cotenant.agent.edge import AwaitMemory, DevicesChanged, EndCame, Found, GpuFault, MemoryFree
 from cotenant.agent.gpus import faults
 from cotenant.agent.memory import Fault
 from cotenant.controller.domain.events import AttemptEnded, GpuFaultRole
@@ -87,6 +87,16 @@ def test_a_failure_asks_for_news_and_a_good_end_only_for_its_memory() -> None:
     for how in ENDS:
         [asked] = only(AwaitMemory, sharing().say(ending("7", how)))
         assert asked.failed == (how["outcome"] in ("user-failed", "infra-failed")), how
+
+
+def test_the_end_of_one_whose_gpu_is_lost_waits_for_the_news_too() -> None:
+    agent = sharing()
+    lost = msgspec.structs.replace(host().devices[0], state="lost", healthy=False, note="lost")
+    agent.say(DevicesChanged(devices=(lost, host().devices[1])))
+    [asked] = only(AwaitMemory, agent.say(ending("7", ENDS[1])))
+    assert asked.failed
+    agent.say(BROKEN)
+    assert told(agent)["7"].gpu_fault == "device"
 
 
 def test_an_agent_that_is_started_in_between_waits_for_the_news_as_well() -> None:

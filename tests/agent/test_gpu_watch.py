@@ -20,7 +20,7 @@ from cotenant.agent.gpus.conditions import Condition
 from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch
 from cotenant.agent.gpus.held import UNASKED
 from cotenant.agent.gpus.looks import AnyWatchLine, Look, XidSeen
-from cotenant.agent.gpus.marks import Mark, Marks
+from cotenant.agent.gpus.marks import Mark, Marks, Past
 from cotenant.agent.gpus.owners import Owners
 from cotenant.agent.gpus.watchers import Timing, Watchers
 from cotenant.agent.identity import boot_id, own_identity
@@ -401,6 +401,26 @@ def test_what_is_known_of_a_device_that_is_not_watched_now_is_kept(gpus: MockGpu
     agent.watch.close()
     kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=Marks)
     assert [(mark.uuid, mark.state) for mark in kept.marks] == [("GPU-other", "draining")]
+
+
+def test_a_lost_gpu_is_waited_for_until_its_watcher_has_spoken_in_this_life(
+    gpus: MockGpus, tmp_path: Path
+) -> None:
+    """The agent before may have been killed between the mark and the news: they are read again."""
+    log = tmp_path / "kmsg"
+    log.write_text("6,1,1,-;booting\n" + xid_line(2, 79))
+    mark = Mark(uuid=ONE, state="lost", why="Xid 79", since_s=1.0)
+    marks = Marks(boot_id=boot_id(), marks=(mark,), pasts=(Past(uuid=ONE, record=1),))
+    (tmp_path / MARKS).write_bytes(msgspec.json.encode(marks))
+
+    async def story() -> None:
+        agent = Agent(tmp_path, log=log)
+        agent.start()
+        assert await agent.watch.given_back(KEY, (ONE,)) == {}
+        assert [fault.xid for fault in agent.faults] == [79], "told before the answer"
+        agent.watch.close()
+
+    asyncio.run(story())
 
 
 KILLED = """
