@@ -32,7 +32,7 @@ FAILURES: Final[dict[int, Failure]] = {
     ),
     NOT_LOADED: Failure("the NVIDIA driver is not loaded", "run `nvidia-smi` as root, or `modprobe nvidia`"),
     11: Failure("the NVIDIA driver has a problem with its interrupts", "see `dmesg`"),
-    NO_LIBRARY: Failure("no NVIDIA driver library (libnvidia-ml.so.1) on this machine", ""),
+    NO_LIBRARY: Failure("no NVIDIA driver library, libnvidia-ml.so.1, on this machine", ""),
     FUNCTION_NOT_FOUND: Failure("the NVIDIA driver is too old for this question", "update it"),
     LOST: Failure("a GPU has fallen off the bus", "reboot the host"),
     RESET_REQUIRED: Failure("a GPU needs a reset", "`nvidia-smi --gpu-reset`, or reboot the host"),
