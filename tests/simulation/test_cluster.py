@@ -26,6 +26,7 @@ ONE = os.environ.get("COTENANT_SIM_SEED", "")
 FOUND = {
     "10": "a job that was said to be resumable, whose library nobody had heard, ran twice after a lease",
     "147": "the same for an attempt whose hello was lost, because an earlier attempt had said hello",
+    "36": "a job whose GPU was lost a moment after it died of that was failed for it",
     "5": "an agent that had just started told its supervisors that nothing was left of their lease",
     "93": "the same where the job had no checkpoint yet: it began again at step 0",
 }
