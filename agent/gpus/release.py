@@ -9,12 +9,13 @@ and nothing here blocks the agent's loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
 from cotenant.agent.edge import AnyAgentEvent, AwaitMemory, MemoryFree, MemoryHeld
 from cotenant.agent.gpus.gpu_watch import GpuWatch
+from cotenant.agent.tasks import Tasks
 
 NEWS_S: Final = 2.0
 """Between a failure and the looks that count: whether the driver has written an error down before the process
@@ -40,11 +41,11 @@ class Release:
         self._watch = watch
         self._daemons = daemons
         self._news_s, self._daemons_s = news_s, daemons_s
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("waiting for a device's memory")
 
     def wait(self, asked: AwaitMemory) -> None:
         """Answers `MemoryFree` or `MemoryHeld`."""
-        self._keep(self._wait(asked))
+        self._tasks.keep(self._wait(asked))
 
     async def _wait(self, asked: AwaitMemory) -> None:
         job_id, attempt = asked.job_id, asked.attempt
@@ -61,19 +62,6 @@ class Release:
         else:
             self._post(MemoryFree(job_id=job_id, attempt=attempt))
 
-    def _keep(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            context = {"message": "waiting for a device's memory failed", "exception": error}
-            task.get_loop().call_exception_handler(context)
-
     async def leave(self) -> None:
         """Stop waiting: the next start of the agent asks again."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.leave()
