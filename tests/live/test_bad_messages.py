@@ -136,7 +136,7 @@ def test_strangers_at_a_port_with_keys(tmp_path_factory: pytest.TempPathFactory,
             refused.refuses(5, f"{endpoint} does not accept this key", "`cotenant init`")
             assert dropped(doctor(person), "with an unknown key") >= 1
         nobody = person("queue", COTENANT_CONTROLLER__KEYS_DIR=str(person.home / "none"))
-        nobody.refuses(4, str(person.home / "none"), "`cotenant init`")
+        nobody.refuses(4, str(person.home / "none"), "`cotenant init --user NAME`")
         assert person("run", "-q", "--", "echo", "still there").out == "still there\n"
 
 

@@ -18,7 +18,11 @@ ONE_THREAD = ("--env", "OMP_NUM_THREADS=1")
 WAITING = """step += 1
             while step == 20 and not os.path.exists("go"):
                 open("waits", "w").close()
-                time.sleep(0.01)"""
+                time.sleep(0.01)
+            if step > 20 and not os.path.exists("resumed"):
+                time.sleep(0.05)"""
+"""It stands still until it was asked to leave, and then walks until it has left: at its usual pace it could
+be at its end before a step to leave at is agreed."""
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +49,7 @@ def test_an_unchanged_script_is_preempted_and_ends_as_if_it_had_not_been(person:
     person.until_state(job, "checkpointing")
     person.write("go", "")
     person.until(job, lambda found: found["attempt"] == 2)
+    person.write("resumed", "")
     found = person.until_state(job, "done")
     assert found["step"] == 7 * EPOCHS
     attempts = person.show(job)["attempts"]
