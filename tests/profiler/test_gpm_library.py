@@ -16,11 +16,11 @@ SOURCE = Path(__file__).parent / "gpm_library" / "gpm.c"
 LIBRARY = "libnvidia-ml.so.1"
 READ = """
 import json, math, time
-import pynvml
 from cotenant.profiler.counters import Unsupported
+from cotenant.profiler.driver.library import open_library
 from cotenant.profiler.gpm import Gpm, PERIOD_S
 
-gpm = Gpm(pynvml, ["GPU-1", "GPU-2"])
+gpm = Gpm(open_library(), ["GPU-1", "GPU-2"])
 try:
     assert gpm.read() is None, "nothing to compare with"
     time.sleep(PERIOD_S)
@@ -69,5 +69,5 @@ def test_values_units_and_directions_are_those_of_the_library(library: Path) -> 
 
 def test_a_gpu_that_is_lost_is_said_and_its_samples_are_given_back(library: Path) -> None:
     (problem, _), said = read(library, LOST="1")
-    assert problem == "NVML: GPU is lost"
+    assert problem == "NVML: a GPU has fallen off the bus"
     assert said.splitlines()[-1] == "samples left: 0"
