@@ -2,7 +2,7 @@
 
 Rule: a failing part never hides another, so all chosen parts run; the exit code is 0 only if each
 passed. Being over budget is printed and is no failure (machines are noisy), but no part may run for
-ever: at three times its budget, and never before five minutes, its processes are killed.
+ever: at five times its budget, and never before five minutes, its processes are killed.
 
 The live part drives real processes on a machine that others may use. If a few of its tests fail, they are
 tried once more, alone; what passes only then is named in the summary, so that it stays in sight.
@@ -48,7 +48,7 @@ class Part:
 
     @property
     def limit_s(self) -> float:
-        return max(LIMIT_S_MIN, 3 * self.budget_s)
+        return max(LIMIT_S_MIN, 5 * self.budget_s)
 
 
 @dataclass(frozen=True, kw_only=True)
