@@ -1,5 +1,6 @@
 """The agent: obeys. It starts, watches and ends attempts on one host, and decides nothing.
 
-Reading order: `state.py` (what the agent does, pure) with `roster.py` (its attempts), then the edge,
-`runtime.py`. Two rooms: `attempt/` is the supervisor of one attempt, `gpus/` all that is about GPUs.
+Rooms: `core/` decides and remembers (pure), `host/` knows this machine, `gpus/` is all that is about GPUs,
+`attempt/` the supervisor of one attempt. Here: how an agent starts (`assembly.py`), its edge (`runtime.py`)
+with what it talks to, and what it shares with supervisors (`records.py`, `folder.py`, `channel.py`).
 """

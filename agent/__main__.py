@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.assembly import Problem, assemble
+from cotenant.agent.core.state import AgentState
 from cotenant.agent.runtime import Runtime, log
-from cotenant.agent.state import AgentState
 from cotenant.controller.access.endpoint import BadEndpoint
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.settings import Settings

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from cotenant.agent import devices, jobside
 from cotenant.agent.attempts import stored_orders
-from cotenant.agent.cgroups import Cgroups, device_regions, find_cgroups, sweep
-from cotenant.agent.checkpoint_root import BadRoot, domain_of
-from cotenant.agent.edge import AgentConfig
+from cotenant.agent.core.edge import AgentConfig
+from cotenant.agent.core.memory import Memory
 from cotenant.agent.gpus.gpu_watch import GpuWatch
 from cotenant.agent.gpus.kernel_log import bus_address
 from cotenant.agent.gpus.mps_edge import Mps, prepare
-from cotenant.agent.host import (
+from cotenant.agent.host import devices, jobside
+from cotenant.agent.host.cgroups import Cgroups, device_regions, find_cgroups, sweep
+from cotenant.agent.host.checkpoint_root import BadRoot, domain_of
+from cotenant.agent.host.facts import (
     OPEN_ONE,
     BadHostName,
     closed_folder,
@@ -33,10 +34,9 @@ from cotenant.agent.host import (
     memory_mib,
     usable_cores,
 )
-from cotenant.agent.locks import DeviceLocks, LockProblem, Owner, lock_folder
-from cotenant.agent.memory import Memory
-from cotenant.agent.offer import offered
-from cotenant.agent.ports import BadPorts, first_port
+from cotenant.agent.host.locks import DeviceLocks, LockProblem, Owner, lock_folder
+from cotenant.agent.host.offer import offered
+from cotenant.agent.host.ports import BadPorts, first_port
 from cotenant.agent.spool import Spool, SpoolProblem
 from cotenant.controller import places
 from cotenant.controller.access.endpoint import BadEndpoint, socket_path
@@ -46,7 +46,7 @@ from cotenant.controller.domain.ids import HostId
 from cotenant.controller.domain.settings import AgentSettings, Settings
 from cotenant.controller.metrics.listening import MetricsProblem, opened
 from cotenant.profiler.driver.facts import GpuFacts
-from cotenant.profiler.sources import Wanted
+from cotenant.profiler.indicators.sources import Wanted
 
 if TYPE_CHECKING:
     from cotenant.controller.metrics.endpoint import Endpoint

@@ -24,15 +24,15 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from cotenant.agent.channel import ToSupervisor
-from cotenant.agent.checkpoint_root import make_checkpoint_folder
-from cotenant.agent.edge import AnyAgentEvent, EndCame, Found, StartFailed, SupervisorGone
+from cotenant.agent.core.edge import AnyAgentEvent, EndCame, Found, StartFailed, SupervisorGone
+from cotenant.agent.core.memory import Key
 from cotenant.agent.files import BadRecord, read_record, write_record
 from cotenant.agent.folder import ORDER, RESULT, SUPERVISOR, attempt_folder
-from cotenant.agent.host import OPEN_ONE, closed_folder
-from cotenant.agent.identity import boot_id, open_pidfd
+from cotenant.agent.host.checkpoint_root import make_checkpoint_folder
+from cotenant.agent.host.facts import OPEN_ONE, closed_folder
+from cotenant.agent.host.identity import boot_id, open_pidfd
 from cotenant.agent.leftovers import end_leftovers
 from cotenant.agent.line import Line
-from cotenant.agent.memory import Key
 from cotenant.agent.records import Identity, Order, Result
 from cotenant.agent.tasks import Tasks
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId

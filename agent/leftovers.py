@@ -19,9 +19,9 @@ from pathlib import Path
 
 from cotenant.agent.attempt.departure import TERMINATE_S
 from cotenant.agent.attempt.termination import by_pipe, terminate
-from cotenant.agent.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.folder import JOB, job_socket
-from cotenant.agent.identity import boot_id, identity_of, stat_of
+from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
+from cotenant.agent.host.identity import boot_id, identity_of, stat_of
 from cotenant.agent.records import Identity, Order
 from cotenant.controller.wire.job import ENV_SOCKET
 

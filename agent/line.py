@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.channel import EndedNow, FromSupervisor, GangOut, StatusNow, ToSupervisor
-from cotenant.agent.edge import AnyAgentEvent, Connected, Disconnected, EndCame, GangSaid, StatusCame
+from cotenant.agent.core.edge import AnyAgentEvent, Connected, Disconnected, EndCame, GangSaid, StatusCame
+from cotenant.agent.core.memory import Key
 from cotenant.agent.folder import CONTROL
 from cotenant.agent.framing import connect, read_message, write_message
-from cotenant.agent.memory import Key
 from cotenant.controller.wire.codec import BadMessage
 
 _RETRY_S_MIN: Final = 0.02

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple, get_args
 
-from cotenant.agent.state import AgentState
+from cotenant.agent.core.state import AgentState
 from cotenant.controller.domain.cluster import Device, DeviceState
 from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.domain.indicators import DeviceReading

@@ -25,7 +25,7 @@ from cotenant.controller.domain.events import GpuFaultRole, Outcome
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job import Launch
 from cotenant.controller.domain.perf import Profile
-from cotenant.profiler.sources import Wanted
+from cotenant.profiler.indicators.sources import Wanted
 
 RECORD_VERSION: Final = 1
 

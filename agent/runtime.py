@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cotenant.agent.attempts import Attempts
-from cotenant.agent.devices import lock_names
-from cotenant.agent.edge import (
+from cotenant.agent.core.edge import (
     Adopt,
     AnswerLog,
     AnyAgentEvent,
@@ -45,20 +44,21 @@ from cotenant.agent.edge import (
     Ticked,
     Trust,
 )
+from cotenant.agent.core.memory import AnyNote
+from cotenant.agent.core.state import AgentState
 from cotenant.agent.gpus.gpu_watch import GpuWatch
 from cotenant.agent.gpus.mps_edge import Mps, MpsEdge
 from cotenant.agent.gpus.release import Release
-from cotenant.agent.host import CpuUse, now_s
-from cotenant.agent.indicators import Indicators
+from cotenant.agent.host.devices import lock_names
+from cotenant.agent.host.facts import CpuUse, now_s
+from cotenant.agent.host.indicators import Indicators
+from cotenant.agent.host.locks import DeviceLocks
+from cotenant.agent.host.offer import offered
 from cotenant.agent.link import Link
-from cotenant.agent.locks import DeviceLocks
 from cotenant.agent.logrelay import LogRelay
-from cotenant.agent.memory import AnyNote
 from cotenant.agent.metrics import Edge, Read, sheet_of
-from cotenant.agent.offer import offered
 from cotenant.agent.records import Order
 from cotenant.agent.spool import Spool
-from cotenant.agent.state import AgentState
 from cotenant.agent.tasks import Tasks
 from cotenant.controller.access.endpoint import BadEndpoint
 from cotenant.controller.access.keys import KeyFile

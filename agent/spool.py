@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from cotenant.agent.core.memory import AnyNote
 from cotenant.agent.files import sync_folder, write_whole
-from cotenant.agent.memory import AnyNote
 from cotenant.controller.wire.codec import BadMessage, pack, unpack
 
 SPOOL_VERSION: Final = 1

@@ -24,16 +24,16 @@ from typing import Any, NamedTuple
 import agent_footprint
 import machine
 
-from cotenant.agent.slots import SlotUse
+from cotenant.agent.host.slots import SlotUse
 from cotenant.controller.core import DECISION_BOUNDS_S
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.metrics.sheet import Histogram, Sheet
 from cotenant.controller.metrics.table import CONTROLLER
-from cotenant.profiler.choice import words_of
-from cotenant.profiler.cpu import CpuSource
-from cotenant.profiler.device_process import DeviceProcess
-from cotenant.profiler.sources import Wanted
+from cotenant.profiler.indicators.choice import words_of
+from cotenant.profiler.indicators.cpu import CpuSource
+from cotenant.profiler.indicators.device_process import DeviceProcess
+from cotenant.profiler.indicators.sources import Wanted
 
 GPUS = 8
 CPU_STAT = Path("/sys/fs/cgroup/cpu.stat")

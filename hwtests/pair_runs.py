@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.profiler.cpu import CpuSource
 from cotenant.profiler.driver.library import Library, open_library
 from cotenant.profiler.driver.reading import handle_of, memory_mib
-from cotenant.profiler.gpu import GpuSource
-from cotenant.profiler.sources import Indicator, MetricsSource, Summary, Windows
+from cotenant.profiler.indicators.cpu import CpuSource
+from cotenant.profiler.indicators.gpu import GpuSource
+from cotenant.profiler.indicators.sources import Indicator, MetricsSource, Summary, Windows
 from hwtests.device import Device
 from hwtests.driving import MANY_STEPS, Job, Life, Start, drive
 from hwtests.pair_table import (

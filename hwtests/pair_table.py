@@ -17,8 +17,8 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.controller.interference.features import VOCABULARY
+from cotenant.profiler.indicators.sources import Indicator, Summary
 from cotenant.profiler.pairs import xi
-from cotenant.profiler.sources import Indicator, Summary
 from hwtests.driving import Job, Life, Report
 
 WARM_UP_STEPS: Final = 10

@@ -15,14 +15,14 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from cotenant.profiler.choice import CHILD
-from cotenant.profiler.counters import Unsupported
-from cotenant.profiler.cpu import CpuSource
 from cotenant.profiler.driver.failures import NvmlError
 from cotenant.profiler.driver.library import open_library
-from cotenant.profiler.gpm import Gpm
-from cotenant.profiler.gpu import GpuSource
-from cotenant.profiler.sources import Indicator, Wanted, Wish
+from cotenant.profiler.indicators.choice import CHILD
+from cotenant.profiler.indicators.counters import Unsupported
+from cotenant.profiler.indicators.cpu import CpuSource
+from cotenant.profiler.indicators.gpm import Gpm
+from cotenant.profiler.indicators.gpu import GpuSource
+from cotenant.profiler.indicators.sources import Indicator, Wanted, Wish
 
 DCGM_FIELDS: Final = {
     1001: Indicator.GRACT,

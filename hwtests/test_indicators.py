@@ -17,8 +17,8 @@ import pytest
 from cotenant.profiler.driver.failures import NvmlError
 from cotenant.profiler.driver.library import Library, open_library
 from cotenant.profiler.driver.reading import handle_of
-from cotenant.profiler.gpm import SHARES
-from cotenant.profiler.sources import Indicator, Wish
+from cotenant.profiler.indicators.gpm import SHARES
+from cotenant.profiler.indicators.sources import Indicator, Wish
 from hwtests import host, readings
 from hwtests.busy import Busy
 from hwtests.device import Device

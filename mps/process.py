@@ -1,8 +1,8 @@
 """Which process a daemon or a server is, safe against reuse of its pid.
 
 Rule: a pid alone never identifies a process. What we signal was compared by start time and boot after a
-pidfd was open; a zombie counts as gone. The agent has the same rule for supervisors (`agent/identity.py`);
-this package stands alone, so that a user's own tools can use it without an agent.
+pidfd was open; a zombie counts as gone. The agent has the same rule for supervisors
+(`agent/host/identity.py`); this package stands alone, so that a user's own tools can use it without an agent.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import msgspec
 
 from cotenant.controller.domain.indicators import INDICATOR_NAMES, Indicators, IndicatorStats
 from cotenant.controller.domain.perf import Profile, ProfilePoint
-from cotenant.profiler.sources import Indicator, Summary, Timed, Windows
+from cotenant.profiler.indicators.sources import Indicator, Summary, Timed, Windows
 
 SAMPLE_PERIOD_S: Final = 0.5
 """How often a source is asked for its samples inside a window; some take several in that time."""

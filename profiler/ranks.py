@@ -19,7 +19,7 @@ import msgspec
 import psutil
 
 from cotenant.controller.wire import job
-from cotenant.profiler.cpu import Usage
+from cotenant.profiler.indicators.cpu import Usage
 
 _OUTPUT_BYTES_MAX = 16 * 1024 * 1024
 _TAIL_BYTES = 4096

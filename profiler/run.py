@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from cotenant.controller.domain.perf import Profile, ProfilePoint
-from cotenant.profiler.sources import Indicator, SourceName, Summary
+from cotenant.profiler.indicators.sources import Indicator, SourceName, Summary
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

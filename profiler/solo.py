@@ -17,10 +17,10 @@ from typing import Literal
 import msgspec
 
 from cotenant.controller.wire import job
-from cotenant.profiler.cpu import CpuSource, duty_cycle
+from cotenant.profiler.indicators.cpu import CpuSource, duty_cycle
+from cotenant.profiler.indicators.sources import Sample, summarise
 from cotenant.profiler.ranks import Command, Ranks, Seat
 from cotenant.profiler.run import Plan, ProfileFailed, Progress, SoloPoint, SoloRun
-from cotenant.profiler.sources import Sample, summarise
 from cotenant.profiler.steps import FirstStep, Hello, Said, StepReport, StepTimes, alternating, parse
 
 POLL_PERIOD_S = 0.02

@@ -24,7 +24,7 @@ from typing import Final
 
 from cotenant.agent.files import BadRecord, read_record
 from cotenant.agent.folder import ORDER, RESULT, SUPERVISOR
-from cotenant.agent.identity import open_pidfd
+from cotenant.agent.host.identity import open_pidfd
 from cotenant.agent.leftovers import end_leftovers
 from cotenant.agent.records import Identity, Order, Result
 

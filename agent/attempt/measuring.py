@@ -13,10 +13,10 @@ from typing import Final
 
 from cotenant.agent.attempt.sampling import Sampler
 from cotenant.agent.attempt.supervision_edge import OverMemory, Sampled
-from cotenant.agent.cgroups import AttemptCgroup
+from cotenant.agent.host.cgroups import AttemptCgroup
 from cotenant.agent.records import Order
+from cotenant.profiler.indicators.sources import MetricsSource, Timed
 from cotenant.profiler.inplace import SAMPLE_PERIOD_S as PROFILE_SAMPLE_PERIOD_S
-from cotenant.profiler.sources import MetricsSource, Timed
 
 SAMPLE_PERIOD_S: Final = 1.0
 
@@ -94,8 +94,8 @@ class Measuring:
 
     def _open_indicators(self) -> MetricsSource:
         """Of the processes of this host; only loaded for a job that is profiled."""
-        from cotenant.profiler.cpu import CpuSource
-        from cotenant.profiler.gpu import GpuSource
+        from cotenant.profiler.indicators.cpu import CpuSource
+        from cotenant.profiler.indicators.gpu import GpuSource
 
         cores = {core for rank in self._order.ranks for core in rank.cores}
         pids = list(self._pids.values())

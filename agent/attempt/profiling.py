@@ -15,8 +15,8 @@ from cotenant.agent.attempt.progress import Progress
 from cotenant.agent.attempt.words import Step, Stretch, ToRank
 from cotenant.agent.records import Order
 from cotenant.controller.domain.perf import Profile
+from cotenant.profiler.indicators.sources import Timed
 from cotenant.profiler.inplace import BLIND_AFTER_S, InPlace, Window
-from cotenant.profiler.sources import Timed
 
 LOOK_PERIOD_S: Final = 0.25
 """How often it is looked whether the next window is due, if nothing else happens."""

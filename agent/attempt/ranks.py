@@ -22,8 +22,8 @@ import msgspec
 
 from cotenant.agent.attempt.ends import Stage, StartProblem
 from cotenant.agent.attempt.environment import Account
-from cotenant.agent.cgroups import RANKS, AttemptCgroup
-from cotenant.agent.identity import children_of
+from cotenant.agent.host.cgroups import RANKS, AttemptCgroup
+from cotenant.agent.host.identity import children_of
 from cotenant.agent.records import Order, RankOrder
 
 _PR_SET_PDEATHSIG: Final = 1

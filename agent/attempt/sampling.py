@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.identity import ProcessStat, children_of, stat_of
+from cotenant.agent.host.identity import ProcessStat, children_of, stat_of
 
 TREE_PERIOD_S: Final = 10.0
 WINDOW_S: Final = 5.0

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.attempt.environment import STACKS_SIGNAL
-from cotenant.agent.identity import identity_of, open_pidfd
+from cotenant.agent.host.identity import identity_of, open_pidfd
 
 PROCESSES_MAX: Final = 64
 """A rank with hundreds of data loaders must not fill its log with them."""

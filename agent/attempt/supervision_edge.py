@@ -14,7 +14,7 @@ from cotenant.agent.attempt.ends import StartProblem
 from cotenant.agent.attempt.words import AnyRankWord
 from cotenant.agent.channel import CompanyNow, GangIn, GangOut, LeaseNow, SaveNow, StopNow
 from cotenant.agent.records import Result, Status
-from cotenant.profiler.sources import Timed
+from cotenant.profiler.indicators.sources import Timed
 
 # --- Edge -> state machine -------------------------------------------------------------------------
 

@@ -69,12 +69,12 @@ from cotenant.agent.attempt.supervision_edge import (
     Ticked,
 )
 from cotenant.agent.attempt.termination import Terminations, by_pipe
-from cotenant.agent.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.channel import EndedNow, GangOut, StatusNow
 from cotenant.agent.files import BadRecord, read_record, write_record
 from cotenant.agent.folder import CONTROL, LOGS, ORDER, RESULT, STATUS
 from cotenant.agent.folder import SUPERVISOR as SUPERVISOR_FILE
-from cotenant.agent.identity import own_identity
+from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
+from cotenant.agent.host.identity import own_identity
 from cotenant.agent.leftovers import remove_short_folder
 from cotenant.agent.records import Order, RankOrder, Result
 

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.attempt.launchers import launcher_of
-from cotenant.agent.edge import AgentConfig
+from cotenant.agent.core.edge import AgentConfig
 from cotenant.agent.records import MpsClient
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.commands import StartAttempt

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
-from cotenant.agent.memory import Doubt, Doubted, Key, StepBefore
-from cotenant.agent.outbox import Outbox
+from cotenant.agent.core.memory import Doubt, Doubted, Key, StepBefore
+from cotenant.agent.core.outbox import Outbox
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import JobId
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from cotenant.agent.edge import GpuFault
+from cotenant.agent.core.edge import GpuFault
+from cotenant.agent.core.memory import Attempt, Fault, Key, Memory
 from cotenant.agent.gpus import faults
-from cotenant.agent.memory import Attempt, Fault, Key, Memory
 from cotenant.agent.records import Result
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.events import GpuFaultRole

@@ -22,8 +22,8 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.edge import GpuFault
-from cotenant.agent.memory import Attempt, Fault, Key, StopAsked
+from cotenant.agent.core.edge import GpuFault
+from cotenant.agent.core.memory import Attempt, Fault, Key, StopAsked
 from cotenant.agent.records import Result
 from cotenant.controller.domain.events import GpuFaultRole
 

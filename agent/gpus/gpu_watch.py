@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.edge import AgentConfig, GpuFault
+from cotenant.agent.core.edge import AgentConfig, GpuFault
+from cotenant.agent.core.memory import Attempt, Key
 from cotenant.agent.files import BadRecord, read_record, write_record
 from cotenant.agent.gpus.conditions import Condition, Foreign
 from cotenant.agent.gpus.health import Health
@@ -23,9 +24,8 @@ from cotenant.agent.gpus.kernel_log import KERNEL_LOG
 from cotenant.agent.gpus.looks import AnyWatchLine, Began, Look, XidSeen
 from cotenant.agent.gpus.marks import Mark, Marks, recalled
 from cotenant.agent.gpus.watchers import Timing, Watchers
-from cotenant.agent.host import now_s
-from cotenant.agent.identity import boot_id
-from cotenant.agent.memory import Attempt, Key
+from cotenant.agent.host.facts import now_s
+from cotenant.agent.host.identity import boot_id
 from cotenant.controller.domain.cluster import Device
 
 MARKS: Final = "devices.json"

@@ -12,13 +12,13 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.edge import GpuFault
+from cotenant.agent.core.edge import GpuFault
+from cotenant.agent.core.memory import Key
 from cotenant.agent.gpus.conditions import Condition, Foreign, Gpu, condition_of, strangers
 from cotenant.agent.gpus.device_states import BY_BUCKET, QUIET_S, Happening, after
 from cotenant.agent.gpus.looks import Look, XidSeen
 from cotenant.agent.gpus.marks import Mark, Past
 from cotenant.agent.gpus.xid import RESET, meaning
-from cotenant.agent.memory import Key
 from cotenant.controller.domain.cluster import DeviceState
 from cotenant.profiler.driver.failures import LOST, RESET_REQUIRED
 

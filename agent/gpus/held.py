@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
+from cotenant.agent.core.memory import Key
 from cotenant.agent.gpus.looks import Look, Process
-from cotenant.agent.memory import Key
 from cotenant.controller.domain.cluster import HELD_MIB_MIN
 
 HOLDERS_NAMED: Final = 3

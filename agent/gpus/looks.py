@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from cotenant.agent.memory import Key
+from cotenant.agent.core.memory import Key
 from cotenant.controller.domain.ids import AttemptNo, JobId
 
 OwnerKind = Literal["attempt", "mps", "foreign", "hidden"]

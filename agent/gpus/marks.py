@@ -14,9 +14,9 @@ from typing import Final
 
 import msgspec
 
+from cotenant.agent.core.memory import Key
 from cotenant.agent.gpus.device_states import QUIET_S, after
 from cotenant.agent.gpus.looks import Look
-from cotenant.agent.memory import Key
 from cotenant.controller.domain.cluster import DeviceState
 
 VERSION: Final = 1

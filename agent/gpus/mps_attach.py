@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 
 import msgspec
 
-from cotenant.agent.memory import Key
+from cotenant.agent.core.memory import Key
 from cotenant.agent.records import Order
 from cotenant.controller.wire.job import ENV_SOCKET
 from cotenant.mps import commands, process

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.attempts import FOLDER_NAME
-from cotenant.agent.edge import (
+from cotenant.agent.core.edge import (
     AnyAgentEvent,
     ClientsCounted,
     DevicesChanged,
@@ -24,6 +24,8 @@ from cotenant.agent.edge import (
     PartitionsRead,
     TroubleNoticed,
 )
+from cotenant.agent.core.memory import Key
+from cotenant.agent.core.state import AgentState
 from cotenant.agent.files import BadRecord, read_record
 from cotenant.agent.folder import ORDER, RESULT, job_socket
 from cotenant.agent.gpus import mps_setup
@@ -31,10 +33,8 @@ from cotenant.agent.gpus.mps_attach import Client, Found, client_of, verdict
 from cotenant.agent.gpus.mps_modes import NvmlModes
 from cotenant.agent.gpus.mps_setup import Setup, shared
 from cotenant.agent.gpus.mps_watch import Facts, MpsWatch, Seen
-from cotenant.agent.memory import Key
-from cotenant.agent.offer import TAKEN
+from cotenant.agent.host.offer import TAKEN
 from cotenant.agent.records import Order
-from cotenant.agent.state import AgentState
 from cotenant.controller import places
 from cotenant.controller.domain.cluster import Device, sharing_in_words
 from cotenant.controller.domain.ids import DeviceId

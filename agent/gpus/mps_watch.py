@@ -17,8 +17,8 @@ from typing import TypeVar, cast
 
 import msgspec
 
+from cotenant.agent.core.memory import Key
 from cotenant.agent.gpus.mps_attach import Client, Found, look_for
-from cotenant.agent.memory import Key
 from cotenant.mps.daemon import Daemon
 from cotenant.mps.exclusive import Modes
 from cotenant.mps.health import Standing

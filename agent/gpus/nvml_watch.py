@@ -24,8 +24,8 @@ import msgspec
 from cotenant.agent.gpus.kernel_log import KERNEL_LOG, XID, bus_address, record_of, xid_in
 from cotenant.agent.gpus.looks import AnyWatchLine, Asking, Began, Failed, Look, Process, XidSeen
 from cotenant.agent.gpus.owners import Owners
-from cotenant.agent.host import now_s
-from cotenant.agent.identity import stat_of
+from cotenant.agent.host.facts import now_s
+from cotenant.agent.host.identity import stat_of
 from cotenant.profiler.driver.failures import TIMEOUT, NvmlError
 from cotenant.profiler.driver.library import Library, open_library
 from cotenant.profiler.driver.reading import (

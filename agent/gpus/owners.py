@@ -15,7 +15,7 @@ from cotenant.agent.attempts import FOLDER_NAME
 from cotenant.agent.files import BadRecord, read_record
 from cotenant.agent.folder import SUPERVISOR, attempt_folder, job_socket
 from cotenant.agent.gpus.looks import Owner
-from cotenant.agent.identity import boot_id, stat_of
+from cotenant.agent.host.identity import boot_id, stat_of
 from cotenant.agent.records import Identity
 from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
 from cotenant.profiler.driver import who

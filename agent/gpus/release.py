@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from cotenant.agent.edge import AnyAgentEvent, AwaitMemory, MemoryFree, MemoryHeld
+from cotenant.agent.core.edge import AnyAgentEvent, AwaitMemory, MemoryFree, MemoryHeld
 from cotenant.agent.gpus.gpu_watch import GpuWatch
 from cotenant.agent.tasks import Tasks
 

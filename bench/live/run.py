@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.locks import LOCK_DIR_ENV
+from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.client import Client
 from cotenant.controller.demo.cluster import PrivateCluster
 from cotenant.controller.demo.measuring import job_environment

@@ -20,7 +20,7 @@ import psutil
 from live.run import DEVICES, JobRow, Play, Say, job_row, no_job_left
 from live.schedule import Arrival
 
-from cotenant.agent.locks import LOCK_DIR_ENV
+from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.client import Client
 from cotenant.controller.demo.cluster import PrivateCluster
 from cotenant.controller.demo.outcome import timeline_of

@@ -14,8 +14,8 @@ from cotenant.controller.cli.problem import Problem
 from cotenant.controller.settings import Loaded
 from cotenant.controller.wire.clients import Nodes, Status
 from cotenant.mps.detection import Host
-from cotenant.profiler.choice import Explanation
 from cotenant.profiler.driver.facts import DriverFacts
+from cotenant.profiler.indicators.choice import Explanation
 
 Verdict = Literal["ok", "warn", "fail"]
 

@@ -34,10 +34,10 @@ from cotenant.controller.domain.settings import ProfilerSettings
 from cotenant.controller.settings import Loaded
 from cotenant.controller.wire.clients import GetStatus, ListNodes
 from cotenant.mps import detection
-from cotenant.profiler.choice import Explanation, explain
 from cotenant.profiler.driver.asking import driver_facts
 from cotenant.profiler.driver.facts import DriverFacts
-from cotenant.profiler.sources import Wanted
+from cotenant.profiler.indicators.choice import Explanation, explain
+from cotenant.profiler.indicators.sources import Wanted
 
 CLOCK_OFF_S: Final = 5.0
 DRIVER_S_MAX: Final = 30.0

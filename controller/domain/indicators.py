@@ -25,8 +25,8 @@ INDICATOR_NAMES: Final[tuple[IndicatorName, ...]] = get_args(IndicatorName)
 class IndicatorStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Mean and variance of one indicator over the window in which the job ran alone.
 
-    Units are those of `profiler/sources.py`: shares of 1, bytes per second, cores for CPU. The variance is
-    the population's, over the samples. Several devices: the mean over them, of both.
+    Units are those of `profiler/indicators/sources.py`: shares of 1, bytes per second, cores for CPU. The
+    variance is the population's, over the samples. Several devices: the mean over them, of both.
     """
 
     mean: float | None = None
@@ -58,7 +58,7 @@ NOT_MEASURED: Final = IndicatorStats()
 
 
 class Indicators(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All of Table 2. What each means is said in `profiler/sources.py`."""
+    """All of Table 2. What each means is said in `profiler/indicators/sources.py`."""
 
     SMACT: IndicatorStats = NOT_MEASURED
     SMOCC: IndicatorStats = NOT_MEASURED

@@ -29,7 +29,7 @@ VOCABULARY: Final = (
     *PERCENTAGES, "mem_mib", "samples_per_s", "steps_per_s", "batch", *SWITCHES, *MEANS, *VARIANCES,
 )  # fmt: skip
 """Of one job. `mem_mib` as the driver reports it; throughputs per device; a batch per device; `amp` 0 or 1;
-Table 2 in the units of `profiler/sources.py`, except that variances are of those units squared."""
+Table 2 in the units of `profiler/indicators/sources.py`, except that variances are of those units squared."""
 UNLIMITED: Final = frozenset(
     (*COUNTED, *(name for name in (*MEANS, *VARIANCES) if name.startswith(("PCI", "NVL", "NET"))))
 )

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from cotenant.agent.attempts import ALIVE_LOCK, Attempts, end_process
-from cotenant.agent.edge import AnyAgentEvent, EndCame, SupervisorGone
+from cotenant.agent.core.edge import AnyAgentEvent, EndCame, SupervisorGone
 from cotenant.agent.files import write_record
 from cotenant.agent.folder import ORDER, RESULT, SUPERVISOR
-from cotenant.agent.identity import identity_of, is_alive
+from cotenant.agent.host.identity import identity_of, is_alive
 from cotenant.agent.records import Identity, Result
 from cotenant.controller.domain.ids import AttemptNo, JobId
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.agent.attempt.environment import Account, environment_of
-from cotenant.agent.edge import (
+from cotenant.agent.core.edge import (
     AgentConfig,
     Booted,
     ClientsCounted,
@@ -20,9 +20,9 @@ from cotenant.agent.edge import (
     MemoryFree,
     StartSupervisor,
 )
+from cotenant.agent.core.orders import objection, order_for
 from cotenant.agent.files import read_record, write_record
 from cotenant.agent.gpus.clients import CUDA_PROCESSES, cuda_processes
-from cotenant.agent.orders import objection, order_for
 from cotenant.agent.records import Order, WatchRule
 from cotenant.controller.domain.cluster import Device, HostReport, SharingMode
 from cotenant.controller.domain.commands import GangMember, StartAttempt

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent import assembly, cgroups
-from cotenant.agent.cgroups import AttemptCgroup, Cgroups
+from cotenant.agent import assembly
+from cotenant.agent.host import cgroups
+from cotenant.agent.host.cgroups import AttemptCgroup, Cgroups
 from cotenant.mps import device_memory
 from cotenant.mps.device_memory import limits, line_for, not_in_force, regions
 from cotenant.profiler.driver.facts import GpuFacts

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from cotenant.agent.attempt.ends import Ending, Exit, decide
-from cotenant.agent.memory import Attempt
+from cotenant.agent.core.memory import Attempt
+from cotenant.agent.core.reporting import from_result
 from cotenant.agent.records import Result
-from cotenant.agent.reporting import from_result
 from cotenant.controller.domain.events import AttemptEnded
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 

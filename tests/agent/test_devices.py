@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cotenant.agent import devices
-from cotenant.agent.devices import BadDevices, Choice, NotThisHost
+from cotenant.agent.host import devices
+from cotenant.agent.host.devices import BadDevices, Choice, NotThisHost
 from cotenant.controller.domain.ids import HostId
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cotenant.agent.attempt.logs import LogWriter
-from cotenant.agent.edge import (
+from cotenant.agent.core.edge import (
     AgentConfig,
     AnyAgentEvent,
     AnyEffect,
@@ -20,15 +20,15 @@ from cotenant.agent.edge import (
     StartFailed,
     StartSupervisor,
 )
+from cotenant.agent.core.memory import Obeyed
+from cotenant.agent.core.state import AgentState
 from cotenant.agent.folder import LOGS, RESULT, attempt_folder
+from cotenant.agent.host.locks import DeviceLocks, Owner
 from cotenant.agent.link import Link, check_names
-from cotenant.agent.locks import DeviceLocks, Owner
 from cotenant.agent.logrelay import BYTES_MAX, LogRelay, look
-from cotenant.agent.memory import Obeyed
 from cotenant.agent.records import Order
 from cotenant.agent.runtime import Runtime
 from cotenant.agent.spool import Spool
-from cotenant.agent.state import AgentState
 from cotenant.controller.access.endpoint import BadEndpoint
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.commands import ForgetJob

@@ -29,7 +29,7 @@ from cotenant.agent.framing import (
     short_address,
     write_message,
 )
-from cotenant.agent.identity import children_of, identity_of, is_alive, open_pidfd, own_identity, stat_of
+from cotenant.agent.host.identity import children_of, identity_of, is_alive, open_pidfd, own_identity, stat_of
 from cotenant.agent.records import RECORD_VERSION, Identity
 from cotenant.controller.wire.codec import BadMessage
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.edge import AwaitMemory, DevicesChanged, EndCame, Found, GpuFault, MemoryFree
+from cotenant.agent.core.edge import AwaitMemory, DevicesChanged, EndCame, Found, GpuFault, MemoryFree
+from cotenant.agent.core.memory import Fault
 from cotenant.agent.gpus import faults
-from cotenant.agent.memory import Fault
 from cotenant.controller.domain.events import AttemptEnded, GpuFaultRole
 from cotenant.controller.domain.ids import JobId
 from tests.agent.test_faults import CRASH, ONE, THREE, TWO, XID, host, sharing

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cotenant.agent.channel import StopNow
-from cotenant.agent.edge import (
+from cotenant.agent.core.edge import (
     Adopt,
     Connected,
     EndCame,
@@ -22,8 +22,8 @@ from cotenant.agent.edge import (
     Tell,
     Trust,
 )
+from cotenant.agent.core.memory import Attempt, Fault, Kept, Key
 from cotenant.agent.gpus import faults
-from cotenant.agent.memory import Attempt, Fault, Kept, Key
 from cotenant.agent.records import Result
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.commands import TrustDevices

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.devices import cuda_devices
-from cotenant.agent.edge import AgentConfig, GpuFault
+from cotenant.agent.core.edge import AgentConfig, GpuFault
+from cotenant.agent.core.memory import Attempt, Key
 from cotenant.agent.folder import SUPERVISOR, attempt_folder, job_socket
 from cotenant.agent.gpus.conditions import Condition
 from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch
@@ -23,10 +23,10 @@ from cotenant.agent.gpus.looks import AnyWatchLine, Look, XidSeen
 from cotenant.agent.gpus.marks import Mark, Marks, Past
 from cotenant.agent.gpus.owners import Owners
 from cotenant.agent.gpus.watchers import Timing, Watchers
-from cotenant.agent.identity import boot_id, own_identity
-from cotenant.agent.locks import DeviceLocks, Owner
-from cotenant.agent.memory import Attempt, Key
-from cotenant.agent.offer import offered
+from cotenant.agent.host.devices import cuda_devices
+from cotenant.agent.host.identity import boot_id, own_identity
+from cotenant.agent.host.locks import DeviceLocks, Owner
+from cotenant.agent.host.offer import offered
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.edge import GpuFault
+from cotenant.agent.core.edge import GpuFault
+from cotenant.agent.core.memory import Key
 from cotenant.agent.gpus.conditions import LEAVE_GRACE_S, Condition
 from cotenant.agent.gpus.device_states import QUIET_S
 from cotenant.agent.gpus.health import Health
 from cotenant.agent.gpus.looks import Look, Owner, Process, XidSeen
 from cotenant.agent.gpus.marks import Marks, recalled
-from cotenant.agent.memory import Key
 from cotenant.controller.domain.ids import AttemptNo, JobId
 
 ONE, TWO = "GPU-1", "GPU-2"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.edge import (
+from cotenant.agent.core.edge import (
     AwaitMemory,
     Connected,
     DevicesChanged,
@@ -20,9 +20,9 @@ from cotenant.agent.edge import (
     StatusCame,
     Ticked,
 )
+from cotenant.agent.core.memory import Key, Memory
 from cotenant.agent.gpus.held import UNASKED, Waits, who_holds
 from cotenant.agent.gpus.looks import Look, Owner, OwnerKind, Process
-from cotenant.agent.memory import Key, Memory
 from cotenant.controller.domain.cluster import HELD_MIB_MIN, Device, HostReport
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.events import AttemptEnded

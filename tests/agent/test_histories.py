@@ -14,7 +14,7 @@ import msgspec
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cotenant.agent.edge import (
+from cotenant.agent.core.edge import (
     Adopt,
     AgentConfig,
     AnyAgentEvent,
@@ -34,9 +34,9 @@ from cotenant.agent.edge import (
     SupervisorGone,
     Ticked,
 )
-from cotenant.agent.memory import AnyNote, Key, Memory
+from cotenant.agent.core.memory import AnyNote, Key, Memory
+from cotenant.agent.core.state import AgentState
 from cotenant.agent.records import Durable, Order, Result, Status
-from cotenant.agent.state import AgentState
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.commands import ForgetJob, GangMember, StartAttempt, StopAttempt
 from cotenant.controller.domain.events import AttemptEnded, FromAttempt

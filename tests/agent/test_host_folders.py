@@ -11,9 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.agent import jobside
-from cotenant.agent.checkpoint_root import NAME_FILE, BadRoot, domain_of, make_checkpoint_folder
-from cotenant.agent.host import BadHostName, CpuUse, closed_folder, host_name, memory_mib, now_s, usable_cores
+from cotenant.agent.host import jobside
+from cotenant.agent.host.checkpoint_root import NAME_FILE, BadRoot, domain_of, make_checkpoint_folder
+from cotenant.agent.host.facts import (
+    BadHostName,
+    CpuUse,
+    closed_folder,
+    host_name,
+    memory_mib,
+    now_s,
+    usable_cores,
+)
 
 
 def test_a_job_sees_the_two_packages_and_nothing_else(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from cotenant.agent.indicators import RETRY_S, STARTING, Gpus, Indicators, reading_of
-from cotenant.agent.slots import SlotUse
+from cotenant.agent.host.indicators import RETRY_S, STARTING, Gpus, Indicators, reading_of
+from cotenant.agent.host.slots import SlotUse
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.domain.indicators import DeviceReading
-from cotenant.profiler.device_process import Answer
-from cotenant.profiler.sources import Wanted
+from cotenant.profiler.indicators.device_process import Answer
+from cotenant.profiler.indicators.sources import Wanted
 
 
 def device(local: str = "0", kind: str = "cpu", cores: tuple[int, ...] = (0, 1)) -> Device:

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cotenant.agent.locks import LOCK_DIR_ENV, DeviceLocks, LockProblem, Owner, lock_folder
-from cotenant.agent.offer import offered
+from cotenant.agent.host.locks import LOCK_DIR_ENV, DeviceLocks, LockProblem, Owner, lock_folder
+from cotenant.agent.host.offer import offered
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId, HostId
 
@@ -19,7 +19,7 @@ HOLD = """
 import sys
 from pathlib import Path
 import msgspec
-from cotenant.agent.locks import DeviceLocks, Owner
+from cotenant.agent.host.locks import DeviceLocks, Owner
 locks = DeviceLocks(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=Owner))
 why = locks.take(["core-1"])
 held = locks.for_supervisor(["core-1"]) if "jobs" in sys.argv[3:] else []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cotenant.agent.lease import Lease
-from cotenant.agent.memory import (
+from cotenant.agent.core.lease import Lease
+from cotenant.agent.core.memory import (
     COMMANDS_KEPT,
     Attempt,
     Confirmed,

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cotenant.agent.edge import DevicesChanged, GpuFault
-from cotenant.agent.locks import DeviceLocks, Owner
+from cotenant.agent.core.edge import DevicesChanged, GpuFault
+from cotenant.agent.core.state import AgentState
+from cotenant.agent.host.locks import DeviceLocks, Owner
 from cotenant.agent.metrics import STALE_S, Edge, Read, sheet_of
 from cotenant.agent.runtime import Runtime
 from cotenant.agent.spool import Spool
-from cotenant.agent.state import AgentState
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.metrics.sheet import Sheet

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.edge import (
+from cotenant.agent.core.edge import (
     AgentConfig,
     AnyAgentEvent,
     ClientsCounted,
@@ -26,6 +26,9 @@ from cotenant.agent.edge import (
     Say,
     TroubleNoticed,
 )
+from cotenant.agent.core.live import Live
+from cotenant.agent.core.memory import Attempt
+from cotenant.agent.core.state import AgentState
 from cotenant.agent.files import write_record
 from cotenant.agent.folder import ORDER, attempt_folder, job_socket
 from cotenant.agent.gpus import mps_edge, mps_setup
@@ -34,10 +37,7 @@ from cotenant.agent.gpus.mps_edge import MpsEdge
 from cotenant.agent.gpus.mps_modes import NvmlModes
 from cotenant.agent.gpus.mps_setup import Setup, plan, shared
 from cotenant.agent.gpus.mps_watch import Facts, MpsWatch
-from cotenant.agent.live import Live
-from cotenant.agent.memory import Attempt
 from cotenant.agent.records import MpsClient, Order
-from cotenant.agent.state import AgentState
 from cotenant.controller.domain.cluster import Device, HostReport, sharing_in_words
 from cotenant.controller.domain.events import TroubleSeen
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.agent import devices
-from cotenant.agent.devices import Choice, Inventory
+from cotenant.agent.host import devices
+from cotenant.agent.host.devices import Choice, Inventory
 from cotenant.controller.domain.ids import HostId
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
 

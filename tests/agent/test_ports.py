@@ -1,4 +1,4 @@
-"""Agents that know nothing of each other give their gangs different ports; see agent/ports.py."""
+"""Agents that know nothing of each other give their gangs different ports; see agent/host/ports.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.ports import FIXED_FIRST, OWN_END, OWN_FIRST, BadPorts, first_port
+from cotenant.agent.host.ports import FIXED_FIRST, OWN_END, OWN_FIRST, BadPorts, first_port
 
 HOME = Path("/home/ada/.local/state/cotenant/agent")
 

@@ -26,7 +26,7 @@ from cotenant.agent.records import Order, RankOrder, Status
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import Launch
-from cotenant.profiler.sources import Indicator, Reading, Timed
+from cotenant.profiler.indicators.sources import Indicator, Reading, Timed
 
 HOST = HostId("h")
 STEP_S = 0.1

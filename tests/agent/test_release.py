@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from cotenant.agent.edge import AnyAgentEvent, AwaitMemory, MemoryFree, MemoryHeld
+from cotenant.agent.core.edge import AnyAgentEvent, AwaitMemory, MemoryFree, MemoryHeld
+from cotenant.agent.core.memory import Key
 from cotenant.agent.gpus.release import Release
-from cotenant.agent.memory import Key
 from cotenant.controller.domain.ids import AttemptNo, JobId
 from tests.agent.test_held import GPU
 from tests.agent.test_state import KEY

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from cotenant.agent.memory import Attempt
+from cotenant.agent.core.memory import Attempt
+from cotenant.agent.core.reporting import TROUBLES_MAX, from_status
 from cotenant.agent.records import Status
-from cotenant.agent.reporting import TROUBLES_MAX, from_status
 from cotenant.controller.domain.events import AnyEvent, CapabilitiesSeen, TroubleSeen
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 

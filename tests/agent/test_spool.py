@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from cotenant.agent.memory import (
+from cotenant.agent.core.memory import (
     AnyNote,
     Attempt,
     Bound,

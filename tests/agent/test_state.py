@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cotenant.agent.channel import CompanyNow, GangIn, LeaseNow, SaveNow, StopNow
-from cotenant.agent.edge import (
+from cotenant.agent.core.edge import (
     Adopt,
     AgentConfig,
     AnyAgentEvent,
@@ -37,9 +37,9 @@ from cotenant.agent.edge import (
     Tell,
     Ticked,
 )
-from cotenant.agent.memory import Memory
+from cotenant.agent.core.memory import Memory
+from cotenant.agent.core.state import AgentState
 from cotenant.agent.records import Durable, Order, Result, Status
-from cotenant.agent.state import AgentState
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.commands import ForgetJob, GangMember, SaveAttempt, StartAttempt, StopAttempt
 from cotenant.controller.domain.events import (

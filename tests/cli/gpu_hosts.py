@@ -11,8 +11,8 @@ from cotenant.controller.cli.check import Facts
 from cotenant.controller.cli.gpu_host import DeviceFile, Distribution, HostFiles
 from cotenant.controller.cli.problem import Problem
 from cotenant.mps.detection import Host
-from cotenant.profiler.choice import Explanation
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts, GpuProcess, Link
+from cotenant.profiler.indicators.choice import Explanation
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
 

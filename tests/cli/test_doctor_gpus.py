@@ -15,8 +15,8 @@ from cotenant.controller.cli.check import Check, Facts
 from cotenant.controller.cli.doctor import page
 from cotenant.controller.cli.gpu_host import DeviceFile, Distribution
 from cotenant.controller.cli.mps_check import device_memory, level, mps
-from cotenant.profiler.choice import Explanation, Finding
 from cotenant.profiler.driver.facts import GpuFacts, Link
+from cotenant.profiler.indicators.choice import Explanation, Finding
 from tests.cli.gpu_hosts import H100, MPS, UUID, V100, gpu, host, somebody
 
 Says = Callable[[Facts], Check | None]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.agent.cgroups import AGENT_LEAF
+from cotenant.agent.host.cgroups import AGENT_LEAF
 from cotenant.controller import settings
 
 DEPLOY = Path(__file__).resolve().parents[2] / "examples" / "deploy"

@@ -134,8 +134,7 @@ ENGINE = engine_parts()
 WORKLOADS = f"{CONTROLLER}.demo.workloads"
 # fmt: off
 AGENT_PURE = tuple(f"cotenant.agent.{name}" for name in (
-    "state", "roster", "present", "leaving", "live",
-    "attempt.supervision", "attempt.departure", "attempt.stopping",
+    "core", "attempt.supervision", "attempt.departure", "attempt.stopping",
     "attempt.lease_limit", "attempt.start_limit", "attempt.watchdog", "attempt.conclusion",
     "attempt.publishing", "attempt.roll_call", "attempt.nccl",
     "gpus.health", "gpus.held", "gpus.doubts", "gpus.faults",
@@ -215,9 +214,9 @@ RULES = (
         allowed=only("cotenant.gradaccum", "torch"),
     ),
     Rule(
-        name="profiler/__init__ imports nothing",
+        name="the profiler's rooms import nothing by themselves",
         why="an agent that wants one source must not load them all",
-        where=lambda module: module == "cotenant.profiler",
+        where=lambda module: module in ("cotenant.profiler", "cotenant.profiler.indicators"),
         allowed=lambda module: module == "__future__",
     ),
     Rule(
@@ -295,7 +294,7 @@ BAD = {
     "an engine with a favourite policy": (f"{CONTROLLER}.engine", f"from {POLICIES} import castor"),
     "an engine that logs": (f"{CONTROLLER}.engine", "import logging"),
     "a ledger that knows who drives it": (f"{CONTROLLER}.engine.ledger", f"import {CONTROLLER}.live"),
-    "an agent state machine that sleeps": ("cotenant.agent.state", "from asyncio import sleep"),
+    "an agent state machine that sleeps": ("cotenant.agent.core.state", "from asyncio import sleep"),
     "an agent that imports a policy": ("cotenant.agent.main", f"from {POLICIES} import base"),
     "an agent that imports torch": ("cotenant.agent.attempt.supervisor", "import torch"),
     "a command line that imports the agent": (f"{CONTROLLER}.cli.up", "from cotenant import agent"),
@@ -303,7 +302,10 @@ BAD = {
     "a checkpoint that needs msgspec": ("cotenant.checkpoint.save", "import msgspec"),
     "a checkpoint that needs the wire": ("cotenant.checkpoint.save", f"from {WIRE} import job"),
     "gradaccum that leans on checkpoint": ("cotenant.gradaccum.loop", "from cotenant.checkpoint import save"),
-    "a profiler that loads all its sources": ("cotenant.profiler", "from cotenant.profiler import nvml"),
+    "a profiler that loads all its sources": (
+        "cotenant.profiler.indicators",
+        "from cotenant.profiler.indicators import nvml",
+    ),
     "an agent that opens the driver's library itself": (
         "cotenant.agent.gpus.nvml_watch",
         "def f():\n    import pynvml",

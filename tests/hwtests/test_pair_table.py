@@ -9,7 +9,7 @@ import math
 import pytest
 
 from cotenant.controller.tuning import pair_rows
-from cotenant.profiler.sources import Indicator, Summary
+from cotenant.profiler.indicators.sources import Indicator, Summary
 from hwtests.driving import Job, Life, Report
 from hwtests.pair_table import (
     PairMean,

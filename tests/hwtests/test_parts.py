@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.mps.detection import CONTROL
-from cotenant.profiler.sources import Indicator
+from cotenant.profiler.indicators.sources import Indicator
 from hwtests import host
 from hwtests.busy import Busy, LoadFailed
 from hwtests.device import Device

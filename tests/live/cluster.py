@@ -23,7 +23,7 @@ import pytest
 
 from cotenant.agent.files import read_record
 from cotenant.agent.folder import RESULT, SUPERVISOR, attempt_folder
-from cotenant.agent.locks import LOCK_DIR_ENV
+from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.agent.records import Identity, Result
 from cotenant.controller.client import Client, Unreachable
 from cotenant.controller.demo.plan import WORKLOADS

@@ -17,8 +17,8 @@ import msgspec
 import pytest
 import zmq
 
-from cotenant.agent.devices import lock_names
-from cotenant.agent.locks import LOCK_DIR_ENV
+from cotenant.agent.host.devices import lock_names
+from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.access.keys import add_agent, find_key, init_cluster, read_key
 from cotenant.controller.domain.commands import (
     AgentCommand,

@@ -24,12 +24,12 @@ import msgspec
 import pytest
 
 from cotenant.agent.attempt.logs import read_log
-from cotenant.agent.cgroups import RANKS, AttemptCgroup, find_cgroups, sweep
 from cotenant.agent.channel import EndedNow, FromSupervisor, SaveNow, StatusNow, StopNow
 from cotenant.agent.files import read_record, write_record
 from cotenant.agent.folder import CONTROL, JOB, LOGS, ORDER, RESULT, STATUS, SUPERVISOR
 from cotenant.agent.framing import receive_message, send_message, short_address
-from cotenant.agent.identity import identity_of, stat_of
+from cotenant.agent.host.cgroups import RANKS, AttemptCgroup, find_cgroups, sweep
+from cotenant.agent.host.identity import identity_of, stat_of
 from cotenant.agent.leftovers import end_leftovers
 from cotenant.agent.records import Identity, Order, RankOrder, Result, Status
 from cotenant.controller.domain.commands import GangMember

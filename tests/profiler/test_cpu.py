@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.profiler.cpu import CpuSource, Usage, duty_cycle
-from cotenant.profiler.sources import Indicator
+from cotenant.profiler.indicators.cpu import CpuSource, Usage, duty_cycle
+from cotenant.profiler.indicators.sources import Indicator
 
 BURN = """
 import sys, time

@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from cotenant.profiler.counters import Memory, Unsupported
-from cotenant.profiler.exporter import Exporter, checked, parse
-from cotenant.profiler.sources import Indicator
+from cotenant.profiler.indicators.counters import Memory, Unsupported
+from cotenant.profiler.indicators.exporter import Exporter, checked, parse
+from cotenant.profiler.indicators.sources import Indicator
 
 PAGE = """\
 # HELP DCGM_FI_DEV_FB_USED Framebuffer memory used (in MiB).
@@ -121,7 +121,7 @@ def test_what_goes_wrong_is_one_line(server: Server, monkeypatch: pytest.MonkeyP
     with pytest.raises(Unsupported, match="503"):
         exporter.read()
     server.code = 200
-    monkeypatch.setattr("cotenant.profiler.exporter.PAGE_BYTES_MAX", 100)
+    monkeypatch.setattr("cotenant.profiler.indicators.exporter.PAGE_BYTES_MAX", 100)
     with pytest.raises(Unsupported, match="sends more than"):
         exporter.read()
 

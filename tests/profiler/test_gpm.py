@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cotenant.profiler.counters import Memory, Unsupported, Values
 from cotenant.profiler.driver.library import Library
-from cotenant.profiler.gpm import Gpm
-from cotenant.profiler.sources import Indicator
+from cotenant.profiler.indicators.counters import Memory, Unsupported, Values
+from cotenant.profiler.indicators.gpm import Gpm
+from cotenant.profiler.indicators.sources import Indicator
 
 
 class Nvml:

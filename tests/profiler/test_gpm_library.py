@@ -16,9 +16,9 @@ SOURCE = Path(__file__).parent / "gpm_library" / "gpm.c"
 LIBRARY = "libnvidia-ml.so.1"
 READ = """
 import json, math, time
-from cotenant.profiler.counters import Unsupported
+from cotenant.profiler.indicators.counters import Unsupported
 from cotenant.profiler.driver.library import open_library
-from cotenant.profiler.gpm import Gpm, PERIOD_S
+from cotenant.profiler.indicators.gpm import Gpm, PERIOD_S
 
 gpm = Gpm(open_library(), ["GPU-1", "GPU-2"])
 try:

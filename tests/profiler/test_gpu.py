@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.profiler.choice import explain
-from cotenant.profiler.cpu import CpuSource
-from cotenant.profiler.device_process import DeviceProcess, NoAnswer
-from cotenant.profiler.gpm import RATES, SHARES
-from cotenant.profiler.gpu import GpuSource
-from cotenant.profiler.sources import Indicator, Sample, Timed, Wanted
+from cotenant.profiler.indicators.choice import explain
+from cotenant.profiler.indicators.cpu import CpuSource
+from cotenant.profiler.indicators.device_process import DeviceProcess, NoAnswer
+from cotenant.profiler.indicators.gpm import RATES, SHARES
+from cotenant.profiler.indicators.gpu import GpuSource
+from cotenant.profiler.indicators.sources import Indicator, Sample, Timed, Wanted
 
 HERE = Path(__file__).parent
 GPU = "GPU-1"
@@ -129,8 +129,8 @@ def test_a_process_that_says_nothing_sensible_is_left_behind_with_the_reason(
     code: str, why: str, monkeypatch: pytest.MonkeyPatch, asked: Callable[..., GpuSource]
 ) -> None:
     if "did not answer" in why:
-        monkeypatch.setattr("cotenant.profiler.device_process.START_S_MAX", 0.2)
-        monkeypatch.setattr("cotenant.profiler.gpu.FIRST_WAIT_S_MAX", 0.3)
+        monkeypatch.setattr("cotenant.profiler.indicators.device_process.START_S_MAX", 0.2)
+        monkeypatch.setattr("cotenant.profiler.indicators.gpu.FIRST_WAIT_S_MAX", 0.3)
     source = asked(code)
     for _ in range(2):
         reading = source.sample()[Indicator.SMACT]

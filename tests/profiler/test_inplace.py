@@ -10,6 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.controller.domain.perf import Profile, fit_step_model
+from cotenant.profiler.indicators.sources import (
+    Indicator,
+    Reading,
+    Sample,
+    SourceName,
+    Timed,
+    missing,
+    summarise,
+)
 from cotenant.profiler.inplace import (
     COUNTED_STEPS_MIN,
     FAILURES_MAX,
@@ -21,7 +30,6 @@ from cotenant.profiler.inplace import (
     duty_cycle_of,
     indicators_of,
 )
-from cotenant.profiler.sources import Indicator, Reading, Sample, SourceName, Timed, missing, summarise
 
 LEAD_STEPS = 3
 """How far ahead of the job a window is agreed on."""

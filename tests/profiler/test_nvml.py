@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cotenant.profiler.counters import Unsupported
 from cotenant.profiler.driver.library import Library
-from cotenant.profiler.nvml import ALL_LINKS, Nvml
-from cotenant.profiler.sources import Indicator
+from cotenant.profiler.indicators.counters import Unsupported
+from cotenant.profiler.indicators.nvml import ALL_LINKS, Nvml
+from cotenant.profiler.indicators.sources import Indicator
 
 
 class Binding:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from cotenant.agent.edge import DevicesChanged, GpuFault
+from cotenant.agent.core.edge import DevicesChanged, GpuFault
 from cotenant.agent.records import Order
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.cluster import Device

@@ -28,7 +28,7 @@ from cotenant.agent.attempt.supervision_edge import Heard as RankHeard
 from cotenant.agent.attempt.supervision_edge import Ticked as SupervisorTicked
 from cotenant.agent.attempt.words import AnyRankWord
 from cotenant.agent.channel import GangOut, ToSupervisor
-from cotenant.agent.edge import (
+from cotenant.agent.core.edge import (
     Adopt,
     AgentConfig,
     AnyAgentEvent,
@@ -59,9 +59,9 @@ from cotenant.agent.edge import (
     Ticked,
     Trust,
 )
-from cotenant.agent.memory import AnyNote, Memory
+from cotenant.agent.core.memory import AnyNote, Memory
+from cotenant.agent.core.state import AgentState
 from cotenant.agent.records import Order, Result
-from cotenant.agent.state import AgentState
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.wire import agents as wire

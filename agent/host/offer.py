@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.devices import lock_names
 from cotenant.agent.gpus.conditions import Condition
-from cotenant.agent.locks import DeviceLocks
+from cotenant.agent.host.devices import lock_names
+from cotenant.agent.host.locks import DeviceLocks
 from cotenant.controller.domain.cluster import Device
 
 TENANTS_BY_MPS: Final = 2

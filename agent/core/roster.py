@@ -25,22 +25,22 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent import reporting
 from cotenant.agent.channel import SaveNow, StopNow
-from cotenant.agent.edge import (
+from cotenant.agent.core import reporting
+from cotenant.agent.core.edge import (
     Adopt,
     Found,
     StartFailed,
     StartSupervisor,
     SupervisorGone,
 )
-from cotenant.agent.lease import Lease
-from cotenant.agent.leaving import Leaving, name_of
-from cotenant.agent.live import Live
-from cotenant.agent.memory import Attempt, Kept, Key, StopAsked
-from cotenant.agent.orders import objection, order_for, own_part, partitions_of, partitions_taken
-from cotenant.agent.outbox import Outbox
-from cotenant.agent.present import Present
+from cotenant.agent.core.lease import Lease
+from cotenant.agent.core.leaving import Leaving, name_of
+from cotenant.agent.core.live import Live
+from cotenant.agent.core.memory import Attempt, Kept, Key, StopAsked
+from cotenant.agent.core.orders import objection, order_for, own_part, partitions_of, partitions_taken
+from cotenant.agent.core.outbox import Outbox
+from cotenant.agent.core.present import Present
 from cotenant.agent.records import Status
 from cotenant.controller.domain.commands import SaveAttempt, StartAttempt, StopAttempt
 from cotenant.controller.domain.ids import CommandId, HostId, JobId

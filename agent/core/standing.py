@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
-from cotenant.agent.edge import AnyEffect, Reconnect, Say
-from cotenant.agent.lease import Lease
+from cotenant.agent.core.edge import AnyEffect, Reconnect, Say
+from cotenant.agent.core.lease import Lease
 
 HELLO_PERIOD_S: Final = 1.0
 REPORT_PERIOD_S: Final = 1.0

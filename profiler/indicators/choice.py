@@ -14,11 +14,11 @@ from typing import Final, get_args
 import msgspec
 
 from cotenant.profiler.driver.asking import NoAnswer, ask
-from cotenant.profiler.sources import Wanted, Wish
+from cotenant.profiler.indicators.sources import Wanted, Wish
 
 ORDER: Final[tuple[Wish, ...]] = get_args(Wish)[1:]
 EXPLAIN_S_MAX: Final = 30.0
-CHILD: Final = "cotenant.profiler.device_child"
+CHILD: Final = "cotenant.profiler.indicators.device_child"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

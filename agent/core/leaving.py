@@ -7,14 +7,14 @@ made then, and from all of it, so that nothing depends on what was heard first.
 
 from __future__ import annotations
 
-from cotenant.agent import reporting
 from cotenant.agent.channel import StopNow
-from cotenant.agent.edge import AwaitMemory, EndLeftovers, GpuFault, MemoryFree, MemoryHeld
+from cotenant.agent.core import reporting
+from cotenant.agent.core.edge import AwaitMemory, EndLeftovers, GpuFault, MemoryFree, MemoryHeld
+from cotenant.agent.core.memory import Attempt, Kept, Key
+from cotenant.agent.core.outbox import Outbox
+from cotenant.agent.core.present import Present
 from cotenant.agent.gpus.doubts import Doubts
 from cotenant.agent.gpus.fault_roll import FaultRoll
-from cotenant.agent.memory import Attempt, Kept, Key
-from cotenant.agent.outbox import Outbox
-from cotenant.agent.present import Present
 from cotenant.agent.records import Result
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.events import AttemptEnded, Outcome

@@ -11,11 +11,11 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from cotenant.profiler.choice import words_of
-from cotenant.profiler.cpu import CpuSource
-from cotenant.profiler.device_process import Answer, DeviceProcess, NoAnswer
-from cotenant.profiler.gpm import RATES, SHARES
-from cotenant.profiler.sources import (
+from cotenant.profiler.indicators.choice import words_of
+from cotenant.profiler.indicators.cpu import CpuSource
+from cotenant.profiler.indicators.device_process import Answer, DeviceProcess, NoAnswer
+from cotenant.profiler.indicators.gpm import RATES, SHARES
+from cotenant.profiler.indicators.sources import (
     Indicator,
     Reading,
     Sample,
@@ -43,7 +43,7 @@ class GpuSource:
         command: Sequence[str] = (),
         wanted: Wanted | None = None,
     ) -> None:
-        """`command` answers like `profiler.device_child`; by default it is that."""
+        """`command` answers like `profiler.indicators.device_child`; by default it is that."""
         self._host = host
         self._child = DeviceProcess(list(command) or words_of(wanted or Wanted(), uuids))
         self.period_s = host.period_s

@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from cotenant.profiler.counters import Memory, Taken, Unsupported, Values
-from cotenant.profiler.sources import Indicator, SourceName
-from cotenant.profiler.window import Fresh
+from cotenant.profiler.indicators.counters import Memory, Taken, Unsupported, Values
+from cotenant.profiler.indicators.sources import Indicator, SourceName
+from cotenant.profiler.indicators.window import Fresh
 
 BINDINGS: Final = (
     "/usr/share/datacenter-gpu-manager-4/bindings/python3",

@@ -7,11 +7,11 @@ here may be lost and asks for nothing that the attempt's record does not say.
 from __future__ import annotations
 
 from cotenant.agent.channel import CompanyNow, LeaseNow, ToSupervisor
-from cotenant.agent.edge import AgentConfig, Tell
-from cotenant.agent.lease import Lease
-from cotenant.agent.live import LeaseTold, Live
-from cotenant.agent.memory import Attempt, Key
-from cotenant.agent.outbox import Outbox
+from cotenant.agent.core.edge import AgentConfig, Tell
+from cotenant.agent.core.lease import Lease
+from cotenant.agent.core.live import LeaseTold, Live
+from cotenant.agent.core.memory import Attempt, Key
+from cotenant.agent.core.outbox import Outbox
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.wire.agents import AttemptProgress

@@ -9,13 +9,13 @@ from __future__ import annotations
 import msgspec
 
 from cotenant.agent.channel import ToSupervisor
-from cotenant.agent.memory import AnyNote, Key
+from cotenant.agent.core.memory import AnyNote, Key
 from cotenant.agent.records import Order, Result, Status
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.wire.agents import FromAgent, ReadLog, ToAgent
-from cotenant.profiler.sources import Wanted
+from cotenant.profiler.indicators.sources import Wanted
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,9 +15,9 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent import pruning
 from cotenant.agent.channel import GangIn
-from cotenant.agent.edge import (
+from cotenant.agent.core import pruning
+from cotenant.agent.core.edge import (
     AgentConfig,
     AnswerLog,
     AnyAgentEvent,
@@ -46,8 +46,8 @@ from cotenant.agent.edge import (
     TroubleNoticed,
     Trust,
 )
-from cotenant.agent.leaving import Leaving
-from cotenant.agent.memory import (
+from cotenant.agent.core.leaving import Leaving
+from cotenant.agent.core.memory import (
     Attempt,
     Bound,
     Confirmed,
@@ -58,10 +58,10 @@ from cotenant.agent.memory import (
     Renumbered,
     Reset,
 )
-from cotenant.agent.outbox import Outbox
-from cotenant.agent.present import Present
-from cotenant.agent.roster import Roster
-from cotenant.agent.standing import Standing
+from cotenant.agent.core.outbox import Outbox
+from cotenant.agent.core.present import Present
+from cotenant.agent.core.roster import Roster
+from cotenant.agent.core.standing import Standing
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.commands import (
     AgentCommand,

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from cotenant.agent.slots import LACKS, SOURCE, SlotUse
+from cotenant.agent.host.slots import LACKS, SOURCE, SlotUse
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.indicators import TEXT_MAX, DeviceReading
-from cotenant.profiler.choice import words_of
-from cotenant.profiler.device_process import Answer, DeviceProcess, NoAnswer
-from cotenant.profiler.sources import Indicator, Timed, Wanted, Windows
+from cotenant.profiler.indicators.choice import words_of
+from cotenant.profiler.indicators.device_process import Answer, DeviceProcess, NoAnswer
+from cotenant.profiler.indicators.sources import Indicator, Timed, Wanted, Windows
 
 LOOK_S: Final = 0.02
 LOOKS_MAX: Final = 10
@@ -42,7 +42,7 @@ class Indicators:
         every_s: float,
         command: Sequence[str] = (),
     ) -> None:
-        """`command` answers like `profiler.device_child`; by default it is that."""
+        """`command` answers like `profiler.indicators.device_child`; by default it is that."""
         self._devices = devices
         self._memory_seen_mib = memory_seen_mib
         self._post = post

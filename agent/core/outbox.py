@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from cotenant.agent.edge import AnyEffect, Keep, Say, Send
-from cotenant.agent.memory import AnyNote, Attempt, Memory, Reported
-from cotenant.agent.standing import Standing
+from cotenant.agent.core.edge import AnyEffect, Keep, Say, Send
+from cotenant.agent.core.memory import AnyNote, Attempt, Memory, Reported
+from cotenant.agent.core.standing import Standing
 from cotenant.controller.domain.events import CheckpointDurable, FromAttempt, TroubleSeen
 from cotenant.controller.wire.agents import FromAgent, Report
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.memory import Attempt
+from cotenant.agent.core.memory import Attempt
 from cotenant.agent.records import Result, Status
 
 STOP_GRACE_S: Final = 60.0

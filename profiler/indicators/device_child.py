@@ -1,4 +1,4 @@
-"""The process that reads GPU counters: `python -m cotenant.profiler.device_child [--source=...] UUID...`.
+"""The process that reads GPU counters: `python -m` this module, `[--source=...] UUID...`.
 
 Rule: a process of its own. A driver or a host engine that hangs takes whoever asks it with it, and that must
 be neither a supervisor nor an agent. It samples on its own clock and keeps a bounded backlog. Each line on
@@ -21,12 +21,12 @@ from typing import Any, Final, TextIO, TypeVar, get_args
 
 import msgspec
 
-from cotenant.profiler.choice import ORDER, Explanation, Finding
-from cotenant.profiler.counters import Counters, Taken, Unsupported
 from cotenant.profiler.driver.failures import NvmlError
 from cotenant.profiler.driver.library import open_library
-from cotenant.profiler.driver_counters import DriverCounters
-from cotenant.profiler.sources import Wanted, Wish
+from cotenant.profiler.indicators.choice import ORDER, Explanation, Finding
+from cotenant.profiler.indicators.counters import Counters, Taken, Unsupported
+from cotenant.profiler.indicators.driver_counters import DriverCounters
+from cotenant.profiler.indicators.sources import Wanted, Wish
 
 Driver = TypeVar("Driver", bound=DriverCounters)
 
@@ -47,11 +47,11 @@ def opened(source: Wish, wanted: Wanted, uuids: Sequence[str]) -> Counters:
     """A source that has shown a value. Raises Unsupported."""
     match source:
         case "gpm":
-            from cotenant.profiler.gpm import Gpm
+            from cotenant.profiler.indicators.gpm import Gpm
 
             return shown(of_the_driver(Gpm, uuids), GPM_BLANK_S_MAX, "GPM answers, but without values")
         case "dcgm":
-            from cotenant.profiler.dcgm import Dcgm, bindings
+            from cotenant.profiler.indicators.dcgm import Dcgm, bindings
 
             blank = (
                 "DCGM answers, but its profiling values stay blank: they need a data-centre GPU, root or "
@@ -59,7 +59,7 @@ def opened(source: Wish, wanted: Wanted, uuids: Sequence[str]) -> Counters:
             )
             return shown(Dcgm(bindings(), wanted.dcgm, uuids), BLANK_S_MAX, blank)
         case "exporter":
-            from cotenant.profiler.exporter import Exporter
+            from cotenant.profiler.indicators.exporter import Exporter
 
             if not wanted.exporter:
                 raise Unsupported("no profiler.exporter is set")
@@ -69,7 +69,7 @@ def opened(source: Wish, wanted: Wanted, uuids: Sequence[str]) -> Counters:
                 raise Unsupported(f"{wanted.exporter} shows no DCGM_FI_PROF_ metrics: add them to its list")
             return exporter
         case _:
-            from cotenant.profiler.nvml import Nvml
+            from cotenant.profiler.indicators.nvml import Nvml
 
             counters = of_the_driver(Nvml, uuids)
             counters.read()

@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from cotenant.profiler.counters import Taken, Values
 from cotenant.profiler.driver.failures import NvmlError
 from cotenant.profiler.driver.library import Library
-from cotenant.profiler.driver_counters import DriverCounters
-from cotenant.profiler.sources import Indicator, SourceName
-from cotenant.profiler.window import Counter
+from cotenant.profiler.indicators.counters import Taken, Values
+from cotenant.profiler.indicators.driver_counters import DriverCounters
+from cotenant.profiler.indicators.sources import Indicator, SourceName
+from cotenant.profiler.indicators.window import Counter
 
 PERIOD_S_MIN: Final = 0.2
 PCIE_S: Final = 0.04

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import psutil
 
-from cotenant.profiler.network import network
-from cotenant.profiler.sources import Indicator, Reading, Sample, SourceName, Timed, missing
-from cotenant.profiler.window import ANEW
+from cotenant.profiler.indicators.network import network
+from cotenant.profiler.indicators.sources import Indicator, Reading, Sample, SourceName, Timed, missing
+from cotenant.profiler.indicators.window import ANEW
 
 PERIOD_S = 0.1
 TICKS_PERIOD_S = 0.5

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.memory import Attempt
+from cotenant.agent.core.memory import Attempt
 from cotenant.agent.records import Durable, Result, Status
 from cotenant.controller.domain.events import (
     AttemptEnded,

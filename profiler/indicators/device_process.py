@@ -16,8 +16,8 @@ from typing import Final
 
 import msgspec
 
-from cotenant.profiler.sources import Indicator, Reading, SourceName, missing
-from cotenant.profiler.window import NOTHING_NEW
+from cotenant.profiler.indicators.sources import Indicator, Reading, SourceName, missing
+from cotenant.profiler.indicators.window import NOTHING_NEW
 
 START_S_MAX: Final = 20.0
 """For the first answer: the driver is loaded, sources are tried."""

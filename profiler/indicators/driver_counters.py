@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cotenant.profiler.counters import Memory, Unsupported
 from cotenant.profiler.driver.failures import NvmlError
 from cotenant.profiler.driver.library import Library
 from cotenant.profiler.driver.reading import handle_of, memory_mib
+from cotenant.profiler.indicators.counters import Memory, Unsupported
 
 
 class DriverCounters:

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from cotenant.profiler.window import Window
+from cotenant.profiler.indicators.window import Window
 
 SourceName = Literal["gpm", "dcgm", "exporter", "nvml", "cpu", "cgroup", "replay"]
 """`exporter`: DCGM's values, as a dcgm-exporter shows them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from cotenant.profiler.sources import Indicator, SourceName
+from cotenant.profiler.indicators.sources import Indicator, SourceName
 
 Values = dict[Indicator, float]
 """NaN where the driver has no value."""

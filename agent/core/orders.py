@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cotenant.agent.edge import AgentConfig
+from cotenant.agent.core.edge import AgentConfig
+from cotenant.agent.core.memory import Attempt
 from cotenant.agent.gpus.clients import Clients, clients_of
-from cotenant.agent.memory import Attempt
 from cotenant.agent.records import Order, RankOrder, WatchRule
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.commands import GangMember, StartAttempt

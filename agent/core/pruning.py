@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.edge import AgentConfig, Keep, RemoveAttempt, RemoveCheckpoints
-from cotenant.agent.memory import FENCES_KEPT, Aged, Attempt, Dropped, Memory, Unfenced
+from cotenant.agent.core.edge import AgentConfig, Keep, RemoveAttempt, RemoveCheckpoints
+from cotenant.agent.core.memory import FENCES_KEPT, Aged, Attempt, Dropped, Memory, Unfenced
 from cotenant.controller.domain.ids import CommandId, JobId
 
 PERIOD_S: Final = 3600.0

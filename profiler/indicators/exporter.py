@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from cotenant.profiler.counters import Memory, Taken, Unsupported, Values
-from cotenant.profiler.sources import Indicator, SourceName
+from cotenant.profiler.indicators.counters import Memory, Taken, Unsupported, Values
+from cotenant.profiler.indicators.sources import Indicator, SourceName
 
 PERIOD_S: Final = 1.0
 ANSWER_S_MAX: Final = 2.0
