@@ -54,11 +54,10 @@ COUNTER = """
 import sys, time
 print("ready", flush=True)
 for line in sys.stdin:
-    until, count = time.perf_counter() + float(line), 0
-    while time.perf_counter() < until:
+    began, used = time.perf_counter(), time.process_time()
+    while time.perf_counter() < began + float(line):
         sum(range(2_000))
-        count += 1
-    print(count, flush=True)
+    print((time.process_time() - used) / (time.perf_counter() - began), flush=True)
 """
 
 
@@ -210,32 +209,33 @@ def of_a_scrape() -> list[Cost]:
 
 
 def beside_a_job(seconds: float) -> tuple[float, float, int]:
-    """How much a job pinned to one core gets done with sampling on, relative to off: the median and the
-    quartile distance of the ratios of neighbouring turns."""
+    """How much of its core a job gets with sampling on, relative to off: the median and the quartile distance
+    of the ratios of neighbouring turns. Its share, not what it gets done: a virtual core's speed is its
+    host's affair, and changes by more from one second to the next than sampling costs."""
     core = min(os.sched_getaffinity(0))
     job = started(COUNTER, preexec_fn=lambda: os.sched_setaffinity(0, {core}))
     assert job.stdin is not None and job.stdout is not None
     source = CpuSource([job.pid], 1)
 
-    def turn(is_on: bool) -> int:
+    def turn(is_on: bool) -> float:
         stdin, stdout = job.stdin, job.stdout
         assert stdin is not None and stdout is not None
         stdin.write("1.0\n")
         stdin.flush()
-        count: list[int] = []
-        waiting = threading.Thread(target=lambda: count.append(int(stdout.readline())))
+        share: list[float] = []
+        waiting = threading.Thread(target=lambda: share.append(float(stdout.readline())))
         waiting.start()
         while waiting.is_alive():
             if is_on:
                 source.samples()
             waiting.join(0.5)
-        return count[0]
+        return share[0]
 
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})  # The sampler competes for the very core, as a supervisor does.
     try:
         ratios = []
-        for number in range(max(8, int(seconds / 2))):
+        for number in range(max(8, int(seconds))):
             first = turn(number % 2 == 0)
             second = turn(number % 2 == 1)
             ratios.append(first / second if number % 2 == 0 else second / first)
@@ -286,8 +286,8 @@ def in_words(beside: tuple[float, float, int]) -> str:
             f"{100 * spread:.0f} %\n(quartile distance), and sampling costs about 1 % of a core by the table."
         )
     return (
-        f"{what}with sampling on it got {100 * median:.2f} % as much done (median of neighbouring\nturns; "
-        f"quartiles {100 * spread:.2f} points apart, which is this machine's noise)."
+        f"{what}with sampling on it had {100 * median:.2f} % as much of the core\n"
+        f"(median of neighbouring turns; quartiles {100 * spread:.2f} points apart: this machine's noise)."
     )
 
 
