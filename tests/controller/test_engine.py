@@ -199,6 +199,7 @@ def test_a_job_waits_for_all_its_dependencies_and_names_the_one_that_is_open() -
     assert desk.phase(3) == "loading"
 
 
+@pytest.mark.no_cover  # Many times the same few lines, each of them covered above.
 def test_a_failed_dependency_cancels_a_chain_of_any_length() -> None:
     desk = Desk("fifo")
     desk.run(1)
