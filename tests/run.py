@@ -300,6 +300,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     # In the background of a script it is ignored, by all that tests start as well: deaf to Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # What cancels a CI run ends the parts, too.
     options = arguments()
     chosen = [part for part in PARTS if part.name in options.parts]
     began_s = time.monotonic()

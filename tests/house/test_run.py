@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     spec = importlib.util.spec_from_file_location("driver", Path(__file__).parents[1] / "run.py")
     assert spec is not None
     assert spec.loader is not None
@@ -24,7 +25,10 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "LIMIT_S_MIN", 0.0)
     monkeypatch.setattr(module, "STOP_GRACE_S", 0.2)
-    return module
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield module
+    for number, handler in before.items():  # `main` sets its own.
+        signal.signal(number, handler)
 
 
 def part(driver: ModuleType, name: str, script: str, budget_s: float = 60.0, alone: bool = False) -> object:
@@ -168,22 +172,27 @@ def test_a_part_that_wants_to_be_alone_has_nobody_beside_it(
     assert [line.split()[1] for line in shown if "begins" in line or "lone" in line] == ["a", "lone", "b"]
 
 
+@pytest.mark.parametrize("number", ["INT", "TERM"])
 def test_an_interrupt_ends_all_that_run(
-    driver: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    driver: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    number: str,
 ) -> None:
+    """The second part sends it to us once the first is there; the third never starts."""
     monkeypatch.setattr(driver, "AT_ONCE", 2)
-    started: list[int] = []
-
-    def interrupted(running: list[Any]) -> list[Any]:
-        started.extend(each.process.pid for each in running)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(driver, "await_any", interrupted)
-    sleepers = [part(driver, name, f"echo {name}; exec sleep 60") for name in ("a", "b", "c")]
+    os.mkfifo(tmp_path / "there")
+    here = f"cd {tmp_path}; echo $$ >pid-"
+    first = f"{here}a; echo said; echo x >there; exec sleep 60"
+    second = f"{here}b; read x <there; kill -{number} $PPID; exec sleep 60"
+    parts = [part(driver, "a", first), part(driver, "b", second), part(driver, "c", f"{here}c")]
     with pytest.raises(KeyboardInterrupt):
-        run(driver, monkeypatch, capfd, *sleepers)
-    assert len(started) == 2
-    assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []
+        run(driver, monkeypatch, capfd, *parts)
+    pids = [int(file.read_text()) for file in tmp_path.glob("pid-*")]
+    assert len(pids) == 2
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+    assert "said" in capfd.readouterr().out.splitlines(), "what it had said by then is shown"
 
 
 def test_what_a_part_cost_is_its_own_cpu_time(
