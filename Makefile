@@ -69,5 +69,5 @@ results-castor: $(READY) ## docs/results/castor.md (simulated; MINUTES as above)
 	@$(VENV)/bin/python bench/results_predictor.py
 
 clean: ## Remove what was built or measured; .venv stays.
-	rm -rf build dist demo-out *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist demo-out *.egg-info .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
