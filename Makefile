@@ -34,14 +34,14 @@ $(READY): requirements-dev.txt pyproject.toml .ci/venv
 demo: $(READY) ## Real DDP jobs share a device, one is preempted and resumes; writes demo-out/.
 	@$(VENV)/bin/cotenant demo --out demo-out
 
-test: $(READY) ## Every check: format, lint, types, unit, simulation, live, wheel.
+test: $(READY) ## Every check: format, lint, types, unit, wheel, simulation, coverage, live.
 	@$(RUN)
 
 lint: $(READY) ## Format, lint and types only.
 	@$(RUN) format lint types
 
-unit: $(READY) ## Unit tests and properties, with coverage.
-	@$(RUN) unit
+unit: $(READY) ## Unit tests and properties, each once (those of `make wheel-test` too), with coverage.
+	@$(RUN) unit wheel coverage
 
 simulation: $(READY) ## Whole-cluster simulation over 200 seeds.
 	@$(RUN) simulation
@@ -52,7 +52,7 @@ live: $(READY) ## Real controller, agents, supervisors and jobs.
 hwtests: $(READY) ## What only a CUDA machine can show; writes hwtests/report.json and report.md.
 	@$(VENV)/bin/python -m pytest hwtests --report hwtests/report.json
 
-wheel-test: $(READY) ## Build the wheel, install it in a fresh environment, unit tests and one submission there.
+wheel-test: $(READY) ## Build the wheel; in a fresh environment: one submission, and unit tests of what we start.
 	@$(RUN) wheel
 
 soak: $(READY) ## Cluster simulation over many seeds: make soak SEEDS=5000 FIRST=1000
@@ -69,5 +69,5 @@ results-castor: $(READY) ## docs/results/castor.md (simulated; MINUTES as above)
 	@$(VENV)/bin/python bench/results_predictor.py
 
 clean: ## Remove what was built or measured; .venv stays.
-	rm -rf build dist demo-out *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist demo-out *.egg-info .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,11 +1,14 @@
-"""Run the parts of the test suite, one after the other, and say what each cost.
+"""Run the parts of the test suite, two at a time where they allow it, and say what each cost.
 
 Rule: a failing part never hides another, so all chosen parts run; the exit code is 0 only if each
 passed. Being over budget is printed and is no failure (machines are noisy), but no part may run for
 ever: at five times its budget, and never before five minutes, its processes are killed.
 
-The live part drives real processes on a machine that others may use. If a few of its tests fail, they are
-tried once more, alone; what passes only then is named in the summary, so that it stays in sight.
+Most parts keep one core busy. Two of them run side by side where there are two cores; what each says is kept
+and printed whole when it ends, so that it reads as if it had run by itself.
+
+The live part drives real processes on a machine that others may use, and runs alone. If a few of its tests
+fail, they are tried once more; what passes only then is named in the summary, so that it stays in sight.
 """
 
 from __future__ import annotations
@@ -13,19 +16,28 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTEST = (sys.executable, "-m", "pytest", "-q")
 RUFF = (sys.executable, "-m", "ruff")
 APART = ("simulation", "live")
-"""Folders of tests that are parts of their own; everything else is the unit part."""
+"""Folders of tests that are parts of their own."""
+FROM_THE_WHEEL = ("agent", "checkpoint", "cli", "gradaccum", "hwtests", "mps", "profiler")
+"""Folders of unit tests that start our programs, or load us into a user's job: to them it could matter where
+we are installed and what came along. They run against the wheel; all other unit tests in the source tree."""
+AT_ONCE = min(2, len(os.sched_getaffinity(0)))
 LIMIT_S_MIN = 300.0
 STOP_GRACE_S = 20.0
 LIVE_TEST_S_MAX = 450
@@ -43,8 +55,14 @@ class Part:
     budget_s: float
     command: Callable[[argparse.Namespace], Sequence[str]]
     in_default: bool = True
+    alone: bool = False
+    """It starts when all before it have ended, and nothing starts beside it."""
     try_again: Callable[[], Sequence[str]] | None = None
-    """The tests to try once more, alone, after a failure; none: the failure stands."""
+    """The tests to try once more, alone, after a failure; none: the failure stands. Only with `alone`."""
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert self.alone or self.try_again is None, f"{self.name}: a second try is beside nothing"
 
     @property
     def limit_s(self) -> float:
@@ -56,19 +74,45 @@ class Outcome:
     part: Part
     passed: bool
     wall_s: float
+    cpu_s: float
+    """Of the part's processes and of those below them that were waited for."""
     note: str = ""
 
     def line(self) -> str:
         verdict = "passed" if self.passed else "FAILED"
+        cost = f"{self.wall_s:6.1f} s of {self.part.budget_s:.0f} s, {self.cpu_s:.0f} s of CPU"
         over = "" if self.wall_s <= self.part.budget_s else "  over budget"
         note = f"  {self.note}" if self.note else ""
-        return (
-            f"{self.part.name:<11}{verdict}  {self.wall_s:6.1f} s of {self.part.budget_s:.0f} s{over}{note}"
-        )
+        return f"{self.part.name:<11}{verdict}  {cost}{over}{note}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    part: Part
+    process: subprocess.Popen[bytes]
+    said: IO[bytes] | None
+    """What it says, kept for its end; none: it says it to whoever is there."""
+    began_s: float
+    again: bool = False
+    """It is a second try."""
+
+    @property
+    def ends_by_s(self) -> float:
+        return self.began_s + self.part.limit_s
 
 
 def unit_tests() -> list[str]:
-    return ["tests", *(f"--ignore=tests/{folder}" for folder in APART)]
+    return ["tests", *(f"--ignore=tests/{folder}" for folder in (*APART, *FROM_THE_WHEEL))]
+
+
+def wheel_tests() -> list[str]:
+    return [f"tests/{folder}" for folder in FROM_THE_WHEEL]
+
+
+def coverage(_: argparse.Namespace) -> Sequence[str]:
+    """What the unit tests covered together, wherever they ran."""
+    tool = f"{sys.executable} -m coverage"
+    return ["/bin/sh", "-c", f"{tool} combine -q && {tool} report"]
 
 
 def soak(options: argparse.Namespace) -> list[str]:
@@ -85,62 +129,157 @@ def failed_live() -> list[str]:
     return sorted(test for test in kept if test.startswith("tests/live/"))
 
 
+# Long ones first within what may run side by side, so that no core is idle at the end.
 PARTS = (
     Part(name="format", budget_s=10, command=lambda _: [*RUFF, "format", "--check", "."]),
     Part(name="lint", budget_s=10, command=lambda _: [*RUFF, "check", "."]),
-    Part(name="types", budget_s=60, command=lambda _: [sys.executable, "-m", "mypy"]),
-    Part(name="unit", budget_s=180, command=lambda _: [*PYTEST, "--cov", "--cov-report=term", *unit_tests()]),
+    Part(
+        name="wheel",
+        budget_s=360,
+        command=lambda _: [sys.executable, "tests/wheel.py", *wheel_tests()],
+        env={"COVERAGE_FILE": str(ROOT / ".coverage.wheel")},
+    ),
+    Part(
+        name="unit",
+        budget_s=240,
+        command=lambda _: [*PYTEST, "--cov", "--cov-report=", *unit_tests()],
+        env={"COVERAGE_FILE": str(ROOT / ".coverage.unit")},
+    ),
     Part(name="simulation", budget_s=240, command=lambda _: [*PYTEST, "tests/simulation"]),
+    Part(name="types", budget_s=60, command=lambda _: [sys.executable, "-m", "mypy"]),
+    Part(name="coverage", budget_s=30, command=coverage, alone=True),
     Part(
         name="live",
-        budget_s=480,
+        budget_s=720,
         command=lambda _: [*PYTEST, f"--timeout={LIVE_TEST_S_MAX}", "tests/live"],
+        alone=True,
         try_again=failed_live,
     ),
-    Part(name="wheel", budget_s=180, command=lambda _: [sys.executable, "tests/wheel.py"]),
-    Part(name="soak", budget_s=24 * 3600, command=soak, in_default=False),
+    Part(name="soak", budget_s=24 * 3600, command=soak, in_default=False, alone=True),
 )
 
 
-def run(part: Part, options: argparse.Namespace) -> Outcome:
-    print(f"\n== {part.name} (budget {part.budget_s:.0f} s)", flush=True)
-    began = time.monotonic()
-    passed, note = passes(part.command(options), part.limit_s)
-    if not passed and not note and part.try_again is not None:
-        passed, note = second_try(part, part.try_again())
-    return Outcome(part=part, passed=passed, wall_s=time.monotonic() - began, note=note)
-
-
-def second_try(part: Part, tests: Sequence[str]) -> tuple[bool, str]:
-    if not 0 < len(tests) <= TRIED_AGAIN_MAX:
-        return False, ""
-    print(f"\n== {part.name}, once more, alone: {' '.join(tests)}", flush=True)
-    passed, note = passes([*PYTEST, *tests], part.limit_s)
-    return passed, note or f"{'only' if passed else 'not even'} at a second try: {' '.join(tests)}"
-
-
-def passes(command: Sequence[str], limit_s: float) -> tuple[bool, str]:
-    """Whether the command ends well within its limit, and a note if it had to be ended."""
-    # A session of its own: what it leaves running on a time-out can be ended by group, never by name.
-    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+def run(parts: Sequence[Part], options: argparse.Namespace) -> list[Outcome]:
+    """All of them, in the order in which they end."""
+    waiting, running, outcomes = deque(parts), list[Running](), list[Outcome]()
+    at_once = AT_ONCE if len(parts) > 1 else 1
     try:
-        return process.wait(limit_s) == 0, ""
-    except subprocess.TimeoutExpired:
-        stop(process)
-        return False, f"killed after {limit_s:.0f} s"
+        while waiting or running:
+            while waiting and may_start(waiting[0], running, at_once):
+                part = waiting.popleft()
+                running.append(start(part, part.command(options), apart=at_once > 1 and not part.alone))
+            for each in await_any(running):
+                running.remove(each)
+                outcomes.append(conclude(each))
     except KeyboardInterrupt:
-        stop(process)
+        for each in running:
+            stop(each.process)
+            show(each)
         raise
+    return outcomes
 
 
-def stop(process: subprocess.Popen[bytes]) -> int:
+def may_start(part: Part, running: Sequence[Running], at_once: int) -> bool:
+    if part.alone or any(each.part.alone for each in running):
+        return not running
+    return len(running) < at_once
+
+
+def start(part: Part, command: Sequence[str], *, apart: bool = False, again: bool = False) -> Running:
+    what = f" (budget {part.budget_s:.0f} s)"
+    if again:
+        what = f", once more, alone: {' '.join(command[len(PYTEST) :])}"
+    print(f"\n== {part.name}{what}", "begins" if apart else "", flush=True)
+    kept = tempfile.TemporaryFile() if apart else None  # noqa: SIM115
+    # A session of its own: what it leaves running on a time-out can be ended by group, never by name.
+    process = subprocess.Popen(
+        command, cwd=ROOT, env={**environment(), **part.env}, stdout=kept, stderr=kept, start_new_session=True
+    )
+    return Running(part=part, process=process, said=kept, began_s=time.monotonic(), again=again)
+
+
+def environment() -> dict[str, str]:
+    """Hundreds of processes import us from the source tree: if bytecode may not be kept, each compiles it."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+def await_any(running: Sequence[Running]) -> list[Running]:
+    """Those that have ended or whose time is over; none if it is over in a moment."""
+    descriptors = {os.pidfd_open(each.process.pid): each for each in running}
+    try:
+        left_s = min(each.ends_by_s for each in running) - time.monotonic()
+        ended, _, _ = select.select(descriptors, [], [], max(0.0, left_s))
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    now_s = time.monotonic()
+    return [each for fd, each in descriptors.items() if fd in ended or each.ends_by_s <= now_s]
+
+
+def conclude(each: Running) -> Outcome:
+    """Shows what it said, and tries a few failures once more where the part wants that."""
+    note = "" if ends_within(each.process, 0.0) else f"killed after {each.part.limit_s:.0f} s"
+    status, cpu_s = stop(each.process) if note else reap(each.process)
+    outcome = Outcome(
+        part=each.part,
+        passed=status == 0 and not note,
+        wall_s=time.monotonic() - each.began_s,
+        cpu_s=cpu_s,
+        note=note,
+    )
+    show(each, outcome)
+    if outcome.passed or note or each.again or each.part.try_again is None:
+        return outcome
+    tests = each.part.try_again()
+    return second_try(outcome, tests) if 0 < len(tests) <= TRIED_AGAIN_MAX else outcome
+
+
+def second_try(first: Outcome, tests: Sequence[str]) -> Outcome:
+    again = start(first.part, [*PYTEST, *tests], again=True)
+    try:
+        while not await_any([again]):
+            pass
+    except KeyboardInterrupt:
+        stop(again.process)
+        raise
+    second = conclude(again)
+    said = f"{'only' if second.passed else 'not even'} at a second try: {' '.join(tests)}"
+    wall_s, cpu_s = first.wall_s + second.wall_s, first.cpu_s + second.cpu_s
+    return replace(second, wall_s=wall_s, cpu_s=cpu_s, note=second.note or said)
+
+
+def show(each: Running, outcome: Outcome | None = None) -> None:
+    """What it said while another ran beside it; for an interrupted one so far."""
+    if each.said is None:
+        return
+    print(f"\n== {outcome.line() if outcome else f'{each.part.name}: interrupted'}", flush=True)
+    each.said.seek(0)
+    shutil.copyfileobj(each.said, sys.stdout.buffer)
+    sys.stdout.flush()
+    each.said.close()
+
+
+def ends_within(process: subprocess.Popen[bytes], wait_s: float) -> bool:
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        return bool(select.select([descriptor], [], [], wait_s)[0])
+    finally:
+        os.close(descriptor)
+
+
+def stop(process: subprocess.Popen[bytes]) -> tuple[int, float]:
     """Interrupt first, so that pytest tears its fixtures down and names the test; then end the group."""
     process.send_signal(signal.SIGINT)
-    try:
-        return process.wait(STOP_GRACE_S)
-    except subprocess.TimeoutExpired:
+    if not ends_within(process, STOP_GRACE_S):
         os.killpg(process.pid, signal.SIGKILL)
-        return process.wait()
+    return reap(process)
+
+
+def reap(process: subprocess.Popen[bytes]) -> tuple[int, float]:
+    """Its exit code, and the CPU time of it and all below it."""
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, used.ru_utime + used.ru_stime
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -161,18 +300,20 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     # In the background of a script it is ignored, by all that tests start as well: deaf to Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # What cancels a CI run ends the parts, too.
     options = arguments()
     chosen = [part for part in PARTS if part.name in options.parts]
-    outcomes = [run(part, options) for part in chosen]
+    began_s = time.monotonic()
+    outcomes = sorted(run(chosen, options), key=lambda outcome: chosen.index(outcome.part))
+    wall_s, cpu_s = time.monotonic() - began_s, sum(outcome.cpu_s for outcome in outcomes)
     print("\n== summary")
     for outcome in outcomes:
         print(outcome.line())
     failed = [outcome.part.name for outcome in outcomes if not outcome.passed]
-    wall_s = sum(outcome.wall_s for outcome in outcomes)
     if failed:
-        print(f"FAILED: {', '.join(failed)} ({wall_s:.0f} s)")
+        print(f"FAILED: {', '.join(failed)} ({wall_s:.0f} s, {cpu_s:.0f} s of CPU)")
         return 1
-    print(f"all {len(outcomes)} parts passed in {wall_s:.0f} s")
+    print(f"all {len(outcomes)} parts passed in {wall_s:.0f} s, {cpu_s:.0f} s of CPU")
     return 0
 
 

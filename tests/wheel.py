@@ -4,7 +4,9 @@ Rule: the source tree must not help. The wheel is built from the sdist, installe
 own, and its tests run isolated from the current folder. Only the dependencies are borrowed from the
 development environment: downloading torch a second time would prove nothing.
 
-Arguments go to pytest in place of the whole unit set: python tests/wheel.py tests/cli
+The wheel's files are the source tree's, byte for byte, and each module is imported. So only those unit tests
+can find more here for which it matters where we are installed: tests/run.py names their folders. Arguments go
+to pytest in place of the whole unit set: python tests/wheel.py tests/cli
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ INSTALLED = ("agent", "checkpoint", "controller", "gradaccum", "mps", "profiler"
 PR_SET_CHILD_SUBREAPER = 36
 GREETING = "hello from the wheel"
 SUBMISSION_TIMEOUT_S = 90.0
+NO_MODULES = ("__main__.py", "sitecustomize.py")
+"""What runs as soon as it is imported."""
 
 
 def run(
@@ -54,17 +58,32 @@ def build(folder: Path) -> Path:
 
 
 def check_contents(wheel: Path) -> None:
-    """Each file of the installed folders, and nothing from tests/ or bench/."""
-    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    """Each file of the installed folders as it is there, and nothing from tests/ or bench/."""
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
     wanted = {
-        f"cotenant/{path.relative_to(ROOT)}"
+        f"cotenant/{path.relative_to(ROOT)}": path.read_bytes()
         for folder in INSTALLED
         for path in (ROOT / folder).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".")
     }
     if packed != wanted:
-        sys.exit(f"missing in the wheel: {sorted(wanted - packed)}; not ours: {sorted(packed - wanted)}")
+        missing, extra = sorted(wanted.keys() - packed.keys()), sorted(packed.keys() - wanted.keys())
+        other = sorted(name for name in wanted.keys() & packed.keys() if wanted[name] != packed[name])
+        sys.exit(f"missing in the wheel: {missing}; not ours: {extra}; not as in the source tree: {other}")
     print(f"contents: {len(packed)} files, as in the source tree", flush=True)
+
+
+def check_imports(programs: Path) -> None:
+    """Every module can be imported from the wheel alone, those that only a user's job loads included."""
+    names = [
+        ".".join(("cotenant", *path.relative_to(ROOT).with_suffix("").parts))
+        for folder in INSTALLED
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if path.name not in NO_MODULES
+    ]
+    script = f"import importlib; [importlib.import_module(name) for name in {names!r}]"
+    must(run([programs / "python", "-P", "-c", script]), f"importing all {len(names)} modules")
 
 
 def environment(folder: Path, wheel: Path) -> Path:
@@ -104,6 +123,8 @@ def unit_tests(programs: Path, only: Sequence[str]) -> None:
         ROOT / "pyproject.toml",
         "--rootdir",
         ROOT,
+        f"--cov={next(programs.parent.glob('lib/python*/site-packages/cotenant'))}",
+        "--cov-report=",
     ]
     command: list[str | Path] = [programs / "python", "-P", "-m", "pytest", *options, *chosen]
     print("unit tests against the wheel:", flush=True)
@@ -145,6 +166,7 @@ def main() -> int:
             wheel = build(folder / "dist")
             check_contents(wheel)
             programs = environment(folder / "env", wheel)
+            check_imports(programs)
             submission(programs, folder / "home")
             unit_tests(programs, sys.argv[1:])
         finally:

@@ -35,19 +35,20 @@ class Overflow(Exception):
 class Delivery:
     """What is open, by host, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, pending_max: int = PENDING_MAX) -> None:
         self._open: dict[HostId, dict[CommandId, Pending]] = {}
+        self._pending_max = pending_max
 
     def put(self, command: AgentCommand, now_s: float) -> None:
         """Due at once.
 
         Raises:
-            Overflow: see PENDING_MAX.
+            Overflow: the host has as many open as it may have.
         """
         mine = self._open.setdefault(command.host_id, {})
         for command_id in [i for i, p in mine.items() if supersedes(command, p.command)]:
             del mine[command_id]
-        if len(mine) >= PENDING_MAX:
+        if len(mine) >= self._pending_max:
             raise Overflow(command.host_id)
         mine[command.command_id] = Pending(command=command, due_s=now_s)
 

@@ -11,7 +11,7 @@ from cotenant.controller.domain.commands import ForgetJob, SaveAttempt, StartAtt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.domain.job import Launch
 from cotenant.controller.domain.reasons import because
-from cotenant.controller.links.delivery import PENDING_MAX, Delivery, Overflow
+from cotenant.controller.links.delivery import Delivery, Overflow
 
 H1 = HostId("h1")
 
@@ -115,10 +115,10 @@ def test_what_a_later_command_makes_pointless_is_dropped(earlier: Any, later: An
 
 
 def test_a_host_with_too_much_open_has_to_join_again() -> None:
-    delivery = Delivery()
-    for number in range(PENDING_MAX):
+    delivery = Delivery(pending_max=40)
+    for number in range(40):
         delivery.put(start(number, job_id=str(number)), 0.0)
     with pytest.raises(Overflow):
-        delivery.put(start(PENDING_MAX, job_id="last"), 0.0)
+        delivery.put(start(40, job_id="last"), 0.0)
     delivery.clear(H1)
     assert len(delivery) == 0

@@ -85,6 +85,7 @@ def test_shorter_jobs_first_is_better_on_average_than_first_come_first_served() 
     assert mean_s["srtf"] < mean_s["fifo"]
 
 
+@pytest.mark.no_cover  # Thousands of decisions in lines that the runs above cover as well.
 @pytest.mark.parametrize("policy", ["sjf", "srtf", "castor"])
 def test_a_long_wide_job_does_not_starve_under_a_stream_of_short_ones(policy: str) -> None:
     ageing_s = 300.0

@@ -1,17 +1,22 @@
-"""The driver of `make test`: a failing part hides no other, and nothing runs for ever."""
+"""The driver of `make test`: a failing part hides no other, nothing runs for ever, two run side by side."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     spec = importlib.util.spec_from_file_location("driver", Path(__file__).parents[1] / "run.py")
     assert spec is not None
     assert spec.loader is not None
@@ -20,11 +25,15 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "LIMIT_S_MIN", 0.0)
     monkeypatch.setattr(module, "STOP_GRACE_S", 0.2)
-    return module
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield module
+    for number, handler in before.items():  # `main` sets its own.
+        signal.signal(number, handler)
 
 
-def part(driver: ModuleType, name: str, script: str, budget_s: float = 60.0) -> object:
-    return driver.Part(name=name, budget_s=budget_s, command=lambda _: ("/bin/sh", "-c", script))
+def part(driver: ModuleType, name: str, script: str, budget_s: float = 60.0, alone: bool = False) -> object:
+    command = ("/bin/sh", "-c", script)
+    return driver.Part(name=name, budget_s=budget_s, command=lambda _: command, alone=alone)
 
 
 def run(
@@ -90,7 +99,9 @@ def test_a_few_failures_are_tried_once_more_and_named(
     says: str,
 ) -> None:
     monkeypatch.setattr(driver, "PYTEST", ("/bin/sh", "-c", 'case "$*" in *FAILS*) exit 1;; esac', "sh"))
-    bad = driver.Part(name="bad", budget_s=60.0, command=lambda _: ("/bin/false",), try_again=lambda: tests)
+    bad = driver.Part(
+        name="bad", budget_s=60.0, command=lambda _: ("/bin/false",), alone=True, try_again=lambda: tests
+    )
     found, lines = run(driver, monkeypatch, capfd, bad)
     assert found == status
     assert any(says in line for line in lines), lines
@@ -108,10 +119,89 @@ def test_the_live_part_knows_which_of_its_tests_failed(
 
 
 def test_every_part_that_is_promised_runs_by_default(driver: ModuleType) -> None:
-    wanted = ["format", "lint", "types", "unit", "simulation", "live", "wheel"]
-    assert driver.arguments([]).parts == wanted
-    budgets = {part.name: part.budget_s for part in driver.PARTS}
-    assert (budgets["unit"], budgets["simulation"], budgets["live"]) == (180, 240, 480)
+    wanted = {"format", "lint", "types", "unit", "simulation", "coverage", "live", "wheel"}
+    assert set(driver.arguments([]).parts) == wanted
+
+
+def test_every_folder_of_tests_belongs_to_exactly_one_part(driver: ModuleType) -> None:
+    """The unit part takes what no other has."""
+    apart = [*driver.APART, *driver.FROM_THE_WHEEL]
+    assert len(set(apart)) == len(apart)
+    assert [folder for folder in apart if not any((ROOT / "tests" / folder).glob("test_*.py"))] == []
+    assert {f"--ignore=tests/{folder}" for folder in apart} == set(driver.unit_tests()[1:])
+    assert [f"tests/{folder}" for folder in driver.FROM_THE_WHEEL] == driver.wheel_tests()
+
+
+def test_the_unit_tests_keep_what_they_cover_apart_until_it_is_put_together(driver: ModuleType) -> None:
+    kept = {part.env["COVERAGE_FILE"] for part in driver.PARTS if "COVERAGE_FILE" in part.env}
+    names = [part.name for part in driver.PARTS]
+    assert len(kept) == 2
+    assert all(Path(name).name.startswith(".coverage.") for name in kept)
+    assert names.index("coverage") > max(names.index("unit"), names.index("wheel"))
+    assert next(part for part in driver.PARTS if part.name == "coverage").alone, "both have ended by then"
+
+
+def test_two_parts_run_side_by_side_and_each_is_shown_whole(
+    driver: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Either waits for the other through a pipe: one after the other they would never end."""
+    monkeypatch.setattr(driver, "AT_ONCE", 2)
+    os.mkfifo(tmp_path / "there")
+    os.mkfifo(tmp_path / "back")
+    first = f"cd {tmp_path}; echo a1; echo x >there; read x <back; echo a2 >&2; exit 3"
+    second = f"cd {tmp_path}; echo b1; read x <there; echo b2; echo x >back; true"
+    status, lines = run(driver, monkeypatch, capfd, part(driver, "a", first), part(driver, "b", second))
+    assert status == 1
+    assert lines[lines.index("a1") + 1] == "a2"
+    assert lines[lines.index("b1") + 1] == "b2"
+    assert lines[-1].startswith("FAILED: a (")
+
+
+def test_a_part_that_wants_to_be_alone_has_nobody_beside_it(
+    driver: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Each looks for signs of life of the others; the lone one is neither begun early nor joined."""
+    monkeypatch.setattr(driver, "AT_ONCE", 2)
+    busy = f"cd {tmp_path}; touch busy-$$; test ! -e lone || echo JOINED; rm busy-$$"
+    lone = f"cd {tmp_path}; touch lone; ls | grep busy && echo JOINED; rm lone; true"
+    parts = [part(driver, "a", busy), part(driver, "lone", lone, alone=True), part(driver, "b", busy)]
+    status, lines = run(driver, monkeypatch, capfd, *parts)
+    assert status == 0
+    assert "JOINED" not in lines
+    shown = [line for line in lines if line.startswith("== ")]
+    assert [line.split()[1] for line in shown if "begins" in line or "lone" in line] == ["a", "lone", "b"]
+
+
+@pytest.mark.parametrize("number", ["INT", "TERM"])
+def test_an_interrupt_ends_all_that_run(
+    driver: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    number: str,
+) -> None:
+    """The second part sends it to us once the first is there; the third never starts."""
+    monkeypatch.setattr(driver, "AT_ONCE", 2)
+    os.mkfifo(tmp_path / "there")
+    here = f"cd {tmp_path}; echo $$ >pid-"
+    first = f"{here}a; echo said; echo x >there; exec sleep 60"
+    second = f"{here}b; read x <there; kill -{number} $PPID; exec sleep 60"
+    parts = [part(driver, "a", first), part(driver, "b", second), part(driver, "c", f"{here}c")]
+    with pytest.raises(KeyboardInterrupt):
+        run(driver, monkeypatch, capfd, *parts)
+    pids = [int(file.read_text()) for file in tmp_path.glob("pid-*")]
+    assert len(pids) == 2
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+    assert "said" in capfd.readouterr().out.splitlines(), "what it had said by then is shown"
+
+
+def test_what_a_part_cost_is_its_own_cpu_time(
+    driver: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever it cost in wall time, a sleeper used next to nothing."""
+    status, lines = run(driver, monkeypatch, capfd, part(driver, "idle", "sleep 0.1"))
+    assert status == 0
+    assert any(line.startswith("idle") and ", 0 s of CPU" in line for line in lines), lines
 
 
 def test_an_unknown_part_is_refused(driver: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

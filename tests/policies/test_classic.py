@@ -190,6 +190,17 @@ def test_sjf_starts_the_shortest_first_and_unknown_lengths_last() -> None:
     assert order == ["4", "3", "5", "2"]
 
 
+def test_a_shorter_job_behind_an_aged_one_is_told_of_that_and_not_of_victims() -> None:
+    desk = Desk("srtf", report("a", 1), ageing_s=100.0)
+    desk.run(1, expected_s=5000.0)
+    desk.submit(2, expected_s=9000.0)
+    desk.wait(101)
+    desk.submit(3, expected_s=10.0)
+    assert desk.job(2).aged
+    assert (desk.phase(1), desk.phase(3)) == ("running", "queued")
+    assert desk.why(3).startswith("behind job 2, which has waited")
+
+
 def test_a_repeatedly_preempted_job_runs_in_peace_once_it_has_aged() -> None:
     desk = Desk("srtf", report("a", 1), ageing_s=100.0)
     desk.run(1, expected_s=5000.0)
