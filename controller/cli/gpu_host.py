@@ -26,6 +26,7 @@ DCGM_BINDINGS: Final = (
     "usr/share/datacenter-gpu-manager-4/bindings/python3",
     "usr/local/dcgm/bindings/python3",
 )
+DCGM_OLD: Final = ("usr/bin/dcgmi", "usr/bin/nv-hostengine", "usr/lib/x86_64-linux-gnu/libdcgm.so.3")
 DEVICE_FILES: Final = re.compile(r"nvidia(ctl|-uvm|-modeset|\d+)")
 SUPER_USER_CAPABILITY: Final = 21
 """CAP_SYS_ADMIN, which the driver takes for an administrator."""
@@ -88,6 +89,8 @@ class HostFiles(msgspec.Struct, frozen=True, kw_only=True):
     device_files: tuple[DeviceFile, ...] = ()
     persistenced: bool = False
     dcgm_bindings: str = ""
+    dcgm_old: bool = False
+    """Programs of a DCGM are here; an old one, where its bindings are not."""
     hostengine: bool = False
     """Something listens at DCGM's port on this machine."""
     exporter: bool = False
@@ -111,6 +114,7 @@ def look(root: Path = Path("/")) -> HostFiles:
         device_files=tuple(_device_files(root / "dev")),
         persistenced=(root / "run/nvidia-persistenced/socket").exists(),
         dcgm_bindings=next((f"/{name}" for name in DCGM_BINDINGS if (root / name).is_dir()), ""),
+        dcgm_old=any((root / name).exists() for name in DCGM_OLD),
         hostengine=_listens(DCGM_PORT),
         exporter=_listens(EXPORTER_PORT),
         memory_regions=_memory_regions(root / "sys/fs/cgroup"),
