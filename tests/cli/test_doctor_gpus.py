@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.controller.cli import counter_checks
+from cotenant.controller.cli import counter_checks, gpu_host
 from cotenant.controller.cli import gpu_checks as of
-from cotenant.controller.cli import gpu_host
 from cotenant.controller.cli.check import Check, Facts
 from cotenant.controller.cli.doctor import page
 from cotenant.controller.cli.gpu_host import DeviceFile, Distribution
