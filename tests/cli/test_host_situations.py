@@ -357,7 +357,7 @@ sys.stdout.buffer.write(msgspec.json.encode(answers))
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], DriverFacts]:
-    """What the driver's child makes of each of the drivers; one asks for all of them, for the sake of time."""
+    """What the driver's child makes of each driver; one asks for all of them, for the sake of time."""
     folder = build(tmp_path_factory.mktemp("nvml"))
     worlds = sorted({*(each.nvml for each in SITUATIONS.values()), WORN})
     child = subprocess.run(
