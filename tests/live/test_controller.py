@@ -360,12 +360,12 @@ def test_a_frame_of_another_version_is_told_what_to_upgrade(controllers: Control
     assert dealer.poll(int(WAIT_S * 1000))
     frame = dealer.recv()
     assert version_of(frame) == WIRE_VERSION + 1, "else the newer one could not read why"
-    answer = decode(in_version(frame, WIRE_VERSION), wire.AnyReply)
+    answer: Any = decode(in_version(frame, WIRE_VERSION), wire.AnyReply)
     assert answer.code == "version" and "upgrade the controller" in answer.message
     newer = agent(controllers.bound)
     newer.socket.send(msgpack.packb([WIRE_VERSION + 1, {"m": "hello"}]))
     assert newer.socket.poll(int(WAIT_S * 1000))
-    refused = decode(in_version(newer.socket.recv(), WIRE_VERSION), agents.ToAgent)
+    refused: Any = decode(in_version(newer.socket.recv(), WIRE_VERSION), agents.ToAgent)
     assert isinstance(refused, agents.Refused) and "upgrade the controller" in refused.why
 
 
