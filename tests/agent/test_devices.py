@@ -63,8 +63,10 @@ def test_without_a_gpu_auto_offers_slots_and_says_why(monkeypatch: pytest.Monkey
     assert inventory.note == "no CUDA devices: no NVIDIA driver library; 8 CPU slots stand in for them"
 
 
-@pytest.mark.parametrize(("text", "on_the_bus", "refused"), [("auto", 2, True), ("auto", None, False),
-                                                             ("auto", 0, False), ("cpu:2", 2, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "on_the_bus", "refused"),
+    [("auto", 2, True), ("auto", None, False), ("auto", 0, False), ("cpu:2", 2, False)],
+)
 def test_in_a_cluster_slots_do_not_stand_in_for_gpus_that_are_there(
     monkeypatch: pytest.MonkeyPatch, text: str, on_the_bus: int | None, refused: bool
 ) -> None:
@@ -74,7 +76,7 @@ def test_in_a_cluster_slots_do_not_stand_in_for_gpus_that_are_there(
     if not refused:
         assert found(monkeypatch, facts, text, stand_in=False).devices
         return
-    with pytest.raises(NotThisHost, match="2 NVIDIA GPUs are on the bus, but .* not loaded.*cotenant doctor"):
+    with pytest.raises(NotThisHost, match=r"2 NVIDIA GPUs are on the bus, but .* not loaded.*`cotenant doc"):
         found(monkeypatch, facts, text, stand_in=False)
 
 

@@ -204,6 +204,7 @@ def test_json_lines_go_on_over_a_silence(
         found = looks.pop(0)
         if isinstance(found, BaseException):
             raise found
+        assert isinstance(found, Moment)
         return found
 
     monkeypatch.setattr(top, "look", look)
