@@ -8,6 +8,7 @@ repository where a distribution has none; they were read in package lists, not t
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 from cotenant.controller.cli.gpu_host import HostFiles
@@ -171,6 +172,11 @@ def raise_limits(unit: str, host: HostFiles) -> Step:
         "raise them, then log in again",
         as_us(f"printf '{line}' | sudo tee /etc/security/limits.d/cotenant.conf", host),
     )
+
+
+def close_files(paths: Sequence[str], host: HostFiles) -> Step:
+    names = " ".join(map(shlex.quote, paths))
+    return Step("let only their owner write them", as_us(f"sudo chmod go-w {names}", host))
 
 
 def quit_mps(daemon: Seen, host: HostFiles) -> Step:

@@ -152,6 +152,23 @@ def limits(facts: Facts) -> Check | None:
     return Check("limits", "warn", f"{whose} {' and '.join(low)}", step.todo, step.command)
 
 
+def settings_files(facts: Facts) -> Check | None:
+    """Where the settings come from, and who else may change them."""
+    files = facts.around.settings
+    if not files:
+        return None
+    loose = [each.path for each in files if each.open_to_others]
+    if loose:
+        step = enabling.close_files(loose, facts.files)
+        found = f"others may write {', '.join(loose)}: whoever can decides what the agent does"
+        return Check("settings", "fail", found, step.todo, step.command)
+    closed = [each.path for each in files if not each.readable]
+    if closed:
+        found = f"not for you to read: {', '.join(closed)}; what is said here is without them"
+        return Check("settings", "warn", found, "ask as root, or open them: keys are not in there", "")
+    return Check("settings", "ok", ", ".join(each.path for each in files))
+
+
 def folders(facts: Facts) -> list[Check]:
     return [_folder(each) for each in facts.around.folders]
 
@@ -227,4 +244,5 @@ HOST_CHECKS: Final[tuple[Callable[[Facts], Check | None], ...]] = (
     cgroups,
     survival,
     limits,
+    settings_files,
 )

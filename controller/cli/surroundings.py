@@ -90,6 +90,14 @@ class Torch(msgspec.Struct, frozen=True, kw_only=True):
     """The environment it is in, where that is not our own."""
 
 
+class SettingsFile(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    readable: bool = True
+    """For us. One that is not is passed over where nobody named it."""
+    open_to_others: bool = False
+    """Others than its owner may write it."""
+
+
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     wsl: bool = False
     """Linux inside Windows: the driver is Windows's."""
@@ -97,6 +105,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     cgroup: Cgroup = Cgroup()
     lingers: bool = False
+    settings: tuple[SettingsFile, ...] = ()
     folders: tuple[Folder, ...] = ()
     torch: Torch | None = None
     mps_daemons: tuple[Seen, ...] = ()
@@ -123,6 +132,7 @@ def look_around(
         limits=limits(_text(root / "proc" / whose / "limits")),
         cgroup=_cgroup(root, whose, agent),
         lingers=(root / "var/lib/systemd/linger" / os.environ.get("USER", "-")).is_file(),
+        settings=tuple(_settings(loaded, root)),
         folders=tuple(_folders(loaded, root)),
         torch=_torch(root, os.environ),
         mps_daemons=tuple(each for each in seen if _is(each, MPS_CONTROL) and not _is_ours(each, runtime)),
@@ -269,6 +279,17 @@ def _cgroup(root: Path, whose: str, agent: Agent | None) -> Cgroup:
     return Cgroup(version=version, path=path, writable=writable)
 
 
+def _settings(loaded: Loaded, root: Path) -> Iterable[SettingsFile]:
+    """Those that were read, and those of the system that we may not read."""
+    unread = [path for path in _entries(root / "etc/cotenant") if path.suffix == ".toml"]
+    for path in dict.fromkeys((*loaded.files, *sorted(unread))):
+        readable = os.access(path, os.R_OK)
+        if path in loaded.files or not readable:
+            with suppress(OSError):
+                others = bool(path.stat().st_mode & 0o022)
+                yield SettingsFile(path=str(path), readable=readable, open_to_others=others)
+
+
 def _folders(loaded: Loaded, root: Path) -> Iterable[Folder]:
     settings, mounts = loaded.settings, _text(root / "proc/self/mounts")
     yield _folder("checkpoints", "checkpoint.root", places.checkpoint_root(settings), mounts)
@@ -314,8 +335,11 @@ def _torch(root: Path, environ: Mapping[str, str]) -> Torch | None:
     return None
 
 
-def _entries(folder: Path) -> Iterable[Path]:
-    return folder.iterdir() if folder.is_dir() else ()
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
 
 
 def _text(path: Path) -> str:

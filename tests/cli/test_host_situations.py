@@ -30,6 +30,7 @@ from cotenant.controller.cli.surroundings import (
     Folder,
     Limits,
     Seen,
+    SettingsFile,
     Surroundings,
     Torch,
     look_around,
@@ -323,6 +324,15 @@ SITUATIONS: Final[dict[str, Situation]] = {
         around={"limits": Limits(open_files=65536, locked_kib=8192), "infiniband": ("mlx5_0",),
                 "peer_memory": True},
     ),
+    "settings that anybody may write": S(
+        "settings", "fail", "others may write /etc/cotenant/agent.toml",
+        "sudo chmod go-w /etc/cotenant/agent.toml",
+        around={"settings": (SettingsFile(path="/etc/cotenant/agent.toml", open_to_others=True),)},
+    ),
+    "settings that one may not read": S(
+        "settings", "warn", "not for you to read: /etc/cotenant/agent.toml", "",
+        around={"settings": (SettingsFile(path="/etc/cotenant/agent.toml", readable=False),)},
+    ),
     "no agent on a server": S(
         "agent", "fail", "none runs here, and tcp://head:7070 would accept it",
         "sudo systemctl enable --now cotenant-agent", link=Link(endpoint="tcp://head:7070"),
@@ -469,6 +479,14 @@ def test_surroundings_are_read_from_files(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.hostengines == (ENGINE,)
 
 
+def test_settings_files_are_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text("")
+    (tmp_path / "own.toml").chmod(0o664)
+    loaded = settings.load({}, files=[tmp_path / "own.toml"], environ={})
+    found = look_around(loaded, tmp_path, ())
+    assert found.settings == (SettingsFile(path=str(tmp_path / "own.toml"), open_to_others=True),)
+
+
 def test_another_user_s_agent_is_not_taken_for_this_host_s(tmp_path: Path) -> None:
     loaded = settings.load({}, files=[], environ={})
     theirs = Seen(pid=7, user="bob", uid=1001, words=("python", "-m", "cotenant.agent"))
@@ -483,15 +501,31 @@ def test_an_empty_tree_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert gpu_host.look(tmp_path).distribution.family == ""
 
 
-def test_the_whole_page_of_a_host(driver: Callable[[tuple[str, ...]], DriverFacts]) -> None:
-    """The page in docs/doctor.md is made so: a host with three troubles, the worst first."""
+VARIES: Final = ("python", "clock", "account", "/dev/shm", "socket", "controller")
+"""What this machine has its part in."""
+
+
+def test_the_page_in_the_docs_is_what_such_a_host_gets(
+    driver: Callable[[tuple[str, ...]], DriverFacts],
+) -> None:
     situation = SITUATIONS["a GPU that fell off the bus"]._replace(
         nvml=WORN,
-        around={"torch": Torch(version="2.11.0+cpu", cuda=None)},
+        around={
+            "torch": Torch(version="2.11.0", cuda=(13, 0)),
+            "agent": UNIT,
+            "cgroup": Cgroup(version=2, path=UNIT.cgroup, ours=True),
+            "folders": (DISK, STATE),
+            "limits": Limits(open_files=1024),
+        },
+        link=Link(endpoint="tcp://head:7070"),
     )
     lines = page(run_all(facts_of(situation, driver))).split("\n")
-    assert lines[0].startswith("1 fails, ")
-    assert lines[1].startswith("fail  GPUs ")
+    assert lines[0].startswith("1 fails, ") and lines[1].startswith("fail  GPUs ")
+    shown = {" ".join(line.split()) for line in lines[1:] if line[6:].split("  ")[0] not in VARIES}
+    text = (Path(__file__).resolve().parents[2] / "docs" / "administration.md").read_text()
+    told = " ".join(text.split())
+    missing = [line for line in shown if line not in told]
+    assert len(shown) > 20 and [line for line in missing if line != "-> start one"] == []
 
 
 def test_a_check_says_so_much_at_most() -> None:
