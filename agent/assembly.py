@@ -102,7 +102,7 @@ def assemble(settings: Settings) -> Parts:
     token = _token(state_dir / TOKEN)
     metrics = _or_problem(lambda: opened(settings.metrics.agent_listen, "metrics.agent_listen"), 2)
     warnings += [metrics.warning] if metrics is not None and metrics.warning else []
-    inventory = _inventory(agent, choice, host_id)
+    inventory = _inventory(agent, choice, host_id, in_cluster=key is not None)
     warnings += [inventory.note] if inventory.note else []
     folder = _or_problem(lock_folder, 1)
     locks = DeviceLocks(folder, _owner(host_id, token))
@@ -158,7 +158,11 @@ def assemble(settings: Settings) -> Parts:
     )
 
 
-def _inventory(agent: AgentSettings, choice: devices.Choice, host_id: HostId) -> devices.Inventory:
+def _inventory(
+    agent: AgentSettings, choice: devices.Choice, host_id: HostId, *, in_cluster: bool
+) -> devices.Inventory:
+    """A server whose driver is not there yet, such as in the middle of its boot, tries again (its unit does)
+    instead of offering its cores for GPUs until somebody notices."""
     return _or_problem(
         lambda: devices.find(
             choice,
@@ -167,6 +171,7 @@ def _inventory(agent: AgentSettings, choice: devices.Choice, host_id: HostId) ->
             memory_mib(),
             slot_memory_mib=agent.slot_memory_mib,
             oversubscribe=agent.oversubscribe,
+            stand_in=not in_cluster,
         ),
         6,
     )

@@ -23,9 +23,9 @@ FRAME_BYTES_MAX: Final = 1024 * 1024
 _LENGTH: Final = struct.Struct("!I")
 
 
-def framed(message: object) -> bytes:
-    """The bytes of one message on the stream."""
-    body = encode(message)
+def framed(message: object, version: int | None = None) -> bytes:
+    """The bytes of one message on the stream, in our version or in that of whom it is for."""
+    body = encode(message, version)
     if len(body) > FRAME_BYTES_MAX:
         raise BadMessage(f"frame of {len(body)} bytes is over the limit of {FRAME_BYTES_MAX}")
     return _LENGTH.pack(len(body)) + body
@@ -70,21 +70,31 @@ def _checked(length: int) -> int:
 # --- asyncio ---------------------------------------------------------------------------------------
 
 
+async def read_frame(reader: asyncio.StreamReader) -> bytes | None:
+    """The next message as bytes; None at the end of the stream, or when it breaks.
+
+    Raises:
+        BadMessage: an oversized frame.
+    """
+    try:
+        length = _checked(_LENGTH.unpack(await reader.readexactly(_LENGTH.size))[0])
+        return await reader.readexactly(length)
+    except (EOFError, ConnectionError):  # IncompleteReadError is an EOFError.
+        return None
+
+
 async def read_message(reader: asyncio.StreamReader, into: Any) -> Any:
     """The next message; None at the end of the stream, or when it breaks.
 
     Raises:
         BadMessage: an oversized or undecodable frame.
     """
-    try:
-        length = _checked(_LENGTH.unpack(await reader.readexactly(_LENGTH.size))[0])
-        return decode(await reader.readexactly(length), into)
-    except (EOFError, ConnectionError):  # IncompleteReadError is an EOFError.
-        return None
+    frame = await read_frame(reader)
+    return None if frame is None else decode(frame, into)
 
 
-def write_message(writer: asyncio.StreamWriter, message: object) -> None:
-    writer.write(framed(message))
+def write_message(writer: asyncio.StreamWriter, message: object, version: int | None = None) -> None:
+    writer.write(framed(message, version))
 
 
 async def connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

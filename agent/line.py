@@ -17,8 +17,8 @@ from cotenant.agent.channel import EndedNow, FromSupervisor, GangOut, StatusNow,
 from cotenant.agent.core.edge import AnyAgentEvent, Connected, Disconnected, EndCame, GangSaid, StatusCame
 from cotenant.agent.core.memory import Key
 from cotenant.agent.folder import CONTROL
-from cotenant.agent.framing import connect, read_message, write_message
-from cotenant.controller.wire.codec import BadMessage
+from cotenant.agent.framing import connect, read_frame, write_message
+from cotenant.controller.wire.codec import BadMessage, decode, version_of
 
 _RETRY_S_MIN: Final = 0.02
 _RETRY_S_MAX: Final = 1.0
@@ -39,6 +39,8 @@ class Line:
         self._post = post
         self._log = log
         self._writer: asyncio.StreamWriter | None = None
+        self._version: int | None = None
+        """That of the supervisor, who outlives an upgrade of the agent."""
         self._closed = False
 
     async def run(self) -> None:
@@ -60,8 +62,9 @@ class Line:
         self._writer = writer
         self._post(Connected(job_id=job_id, attempt=attempt))
         try:
-            while (message := await read_message(reader, FromSupervisor)) is not None:
-                self._take(message)
+            while (frame := await read_frame(reader)) is not None:
+                self._version = version_of(frame)  # It speaks first, and may be older than we are.
+                self._take(decode(frame, FromSupervisor))
         except BadMessage as error:
             self._log(f"job {job_id} attempt {attempt}: bad message from its supervisor: {error}")
         finally:
@@ -89,7 +92,7 @@ class Line:
             writer.transport.abort()
             return
         with suppress(ConnectionError):
-            write_message(writer, message)
+            write_message(writer, message, self._version)
 
     def close(self) -> None:
         self._closed = True

@@ -175,7 +175,7 @@ class Client:
                 send_at_s = time.monotonic()
             if self._socket in ready:
                 reply = _read_reply(self._socket.recv_multipart())
-                if reply.request_id == request_id:
+                if reply.request_id == request_id or _is_of_versions(reply):
                     return reply
         return None
 
@@ -247,6 +247,11 @@ def _read_reply(frames: list[bytes]) -> wire.AnyReply:
             f"cannot read the controller's answer: {error}", "compare `cotenant version`"
         ) from None
     return reply
+
+
+def _is_of_versions(reply: wire.AnyReply) -> bool:
+    """The controller could not even read the number of our question."""
+    return isinstance(reply, wire.Failure) and reply.code == "version" and reply.request_id == 0
 
 
 def _knock(endpoint: str, path: Path | None, timeout_s: float) -> None:

@@ -40,9 +40,10 @@ from cotenant.controller.metrics.sheets import Sheets
 from cotenant.controller.policies import registry
 from cotenant.controller.settings import SettingsError
 from cotenant.controller.thinking import Thinking
+from cotenant.controller.tongues import UNKNOWN_REQUEST, Tongues
 from cotenant.controller.wire.agents import FromAgent, Refused
 from cotenant.controller.wire.clients import Failure, Request
-from cotenant.controller.wire.codec import BadMessage, WrongVersion, decode, encode
+from cotenant.controller.wire.codec import BadMessage, WrongVersion, decode, encode, request_in
 
 TICK_S: Final = 0.5
 WAITING_ROWS_MAX: Final = 20_000
@@ -143,18 +144,19 @@ class Controller:
         self._secrets.used_by(self.core.state.engine.jobs)
         endpoint = places.controller_endpoint(settings)
         self._door = Door(endpoint, places.keys_dir(settings), self._receive, self.core.counters)
+        self._tongues = Tongues(self._door.send)
         self.endpoint = self._door.endpoint
         lease_s = None if self._door.is_local else settings.controller.lease_s
         self._link = AgentsLink(
             self.core,
-            self._door.send,
+            self._tongues.send,
             self._secrets,
             lease_s=lease_s,
             silent_after_s=settings.controller.silent_after_s,
         )
         about = About(version=package, endpoint=self.endpoint, started_s=self.core.clock.now_s())
         self._desk = ClientsDesk(
-            self.core, self._link, self._door.send, self._secrets, about, self._stopped.set
+            self.core, self._link, self._tongues.send, self._secrets, about, self._stopped.set
         )
         self._thinking = Thinking(self._computed)
         self.core.watchers.append(self._decided)
@@ -270,6 +272,7 @@ class Controller:
 
     def _receive(self, address: bytes, who: Identity, is_client: bool, frame: bytes) -> None:
         """One message, from bytes to effects."""
+        self._tongues.heard(address, frame)
         try:
             if is_client:
                 request: Request = decode(frame, Request)
@@ -280,21 +283,24 @@ class Controller:
             else:
                 message: FromAgent = decode(frame, FromAgent)
                 self._guarded(lambda: self._heard(address, who, message))
-        except WrongVersion as error:
+        except WrongVersion:
             self.core.counters["bad_messages"] += 1
             if is_client:
-                self._refuse(address, 0, "version", str(error))
+                self._refuse(address, 0, "version", self._tongues.refusal(address))
             else:
-                self._door.send(address, encode(Refused(why=str(error))))
+                self._tongues.send(address, encode(Refused(why=self._tongues.refusal(address))))
         except BadMessage:
             self.core.counters["bad_messages"] += 1
+            number = request_in(frame) if is_client else None
+            if number is not None:
+                self._refuse(address, number, "version", UNKNOWN_REQUEST)
 
     def _heard(self, address: bytes, who: Identity, message: FromAgent) -> None:
         if not self._link.heard(address, who, message):
             self.core.counters["bad_messages"] += 1
 
     def _refuse(self, address: bytes, request_id: int, code: Code, message: str) -> None:
-        self._door.send(address, encode(Failure(request_id=request_id, code=code, message=message)))
+        self._tongues.send(address, encode(Failure(request_id=request_id, code=code, message=message)))
 
     def _guarded(self, work: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
         """Do it and commit what it led to. What breaks the engine is put aside, with its story.

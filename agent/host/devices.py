@@ -21,6 +21,7 @@ import msgspec
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.profiler.driver.asking import driver_facts
+from cotenant.profiler.driver.bus import gpus_on_the_bus
 from cotenant.profiler.driver.facts import COMPUTE_EXCLUSIVE_PROCESS, COMPUTE_PROHIBITED, GpuFacts
 from cotenant.profiler.driver.failures import advised
 
@@ -78,8 +79,9 @@ def find(
     *,
     slot_memory_mib: int = 0,
     oversubscribe: bool = False,
+    stand_in: bool = True,
 ) -> Inventory:
-    """The devices of this host.
+    """The devices of this host. Without `stand_in`, CPU slots do not stand in for GPUs that are on the bus.
 
     Raises:
         NotThisHost: more slots than cores, or a GPU that is not there.
@@ -95,6 +97,12 @@ def find(
         note = f"no CUDA devices: {why}"
         if choice.kind == "cuda":
             raise NotThisHost(f"--devices cuda: {note}; use --devices auto or cpu:N")
+        on_the_bus = 0 if stand_in else gpus_on_the_bus()
+        if on_the_bus:
+            raise NotThisHost(
+                f"{on_the_bus} NVIDIA GPUs are on the bus, but {note}. In a cluster CPU slots do not stand "
+                "in for them: `cotenant doctor` says what to do; agent.devices = cpu:N leaves them out"
+            )
     count = choice.slots or min(len(cores), AUTO_SLOTS_MAX)
     slots = cpu_slots(count, host_id, cores, slot_memory_mib or memory_mib // count, oversubscribe)
     return Inventory(devices=slots, note=f"{note}; {count} CPU slots stand in for them" if note else "")

@@ -277,7 +277,8 @@ def _users_text(entries: tuple[_Entry, ...]) -> str:
 
 
 def _write(path: Path, text: str, force: bool) -> None:
-    """Whole or not at all, 0600 from the first byte on.
+    """Whole or not at all, 0600 from the first byte on. What root writes belongs to the folder's owner: the
+    controller, which is not root, reads it.
 
     Raises:
         KeyProblem: the file exists and `force` is False.
@@ -287,6 +288,9 @@ def _write(path: Path, text: str, force: bool) -> None:
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as file:
+        if os.geteuid() == 0:
+            owner = path.parent.stat()
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

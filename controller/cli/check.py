@@ -9,8 +9,10 @@ from typing import Literal
 
 import msgspec
 
+from cotenant.controller.cli.agent_link import Link
 from cotenant.controller.cli.gpu_host import HostFiles
 from cotenant.controller.cli.problem import Problem
+from cotenant.controller.cli.surroundings import Surroundings
 from cotenant.controller.settings import Loaded
 from cotenant.controller.wire.clients import Nodes, Status
 from cotenant.mps.detection import Host
@@ -42,3 +44,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What was found of MPS; None: not looked."""
     indicators: Explanation | None = None
     """The sources that were tried for the GPUs; None: there are none."""
+    around: Surroundings = Surroundings()
+    link: Link | None = None
+    """What its controller says to this host's agent; None: they meet on the user's own socket."""

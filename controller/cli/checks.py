@@ -6,8 +6,6 @@ takes `Facts` and put it into CHECKS; what is about GPUs stands in `gpu_checks` 
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import os
 import shutil
 import stat
@@ -21,14 +19,18 @@ import msgspec
 
 from cotenant.controller import places
 from cotenant.controller.access.endpoint import socket_path
+from cotenant.controller.access.keys import KeyProblem, find_key
 from cotenant.controller.cli import gpu_host
+from cotenant.controller.cli.agent_link import ask_as_agent
 from cotenant.controller.cli.asking import asking
 from cotenant.controller.cli.check import Check, Facts
 from cotenant.controller.cli.enabling import as_us
 from cotenant.controller.cli.gpu_checks import GPU_CHECKS
+from cotenant.controller.cli.host_checks import HOST_CHECKS, agent, folders, torch
 from cotenant.controller.cli.mps_check import device_memory, mps
 from cotenant.controller.cli.problem import Problem
 from cotenant.controller.cli.screen import plural, size
+from cotenant.controller.cli.surroundings import look_around
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.settings import ProfilerSettings
 from cotenant.controller.settings import Loaded
@@ -42,7 +44,6 @@ from cotenant.profiler.indicators.sources import Wanted
 CLOCK_OFF_S: Final = 5.0
 DRIVER_S_MAX: Final = 30.0
 """Somebody sits and waits: less than the agent allows, which has to be right about a slow start."""
-FREE_MIB_MIN: Final = 2048
 
 
 def gather(loaded: Loaded, endpoint: str | None) -> Facts:
@@ -59,6 +60,8 @@ def gather(loaded: Loaded, endpoint: str | None) -> Facts:
             places.mps_runtime_dir(loaded.settings.mps), allowed=loaded.settings.mps.mode != "off"
         ),
         indicators=_indicators(loaded.settings.profiler, driver),
+        around=look_around(loaded),
+        link=ask_as_agent(loaded.settings),
     )
     try:
         with asking(endpoint, timeout_s=3.0) as client:
@@ -77,57 +80,13 @@ def _indicators(profiler: ProfilerSettings, driver: DriverFacts) -> Explanation 
 
 def run_all(facts: Facts) -> list[Check]:
     """What each check says, in their order; those that do not apply here say nothing."""
-    return [said for check in CHECKS if (said := check(facts)) is not None]
+    said = [found for check in CHECKS if (found := check(facts)) is not None]
+    return [*said, *folders(facts)]
 
 
 def python(_facts: Facts) -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
     return Check("python", "ok", f"{version} at {sys.executable}")
-
-
-def torch(_facts: Facts) -> Check:
-    if importlib.util.find_spec("torch") is None:
-        todo, command = "jobs bring their own; the demo needs it here", "pip install 'cotenant[train,demo]'"
-        return Check("torch", "warn", "not in this environment", todo, command)
-    version = importlib.metadata.version("torch")
-    if tuple(int(part) for part in version.split(".")[:2]) < (2, 5):
-        return Check("torch", "warn", version, "checkpoint and gradaccum need torch 2.5 or newer")
-    return Check("torch", "ok", version)
-
-
-def cgroups(_facts: Facts) -> Check:
-    """Without a group of their own, jobs have no memory limit and share the agent's fate."""
-    root = Path("/sys/fs/cgroup")
-    own = own_cgroup()
-    if (root / "cgroup.controllers").exists():
-        folder = root / own.lstrip("/")
-        if os.access(folder, os.W_OK):
-            return Check("cgroups", "ok", f"v2, {own or '/'} is ours to divide")
-        return Check(
-            "cgroups",
-            "warn",
-            f"v2, but {own} belongs to someone else",
-            "run the agent from a unit with Delegate=yes",
-        )
-    writable = [name for name in ("memory", "cpu", "pids") if os.access(root / name, os.W_OK)]
-    if writable:
-        return Check("cgroups", "ok", f"v1 with {', '.join(writable)}")
-    return Check(
-        "cgroups", "warn", "none that we may use", "limits on main memory are then watched, not enforced"
-    )
-
-
-def own_cgroup(pid: int | str = "self") -> str:
-    """The v2 path of a process, or its systemd path under v1; empty if there is none."""
-    try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-    except OSError:
-        return ""
-    for prefix in ("0::", "1:name=systemd:"):
-        for line in lines:
-            if line.startswith(prefix):
-                return line.removeprefix(prefix)
-    return ""
 
 
 def socket(facts: Facts) -> Check:
@@ -137,7 +96,7 @@ def socket(facts: Facts) -> Check:
     except (ValueError, OSError) as error:
         return Check("socket", "fail", str(error), "set controller.endpoint")
     if path is None:
-        return Check("socket", "ok", f"{where} (keys in {places.keys_dir(facts.loaded.settings)})")
+        return _key(facts, where)
     if not path.exists():
         return Check("socket", "ok", f"{path} (not there yet)")
     mode = stat.S_IMODE(path.stat().st_mode)
@@ -148,67 +107,18 @@ def socket(facts: Facts) -> Check:
     return Check("socket", "ok", f"{path}, for you alone")
 
 
-def survival(_facts: Facts) -> Check:
-    """Promise 13: what ends the agent must not end its jobs."""
-    running = agent_pid()
-    own = own_cgroup(running or "self")
-    who = f"the agent (process {running})" if running else "an agent started here"
-    unit = next((part for part in reversed(own.split("/")) if part.endswith((".service", ".scope"))), "")
-    if unit.endswith(".service") and running:
-        mode = _kill_mode(unit)
-        if mode not in ("process", "none", ""):
-            todo = "set KillMode=process and Delegate=yes (examples/deploy)"
-            return Check(
-                "survival", "fail", f"{who} is in {unit} with KillMode={mode}: a restart ends its jobs", todo
-            )
-        return Check("survival", "ok", f"{who} is in {unit}" + (f", KillMode={mode}" if mode else ""))
-    if unit.startswith("session-") and not _lingers():
-        todo = "let what you start outlive your login, or run it as a service (examples/deploy)"
-        found = f"{who} is in {unit}: logging out may end its jobs"
-        return Check("survival", "warn", found, todo, "loginctl enable-linger")
-    return Check("survival", "ok", f"{who} is in {own or 'no cgroup'}; jobs get sessions of their own")
-
-
-def agent_pid() -> int | None:
-    """An agent of this user that runs here."""
-    import psutil
-
-    for process in psutil.process_iter(["uids", "cmdline"]):
-        words = process.info["cmdline"] or []
-        ours = process.info["uids"] is not None and process.info["uids"].real == os.getuid()
-        if ours and words[1:3] == ["-m", "cotenant.agent"]:
-            return int(process.pid)
-    return None
-
-
-def _kill_mode(unit: str) -> str:
-    import subprocess
-
-    if shutil.which("systemctl") is None:
-        return ""
-    words = ["systemctl", "show", unit, "--property=KillMode", "--value"]
+def _key(facts: Facts, where: str) -> Check:
+    """The person's own, for a controller on TCP."""
+    place = places.keys_dir(facts.loaded.settings)
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=5, check=False)
-    except subprocess.TimeoutExpired:
-        return ""
-    return done.stdout.strip()
-
-
-def _lingers() -> bool:
-    return Path("/var/lib/systemd/linger", os.environ.get("USER", "")).is_file()
-
-
-def checkpoints(facts: Facts) -> Check:
-    root = places.checkpoint_root(facts.loaded.settings)
-    existing = next(path for path in (root, *root.parents) if path.exists())
-    if not os.access(existing, os.W_OK | os.X_OK):
-        return Check("checkpoints", "fail", f"{existing} is not writable", "set checkpoint.root")
-    free_mib = shutil.disk_usage(existing).free // 2**20
-    if free_mib < FREE_MIB_MIN:
-        return Check(
-            "checkpoints", "warn", f"{size(free_mib)} free at {root}", "set checkpoint.root to a larger disk"
-        )
-    return Check("checkpoints", "ok", f"{root}, {size(free_mib)} free")
+        find_key(place)
+    except KeyProblem as error:
+        todo = "an admin makes one with `cotenant init --user NAME`; set controller.keys_dir to it"
+        chmod = f"chmod 600 {place}" if place.is_file() and os.access(place, os.R_OK) else ""
+        return Check("socket", "fail", f"{where}: {error}", todo, chmod)
+    except OSError as error:
+        return Check("socket", "fail", f"{where}: {place}: {error.strerror}", "set controller.keys_dir")
+    return Check("socket", "ok", f"{where} (key in {place})")
 
 
 def shared_memory(facts: Facts) -> Check:
@@ -259,7 +169,10 @@ def controller(facts: Facts) -> Check:
     if facts.status is None:
         assert facts.why_unreachable is not None  # gather sets one of the two
         why = facts.why_unreachable
-        return Check("controller", "warn", why.message, why.hint or "start one with `cotenant up`")
+        if facts.loaded.origins["controller.endpoint"] == "default":
+            return _no_controller_wanted(facts, why)
+        # Somebody has said where it is: then it should be there.
+        return Check("controller", "fail", why.message, why.hint or "start one with `cotenant up`")
     status = facts.status
     if status.version != own_version():
         found = f"version {status.version}, this is {own_version()}"
@@ -269,6 +182,13 @@ def controller(facts: Facts) -> Check:
     )
 
 
+def _no_controller_wanted(facts: Facts, why: Problem) -> Check:
+    if facts.link is not None:
+        todo = "for questions from here set controller.endpoint and controller.keys_dir to yours"
+        return Check("controller", "ok", f"that of the agent, {facts.link.endpoint}; {todo}")
+    return Check("controller", "warn", why.message, why.hint or "start one with `cotenant up`")
+
+
 REFUSED_MESSAGES: Final = {
     "bad_messages": "unreadable",
     "unauthenticated": "with an unknown key",
@@ -276,10 +196,10 @@ REFUSED_MESSAGES: Final = {
 }
 
 
-def messages(facts: Facts) -> Check:
+def messages(facts: Facts) -> Check | None:
     """What the controller dropped. Nothing of it did any harm; many of them have a cause worth knowing."""
     if facts.status is None:
-        return Check("messages", "ok", "no controller to ask")
+        return None
     counters = facts.status.counters
     dropped = [f"{counters[key]} {what}" for key, what in REFUSED_MESSAGES.items() if counters.get(key)]
     if dropped:
@@ -288,9 +208,9 @@ def messages(facts: Facts) -> Check:
     return Check("messages", "ok", f"{plural(counters.get('messages', 0), 'message')}, none dropped")
 
 
-def hosts(facts: Facts) -> Check:
+def hosts(facts: Facts) -> Check | None:
     if facts.nodes is None:
-        return Check("hosts", "ok", "no controller to ask")
+        return None
     bad = [
         f"{node.report.host_id} is {node.state.value}"
         for node in facts.nodes.nodes
@@ -321,11 +241,10 @@ CHECKS: Final[tuple[Callable[[Facts], Check | None], ...]] = (
     *GPU_CHECKS,
     mps,
     device_memory,
-    cgroups,
-    survival,
+    *HOST_CHECKS,
     shared_memory,
-    checkpoints,
     account,
+    agent,
     socket,
     controller,
     hosts,

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from cotenant.controller.cli import enabling
-from cotenant.controller.cli.check import Check, Facts, Verdict
-from cotenant.controller.cli.enabling import Step
+from cotenant.controller.cli.check import Check, Facts
+from cotenant.controller.cli.counter_checks import counters, indicators
+from cotenant.controller.cli.enabling import Step, as_us
+from cotenant.controller.cli.gpu_words import answering, checked, numbers, ranged, uuids_of
 from cotenant.controller.cli.screen import plural, size
 from cotenant.controller.domain.cluster import HELD_MIB_MIN
 from cotenant.profiler.driver.facts import (
@@ -22,9 +24,19 @@ from cotenant.profiler.driver.facts import (
     GpuProcess,
     Link,
 )
-from cotenant.profiler.driver.failures import MISMATCH, NO_LIBRARY, NO_PERMISSION, NOT_LOADED, NOT_NVMLS
+from cotenant.profiler.driver.failures import (
+    LOST,
+    MISMATCH,
+    NO_LIBRARY,
+    NO_PERMISSION,
+    NOT_LOADED,
+    NOT_NVMLS,
+    UNKNOWN,
+)
 
 NAMED_MAX: Final = 4
+CUDA_MIN: Final = 11
+"""Of torch 2.5, the oldest that checkpoints can be made with: it was built for CUDA 11.8 and 12."""
 
 
 def gpus(facts: Facts) -> Check:
@@ -32,17 +44,30 @@ def gpus(facts: Facts) -> Check:
     if facts.driver.problem:
         return _no_driver(facts)
     if not facts.driver.gpus:
+        on_the_bus = facts.files.pci_devices or 0
+        if on_the_bus:
+            found = (
+                f"{plural(on_the_bus, 'NVIDIA GPU')} on the bus, and driver {facts.driver.driver} serves none"
+            )
+            return checked("GPUs", "fail", found, enabling.unsupported_gpu(facts.files))
         return Check("GPUs", "warn", "a driver, but no GPU", "is one passed through to this machine?")
     lost = [gpu for gpu in facts.driver.gpus if gpu.problem]
     if lost:
         found = "; ".join(f"{gpu.index}: {gpu.problem}" for gpu in lost)
-        step = enabling.reset(lost[0].uuid or str(lost[0].index), facts.files)
-        return _check("GPUs", "fail", f"{len(lost)} of {len(facts.driver.gpus)} do not answer: {found}", step)
+        fallen = any(gpu.problem_code == LOST for gpu in lost)
+        named = lost[0].uuid or str(lost[0].index)
+        step = enabling.reboot(facts.files) if fallen else enabling.reset(named, facts.files)
+        count = f"{len(lost)} of {len(facts.driver.gpus)}"
+        return checked("GPUs", "fail", f"{count} do not answer: {found}", step)
+    missing = (facts.files.pci_devices or 0) - len(facts.driver.gpus)
+    if missing > 0 and not facts.files.container:  # There the others' GPUs are on the bus as well.
+        found = f"{len(facts.driver.gpus)} of {facts.files.pci_devices} on the bus: {missing} not served"
+        return checked("GPUs", "warn", found, enabling.unsupported_gpu(facts.files))
     alike = {
         what: [gpu for gpu in facts.driver.gpus if _described(gpu) == what]
         for what in map(_described, facts.driver.gpus)
     }
-    return Check("GPUs", "ok", "; ".join(f"{_range(group)}: {what}" for what, group in alike.items()))
+    return Check("GPUs", "ok", "; ".join(f"{ranged(group)}: {what}" for what, group in alike.items()))
 
 
 def _no_driver(facts: Facts) -> Check:
@@ -55,72 +80,87 @@ def _no_driver(facts: Facts) -> Check:
     step = {
         NO_LIBRARY: enabling.install("driver", files),
         NOT_LOADED: enabling.load_driver(files),
-        MISMATCH: Step("the driver was updated under a running kernel: reboot the host"),
+        MISMATCH: enabling.mismatch(files),
         NO_PERMISSION: _permission_step(facts),
+        **({UNKNOWN: enabling.let_container_in(files)} if files.container else {}),
     }.get(
         answer.problem_code, Step("`dmesg | grep NVRM` says what the driver met; often only a reboot helps")
     )
-    return _check("GPUs", "fail", f"{seen}NVML: {answer.problem}", step)
+    return checked("GPUs", "fail", f"{seen}NVML: {answer.problem}", step)
 
 
 def driver(facts: Facts) -> Check | None:
     if not facts.driver.gpus:
         return None
     cuda = "" if facts.driver.cuda is None else ", serves CUDA up to {}.{}".format(*facts.driver.cuda)
-    return Check("driver", "ok", f"{facts.driver.driver or 'of unknown version'}{cuda}")
+    found = f"{facts.driver.driver or 'of unknown version'}{cuda}"
+    if facts.driver.cuda is None or facts.driver.cuda[0] > CUDA_MIN:
+        return Check("driver", "ok", found)
+    step = enabling.install("driver", facts.files)
+    newer = Step(step.todo.replace("install", "install a newer one of", 1), step.command)
+    if facts.driver.cuda[0] < CUDA_MIN:
+        return checked("driver", "fail", f"{found}: torch 2.5, the oldest that works here, needs 11.8", newer)
+    return checked("driver", "warn", f"{found}: only torch built for CUDA 11.8 works with it", newer)
 
 
 def compute_mode(facts: Facts) -> Check | None:
     """Whether two processes may be on a GPU at once."""
-    known = [gpu for gpu in _alive(facts) if gpu.compute_mode is not None]
+    known = [gpu for gpu in answering(facts) if gpu.compute_mode is not None]
     others = [gpu for gpu in known if gpu.compute_mode != COMPUTE_DEFAULT]
     if not known:
         return None
     if not others:
         return Check("compute mode", "ok", "DEFAULT: several processes may be on a GPU")
     names = sorted({COMPUTE_MODES.get(gpu.compute_mode or 0, "an unknown") for gpu in others})
-    modes = f"{_numbers(others)} in {' and '.join(names)} mode"
-    uuids = tuple(gpu.uuid for gpu in others)
+    modes = f"{numbers(others)} in {' and '.join(names)} mode"
+    uuids = uuids_of(others)
     if any(gpu.compute_mode == COMPUTE_PROHIBITED for gpu in others):
         step = enabling.compute_mode_default(uuids, facts.files, "allow processes on it again")
-        return _check("compute mode", "fail", f"{modes}: nothing can run there", step)
+        return checked("compute mode", "fail", f"{modes}: nothing can run there", step)
     why = "two jobs share it through MPS or not at all"
     if facts.loaded.settings.mps.exclusive:
         return Check("compute mode", "ok", f"{modes}, as mps.exclusive wants it: {why}")
     step = enabling.compute_mode_default(uuids, facts.files, "unless you want that, allow several processes")
-    return _check("compute mode", "warn", f"{modes}: {why}", step)
+    return checked("compute mode", "warn", f"{modes}: {why}", step)
 
 
 def mig(facts: Facts) -> Check | None:
-    split = [gpu for gpu in _alive(facts) if gpu.mig]
+    split = [gpu for gpu in answering(facts) if gpu.mig]
+    waiting = [gpu for gpu in answering(facts) if gpu.mig_next is not None and gpu.mig_next != bool(gpu.mig)]
+    if waiting:
+        after = "leave" if waiting[0].mig else "enter"
+        found = f"{numbers(waiting)} will {after} MIG mode at the next reset"
+        return checked("MIG", "warn", found, enabling.mig_after_reset(uuids_of(waiting), facts.files))
     if not split:
         return None
-    found = f"{_numbers(split)} in MIG mode, which is not offered to jobs"
-    return _check("MIG", "warn", found, enabling.mig_off(tuple(gpu.uuid for gpu in split), facts.files))
+    instances = sum(len(gpu.instances) for gpu in split)
+    found = f"{numbers(split)} in MIG mode ({plural(instances, 'instance')}), which is not offered to jobs"
+    return checked("MIG", "warn", found, enabling.mig_off(uuids_of(split), facts.files))
 
 
 def persistence(facts: Facts) -> Check | None:
-    known = [gpu for gpu in _alive(facts) if gpu.persistence is not None]
+    known = [gpu for gpu in answering(facts) if gpu.persistence is not None]
     without = [gpu for gpu in known if not gpu.persistence]
     if not known:
         return None
-    if not without or facts.files.persistenced:
+    if not without:
         return Check("persistence", "ok", "the driver stays loaded between jobs")
-    found = f"off on {_numbers(without)}: the driver may unload between jobs"
-    return _check("persistence", "warn", found, enabling.persistence(facts.files))
+    daemon = ", and nvidia-persistenced runs without it" if facts.files.persistenced else ""
+    found = f"off on {numbers(without)}{daemon}: the driver may unload between jobs"
+    return checked("persistence", "warn", found, enabling.persistence(facts.files))
 
 
 def memory_errors(facts: Facts) -> Check | None:
     """ECC: what was not corrected, and what waits for a reset."""
-    alive = _alive(facts)
+    alive = answering(facts)
     failed = [gpu for gpu in alive if gpu.remap_failed]
     if failed:
-        found = f"{_numbers(failed)} ran out of spare memory rows"
+        found = f"{numbers(failed)} ran out of spare memory rows"
         return Check("memory errors", "fail", found, "take it out of service and have it replaced")
     bad = [gpu for gpu in alive if gpu.ecc_uncorrected or gpu.remap_pending]
     if bad:
         words = "; ".join(f"{gpu.index}: {_errors(gpu)}" for gpu in bad)
-        return _check("memory errors", "warn", words, enabling.reset(bad[0].uuid, facts.files))
+        return checked("memory errors", "warn", words, enabling.reset(bad[0].uuid, facts.files))
     if not any(gpu.ecc_uncorrected is not None for gpu in alive):
         return None
     return Check("memory errors", "ok", "none that ECC could not correct")
@@ -129,49 +169,6 @@ def memory_errors(facts: Facts) -> Check | None:
 def _errors(gpu: GpuFacts) -> str:
     words = [f"{plural(gpu.ecc_uncorrected, 'uncorrected error')}"] if gpu.ecc_uncorrected else []
     return " and ".join([*words, *(["memory waits to be replaced at a reset"] if gpu.remap_pending else [])])
-
-
-def counters(facts: Facts) -> Check | None:
-    """Where indicators come from: GPM on Hopper and later, else DCGM, else what plain NVML has."""
-    alive, files = _alive(facts), facts.files
-    if not alive:
-        return None
-    if all(gpu.gpm and not gpu.gpm_problem for gpu in alive):
-        return Check("counters", "ok", f"GPM on {_all(alive)}, and you may read them")
-    refused = [gpu for gpu in alive if gpu.gpm and gpu.gpm_problem]
-    if refused:
-        found = f"GPM, but not for {files.user or 'you'}: {refused[0].gpm_problem}"
-        return _check("counters", "warn", found, _allowed_step(facts))
-    plain = "plain NVML: coarse use, no multiprocessor or tensor counters"
-    if files.exporter or (files.hostengine and files.dcgm_bindings):
-        via = "dcgm-exporter" if files.exporter else "DCGM's host engine"
-        restricted = files.profiling_for_admins and not files.administrator and not files.exporter
-        who = "; the engine reads them for you" if restricted else ""
-        return Check("counters", "ok", f"no GPM on {_all_without(alive)}, but {via} answers{who}")
-    if files.dcgm_bindings:
-        found = f"no GPM, and DCGM is installed but its host engine does not answer: {plain}"
-        return _check("counters", "warn", found, enabling.start_hostengine(files))
-    found = f"no GPM (it came with Hopper) and no DCGM: {plain}"
-    return _check("counters", "warn", found, enabling.install("dcgm", files))
-
-
-def indicators(facts: Facts) -> Check | None:
-    """What the agent will use here, as it will find out itself: a source works if it has shown a value."""
-    tried = facts.indicators
-    if tried is None:
-        return None
-    if tried.chosen is None:
-        return Check("indicators", "warn", tried.why, "see `counters`; until then profiles have none")
-    return Check("indicators", "ok", tried.why)
-
-
-def _allowed_step(facts: Facts) -> Step:
-    """The driver keeps counters to administrators, or the reason is another one."""
-    if facts.files.administrator or facts.files.profiling_for_admins is False:
-        return Step(
-            "the driver refuses for another reason: `dmesg | grep NVRM`; indicators are missing until then"
-        )
-    return enabling.profiling_for_everybody(facts.files)
 
 
 def device_files(facts: Facts) -> Check | None:
@@ -183,10 +180,11 @@ def device_files(facts: Facts) -> Check | None:
         names = ", ".join(
             f"{file.path} ({file.mode:o} {file.owner}:{file.group})" for file in closed[:NAMED_MAX]
         )
-        return _check("device files", "fail", f"not for {facts.files.user}: {names}", _permission_step(facts))
+        step = _permission_step(facts)
+        return checked("device files", "fail", f"not for {facts.files.user}: {names}", step)
     if files and not any(file.path == "/dev/nvidia-uvm" for file in files):
         step = enabling.make_device_files(facts.files)
-        return _check("device files", "warn", "/dev/nvidia-uvm is missing: CUDA cannot start", step)
+        return checked("device files", "warn", "/dev/nvidia-uvm is missing: CUDA cannot start", step)
     if not files:
         return Check("device files", "ok", "none in /dev, and the driver answers all the same")
     return Check("device files", "ok", f"{plural(len(files), 'file')} in /dev, all for you")
@@ -197,12 +195,22 @@ def _permission_step(facts: Facts) -> Step:
     by_group = [file.group for file in closed if file.mode & 0o060 == 0o060 and file.group != "root"]
     if by_group:
         return enabling.join_group(by_group[0], facts.files)
-    return Step("their mode comes from the driver's NVreg_DeviceFileMode, or from the container's rules")
+    if facts.files.container:
+        return Step(
+            "start the container with --gpus all; a rootless one needs rights on them on the host, too"
+        )
+    if closed:
+        names = " ".join(file.path for file in closed[:NAMED_MAX])
+        return Step(
+            "open them (until the next boot; their mode comes from the driver's NVreg_DeviceFileMode)",
+            as_us(f"sudo chmod a+rw {names}", facts.files),
+        )
+    return Step("their mode comes from the driver's NVreg_DeviceFileMode")
 
 
 def tenants(facts: Facts) -> Check | None:
     """Who is on the GPUs now."""
-    alive = _alive(facts)
+    alive = answering(facts)
     if not alive:
         return None
     everybody = [(gpu, process) for gpu in alive for process in gpu.processes]
@@ -232,7 +240,7 @@ def _short(command: str, characters: int = 48) -> str:
 
 def held_memory(facts: Facts) -> Check | None:
     """Memory in use that no process accounts for."""
-    held = [(gpu, mib) for gpu in _alive(facts) if (mib := held_mib(gpu)) is not None]
+    held = [(gpu, mib) for gpu in answering(facts) if (mib := held_mib(gpu)) is not None]
     if not held:
         return None
     much = [(gpu, mib) for gpu, mib in held if mib >= HELD_MIB_MIN]
@@ -251,7 +259,7 @@ def held_mib(gpu: GpuFacts) -> int | None:
 
 
 def clocks(facts: Facts) -> Check | None:
-    known = [gpu for gpu in _alive(facts) if gpu.clock_mhz is not None and gpu.clock_mhz_max is not None]
+    known = [gpu for gpu in answering(facts) if gpu.clock_mhz is not None and gpu.clock_mhz_max]
     if not known:
         return None
     slow = [gpu for gpu in known if gpu.slowed_by]
@@ -273,7 +281,7 @@ def links(facts: Facts) -> Check | None:
         return None
     words = [f"{_pairs(group, len(found))} by {path}" for path, group in _by_path(found).items()]
     without = [link for link in found if link.peer is False]
-    nvlinks = sorted({gpu.nvlinks for gpu in _alive(facts) if gpu.nvlinks})
+    nvlinks = sorted({gpu.nvlinks for gpu in answering(facts) if gpu.nvlinks})
     counts = f" ({' or '.join(map(str, nvlinks))} links each)" if nvlinks else ""
     blind = f"; no peer access between {_pairs(without, len(found))}" if without else ""
     return Check("links", "ok", f"{', '.join(words)}{counts}{blind}")
@@ -296,34 +304,6 @@ def _pairs(group: Sequence[Link], of: int) -> str:
 def _described(gpu: GpuFacts) -> str:
     capability = "" if gpu.capability is None else ", compute capability {}.{}".format(*gpu.capability)
     return f"{gpu.name}, {size(gpu.memory_mib)}{capability}"
-
-
-def _alive(facts: Facts) -> list[GpuFacts]:
-    return [gpu for gpu in facts.driver.gpus if not gpu.problem]
-
-
-def _range(some: Sequence[GpuFacts]) -> str:
-    """`0`, `0 to 7`, or `0, 2, 5`: the indices of a group."""
-    indices = [gpu.index for gpu in some]
-    if len(indices) > 2 and indices == list(range(indices[0], indices[-1] + 1)):
-        return f"{indices[0]} to {indices[-1]}"
-    return ", ".join(map(str, indices))
-
-
-def _numbers(some: Sequence[GpuFacts]) -> str:
-    return "GPU " + ", ".join(str(gpu.index) for gpu in some)
-
-
-def _all(some: Sequence[GpuFacts]) -> str:
-    return "this GPU" if len(some) == 1 else f"all {len(some)} GPUs"
-
-
-def _all_without(some: Sequence[GpuFacts]) -> str:
-    return _numbers([gpu for gpu in some if not gpu.gpm])
-
-
-def _check(name: str, verdict: Verdict, found: str, step: Step) -> Check:
-    return Check(name, verdict, found, step.todo, step.command)
 
 
 GPU_CHECKS: Final[tuple[Callable[[Facts], Check | None], ...]] = (

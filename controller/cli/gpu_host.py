@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from cotenant.mps import device_memory
+from cotenant.profiler.driver.bus import gpus_on_the_bus
 
 DCGM_PORT: Final = 5555
 EXPORTER_PORT: Final = 9400
@@ -26,6 +27,7 @@ DCGM_BINDINGS: Final = (
     "usr/share/datacenter-gpu-manager-4/bindings/python3",
     "usr/local/dcgm/bindings/python3",
 )
+DCGM_OLD: Final = ("usr/bin/dcgmi", "usr/bin/nv-hostengine", "usr/lib/x86_64-linux-gnu/libdcgm.so.3")
 DEVICE_FILES: Final = re.compile(r"nvidia(ctl|-uvm|-modeset|\d+)")
 SUPER_USER_CAPABILITY: Final = 21
 """CAP_SYS_ADMIN, which the driver takes for an administrator."""
@@ -88,6 +90,8 @@ class HostFiles(msgspec.Struct, frozen=True, kw_only=True):
     device_files: tuple[DeviceFile, ...] = ()
     persistenced: bool = False
     dcgm_bindings: str = ""
+    dcgm_old: bool = False
+    """Programs of a DCGM are here; an old one, where its bindings are not."""
     hostengine: bool = False
     """Something listens at DCGM's port on this machine."""
     exporter: bool = False
@@ -106,11 +110,12 @@ def look(root: Path = Path("/")) -> HostFiles:
         user=_name(pwd.getpwuid, os.geteuid()),
         administrator=os.geteuid() == 0 or is_administrator(_text(root / "proc/self/status")),
         module=module_version(_text(root / "proc/driver/nvidia/version")),
-        pci_devices=_pci_devices(root / "sys/bus/pci/devices"),
+        pci_devices=gpus_on_the_bus(root),
         profiling_for_admins=profiling_for_admins(_text(root / "proc/driver/nvidia/params")),
         device_files=tuple(_device_files(root / "dev")),
         persistenced=(root / "run/nvidia-persistenced/socket").exists(),
         dcgm_bindings=next((f"/{name}" for name in DCGM_BINDINGS if (root / name).is_dir()), ""),
+        dcgm_old=any((root / name).exists() for name in DCGM_OLD),
         hostengine=_listens(DCGM_PORT),
         exporter=_listens(EXPORTER_PORT),
         memory_regions=_memory_regions(root / "sys/fs/cgroup"),
@@ -177,16 +182,6 @@ def _own_controllers(root: Path) -> list[str]:
     own = next((line[3:] for line in lines if line.startswith("0::")), "/")
     folder = "" if os.geteuid() == 0 else own.strip("/")
     return _text(root / "sys/fs/cgroup" / folder / "cgroup.controllers").split()
-
-
-def _pci_devices(folder: Path) -> int | None:
-    if not folder.is_dir():
-        return None
-    found = 0
-    for device in folder.iterdir():
-        vendor, kind = _text(device / "vendor").strip(), _text(device / "class").strip()
-        found += vendor == "0x10de" and kind[:6] in ("0x0300", "0x0302")
-    return found
 
 
 def _device_files(folder: Path) -> Iterable[DeviceFile]:

@@ -25,14 +25,17 @@ PER_HOST: Final = "one daemon for all devices (mps.mode = per-host): a fault sto
 
 def mps(facts: Facts) -> Check | None:
     """None on a host without GPUs."""
-    alive = [gpu for gpu in facts.driver.gpus if not gpu.problem]
-    if not alive or facts.mps is None:
+    alive = [gpu for gpu in facts.driver.gpus if not gpu.problem and not gpu.mig]
+    if not alive or facts.mps is None:  # One in MIG mode is not offered at all: `MIG` has said so.
         return None
     mode = facts.loaded.settings.mps.mode
     if mode == "off":
         return Check("MPS", "ok", "switched off (mps.mode = off): co-tenants time-slice")
     found = verdict(facts.mps)
     if not found.usable:
+        if facts.mps.control_path is None and facts.around.wsl:
+            todo = "never install a Linux driver there: it breaks the GPU; co-tenants time-slice"
+            return Check("MPS", "ok", f"none: this is WSL, whose driver is Windows's and brings none; {todo}")
         if facts.mps.control_path is None:
             step = enabling.install("mps", facts.files, facts.driver.driver)
             return Check("MPS", "warn", f"none: {found.reason}", f"{step.todo}; {UNTIL_THEN}", step.command)
@@ -54,7 +57,7 @@ def mps(facts: Facts) -> Check | None:
     if not undivided:
         words += f"; {DIVIDED if wanted else UNDIVIDED}"
     if refused:
-        without = ", ".join(f"{gpu.index} ({reason})" for gpu, reason in refused)
+        without = ", ".join(f"{gpu.index} ({reason.replace(gpu.uuid, 'it')})" for gpu, reason in refused)
         return Check("MPS", "warn", f"{words}; not on GPU {without}", "co-tenants time-slice there")
     return Check("MPS", "ok", words)
 

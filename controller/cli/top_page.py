@@ -15,6 +15,7 @@ from cotenant.controller.cli import screen
 from cotenant.controller.cli.device_view import Row, columns_for, rows_of
 from cotenant.controller.cli.job_view import COLUMNS
 from cotenant.controller.cli.screen import Column, duration, paint, plural
+from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.job import ENDED, ON_DEVICES, Phase
 from cotenant.controller.wire.clients import Decisions, DecisionView, Jobs, JobView, Nodes, Status
 
@@ -115,10 +116,23 @@ def sections(moment: Moment, width: int | None) -> list[Section]:
     on_devices = sum(by_phase.get(phase.value, 0) for phase in ON_DEVICES)
     others = sum(by_phase.get(phase.value, 0) for phase in Phase if phase not in (*ON_DEVICES, *ENDED))
     return [
-        Section("Devices", columns_for(devices, width), devices, len(devices), _urgency),
+        Section("Devices", columns_for(devices, width), devices, len(devices), _urgency_among(devices)),
         Section("On devices", COLUMNS, running, max(on_devices, len(running))),
         Section("Waiting", COLUMNS, waiting, max(others, len(waiting))),
     ]
+
+
+def _urgency_among(rows: Sequence[Row]) -> Callable[[Row], tuple[int, int]]:
+    """A host that is gone is in trouble once: its other empty devices do not crowd out those that work."""
+    again: set[str] = set()
+    gone: set[str] = set()
+    for row in rows:
+        if row.host_state is not HostState.OK and not row.tenants:
+            if row.device.host_id in gone:
+                again.add(row.device.device_id)
+            gone.add(row.device.host_id)
+    last = (len(TROUBLES) + 2, 0)
+    return lambda row: last if row.device.device_id in again else _urgency(row)
 
 
 def _urgency(row: Row) -> tuple[int, int]:

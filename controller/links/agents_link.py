@@ -350,7 +350,7 @@ def not_allowed(who: Identity, message: wire.Hello) -> str:
     host_id = message.report.host_id
     if who.role == "user":
         return (
-            f"the key of {who.name} is a user's: an agent needs one made by `cotenant init --agent {host_id}`"
+            f"the key of {who.name} is a user's: an agent needs one made by `cotenant init --host {host_id}`"
         )
     if who.role == "agent" and who.host != host_id:
         return f"this key belongs to host {who.host}, not to {host_id}: set agent.host or use the right key"

@@ -20,6 +20,11 @@ _ITEMS_MAX: Final = 200_000
 T = TypeVar("T")
 
 
+_PAIR: Final = 0x92
+"""msgpack's list of two; the version follows in one byte."""
+_HEAD: Final = 2
+
+
 class BadMessage(ValueError):
     """A frame that cannot be used; the text says why, in one line."""
 
@@ -28,16 +33,39 @@ class WrongVersion(BadMessage):
     """A frame of a version that this program does not speak."""
 
 
-def encode(message: object) -> bytes:
-    """One frame: `[version, body]`.
+def encode(message: object, version: int | None = None) -> bytes:
+    """One frame: `[version, body]`, in our version or in that of whom it is for.
 
     Raises:
         BadMessage: the message is larger than `MESSAGE_BYTES_MAX`.
     """
-    frame: bytes = msgpack.packb([WIRE_VERSION, msgspec.to_builtins(message)])
+    frame: bytes = msgpack.packb([version or WIRE_VERSION, msgspec.to_builtins(message)])
     if len(frame) > MESSAGE_BYTES_MAX:
         raise BadMessage(f"message of {len(frame)} bytes is over the limit of {MESSAGE_BYTES_MAX}")
     return frame
+
+
+def version_of(frame: bytes) -> int | None:
+    """The version that a frame says it is in, of 1 to 127; None: it is not a frame of ours."""
+    known = len(frame) > _HEAD and frame[0] == _PAIR and 0 < frame[1] < 0x80
+    return frame[1] if known else None
+
+
+def in_version(frame: bytes, version: int) -> bytes:
+    """A frame of ours for somebody who speaks another version: the same body. Whoever changes a body's form
+    translates it here for the version before."""
+    assert version_of(frame) is not None, "a frame that encode made"
+    return bytes((_PAIR, version)) + frame[_HEAD:]
+
+
+def request_in(frame: bytes) -> int | None:
+    """The number of a client's request that could not be decoded as a whole: of a newer client, mostly."""
+    try:
+        body = msgpack.unpackb(frame, max_ext_len=0)
+        number = body[1]["request_id"]
+    except (ValueError, TypeError, LookupError, msgpack.exceptions.UnpackException, RecursionError):
+        return None
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
 def decode(frame: bytes, into: type[T] | Any) -> T:

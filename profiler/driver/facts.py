@@ -71,6 +71,8 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     bus: str = ""
     """Its address on the PCI bus, `00000000:3B:00.0`; empty where it does not say."""
     mig: bool | None = None
+    mig_next: bool | None = None
+    """What it will be after a reset."""
     instances: tuple[MigInstance, ...] = ()
     processes: tuple[GpuProcess, ...] = ()
     unlisted: tuple[Doing, ...] = ()

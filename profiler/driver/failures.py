@@ -18,6 +18,7 @@ FUNCTION_NOT_FOUND: Final = 13
 LOST: Final = 15
 RESET_REQUIRED: Final = 16
 MISMATCH: Final = 18
+UNKNOWN: Final = 999
 
 
 class Failure(NamedTuple):

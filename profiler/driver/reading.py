@@ -39,7 +39,8 @@ def gpu(nvml: Library, index: int) -> GpuFacts:
         return GpuFacts(index=index, uuid=uuid, problem=error.what, problem_code=error.code)
     reserved_mib, used_mib = _by_the_driver_mib(nvml, handle)
     capability = nvml.maybe("nvmlDeviceGetCudaComputeCapability", handle)
-    mig = _current(nvml.maybe("nvmlDeviceGetMigMode", handle))
+    modes = nvml.maybe("nvmlDeviceGetMigMode", handle)
+    mig = _current(modes)
     named, unlisted = named_processes(nvml, handle)
     return GpuFacts(
         index=index,
@@ -54,6 +55,7 @@ def gpu(nvml: Library, index: int) -> GpuFacts:
         persistence=_flag(nvml.maybe("nvmlDeviceGetPersistenceMode", handle)),
         bus=bus_id(nvml, handle),
         mig=mig,
+        mig_next=None if modes is None else bool(modes[1] == 1),
         instances=tuple(_instances(nvml, handle)) if mig else (),
         processes=tuple(named[:PROCESSES_MAX]),
         unlisted=unlisted,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from cotenant.agent.host import devices
 from cotenant.agent.host.devices import BadDevices, Choice, NotThisHost
 from cotenant.controller.domain.ids import HostId
+from cotenant.profiler.driver.bus import gpus_on_the_bus
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 
 HOST = HostId("h")
@@ -59,6 +61,34 @@ def test_without_a_gpu_auto_offers_slots_and_says_why(monkeypatch: pytest.Monkey
     inventory = found(monkeypatch, DriverFacts(problem="no NVIDIA driver library"), "auto")
     assert [(d.kind, len(d.cores), d.memory_mib) for d in inventory.devices] == [("cpu", 2, 2000)] * 8
     assert inventory.note == "no CUDA devices: no NVIDIA driver library; 8 CPU slots stand in for them"
+
+
+@pytest.mark.parametrize(
+    ("text", "on_the_bus", "refused"),
+    [("auto", 2, True), ("auto", None, False), ("auto", 0, False), ("cpu:2", 2, False)],
+)
+def test_in_a_cluster_slots_do_not_stand_in_for_gpus_that_are_there(
+    monkeypatch: pytest.MonkeyPatch, text: str, on_the_bus: int | None, refused: bool
+) -> None:
+    monkeypatch.setattr(devices, "gpus_on_the_bus", lambda: on_the_bus)
+    facts = DriverFacts(problem="the NVIDIA driver is not loaded")
+    assert found(monkeypatch, facts, text).devices, "on somebody's own machine they do"
+    if not refused:
+        assert found(monkeypatch, facts, text, stand_in=False).devices
+        return
+    with pytest.raises(NotThisHost, match=r"2 NVIDIA GPUs are on the bus, but .* not loaded.*`cotenant doc"):
+        found(monkeypatch, facts, text, stand_in=False)
+
+
+def test_gpus_are_seen_on_the_bus_without_a_driver(tmp_path: Path) -> None:
+    assert gpus_on_the_bus(tmp_path) is None
+    kinds = {"0": ("0x10de", "0x030200"), "1": ("0x10de", "0x040300"), "2": ("0x8086", "0x030000")}
+    for name, (vendor, kind) in kinds.items():
+        folder = tmp_path / "sys/bus/pci/devices" / name
+        folder.mkdir(parents=True)
+        (folder / "vendor").write_text(vendor + "\n")
+        (folder / "class").write_text(kind + "\n")
+    assert gpus_on_the_bus(tmp_path) == 1, "neither its sound nor the board's own graphics"
 
 
 def test_slots_asked_for_need_no_explanation(monkeypatch: pytest.MonkeyPatch) -> None:

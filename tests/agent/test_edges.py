@@ -16,8 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.channel import FromSupervisor, LeaseNow, SaveNow, StopNow, ToSupervisor
+from cotenant.agent.channel import FromSupervisor, GangOut, LeaseNow, SaveNow, StopNow, ToSupervisor
+from cotenant.agent.core.edge import GangSaid
 from cotenant.agent.files import BadRecord, read_record, write_record, write_whole
+from cotenant.agent.folder import CONTROL
 from cotenant.agent.framing import (
     FRAME_BYTES_MAX,
     Deframer,
@@ -30,7 +32,10 @@ from cotenant.agent.framing import (
     write_message,
 )
 from cotenant.agent.host.identity import children_of, identity_of, is_alive, open_pidfd, own_identity, stat_of
+from cotenant.agent.line import Line
 from cotenant.agent.records import RECORD_VERSION, Identity
+from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
+from cotenant.controller.wire import codec
 from cotenant.controller.wire.codec import BadMessage
 
 # --- Files -----------------------------------------------------------------------------------------
@@ -136,6 +141,42 @@ def test_blocking_and_asyncio_ends_understand_each_other_at_a_deep_path(tmp_path
 
     with listener:
         assert asyncio.run(talk()) == WORDS[0]
+
+
+def test_a_supervisor_from_before_an_upgrade_is_spoken_to_in_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec, "WIRE_VERSION", 78)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / CONTROL))
+    listener.listen()
+
+    def older(heard: list[bytes]) -> None:
+        peer, _ = listener.accept()
+        with peer:
+            peer.sendall(framed(GangOut(to_host=HostId("h"), payload=b"x"), 77))
+            heard.append(peer.recv(4096))
+
+    async def talk() -> bytes:
+        heard: list[bytes] = []
+        came = asyncio.Event()
+        line = Line(
+            (JobId("1"), AttemptNo(1)),
+            tmp_path,
+            post=lambda event: came.set() if isinstance(event, GangSaid) else None,
+            log=lambda _text: None,
+        )
+        running = asyncio.create_task(line.run())
+        supervisor = asyncio.create_task(asyncio.to_thread(older, heard))
+        await came.wait()
+        line.tell(StopNow(save=True, deadline_s=1.0, reason="x"))
+        await supervisor
+        line.close()
+        running.cancel()
+        return heard[0]
+
+    with listener:
+        assert codec.version_of(asyncio.run(talk())[4:]) == 77, "behind the four bytes of its length"
 
 
 def test_the_end_of_a_stream_in_the_middle_of_a_message_is_the_end() -> None:

@@ -7,13 +7,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from cotenant.controller import settings
 from cotenant.controller.cli import checks
-from cotenant.controller.cli.check import Facts
+from cotenant.controller.cli.check import Check, Facts
 from cotenant.controller.cli.checks import run_all
+from cotenant.controller.cli.host_checks import folders, survival
 from cotenant.controller.cli.problem import Problem
+from cotenant.controller.cli.surroundings import Agent, Surroundings, look_around
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.wire import clients as wire
 
@@ -27,6 +30,11 @@ def facts(
     why = None if status else Problem("unreachable", "no controller", "start one")
     loaded = settings.load(flags, files=[], environ={})
     return Facts(loaded=loaded, status=status, nodes=nodes, why_unreachable=why)
+
+
+def said(found: Check | None) -> Check:
+    assert found is not None
+    return found
 
 
 def test_every_check_runs_here_and_says_what_to_do(at_home: Path) -> None:
@@ -49,10 +57,19 @@ def test_a_bad_endpoint_fails(at_home: Path) -> None:
 
 
 def test_a_checkpoint_root_that_cannot_be_written_fails(at_home: Path) -> None:
+    def said(root: Path) -> Check:
+        given = facts({"checkpoint.root": str(root)})
+        around = look_around(given.loaded, seen=())
+        return next(
+            each
+            for each in folders(msgspec.structs.replace(given, around=around))
+            if each.name == "checkpoints"
+        )
+
     (at_home / "file").write_text("")
-    found = checks.checkpoints(facts({"checkpoint.root": str(at_home / "file" / "below")}))
+    found = said(at_home / "file" / "below")
     assert (found.verdict, found.todo) == ("fail", "set checkpoint.root")
-    assert checks.checkpoints(facts({"checkpoint.root": str(at_home / "new")})).verdict != "fail"
+    assert said(at_home / "new").verdict != "fail"
     assert not (at_home / "new").exists(), "doctor changes nothing"
 
 
@@ -67,9 +84,10 @@ def test_a_clock_that_is_off(replies: ModuleType) -> None:
 
 
 def test_dropped_messages_are_counted(replies: ModuleType) -> None:
-    assert checks.messages(facts({}, replies.status(counters={"messages": 9}))).verdict == "ok"
+    assert said(checks.messages(facts({}, replies.status(counters={"messages": 9})))).verdict == "ok"
+    assert checks.messages(facts({})) is None, "nobody to ask: nothing to say"
     status = replies.status(counters={"messages": 9, "bad_messages": 2})
-    found = checks.messages(facts({}, status))
+    found = said(checks.messages(facts({}, status)))
     assert (found.verdict, found.found) == ("warn", "dropped: 2 unreadable")
 
 
@@ -83,19 +101,19 @@ HOSTS = {"ok": HostState.OK, "warn": HostState.SILENT}
 @pytest.mark.parametrize(("verdict", "state"), HOSTS.items())
 def test_hosts(replies: ModuleType, verdict: str, state: HostState) -> None:
     nodes = replies.nodes(replies.node("laptop", replies.device(), state=state))
-    assert checks.hosts(facts({}, replies.status(), nodes)).verdict == verdict
+    assert said(checks.hosts(facts({}, replies.status(), nodes))).verdict == verdict
 
 
 def test_hosts_that_others_cannot_reach_are_named(replies: ModuleType) -> None:
     alone, other = (replies.node(name) for name in ("h1", "h2"))
-    assert "agent.address" not in checks.hosts(facts({}, replies.status(), replies.nodes(alone))).found
-    found = checks.hosts(facts({}, replies.status(), replies.nodes(alone, other)))
+    assert "agent.address" not in said(checks.hosts(facts({}, replies.status(), replies.nodes(alone)))).found
+    found = said(checks.hosts(facts({}, replies.status(), replies.nodes(alone, other))))
     assert (found.verdict, "h1, h2: agent.address is not set there" in found.found) == ("ok", True)
 
 
 def test_a_device_that_is_not_offered(replies: ModuleType) -> None:
     locked = replies.device("cpu1", healthy=False, note="locked by pid 3")
-    found = checks.hosts(facts({}, replies.status(), replies.nodes(replies.node("laptop", locked))))
+    found = said(checks.hosts(facts({}, replies.status(), replies.nodes(replies.node("laptop", locked)))))
     assert (found.verdict, "locked by pid 3" in found.found) == ("warn", True)
 
 
@@ -108,14 +126,10 @@ UNITS = {
 
 
 @pytest.mark.parametrize(("group", "mode", "verdict"), UNITS.values(), ids=UNITS.keys())
-def test_whether_jobs_survive_their_agent(
-    monkeypatch: pytest.MonkeyPatch, group: str, mode: str, verdict: str
-) -> None:
-    monkeypatch.setattr(checks, "agent_pid", lambda: 7)
-    monkeypatch.setattr(checks, "own_cgroup", lambda _pid: group)
-    monkeypatch.setattr(checks, "_kill_mode", lambda _unit: mode)
-    monkeypatch.setattr(checks, "_lingers", lambda: False)
-    assert checks.survival(facts({})).verdict == verdict
+def test_whether_jobs_survive_their_agent(group: str, mode: str, verdict: str) -> None:
+    agent = Agent(pid=7, user="root", uid=0, cgroup=group, kill_mode=mode)
+    given = msgspec.structs.replace(facts({}), around=Surroundings(agent=agent))
+    assert survival(given).verdict == verdict
 
 
 def test_doctor_without_a_controller(at_home: Path, cotenant: Cotenant) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from cotenant.controller.cli import counter_checks, gpu_host
 from cotenant.controller.cli import gpu_checks as of
-from cotenant.controller.cli import gpu_host
 from cotenant.controller.cli.check import Check, Facts
 from cotenant.controller.cli.doctor import page
 from cotenant.controller.cli.gpu_host import DeviceFile, Distribution
@@ -22,6 +22,7 @@ from tests.cli.gpu_hosts import H100, MPS, UUID, V100, gpu, host, somebody
 Says = Callable[[Facts], Check | None]
 
 DIVIDES = dataclasses.replace(MPS, version=(13, 1))
+RHEL = Distribution(id="rocky", like=("rhel", "centos", "fedora"))
 SUSE = Distribution(id="opensuse-leap", like=("suse", "opensuse"))
 CLOSED = DeviceFile(path="/dev/nvidia0", mode=0o660, owner="root", group="video", ours=False)
 GPM = Finding(source="gpm", usable=True, why="11 of 11 indicators")
@@ -106,7 +107,20 @@ CASES: dict[str, tuple[Says, Facts, str, str, str]] = {
         "off on GPU 0",
         "sudo nvidia-smi -pm 1",
     ),
-    "a persistence daemon": (of.persistence, host(gpu(persistence=False), persistenced=True), "ok", "", ""),
+    "a persistence daemon without the mode": (
+        of.persistence,
+        host(gpu(persistence=False), persistenced=True, distribution=RHEL),
+        "warn",
+        "nvidia-persistenced runs without it",
+        "sudo nvidia-smi -pm 1",
+    ),
+    "no persistence daemon on RHEL": (
+        of.persistence,
+        host(gpu(persistence=False), distribution=RHEL),
+        "warn",
+        "off on GPU 0",
+        "sudo dnf install nvidia-persistenced && sudo systemctl enable --now nvidia-persistenced",
+    ),
     "no memory errors": (of.memory_errors, host(H100), "ok", "none", ""),
     "memory errors": (
         of.memory_errors,
@@ -116,66 +130,66 @@ CASES: dict[str, tuple[Says, Facts, str, str, str]] = {
         f"sudo nvidia-smi -i {UUID.format(0)} --gpu-reset",
     ),
     "memory that is used up": (of.memory_errors, host(gpu(remap_failed=True)), "fail", "spare memory", ""),
-    "GPM": (of.counters, host(H100), "ok", "GPM on this GPU", ""),
+    "GPM": (counter_checks.counters, host(H100), "ok", "GPM on this GPU", ""),
     "GPM for administrators": (
-        of.counters,
+        counter_checks.counters,
         host(gpu(gpm_problem="Insufficient Permissions")),
         "warn",
         "not for ada",
         FOR_EVERYBODY,
     ),
     "GPM refused to root": (
-        of.counters,
+        counter_checks.counters,
         host(gpu(gpm_problem="Unknown Error"), user="root", administrator=True),
         "warn",
         "not for root",
         "",
     ),
     "GPM in a container": (
-        of.counters,
+        counter_checks.counters,
         host(gpu(gpm_problem="Insufficient Permissions"), container=True),
         "warn",
         "not for ada",
         "",
     ),
     "neither GPM nor DCGM": (
-        of.counters,
+        counter_checks.counters,
         host(V100),
         "warn",
         "no GPM (it came with Hopper) and no DCGM",
         "sudo apt install datacenter-gpu-manager-4-core",
     ),
     "DCGM asleep": (
-        of.counters,
+        counter_checks.counters,
         host(V100, dcgm_bindings="/usr/share/x"),
         "warn",
         "does not answer",
         "sudo systemctl enable --now nvidia-dcgm",
     ),
     "DCGM": (
-        of.counters,
+        counter_checks.counters,
         host(V100, dcgm_bindings="/usr/share/x", hostengine=True),
         "ok",
         "DCGM's host engine answers; the engine reads them for you",
         "",
     ),
-    "an exporter": (of.counters, host(V100, exporter=True), "ok", "dcgm-exporter answers", ""),
+    "an exporter": (counter_checks.counters, host(V100, exporter=True), "ok", "dcgm-exporter answers", ""),
     "the source in use": (
-        of.indicators,
+        counter_checks.indicators,
         host(H100, indicators=Explanation(findings=(GPM,))),
         "ok",
         "gpm: 11 of 11 indicators",
         "",
     ),
     "one that was passed over": (
-        of.indicators,
+        counter_checks.indicators,
         host(H100, indicators=Explanation(findings=(NO_GPM, PLAIN))),
         "ok",
         "nvml: 4 of 11 indicators (not gpm: no permission)",
         "",
     ),
     "no source at all": (
-        of.indicators,
+        counter_checks.indicators,
         host(H100, indicators=Explanation(findings=(NO_GPM,))),
         "warn",
         "not gpm: no permission",
@@ -328,7 +342,8 @@ CASES: dict[str, tuple[Says, Facts, str, str, str]] = {
         "",
     ),
     "a GPU too old for MPS": (mps, host(gpu(capability=(6, 1))), "warn", "none: ", ""),
-    "one of two in MIG mode": (mps, host(H100, gpu(index=1, mig=True)), "warn", "not on GPU 1", ""),
+    "MPS beside a GPU in MIG mode": (mps, host(H100, gpu(index=1, mig=True)), "ok", "v2", ""),
+    "one of two too old for MPS": (mps, host(H100, gpu(index=1, capability=(6, 1))), "warn", "GPU 1 (it", ""),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from cotenant.controller.cli import screen, top
 from cotenant.controller.cli.top_page import Moment, page, rooms
-from cotenant.controller.client import Client
+from cotenant.controller.client import Client, Unreachable
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.wire import clients as wire
@@ -187,3 +188,65 @@ def test_an_open_screen_outlives_the_controller_and_says_that_it_is_old(
         for each in standing:
             each.close()
     assert shown[0] == shown[-1] == "" and "no answer from the controller" in shown[1]
+
+
+def test_json_lines_go_on_over_a_silence(
+    replies: ModuleType,
+    moment: Moment,
+    monkeypatch: pytest.MonkeyPatch,
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    node = replies.node("h", replies.device("gpu-1", "h", kind="cuda", type="T", cores=()))
+    one = moment._replace(nodes=replies.nodes(node), jobs=replies.jobs())
+    looks: list[Any] = [one, Unreachable("gone"), one, KeyboardInterrupt()]
+
+    def look(_client: object, _timeout_s: float | None = None) -> Moment:
+        found = looks.pop(0)
+        if isinstance(found, BaseException):
+            raise found
+        assert isinstance(found, Moment)
+        return found
+
+    monkeypatch.setattr(top, "look", look)
+    with pytest.raises(KeyboardInterrupt):
+        top.stream(None, 0.0)  # type: ignore[arg-type]
+    out, err = capsysbinary.readouterr()
+    lines = [json.loads(line) for line in out.decode().splitlines()]
+    assert [(line["schema"], line["device"], line["state"]) for line in lines] == [
+        ("device/1", "h/gpu-1", "ok")
+    ] * 2
+    assert all(line["now"].endswith("Z") for line in lines)
+    assert err.decode() == "no lines for now: gone\n"
+
+
+LAB = {"dgx-h100": (8, "NVIDIA-H100-80GB-HBM3"), "a100-1": (8, "NVIDIA-A100-SXM4-40GB"),
+       "v100-lab": (8, "Tesla-V100-SXM2-16GB"), "box": (8, "NVIDIA-GeForce-RTX-4090")}  # fmt: skip
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 50), (200, 50)])
+def test_a_lab_of_32_gpus_fits_and_its_dead_agent_is_seen(
+    moment: Moment, replies: ModuleType, width: int, height: int
+) -> None:
+    hosts = []
+    for name, (count, kind) in LAB.items():
+        devices = [
+            replies.device(f"gpu-{at:08x}", name, kind="cuda", type=kind, memory_mib=81920, cores=())
+            for at in range(count)
+        ]
+        read = {
+            each.device_id: replies.reading("gpm", {"SMACT": 0.5, "DRAMA": 0.25, "memory_mib": 1000.0})
+            for each in devices
+        }
+        more = {"state": HostState.SILENT, "heartbeat_age_s": 95.0} if name == "box" else {}
+        hosts.append(replies.node(name, *devices, readings=read, **more))
+    lab = moment._replace(nodes=replies.nodes(*hosts), jobs=replies.jobs(), status=replies.status(hosts=4))
+    text = page(lab, width, height)
+    lines = text.split("\n")
+    assert len(lines) < height and max(map(len, lines)) <= width
+    assert sum("/gpu-" in line for line in lines) == 32
+    dead = [line for line in lines if line.startswith("box/")]
+    assert len(dead) == 8 and all(" silent " in line for line in dead)
+    assert ("SMACT" in text) and ("gpm" in text) == (width == 200), "sources stand where there is room"
+    small = page(lab, 80, 20)
+    assert "box/gpu-00000000" in small and small.count("box/") == 1, "one line for what is gone"
+    assert "dgx-h100/" in small and "7 silent" in small, "and those that work are still seen"

@@ -34,6 +34,16 @@ def test_only_their_owner_can_read_keys(cluster: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in cluster.iterdir()} == {0o600}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can write keys for somebody else")
+def test_what_root_adds_belongs_to_the_folders_owner(cluster: Path) -> None:
+    """The controller of a cluster runs as a user of its own, and root adds people."""
+    os.chown(cluster, 65534, 65534)
+    keys.add_user(cluster, "alice", 1001)
+    made = {path.name: path.stat() for path in cluster.iterdir()}
+    assert (made[keys.USERS_FILE].st_uid, made[keys.USERS_FILE].st_gid) == (65534, 65534)
+    assert made["user-alice.key"].st_uid == 65534
+
+
 def test_keys_are_never_overwritten_unless_forced(cluster: Path) -> None:
     before = (cluster / keys.CONTROLLER_KEY).read_bytes()
     with pytest.raises(KeyProblem, match="cotenant init --force` replaces it"):

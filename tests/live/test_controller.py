@@ -28,7 +28,14 @@ from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import JobSpec, Launch
 from cotenant.controller.wire import agents
 from cotenant.controller.wire import clients as wire
-from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX, WIRE_VERSION, decode, encode
+from cotenant.controller.wire.codec import (
+    MESSAGE_BYTES_MAX,
+    WIRE_VERSION,
+    decode,
+    encode,
+    in_version,
+    version_of,
+)
 
 WAIT_S = 30.0
 
@@ -350,12 +357,16 @@ def test_a_frame_of_another_version_is_told_what_to_upgrade(controllers: Control
     controllers.start()
     dealer = agent(controllers.bound).socket
     dealer.send_multipart([b"client", msgpack.packb([WIRE_VERSION + 1, {}])])
-    answer = next(replies(dealer))
-    assert answer.code == "version" and "upgrade cotenant here" in answer.message
+    assert dealer.poll(int(WAIT_S * 1000))
+    frame = dealer.recv()
+    assert version_of(frame) == WIRE_VERSION + 1, "else the newer one could not read why"
+    answer: Any = decode(in_version(frame, WIRE_VERSION), wire.AnyReply)
+    assert answer.code == "version" and "upgrade the controller" in answer.message
     newer = agent(controllers.bound)
     newer.socket.send(msgpack.packb([WIRE_VERSION + 1, {"m": "hello"}]))
-    refused = newer.hear()
-    assert isinstance(refused, agents.Refused) and "upgrade cotenant here" in refused.why
+    assert newer.socket.poll(int(WAIT_S * 1000))
+    refused: Any = decode(in_version(newer.socket.recv(), WIRE_VERSION), agents.ToAgent)
+    assert isinstance(refused, agents.Refused) and "upgrade the controller" in refused.why
 
 
 def test_a_message_that_is_too_large_never_arrives(controllers: Controllers, agent: Any) -> None:

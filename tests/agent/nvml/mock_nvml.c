@@ -8,10 +8,12 @@
  * The file, one fact per line, the last one of a kind counts; memory in MiB:
  *
  *     init 9                      nvmlInit answers 9 (driver not loaded), 4 (not permitted), ...
+ *     driver VERSION | cuda N     what the driver says of itself; N as NVML has it (13020 is 13.2), 0: no answer
  *     hang CALL [INDEX]           that call (of that GPU) does not come back while this line is there
  *     fail CALL CODE              that call answers CODE for every GPU
  *     gpu I uuid GPU-...          how many GPUs there are follows from the largest I
  *     gpu I name | total | reserved | used | rc | capability | mode | persistence | mig | ecc | remap | energy
+ *     gpu I mig_next 0|1          the MIG mode that waits for a reset (as now, if it is not said)
  *     gpu I instance UUID NAME    a MIG instance
  *     gpu I clocks NOW MAX BITS   MHz, and what holds the clock down
  *     gpu I nvlinks N             how many links are up; GPUs with links reach each other by them
@@ -38,13 +40,14 @@ typedef struct { unsigned pid; unsigned long long used_mib; char kind; int gpu; 
 typedef struct {
     char uuid[96], name[96], mig_uuid[MIG_MAX][96], mig_name[MIG_MAX][96];
     unsigned long long total, reserved, used, ecc, energy;
-    int rc, major, minor, mode, persistence, mig, instances;
+    int rc, major, minor, mode, persistence, mig, mig_next, mig_waits, instances;
     unsigned remap[4]; /* corrected, uncorrected, pending, failed */
     unsigned clock, clock_max, reasons, nvlinks, gpm;
 } Gpu;
 typedef struct {
     int init, count, processes, xids, hang_gpu, fail_code;
-    char hang[64], fail[64];
+    char hang[64], fail[64], driver[64];
+    int cuda;
     Gpu gpus[GPUS_MAX];
     Process process[PROCESSES_MAX];
     int xid_gpu[XIDS_MAX], xid[XIDS_MAX];
@@ -67,6 +70,7 @@ static void gpu_fact(World *w, int i, const char *key, const char *value) {
     else if (!strcmp(key, "mode")) g->mode = (int)number;
     else if (!strcmp(key, "persistence")) g->persistence = (int)number;
     else if (!strcmp(key, "mig")) g->mig = (int)number;
+    else if (!strcmp(key, "mig_next")) { g->mig_next = (int)number; g->mig_waits = 1; }
     else if (!strcmp(key, "ecc")) g->ecc = number;
     else if (!strcmp(key, "energy")) g->energy = number;
     else if (!strcmp(key, "clocks")) sscanf(value, "%u %u %x", &g->clock, &g->clock_max, &g->reasons);
@@ -84,6 +88,8 @@ static World *look(void) {
     static World w;
     memset(&w, 0, sizeof w);
     w.hang_gpu = -1;
+    w.cuda = 13020;
+    snprintf(w.driver, sizeof w.driver, "580.0-mock");
     const char *path = getenv("COTENANT_MOCK_NVML");
     FILE *file = path ? fopen(path, "r") : NULL;
     if (!file) { w.init = 9; return &w; }
@@ -93,6 +99,8 @@ static World *look(void) {
         unsigned pid;
         unsigned long long used;
         if (sscanf(line, "init %d", &number) == 1) w.init = number;
+        else if (sscanf(line, "driver %63s", w.driver) == 1) continue;
+        else if (sscanf(line, "cuda %d", &number) == 1) w.cuda = number;
         else if (sscanf(line, "fail %63s %d", key, &number) == 2) {
             snprintf(w.fail, sizeof w.fail, "%s", key);
             w.fail_code = number;
@@ -159,7 +167,7 @@ const char *nvmlErrorString(int code) {
 }
 int nvmlSystemGetDriverVersion(char *out, unsigned size) {
     ENTER("nvmlSystemGetDriverVersion", NULL);
-    snprintf(out, size, "580.0-mock");
+    snprintf(out, size, "%s", w->driver);
     return OK;
 }
 int nvmlDeviceGetCount_v2(unsigned *count) {
@@ -307,7 +315,8 @@ int nvmlDeviceGetRemappedRows(void *h, unsigned *corrected, unsigned *uncorrecte
 }
 int nvmlDeviceGetMigMode(void *h, unsigned *now, unsigned *next) {
     ENTER("nvmlDeviceGetMigMode", h);
-    *now = *next = (unsigned)gpu->mig;
+    *now = (unsigned)gpu->mig;
+    *next = (unsigned)(gpu->mig_waits ? gpu->mig_next : gpu->mig);
     return OK;
 }
 int nvmlDeviceGetMaxMigDeviceCount(void *h, unsigned *out) {
@@ -333,7 +342,11 @@ int nvmlGpmSampleGet(void *h, void *sample) {
     (void)sample;
     return OK;
 }
-int nvmlSystemGetCudaDriverVersion_v2(int *out) { *out = 13020; return OK; }
+int nvmlSystemGetCudaDriverVersion_v2(int *out) {
+    ENTER("nvmlSystemGetCudaDriverVersion_v2", NULL);
+    *out = w->cuda;
+    return w->cuda ? OK : UNSUPPORTED;
+}
 int nvmlDeviceGetEccMode(void *h, unsigned *now, unsigned *next) {
     ENTER("nvmlDeviceGetEccMode", h);
     *now = *next = 1;

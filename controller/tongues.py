@@ -1,0 +1,55 @@
+"""Peers of other versions: each is answered in the version that it speaks, and told what to upgrade.
+
+Rule: the controller is upgraded first, so agents and commands of the version before must understand it; and a
+refusal must be understood by everybody, or its reader waits for an answer that never comes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from cotenant.controller.wire.codec import WIRE_VERSION, in_version, version_of
+
+PEERS_MAX: Final = 10_000
+"""Addresses of those who speak another version; the oldest are forgotten."""
+
+
+class Tongues:
+    """Which version each peer speaks, by the address that answers go to."""
+
+    def __init__(self, send: Callable[[bytes, bytes], bool]) -> None:
+        self._send = send
+        self._others: OrderedDict[bytes, int] = OrderedDict()
+
+    def heard(self, address: bytes, frame: bytes) -> None:
+        """Before it is decoded: who is refused for their version is answered in it, too."""
+        version = version_of(frame)
+        if version is None or version == WIRE_VERSION:
+            if self._others:
+                self._others.pop(address, None)
+            return
+        self._others[address] = version
+        self._others.move_to_end(address)
+        if len(self._others) > PEERS_MAX:
+            self._others.popitem(last=False)
+
+    def send(self, address: bytes, frame: bytes) -> bool:
+        """False: that peer is gone, or reads too slowly; nothing was queued."""
+        version = self._others.get(address) if self._others else None
+        return self._send(address, frame if version is None else in_version(frame, version))
+
+    def refusal(self, address: bytes) -> str:
+        """What to upgrade, in the words of the controller to whoever speaks another version."""
+        theirs = self._others.get(address)
+        says = f"this controller speaks version {WIRE_VERSION} of the wire, you speak {theirs or 'none'}"
+        if theirs is not None and theirs > WIRE_VERSION:
+            return f"{says}: upgrade the controller, which comes first, or use an older cotenant"
+        return f"{says}: upgrade cotenant where you are"
+
+
+UNKNOWN_REQUEST: Final = (
+    "this controller does not know the request, or something in it: is your cotenant newer? The controller "
+    "is upgraded first; compare `cotenant version`"
+)
