@@ -155,9 +155,9 @@ class AttemptCgroup:
             self.limits_device_memory = not self.problem
 
     def order_within(self, order: Order) -> Order:
-        """What is left to do of it by others than this group. CUDA shows the group's limit as the device's
-        size, so torch's fraction would be one of that, and too little."""
-        return msgspec.structs.replace(order, memory_fraction=None) if self.limits_device_memory else order
+        """What is left to do of it by others than this group: torch's limit is one of each process, the group's
+        counts all of them."""
+        return msgspec.structs.replace(order, torch_limit_mib=None) if self.limits_device_memory else order
 
     def enter(self, leaf: str) -> None:
         """Move the calling process. Ranks do so themselves between fork and exec, so that none escapes."""
