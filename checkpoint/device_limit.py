@@ -2,18 +2,17 @@
 
 Rule: no device is opened for the sake of its limit. A CUDA context takes hundreds of MiB, and a process that
 sees several devices may use one of them. A torch that reads the fraction from its allocator's settings also
-sets one without a context: there all devices are limited at once, when CUDA is first used. An older torch opens
-the device whose limit is set, and its C++ gives no sign when a device is first used; so a thread looks which
-devices have a context, and each is limited as soon as it has one. What was taken meanwhile counts against the
-limit.
+sets one without a context: there all devices are limited at once, when CUDA is first used. An older torch
+opens the device whose limit is set, and its C++ gives no sign when a device is first used; so a thread looks
+which devices have a context, and each is limited as soon as it has one. What was taken meanwhile counts
+against the limit.
 
-A limit comes in MiB and becomes a fraction of what torch multiplies, for each device by itself: devices differ
-in size. A smaller fraction of the script's own wins, a larger one does not.
+A limit comes in MiB and becomes a fraction of what torch multiplies, for each device by itself: devices
+differ in size. A smaller fraction of the script's own wins, a larger one does not.
 
-A client of MPS is limited twice. Nothing tells it whether the driver enforces the limit it was given (a spelling
-that it does not like is dropped without a word), so torch's allocator is held to the same number. Where both
-work the driver's is met first, since it counts more than torch does.
-"""
+A client of MPS is limited twice. Nothing tells it whether the driver enforces the limit it was given (a
+spelling that it does not like is dropped without a word), so torch's allocator is held to the same number.
+Where both work the driver's is met first, since it counts more than torch does."""
 
 from __future__ import annotations
 
@@ -33,9 +32,10 @@ from cotenant.checkpoint.protocol import Environment
 ENV_MPS_LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """MPS's own variable: `0=4096M`, by the number of the device as this process counts them."""
 WITHOUT_CONTEXT: Final = (2, 11)
-"""From this torch on the native allocator takes a fraction without opening the device. The change (pytorch pull
-request 161035, which also added `per_process_memory_fraction` to the allocator's settings) is older than that
-release; where that is wrong, a process opens devices of its own job too early, and is limited all the same."""
+"""From this torch on the native allocator takes a fraction without opening the device. The change (pytorch
+pull request 161035 of autumn 2025, which also added `per_process_memory_fraction` to the allocator's settings)
+is older than that release; where it is not, a process opens devices of its own job too early, and is limited
+all the same."""
 THREAD: Final = "cotenant-limit"
 LOOK_S: Final = 0.05
 """Between two looks for devices that have been opened, at first."""

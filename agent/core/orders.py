@@ -166,7 +166,6 @@ def _device_regions(cap_mib: int | None, config: AgentConfig, devices: tuple[Dev
     return tuple(dict.fromkeys(regions))
 
 
-
 def _torch_limit_mib(command: StartAttempt, devices: tuple[Device, ...], processes_seen: int) -> int | None:
     """Of a client of MPS as well: nothing tells whether its daemon's limit is in force."""
     if all(device.kind != "cuda" for device in devices):

@@ -118,8 +118,8 @@ def _scale_time_limits(scale: str) -> Any:
 
 
 def _keep_to_share(torch: Any) -> None:
-    """torch takes no more of its devices than was planned, from the moment on that it first uses CUDA, whatever
-    the script is. `checkpoint/device_limit.py` does it; it is not loaded for who never uses CUDA.
+    """torch takes no more of its devices than was planned, from the moment on that it first uses CUDA,
+    whatever the script is. `checkpoint/device_limit.py` does it; it is not loaded for who never uses CUDA.
     """
     cuda = torch.cuda
     plain = getattr(cuda, "set_per_process_memory_fraction", None)

@@ -189,9 +189,7 @@ MIB_20_GIB = {job.ENV_MEMORY_MIB: str(20 * 1024)}
         pytest.param("2.6.0", "1", "[(1, 0.5)] [1]", id="older torch, one of two is used"),
     ],
 )
-def test_torch_keeps_to_its_part_of_each_device_in_any_script(
-    version: str, used: str, seen: str
-) -> None:
+def test_torch_keeps_to_its_part_of_each_device_in_any_script(version: str, used: str, seen: str) -> None:
     """Set when CUDA is first used, not before: nobody's import opens a device."""
     assert shares(version, "80,40", used, **MIB_20_GIB) == (seen, "")
 
@@ -204,5 +202,7 @@ def test_a_script_takes_less_if_it_wants_to_and_not_more() -> None:
 def test_a_part_that_cannot_be_kept_is_said_and_the_script_runs() -> None:
     seen, said = shares("2.13.0", "80", **{job.ENV_MEMORY_MIB: "nonsense"})
     assert seen == "[] []"
-    assert said.startswith("cotenant: this process is not held to its part of the GPU (ValueError: COTENANT_MEM")
+    assert said.startswith(
+        "cotenant: this process is not held to its part of the GPU (ValueError: COTENANT_MEM"
+    )
     assert said.count("\n") == 1
