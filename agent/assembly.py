@@ -107,8 +107,9 @@ def assemble(settings: Settings) -> Parts:
     warnings += [inventory.note] if inventory.note else []
     if inventory.gpus and not sees_host_processes():
         warnings.append(
-            "this agent is in a PID namespace of its own: whose a process on a GPU is cannot be told, and memory "
-            "in use after a job is held against its device until the co-tenant has ended too (`cotenant doctor`)"
+            "this agent is in a PID namespace of its own: whose a process on a GPU is cannot be told, and "
+            "memory in use after a job is held against its device until the co-tenant has ended too "
+            "(`cotenant doctor`)"
         )
     groups = find_cgroups()
     cgroup_root = _groups_for_jobs(groups, warnings)

@@ -31,11 +31,11 @@ from cotenant.checkpoint.protocol import Environment
 
 ENV_MPS_LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """MPS's own variable: `0=4096M`, by the number of the device as this process counts them."""
-WITHOUT_CONTEXT: Final = (2, 11)
-"""From this torch on the native allocator takes a fraction without opening the device. The change (pytorch
-pull request 161035 of autumn 2025, which also added `per_process_memory_fraction` to the allocator's settings)
-is older than that release; where it is not, a process opens devices of its own job too early, and is limited
-all the same."""
+WITHOUT_CONTEXT: Final = (2, 13)
+"""From this torch on the native allocator is taken to accept a fraction without opening the device. Its headers
+have been seen to have what came with that (`per_process_memory_fraction`, pytorch pull request 161035 of
+autumn 2025); earlier releases may do so as well, and are treated with more care than they need. Where it is
+not so a process opens devices of its own job too early, and is limited all the same."""
 THREAD: Final = "cotenant-limit"
 LOOK_S: Final = 0.05
 """Between two looks for devices that have been opened, at first."""
@@ -128,7 +128,7 @@ class Limits:
 
     def _hold_as_opened(self) -> None:
         waiting = list(range(torch.cuda.device_count()))
-        is_open = torch._C._cuda_hasPrimaryContext
+        is_open = getattr(torch._C, "_cuda_hasPrimaryContext")  # noqa: B009  # CPU builds have no such name.
         began_s = time.monotonic()
         while waiting:
             for no in [each for each in waiting if is_open(each)]:
@@ -172,8 +172,8 @@ def limit_memory(env: Environment, device: torch.device | None = None) -> None:
 def say_unlimited(error: BaseException) -> None:
     """Once: who reads the job's log learns it; the script runs."""
     text = f"cotenant: this process is not held to its part of the GPU ({type(error).__name__}: {error})\n"
-    if sys.stderr is not None:
-        sys.stderr.write(text)
+    if sys.__stderr__ is not None:
+        sys.__stderr__.write(text)
 
 
 def _number(device: Any) -> int:

@@ -161,8 +161,8 @@ _RECOVERY: Final[dict[int, Xid]] = {
         (7, "the driver wants the system rebooted", REBOOT),
     )
 }
-"""By what the driver wants done (NVML's nvmlDeviceGpuRecoveryAction_t). The Xid that it sums up has ended whom
-it had to, so none of these ends anybody."""
+"""By what the driver wants done (NVML's nvmlDeviceGpuRecoveryAction_t). The Xid that it sums up has ended
+whom it had to, so none of these ends anybody."""
 _ANY_RECOVERY: Final = Xid(
     number=RECOVERY_CHANGED, name="the driver wants it recovered", bucket="drain", action=RESET
 )

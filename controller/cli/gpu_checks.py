@@ -236,8 +236,8 @@ def process_numbers(facts: Facts) -> Check | None:
         return None
     found = "this is a PID namespace of its own: whose a process on a GPU is cannot be told"
     todo = (
-        "run the agent on the host, or its container with the host's processes (`--pid=host`); else memory in "
-        "use after a job has ended is held against the device until its co-tenant has ended as well"
+        "run the agent on the host, or its container with the host's processes (`--pid=host`); else memory "
+        "in use after a job has ended is held against the device until its co-tenant has ended as well"
     )
     return Check("processes", "warn", found, todo)
 

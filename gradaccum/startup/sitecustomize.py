@@ -159,8 +159,8 @@ def _keep_to_share(torch: Any) -> None:
 
 def _say(text: str) -> None:
     """To the job's log. A process without one goes on."""
-    if sys.stderr is not None:
-        sys.stderr.write(text)
+    if sys.__stderr__ is not None:
+        sys.__stderr__.write(text)
 
 
 def _run_hidden() -> None:

@@ -23,6 +23,7 @@ from cotenant.agent.gpus.looks import AnyWatchLine, Look, XidSeen
 from cotenant.agent.gpus.marks import Mark, Marks, Past
 from cotenant.agent.gpus.owners import Owners
 from cotenant.agent.gpus.watchers import Timing, Watchers
+from cotenant.agent.host.cgroups import group_tag
 from cotenant.agent.host.devices import cuda_devices
 from cotenant.agent.host.identity import boot_id, own_identity
 from cotenant.agent.host.locks import DeviceLocks, Owner

@@ -11,8 +11,8 @@ from cotenant.controller.domain.reasons import render
 from tests.controller.building import Desk, report
 
 NOBODY = (
-    "nothing limits its GPU memory: nobody knows how much it needs, and nobody is put beside it before that is "
-    "known"
+    "nothing limits its GPU memory: nobody knows how much it needs, and nobody is put beside it before "
+    "that is known"
 )
 CASES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "a GPU without MPS": (
