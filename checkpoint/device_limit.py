@@ -32,10 +32,10 @@ from cotenant.checkpoint.protocol import Environment
 ENV_MPS_LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """MPS's own variable: `0=4096M`, by the number of the device as this process counts them."""
 WITHOUT_CONTEXT: Final = (2, 13)
-"""From this torch on the native allocator is taken to accept a fraction without opening the device. Its headers
-have been seen to have what came with that (`per_process_memory_fraction`, pytorch pull request 161035 of
-autumn 2025); earlier releases may do so as well, and are treated with more care than they need. Where it is
-not so a process opens devices of its own job too early, and is limited all the same."""
+"""From this torch on the native allocator is taken to accept a fraction without opening the device. Its
+headers have been seen to have what came with that (`per_process_memory_fraction`, pytorch pull request 161035
+of autumn 2025); earlier releases may do so as well, and are treated with more care than they need. Where it
+is not so a process opens devices of its own job too early, and is limited all the same."""
 THREAD: Final = "cotenant-limit"
 LOOK_S: Final = 0.05
 """Between two looks for devices that have been opened, at first."""
@@ -177,7 +177,7 @@ def say_unlimited(error: BaseException) -> None:
 
 
 def _number(device: Any) -> int:
-    index = torch.device(device).index if not isinstance(device, int) else device
+    index: int | None = device if isinstance(device, int) else torch.device(device).index
     return torch.cuda.current_device() if index is None else int(index)
 
 
