@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from cotenant.agent.attempt.environment import Account, environment_of
@@ -313,6 +314,7 @@ LAUNCHES = st.sampled_from(
 )
 
 
+@hypothesis_settings(max_examples=60)
 @given(
     sizes=st.tuples(SIZES, SIZES),
     reserves=st.tuples(st.integers(0, 2_000), st.integers(0, 2_000)),
