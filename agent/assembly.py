@@ -10,7 +10,7 @@ import os
 import pwd
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -46,6 +46,7 @@ from cotenant.controller.domain.ids import HostId
 from cotenant.controller.domain.settings import AgentSettings, Settings
 from cotenant.controller.metrics.listening import MetricsProblem, opened
 from cotenant.profiler.driver.facts import GpuFacts
+from cotenant.profiler.driver.who import sees_host_processes
 from cotenant.profiler.indicators.sources import Wanted
 
 if TYPE_CHECKING:
@@ -104,12 +105,21 @@ def assemble(settings: Settings) -> Parts:
     warnings += [metrics.warning] if metrics is not None and metrics.warning else []
     inventory = _inventory(agent, choice, host_id, in_cluster=key is not None)
     warnings += [inventory.note] if inventory.note else []
+    if inventory.gpus and not sees_host_processes():
+        warnings.append(
+            "this agent is in a PID namespace of its own: whose a process on a GPU is cannot be told, and "
+            "memory in use after a job is held against its device until the co-tenant has ended too "
+            "(`cotenant doctor`)"
+        )
+    groups = find_cgroups()
+    cgroup_root = _groups_for_jobs(groups, warnings)
+    regions = _device_regions(groups, inventory.gpus, warnings)
+    inventory = _with_limits(inventory, regions if cgroup_root else {})
     folder = _or_problem(lock_folder, 1)
     locks = DeviceLocks(folder, _owner(host_id, token))
     attempts = state_dir / ATTEMPTS
     watch = _watch(settings, inventory, state_dir, attempts, warnings)
     root = places.checkpoint_root(settings).absolute()
-    groups = find_cgroups()
     mps = _or_problem(
         lambda: prepare(
             settings.mps,
@@ -140,8 +150,8 @@ def assemble(settings: Settings) -> Parts:
         mps,
         checkpoint_root=str(root),
         jobside_path=str(_job_side(state_dir / JOBSIDE, attempts)),
-        cgroup_root=_groups_for_jobs(groups, warnings),
-        device_regions=_device_regions(groups, inventory.gpus, warnings),
+        cgroup_root=cgroup_root,
+        device_regions=regions,
     )
     return Parts(
         config=config,
@@ -370,6 +380,12 @@ def _device_regions(groups: Cgroups, gpus: Sequence[GpuFacts], warnings: list[st
         )
         return {}
     return found
+
+
+def _with_limits(inventory: devices.Inventory, regions: Mapping[str, str]) -> devices.Inventory:
+    """The devices say whether the kernel limits what a job takes of them."""
+    known = (msgspec.structs.replace(each, limits_jobs=each.local in regions) for each in inventory.devices)
+    return msgspec.structs.replace(inventory, devices=tuple(known))
 
 
 def _version() -> str:

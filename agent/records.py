@@ -86,8 +86,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     sub_batch: int | None
     accumulation_steps: int
     memory_cap_mib: int | None
-    memory_fraction: float | None = None
-    """memory_cap_mib / device memory, for CUDA without MPS."""
+    torch_limit_mib: int | None = None
+    """What torch is held to in each process, of each of its GPUs: memory_cap_mib, by the processes of a
+    worker that open one."""
     device_regions: tuple[str, ...] = ()
     """The kernel's names for the memory of its devices here: memory_cap_mib is enforced on each, where that
     works. Empty: it cannot, or nothing is planned."""

@@ -1,16 +1,29 @@
-"""How much of its CUDA device this process may have, and how much of it is in use.
+"""How much of each of its CUDA devices this process may have, and how much of one is in use.
 
-Rule: a limit is set twice. Nothing tells a client of MPS whether the driver enforces the limit it was given
-(a spelling that it does not like is dropped without a word), so torch's allocator is held to the same number.
-Where both work the driver's is met first, since it counts more than torch does.
-"""
+Rule: no device is opened for the sake of its limit. A CUDA context takes hundreds of MiB, and a process that
+sees several devices may use one of them. A torch that reads the fraction from its allocator's settings also
+sets one without a context: there all devices are limited at once, when CUDA is first used. An older torch
+opens the device whose limit is set, and its C++ gives no sign when a device is first used; so a thread looks
+which devices have a context, and each is limited as soon as it has one. What was taken meanwhile counts
+against the limit.
+
+A limit comes in MiB and becomes a fraction of what torch multiplies, for each device by itself: devices
+differ in size. A smaller fraction of the script's own wins, a larger one does not.
+
+A client of MPS is limited twice. Nothing tells it whether the driver enforces the limit it was given (a
+spelling that it does not like is dropped without a word), so torch's allocator is held to the same number.
+Where both work the driver's is met first, since it counts more than torch does."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
+import threading
+import time
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
 
@@ -18,8 +31,48 @@ from cotenant.checkpoint.protocol import Environment
 
 ENV_MPS_LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """MPS's own variable: `0=4096M`, by the number of the device as this process counts them."""
+WITHOUT_CONTEXT: Final = (2, 13)
+"""From this torch on the native allocator is taken to accept a fraction without opening the device. Its
+headers have been seen to have what came with that (`per_process_memory_fraction`, pytorch pull request 161035
+of autumn 2025); earlier releases may do so as well, and are treated with more care than they need. Where it
+is not so a process opens devices of its own job too early, and is limited all the same."""
+THREAD: Final = "cotenant-limit"
+LOOK_S: Final = 0.05
+"""Between two looks for devices that have been opened, at first."""
+LOOKS_OFTEN_S: Final = 60.0
+LOOK_LATER_S: Final = 1.0
 _LIMIT: Final = re.compile(r"[^=,]+=(\d+)M")
 _MIB: Final = 1024 * 1024
+_VERSION: Final = re.compile(r"(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True)
+class Share:
+    """Of each device: bytes, or a fraction where the job's environment says no more."""
+
+    size_bytes: int | None = None
+    fraction: float | None = None
+
+    def of(self, total_bytes: int) -> float:
+        """The fraction of a device of this size."""
+        if self.size_bytes is not None:
+            return min(1.0, self.size_bytes / total_bytes)
+        return 1.0 if self.fraction is None else self.fraction
+
+    def __str__(self) -> str:
+        if self.size_bytes is not None:
+            return f"{self.size_bytes // _MIB} MiB"
+        return f"{self.fraction:.0%}" if self.fraction is not None else "all"
+
+
+def share_of(env: Environment, environ: Mapping[str, str]) -> Share | None:
+    """What was planned for this process; None: nothing was."""
+    if env.memory_mib is not None:
+        return Share(size_bytes=env.memory_mib * _MIB)
+    if env.memory_fraction is not None:
+        return Share(fraction=env.memory_fraction)
+    limit = mps_limit_bytes(environ) if env.socket is not None else None
+    return Share(size_bytes=limit) if limit is not None else None
 
 
 def mps_limit_bytes(environ: Mapping[str, str]) -> int | None:
@@ -28,24 +81,111 @@ def mps_limit_bytes(environ: Mapping[str, str]) -> int | None:
     return min(found) * _MIB if found else None
 
 
+class Limits:
+    """The limits of one process's devices."""
+
+    def __init__(self, share: Share, plain: Any = None) -> None:
+        """plain: torch's own `set_per_process_memory_fraction`, if something stands before it."""
+        self._share = share
+        self._plain = plain or torch.cuda.set_per_process_memory_fraction
+        self._asked: dict[int, float] = {}
+        """Fractions that the script set itself, by the number of the device."""
+        self._without_context = _sets_without_context()
+
+    def begin(self) -> None:
+        """CUDA is used for the first time. Returns at once."""
+        count = torch.cuda.device_count()
+        if self._without_context or count == 1:  # The only device is about to be opened anyway.
+            for no in range(count):
+                self.hold(no)
+        else:
+            if not hasattr(torch._C, "_cuda_hasPrimaryContext"):
+                raise RuntimeError("this torch does not say which devices are open")
+            threading.Thread(target=self._hold_as_opened, name=THREAD, daemon=True).start()
+
+    def hold(self, no: int) -> None:
+        """Have torch take no more of this device; it is opened by that where torch is old."""
+        self._plain(min(self._fraction(no), self._own(no)), no)
+
+    def asked(self, fraction: Any, device: Any = None) -> None:
+        """The script sets a fraction by itself."""
+        if isinstance(fraction, float) and 0 <= fraction <= 1:
+            no = torch.cuda.current_device() if device is None else _number(device)
+            self._asked[no] = fraction
+            device, fraction = no, min(fraction, self._fraction(no))
+        self._plain(fraction, device)  # It says what is wrong with anything else.
+
+    def _fraction(self, no: int) -> float:
+        """A client of MPS may be shown the limit as its device's whole memory by one of the two calls."""
+        if self._without_context:
+            return self._share.of(torch.cuda.get_device_properties(no).total_memory)
+        return self._share.of(torch.cuda.mem_get_info(no)[1])
+
+    def _own(self, no: int) -> float:
+        known = getattr(torch.cuda.memory, "get_per_process_memory_fraction", None)
+        set_before = known(no) if known is not None and self._without_context else 1.0
+        return min(self._asked.get(no, 1.0), set_before)
+
+    def _hold_as_opened(self) -> None:
+        waiting = list(range(torch.cuda.device_count()))
+        is_open = getattr(torch._C, "_cuda_hasPrimaryContext")  # noqa: B009  # CPU builds have no such name.
+        began_s = time.monotonic()
+        while waiting:
+            for no in [each for each in waiting if is_open(each)]:
+                waiting.remove(no)
+                try:
+                    self.hold(no)
+                except Exception as error:  # noqa: BLE001  # an allocator of the script's own, say
+                    say_unlimited(error)
+            time.sleep(LOOK_S if time.monotonic() - began_s < LOOKS_OFTEN_S else LOOK_LATER_S)
+
+
+_LIMITS: list[Limits] = []
+"""At most one: what this process's limits are held by."""
+
+
+def limits_of(environ: Mapping[str, str], plain: Any = None) -> Limits | None:
+    """The process's own, made when first asked for; None: nothing was planned for it."""
+    if not _LIMITS:
+        share = share_of(Environment.read(environ), environ)
+        if share is None:
+            return None
+        _LIMITS.append(Limits(share, plain))
+    return _LIMITS[0]
+
+
 def limit_memory(env: Environment, device: torch.device | None = None) -> None:
-    """Have torch take no more of the device than was planned for this process.
+    """Hold the device that trains, also where nothing was installed that does so at the first use of CUDA.
 
     Args:
         device: where it trains; None: torch's current one.
     """
     if not torch.cuda.is_available():
         return
-    fraction = env.memory_fraction
-    if fraction is None:
-        limit = mps_limit_bytes(os.environ) if env.socket is not None else None
-        if limit is None:
-            return
-        where = torch.cuda.current_device() if device is None else device
-        # A client may be shown the limit as its device's whole memory, and torch multiplies what it is shown.
-        shown = min(torch.cuda.mem_get_info(where)[1], torch.cuda.get_device_properties(where).total_memory)
-        fraction = min(1.0, limit / shown)
-    torch.cuda.set_per_process_memory_fraction(fraction, device)
+    share = share_of(env, os.environ)
+    if share is None:
+        return
+    limits = _LIMITS[0] if _LIMITS else Limits(share)
+    limits.hold(torch.cuda.current_device() if device is None else _number(device))
+
+
+def say_unlimited(error: BaseException) -> None:
+    """Once: who reads the job's log learns it; the script runs."""
+    text = f"cotenant: this process is not held to its part of the GPU ({type(error).__name__}: {error})\n"
+    if sys.__stderr__ is not None:
+        sys.__stderr__.write(text)
+
+
+def _number(device: Any) -> int:
+    index: int | None = device if isinstance(device, int) else torch.device(device).index
+    return torch.cuda.current_device() if index is None else int(index)
+
+
+def _sets_without_context() -> bool:
+    found = _VERSION.match(torch.__version__)
+    backend = getattr(torch.cuda.memory, "get_allocator_backend", None)
+    new = found is not None and (int(found[1]), int(found[2])) >= WITHOUT_CONTEXT
+    return new and backend is not None and backend() == "native"  # cudaMallocAsync opens the device.
 
 
 def used_bytes() -> int:

@@ -24,6 +24,7 @@ ENV_ACCUMULATION_SCHEDULE: Final = "COTENANT_ACCUMULATION_SCHEDULE"
 ENV_SOCKET: Final = "COTENANT_SOCKET"
 ENV_RESUME: Final = "COTENANT_RESUME"
 ENV_MEMORY_FRACTION: Final = "COTENANT_MEMORY_FRACTION"
+ENV_MEMORY_MIB: Final = "COTENANT_MEMORY_MIB"
 ENV_TRIALS: Final = "COTENANT_TRIALS"
 ENV_ZERO_CODE: Final = "COTENANT_ZERO_CODE"
 ENV_STACKS_SIGNAL: Final = "COTENANT_STACKS_SIGNAL"
@@ -148,6 +149,7 @@ class Environment:
     world_size: int
     sub_batch: int | None
     memory_fraction: float | None
+    memory_mib: int | None
     protocol: int
 
     @staticmethod
@@ -163,6 +165,7 @@ class Environment:
             world_size=_number(env, "WORLD_SIZE", least=1) or 1,
             sub_batch=_number(env, ENV_SUB_BATCH, least=1),
             memory_fraction=_fraction(env, ENV_MEMORY_FRACTION),
+            memory_mib=_number(env, ENV_MEMORY_MIB, least=1),
             protocol=_number(env, ENV_PROTOCOL, least=1) or PROTOCOL_VERSION,
         )
 

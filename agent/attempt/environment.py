@@ -185,6 +185,6 @@ def _protocol_words(order: Order, socket: Path) -> dict[str, str]:
         words[protocol.ENV_SUB_BATCH] = str(order.sub_batch)
     if order.launch.zero_code:
         words[protocol.ENV_ZERO_CODE] = ",".join(order.launch.zero_code)
-    if order.memory_fraction is not None:
-        words[protocol.ENV_MEMORY_FRACTION] = str(order.memory_fraction)
+    if order.torch_limit_mib is not None:
+        words[protocol.ENV_MEMORY_MIB] = str(order.torch_limit_mib)
     return words

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from cotenant.agent.core.edge import AgentConfig
 from cotenant.agent.core.memory import Attempt
-from cotenant.agent.gpus.clients import Clients, clients_of
+from cotenant.agent.gpus.clients import Clients, clients_of, process_limit_mib
 from cotenant.agent.records import Order, RankOrder, WatchRule
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.commands import GangMember, StartAttempt
@@ -107,7 +107,7 @@ def order_for(
         sub_batch=command.sub_batch,
         accumulation_steps=command.accumulation_steps,
         memory_cap_mib=command.memory_cap_mib,
-        memory_fraction=None if clients.mps else _memory_fraction(command.memory_cap_mib, devices),
+        torch_limit_mib=_torch_limit_mib(command, devices, cuda_processes),
         device_regions=_device_regions(command.memory_cap_mib, config, devices),
         mps=clients.mps,
         collective_scale=float(max(device.max_tenants for device in devices)),
@@ -166,9 +166,8 @@ def _device_regions(cap_mib: int | None, config: AgentConfig, devices: tuple[Dev
     return tuple(dict.fromkeys(regions))
 
 
-def _memory_fraction(cap_mib: int | None, devices: tuple[Device, ...]) -> float | None:
-    """torch takes a fraction of the whole device, of each process; an MPS client has the daemon's limit."""
-    sizes = [d.memory_mib for d in devices if d.kind == "cuda"]
-    if cap_mib is None or not sizes:
+def _torch_limit_mib(command: StartAttempt, devices: tuple[Device, ...], processes_seen: int) -> int | None:
+    """Of a client of MPS as well: nothing tells whether its daemon's limit is in force."""
+    if all(device.kind != "cuda" for device in devices):
         return None
-    return min(1.0, cap_mib / max(sizes))
+    return process_limit_mib(command, processes_seen)

@@ -112,15 +112,15 @@ def _client(
     return MpsClient(
         pipe_directory=pipe,
         device_uuid=uuid,
-        memory_limit_mib=_limit_mib(command, processes_seen),
+        memory_limit_mib=process_limit_mib(command, processes_seen),
         active_thread_percentage=percentage if percentage < 100 and not partition else None,
         priority=PRIORITY_BELOW_NORMAL if command.job_class == "spot" else PRIORITY_NORMAL,
         partition=partition,
     )
 
 
-def _limit_mib(command: StartAttempt, processes_seen: int) -> int | None:
-    """Of one client: what was planned for a worker, divided by the processes with which it opens the GPU, as
+def process_limit_mib(command: StartAttempt, processes_seen: int) -> int | None:
+    """Of one process: what was planned for a worker, divided by the processes with which it opens the GPU, as
     the user said or as was seen before."""
     if command.memory_cap_mib is None:
         return None

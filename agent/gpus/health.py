@@ -108,7 +108,7 @@ class Health:
         """What an Xid means for its device, and whom it ends. It counts as dealt with only when `dealt_with`
         says so."""
         gpu = self._gpus.get(seen.uuid)
-        row = meaning(seen.xid)
+        row = meaning(seen.xid, seen.recovery)
         happening = BY_BUCKET[row.bucket]
         if gpu is None or happening is None:
             return []

@@ -12,12 +12,17 @@ from typing import Final
 
 import msgspec
 
+from cotenant.agent.gpus.xid import RECOVERY_CHANGED
+
 KERNEL_LOG: Final = "/dev/kmsg"
 XID: Final = "NVRM: Xid"
 _RECORD: Final = re.compile(r"\d+,(\d+),[^;]*;")
 _LINE: Final = re.compile(
     r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9A-Fa-f:.]+)\): (?P<xid>\d+)(?:, pid=(?P<pid>\d+))?"
 )
+_RECOVERY: Final = re.compile(r"\bto 0x([0-9A-Fa-f]{1,4})\b")
+"""Xid 154: `GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)`. The number is NVML's;
+the words in brackets differ between drivers."""
 
 
 class XidLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +30,8 @@ class XidLine(msgspec.Struct, frozen=True, kw_only=True):
     """As `bus_address` writes it."""
     xid: int
     pid: int | None
+    recovery: int | None = None
+    """Of Xid 154: what the driver wants done now, as NVML numbers it."""
 
 
 def xid_in(line: str) -> XidLine | None:
@@ -32,7 +39,10 @@ def xid_in(line: str) -> XidLine | None:
     if match is None:
         return None
     pid = int(match["pid"]) if match["pid"] else None
-    return XidLine(pci=bus_address(match["pci"]), xid=int(match["xid"]), pid=pid or None)
+    xid = int(match["xid"])
+    action = _RECOVERY.search(line, match.end()) if xid == RECOVERY_CHANGED else None
+    recovery = int(action[1], 16) if action is not None else None
+    return XidLine(pci=bus_address(match["pci"]), xid=xid, pid=pid or None, recovery=recovery)
 
 
 def record_of(line: str) -> int | None:

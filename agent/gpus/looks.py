@@ -105,6 +105,8 @@ class XidSeen(WatchLine, frozen=True, kw_only=True, tag="xid"):
     xid: int
     pid: int | None = None
     """The process that the kernel's log names; of an MPS client it may be the server's."""
+    recovery: int | None = None
+    """Of Xid 154: what the driver wants done, as NVML numbers it; None: it was not said."""
     owner: Owner | None = None
     """Whose that is, if it was still there to be asked about."""
     record: int | None = None

@@ -21,9 +21,10 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.agent.gpus.kernel_log import KERNEL_LOG, XID, bus_address, record_of, xid_in
+from cotenant.agent.gpus.kernel_log import KERNEL_LOG, XID, XidLine, bus_address, record_of, xid_in
 from cotenant.agent.gpus.looks import AnyWatchLine, Asking, Began, Failed, Look, Process, XidSeen
 from cotenant.agent.gpus.owners import Owners
+from cotenant.agent.gpus.xid import RECOVERY_CHANGED
 from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.identity import stat_of
 from cotenant.profiler.driver.failures import TIMEOUT, NvmlError
@@ -34,6 +35,7 @@ from cotenant.profiler.driver.reading import (
     handle_of,
     memory_mib,
     processes,
+    recovery_action,
     remapping,
 )
 
@@ -64,8 +66,8 @@ class Watch:
         self._log = log
         self._handles: dict[str, Any] = {}
         self._by_bus: dict[str, str] = {}
-        self._told: dict[tuple[str, int], tuple[float, int | None]] = {}
-        """(UUID, Xid) -> when it was said, and with which process."""
+        self._told: dict[tuple[str, int], tuple[float, int | None, int | None]] = {}
+        """(UUID, Xid) -> when it was said, with which process and which recovery action."""
         self._ask = sys.stdin.fileno() if sys.stdin is not None else -1
         """Lines here ask for a look; -1: nobody does any more."""
         for uuid in uuids:
@@ -169,7 +171,9 @@ class Watch:
         self._read_log()  # It was written before the event came, and it names the process.
         uuid = self._whose(data.device)
         if uuid is not None:
-            self._tell(uuid, int(data.eventData), None, None)
+            xid = int(data.eventData)
+            recovery = recovery_action(self._nvml, self._handles[uuid]) if xid == RECOVERY_CHANGED else None
+            self._tell(uuid, XidLine(pci="", xid=xid, pid=None, recovery=recovery), None)
         return True
 
     def _whose(self, device: Any) -> str | None:
@@ -183,18 +187,20 @@ class Watch:
             found = xid_in(line)
             uuid = self._by_bus.get(found.pci) if found is not None else None
             if found is not None and uuid is not None and self._log.is_news(uuid, record):
-                self._tell(uuid, found.xid, found.pid, record)
+                self._tell(uuid, found, record)
 
-    def _tell(self, uuid: str, xid: int, pid: int | None, record: int | None) -> None:
-        """Once per Xid, whoever tells first; again if now the process is known."""
+    def _tell(self, uuid: str, line: XidLine, record: int | None) -> None:
+        """Once per Xid, whoever tells first; again if now the process or the recovery action is known."""
+        xid, pid, recovery = line.xid, line.pid, line.recovery
         at_s, key = time.monotonic(), (uuid, xid)
-        told_s, told_pid = self._told.get(key, (-SAME_XID_S, None))
-        if at_s - told_s < SAME_XID_S and (pid is None or pid == told_pid):
+        told_s, told_pid, told_recovery = self._told.get(key, (-SAME_XID_S, None, None))
+        says_nothing_new = pid in (None, told_pid) and recovery in (None, told_recovery)
+        if at_s - told_s < SAME_XID_S and says_nothing_new:
             return
-        self._told[key] = (at_s, pid)
+        self._told[key] = (at_s, pid, recovery)
         owner = self._owners.owner(pid) if pid is not None else None
         late = self._log.is_past(record)
-        say(XidSeen(uuid=uuid, xid=xid, pid=pid, owner=owner, record=record, is_late=late))
+        say(XidSeen(uuid=uuid, xid=xid, pid=pid, recovery=recovery, owner=owner, record=record, is_late=late))
 
 
 def _state(pid: int) -> str:

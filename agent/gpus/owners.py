@@ -1,13 +1,17 @@
 """Whose a process on a GPU is: a job's of ours, our MPS server's, or somebody else's.
 
-Rule: the same proof as in `leftovers.py`. The environment names the attempt and its own socket, and the
-socket must be the one that this agent's folder has for it; else the session must be one that a supervisor of
-ours led. Reading another process's environment can block on it, so only the watcher child asks here.
-"""
+Rule: the same proof as in `leftovers.py`, and two more for what has left its session (a container that the
+script started, a service of its own). The environment names the attempt and its own socket, and the socket
+must be the one that this agent's folder has for it; else it is in the attempt's cgroup, whose name has a
+hash of that folder; else a supervisor of ours led its session or is an ancestor. A supervisor takes in
+whatever its job leaves behind, so a container of podman has it as an ancestor; one that a daemon starts
+(docker) has none of the four unless the script hands the variables on. Reading another process's environment
+can block on it, so only the watcher child asks here."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +19,7 @@ from cotenant.agent.attempts import FOLDER_NAME
 from cotenant.agent.files import BadRecord, read_record
 from cotenant.agent.folder import SUPERVISOR, attempt_folder, job_socket
 from cotenant.agent.gpus.looks import Owner
+from cotenant.agent.host.cgroups import group_tag
 from cotenant.agent.host.identity import boot_id, stat_of
 from cotenant.agent.records import Identity
 from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
@@ -23,6 +28,8 @@ from cotenant.profiler.driver import who
 COMMAND_CHARS: Final = 80
 _MPS_SERVER: Final = "nvidia-cuda-mps-server"
 _MPS_PIPE: Final = "CUDA_MPS_PIPE_DIRECTORY"
+_GROUP: Final = re.compile(r"/(?P<job>[0-9A-Za-z_]+)-a(?P<attempt>\d+)-(?P<tag>[0-9a-f]{8})(?=/)")
+_ANCESTORS_MAX: Final = 64
 
 
 class Owners:
@@ -55,7 +62,7 @@ class Owners:
             own = job_socket(attempt_folder(self._attempts, job_id, int(attempt)))
             if environment.get(ENV_SOCKET) == str(own):
                 return Owner(kind="attempt", user=user, command=command, job_id=job_id, attempt=int(attempt))
-        led = self._led(session, start_ticks)
+        led = self._grouped(pid) or self._led({session, *_ancestors(pid)}, start_ticks)
         if led is not None:
             return Owner(kind="attempt", user=user, command=command, job_id=led[0], attempt=led[1])
         if _MPS_SERVER in command and self._is_our_mps(environment):
@@ -66,8 +73,16 @@ class Owners:
         pipe = environment.get(_MPS_PIPE, "")
         return bool(self._mps_runtime) and pipe.startswith(f"{self._mps_runtime.rstrip('/')}/")
 
-    def _led(self, session: int, start_ticks: int) -> tuple[str, int] | None:
-        """The attempt whose supervisor led the session."""
+    def _grouped(self, pid: int) -> tuple[str, int] | None:
+        """The attempt in whose cgroup it is."""
+        for match in _GROUP.finditer(_text(Path(f"/proc/{pid}/cgroup"))):
+            job_id, attempt = match["job"], int(match["attempt"])
+            if match["tag"] == group_tag(attempt_folder(self._attempts, job_id, attempt)):
+                return job_id, attempt
+        return None
+
+    def _led(self, leaders: set[int], start_ticks: int) -> tuple[str, int] | None:
+        """The attempt whose supervisor is one of these."""
         try:
             names = os.listdir(self._attempts)
         except OSError:
@@ -80,8 +95,24 @@ class Owners:
                 leader = read_record(self._attempts / name / SUPERVISOR, Identity)
             except (BadRecord, OSError):
                 continue
-            if leader is None or leader.pid != session or leader.boot_id != boot_id():
+            if leader is None or leader.pid not in leaders or leader.boot_id != boot_id():
                 continue
             if start_ticks >= leader.start_ticks:
                 return match["job"], int(match["attempt"])
         return None
+
+
+def _ancestors(pid: int) -> set[int]:
+    found: set[int] = set()
+    stat = stat_of(pid)
+    while stat is not None and stat.parent > 1 and stat.parent not in found and len(found) < _ANCESTORS_MAX:
+        found.add(stat.parent)
+        stat = stat_of(stat.parent)
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,13 +1,25 @@
 """What an Xid means here: the driver's error numbers, and what we do about each.
 
-Source: NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors, as of November 2026, Ampere and newer), its
-number, short name and immediate action; the words are ours. What follows from an action for jobs that share
-a GPU is ours too. Xids that are not listed fail safe: the device is suspect until it has been quiet.
+Source: NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors, analyzing-xid-catalog, table 1, read in
+November 2026: Ampere to Blackwell, Xids 1 to 172), its number, short name and immediate action; the words
+are ours. What follows from an action for jobs that share a GPU is ours too:
+
+    RESTART_APP   restart: clients of an MPS server share what it breaks
+    RESET_GPU     drain; the jobs on it are ended where the device computes no more
+    RESTART_BM    lost
+    IGNORE        note
+    a workflow    by its subcodes, most of which an Xid does not carry: suspect, and Xid 154, in which the
+                  driver itself sums up what is to be done, drains the device if that is needed (from 565 on)
+
+We are stricter than the catalog in a few rows. 63 and 94: a row of memory is to be replaced, which takes a
+reset; no new work before that. 119 and 120: calls into a driver whose firmware does not answer can hang. 43
+(IGNORE there) and 8 end all clients of an MPS server, since one of them broke it. Xids that are not listed
+fail safe: the device is suspect until it has been quiet.
 
 Rule: a new Xid is a new row. A row says three things: what becomes of the device, who is ended, and whether a
 program can have caused it (only then is anybody blamed).
 
-    restart   the program's own error. Without MPS it stays in its process; under MPS it hits every client
+    restart   an error of whoever used it. Without MPS it stays in its process; under MPS it hits every client
     suspect   something is odd: no new work until the device has been quiet for a while
     drain     no new work until the device was reset; what runs may go on, unless the row ends it
     lost      the device does not work any more
@@ -16,6 +28,7 @@ program can have caused it (only then is anybody blamed).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Literal
 
 import msgspec
@@ -41,29 +54,126 @@ class Xid(msgspec.Struct, frozen=True, kw_only=True):
 
 RESET: Final = "reset it when it is idle (`nvidia-smi --gpu-reset`), or reboot the host"
 REBOOT: Final = "reboot the host; if it comes back, have the GPU looked at"
+NO_PEERS: Final = "end every process that uses peer-to-peer, then look at `nvidia-smi -q` again"
+RECOVERY_CHANGED: Final = 154
+"""Its text carries what is to be done; NVML has it as a field."""
+
+
+def _programs(numbers: Iterable[int], name: str) -> tuple[Xid, ...]:
+    """RESTART_APP, and the catalog looks for the cause in the program."""
+    return tuple(
+        Xid(number=number, name=name, bucket="restart", ends="clients", by_program=True) for number in numbers
+    )
+
+
+def _engines(numbers: Iterable[int], name: str) -> tuple[Xid, ...]:
+    """RESTART_APP, and the catalog sends one to NVIDIA: nobody's program is blamed."""
+    return tuple(Xid(number=number, name=name, bucket="restart", ends="clients") for number in numbers)
+
+
+def _notes(numbers: Iterable[int], name: str) -> tuple[Xid, ...]:
+    return tuple(Xid(number=number, name=name, bucket="note") for number in numbers)
+
+
+def _resets(numbers: Iterable[int], name: str, ends: Ends = "nobody", action: str = RESET) -> tuple[Xid, ...]:
+    return tuple(
+        Xid(number=number, name=name, bucket="drain", ends=ends, action=action) for number in numbers
+    )
+
+
+def _gone(numbers: Iterable[int], name: str) -> tuple[Xid, ...]:
+    return tuple(
+        Xid(number=number, name=name, bucket="lost", ends="everybody", action=REBOOT) for number in numbers
+    )
+
+
+def _links(numbers: Iterable[int], name: str) -> tuple[Xid, ...]:
+    return tuple(Xid(number=number, name=name, bucket="suspect") for number in numbers)
+
 
 ROWS: Final[tuple[Xid, ...]] = (
-    Xid(number=8, name="GPU stopped processing", bucket="restart", ends="clients", by_program=True),
-    Xid(number=13, name="graphics engine exception", bucket="restart", ends="clients", by_program=True),
-    Xid(number=31, name="GPU memory page fault", bucket="restart", ends="clients", by_program=True),
-    Xid(number=43, name="a channel was reset", bucket="restart", ends="clients", by_program=True),
+    *_programs((8,), "GPU stopped processing"),
+    *_programs((11, 25), "invalid commands in a program's stream"),
+    *_programs((13,), "graphics engine exception"),
+    *_programs((31,), "GPU memory page fault"),
+    *_programs((43,), "a channel was reset"),
+    *_programs((69,), "graphics engine class error"),
+    *_programs((80,), "corrupted commands"),
+    # The catalog: mostly the quality of the PCI link, and generally no doing of a program.
+    *_engines((32,), "corrupted command stream"),
+    *_engines((39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)), "copy engine error"),
+    *_engines((60, 68, 83, 84, 88, 89, 96, 97, 98), "video decoder error"),
+    *_engines((82, *range(99, 106)), "image decoder error"),
+    *_engines((86, 139), "optical flow engine error"),
+    *_notes((14, 106, 107), "a test message"),
+    *_notes((37, 38, 44, 66, 67), "an error that the driver's firmware has dealt with"),
     # What is left of a process that was killed, or that another error has ended.
-    Xid(number=45, name="clean-up after a process", bucket="note"),
-    Xid(number=48, name="uncorrectable memory error", bucket="drain", ends="everybody", action=RESET),
-    Xid(number=63, name="a memory row is to be replaced", bucket="drain", action=RESET),
-    Xid(number=64, name="a memory row could not be replaced", bucket="drain", action=RESET),
-    Xid(number=74, name="NVLink error", bucket="drain", action=RESET),
-    Xid(number=79, name="fallen off the bus", bucket="lost", ends="everybody", action=REBOOT),
-    Xid(number=94, name="contained memory error", bucket="drain", ends="clients", action=RESET),
-    Xid(number=95, name="uncontained memory error", bucket="drain", ends="everybody", action=RESET),
-    Xid(number=119, name="its firmware does not answer", bucket="lost", ends="everybody", action=REBOOT),
-    Xid(number=120, name="its firmware has failed", bucket="lost", ends="everybody", action=REBOOT),
-    Xid(number=154, name="the driver wants it recovered", bucket="drain", action=RESET),
+    *_notes((45,), "clean-up after a process"),
+    *_notes((92, 121), "many corrected errors"),
+    *_notes((93,), "its information store was not written"),
+    # A program that reaches for a peer's memory in the wrong way gets an error of its own.
+    *_notes((108, 137), "a refused access over NVLink"),
+    *_notes((141,), "CUDA fast path error"),
+    *_notes((152, 153), "an error of an engine that data centre GPUs do not have"),
+    *_notes((157,), "a part of it could not be retired"),
+    *_notes((160, 161), "a memory channel is to be retired"),
+    *_notes((162, 163, 164, 165), "a change in its power smoothing"),
+    # Which memory Xid 48 was about.
+    *_notes((171, 172), "details of an uncorrectable memory error"),
+    *_resets((46,), "GPU stopped processing, and stays so", "everybody"),
+    *_resets((48,), "uncorrectable memory error", "everybody"),
+    *_resets((62,), "an internal controller has halted", "everybody"),
+    *_resets((63,), "a memory row is to be replaced"),
+    *_resets((64,), "a memory row could not be replaced"),
+    *_resets((74,), "NVLink error"),
+    *_resets((94,), "contained memory error", "clients"),
+    *_resets((95,), "uncontained memory error", "everybody"),
+    *_resets((109,), "context switch timeout", "clients"),
+    *_resets((110,), "security fault", "everybody"),
+    *_resets((136,), "link training failed"),
+    *_resets((140,), "uncorrectable memory error that was not put on record", "everybody"),
+    *_resets((143,), "it could not be initialised", "everybody"),
+    *_resets((151,), "key rotation failed", action="restart the virtual machine"),
+    *_resets((155,), "NVLink went down"),
+    *_resets((156,), "a part of it is to be retired"),
+    *_resets((158,), "fatal timeout", "everybody"),
+    *_gone((79,), "fallen off the bus"),
+    *_gone((119,), "its firmware does not answer"),
+    *_gone((120,), "its firmware has failed"),
+    *_links(range(144, 151), "NVLink error"),
 )
 _BY_NUMBER: Final = {row.number: row for row in ROWS}
 
+_RECOVERY: Final[dict[int, Xid]] = {
+    action: Xid(number=RECOVERY_CHANGED, name=name, bucket="note" if not action else "drain", action=what)
+    for action, name, what in (
+        (0, "the driver wants nothing done", ""),
+        (1, "the driver wants it reset", RESET),
+        (2, "the driver wants the host rebooted", REBOOT),
+        (3, "the driver wants peer-to-peer drained", NO_PEERS),
+        (4, "the driver wants it drained and reset", RESET),
+        (
+            5,
+            "the driver wants its IMEX domain recovered",
+            "recover the IMEX domain (its service), then reset it",
+        ),
+        (6, "the driver wants its bus reset", REBOOT),
+        (7, "the driver wants the system rebooted", REBOOT),
+    )
+}
+"""By what the driver wants done (NVML's nvmlDeviceGpuRecoveryAction_t). The Xid that it sums up has ended
+whom it had to, so none of these ends anybody."""
+_ANY_RECOVERY: Final = Xid(
+    number=RECOVERY_CHANGED, name="the driver wants it recovered", bucket="drain", action=RESET
+)
 
-def meaning(number: int) -> Xid:
-    """The row of an Xid; one for those that have none."""
+
+def meaning(number: int, recovery: int | None = None) -> Xid:
+    """The row of an Xid; one for those that have none.
+
+    recovery: of Xid 154, what the driver wants done; None: it was not said, and may be anything.
+    """
+    if number == RECOVERY_CHANGED:
+        return _ANY_RECOVERY if recovery is None else _RECOVERY.get(recovery, _ANY_RECOVERY)
     known = _BY_NUMBER.get(number)
     return known if known is not None else Xid(number=number, name="not in our table", bucket="suspect")

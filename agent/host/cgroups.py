@@ -91,6 +91,11 @@ def sweep(found: Cgroups) -> None:
         _removed(Path(base))
 
 
+def group_tag(attempt_folder: Path) -> str:
+    """At the end of the name of an attempt's group: other agents have other folders."""
+    return hashlib.sha256(str(attempt_folder.resolve()).encode()).hexdigest()[:8]
+
+
 class AttemptCgroup:
     """The groups of one attempt, on the supervisor's side and for an agent that cleans up."""
 
@@ -106,8 +111,7 @@ class AttemptCgroup:
         """By use: `track` (membership and killing) always, `memory` and `cpu` where a limit is asked for."""
         if not order.cgroup:
             return
-        tag = hashlib.sha256(str(attempt_folder.resolve()).encode()).hexdigest()[:8]
-        track = Path(f"{order.cgroup}-{tag}")
+        track = Path(f"{order.cgroup}-{group_tag(attempt_folder)}")
         self._folders["track"] = track
         for use, asked in (("memory", self._memory_mib), ("cpu", self._cpus)):
             if not asked:
@@ -155,9 +159,9 @@ class AttemptCgroup:
             self.limits_device_memory = not self.problem
 
     def order_within(self, order: Order) -> Order:
-        """What is left to do of it by others than this group. CUDA shows the group's limit as the device's
-        size, so torch's fraction would be one of that, and too little."""
-        return msgspec.structs.replace(order, memory_fraction=None) if self.limits_device_memory else order
+        """What is left to do of it by others than this group: torch's limit is one of each process, the
+        group's counts all of them."""
+        return msgspec.structs.replace(order, torch_limit_mib=None) if self.limits_device_memory else order
 
     def enter(self, leaf: str) -> None:
         """Move the calling process. Ranks do so themselves between fork and exec, so that none escapes."""

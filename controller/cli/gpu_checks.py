@@ -238,6 +238,18 @@ def _short(command: str, characters: int = 48) -> str:
     return command if len(command) <= characters else command[: characters - 1] + "…"
 
 
+def process_numbers(facts: Facts) -> Check | None:
+    """Whether the driver's processes are those that can be seen from here."""
+    if not _alive(facts) or not facts.files.own_pids:
+        return None
+    found = "this is a PID namespace of its own: whose a process on a GPU is cannot be told"
+    todo = (
+        "run the agent on the host, or its container with the host's processes (`--pid=host`); else memory "
+        "in use after a job has ended is held against the device until its co-tenant has ended as well"
+    )
+    return Check("processes", "warn", found, todo)
+
+
 def held_memory(facts: Facts) -> Check | None:
     """Memory in use that no process accounts for."""
     held = [(gpu, mib) for gpu in answering(facts) if (mib := held_mib(gpu)) is not None]
@@ -317,6 +329,7 @@ GPU_CHECKS: Final[tuple[Callable[[Facts], Check | None], ...]] = (
     indicators,
     device_files,
     tenants,
+    process_numbers,
     held_memory,
     clocks,
     links,

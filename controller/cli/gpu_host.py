@@ -19,6 +19,7 @@ import msgspec
 
 from cotenant.mps import device_memory
 from cotenant.profiler.driver.bus import gpus_on_the_bus
+from cotenant.profiler.driver.who import sees_host_processes
 
 DCGM_PORT: Final = 5555
 EXPORTER_PORT: Final = 9400
@@ -78,6 +79,8 @@ class HostFiles(msgspec.Struct, frozen=True, kw_only=True):
 
     distribution: Distribution = Distribution()
     container: bool = False
+    own_pids: bool = False
+    """We are in a PID namespace other than the host's."""
     user: str = ""
     administrator: bool = False
     """Root, or the capability that the driver takes for it."""
@@ -107,6 +110,7 @@ def look(root: Path = Path("/")) -> HostFiles:
     return HostFiles(
         distribution=distribution(_text(root / "etc/os-release")),
         container=any((root / name).exists() for name in (".dockerenv", "run/.containerenv")),
+        own_pids=not sees_host_processes(root),
         user=_name(pwd.getpwuid, os.geteuid()),
         administrator=os.geteuid() == 0 or is_administrator(_text(root / "proc/self/status")),
         module=module_version(_text(root / "proc/driver/nvidia/version")),

@@ -8,12 +8,13 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.desk.history import History, Note, Stretch
-from cotenant.controller.domain.cluster import Host, HostState
+from cotenant.controller.domain.cluster import Device, Host, HostState
 from cotenant.controller.domain.ids import DeviceId, JobId
 from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, JobSpec, Phase
 from cotenant.controller.domain.pairs import PairSeen, Verdict
 from cotenant.controller.domain.reasons import Reason, because, render
+from cotenant.controller.domain.tenancy import why_alone
 from cotenant.controller.engine import Engine
 from cotenant.controller.engine.starting import memory_cap_mib
 from cotenant.controller.wire.agents import AttemptProgress
@@ -246,9 +247,27 @@ def sharing_reasons(engine: Engine, job: Job) -> list[Reason]:
                     found.setdefault(device.sharing_note, noted)
                 elif len(engine.tenants(device.device_id)) > 1:
                     found.setdefault("mps", because("co-tenants-by-mps", device.device_id))
-                if (limit_mib := memory_cap_mib(job)) is not None:
-                    found.setdefault("limit", because("mps-limit", limit_mib))
+            found.setdefault("limit", _limit(job, device))
     return list(found.values())
+
+
+def _limit(job: Job, device: Device) -> Reason:
+    """Who holds the job to its part of a GPU, or why nobody does."""
+    placement = job.placement
+    assert placement is not None
+    limit_mib = memory_cap_mib(job)
+    if limit_mib is not None:
+        code = "mps-limit" if device.sharing == "mps" else "torch-limit"
+        return because("kernel-limit" if device.limits_jobs else code, limit_mib)
+    if placement.memory_mib is None:
+        why = "nobody knows how much it needs, and nobody is put beside it before that is known"
+    elif device.max_tenants < 2:
+        why = "the device takes one job"
+    elif (alone := why_alone(job)) is not None:
+        why = render(alone)
+    else:
+        why = "it was started under a policy that puts nobody beside it"
+    return because("no-memory-limit", why)
 
 
 def decision_view(note: Note) -> DecisionView:

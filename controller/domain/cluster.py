@@ -40,6 +40,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     sharing_note: str = ""
     """A GPU whose co-tenants time-slice: why it is not shared through MPS. Where it is: what more is to be
     said."""
+    limits_jobs: bool = False
+    """The kernel there can limit what a job as a whole takes of its memory."""
     state: DeviceState = "ok"
     """What the agent thinks of it; anything else than ok is not healthy either."""
     healthy: bool = True

@@ -160,7 +160,13 @@ TEMPLATES: Final[dict[str, str]] = {
     "gpu-fault": "{0}",
     "mps-limit": "each of its processes that opens a GPU may use its part of the {0} MiB that were planned "
     "for a worker (MPS limits processes): as many parts as such processes were seen of one, one on a first "
-    "attempt; `--env COTENANT_CUDA_PROCESSES=N` says it from the start",
+    "attempt; `--env COTENANT_CUDA_PROCESSES=N` says it from the start. torch is held to it as well, and "
+    "alone where the job is no client of MPS (`show` says so)",
+    "torch-limit": "torch in each of its processes is held to its part of the {0} MiB of each of its GPUs "
+    "that were planned for a worker; what a process takes past torch (its CUDA context, NCCL) is not limited",
+    "kernel-limit": "the kernel holds the job to the {0} MiB of each of its GPUs that were planned for it, "
+    "whatever its processes are",
+    "no-memory-limit": "nothing limits its GPU memory: {0}",
     "not-offered": "device {0} is not offered: {1}",
     "trouble": "{0}",
     "co-tenants-by-mps": "on {0} co-tenants run at once, through MPS",

@@ -43,7 +43,9 @@ ENV_SOCKET: Final = "COTENANT_SOCKET"
 ENV_RESUME: Final = "COTENANT_RESUME"
 """Optional: `none` starts afresh; else the name of the one checkpoint directory to try first."""
 ENV_MEMORY_FRACTION: Final = "COTENANT_MEMORY_FRACTION"
-"""Optional: this process's share of the CUDA device's memory (torch's per-process fraction)."""
+"""Optional: this process's share of each of its CUDA devices' memory, where MEMORY_MIB does not say it."""
+ENV_MEMORY_MIB: Final = "COTENANT_MEMORY_MIB"
+"""Optional: how much of the memory of each of its CUDA devices this process may take, in MiB."""
 ENV_TRIALS: Final = "COTENANT_TRIALS"
 """Optional: `1` where the supervisor may try other accumulation steps for a while, to profile the job. What
 would not be exact is then not accumulated, instead of being an error."""
@@ -68,6 +70,7 @@ ENVIRONMENT: Final = (
     ENV_SOCKET,
     ENV_RESUME,
     ENV_MEMORY_FRACTION,
+    ENV_MEMORY_MIB,
     ENV_TRIALS,
     ENV_ZERO_CODE,
     ENV_STACKS_SIGNAL,

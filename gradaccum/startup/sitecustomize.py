@@ -9,6 +9,7 @@ user's own command, so arguments, `__main__` and tracebacks are Python's.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.machinery
 import importlib.util
@@ -28,7 +29,9 @@ ENV_STACKS_SIGNAL = "COTENANT_STACKS_SIGNAL"
 ENV_COLLECTIVE_SCALE = "COTENANT_COLLECTIVE_SCALE"
 """Times torch's own time limits for collectives, where a process group is made without one."""
 ENV_MEMORY_FRACTION = "COTENANT_MEMORY_FRACTION"
-"""The share of its CUDA device's memory that this process may take."""
+ENV_MEMORY_MIB = "COTENANT_MEMORY_MIB"
+"""What this process may take of each of its CUDA devices; there is one of the two, or none."""
+_UNLIMITED = "cotenant: this process is not held to its part of the GPU ({})\n"
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -114,23 +117,50 @@ def _scale_time_limits(scale: str) -> Any:
     return begin
 
 
-def _keep_to_share(share: str) -> Any:
-    """torch takes no more of the device than was planned, from the moment on that it first uses CUDA: also in
-    a script that makes no session, which would see to it. Only where there is one device, for nothing tells
-    before which of several the process is going to use, and a call for the wrong one would open it.
+def _keep_to_share(torch: Any) -> None:
+    """torch takes no more of its devices than was planned, from the moment on that it first uses CUDA,
+    whatever the script is. `checkpoint/device_limit.py` does it; it is not loaded for who never uses CUDA.
     """
+    cuda = torch.cuda
+    plain = getattr(cuda, "set_per_process_memory_fraction", None)
+    when_used = getattr(cuda, "_lazy_call", None)
+    if plain is None or when_used is None:
+        _say(_UNLIMITED.format("this torch has no limit to set"))
+        return
 
-    def begin(cuda: Any) -> None:
-        def hold() -> None:
-            with contextlib.suppress(Exception):
-                if cuda.device_count() == 1:
-                    cuda.set_per_process_memory_fraction(float(share), 0)
+    def limits() -> Any:
+        try:
+            return importlib.import_module("cotenant.checkpoint.device_limit").limits_of(os.environ, plain)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the script must run
+            _say(_UNLIMITED.format(f"{type(error).__name__}: {error}"))
+            return None
 
-        when_used = getattr(cuda, "_lazy_call", None)
-        if when_used is not None:
-            when_used(hold)
+    def hold() -> None:
+        found = limits()
+        if found is not None:
+            try:
+                found.begin()
+            except Exception as error:  # noqa: BLE001  # an allocator of the script's own, say
+                _say(_UNLIMITED.format(f"{type(error).__name__}: {error}"))
 
-    return begin
+    @functools.wraps(plain)
+    def within(fraction: Any, device: Any = None) -> None:
+        found = limits()
+        if found is None:
+            plain(fraction, device)
+        else:
+            found.asked(fraction, device)
+
+    cuda.set_per_process_memory_fraction = within
+    if hasattr(cuda, "memory"):
+        cuda.memory.set_per_process_memory_fraction = within
+    when_used(hold)
+
+
+def _say(text: str) -> None:
+    """To the job's log. A process without one goes on."""
+    if sys.__stderr__ is not None:
+        sys.__stderr__.write(text)
 
 
 def _run_hidden() -> None:
@@ -150,10 +180,10 @@ def _main() -> None:
         _take_stacks_signal(env[ENV_STACKS_SIGNAL])
     wanted = [part for part in env.get(ENV_ZERO_CODE, "").split(",") if part]
     scale = env.get(ENV_COLLECTIVE_SCALE, "")
-    share = env.get(ENV_MEMORY_FRACTION, "")
+    share = env.get(ENV_MEMORY_MIB, "") or env.get(ENV_MEMORY_FRACTION, "")
     startup = Startup()
     if share:
-        startup.when_imported("torch.cuda", _keep_to_share(share))
+        startup.when_imported("torch", _keep_to_share)
     if scale:
         startup.when_imported("torch.distributed.distributed_c10d", _scale_time_limits(scale))
     if wanted:

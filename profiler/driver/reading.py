@@ -21,6 +21,10 @@ MEMORY_V2: Final = 0x0200_0028
 """The structure's version: its number in the upper byte, its size in the others."""
 PROCESSES_MAX: Final = 256
 _UNCORRECTED, _VOLATILE = 1, 0
+_RECOVERY_ACTION: Final = 230
+"""NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; drivers from 565 on."""
+_UNSIGNED: Final = (1, 2, 3)
+"""Value types whose low half is the number: unsigned int, long and long long."""
 
 
 def handle_of(nvml: Library, uuid: str) -> Any:
@@ -113,6 +117,15 @@ def remapping(nvml: Library, handle: Any) -> Remapping:
     rows = nvml.maybe("nvmlDeviceGetRemappedRows", handle)
     retired = _flag(nvml.maybe("nvmlDeviceGetRetiredPagesPendingStatus", handle))
     return Remapping(retired, None) if rows is None else Remapping(bool(rows[2] or retired), bool(rows[3]))
+
+
+def recovery_action(nvml: Library, handle: Any) -> int | None:
+    """What the driver wants done with it (nvmlDeviceGpuRecoveryAction_t; 0: nothing); None: it does not
+    say."""
+    fields = nvml.maybe("nvmlDeviceGetFieldValues", handle, [_RECOVERY_ACTION])
+    if fields is None or fields[0].nvmlReturn != 0 or fields[0].valueType not in _UNSIGNED:
+        return None
+    return int(fields[0].value.uiVal)
 
 
 # --- Processes -------------------------------------------------------------------------------------

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from cotenant.agent.attempt.environment import Account, environment_of
@@ -24,6 +26,8 @@ from cotenant.agent.core.orders import objection, order_for
 from cotenant.agent.files import read_record, write_record
 from cotenant.agent.gpus.clients import CUDA_PROCESSES, cuda_processes
 from cotenant.agent.records import Order, WatchRule
+from cotenant.checkpoint.device_limit import share_of
+from cotenant.checkpoint.protocol import Environment
 from cotenant.controller.domain.cluster import Device, HostReport, SharingMode
 from cotenant.controller.domain.commands import GangMember, StartAttempt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
@@ -48,7 +52,7 @@ MPS_NAMES = {
 def gpu(no: int, sharing: SharingMode = "mps", **fields: Any) -> Device:
     return Device(
         device_id=DeviceId(f"h/gpu{no}"), host_id=HOST, kind="cuda", type="H200", local=UUIDS[no],
-        memory_mib=80_000, sharing=sharing, **fields,
+        **{"memory_mib": 80_000, "sharing": sharing, **fields},
     )  # fmt: skip
 
 
@@ -252,7 +256,7 @@ def test_a_partition_is_known_from_the_order_where_the_spool_was_lost() -> None:
 def test_the_planned_part_is_each_clients_limit_on_the_device_that_it_sees() -> None:
     order = order_of(start(memory_cap_mib=30_000))
     assert [mps_of(order, no)["limit"] for no in (0, 1)] == ["0=30000M", "0=30000M"]
-    assert order.memory_fraction is None, "the daemon enforces it"
+    assert order.torch_limit_mib == 30_000, "nothing tells whether the daemon enforces it"
 
 
 def test_a_worker_that_opens_the_gpu_in_several_processes_has_its_part_divided_among_them() -> None:
@@ -280,12 +284,82 @@ def test_whatever_is_said_of_processes_there_is_at_least_one_and_not_too_many(te
 
 
 @pytest.mark.parametrize(
-    "settings", [config(mps_runtime=""), config(gpu(0), gpu(1, "time-slicing"))], ids=("no MPS", "no client")
+    "settings",
+    [config(), config(mps_per_host=True), config(mps_runtime=""), config(gpu(0), gpu(1, "time-slicing"))],
+    ids=("clients", "one daemon", "no MPS", "no client"),
 )
-def test_without_mps_torch_is_told_its_fraction(settings: AgentConfig) -> None:
-    order = order_of(start(memory_cap_mib=20_000), settings)
-    assert order.memory_fraction == pytest.approx(0.25)
-    assert env_of(order)["COTENANT_MEMORY_FRACTION"] == "0.25"
+@pytest.mark.parametrize(
+    ("argv", "mode"),
+    [
+        (("python", "t.py"), "worker"),
+        (("python", "parallel.py"), "host"),
+        (("torchrun", "t.py"), "host"),
+        (("accelerate", "launch", "t.py"), "host"),
+        (("deepspeed", "t.py"), "host"),
+    ],
+    ids=" ".join,
+)
+def test_torch_is_told_what_was_planned_however_a_job_is_launched(
+    argv: tuple[str, ...], mode: str, settings: AgentConfig
+) -> None:
+    """In MiB: devices differ in size, and torch wants a fraction of each."""
+    order = order_of(start(*argv, mode=mode, memory_cap_mib=20_000), settings)
+    for no in range(len(order.ranks)):
+        assert env_of(order, no)["COTENANT_MEMORY_MIB"] == "20000"
+
+
+SIZES = st.sampled_from([24_000, 40_000, 80_000, 141_000])
+LAUNCHES = st.sampled_from(
+    [("python", "worker"), ("python", "host"), ("torchrun", "host"), ("deepspeed", "host")]
+)
+
+
+@hypothesis_settings(max_examples=60)
+@given(
+    sizes=st.tuples(SIZES, SIZES),
+    reserves=st.tuples(st.integers(0, 2_000), st.integers(0, 2_000)),
+    sharing=st.tuples(*[st.sampled_from(["mps", "time-slicing"])] * 2),
+    per_host=st.booleans(),
+    launches=st.tuples(LAUNCHES, LAUNCHES),
+    processes=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    seen=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    share=st.floats(0.001, 0.999),
+)
+def test_what_the_tenants_of_a_device_may_take_together_is_never_more_than_it_has(
+    sizes: tuple[int, int],
+    reserves: tuple[int, int],
+    sharing: tuple[SharingMode, SharingMode],
+    per_host: bool,
+    launches: tuple[tuple[str, Any], tuple[str, Any]],
+    processes: tuple[int, int],
+    seen: tuple[int, int],
+    share: float,
+) -> None:
+    """From plans that fit, by what each process really finds in its environment, on each device by itself."""
+    devices = tuple(
+        gpu(no, how, memory_mib=size, reserve_mib=reserve)
+        for no, (how, size, reserve) in enumerate(zip(sharing, sizes, reserves, strict=True))
+    )
+    room = min(device.usable_mib for device in devices)
+    caps = (max(1, int(room * share)), room - max(1, int(room * share)))
+    taken = [device.reserve_mib for device in devices]
+    for cap, (program, mode), said, counted in zip(caps, launches, processes, seen, strict=True):
+        command = start(program, "t.py", mode=mode, memory_cap_mib=cap, env={CUDA_PROCESSES: str(said)})
+        order = order_for(
+            command, {}, config(*devices, mps_per_host=per_host), "/c", None, cuda_processes=counted
+        )
+        for no, device in enumerate(devices):
+            rank = order.ranks[min(no, len(order.ranks) - 1)]
+            assert device.local in rank.cuda_uuids
+            env = environment_of(order, rank, Path("/a/s.sock"), Account())
+            share_mib = share_of(Environment.read(env), env)
+            assert share_mib is not None
+            each_mib = share_mib.of(device.memory_mib << 20) * device.memory_mib
+            limits = [int(part) for part in re.findall(r"=(\d+)M", env.get(MPS_NAMES["limit"], ""))]
+            assert all(limit == pytest.approx(each_mib) for limit in limits), "the same, whoever enforces it"
+            taken[no] += round(each_mib) * max(said, counted)
+    for device, mib in zip(devices, taken, strict=True):
+        assert mib <= device.memory_mib
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ class Kernel:
             order,
             cgroup=str(base / "7-a1"),
             memory_cap_mib=4096,
-            memory_fraction=0.5,
+            torch_limit_mib=4096,
             device_regions=(FIRST, SECOND),
         )
         self.group = AttemptCgroup(self.order, base)
@@ -116,7 +116,7 @@ def test_the_planned_memory_is_written_for_each_region_and_read_back(
     assert written == [f"{FIRST} 4294967296\n", f"{SECOND} 4294967296\n"]
     assert (kernel.group.limits_device_memory, kernel.group.problem) == (True, "")
     assert kernel.group.order_within(kernel.order) == msgspec.structs.replace(
-        kernel.order, memory_fraction=None
+        kernel.order, torch_limit_mib=None
     )
 
 

@@ -83,7 +83,7 @@ def test_a_worker_knows_its_place() -> None:
 
 
 def test_the_protocols_variables() -> None:
-    env = env_of(order_of(sub_batch=8, memory_fraction=0.5))
+    env = env_of(order_of(sub_batch=8, torch_limit_mib=4096))
     assert {name: env.get(name) for name in protocol.ENVIRONMENT} == {
         protocol.ENV_PROTOCOL: "1",
         protocol.ENV_JOB: "7",
@@ -92,7 +92,8 @@ def test_the_protocols_variables() -> None:
         protocol.ENV_ACCUMULATION_STEPS: "4",
         protocol.ENV_SUB_BATCH: "8",
         protocol.ENV_SOCKET: str(SOCKET),
-        protocol.ENV_MEMORY_FRACTION: "0.5",
+        protocol.ENV_MEMORY_MIB: "4096",
+        protocol.ENV_MEMORY_FRACTION: None,
         protocol.ENV_ACCUMULATION_SCHEDULE: None,
         protocol.ENV_RESUME: None,
         protocol.ENV_TRIALS: None,

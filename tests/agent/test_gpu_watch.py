@@ -23,6 +23,7 @@ from cotenant.agent.gpus.looks import AnyWatchLine, Look, XidSeen
 from cotenant.agent.gpus.marks import Mark, Marks, Past
 from cotenant.agent.gpus.owners import Owners
 from cotenant.agent.gpus.watchers import Timing, Watchers
+from cotenant.agent.host.cgroups import group_tag
 from cotenant.agent.host.devices import cuda_devices
 from cotenant.agent.host.identity import boot_id, own_identity
 from cotenant.agent.host.locks import DeviceLocks, Owner
@@ -74,6 +75,9 @@ class Ears:
     def looks(self, uuid: str) -> list[Look]:
         return [line for line in self.lines if isinstance(line, Look) and line.uuid == uuid]
 
+    def recoveries(self) -> list[tuple[str, int | None]]:
+        return [(x.uuid, x.recovery) for x in self.lines if isinstance(x, XidSeen) and x.xid == 154]
+
     def xids(self) -> list[tuple[str, int, int | None]]:
         return [(x.uuid, x.xid, x.pid) for x in self.lines if isinstance(x, XidSeen)]
 
@@ -99,6 +103,11 @@ def test_a_watcher_tells_of_memory_processes_and_xids(gpus: MockGpus, tmp_path: 
         await until(lambda: ears.xids() == [(TWO, 79, None)])
         os.write(writer, b"4,1,2,-;NVRM: Xid (PCI:0000:01:00): 31, pid=77, name=python\n")
         await until(lambda: ears.xids()[1:] == [(ONE, 31, 77)])
+        gpus.say("gpu 1 recovery 1", "xid 1 154")
+        await until(lambda: ears.recoveries() == [(TWO, 1)])
+        said = b"Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x1 (PF FLR) to 0x0 (None)"
+        os.write(writer, b"4,2,3,-;NVRM: " + said + b"\n")
+        await until(lambda: ears.recoveries()[1:] == [(ONE, 0)])
         ears.watchers.close()
 
     asyncio.run(story())
@@ -168,6 +177,21 @@ def test_a_watcher_that_talks_nonsense_is_ended(tmp_path: Path) -> None:
 # --- Whose a process is ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("group", "kind"),
+    [("/cotenant/7-a2-{tag}/ranks/libpod-1.scope", "attempt"), ("/cotenant/7-a2-00000000/ranks", "foreign")],
+)
+def test_a_process_in_the_group_of_an_attempt_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, kind: str
+) -> None:
+    """Whatever became of its environment and its session. The group's name holds a hash of the folder."""
+    text = f"0::{group.format(tag=group_tag(attempt_folder(tmp_path, '7', 2)))}\n"
+    plain = Path.read_text
+    read = lambda path, **more: text if path.name == "cgroup" else plain(path, **more)  # noqa: E731
+    monkeypatch.setattr(Path, "read_text", read)
+    assert Owners(tmp_path).owner(os.getpid()).kind == kind
+
+
 def test_processes_are_known_by_their_socket_or_their_session(tmp_path: Path) -> None:
     async def story() -> None:
         owners = Owners(tmp_path)
@@ -186,6 +210,13 @@ def test_processes_are_known_by_their_socket_or_their_session(tmp_path: Path) ->
             leader = msgspec.structs.replace(own_identity(), pid=os.getsid(0), start_ticks=0)
             (folder / SUPERVISOR).write_bytes(msgspec.json.encode(leader))
             assert Owners(tmp_path).owner(started[1].pid).kind == "attempt", "our supervisor led its session"
+            parent = msgspec.structs.replace(own_identity(), start_ticks=0)
+            (folder / SUPERVISOR).write_bytes(msgspec.json.encode(parent))
+            left = await asyncio.create_subprocess_exec("sleep", "1000", env={}, start_new_session=True)
+            started.append(left)
+            assert Owners(tmp_path).owner(left.pid).kind == "attempt", "our supervisor is its parent"
+            (folder / SUPERVISOR).unlink()
+            assert Owners(tmp_path).owner(left.pid).kind == "foreign"
         finally:
             for process in started:
                 process.kill()

@@ -16,6 +16,7 @@ from cotenant.agent.gpus.device_states import QUIET_S
 from cotenant.agent.gpus.health import Health
 from cotenant.agent.gpus.looks import Look, Owner, Process, XidSeen
 from cotenant.agent.gpus.marks import Marks, recalled
+from cotenant.agent.gpus.xid import ROWS, meaning
 from cotenant.controller.domain.ids import AttemptNo, JobId
 
 ONE, TWO = "GPU-1", "GPU-2"
@@ -47,10 +48,10 @@ class Host:
         self.faults = self.health.looked(msgspec.structs.replace(plain, **facts), self.now_s)
         return self.condition(uuid)
 
-    def xid(self, number: int, pid: int | None = None) -> Condition:
+    def xid(self, number: int, pid: int | None = None, recovery: int | None = None) -> Condition:
         self.now_s += 1.0
         self.health.surroundings(self.live, self.mps, self.now_s)
-        self.faults = self.health.xid(XidSeen(uuid=ONE, xid=number, pid=pid), self.now_s)
+        self.faults = self.health.xid(XidSeen(uuid=ONE, xid=number, pid=pid, recovery=recovery), self.now_s)
         return self.condition()
 
     def condition(self, uuid: str = ONE) -> Condition:
@@ -177,7 +178,9 @@ def test_the_processes_of_an_mps_servers_fault_are_found() -> None:
 
 @pytest.mark.parametrize(("xid", "state", "ends"), [(48, "draining", True), (63, "draining", None),
     (94, "draining", False), (95, "draining", True), (79, "lost", True), (119, "lost", True),
-    (120, "lost", True), (154, "draining", None), (45, "ok", None), (9999, "suspect", None)])  # fmt: skip
+    (120, "lost", True), (154, "draining", None), (45, "ok", None), (9999, "suspect", None),
+    (39, "ok", False), (109, "draining", False), (140, "draining", True), (143, "draining", True),
+    (147, "suspect", None), (153, "ok", None), (158, "draining", True)])  # fmt: skip
 def test_what_an_xid_does(xid: int, state: str, ends: bool | None) -> None:
     """ends: everybody, only who dies by itself (no MPS here), or nobody is told anything (None)."""
     host = Host()
@@ -186,6 +189,38 @@ def test_what_an_xid_does(xid: int, state: str, ends: bool | None) -> None:
     assert host.xid(xid).state == state
     assert [fault.ends for fault in host.faults] == ([] if ends is None else [ends])
     assert all(fault.device_failed for fault in host.faults)
+
+
+@pytest.mark.parametrize(
+    ("recovery", "state", "note"),
+    [
+        (None, "draining", "the driver wants it recovered): reset it"),
+        (0, "ok", ""),
+        (1, "draining", "the driver wants it reset): reset it"),
+        (2, "draining", "the driver wants the host rebooted): reboot the host"),
+        (3, "draining", "the driver wants peer-to-peer drained): end every process that uses peer-to-peer"),
+        (4, "draining", "the driver wants it drained and reset): reset it"),
+        (99, "draining", "the driver wants it recovered): reset it"),
+    ],
+)
+def test_xid_154_does_what_the_driver_wants_done(recovery: int | None, state: str, note: str) -> None:
+    """Nothing, where it says that nothing is to be done any more; a reset, where it does not say what."""
+    host = Host()
+    host.live = {ONE: frozenset({JOB})}
+    host.look()
+    condition = host.xid(154, recovery=recovery)
+    assert condition.state == state
+    assert note in condition.note
+    assert host.faults == [], "who had to end was ended by the Xid that it sums up"
+
+
+def test_nobody_is_blamed_for_an_error_that_the_catalog_lays_on_no_program() -> None:
+    for number in range(1, 200):
+        row = meaning(number)
+        assert row.number == number
+        assert not row.by_program or (row.bucket, row.ends) == ("restart", "clients")
+        assert bool(row.action) == (row.bucket in ("drain", "lost")), row
+    assert len({row.number for row in ROWS}) == len(ROWS)
 
 
 def test_a_lost_gpu_is_told_once() -> None:

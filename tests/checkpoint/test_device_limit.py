@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cotenant.checkpoint import peak
-from cotenant.checkpoint.device_limit import ENV_MPS_LIMIT, limit_memory, mps_limit_bytes
+from cotenant.checkpoint import device_limit, peak
+from cotenant.checkpoint.device_limit import (
+    ENV_MPS_LIMIT,
+    Limits,
+    Share,
+    limit_memory,
+    limits_of,
+    mps_limit_bytes,
+)
 from cotenant.checkpoint.protocol import Environment
 from cotenant.mps.environment import PINNED_DEVICE_MEM_LIMIT
 
@@ -17,33 +29,77 @@ CONTEXT = GIB // 2
 SUPERVISED = {"COTENANT_SOCKET": "/run/supervisor.sock"}
 
 
-class Gpu:
-    """FAKE. What torch says of a device of 80 GiB that this process uses alone."""
+OLD, NEW = "2.8.0+cu128", "2.13.0+cu130"
+
+
+class Gpus:
+    """FAKE. What torch says of devices of 80 and 40 GiB that this process uses alone, and what it is told.
+    An old torch opens the device whose limit is set; so does one that does not use its own allocator."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.fraction: tuple[float, object] | None = None
-        self.free = self.total = self.whole = 80 * GIB
+        self.fractions: dict[int, float] = {}
+        self.opened: set[int] = set()
+        self.told = threading.Condition()
+        self.free = self.total = 80 * GIB
+        self.wholes = [80 * GIB, 40 * GIB]
         self.reserved = 0
-        for name, value in {
+        self.backend = "native"
+        self.opens = False
+        self._patch = monkeypatch
+        cuda = {
             "is_available": lambda: True,
             "is_initialized": lambda: True,
+            "device_count": lambda: len(self.wholes),
             "current_device": lambda: 0,
-            "mem_get_info": lambda device=None: (self.free, self.total),
-            "get_device_properties": lambda device=None: SimpleNamespace(total_memory=self.whole),
+            "mem_get_info": self._info,
+            "get_device_properties": lambda no=0: SimpleNamespace(total_memory=self.wholes[no]),
             "memory_reserved": lambda: self.reserved,
             "max_memory_allocated": lambda: self.reserved,
-            "set_per_process_memory_fraction": self._set,
-        }.items():
+            "set_per_process_memory_fraction": self.set,
+        }
+        for name, value in cuda.items():
             monkeypatch.setattr(torch.cuda, name, value)
+        known = lambda no: self.fractions.get(no, 1.0)  # noqa: E731
+        monkeypatch.setattr(torch.cuda.memory, "get_per_process_memory_fraction", known)
+        monkeypatch.setattr(torch.cuda.memory, "get_allocator_backend", lambda: self.backend)
+        has = lambda no: no in self.opened  # noqa: E731
+        monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", has, raising=False)
+        self.is_torch(NEW)
 
-    def _set(self, fraction: float, device: object = None) -> None:
-        self.fraction = (fraction, device)
+    def is_torch(self, version: str) -> None:
+        self._patch.setattr(torch, "__version__", version)
+        self.opens = version == OLD
+
+    def _info(self, no: int = 0) -> tuple[int, int]:
+        self.opened.add(no)
+        return self.free, self.total if no == 0 else self.wholes[no]
+
+    def set(self, fraction: float, device: Any = None) -> None:
+        with self.told:
+            no = 0 if device is None else torch.device(device).index if isinstance(device, str) else device
+            if not isinstance(fraction, float):
+                raise TypeError("Invalid type for fraction argument, must be `float`")
+            if self.opens or self.backend != "native":
+                self.opened.add(no)
+            self.fractions[no] = fraction
+            self.told.notify_all()
+
+    def wait_for(self, **fractions: float) -> None:
+        wanted = {int(name[3:]): value for name, value in fractions.items()}
+        with self.told:
+            assert self.told.wait_for(lambda: self.fractions == wanted, timeout=60), self.fractions
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
     monkeypatch.delenv(ENV_MPS_LIMIT, raising=False)
-    return Gpu(monkeypatch)
+    monkeypatch.setattr(device_limit, "_LIMITS", [])
+    gpus = Gpus(monkeypatch)
+    yield gpus
+    gpus.opened = {0, 1}  # Whoever still waits for them ends.
+    for thread in threading.enumerate():
+        if thread.name == device_limit.THREAD:
+            thread.join(timeout=60)
 
 
 def test_the_name_is_that_of_mps() -> None:
@@ -60,36 +116,125 @@ def test_what_a_limit_says(text: str, limit_mib: int | None) -> None:
     assert found == (None if limit_mib is None else limit_mib << 20)
 
 
-def test_a_planned_fraction_is_set_on_the_device_that_trains(gpu: Gpu) -> None:
-    device = torch.device("cuda", 1)
-    limit_memory(Environment.read({"COTENANT_MEMORY_FRACTION": "0.25"}), device)
-    assert gpu.fraction == (0.25, device)
+def begun(**words: str) -> Limits:
+    limits = limits_of(words)
+    assert limits is not None
+    limits.begin()
+    return limits
 
 
-def test_without_a_limit_nothing_is_set(gpu: Gpu) -> None:
-    limit_memory(Environment.read(SUPERVISED))
-    assert gpu.fraction is None
+PLANNED = {"COTENANT_MEMORY_MIB": str(20 * 1024)}
 
 
-def test_torch_is_held_to_the_limit_of_mps_as_well(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ENV_MPS_LIMIT, f"0={20 * 1024}M")
-    limit_memory(Environment.read(SUPERVISED))
-    assert gpu.fraction == (0.25, None)
+def test_mib_become_the_fraction_of_each_device_and_none_is_opened(gpu: Gpus) -> None:
+    begun(**PLANNED)
+    assert gpu.fractions == {0: 0.25, 1: 0.5}
+    assert gpu.opened == set()
 
 
-def test_a_client_that_is_shown_its_limit_as_the_whole_device_gets_all_of_that(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+def test_where_setting_a_limit_opens_the_device_only_those_that_the_process_has_opened_get_theirs(
+    gpu: Gpus,
 ) -> None:
-    monkeypatch.setenv(ENV_MPS_LIMIT, f"0={20 * 1024}M")
-    gpu.free = gpu.total = 20 * GIB
+    gpu.is_torch(OLD)
+    begun(**PLANNED)
+    gpu.opened.add(1)
+    gpu.wait_for(gpu1=0.5)
+    assert gpu.opened == {1}
+    gpu.opened.add(0)
+    gpu.wait_for(gpu0=0.25, gpu1=0.5)
+
+
+def test_an_allocator_that_opens_what_it_limits_is_treated_as_an_old_torch(gpu: Gpus) -> None:
+    gpu.backend = "cudaMallocAsync"
+    begun(**PLANNED)
+    gpu.opened.add(1)
+    gpu.wait_for(gpu1=0.5)
+    assert gpu.opened == {1}
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+def test_the_only_device_is_limited_before_anything_is_taken_of_it(gpu: Gpus, version: str) -> None:
+    gpu.is_torch(version)
+    gpu.wholes = [80 * GIB]
+    begun(**PLANNED)
+    assert gpu.fractions == {0: 0.25}
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+@pytest.mark.parametrize("device", [1, "cuda:1", torch.device("cuda", 1)], ids=str)
+def test_a_script_s_own_fraction_wins_if_it_is_smaller(gpu: Gpus, version: str, device: Any) -> None:
+    gpu.is_torch(version)
+    limits = begun(**PLANNED)
+    limits.asked(0.9, device)
+    assert gpu.fractions[1] == 0.5
+    limits.asked(0.1, device)
+    limits.hold(1)
+    assert gpu.fractions[1] == 0.1
+
+
+def test_a_smaller_fraction_of_the_allocator_s_settings_stays(gpu: Gpus) -> None:
+    gpu.fractions = {0: 0.125, 1: 0.125}
+    begun(**PLANNED)
+    assert gpu.fractions == {0: 0.125, 1: 0.125}
+
+
+def test_what_is_no_fraction_is_torch_s_to_refuse(gpu: Gpus) -> None:
+    with pytest.raises(TypeError):
+        begun(**PLANNED).asked(1)
+
+
+def test_a_session_and_the_hook_set_the_same_limit(gpu: Gpus) -> None:
+    begun(**PLANNED)
+    limit_memory(Environment.read(PLANNED), torch.device("cuda", 1))
+    assert gpu.fractions == {0: 0.25, 1: 0.5}
+
+
+def test_a_session_limits_its_device_where_no_hook_does(gpu: Gpus) -> None:
+    limit_memory(Environment.read(PLANNED), torch.device("cuda", 1))
+    assert gpu.fractions == {1: 0.5}
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+def test_a_planned_fraction_is_set_on_the_device_that_trains(gpu: Gpus, version: str) -> None:
+    gpu.is_torch(version)
+    limit_memory(Environment.read({"COTENANT_MEMORY_FRACTION": "0.25"}), torch.device("cuda", 1))
+    assert gpu.fractions == {1: 0.25}
+
+
+def test_without_a_limit_nothing_is_set(gpu: Gpus) -> None:
     limit_memory(Environment.read(SUPERVISED))
-    assert gpu.fraction == (1.0, None)
+    assert limits_of(SUPERVISED) is None
+    assert gpu.fractions == {}
 
 
-def test_a_limit_of_the_users_own_shell_is_left_to_mps(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_is_held_to_the_limit_of_mps_as_well(gpu: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENV_MPS_LIMIT, f"0={20 * 1024}M")
+    limit_memory(Environment.read(SUPERVISED))
+    assert gpu.fractions == {0: 0.25}
+
+
+@pytest.mark.parametrize(("version", "fraction"), [(OLD, 1.0), (NEW, 0.25)])
+def test_a_client_that_is_shown_its_limit_as_the_whole_device_gets_all_of_that(
+    gpu: Gpus, version: str, fraction: float
+) -> None:
+    """The fraction is of what this torch multiplies."""
+    gpu.is_torch(version)
+    gpu.free = gpu.total = 20 * GIB
+    limit_memory(Environment.read(PLANNED))
+    assert gpu.fractions == {0: fraction}
+
+
+@given(st.integers(1, 1 << 20), st.integers(1, 1 << 40))
+def test_a_share_is_never_more_than_what_was_planned_nor_than_the_device(mib: int, total_bytes: int) -> None:
+    fraction = Share(size_bytes=mib << 20).of(total_bytes)
+    assert 0 < fraction <= 1
+    assert fraction * total_bytes <= (mib << 20) * (1 + 1e-12)
+
+
+def test_a_limit_of_the_users_own_shell_is_left_to_mps(gpu: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV_MPS_LIMIT, "0=1024M")
     limit_memory(Environment.read({}))
-    assert gpu.fraction is None
+    assert gpu.fractions == {}
 
 
 @pytest.mark.parametrize("counts_context", [True, False])
@@ -97,7 +242,7 @@ def test_a_limit_of_the_users_own_shell_is_left_to_mps(gpu: Gpu, monkeypatch: py
 @pytest.mark.parametrize("limit_gib", [None, 20, 60])
 @pytest.mark.parametrize("reserved_gib", [1, 15])
 def test_the_peak_is_what_is_used_whatever_a_limit_makes_of_the_free_memory(
-    gpu: Gpu,
+    gpu: Gpus,
     monkeypatch: pytest.MonkeyPatch,
     reserved_gib: int,
     limit_gib: int | None,

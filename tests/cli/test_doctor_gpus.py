@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from cotenant.controller.cli.doctor import page
 from cotenant.controller.cli.gpu_host import DeviceFile, Distribution
 from cotenant.controller.cli.mps_check import device_memory, level, mps
 from cotenant.profiler.driver.facts import GpuFacts, Link
+from cotenant.profiler.driver.who import sees_host_processes
 from cotenant.profiler.indicators.choice import Explanation, Finding
 from tests.cli.gpu_hosts import H100, MPS, UUID, V100, gpu, host, somebody
 
@@ -297,6 +299,13 @@ CASES: dict[str, tuple[Says, Facts, str, str, str]] = {
         "they need a daemon per device",
         "",
     ),
+    "a container with processes of its own": (
+        of.process_numbers,
+        host(H100, own_pids=True),
+        "warn",
+        "a PID namespace of its own",
+        "",
+    ),
     "a kernel that cannot limit device memory": (device_memory, host(H100), "ok", "no dmem controller", ""),
     "a driver without regions": (
         device_memory,
@@ -432,3 +441,11 @@ def test_looking_at_a_host_changes_nothing(tmp_path: Any) -> None:
     assert (found.memory_regions, found.memory_delegated) == (1, True)
     assert [file.path for file in found.device_files] == ["/dev/nvidia0"]
     assert (found.module, found.pci_devices, found.container) == ("", None, False)
+
+
+def test_where_the_host_s_processes_can_be_seen_nothing_is_said_of_their_numbers(tmp_path: Path) -> None:
+    assert of.process_numbers(host(H100)) is None
+    assert sees_host_processes(tmp_path), "nobody can tell"
+    (tmp_path / "proc/self/ns").mkdir(parents=True)
+    (tmp_path / "proc/self/ns/pid").touch()
+    assert not sees_host_processes(tmp_path)

@@ -10,22 +10,29 @@ from cotenant.controller.desk import views
 from cotenant.controller.domain.reasons import render
 from tests.controller.building import Desk, report
 
+NOBODY = (
+    "nothing limits its GPU memory: nobody knows how much it needs, and nobody is put beside it before "
+    "that is known"
+)
 CASES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "a GPU without MPS": (
         "cuda",
         {"sharing_note": "nvidia-cuda-mps-control is not on PATH"},
-        ["on h1/0 co-tenants take turns (time-slicing): nvidia-cuda-mps-control is not on PATH"],
+        ["on h1/0 co-tenants take turns (time-slicing): nvidia-cuda-mps-control is not on PATH", NOBODY],
     ),
     "a GPU of an agent that does not say why": (
         "cuda",
         {},
-        ["on h1/0 co-tenants take turns (time-slicing): its agent does not say why"],
+        ["on h1/0 co-tenants take turns (time-slicing): its agent does not say why", NOBODY],
     ),
-    "a GPU with MPS, alone": ("cuda", {"sharing": "mps"}, []),
+    "a GPU with MPS, alone": ("cuda", {"sharing": "mps"}, [NOBODY]),
     "MPS with more to say, also alone": (
         "cuda",
         {"sharing": "mps", "sharing_note": "static partitions of 64 + 56 multiprocessors"},
-        ["on h1/0 co-tenants run at once, through MPS (static partitions of 64 + 56 multiprocessors)"],
+        [
+            "on h1/0 co-tenants run at once, through MPS (static partitions of 64 + 56 multiprocessors)",
+            NOBODY,
+        ],
     ),
     "a CPU slot": ("cpu", {}, []),
 }
@@ -52,9 +59,27 @@ def test_co_tenants_by_mps_and_waiting_jobs() -> None:
     assert said == [both, both, []]
 
 
-def test_whose_memory_is_limited_is_told_what_the_limit_holds_for() -> None:
-    for sharing, said in (("mps", True), ("time-slicing", False)):
-        desk = Desk("castor", report("h1", kind="cuda", type="H200", device={"sharing": sharing}))
-        desk.submit(1, memory_mib=1000, iterations=1000, expected_s=1000.0)
-        lines = [render(reason) for reason in views.sharing_reasons(desk.engine, desk.job(1))]
-        assert any("the 1000 MiB that were planned for a worker" in line for line in lines) == said, lines
+@pytest.mark.parametrize(
+    ("policy", "device", "job", "said"),
+    [
+        (
+            "castor",
+            {"sharing": "mps"},
+            {},
+            "its part of the 1000 MiB that were planned for a worker (MPS limits",
+        ),
+        ("castor", {}, {}, "torch in each of its processes is held to its part of the 1000 MiB"),
+        ("castor", {"limits_jobs": True}, {}, "the kernel holds the job to the 1000 MiB of each of its GPUs"),
+        ("castor", {"max_tenants": 1}, {}, "nothing limits its GPU memory: the device takes one job"),
+        ("castor", {}, {"share": "never"}, "GPU memory: this job was submitted with --share never"),
+        ("castor", {}, {"memory_mib": None}, "GPU memory: nobody knows how much it needs"),
+        ("fifo", {}, {}, "GPU memory: it was started under a policy that puts nobody beside it"),
+    ],
+)
+def test_who_holds_a_job_to_its_memory_is_said_or_why_nobody_does(
+    policy: str, device: dict[str, Any], job: dict[str, Any], said: str
+) -> None:
+    desk = Desk(policy, report("h1", kind="cuda", type="H200", device=device))
+    desk.submit(1, **{"memory_mib": 1000, "iterations": 1000, "expected_s": 1000.0, **job})
+    lines = [render(reason) for reason in views.sharing_reasons(desk.engine, desk.job(1))]
+    assert sum(said in line for line in lines) == 1, lines

@@ -43,16 +43,42 @@ print(limit_s(), limit_s(timeout=datetime.timedelta(seconds=77))[0])
 """
 
 SHARES = """
-import sys, torch
-seen = []
-torch.cuda.device_count = lambda: int(sys.argv[1])
-torch.cuda.set_per_process_memory_fraction = lambda share, device: seen.append([share, device])
-for call, _ in torch.cuda._queued_calls:  # As torch does when CUDA is first used.
+import sys, threading, types
+import torch
+GIB, OLD = 1 << 30, "2.6.0"
+version, used, script = sys.argv[1], sys.argv[3], sys.argv[4]
+sizes = [int(each) * GIB for each in sys.argv[2].split(",")]
+seen, opened, told = {}, set(), threading.Condition()
+cuda, memory = torch.cuda, torch.cuda.memory
+torch.__version__ = version
+cuda._initialized, cuda.is_initialized = True, lambda: True
+cuda.device_count = lambda: len(sizes)
+cuda.current_device = lambda: 0
+cuda.get_device_properties = lambda no: types.SimpleNamespace(total_memory=sizes[no])
+cuda.mem_get_info = lambda no: (sizes[no], sizes[no])
+memory.get_allocator_backend = lambda: "native"
+memory.get_per_process_memory_fraction = lambda no: seen.get(no, 1.0)
+def set_fraction(fraction, no):
+    with told:
+        if version == OLD:
+            opened.add(no)
+        seen[no] = fraction
+        told.notify_all()
+torch._C._cuda_setMemoryFraction = set_fraction
+torch._C._cuda_hasPrimaryContext = lambda no: no in opened
+memory._lazy_init = lambda: None
+memory._get_device_index = lambda device, optional=False: device
+for call, _ in cuda._queued_calls:  # As torch does when CUDA is first used.
     try:
         call()
     except (AssertionError, AttributeError, RuntimeError):
         pass  # Its own checks, which need CUDA.
-print(seen)
+for no in used:
+    opened.add(int(no))
+    with told:
+        told.wait_for(lambda: int(no) in seen, 60)
+exec(script)
+print(sorted(seen.items()), sorted(opened))
 """
 
 
@@ -140,19 +166,43 @@ def test_process_groups_get_their_default_time_limit_times_the_scale_unless_the_
     assert ran.stdout == "[3600.0, 3600.0] 77.0\n", ran.stderr
 
 
-@pytest.mark.parametrize(
-    ("share", "devices", "seen"),
-    [("0.25", 1, "[[0.25, 0]]"), ("0.25", 2, "[]"), ("nonsense", 1, "[]"), ("", 1, "[]")],
-)
-def test_torch_keeps_to_the_share_of_its_one_device_in_any_script(
-    share: str, devices: int, seen: str
-) -> None:
-    """Set when CUDA is first used, not before: nobody's import opens a device."""
+def shares(version: str, sizes: str, used: str = "", script: str = "", **words: str) -> tuple[str, str]:
+    """What is limited (fraction by device) and which devices are open in the end; and what was said."""
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SHARES, str(devices)],
-        env=environment(**{job.ENV_MEMORY_FRACTION: share}),
+        [sys.executable, "-W", "ignore", "-c", SHARES, version, sizes, used, script],
+        env=environment(**words),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=IMPORT_S,
     )
-    assert ran.stdout == f"{seen}\n", ran.stderr
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip(), ran.stderr
+
+
+MIB_20_GIB = {job.ENV_MEMORY_MIB: str(20 * 1024)}
+
+
+@pytest.mark.parametrize(
+    ("version", "used", "seen"),
+    [
+        pytest.param("2.13.0", "", "[(0, 0.25), (1, 0.5)] []", id="none is opened"),
+        pytest.param("2.6.0", "1", "[(1, 0.5)] [1]", id="older torch, one of two is used"),
+    ],
+)
+def test_torch_keeps_to_its_part_of_each_device_in_any_script(version: str, used: str, seen: str) -> None:
+    """Set when CUDA is first used, not before: nobody's import opens a device."""
+    assert shares(version, "80,40", used, **MIB_20_GIB) == (seen, "")
+
+
+def test_a_script_takes_less_if_it_wants_to_and_not_more() -> None:
+    script = "cuda.set_per_process_memory_fraction(0.9, 0); memory.set_per_process_memory_fraction(0.1, 1)"
+    assert shares("2.13.0", "80,40", "", script, **MIB_20_GIB) == ("[(0, 0.25), (1, 0.1)] []", "")
+
+
+def test_a_part_that_cannot_be_kept_is_said_and_the_script_runs() -> None:
+    seen, said = shares("2.13.0", "80", **{job.ENV_MEMORY_MIB: "nonsense"})
+    assert seen == "[] []"
+    assert said.startswith(
+        "cotenant: this process is not held to its part of the GPU (ValueError: COTENANT_MEM"
+    )
+    assert said.count("\n") == 1

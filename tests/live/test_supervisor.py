@@ -753,14 +753,14 @@ def test_device_memory_that_the_kernel_does_not_limit_is_torch_s_to_limit_and_th
     if find_cgroups().device_memory:
         pytest.skip("the kernel here has the controller dmem")
     attempt = make(
-        *python("import os; print('told', os.environ['COTENANT_MEMORY_FRACTION'])"),
+        *python("import os; print('told', os.environ['COTENANT_MEMORY_MIB'])"),
         cgroup=f"{cgroup_root}/7-a1",
         memory_cap_mib=4096,
-        memory_fraction=0.5,
+        torch_limit_mib=4096,
         device_regions=("nvidia/00000000:02:00.0/vidmem",),
     )
     assert attempt.start().result().outcome == "finished"
-    assert "told 0.5" in attempt.log()
+    assert "told 4096" in attempt.log()
     status = read_record(attempt.folder / STATUS, Status)
     assert status is not None
     assert [line.partition(": dmem.max: ")[0] for line in status.failed] == [

@@ -18,6 +18,7 @@
  *     gpu I clocks NOW MAX BITS   MHz, and what holds the clock down
  *     gpu I nvlinks N             how many links are up; GPUs with links reach each other by them
  *     gpu I gpm 1                 it has GPM counters
+ *     gpu I recovery N            what the driver wants done with it (field 230); without it nobody knows
  *     process I PID MIB C|G|M     a process on GPU I: compute, graphics, MPS client; -1 MIB: nobody knows
  *     xid I NUMBER                happens when it is added, to who waits for events
  *
@@ -43,6 +44,7 @@ typedef struct {
     int rc, major, minor, mode, persistence, mig, mig_next, mig_waits, instances;
     unsigned remap[4]; /* corrected, uncorrected, pending, failed */
     unsigned clock, clock_max, reasons, nvlinks, gpm;
+    int recovery;
 } Gpu;
 typedef struct {
     int init, count, processes, xids, hang_gpu, fail_code;
@@ -76,6 +78,7 @@ static void gpu_fact(World *w, int i, const char *key, const char *value) {
     else if (!strcmp(key, "clocks")) sscanf(value, "%u %u %x", &g->clock, &g->clock_max, &g->reasons);
     else if (!strcmp(key, "nvlinks")) g->nvlinks = (unsigned)number;
     else if (!strcmp(key, "gpm")) g->gpm = (unsigned)number;
+    else if (!strcmp(key, "recovery")) g->recovery = (int)number;
     else if (!strcmp(key, "remap"))
         sscanf(value, "%u %u %u %u", &g->remap[0], &g->remap[1], &g->remap[2], &g->remap[3]);
     else if (!strcmp(key, "instance") && g->instances < MIG_MAX) {
@@ -113,7 +116,7 @@ static World *look(void) {
             if (w.xids < XIDS_MAX) { w.xid_gpu[w.xids] = i; w.xid[w.xids++] = number; }
         } else if (sscanf(line, "gpu %d %63s %255[^\n]", &i, key, value) == 3 && i >= 0 && i < GPUS_MAX) {
             if (i >= w.count) {
-                Gpu plain = {.total = 81920, .reserved = 600, .used = 600, .major = 9, .persistence = 1};
+                Gpu plain = {.total = 81920, .reserved = 600, .used = 600, .major = 9, .persistence = 1, .recovery = -1};
                 w.gpus[i] = plain;
                 snprintf(w.gpus[i].name, sizeof plain.name, "GPU (mock)");
                 w.count = i + 1;
@@ -311,6 +314,21 @@ int nvmlDeviceGetRemappedRows(void *h, unsigned *corrected, unsigned *uncorrecte
     *uncorrected = gpu->remap[1];
     *pending = gpu->remap[2];
     *failed = gpu->remap[3];
+    return OK;
+}
+typedef struct {
+    unsigned field, scope;
+    long long at, latency;
+    int type, rc;
+    union { unsigned u; unsigned long long ull; double d; } value;
+} FieldValue;
+int nvmlDeviceGetFieldValues(void *h, int count, FieldValue *out) {
+    ENTER("nvmlDeviceGetFieldValues", h);
+    for (int i = 0; i < count; i++) {
+        out[i].rc = out[i].field == 230 && gpu->recovery >= 0 ? OK : UNSUPPORTED;
+        out[i].type = 1; /* unsigned int */
+        out[i].value.ull = out[i].rc ? 0 : (unsigned)gpu->recovery;
+    }
     return OK;
 }
 int nvmlDeviceGetMigMode(void *h, unsigned *now, unsigned *next) {
