@@ -175,7 +175,9 @@ def read_toml(path: Path) -> tuple[dict[str, Any], list[str]]:
         return tomllib.loads(text), text.splitlines()
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path}: not valid TOML: it is not a text file") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SettingsError(f"{path}: not valid TOML: {error}") from None
 
 

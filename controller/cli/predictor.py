@@ -14,6 +14,7 @@ import typer
 
 from cotenant.controller.cli import screen
 from cotenant.controller.cli.group import group
+from cotenant.controller.cli.named_files import contents, journal_problem
 from cotenant.controller.cli.output import (
     JsonFlag,
     OutputFlag,
@@ -181,7 +182,9 @@ def export(
     where = Path(journal).expanduser() if journal else places.controller_state_dir(loaded_settings().settings)
     try:
         text, rows, unprofiled = measured_pairs(where)
-    except (JournalError, NothingToReplay) as error:
+    except JournalError as error:
+        raise journal_problem(error, named=bool(journal)) from None
+    except NothingToReplay as error:
         raise Problem("refused", str(error), "name its state folder with --journal") from None
     if not rows:
         raise Problem(
@@ -207,9 +210,9 @@ def pairs_of(name: str, licence: str = "") -> Pairs:
     from cotenant.controller.tuning.pair_rows import PairsProblem, read
 
     try:
-        return read(_contents(name), Path(name).name, licence)
+        return read(contents(name), Path(name).name, licence)
     except PairsProblem as error:
-        raise Problem("refused", str(error)) from None
+        raise Problem("usage", str(error)) from None
 
 
 def model_of(name: str) -> InterferenceModel:
@@ -217,18 +220,9 @@ def model_of(name: str) -> InterferenceModel:
     from cotenant.controller.interference.document import ModelProblem, read
 
     try:
-        return read(_contents(name), name)
+        return read(contents(name), name)
     except ModelProblem as error:
-        raise Problem("refused", str(error)) from None
-
-
-def _contents(name: str) -> bytes:
-    """Raises Problem."""
-    try:
-        return Path(name).expanduser().read_bytes()
-    except OSError as error:
-        code = "not-found" if isinstance(error, FileNotFoundError) else "refused"
-        raise Problem(code, f"{name}: {error.strerror}") from None
+        raise Problem("usage", str(error)) from None
 
 
 def write_whole(path: Path, data: bytes) -> None:

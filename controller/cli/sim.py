@@ -220,7 +220,9 @@ def replay(
     form = chosen(output, as_json)
     choices = chosen_policies(policies) if policies else ()
     where = Path(journal).expanduser()
-    return replayed(where, choices, since=since, pairs=pairs, seed=seed, workers=workers, out=out, form=form)
+    return replayed(
+        where, choices, named=True, since=since, pairs=pairs, seed=seed, workers=workers, out=out, form=form
+    )
 
 
 # --- Showing -----------------------------------------------------------------------------------------

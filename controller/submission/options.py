@@ -17,7 +17,7 @@ import msgspec
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import Dependency
 from cotenant.controller.domain.perf import Profile
-from cotenant.controller.submission.problems import BadSubmission, suggestion
+from cotenant.controller.submission.problems import BadSubmission, MissingFile, suggestion
 from cotenant.controller.submission.quantities import (
     DURATION_FORMS,
     array_indices,
@@ -149,9 +149,13 @@ def profile(text: str) -> Profile | str:
         content = json.loads(file.read_text())
         found = content.get("profile", content) if isinstance(content, dict) else content
         return msgspec.convert(found, Profile)
+    except FileNotFoundError:
+        raise MissingFile(f"file {text} does not exist") from None
     except OSError as error:
         raise ValueError(f"file {text} cannot be read: {error.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+    except UnicodeDecodeError:
+        raise ValueError(f"file {text} is not a measured profile: it is not a text file") from None
+    except (json.JSONDecodeError, RecursionError, msgspec.ValidationError) as error:
         raise ValueError(f"file {text} is not a measured profile: {error}") from None
 
 
@@ -221,7 +225,7 @@ def read(option: Option, texts: tuple[str, ...], where: str) -> Given:
         values = tuple(option.parse(text) for text in texts)
     except ValueError as error:
         subject = where if where == option.flag else f"{where}: {option.key}"
-        raise BadSubmission(f"{subject} {error}") from None
+        raise BadSubmission(f"{subject} {error}", missing=isinstance(error, MissingFile)) from None
     return Given(value=values if option.repeat else values[-1], where=where)
 
 
