@@ -64,8 +64,8 @@ def job_view(
         accumulates=job.accumulates,
         accumulates_note=job.accumulates_note,
         resumable_note=job.resumable_note,
-        remaining_s=job.remaining_now_s(now_s),
-        estimate_source=job.estimate_source,
+        remaining_s=None if job.phase in ENDED else job.remaining_now_s(now_s),
+        estimate_source="" if job.phase in ENDED else job.estimate_source,
         durable_step=job.durable_step,
         submitted_s=job.submitted_s,
         started_s=job.first_start_s,
@@ -249,6 +249,16 @@ def sharing_reasons(engine: Engine, job: Job) -> list[Reason]:
                 if (limit_mib := memory_cap_mib(job)) is not None:
                     found.setdefault("limit", because("mps-limit", limit_mib))
     return list(found.values())
+
+
+def note_text(note: Note) -> str:
+    """`attempt 1 failed: exit code 3`: what an outcome and its reason have in common is said once."""
+    reason = render(note.reason)
+    before, _, outcome = note.what.rpartition(" ")
+    word = outcome.removeprefix("user-")
+    if before and (reason == word or reason.startswith((f"{word}:", f"{word} "))):
+        return f"{before} {reason}"
+    return f"{note.what}: {reason}"
 
 
 def decision_view(note: Note) -> DecisionView:

@@ -48,6 +48,8 @@ class Option(msgspec.Struct, frozen=True):
     """May be given several times: the values are collected."""
     switch: bool = False
     """A flag without a value."""
+    listed: bool = False
+    """Its one value is a list between commas, which a YAML file may write as a list of its own."""
 
     @property
     def flag(self) -> str:
@@ -185,14 +187,16 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("share", "auto|never", choice("auto", "never"), "whether it may share its GPUs"),
     Option("class", "hp|spot", choice("hp", "spot"), "class hp is never preempted (default: spot)"),
     Option("gpu_type", "TYPE", one_word, "only on this type (see `cotenant nodes`)"),
-    Option("constraint", "WORD,...", word_list, "only on hosts with all these features"),
+    Option("constraint", "WORD,...", word_list, "only on hosts with all these features", listed=True),
     Option("workdir", "DIR", path, "where it runs (default: here)", short="-D"),
     Option("output", "FILE", path, "its output also goes there; %j job, %a attempt, %r rank"),
     Option("retries", "N", from_zero, "start it again after N failures of its own (default 0)"),
     Option("env", "NAME=VALUE", variable, "set a variable; NAME alone copies yours", repeat=True),
-    Option("export", "NAMES", exported, "copy these variables as well: ALL, NONE, or names"),
+    Option("export", "NAMES", exported, "copy these variables as well: ALL, NONE, or names", listed=True),
     Option("after", "JOB", dependencies, "only after JOB finished; any:JOB: ended at all", repeat=True),
-    Option("array", "LIST", array_indices, "one task per index: 0-9, 1,3,7 or 0-20:5", short="-a"),
+    Option(
+        "array", "LIST", array_indices, "one task per index: 0-9, 1,3,7 or 0-20:5", short="-a", listed=True
+    ),
     Option("launch", "worker|host", choice("worker", "host"), "start the command per GPU or per host"),
     Option("hold", "", yes_or_no, "do not start it before `cotenant release`", switch=True),
     Option(
@@ -246,5 +250,5 @@ def unknown_key(key: str, where: str) -> BadSubmission:
         return BadSubmission(f"{where}: {CONTAINERS}")
     known = [*BY_KEY, "command"]
     return BadSubmission(
-        f"{where}: unknown key {key!r}", suggestion(key, known) or f"keys are {', '.join(known)}"
+        f"{where}: unknown key {key!r}", suggestion(key.lower(), known) or f"keys are {', '.join(known)}"
     )

@@ -1,4 +1,4 @@
-"""Files that a command line names and that cannot be read: one line, and the same exit code from every verb."""
+"""Files that a command line names and that cannot be read: one line, the same exit code from every verb."""
 
 from __future__ import annotations
 

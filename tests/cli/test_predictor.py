@@ -219,4 +219,4 @@ def test_export_without_pairs_or_journal_says_so(cotenant: Cotenant, at_home: Pa
     told = journals()
     folder = told.write_journal(at_home / "state", told.TWO_IN_TURN)
     refused(cotenant("predictor", "export", "p.csv", "--journal", str(folder)), 1, "no pair has been")
-    refused(cotenant("predictor", "export", "p.csv", "--journal", str(at_home)), 1, "there is no journal")
+    refused(cotenant("predictor", "export", "p.csv", "--journal", str(at_home)), 3, "there is no journal")
