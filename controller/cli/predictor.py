@@ -6,7 +6,6 @@ columns that are missing, licences) goes to standard error.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,7 +103,7 @@ def train(
             "refused", str(error), "`cotenant predictor export` writes this cluster's own"
         ) from None
     data = document.write(model)
-    write_whole(path, data)
+    written(path, data)
     tell_of_licences(model)
     show_one(form, described(model), str(path), lambda: page(model))
 
@@ -195,7 +194,7 @@ def export(
             "jobs are profiled while they run alone",
         )
     data = text.encode()
-    write_whole(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    written(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
     without = (
         f"; {screen.plural(unprofiled, 'pair')} without a profile of both left out" if unprofiled else ""
     )
@@ -225,18 +224,13 @@ def model_of(name: str) -> InterferenceModel:
         raise Problem("usage", str(error)) from None
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """All of it or nothing; a reader never sees half.
+def written(path: Path, data: bytes) -> None:
+    """Raises Problem: the disk is full, or so."""
+    from cotenant.controller.sim.writing import write_whole
 
-    Raises:
-        Problem: the disk is full, or so.
-    """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_bytes(data)
-        beside.replace(path)
+        write_whole(path, data)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise Problem(
             "refused", f"{path} cannot be written: {error.strerror}", "choose another file"
         ) from None

@@ -22,7 +22,8 @@ from cotenant.controller.cli.output import (
     write_json,
     write_lines,
 )
-from cotenant.controller.cli.problem import INTERRUPTED, OK, Problem
+from cotenant.controller.cli.problem import OK, Problem
+from cotenant.controller.cli.signals import ended_by
 from cotenant.controller.cli.sim_files import matplotlib_or_hint, writable
 from cotenant.controller.cli.sim_options import (
     OutFlag,
@@ -150,7 +151,7 @@ def replayed(
     show(value, record, runs, form)
     if folder is not None:
         write(folder, value, record, runs)
-    return INTERRUPTED if value["interrupted"] or len(runs) < len(tasks) else OK
+    return ended_by() if value["interrupted"] or len(runs) < len(tasks) else OK
 
 
 def read(where: Path, since: str, *, named: bool) -> Record:

@@ -134,7 +134,7 @@ def test_completing_jobs_without_a_controller_is_silent(at_home: Path) -> None:
     assert complete_job("") == []
 
 
-def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+def test_a_reader_that_leaves_is_no_error_and_the_exit_code_says_so(tmp_path: Path) -> None:
     code = (
         "import sys; from cotenant.controller.cli.main import main; sys.exit(main(['config', '-o', 'wide']))"
     )
@@ -142,7 +142,7 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     assert process.stdout is not None
     process.stdout.close()
     _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (0, b"")
+    assert (process.returncode, err) == (141, b"")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
