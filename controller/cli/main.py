@@ -6,6 +6,7 @@ Rule: nothing heavy is imported before it is needed. `cotenant --help` is a tabl
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -65,6 +66,8 @@ def open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (as long as we live)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # A name that this locale cannot write is no reason to fail.
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def drop_output() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cotenant.controller.cli.main import as_command
+from cotenant.controller.cli.screen import Column, table
 from cotenant.controller.cli.verbs import BY_NAME, Verb
 
 if TYPE_CHECKING:
@@ -143,6 +144,23 @@ def test_a_reader_that_leaves_is_no_error_and_the_exit_code_says_so(tmp_path: Pa
     process.stdout.close()
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (141, b"")
+
+
+def test_a_wide_character_takes_two_columns() -> None:
+    columns = (Column("NAME", lambda row: row, limit=6), Column("X", lambda row: "x"))
+    lines = table(columns, ["ab", "日本語", "日本語です", "e\u0301"], 60).splitlines()
+    assert lines == ["NAME    X", "ab      x", "日本語  x", "日本…   x", "e\u0301       x"]
+
+
+def test_a_locale_that_cannot_write_a_name_still_shows_it(tmp_path: Path) -> None:
+    """JSON is UTF-8 everywhere."""
+    (tmp_path / "c.toml").write_text('[agent]\nhost = "日本"\n', encoding="utf-8")
+    plain = {"PYTHONIOENCODING": "ascii", "COTENANT_CONFIG": str(tmp_path / "c.toml")}
+    words = [sys.executable, "-m", "cotenant.controller.cli.main", "config", "agent.host", "-o"]
+    for form, shown in (("table", b"\\u65e5\\u672c"), ("json", "日本".encode())):
+        done = subprocess.run([*words, form], env={**os.environ, **plain}, capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert shown in done.stdout
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
