@@ -227,7 +227,7 @@ def cut(text: str, limit: int) -> str:
 
 
 def columns_of(text: str) -> int:
-    """How wide it is on a terminal: characters of East Asian scripts take two columns, combining ones none."""
+    """How wide it is on a terminal: East Asian characters take two columns, combining ones none."""
     if text.isascii():
         return len(text)
     import unicodedata
