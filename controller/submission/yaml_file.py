@@ -86,10 +86,11 @@ def _texts(node: yaml.Node, where: str, option: Option) -> tuple[str, ...]:
         return _variables(node, where)
     wanted = "one value" + ", or a list of them" * (option.repeat or option.listed)
     wanted += ", or names and values" * (option.key == "env")
-    raise BadSubmission(f"{where}: {option.key} must be {wanted}, got {_KINDS[node.id]}")
+    raise BadSubmission(f"{where}: {option.key} must be {wanted}, got {_kind(node)}")
 
 
-_KINDS: Final = {"sequence": "a list", "mapping": "names and values"}
+def _kind(node: Any) -> str:
+    return "a list" if isinstance(node, yaml.SequenceNode) else "names and values"
 
 
 def _items(node: yaml.SequenceNode, where: str, key: str) -> tuple[str, ...]:
@@ -114,7 +115,7 @@ def _variables(node: yaml.MappingNode, where: str) -> tuple[str, ...]:
 
 def _scalar(node: Any, where: str, key: str) -> str:
     if not isinstance(node, yaml.ScalarNode):
-        raise BadSubmission(f"{where}: {key} must not be nested, got {_KINDS[node.id]} in it")
+        raise BadSubmission(f"{where}: {key} must not be nested, got {_kind(node)} in it")
     if (
         node.tag == _NOTHING
     ):  # `key:` alone, `null` or `~`, which nobody means as a word; in quotes it is one.
@@ -130,7 +131,7 @@ def _command(node: yaml.Node, where: str) -> tuple[str, ...]:
     if isinstance(node, yaml.SequenceNode):
         return _items(node, where, "command")
     if not isinstance(node, yaml.ScalarNode):
-        raise BadSubmission(f"{where}: command must be a line or a list of words, got {_KINDS[node.id]}")
+        raise BadSubmission(f"{where}: command must be a line or a list of words, got {_kind(node)}")
     line = _scalar(node, where, "command")
     try:
         return tuple(shlex.split(line))
