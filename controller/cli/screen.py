@@ -209,21 +209,22 @@ def cut_inside(text: str, limit: int) -> str:
     """Both ends stay."""
     if not limit or columns_of(text) <= limit:
         return text
-    if not text.isascii():
-        return cut(text, limit)
     kept = limit - 1
-    return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
+    return f"{_head(text, kept - kept // 2)}…{_head(text[::-1], kept // 2)[::-1]}"
 
 
 def cut(text: str, limit: int) -> str:
     if not limit or columns_of(text) <= limit:
         return text
-    if text.isascii():
-        return text[: limit - 1] + "…"
-    kept = len(text)
-    while columns_of(text[:kept]) >= limit:
-        kept -= 1
-    return text[:kept] + "…"
+    return _head(text, limit - 1) + "…"
+
+
+def _head(text: str, columns: int) -> str:
+    """As much of the beginning as takes so many columns."""
+    head = text[:columns]
+    while columns_of(head) > columns:
+        head = head[:-1]
+    return head
 
 
 def columns_of(text: str) -> int:
