@@ -135,7 +135,12 @@ def assemble(settings: Settings) -> Parts:
     alone = socket_path(endpoint) is not None and not agent.address
     ports = _or_problem(
         lambda: first_port(
-            agent.port_first, agent.port_count, alone=alone, uid=os.geteuid(), folder=state_dir
+            agent.port_first,
+            agent.port_count,
+            alone=alone,
+            uid=os.geteuid(),
+            folder=state_dir,
+            take=locks.take,
         ),
         2,
     )

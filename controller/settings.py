@@ -24,6 +24,9 @@ ENV_FILE: Final = "COTENANT_CONFIG"
 """One file that is read instead of all others."""
 ENV_PATTERN: Final = re.compile(r"COTENANT_([A-Z]+)__([A-Z0-9_]+)")
 FILE_BYTES_MAX: Final = 1024 * 1024
+FLOAT_MAX: Final = 1e9
+"""Of a time in seconds, 31 years; beyond it a system call that waits may refuse the number."""
+INT_MAX: Final = 10**15
 
 ABOVE_ZERO: Final = frozenset(
     (
@@ -175,7 +178,9 @@ def read_toml(path: Path) -> tuple[dict[str, Any], list[str]]:
         return tomllib.loads(text), text.splitlines()
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path}: not valid TOML: it is not a text file") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SettingsError(f"{path}: not valid TOML: {error}") from None
 
 
@@ -231,9 +236,20 @@ def checked(key: str, value: object, origin: str) -> object:
     try:
         value = msgspec.convert(value, kind)
     except msgspec.ValidationError:
-        raise SettingsError(f"{place}: `{key}` must be {in_words(kind)}, got {value!r}") from None
+        raise SettingsError(f"{place}: `{key}` must be {in_words(kind)}, got {_as_written(value)}") from None
+    for text in (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ():
+        if any(character < " " or character == "\x7f" for character in text):
+            raise SettingsError(f"{place}: `{key}` must be one line of text, got {text!r}")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         low = "above 0" if key in ABOVE_ZERO else "0 or more"
         if not math.isfinite(value) or value < 0 or (value == 0 and key in ABOVE_ZERO):
             raise SettingsError(f"{place}: `{key}` must be {low}, got {value}")
+        if value > (FLOAT_MAX if kind is float else INT_MAX):
+            raise SettingsError(f"{place}: `{key}` is too large: {value:g}")
     return value
+
+
+def _as_written(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, str) else str(value)

@@ -166,6 +166,8 @@ def read_key(path: Path) -> KeyFile:
         text = path.read_text()
     except OSError as error:
         raise KeyProblem(f"no key at {path} ({error.strerror}): `cotenant init` makes keys") from None
+    except UnicodeDecodeError:
+        raise KeyProblem(f"{path} is not a key file: it is not a text file") from None
     if mode & 0o077:
         raise KeyProblem(f"others may read {path}: run `chmod 600 {path}`")
     try:
@@ -240,6 +242,8 @@ def _read_users(folder: Path) -> tuple[_Entry, ...]:
         text = path.read_text()
     except OSError as error:
         raise KeyProblem(f"no {path} ({error.strerror}): run `cotenant init`") from None
+    except UnicodeDecodeError:
+        raise KeyProblem(f"{path} is damaged: it is not a text file") from None
     try:
         users = msgspec.convert(tomllib.loads(text), _UsersFile)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:

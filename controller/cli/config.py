@@ -87,7 +87,7 @@ def config(
 COLUMNS: Final = (
     Column("SETTING", lambda r: r.key),
     Column("VALUE", lambda r: _text(r.value) if r.value == r.effective else f"({r.effective})", limit=40),
-    Column("ORIGIN", lambda r: r.origin, colour=lambda r: "dim" if r.origin == "default" else "cyan"),
+    Column("ORIGIN", lambda r: r.origin, rank=1, colour=lambda r: "dim" if r.origin == "default" else "cyan"),
 )
 
 

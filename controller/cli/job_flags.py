@@ -59,6 +59,11 @@ def _sentence(text: str) -> str:
     return text[0].upper() + text[1:] + "."
 
 
+def submission_problem(error: BadSubmission) -> Problem:
+    """As it leaves the command: a file that is not there is another exit code than a wrong value."""
+    return Problem("not-found" if error.missing else "usage", error.message, error.hint)
+
+
 def _read(written: dict[Option, Any]) -> Options:
     flags: Options = {}
     for option, value in written.items():
@@ -68,5 +73,5 @@ def _read(written: dict[Option, Any]) -> Options:
         try:
             flags[option.key] = read(option, texts, option.flag)
         except BadSubmission as error:
-            raise Problem("usage", error.message, error.hint) from None
+            raise submission_problem(error) from None
     return flags

@@ -17,7 +17,8 @@ def wall_clock(now_s: float, wall_s: float) -> Wall:
 
 
 def job_json(job: JobView, wall: Wall) -> dict[str, Any]:
-    """Without its schema. Times are RFC 3339 in UTC, durations seconds."""
+    """Without its schema. Times are RFC 3339 in UTC, durations seconds; what does not apply is None."""
+    ended = job.ended_s is not None
     return {
         "job": job.job_id,
         "name": job.name,
@@ -56,10 +57,10 @@ def job_json(job: JobView, wall: Wall) -> dict[str, Any]:
         "run_s": job.run_s,
         "pause_s": job.pause_s,
         "futile_s": job.futile_s,
-        "expected_load_s": job.expected_load_s,
-        "expected_pause_s": job.expected_pause_s,
-        "left_s": job.remaining_s,
-        "left_source": job.estimate_source,
+        "expected_load_s": None if ended else job.expected_load_s,
+        "expected_pause_s": None if ended else job.expected_pause_s,
+        "left_s": None if ended else job.remaining_s,
+        "left_source": None if ended else job.estimate_source or None,
     }
 
 

@@ -6,12 +6,14 @@ Rule: nothing heavy is imported before it is needed. `cotenant --help` is a tabl
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from cotenant.controller.cli.problem import FAILED, INTERRUPTED, OK, Problem
+from cotenant.controller.cli import signals
+from cotenant.controller.cli.problem import CLOSED_PIPE, FAILED, INTERRUPTED, OK, Problem
 from cotenant.controller.cli.usage import nearest, part_of, usage_problem
 from cotenant.controller.cli.verbs import BY_NAME, Verb, help_text
 
@@ -29,6 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return answer()
     open_streams()
+    with signals.listening():
+        return guarded(words)
+
+
+def guarded(words: list[str]) -> int:
+    """What goes wrong, as one line and an exit code."""
     try:
         code = run(words)
         sys.stdout.flush()  # here, where a full disk can still be said
@@ -37,11 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(problem, file=sys.stderr)
         return problem.exit_code
     except KeyboardInterrupt:
-        print(file=sys.stderr)
-        return INTERRUPTED
+        code = signals.ended_by()
+        # A terminal shows ^C where the cursor stood.
+        before = "\n" if code == INTERRUPTED and sys.stderr.isatty() else ""
+        print(f"{before}{'interrupted' if code == INTERRUPTED else 'terminated'}", file=sys.stderr)
+        return code
     except BrokenPipeError:  # `cotenant queue | head`
         drop_output()
-        return OK
+        return CLOSED_PIPE
     except OSError as error:
         if error.errno not in UNWRITABLE or error.filename is not None:
             raise
@@ -55,6 +66,8 @@ def open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (as long as we live)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # A name that this locale cannot write is no reason to fail.
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def drop_output() -> None:

@@ -6,6 +6,7 @@ that unit. Tables are for people and may change; scripts read JSON.
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Literal
@@ -123,9 +124,17 @@ def as_text(value: dict[str, Any]) -> str:
 
 
 def write_json(value: dict[str, Any]) -> None:
+    in_utf_8()
     print(msgspec.json.format(as_text(value), indent=2))
+
+
+def in_utf_8() -> None:
+    """What scripts read is UTF-8 in every locale, as JSON has to be."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
 
 
 def write_lines(lines: Sequence[str]) -> None:
     if lines:
+        in_utf_8()
         sys.stdout.write("\n".join(lines) + "\n")

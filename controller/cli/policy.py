@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
@@ -147,14 +149,26 @@ def set_policy(
         if name not in known.available:
             near = suggestion(name, known.available) or f"there are {', '.join(sorted(known.available))}"
             raise Problem("usage", f"there is no policy {name!r}", near)
-        given = dict(_parameter(text, known.defaults.get(name, {})) for text in parameters or ())
+        given = _parameters(parameters or (), known.defaults.get(name, {}))
         reply = client.ask(SetPolicy(name=name, parameters=given))
         after = client.ask(GetPolicy())
     if as_json:
-        output.write_json(policy_json(after))
+        before = {"policy": known.name, "parameters": in_force(known)}
+        output.write_json({**policy_json(after), "before": before})
         return
     for line in reply.lines or (page(after),):
         print(line)
+
+
+def _parameters(texts: Sequence[str], known: Parameters) -> Parameters:
+    """Raises Problem."""
+    given: Parameters = {}
+    for text in texts:
+        key, value = _parameter(text, known)
+        if key in given:
+            raise Problem("usage", f"{key} is given twice", "leave one out")
+        given[key] = value
+    return given
 
 
 def _parameter(text: str, known: Parameters) -> tuple[str, str | int | float | bool]:
@@ -169,7 +183,10 @@ def _parameter(text: str, known: Parameters) -> tuple[str, str | int | float | b
     try:
         if kind is bool:
             return key, {"true": True, "false": False}[value.lower()]
-        return key, kind(value)
+        number = kind(value)
+        if isinstance(number, float) and not math.isfinite(number):
+            raise ValueError
+        return key, number
     except (ValueError, KeyError):
         words = {bool: "true or false", int: "a whole number", float: "a number"}
         raise Problem("usage", f"{key} must be {words.get(kind, 'text')}, got {value!r}") from None

@@ -6,7 +6,6 @@ columns that are missing, licences) goes to standard error.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ import typer
 
 from cotenant.controller.cli import screen
 from cotenant.controller.cli.group import group
+from cotenant.controller.cli.named_files import contents, journal_problem
 from cotenant.controller.cli.output import (
     JsonFlag,
     OutputFlag,
@@ -103,7 +103,7 @@ def train(
             "refused", str(error), "`cotenant predictor export` writes this cluster's own"
         ) from None
     data = document.write(model)
-    write_whole(path, data)
+    written(path, data)
     tell_of_licences(model)
     show_one(form, described(model), str(path), lambda: page(model))
 
@@ -181,7 +181,9 @@ def export(
     where = Path(journal).expanduser() if journal else places.controller_state_dir(loaded_settings().settings)
     try:
         text, rows, unprofiled = measured_pairs(where)
-    except (JournalError, NothingToReplay) as error:
+    except JournalError as error:
+        raise journal_problem(error, named=bool(journal)) from None
+    except NothingToReplay as error:
         raise Problem("refused", str(error), "name its state folder with --journal") from None
     if not rows:
         raise Problem(
@@ -192,7 +194,7 @@ def export(
             "jobs are profiled while they run alone",
         )
     data = text.encode()
-    write_whole(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    written(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
     without = (
         f"; {screen.plural(unprofiled, 'pair')} without a profile of both left out" if unprofiled else ""
     )
@@ -207,9 +209,9 @@ def pairs_of(name: str, licence: str = "") -> Pairs:
     from cotenant.controller.tuning.pair_rows import PairsProblem, read
 
     try:
-        return read(_contents(name), Path(name).name, licence)
+        return read(contents(name), Path(name).name, licence)
     except PairsProblem as error:
-        raise Problem("refused", str(error)) from None
+        raise Problem("usage", str(error)) from None
 
 
 def model_of(name: str) -> InterferenceModel:
@@ -217,32 +219,18 @@ def model_of(name: str) -> InterferenceModel:
     from cotenant.controller.interference.document import ModelProblem, read
 
     try:
-        return read(_contents(name), name)
+        return read(contents(name), name)
     except ModelProblem as error:
-        raise Problem("refused", str(error)) from None
+        raise Problem("usage", str(error)) from None
 
 
-def _contents(name: str) -> bytes:
-    """Raises Problem."""
+def written(path: Path, data: bytes) -> None:
+    """Raises Problem: the disk is full, or so."""
+    from cotenant.controller.sim.writing import write_whole
+
     try:
-        return Path(name).expanduser().read_bytes()
+        write_whole(path, data)
     except OSError as error:
-        code = "not-found" if isinstance(error, FileNotFoundError) else "refused"
-        raise Problem(code, f"{name}: {error.strerror}") from None
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """All of it or nothing; a reader never sees half.
-
-    Raises:
-        Problem: the disk is full, or so.
-    """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(data)
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
         raise Problem(
             "refused", f"{path} cannot be written: {error.strerror}", "choose another file"
         ) from None

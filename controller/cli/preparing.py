@@ -9,6 +9,7 @@ from pathlib import Path
 from cotenant.controller import places
 from cotenant.controller.access.endpoint import socket_path
 from cotenant.controller.cli.asking import loaded_settings
+from cotenant.controller.cli.job_flags import submission_problem
 from cotenant.controller.cli.problem import Problem
 from cotenant.controller.cli.screen import tell
 from cotenant.controller.submission.build import Submission, Where, submission
@@ -50,7 +51,7 @@ def prepared_submission(
     try:
         made = submission(words, flags, where, command_only=command_only)
     except BadSubmission as error:
-        raise Problem("usage", error.message, error.hint) from None
+        raise submission_problem(error) from None
     for note in made.notes:
         tell(f"note: {note}")
     return made

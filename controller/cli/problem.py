@@ -16,6 +16,8 @@ UNREACHABLE: Final = 5
 NEVER_FITS: Final = 6
 NEVER_STARTED: Final = 125
 INTERRUPTED: Final = 130
+CLOSED_PIPE: Final = 141
+"""As a command that SIGPIPE ends: its reader has seen enough."""
 
 EXIT_CODES: Final[dict[str, int]] = {
     "refused": FAILED,

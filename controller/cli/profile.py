@@ -28,7 +28,7 @@ from cotenant.controller.cli.output import (
 from cotenant.controller.cli.plain import PlainCommand
 from cotenant.controller.cli.preparing import prepared
 from cotenant.controller.cli.private import ensure_controller
-from cotenant.controller.cli.problem import FAILED, INTERRUPTED, OK, Problem
+from cotenant.controller.cli.problem import FAILED, OK, Problem
 from cotenant.controller.cli.profile_series import SeriesRun, planned
 from cotenant.controller.cli.profile_view import (
     KNOWN_COLUMNS,
@@ -37,6 +37,7 @@ from cotenant.controller.cli.profile_view import (
     series_json,
     series_table,
 )
+from cotenant.controller.cli.signals import ended_by
 from cotenant.controller.submission.options import Options
 from cotenant.controller.wire.clients import ForgetProfiles, KnownProfile, KnownProfiles, ListProfiles
 
@@ -109,7 +110,7 @@ def measure(
         print(series_table(results))
         screen.tell(plan.account(results))
     if not completed:
-        return INTERRUPTED
+        return ended_by()
     return OK if any(each.profile is not None and each.is_measured for each in results) else FAILED
 
 

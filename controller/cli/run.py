@@ -5,7 +5,6 @@ Rule: the first Ctrl-C cancels the job and waits for its end; the second leaves 
 
 from __future__ import annotations
 
-import signal
 import sys
 from typing import Annotated, Final
 
@@ -18,8 +17,9 @@ from cotenant.controller.cli.job_view import devices
 from cotenant.controller.cli.output import EndpointFlag
 from cotenant.controller.cli.preparing import prepared
 from cotenant.controller.cli.private import ensure_controller
-from cotenant.controller.cli.problem import FAILED, INTERRUPTED, NEVER_STARTED, OK, Problem
+from cotenant.controller.cli.problem import FAILED, NEVER_STARTED, OK, Problem
 from cotenant.controller.cli.screen import tell
+from cotenant.controller.cli.signals import ended_by
 from cotenant.controller.client import Client
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED, Phase
@@ -58,7 +58,6 @@ def run(
         raise Problem("usage", "run waits for one job: --array is for submit", "cotenant submit --array ...")
     request = prepared(command or [], flags, endpoint, command_only=True)
     ensure_controller(endpoint)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout 1h cotenant run ...` cancels as well
     with asking(endpoint, patience_s=PATIENCE_S) as client:
         reply = client.ask(request)
         job_id = reply.job_ids[0]
@@ -88,7 +87,7 @@ class Watch:
             except KeyboardInterrupt:
                 if self._cancelled:
                     tell(f"\njob {self._job_id} is left to itself: `cotenant logs -f {self._job_id}`")
-                    return INTERRUPTED
+                    return ended_by()
                 self._cancel()
         assert self._last is not None  # follow tells the job before it ends
         code = exit_code(self._last, self._cancelled)
@@ -149,7 +148,7 @@ def exit_code(job: JobView, cancelled_here: bool) -> int:
     if job.phase is Phase.DONE:
         return job.exit_code or OK
     if cancelled_here:
-        return INTERRUPTED
+        return ended_by()
     if job.exit_code:
         return 128 - job.exit_code if job.exit_code < 0 else min(job.exit_code, 255)
     never = job.started_s is None or job.reason_code == "workdir-missing"

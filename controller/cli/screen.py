@@ -151,7 +151,8 @@ def table(columns: Sequence[Column], rows: Sequence[Any], width: int | None) -> 
     if width is not None:
         cells = [[_fitted(c, text) for c, text in zip(columns, line, strict=True)] for line in cells]
     widths = [
-        max([len(c.title), *(len(line[at]) for line in cells)], default=0) for at, c in enumerate(columns)
+        max([len(c.title), *(columns_of(line[at]) for line in cells)], default=0)
+        for at, c in enumerate(columns)
     ]
     kept = _that_fit(columns, widths, width)
     if width is not None:
@@ -196,7 +197,8 @@ def _painted(column: Column, row: Any, text: str, width: int) -> str:
 
 def _cell(text: str, width: int, right: bool) -> str:
     text = cut(text, width)
-    return text.rjust(width) if right else text.ljust(width)
+    blank = " " * (width - columns_of(text))
+    return blank + text if right else text + blank
 
 
 def _fitted(column: Column, text: str) -> str:
@@ -205,11 +207,31 @@ def _fitted(column: Column, text: str) -> str:
 
 def cut_inside(text: str, limit: int) -> str:
     """Both ends stay."""
-    if not limit or len(text) <= limit:
+    if not limit or columns_of(text) <= limit:
         return text
     kept = limit - 1
-    return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
+    return f"{_head(text, kept - kept // 2)}…{_head(text[::-1], kept // 2)[::-1]}"
 
 
 def cut(text: str, limit: int) -> str:
-    return text if not limit or len(text) <= limit else text[: limit - 1] + "…"
+    if not limit or columns_of(text) <= limit:
+        return text
+    return _head(text, limit - 1) + "…"
+
+
+def _head(text: str, columns: int) -> str:
+    """As much of the beginning as takes so many columns."""
+    head = text[:columns]
+    while columns_of(head) > columns:
+        head = head[:-1]
+    return head
+
+
+def columns_of(text: str) -> int:
+    """How wide it is on a terminal: East Asian characters take two columns, combining ones none."""
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(unicodedata.combining(character) != 0 for character in text)

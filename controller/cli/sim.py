@@ -19,7 +19,8 @@ from cotenant.controller.cli.output import (
     write_json,
     write_lines,
 )
-from cotenant.controller.cli.problem import INTERRUPTED, OK, Problem
+from cotenant.controller.cli.problem import OK, Problem
+from cotenant.controller.cli.signals import ended_by
 from cotenant.controller.cli.sim_files import matplotlib_or_hint, writable
 from cotenant.controller.cli.sim_options import (
     DEFAULT_POLICIES,
@@ -195,7 +196,7 @@ def simulated(
     show(value, runs, form)
     if folder is not None:
         write_results(folder, value, runs)
-    return INTERRUPTED if value["interrupted"] else OK
+    return ended_by() if value["interrupted"] else OK
 
 
 @sim.command("replay")
@@ -220,7 +221,9 @@ def replay(
     form = chosen(output, as_json)
     choices = chosen_policies(policies) if policies else ()
     where = Path(journal).expanduser()
-    return replayed(where, choices, since=since, pairs=pairs, seed=seed, workers=workers, out=out, form=form)
+    return replayed(
+        where, choices, named=True, since=since, pairs=pairs, seed=seed, workers=workers, out=out, form=form
+    )
 
 
 # --- Showing -----------------------------------------------------------------------------------------

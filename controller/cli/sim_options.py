@@ -16,6 +16,7 @@ from cotenant.controller.cli.problem import Problem
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.choices import BadChoice, PolicyChoice, policies_named
 from cotenant.controller.sim.compare import Task
+from cotenant.controller.sim.physics import NoPairTable
 from cotenant.controller.sim.scenario import Scenario, tasks
 from cotenant.controller.sim.traces.problems import TraceProblem
 
@@ -151,4 +152,5 @@ def as_problems() -> Iterator[None]:
     except MemoryError:
         raise Problem("failed", "out of memory", "take fewer jobs with --jobs") from None
     except ValueError as error:
-        raise Problem("usage", str(error), "`cotenant sim compare --help` has examples") from None
+        code = "not-found" if isinstance(error, NoPairTable) else "usage"
+        raise Problem(code, str(error), "`cotenant sim compare --help` has examples") from None

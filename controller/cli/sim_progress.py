@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from cotenant.controller.cli.problem import Problem
 from cotenant.controller.cli.screen import is_terminal
+from cotenant.controller.cli.signals import heard
 from cotenant.controller.sim.compare import Progress, Report, Run, Task, WorkerLost, run_all
 
 WORTH_A_BAR_S: Final = 2.0
@@ -18,11 +19,11 @@ def run_with_bar(tasks: Sequence[Task], *, workers: int | None, keep: bool) -> l
     """Raises Problem."""
     try:
         with bar(tasks) as report:
-            runs = run_all(tasks, workers=workers, keep=keep, report=report)
+            runs = run_all(tasks, workers=workers, keep=keep, report=report, asked=heard)
     except WorkerLost as error:
         raise Problem("failed", str(error), "try --workers 1, or fewer jobs with --jobs") from None
     if not runs:
-        raise Problem("failed", "interrupted before any run had a result")
+        raise KeyboardInterrupt  # before any run had a result
     return runs
 
 

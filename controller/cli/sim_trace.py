@@ -121,8 +121,8 @@ VC_COLUMNS: Final = (
     Column("JOBS", lambda vc: f"{vc['jobs']:,}", right=True),
     Column("GPU-HOURS", lambda vc: _hours(vc["gpu_hours"]), right=True),
     Column("MEDIAN", lambda vc: duration(vc["duration_s"]["p50"]), right=True),
-    Column("MEAN GPUS", lambda vc: f"{vc['gpus']['mean']:.2f}", right=True),
-    Column("BETWEEN ARRIVALS", lambda vc: duration(vc["interarrival_s"]["mean"]), right=True),
+    Column("MEAN GPUS", lambda vc: f"{vc['gpus']['mean']:.2f}", rank=1, right=True),
+    Column("BETWEEN ARRIVALS", lambda vc: duration(vc["interarrival_s"]["mean"]), rank=2, right=True),
 )
 
 

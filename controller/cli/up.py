@@ -72,7 +72,6 @@ def up(
     if state_dir:
         flags["controller.state_dir"] = os.path.join(os.path.abspath(state_dir), "controller")
         flags["agent.state_dir"] = os.path.join(os.path.abspath(state_dir), "agent")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     started: dict[str, Process] = {}
     try:
         return keep_up(started, where, flags)
@@ -80,7 +79,8 @@ def up(
         tell("stopping; jobs that run go on, and the next `cotenant up` finds them")
         return OK
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # stopping takes a moment, and is not to be cut short
+        for number in (signal.SIGINT, signal.SIGTERM):  # stopping takes a moment, and is not to be cut short
+            signal.signal(number, signal.SIG_IGN)
         for name in ("agent", "controller"):
             if name in started:
                 stop(name, started[name])

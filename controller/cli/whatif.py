@@ -11,6 +11,7 @@ import typer
 from cotenant.controller import places
 from cotenant.controller.cli import screen, sim_table
 from cotenant.controller.cli.asking import asking, loaded_settings
+from cotenant.controller.cli.named_files import journal_problem
 from cotenant.controller.cli.output import (
     EndpointFlag,
     Format,
@@ -21,7 +22,8 @@ from cotenant.controller.cli.output import (
     write_json,
     write_lines,
 )
-from cotenant.controller.cli.problem import INTERRUPTED, OK, Problem
+from cotenant.controller.cli.problem import OK, Problem
+from cotenant.controller.cli.signals import ended_by
 from cotenant.controller.cli.sim_files import matplotlib_or_hint, writable
 from cotenant.controller.cli.sim_options import (
     OutFlag,
@@ -86,7 +88,17 @@ def whatif(
     form = chosen(output, as_json)
     choices = chosen_policies(policies) if policies else ()
     where = Path(journal).expanduser() if journal else own_journal(endpoint)
-    return replayed(where, choices, since=since, pairs=pairs, seed=seed, workers=workers, out=out, form=form)
+    return replayed(
+        where,
+        choices,
+        named=bool(journal),
+        since=since,
+        pairs=pairs,
+        seed=seed,
+        workers=workers,
+        out=out,
+        form=form,
+    )
 
 
 def own_journal(endpoint: str | None) -> Path:
@@ -116,6 +128,7 @@ def replayed(
     where: Path,
     choices: Sequence[PolicyChoice],
     *,
+    named: bool,
     since: str,
     pairs: str,
     seed: int,
@@ -123,9 +136,9 @@ def replayed(
     out: str | None,
     form: Format,
 ) -> int:
-    """Reads, runs, prints, writes; the exit code."""
+    """Reads, runs, prints, writes; the exit code. `named`: the journal, by the command line."""
     folder = writable(out)
-    record = read(where, since)
+    record = read(where, since, named=named)
     with as_problems():
         tasks = what_if.replay_tasks(record, choices, pairs=pairs, seed=seed)
     if not tasks:
@@ -138,10 +151,10 @@ def replayed(
     show(value, record, runs, form)
     if folder is not None:
         write(folder, value, record, runs)
-    return INTERRUPTED if value["interrupted"] or len(runs) < len(tasks) else OK
+    return ended_by() if value["interrupted"] or len(runs) < len(tasks) else OK
 
 
-def read(where: Path, since: str) -> Record:
+def read(where: Path, since: str, *, named: bool) -> Record:
     """Raises Problem."""
     try:
         since_s = duration_s(since) if since else None
@@ -150,9 +163,7 @@ def read(where: Path, since: str) -> Record:
     try:
         return read_journal(where, since_s=since_s)
     except JournalError as error:
-        missing = "there is no journal" in str(error)
-        hint = "name a state folder: `cotenant config controller.state_dir` shows yours" if missing else ""
-        raise Problem("not-found" if missing else "failed", str(error), hint) from None
+        raise journal_problem(error, named=named) from None
     except NothingToReplay as error:
         hint = "take more with a longer --since" if since else "submit jobs first"
         raise Problem("refused", str(error), hint) from None

@@ -15,8 +15,14 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from cotenant.controller.client import Client, Refusal, Unreachable
+from cotenant.controller.domain.job import ENDED
+from cotenant.controller.wire.clients import ChangeJobs, ListJobs, WaitJobs
+
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
+ASK_WITHIN_S = 5.0
+JOBS_END_WITHIN_S = 20.0
 
 
 class StartFailed(Exception):
@@ -57,7 +63,23 @@ class PrivateCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            if kind is not None:
+                self._end_jobs()
+        finally:
+            self.close()
+
+    def _end_jobs(self) -> None:
+        """Jobs outlive an agent, and nobody would look after these."""
+        with (
+            contextlib.suppress(Refusal, Unreachable),
+            Client(self.endpoint, timeout_s=ASK_WITHIN_S) as client,
+        ):
+            jobs = client.ask(ListJobs()).jobs
+            left = tuple(job.job_id for job in jobs if job.phase not in ENDED)
+            if left:
+                client.ask(ChangeJobs(verb="cancel", job_ids=left))
+                client.ask(WaitJobs(job_ids=left, timeout_s=JOBS_END_WITHIN_S))
 
     def _start(self, part: str, *settings: str) -> None:
         flag = "--endpoint" if part == "controller" else "--controller"

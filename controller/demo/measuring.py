@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 from cotenant.controller.demo.plan import DemoJob, MeasuredJob
 from cotenant.profiler.ranks import Command, Seat
-from cotenant.profiler.run import Plan
+from cotenant.profiler.run import Plan, ProfileFailed, Progress
 from cotenant.profiler.solo import measure_solo
 
 MANY_STEPS = 1_000_000
@@ -40,11 +42,12 @@ def measure_jobs(
     single = [job for job in first.values() if job.workers == 1]
     gangs = [job for job in first.values() if job.workers > 1]
     profiles = {}
-    with ThreadPoolExecutor(max_workers=len(slots)) as pool:
+    with ThreadPoolExecutor(max_workers=len(slots)) as pool, _abandoned_together() as go_on:
         for start in range(0, len(single), len(slots)):
             batch = single[start : start + len(slots)]
             running = [
-                (job, pool.submit(_measure, job, [slot])) for job, slot in zip(batch, slots, strict=False)
+                (job, pool.submit(_measure, job, [slot], go_on))
+                for job, slot in zip(batch, slots, strict=False)
             ]
             for job, future in running:
                 profiles[job.measure_key] = future.result()
@@ -55,11 +58,29 @@ def measure_jobs(
     return {job.name: MeasuredJob(job=job, profile=profiles[job.measure_key].profile) for job in jobs}
 
 
-def _measure(job: DemoJob, slots: Sequence[tuple[int, ...]]) -> MeasuredJob:
+@contextmanager
+def _abandoned_together() -> Iterator[Callable[[Progress], None]]:
+    """Ctrl-C reaches the main thread alone, which then would wait for what the others measure."""
+    over = threading.Event()
+
+    def go_on(progress: Progress) -> None:
+        if over.is_set():
+            raise ProfileFailed("nobody waits for it any more")
+
+    try:
+        yield go_on
+    except BaseException:
+        over.set()
+        raise
+
+
+def _measure(
+    job: DemoJob, slots: Sequence[tuple[int, ...]], progress: Callable[[Progress], None] = lambda _: None
+) -> MeasuredJob:
     command = Command(
         argv=job.argv(sys.executable, MANY_STEPS, None), workdir=os.getcwd(), env=job_environment()
     )
-    run = measure_solo(command, [Seat(cores=cores) for cores in slots], plan=PLAN)
+    run = measure_solo(command, [Seat(cores=cores) for cores in slots], plan=PLAN, progress=progress)
     return MeasuredJob(job=job, profile=run.profile(job.batch_size))
 
 

@@ -26,6 +26,7 @@ from cotenant.controller.demo.report import DemoReport, failures, plain_table, r
 from cotenant.controller.demo.watching import TooSlow, Watcher, all_ended
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch, Phase
+from cotenant.controller.sim.writing import write_whole
 from cotenant.controller.wire.clients import GetStatus, ListNodes, NodeView, SetPolicy, ShowJob, Shown, Submit
 from cotenant.profiler.run import ProfileFailed
 
@@ -97,7 +98,7 @@ class _Demo:
             shown = [client.ask(ShowJob(job_id=job_id)) for job_id in self._names]
             nodes = client.ask(ListNodes()).nodes
         picture = timeline_of(shown, nodes, self._policies, f"{SLOTS} CPU slots, {memory_mib} MiB each")
-        (self._out_dir / "timeline.svg").write_text(render(picture), encoding="utf-8")
+        write_whole(self._out_dir / "timeline.svg", render(picture).encode())
         return job_reports(shown, self._measured, self._results, self._uninterrupted(shown))
 
     def _act_one(self) -> None:
@@ -188,7 +189,7 @@ def _keep_logs(folder: Path, kept: Path) -> None:
 
 
 def _conclude(report: DemoReport, out_dir: Path, wall_s: float) -> int:
-    (out_dir / "report.json").write_bytes(to_json(report))
+    write_whole(out_dir / "report.json", to_json(report))
     print()
     if sys.stdout.isatty():
         from rich.console import Console

@@ -131,6 +131,32 @@ class Changing:
             registry.make(request.name, request.parameters)
         except ValueError as error:
             raise Denied("usage", str(error), "`cotenant policy list` describes them") from None
+        engine = self._core.state.engine
+        before = engine.policy_name, engine.policy_parameters
         self._core.happen(PolicyChanged(name=request.name, parameters=request.parameters, by=who.name))
         self._core.audit(who, "policy", request.name, repr(request.parameters))
-        return wire.Done(request_id=request_id, lines=(f"policy is {request.name}",))
+        lines = policy_change(*before, request.name, request.parameters)
+        return wire.Done(request_id=request_id, lines=lines)
+
+
+def policy_change(old_name: str, old: wire.Parameters, name: str, given: wire.Parameters) -> tuple[str, ...]:
+    """What is different now: the policy, and each parameter as it was -> as it is. What was set before and is
+    not given again is back at its default, which is said as well."""
+    known = registry.defaults(name)
+    now = {**known, **given}
+    then = {**known, **old} if name == old_name else known
+    lines = [
+        f"  {key}: {in_words(then[key])} -> {in_words(now[key])}"
+        + (" (its default)" if key not in given else "")
+        for key in sorted(now)
+        if now[key] != then.get(key)
+    ]
+    if name != old_name:
+        return (f"policy is {name} (it was {old_name})", *(line for line in lines))
+    return (f"policy is {name}, as before" + ("" if lines else "; no parameter has changed"), *lines)
+
+
+def in_words(value: str | int | float | bool) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -110,7 +110,7 @@ class History:
             if isinstance(command, StartAttempt):
                 self._started(engine, event, command, started)
             elif isinstance(command, StopAttempt):
-                self._stop_asked(command, now_s)
+                self._stop_asked(engine, command)
                 touched[command.job_id] = None
         for action in engine.decision.actions:
             if not isinstance(action, (Wake, Compute)):
@@ -193,14 +193,18 @@ class History:
             if theirs is not None:
                 theirs.co_tenants = with_one_more(theirs.co_tenants, job_id)
 
-    def _stop_asked(self, command: StopAttempt, now_s: float) -> None:
+    def _stop_asked(self, engine: Engine, command: StopAttempt) -> None:
         stretch = self._open.get(command.job_id)
         if stretch is None or stretch.attempt != command.attempt:
             return
         if stretch.stop_requested_s is None:
-            stretch.stop_requested_s = now_s
+            stretch.stop_requested_s = engine.now_s
         stretch.reason, stretch.stop_reason = render(command.reason), command.reason
-        self._note(Note(now_s, "StopAttempt", command.job_id, "stop", command.reason))
+        if not any(  # The policy's own action tells it.
+            isinstance(action, Preempt) and (action.job_id, action.reason) == (command.job_id, command.reason)
+            for action in engine.decision.actions
+        ):
+            self._note(Note(engine.now_s, "StopAttempt", command.job_id, "stop", command.reason))
 
     def _close_if_over(self, engine: Engine, job_id: JobId, event: ev.AnyEvent) -> None:
         stretch, job = self._open.get(job_id), engine.jobs.get(job_id)
@@ -220,13 +224,13 @@ class History:
         stretch.outcome = outcome_of(job, stretch, event)
         what = f"attempt {stretch.attempt} {stretch.outcome}"
         reason = why_it_ended(job, stretch, event)
-        stretch.reason = render(reason)
+        why = stretch.reason = render(reason)
         if isinstance(event, ev.AttemptEnded) and event.outcome == "stopped" and event.detail:
             # What the request to stop came to: saved at a step, or ended at the deadline and gone back.
-            told = because("stopped-as", event.detail)
-            self._note(Note(engine.now_s, type(event).__name__, job_id, f"attempt {stretch.attempt}", told))
-            if event.detail not in stretch.reason and stretch.reason not in event.detail:
+            if event.detail not in why and why not in event.detail:
                 stretch.reason += f"; {event.detail}"
+            if stretch.stop_reason == reason:  # Why is told already, by the note of the request.
+                reason = because("stopped-as", event.detail.removesuffix(f" ({why})"))
         self._note(Note(engine.now_s, type(event).__name__, job_id, what, reason))
 
     def _note(self, note: Note) -> None:

@@ -105,7 +105,7 @@ class Reading:
         reasons = (*state.engine.explain(job.job_id, now_s), *views.sharing_reasons(state.engine, job))
         present = dict.fromkeys(map(render, reasons))
         past = [
-            f"{views.ago(now_s - note.at_s)}: {note.what}: {render(note.reason)}"
+            f"{views.ago(now_s - note.at_s)}: {views.note_text(note)}"
             for note in state.history.notes(job.job_id, HISTORY_LINES)
         ]
         return wire.Explained(

@@ -65,8 +65,8 @@ def job_view(
         accumulates=job.accumulates,
         accumulates_note=job.accumulates_note,
         resumable_note=job.resumable_note,
-        remaining_s=job.remaining_now_s(now_s),
-        estimate_source=job.estimate_source,
+        remaining_s=None if job.phase in ENDED else job.remaining_now_s(now_s),
+        estimate_source="" if job.phase in ENDED else job.estimate_source,
         durable_step=job.durable_step,
         submitted_s=job.submitted_s,
         started_s=job.first_start_s,
@@ -268,6 +268,16 @@ def _limit(job: Job, device: Device) -> Reason:
     else:
         why = "it was started under a policy that puts nobody beside it"
     return because("no-memory-limit", why)
+
+
+def note_text(note: Note) -> str:
+    """`attempt 1 failed: exit code 3`: what an outcome and its reason have in common is said once."""
+    reason = render(note.reason)
+    before, _, outcome = note.what.rpartition(" ")
+    word = outcome.removeprefix("user-")
+    if before and (reason == word or reason.startswith((f"{word}:", f"{word} "))):
+        return f"{before} {reason}"
+    return f"{note.what}: {reason}"
 
 
 def decision_view(note: Note) -> DecisionView:

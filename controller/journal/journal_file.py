@@ -37,6 +37,10 @@ class JournalError(Exception):
     """The journal cannot be used; one line with what to do."""
 
 
+class JournalMissing(JournalError):
+    """There is none where one was looked for."""
+
+
 class JournalDamaged(JournalError):
     """Something in it cannot be read. Nothing is skipped: a person decides."""
 

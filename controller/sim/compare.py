@@ -75,6 +75,8 @@ class Progress(NamedTuple):
 
 
 Report = Callable[[Progress], None]
+Asked = Callable[[int], None]
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class WorkerLost(Exception):
@@ -82,14 +84,20 @@ class WorkerLost(Exception):
 
 
 def run_all(
-    tasks: Sequence[Task], *, workers: int | None = None, keep: bool = False, report: Report | None = None
+    tasks: Sequence[Task],
+    *,
+    workers: int | None = None,
+    keep: bool = False,
+    report: Report | None = None,
+    asked: Asked = lambda number: None,
 ) -> list[Run]:
-    """Runs in the order of the tasks; after an interrupt (Ctrl-C) those that were finished, and those under
-    way as far as they got. A second interrupt ends everything at once.
+    """Runs in the order of the tasks; after an interrupt (Ctrl-C, SIGTERM) those that were finished, and
+    those under way as far as they got. A second interrupt ends everything at once.
 
     Args:
         workers: processes; None = one per core. With one, everything runs in this process.
         keep: whether outcomes (columns of every job) come back as well.
+        asked: told of the signal that interrupts.
 
     Raises:
         WorkerLost: a process died.
@@ -99,14 +107,14 @@ def run_all(
     jobs = sum(len(task.workload) for task in tasks)
     count = min(workers or len(os.sched_getaffinity(0)), len(tasks))
     if count <= 1 or (workers is None and jobs < WORTH_A_PROCESS):
-        return _here(tasks, keep, tell)
-    return _in_processes(tasks, count, keep, tell)
+        return _here(tasks, keep, tell, asked)
+    return _in_processes(tasks, count, keep, tell, asked)
 
 
-def _here(tasks: Sequence[Task], keep: bool, report: Report) -> list[Run]:
+def _here(tasks: Sequence[Task], keep: bool, report: Report, asked: Asked) -> list[Run]:
     stop = threading.Event()
     runs: list[Run] = []
-    with stopping(stop):
+    with stopping(stop, asked):
         for number, task in enumerate(tasks):
             if stop.is_set():
                 break
@@ -114,16 +122,16 @@ def _here(tasks: Sequence[Task], keep: bool, report: Report) -> list[Run]:
     return runs
 
 
-def _in_processes(tasks: Sequence[Task], count: int, keep: bool, report: Report) -> list[Run]:
+def _in_processes(tasks: Sequence[Task], count: int, keep: bool, report: Report, asked: Asked) -> list[Run]:
     context = multiprocessing.get_context("spawn")  # A fork would copy threads' locks in unknown states.
     stop, mail = context.Event(), context.SimpleQueue()
     pool = ProcessPoolExecutor(count, context, initializer=_begin_worker, initargs=(stop, mail))
     futures: dict[Future[Run | None], int] = {}
     try:
-        with _interrupts_ignored():  # What a process starts with, it keeps: only this one hears Ctrl-C.
+        with _interrupts_blocked():  # What a process starts with, it keeps: only this one hears Ctrl-C.
             for number, task in enumerate(tasks):
                 futures[pool.submit(_run_task, number, task, keep)] = number
-        with stopping(stop):
+        with stopping(stop, asked):
             _wait_for(futures, stop, mail, report)
     except BrokenProcessPool:
         raise WorkerLost("a simulation's process ended by itself, probably out of memory") from None
@@ -158,7 +166,9 @@ _mail: Any
 
 def _begin_worker(stop: Stop, mail: Any) -> None:
     global _stop, _mail
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _ENDING:  # A whole group of processes may be told: the first one passes it on.
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     _stop, _mail = stop, mail
 
 
@@ -205,31 +215,32 @@ def _watch(number: int, stop: Stop, report: Report) -> Callable[[int, int, float
 
 
 @contextmanager
-def stopping(stop: Stop) -> Iterator[None]:
-    """The first Ctrl-C sets `stop`, the second one interrupts. Elsewhere than in the main thread: nothing."""
+def stopping(stop: Stop, asked: Asked = lambda number: None) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM sets `stop`, the second one interrupts; each is told to `asked`. Elsewhere
+    than in the main thread: nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def asked(number: int, frame: object) -> None:
+    def heard(number: int, frame: object) -> None:
+        asked(number)
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
 
-    before = signal.signal(signal.SIGINT, asked)
+    before = {number: signal.signal(number, heard) for number in _ENDING}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _interrupts_blocked() -> Iterator[None]:
+    """One that comes meanwhile is heard afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

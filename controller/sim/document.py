@@ -18,6 +18,7 @@ import numpy as np
 from cotenant.controller.sim.compare import Run
 from cotenant.controller.sim.outcome import Outcome
 from cotenant.controller.sim.workload import Cluster, Workload
+from cotenant.controller.sim.writing import whole, write_whole
 
 SCHEMA: Final = "sim-compare/1"
 MEASURED: Final = frozenset({"decision_ms", "wall_s", "cpu_s", "thinking_s"})
@@ -53,7 +54,7 @@ def workload_facts(workload: Workload, cluster: Cluster) -> dict[str, Any]:
 
 
 def write_document(value: Mapping[str, Any], path: Path) -> None:
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+    write_whole(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
 
 
 _GIVEN: Final = ("job_id", "submit_s", "gpus", "model", "duration_s", "expected_s")
@@ -76,7 +77,7 @@ def write_jobs(outcome: Outcome, path: Path) -> None:
         *(_seconds(getattr(outcome, name)) for name in _TIMES),
         *(getattr(outcome, name).astype(int).tolist() for name in _COUNTS),
     ]
-    with path.open("w", newline="") as file:
+    with whole(path) as beside, beside.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow((*_GIVEN, *_TIMES, *_COUNTS))
         writer.writerows(zip(*columns, strict=True))

@@ -18,7 +18,13 @@ from cotenant.controller.domain.actions import Decision
 from cotenant.controller.domain.commands import AnyCommand
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.journal.journal import JOURNAL_NAME
-from cotenant.controller.journal.journal_file import JournalError, check_version, checksum, damaged
+from cotenant.controller.journal.journal_file import (
+    JournalError,
+    JournalMissing,
+    check_version,
+    checksum,
+    damaged,
+)
 from cotenant.controller.policies import registry
 from cotenant.controller.wire.codec import BadMessage, unpack
 
@@ -57,7 +63,7 @@ def find_journal(where: Path) -> Path:
     for path in (where, where / JOURNAL_NAME, where / "controller" / JOURNAL_NAME):
         if path.is_file():
             return path
-    raise JournalError(f"{where}: there is no journal ({JOURNAL_NAME}) here")
+    raise JournalMissing(f"{where}: there is no journal ({JOURNAL_NAME}) here")
 
 
 def extent(database: sqlite3.Connection, path: Path) -> tuple[list[Start], float, float]:
@@ -86,6 +92,8 @@ def _open(path: Path) -> sqlite3.Connection:
     try:
         database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
         database.execute("BEGIN")
+        if database.execute("PRAGMA user_version").fetchone()[0] == 0:
+            raise JournalError(f"{path} is no journal of cotenant")
         check_version(database, path)
     except sqlite3.Error as error:
         raise JournalError(f"{path} cannot be read: {error}") from None

@@ -21,6 +21,7 @@ import csv
 import gzip
 import io
 import math
+import zlib
 from collections import defaultdict
 from dataclasses import dataclass
 from importlib.resources import files
@@ -100,6 +101,10 @@ def _model(name: str) -> str:
     return name.partition(":")[0]
 
 
+class NoPairTable(ValueError):
+    """Neither a bundled table nor a file."""
+
+
 def pair_data(name: str) -> PairData | None:
     """The table of `Physics.pairs`; None for `none`.
 
@@ -115,18 +120,18 @@ def pair_data(name: str) -> PairData | None:
     path, _, gpu_type = name.rpartition(":") if typed else (name, "", "")
     try:
         data = Path(path).read_bytes()
-    except OSError as error:
+    except FileNotFoundError:
         tables = ", ".join((*BUNDLED, "none"))
-        raise ValueError(
-            f"no pair table {name!r} ({error.strerror}); give a file or one of {tables}"
-        ) from None
+        raise NoPairTable(f"there is no pair table {name!r}; give a file or one of {tables}") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     return PairData(name=Path(path).name, rows=_rows(data, path, gpu_type))
 
 
 def _rows(data: bytes, name: str, gpu_type: str) -> tuple[tuple[str, str, float, float], ...]:
     try:
         text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ValueError(f"{name}: not a CSV file, gzip'd or plain ({error})") from None
     reader = csv.DictReader(io.StringIO(text))
     missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]

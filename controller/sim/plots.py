@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from cotenant.controller.sim.outcome import Outcome
+from cotenant.controller.sim.writing import whole
 
 Floats = NDArray[np.float64]
 
@@ -274,7 +275,8 @@ def save(figure: Figure, path: Path) -> None:
 
     matplotlib.rcParams["svg.hashsalt"] = "cotenant"
     metadata = {"Date": None} if path.suffix == ".svg" else None
-    figure.savefig(path, dpi=150, metadata=metadata)
+    with whole(path) as beside:
+        figure.savefig(beside, dpi=150, metadata=metadata)
 
 
 def write_all(outcomes: Mapping[str, Outcome], folder: Path) -> list[str]:

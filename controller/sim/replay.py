@@ -27,6 +27,7 @@ from cotenant.controller.engine import Engine
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.sim.journal import NothingToReplay, extent, find_journal, fold, opened
 from cotenant.controller.sim.outcome import Outcome
+from cotenant.controller.sim.troubles import Troubles
 from cotenant.controller.sim.workload import Cluster, Workload
 
 STILL_THERE: Final = "not ended yet"
@@ -199,6 +200,7 @@ class _Watcher:
         self._memory_mib = 1
         self._has_begun = False
         self._ageing_s = 0.0
+        self._troubles = Troubles(begin_s)
 
     def observe(self, engine: Engine, event: ev.AnyEvent, commands: list[AnyCommand]) -> None:
         if isinstance(event, ev.JobArrived):
@@ -217,6 +219,7 @@ class _Watcher:
             self._host_lost(engine)
         elif job_id in self._open:
             self._may_end(engine, job_id)
+        self._troubles.observe(engine, event)
 
     def finish(self, engine: Engine) -> None:
         """At the journal's end: jobs that another one's end has ended."""
@@ -227,7 +230,9 @@ class _Watcher:
     def _host_lost(self, engine: Engine) -> None:
         for job_id, kept in list(self._open.items()):
             job = engine.jobs.get(job_id)
-            kept.lost_work |= job is not None and job.stop_cause == "lost"
+            if job is not None and job.stop_cause == "lost":
+                kept.lost_work = True
+                self._troubles.lost(engine, job_id)
             self._may_end(engine, job_id)
 
     def _arrived(self, engine: Engine, event: ev.JobArrived) -> None:
@@ -314,7 +319,13 @@ class _Watcher:
             settings=dict(self._settings),
             setting=Setting(name, self._parameters[name]),
             ageing_s=self._ageing_s,
-            notes=(*about_hosts, *_about_jobs(jobs), *self._about_policies(name)),
+            notes=(
+                *self._troubles.notes(sum(self._devices.values()), end_s),
+                *about_hosts,
+                *_about_jobs(jobs),
+                *_about_open(excluded[STILL_THERE]),
+                *self._about_policies(name),
+            ),
         )
 
     def _cluster(self) -> tuple[Cluster, list[str]]:
@@ -359,6 +370,14 @@ def _about_jobs(jobs: tuple[Lived, ...]) -> list[str]:
     if pinned := sum(not job.preemptible for job in jobs):
         notes.append(f"never preempted, here either: {_jobs(pinned)} of class hp, or with no way to resume")
     return notes
+
+
+def _about_open(count: int) -> list[str]:
+    if not count:
+        return []
+    return [
+        f"the devices that {_jobs(count)} without an end yet held and waited for are free in the simulations"
+    ]
 
 
 def _jobs(count: int) -> str:

@@ -116,7 +116,8 @@ def _source(words: Sequence[str]) -> _Source:
         if path.is_dir():
             raise BadSubmission(f"{path} is a folder, not a job file", "give a file in it")
         if not path.is_file():
-            raise BadSubmission(f"{path} does not exist", commands.near_file(str(path), Path()))
+            near = commands.near_file(str(path), Path())
+            raise BadSubmission(f"{path} does not exist", near, missing=True)
         from cotenant.controller.submission import yaml_file  # YAML takes a while to load
 
         file = yaml_file.read_job_file(path)

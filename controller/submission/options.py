@@ -17,7 +17,7 @@ import msgspec
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import Dependency
 from cotenant.controller.domain.perf import Profile
-from cotenant.controller.submission.problems import BadSubmission, suggestion
+from cotenant.controller.submission.problems import BadSubmission, MissingFile, suggestion
 from cotenant.controller.submission.quantities import (
     DURATION_FORMS,
     array_indices,
@@ -48,6 +48,8 @@ class Option(msgspec.Struct, frozen=True):
     """May be given several times: the values are collected."""
     switch: bool = False
     """A flag without a value."""
+    listed: bool = False
+    """Its one value is a list between commas, which a YAML file may write as a list of its own."""
 
     @property
     def flag(self) -> str:
@@ -149,9 +151,13 @@ def profile(text: str) -> Profile | str:
         content = json.loads(file.read_text())
         found = content.get("profile", content) if isinstance(content, dict) else content
         return msgspec.convert(found, Profile)
+    except FileNotFoundError:
+        raise MissingFile(f"file {text} does not exist") from None
     except OSError as error:
         raise ValueError(f"file {text} cannot be read: {error.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+    except UnicodeDecodeError:
+        raise ValueError(f"file {text} is not a measured profile: it is not a text file") from None
+    except (json.JSONDecodeError, RecursionError, msgspec.ValidationError) as error:
         raise ValueError(f"file {text} is not a measured profile: {error}") from None
 
 
@@ -181,14 +187,16 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("share", "auto|never", choice("auto", "never"), "whether it may share its GPUs"),
     Option("class", "hp|spot", choice("hp", "spot"), "class hp is never preempted (default: spot)"),
     Option("gpu_type", "TYPE", one_word, "only on this type (see `cotenant nodes`)"),
-    Option("constraint", "WORD,...", word_list, "only on hosts with all these features"),
+    Option("constraint", "WORD,...", word_list, "only on hosts with all these features", listed=True),
     Option("workdir", "DIR", path, "where it runs (default: here)", short="-D"),
     Option("output", "FILE", path, "its output also goes there; %j job, %a attempt, %r rank"),
     Option("retries", "N", from_zero, "start it again after N failures of its own (default 0)"),
     Option("env", "NAME=VALUE", variable, "set a variable; NAME alone copies yours", repeat=True),
-    Option("export", "NAMES", exported, "copy these variables as well: ALL, NONE, or names"),
+    Option("export", "NAMES", exported, "copy these variables as well: ALL, NONE, or names", listed=True),
     Option("after", "JOB", dependencies, "only after JOB finished; any:JOB: ended at all", repeat=True),
-    Option("array", "LIST", array_indices, "one task per index: 0-9, 1,3,7 or 0-20:5", short="-a"),
+    Option(
+        "array", "LIST", array_indices, "one task per index: 0-9, 1,3,7 or 0-20:5", short="-a", listed=True
+    ),
     Option("launch", "worker|host", choice("worker", "host"), "start the command per GPU or per host"),
     Option("hold", "", yes_or_no, "do not start it before `cotenant release`", switch=True),
     Option(
@@ -221,7 +229,7 @@ def read(option: Option, texts: tuple[str, ...], where: str) -> Given:
         values = tuple(option.parse(text) for text in texts)
     except ValueError as error:
         subject = where if where == option.flag else f"{where}: {option.key}"
-        raise BadSubmission(f"{subject} {error}") from None
+        raise BadSubmission(f"{subject} {error}", missing=isinstance(error, MissingFile)) from None
     return Given(value=values if option.repeat else values[-1], where=where)
 
 
@@ -242,5 +250,5 @@ def unknown_key(key: str, where: str) -> BadSubmission:
         return BadSubmission(f"{where}: {CONTAINERS}")
     known = [*BY_KEY, "command"]
     return BadSubmission(
-        f"{where}: unknown key {key!r}", suggestion(key, known) or f"keys are {', '.join(known)}"
+        f"{where}: unknown key {key!r}", suggestion(key.lower(), known) or f"keys are {', '.join(known)}"
     )

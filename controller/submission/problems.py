@@ -6,11 +6,19 @@ import difflib
 from collections.abc import Iterable
 
 
-class BadSubmission(ValueError):
-    """Refused before anything was sent. `hint` is what to try next; it may be empty."""
+class MissingFile(ValueError):
+    """The file that an option names is not there."""
 
-    def __init__(self, message: str, hint: str = "") -> None:
+
+class BadSubmission(ValueError):
+    """Refused before anything was sent. `hint` is what to try next; it may be empty.
+
+    `missing`: a file that was named is not there, which scripts can tell from a wrong value.
+    """
+
+    def __init__(self, message: str, hint: str = "", *, missing: bool = False) -> None:
         super().__init__(message)
+        self.missing = missing
         self.message = message
         self.hint = hint
 

@@ -13,8 +13,9 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from cotenant.controller.submission.options import BY_KEY, Options, read, unknown_key
+from cotenant.controller.submission.options import BY_KEY, Option, Options, read, unknown_key
 from cotenant.controller.submission.problems import BadSubmission
+from cotenant.controller.submission.quantities import shown
 
 FILE_BYTES_MAX: Final = 1024 * 1024
 ITEMS_MAX: Final = 10_000
@@ -38,8 +39,9 @@ def read_job_file(path: Path) -> JobFile:
     command: tuple[str, ...] = ()
     seen: dict[str, int] = {}
     for key_node, node in root.value:
-        key, line = str(key_node.value), key_node.start_mark.line + 1
+        line = key_node.start_mark.line + 1
         where = f"{path}:{line}"
+        key = _scalar(key_node, where, "a key")
         if key in seen:
             raise BadSubmission(f"{where}: {key!r} is given twice, first in line {seen[key]}")
         seen[key] = line
@@ -48,8 +50,7 @@ def read_job_file(path: Path) -> JobFile:
         elif (option := BY_KEY.get(key)) is None:
             raise unknown_key(key, where)
         else:
-            texts = _texts(node, where, option.key)
-            options[key] = read(option, texts if option.repeat else (",".join(texts),), where)
+            options[key] = read(option, _texts(node, where, option), where)
     if not command:
         raise BadSubmission(f"{path}: there is no `command`", "add one: command: python train.py")
     return JobFile(command=command, options=options)
@@ -67,38 +68,72 @@ def _root(path: Path) -> yaml.MappingNode:
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""
-        raise BadSubmission(f"{path}{line}: not valid YAML: {getattr(error, 'problem', error)}") from None
+        said = filter(None, (getattr(error, "context", None), getattr(error, "problem", None)))
+        raise BadSubmission(f"{path}{line}: not valid YAML: {', '.join(said) or error}") from None
     if not isinstance(root, yaml.MappingNode):
         raise BadSubmission(f"{path}: must be keys and values, such as `command: python train.py`")
     return root
 
 
-def _texts(node: yaml.Node, where: str, key: str) -> tuple[str, ...]:
-    """A scalar, a list of scalars, or (for variables) a mapping, as texts."""
+def _texts(node: yaml.Node, where: str, option: Option) -> tuple[str, ...]:
+    """A scalar, a list of scalars or (for variables) a mapping, as texts."""
     if isinstance(node, yaml.ScalarNode):
-        return (str(node.value),)
-    if isinstance(node, yaml.SequenceNode) and len(node.value) <= ITEMS_MAX:
-        return tuple(_scalar(each, where, key) for each in node.value)
-    if isinstance(node, yaml.MappingNode) and key == "env" and len(node.value) <= ITEMS_MAX:
-        return tuple(
-            f"{_scalar(name, where, key)}={_scalar(value, where, key)}" for name, value in node.value
-        )
-    raise BadSubmission(
-        f"{where}: {key} must be a value" + (" or names and values" if key == "env" else " or a list")
-    )
+        return (_scalar(node, where, option.key),)
+    if isinstance(node, yaml.SequenceNode) and (option.repeat or option.listed):
+        texts = _items(node, where, option.key)
+        return texts if option.repeat else (",".join(texts),)
+    if isinstance(node, yaml.MappingNode) and option.key == "env":
+        return _variables(node, where)
+    wanted = "one value" + ", or a list of them" * (option.repeat or option.listed)
+    wanted += ", or names and values" * (option.key == "env")
+    raise BadSubmission(f"{where}: {option.key} must be {wanted}, got {_kind(node)}")
+
+
+def _kind(node: Any) -> str:
+    return "a list" if isinstance(node, yaml.SequenceNode) else "names and values"
+
+
+def _items(node: yaml.SequenceNode, where: str, key: str) -> tuple[str, ...]:
+    if len(node.value) > ITEMS_MAX:
+        raise BadSubmission(f"{where}: {key} has {len(node.value)} items, more than {ITEMS_MAX}")
+    return tuple(_scalar(each, where, key) for each in node.value)
+
+
+def _variables(node: yaml.MappingNode, where: str) -> tuple[str, ...]:
+    if len(node.value) > ITEMS_MAX:
+        raise BadSubmission(f"{where}: env has {len(node.value)} names, more than {ITEMS_MAX}")
+    found: dict[str, str] = {}
+    for name_node, value in node.value:
+        name = _scalar(name_node, where, "env")
+        if name in found:
+            raise BadSubmission(f"{where}: env gives {name} twice")
+        if "=" in name:
+            raise BadSubmission(f"{where}: env must be names and values, got the name {shown(name)}")
+        found[name] = _scalar(value, where, f"env: {name}")
+    return tuple(f"{name}={value}" for name, value in found.items())
 
 
 def _scalar(node: Any, where: str, key: str) -> str:
     if not isinstance(node, yaml.ScalarNode):
-        raise BadSubmission(f"{where}: {key} must not be nested")
+        raise BadSubmission(f"{where}: {key} must not be nested, got {_kind(node)} in it")
+    if (
+        node.tag == _NOTHING
+    ):  # `key:` alone, `null` or `~`, which nobody means as a word; in quotes it is one.
+        raise BadSubmission(f"{where}: {key} has no value", "give one, or leave the line out")
     return str(node.value)
+
+
+_NOTHING: Final = "tag:yaml.org,2002:null"
 
 
 def _command(node: yaml.Node, where: str) -> tuple[str, ...]:
     """A line of shell words, or a list of arguments."""
-    if isinstance(node, yaml.ScalarNode):
-        try:
-            return tuple(shlex.split(node.value))
-        except ValueError as error:
-            raise BadSubmission(f"{where}: command: {str(error).lower()}") from None
-    return _texts(node, where, "command")
+    if isinstance(node, yaml.SequenceNode):
+        return _items(node, where, "command")
+    if not isinstance(node, yaml.ScalarNode):
+        raise BadSubmission(f"{where}: command must be a line or a list of words, got {_kind(node)}")
+    line = _scalar(node, where, "command")
+    try:
+        return tuple(shlex.split(line))
+    except ValueError as error:
+        raise BadSubmission(f"{where}: command: {str(error).lower()}") from None

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cotenant.agent.host.locks import DeviceLocks, Owner
 from cotenant.agent.host.ports import FIXED_FIRST, OWN_END, OWN_FIRST, BadPorts, first_port
 
 HOME = Path("/home/ada/.local/state/cotenant/agent")
@@ -31,6 +32,26 @@ def test_ten_users_of_one_machine_mostly_have_ports_of_their_own() -> None:
     assert (
         len(firsts) >= 8
     )  # 63 ranges: by chance two of ten may share one; all in one would be the old habit
+
+
+def test_agents_of_one_machine_never_hold_the_same_ports(tmp_path: Path) -> None:
+    """Thirty agents draw from the same 63 ranges, some have larger ones: no port is held twice."""
+    owner = Owner(pid=1, uid=1, user="ada", host="h", since="now", token="t")
+    agents = [DeviceLocks(tmp_path, owner) for _ in range(30)]
+    held: list[range] = []
+    for number, locks in enumerate(agents):
+        count = 300 if number % 3 == 0 else 200
+        first = first_port(0, count, alone=True, uid=7, folder=HOME / str(number // 2), take=locks.take)
+        assert not any(set(range(first, first + count)) & set(other) for other in held)
+        held.append(range(first, first + count))
+    agents[4].release()
+    assert first_port(0, 200, alone=True, uid=7, folder=HOME / "2", take=agents[4].take) == held[4].start
+    for locks in agents:
+        locks.release()
+
+
+def test_where_all_ranges_are_held_a_gang_still_gets_a_port() -> None:
+    assert first_port(0, 200, alone=True, uid=7, folder=HOME, take=lambda names: "in use") >= OWN_FIRST
 
 
 @given(st.integers(1, OWN_END - OWN_FIRST), st.integers(0, 2**31), st.text(max_size=40))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from signal import SIGTERM
 
 import pytest
 
-from cotenant.controller.cli.problem import EXIT_CODES, INTERRUPTED, NEVER_STARTED
+from cotenant.controller.cli.problem import CLOSED_PIPE, EXIT_CODES, INTERRUPTED, NEVER_STARTED
 from cotenant.controller.cli.verbs import BY_NAME
 from cotenant.controller.submission import directives
 from cotenant.controller.submission.build import Where, submission
@@ -37,7 +38,7 @@ def test_every_option_is_documented() -> None:
 
 def test_the_exit_codes_are_documented() -> None:
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", section("Exit codes"), re.M)}
-    assert listed == {0, *EXIT_CODES.values(), NEVER_STARTED, INTERRUPTED}
+    assert listed == {0, *EXIT_CODES.values(), NEVER_STARTED, INTERRUPTED, CLOSED_PIPE, 128 + SIGTERM}
 
 
 def test_the_recorded_variables_are_documented() -> None:

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cotenant.controller.cli.main import as_command
+from cotenant.controller.cli.screen import Column, table
 from cotenant.controller.cli.verbs import BY_NAME, Verb
+from cotenant.controller.sim.writing import whole, write_whole
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cotenant
@@ -134,7 +137,7 @@ def test_completing_jobs_without_a_controller_is_silent(at_home: Path) -> None:
     assert complete_job("") == []
 
 
-def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+def test_a_reader_that_leaves_is_no_error_and_the_exit_code_says_so(tmp_path: Path) -> None:
     code = (
         "import sys; from cotenant.controller.cli.main import main; sys.exit(main(['config', '-o', 'wide']))"
     )
@@ -142,7 +145,60 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     assert process.stdout is not None
     process.stdout.close()
     _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (0, b"")
+    assert (process.returncode, err) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGTERM, 143, "terminated\n")],
+)
+def test_a_signal_ends_a_verb_with_one_word_and_its_exit_code(
+    number: signal.Signals, code: int, word: str, cotenant: Cotenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(
+        "cotenant.controller.cli.config.loaded_settings", lambda *_: signal.raise_signal(number)
+    )
+    result = cotenant("config")
+    assert (result.code, result.out, result.err) == (code, "", word)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    path.write_text("old")
+
+    def cut_off() -> None:
+        with whole(path) as beside:
+            beside.write_text("ne")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cut_off()
+    assert (path.read_text(), [each.name for each in tmp_path.iterdir()]) == ("old", ["model.json"])
+    link = tmp_path / "link.json"
+    link.symlink_to(path)
+    write_whole(link, b"new")
+    assert (link.is_symlink(), path.read_text()) == (True, "new")
+    write_whole(Path(os.devnull), b"gone")
+    assert Path(os.devnull).is_char_device()
+
+
+def test_a_wide_character_takes_two_columns() -> None:
+    columns = (Column("NAME", lambda row: row, limit=6), Column("X", lambda row: "x"))
+    lines = table(columns, ["ab", "日本語", "日本語です", "e\u0301"], 60).splitlines()
+    assert lines == ["NAME    X", "ab      x", "日本語  x", "日本…   x", "e\u0301       x"]
+
+
+def test_a_locale_that_cannot_write_a_name_still_shows_it(tmp_path: Path) -> None:
+    """JSON is UTF-8 everywhere."""
+    (tmp_path / "c.toml").write_text('[agent]\nhost = "日本"\n', encoding="utf-8")
+    plain = {"PYTHONIOENCODING": "ascii", "COTENANT_CONFIG": str(tmp_path / "c.toml")}
+    words = [sys.executable, "-m", "cotenant.controller.cli.main", "config", "agent.host", "-o"]
+    for form, shown in (("table", b"\\u65e5\\u672c"), ("json", "日本".encode())):
+        done = subprocess.run([*words, form], env={**os.environ, **plain}, capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert shown in done.stdout
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")

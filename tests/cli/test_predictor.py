@@ -120,16 +120,16 @@ def refused(result: Any, code: int, text: str) -> None:
 def test_a_bad_line_is_named(cotenant: Cotenant, at_home: Path, model: Path) -> None:
     pairs = write(at_home / "bad.csv", "xi1,xi2\n1.5,1.2\n1.5,much\n")
     for words in (("evaluate", str(model), "--pairs", pairs), ("train", "--pairs", pairs, "--out", "m.json")):
-        refused(cotenant("predictor", *words), 1, "bad.csv: line 3: xi2 must be a number")
+        refused(cotenant("predictor", *words), 2, "bad.csv: line 3: xi2 must be a number")
     assert not (at_home / "m.json").exists()
 
 
 def test_files_that_are_not_there_or_no_models(cotenant: Cotenant, at_home: Path, model: Path) -> None:
     pairs = write(at_home / "p.csv", invented(1, models=2))
     words = ("predictor", "evaluate")
-    refused(cotenant(*words, "none.json", "--pairs", pairs), 3, "none.json: No such file")
-    refused(cotenant(*words, str(model), "--pairs", "none.csv"), 3, "none.csv: No such file")
-    refused(cotenant(*words, pairs, "--pairs", pairs), 1, "not a model; `cotenant predictor train` makes one")
+    refused(cotenant(*words, "none.json", "--pairs", pairs), 3, "none.json: there is no such file")
+    refused(cotenant(*words, str(model), "--pairs", "none.csv"), 3, "none.csv: there is no such file")
+    refused(cotenant(*words, pairs, "--pairs", pairs), 2, "not a model; `cotenant predictor train` makes one")
     refused(cotenant("predictor", "train", "--pairs", pairs, "--out", "no/where/m.json"), 1, "is no folder")
     assert cotenant("predictor", "train", "--pairs", pairs).code == 2, "--out is needed"
 
@@ -219,4 +219,4 @@ def test_export_without_pairs_or_journal_says_so(cotenant: Cotenant, at_home: Pa
     told = journals()
     folder = told.write_journal(at_home / "state", told.TWO_IN_TURN)
     refused(cotenant("predictor", "export", "p.csv", "--journal", str(folder)), 1, "no pair has been")
-    refused(cotenant("predictor", "export", "p.csv", "--journal", str(at_home)), 1, "there is no journal")
+    refused(cotenant("predictor", "export", "p.csv", "--journal", str(at_home)), 3, "there is no journal")

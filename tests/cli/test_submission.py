@@ -11,7 +11,7 @@ import pytest
 
 from cotenant.controller.domain.job import Dependency, JobSpec
 from cotenant.controller.submission.build import Submission, Where, submission
-from cotenant.controller.submission.options import BY_KEY, Options, read
+from cotenant.controller.submission.options import BY_KEY, OPTIONS, Option, Options, read
 from cotenant.controller.submission.problems import BadSubmission
 from cotenant.controller.submission.recording import is_secret, record
 from cotenant.controller.submission.yaml_file import read_job_file
@@ -139,7 +139,7 @@ WRONG_FLAGS = {
     "no duration": ("time", "soon", "--time must be a duration"),
     "no variable": ("env", "1A=2", "must be NAME=VALUE"),
     "no job": ("after", "mine", "must be job ids"),
-    "no profile": ("profile", "/nowhere.json", "cannot be read"),
+    "no profile": ("profile", "/nowhere.json", "does not exist"),
 }
 
 
@@ -315,7 +315,11 @@ WRONG_YAML = {
     "given twice": ("command: x\ngpus: 1\ngpus: 2\n", ":3: 'gpus' is given twice, first in line 2"),
     "not YAML": ("command: [x\n", "not valid YAML"),
     "a list": ("- x\n", "must be keys and values"),
-    "nested": ("command: x\ngpus: {a: 1}\n", ":2: gpus must be a value"),
+    "nested": ("command: x\ngpus: {a: 1}\n", ":2: gpus must be one value, got names and values"),
+    "a list for a number": ("command: x\ngpus: [1]\n", ":2: gpus must be one value, got a list"),
+    "a variable twice": ("command: x\nenv: {A: 1, A: 2}\n", ":2: env gives A twice"),
+    "a variable without a value": ("command: x\nenv: {A: }\n", ":2: env: A has no value"),
+    "a list for a key": ("command: x\n? [a]\n: 1\n", ":2: a key must not be nested"),
     "a tag": ("command: !!python/object/apply:os.system [x]\ngpus: {}\n", ":2: gpus"),
     "unclosed quote": ("command: python 'x\n", "no closing quotation"),
 }
@@ -326,6 +330,19 @@ def test_a_wrong_yaml_file_is_named(tmp_path: Path, text: str, says: str) -> Non
     path = file(tmp_path / "job.yaml", text)
     assert f"{path}" in (problem := refused(tmp_path, str(path)))
     assert says in problem
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
+def test_a_list_is_for_options_that_take_one(tmp_path: Path, option: Option) -> None:
+    path = file(tmp_path / "job.yaml", f"command: x\n{option.key}: [[1]]\n")
+    with pytest.raises(BadSubmission, match=rf"job.yaml:2: {option.key} must (not be nested|be one value)"):
+        read_job_file(path)
+    path = file(tmp_path / "job.yaml", f"command: x\n{option.key}: {{1: 1}}\n")
+    with pytest.raises(BadSubmission, match=rf"job.yaml:2: {option.key} must be"):
+        read_job_file(path)
+    path = file(tmp_path / "job.yaml", f"command: x\n{option.key}:\n")
+    with pytest.raises(BadSubmission, match=rf"job.yaml:2: {option.key} has no value"):
+        read_job_file(path)
 
 
 def test_a_yaml_file_that_does_not_exist(tmp_path: Path) -> None:

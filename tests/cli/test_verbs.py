@@ -581,6 +581,8 @@ POLICY_MISTAKES = {
     "unknown parameter": (("castor", "aging_s=3"), "did you mean ageing_s?"),
     "wrong type": (("castor", "pairs=many"), "pairs must be a whole number"),
     "no value": (("castor", "pairs"), "is not KEY=VALUE"),
+    "no number": (("castor", "ageing_s=nan"), "ageing_s must be a number, got 'nan'"),
+    "twice": (("castor", "pairs=1", "pairs=2"), "pairs is given twice"),
 }
 
 

@@ -11,6 +11,7 @@ from cotenant.controller.access.keys import Identity
 from cotenant.controller.desk.rates import BURST, Rates
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.job import Launch
+from cotenant.controller.policies import registry
 from cotenant.controller.wire import clients
 from cotenant.controller.wire.agents import Heartbeat, LogReply, ReadLog
 from tests.controller.station import ADMIN, ALICE, BOB, Station, job, run_one
@@ -155,7 +156,7 @@ def test_explain_tells_the_present_first_then_what_was_decided(station: Station)
     lines = station.ask(clients.Explain(job_id=job_id)).lines
     assert lines[0] == "finished"
     assert [line.partition(": ")[2] for line in lines[1:]] == [
-        "attempt 1 finished: finished",
+        "attempt 1 finished",
         "place on h1/0: next in fifo order and 1 free device is enough",
     ]
     decisions = station.ask(clients.GetDecisions()).decisions
@@ -288,6 +289,33 @@ def test_an_unknown_policy_or_parameter_says_what_there_is(station: Station) -> 
     refused(station.ask(clients.SetPolicy(name="best")), "usage", "there are fifo")
     refused(station.ask(clients.SetPolicy(name="fifo", parameters={"x": 1})), "usage", "no parameter x")
     assert station.ask(clients.GetPolicy()).name == "fifo"
+
+
+def test_a_change_of_policy_says_what_is_different_now(station: Station) -> None:
+    def lines(name: str, **parameters: Any) -> tuple[str, ...]:
+        found: tuple[str, ...] = station.ask(clients.SetPolicy(name=name, parameters=parameters)).lines
+        return found
+
+    assert lines("srtf") == ("policy is srtf (it was fifo)",)
+    assert lines("srtf") == ("policy is srtf, as before; no parameter has changed",)
+    first = registry.defaults("interval")["interval_s"]
+    assert lines("interval", interval_s=90.0) == (
+        "policy is interval (it was srtf)",
+        f"  interval_s: {first:g} -> 90",
+    )
+    assert lines("interval") == (
+        "policy is interval, as before",
+        f"  interval_s: 90 -> {first:g} (its default)",
+    )
+
+
+def test_what_is_left_and_expected_is_told_of_open_jobs_only(station: Station) -> None:
+    address = station.join("h1")
+    job_id = station.submit(ALICE)
+    run_one(station, address, job_id)
+    job = station.ask(clients.ShowJob(job_id=job_id)).job
+    assert job.ended_s is not None
+    assert (job.remaining_s, job.estimate_source) == (None, "")
 
 
 def test_stop_is_answered_before_it_happens(station: Station) -> None:

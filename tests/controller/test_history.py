@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cotenant.controller.desk.history import History, Stretch
+from cotenant.controller.desk.views import note_text
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.commands import AnyCommand
 from cotenant.controller.domain.ids import HostId, JobId
@@ -42,6 +45,10 @@ def test_a_preempted_attempt_names_the_newcomer_and_the_step_it_saved() -> None:
     desk = preempted_by_a_shorter_job()
     desk.durable("1", 40)
     desk.end("1", "stopped", step=40, detail="saved and stopped at step 40")
+    assert desk.told("1")[:2] == [
+        "attempt 1 preempted: saved and stopped at step 40",
+        "preempt for 2: preempted for 2, which has 10.00 s left against 1000.00 s",
+    ]
     ended = desk.attempt("1")
     assert ended.outcome == "preempted"
     assert ended.reason.startswith("preempted for 2, which has 10.00 s left against")
@@ -89,6 +96,21 @@ def test_a_failure_while_saving_is_not_called_a_preemption() -> None:
     assert desk.attempt("1").reason == "the infrastructure failed it: killed by SIGKILL from outside"
 
 
+@pytest.mark.parametrize(
+    ("outcome", "detail", "line"),
+    [
+        ("finished", "", "attempt 1 finished"),
+        ("user-failed", "exit code 3", "attempt 1 failed: exit code 3"),
+        ("infra-failed", "killed", "attempt 1 infra-failed: the infrastructure failed it: killed"),
+    ],
+)
+def test_an_end_is_told_once(outcome: Any, detail: str, line: str) -> None:
+    desk = Watched("fifo")
+    desk.run("1")
+    desk.end("1", outcome, detail=detail)
+    assert note_text(next(desk.history.notes(JobId("1"), 1))) == line
+
+
 def test_a_retry_that_starts_at_once_leaves_the_failure_with_the_attempt_that_failed() -> None:
     desk = Watched("fifo")
     desk.run("1", retries=1)
@@ -117,7 +139,8 @@ def test_a_lost_host_is_the_reason_even_if_the_job_goes_on_elsewhere_at_once(sto
 def test_a_cancelled_attempt_names_who_cancelled_it() -> None:
     desk = preempted_by_a_shorter_job()
     desk.tell(ev.CancelRequested(job_id=JobId("1"), by="bob"))
-    desk.end("1", "stopped", detail="ended on request: cancelled by bob")
+    desk.end("1", "stopped", detail="ended on request (cancelled by bob)")
+    assert desk.told("1")[:2] == ["attempt 1 cancelled: ended on request", "stop: cancelled by bob"]
     assert (desk.attempt("1").outcome, desk.attempt("1").reason) == ("cancelled", "cancelled by bob")
 
 

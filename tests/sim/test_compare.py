@@ -146,11 +146,13 @@ def test_ctrl_c_ends_the_run_under_way_and_keeps_what_was_finished(monkeypatch: 
 
 def test_a_second_ctrl_c_interrupts_at_once() -> None:
     stop = threading.Event()
-    with compare.stopping(stop):
+    told: list[int] = []
+    with compare.stopping(stop, told.append):
         signal.raise_signal(signal.SIGINT)
         assert stop.is_set()
         with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+    assert told == [signal.SIGINT, signal.SIGTERM]
 
 
 # --- Numbers and files -----------------------------------------------------------------------------------

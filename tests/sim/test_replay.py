@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.perf import Profile, ProfilePoint
 from cotenant.controller.journal.journal import JOURNAL_NAME, Journal
 from cotenant.controller.journal.journal_file import JournalDamaged, JournalError
@@ -64,6 +64,32 @@ def test_the_policy_of_the_time_simulated_is_what_happened(told: ModuleType, tmp
     assert found is not None
     assert found["jct_error"] == pytest.approx({"p50": 0.0, "p90": 0.0}, abs=1e-6)
     assert found["jct_mean_ratio"] == pytest.approx(1.0)
+
+
+def test_failures_and_missing_devices_are_said_because_no_simulation_has_them(
+    told: ModuleType, tmp_path: Path
+) -> None:
+    story = [
+        (0.0, told.joined()),
+        (0.0, told.joined(host="z")),
+        (0.0, told.arrived("a", expected_s=100.0)),
+        (10.0, told.first_step("a")),
+        (20.0, told.ended("a", "infra-failed")),
+        (20.0, ev.HostDrained(host_id=HostId("z"), by="ann")),
+        (60.0, ev.AlarmRang()),
+        (70.0, told.first_step("a", attempt=2)),
+        (100.0, told.arrived("b")),
+        (200.0, told.ended("a", attempt=2)),
+    ]
+    notes = read_journal(told.write_journal(tmp_path, story)).notes
+    assert notes[0].startswith("1 attempt of 1 job failed by the infrastructure: ")
+    assert notes[1].startswith("45 % of the devices' time they took no work")
+    assert any(note.startswith("the devices that 1 job without an end yet held") for note in notes)
+
+
+def test_where_nothing_failed_nothing_is_said_of_it(told: ModuleType, tmp_path: Path) -> None:
+    notes = read_journal(told.write_journal(tmp_path, told.TWO_IN_TURN)).notes
+    assert not any("simulations" in note for note in notes)
 
 
 def test_another_policy_would_have_done_otherwise(told: ModuleType, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from cotenant.controller.sim.traces.drafting import Draft, finish
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.table import Table, table
 from cotenant.controller.sim.traces.trace import Labels, Trace
+from cotenant.controller.sim.writing import write_whole
 
 REQUIRED = ("submit_time_s", "duration_s", "gpus")
 COLUMNS = (
@@ -75,7 +76,7 @@ def write_csv(trace: Trace, path: Path) -> None:
     """
     data = schema_text(trace).encode()
     try:
-        path.write_bytes(_packed(data) if path.suffix == ".gz" else data)
+        write_whole(path, _packed(data) if path.suffix == ".gz" else data)
     except OSError as error:
         raise TraceProblem(f"cannot be written: {error.strerror}", file=str(path)) from None
 

@@ -1,0 +1,64 @@
+"""Files that a command line names and that cannot be read: one line, the same exit code from every verb."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Cotenant = Callable[..., Any]
+
+READS = {
+    "submit a job file": ("submit", "{}.yaml"),
+    "submit with a profile": ("submit", "--profile", "{}.json", "--", "true"),
+    "a trace": ("sim", "trace", "show", "{}.csv"),
+    "a packed trace": ("sim", "run", "{}.csv.gz", "--policy", "fifo"),
+    "a trace to import": ("sim", "trace", "import", "{}.csv", "ours.csv"),
+    "a pair table": ("sim", "run", "philly/0e4a51", "--policy", "fifo", "--jobs", "2", "--pairs", "{}.csv"),
+    "a journal to replay": ("sim", "replay", "{}.sqlite"),
+    "a journal for whatif": ("whatif", "--journal", "{}.sqlite"),
+    "a journal to export": ("predictor", "export", "pairs.csv", "--journal", "{}.sqlite"),
+    "a model": ("predictor", "show", "{}.json"),
+    "pairs": ("predictor", "train", "--pairs", "{}.csv", "--out", "model.json"),
+    "packed pairs": ("predictor", "train", "--pairs", "{}.csv.gz", "--out", "model.json"),
+}
+CONTENTS: dict[str, bytes] = {
+    "empty": b"",
+    "binary": b"\xff\xfe\x00" * 500,
+    "truncated": b'{"a": ',
+    "packed": gzip.compress(b"a" * 5000, mtime=0)[:30] + b"\0" * 9,
+}
+
+
+@pytest.mark.parametrize("verb", READS)
+def test_what_is_not_there_is_exit_code_3(verb: str, cotenant: Cotenant, at_home: Path) -> None:
+    result = cotenant(*(word.format("nowhere") for word in READS[verb]))
+    assert (result.code, result.out) == (3, ""), result.err
+    assert result.err.count("\n") == 1
+    assert "nowhere" in result.err
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+@pytest.mark.parametrize("verb", READS)
+def test_what_holds_something_else_is_exit_code_2(
+    verb: str, content: str, cotenant: Cotenant, at_home: Path
+) -> None:
+    name = next(word for word in READS[verb] if "{}" in word).format("odd")
+    (at_home / name).write_bytes(CONTENTS[content])
+    result = cotenant(*(word.format("odd") for word in READS[verb]))
+    assert (result.code, result.out) == (2, ""), result.err
+    assert result.err.count("\n") == 1
+    assert name in result.err
+
+
+@pytest.mark.parametrize("verb", READS)
+def test_a_folder_is_no_file(verb: str, cotenant: Cotenant, at_home: Path) -> None:
+    name = next(word for word in READS[verb] if "{}" in word).format("folder")
+    (at_home / name).mkdir()
+    result = cotenant(*(word.format("folder") for word in READS[verb]))
+    assert result.code == (3 if "sqlite" in name else 2), result.err  # a state folder may hold a journal
+    assert result.err.count("\n") == 1
+    assert name in result.err
