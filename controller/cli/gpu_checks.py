@@ -240,7 +240,7 @@ def _short(command: str, characters: int = 48) -> str:
 
 def process_numbers(facts: Facts) -> Check | None:
     """Whether the driver's processes are those that can be seen from here."""
-    if not _alive(facts) or not facts.files.own_pids:
+    if not answering(facts) or not facts.files.own_pids:
         return None
     found = "this is a PID namespace of its own: whose a process on a GPU is cannot be told"
     todo = (
