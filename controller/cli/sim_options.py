@@ -94,6 +94,15 @@ FailuresFlag = Annotated[
         help="Each host fails every MTBF_H hours on average.",
     ),
 ]
+TrimFlag = Annotated[
+    float,
+    typer.Option(
+        "--trim",
+        metavar="F",
+        callback=finite,
+        help="The first and the last F of the jobs (0.1: a tenth) run and are not counted.",
+    ),
+]
 HostsFlag = Annotated[int, typer.Option("--hosts", metavar="H", min=1, max=100_000, help="Hosts.")]
 GpusFlag = Annotated[
     int, typer.Option("--gpus-per-host", metavar="G", min=1, max=1_024, help="GPUs of each host.")

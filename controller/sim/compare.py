@@ -42,6 +42,8 @@ class Task:
     physics: Physics
     failures: Failures | None = None
     ageing_s: float = 0.0
+    trim: float = 0.0
+    """Share of the jobs at each end that run without being counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,7 +188,7 @@ def _run(number: int, task: Task, keep: bool, stop: Stop, report: Report) -> Run
         error.add_note(f"while policy {task.policy.label} was simulated, seed {task.seed}")
         raise
     report(Progress(number, int(outcome.finished.sum()), len(task.workload)))
-    summary = {"label": task.policy.label, **summarise(outcome)}
+    summary = {"label": task.policy.label, **summarise(outcome, task.trim)}
     return Run(task=task, summary=summary, outcome=outcome if keep else None)
 
 
