@@ -106,3 +106,11 @@ def test_jobs_at_both_ends_run_and_are_not_counted() -> None:
 def test_no_more_than_all_can_be_left_out(trim: float) -> None:
     with pytest.raises(ValueError, match="left out at each end"):
         Scenario(trace="philly/0e4a51", trim=trim)
+
+
+def test_a_long_label_is_broken_between_its_parameters_and_loses_nothing() -> None:
+    plots = pytest.importorskip("cotenant.controller.sim.plots")
+    label = "widest:Widest:narrow=true,strict=false"
+    assert plots.lined("patient") == "patient"
+    assert plots.lined(label) == "widest:Widest:\nnarrow=true,\nstrict=false"
+    assert plots.lined(label).replace("\n", "") == label
