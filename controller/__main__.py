@@ -46,6 +46,8 @@ def main(words: list[str] | None = None) -> int:
         chosen = load(flags)
         if flags.replay:
             return check(chosen)
+        if why := registry.why_not(chosen.policy.name):
+            raise sources.SettingsError(f"policy.name: {why}")
         asyncio.run(serve(chosen))
     except (sources.SettingsError, MetricsProblem, BadEndpoint) as error:
         return fail(str(error), 2)

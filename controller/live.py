@@ -38,6 +38,7 @@ from cotenant.controller.metrics.listening import opened
 from cotenant.controller.metrics.sheet import Sheet
 from cotenant.controller.metrics.sheets import Sheets
 from cotenant.controller.policies import registry
+from cotenant.controller.policies.absent import make_or_stand_in
 from cotenant.controller.settings import SettingsError
 from cotenant.controller.thinking import Thinking
 from cotenant.controller.tongues import UNKNOWN_REQUEST, Tongues
@@ -134,12 +135,14 @@ class Controller:
         self._package = package = version("cotenant")
         self.core = Core(
             self._journal,
-            registry.make,
+            make_or_stand_in,
             engine_config(settings),
             package=package,
             wall_s=time.time(),
             snapshot_every=settings.controller.snapshot_every,
         )
+        if why := registry.why_not(self.core.state.engine.policy_name):
+            log.error("%s; nothing new starts until `cotenant policy set` names another", why)
         self._secrets = Secrets(state_dir / "secrets")
         self._secrets.used_by(self.core.state.engine.jobs)
         endpoint = places.controller_endpoint(settings)

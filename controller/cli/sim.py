@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -39,6 +39,7 @@ from cotenant.controller.cli.sim_options import (
     SeedFlag,
     SeedsFlag,
     TraceArgument,
+    TrimFlag,
     VcFlag,
     WorkersFlag,
     XiFlag,
@@ -53,6 +54,9 @@ from cotenant.controller.cli.whatif import AskedFlag, SinceFlag, replayed
 from cotenant.controller.sim.compare import Run
 from cotenant.controller.sim.document import document, write_document, write_jobs
 from cotenant.controller.sim.scenario import Scenario
+
+TAIL_JOBS: Final = 200
+"""With fewer jobs, fewer than ten lie beyond the 95th percentile."""
 
 sim = group(no_args_is_help=True)
 sim.add_typer(trace, name="trace")
@@ -87,6 +91,7 @@ def run_one(
     pairs: PairsFlag = "gavel-v100",
     xi: XiFlag = "learned",
     failures: FailuresFlag = None,
+    trim: TrimFlag = 0.0,
     seed: SeedFlag = 0,
     out: OutFlag = None,
     output: OutputFlag = None,
@@ -114,6 +119,7 @@ def run_one(
             pairs=pairs,
             xi=xi,
             failures_mtbf_h=failures,
+            trim=trim,
             hosts=hosts,
             gpus_per_host=gpus_per_host,
         )
@@ -136,6 +142,7 @@ def compare(
     pairs: PairsFlag = "gavel-v100",
     xi: XiFlag = "learned",
     failures: FailuresFlag = None,
+    trim: TrimFlag = 0.0,
     seed: SeedFlag = 0,
     seeds: SeedsFlag = 1,
     workers: WorkersFlag = None,
@@ -170,6 +177,7 @@ def compare(
             pairs=pairs,
             xi=xi,
             failures_mtbf_h=failures,
+            trim=trim,
             hosts=hosts,
             gpus_per_host=gpus_per_host,
         )
@@ -263,6 +271,12 @@ def headline(value: dict[str, Any], summaries: Sequence[dict[str, Any]]) -> list
 def footnotes(value: dict[str, Any], has_best: bool) -> list[str]:
     """`has_best`: the table marks any; where all are alike it does not."""
     lines = [f"{sim_table.BEST} best of its column"] if has_best else []
+    lines += sim_table.differences(value["paired"])
+    fewest = min((run["counted_jobs"] for run in value["runs"]), default=0)
+    if value["options"].get("trim"):
+        lines.append(f"{fewest:,} jobs count; those before and after them ran as well")
+    if fewest < TAIL_JOBS:
+        lines.append(f"P95 rests on {screen.plural(-(-fewest // 20), 'job')} of {fewest}: do not rank by it")
     for reason, count in value["workload"]["excluded"].items():
         lines.append(f"left out: {screen.plural(count, 'job')} ({reason})")
     if value["not_run"]:

@@ -6,6 +6,8 @@ Rule: everything is checked before the first run begins.
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Final, Literal
@@ -32,7 +34,7 @@ def complete_trace(incomplete: str) -> list[str]:
 
 def complete_policies(incomplete: str) -> list[str]:
     before, comma, last = incomplete.rpartition(",")
-    return [before + comma + name for name in registry.AVAILABLE if name.startswith(last)]
+    return [before + comma + name for name in registry.available() if name.startswith(last)]
 
 
 def finite(param: typer.CallbackParam, value: float | None) -> float | None:
@@ -93,6 +95,15 @@ FailuresFlag = Annotated[
         help="Each host fails every MTBF_H hours on average.",
     ),
 ]
+TrimFlag = Annotated[
+    float,
+    typer.Option(
+        "--trim",
+        metavar="F",
+        callback=finite,
+        help="The first and the last F of the jobs (0.1: a tenth) run and are not counted.",
+    ),
+]
 HostsFlag = Annotated[int, typer.Option("--hosts", metavar="H", min=1, max=100_000, help="Hosts.")]
 GpusFlag = Annotated[
     int, typer.Option("--gpus-per-host", metavar="G", min=1, max=1_024, help="GPUs of each host.")
@@ -106,7 +117,7 @@ PoliciesFlag = Annotated[
     typer.Option(
         "--policies",
         metavar="A,B,...",
-        help="Policies, with options as in lazer:chain=last,dwq_offered=true.",
+        help="Policies, with options as in lazer:chain=last,dwq_offered=true; your own as MODULE:NAME.",
         autocompletion=complete_policies,
     ),
 ]
@@ -120,7 +131,13 @@ OutFlag = Annotated[
 
 
 def chosen_policies(text: str) -> tuple[PolicyChoice, ...]:
-    """Raises Problem."""
+    """Modules of one's own (`MODULE:NAME`) are looked for in this folder as well, after all others.
+
+    Raises:
+        Problem: a policy or a parameter that there is not.
+    """
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)
     try:
         return policies_named(text)
     except BadChoice as error:

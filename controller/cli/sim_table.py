@@ -65,6 +65,10 @@ MEASURES: Final = (
     Measure("PAUSE MEAN", at("pause_s", "mean"), is_time=True, only_wide=True),
     Measure("REWORK MEAN", at("rework_s", "mean"), is_time=True, only_wide=True),
     Measure("MAKESPAN", at("makespan_s"), is_time=True, only_wide=True),
+    Measure("SLOWDOWN P50", at("fairness", "slowdown", "p50"), only_wide=True),
+    Measure("RHO P95", at("fairness", "rho", "p95"), only_wide=True),
+    Measure("UNFAIR %", percent("fairness", "rho", "above_1_ratio"), only_wide=True, decimals=1),
+    Measure("JAIN", at("fairness", "jain"), only_wide=True, best=max, decimals=3),
     Measure("PREEMPTED", at("preemptions"), rank=3, best=None, decimals=0),
     Measure("FUTILE", at("futile_preemptions"), rank=2, decimals=0),
     Measure("FUTILE GPU-H", hours("futile_s", "total_gpu_s"), rank=4, decimals=1),
@@ -165,6 +169,20 @@ def best_of(measure: Measure, rows: Sequence[Row], known: dict[str, float]) -> f
         return frozenset()
     best = measure.best(list(racing.values()))
     return frozenset(label for label, value in racing.items() if value == best)
+
+
+def differences(paired: Sequence[dict[str, Any]]) -> list[str]:
+    """The mean JCT of each policy against the first one's, seed by seed."""
+    lines = []
+    for each in paired:
+        if each["measure"] != "jct_s.mean":
+            continue
+        scale, unit = unit_for([abs(each["difference"])])
+        sign = "-" if each["difference"] < 0 else "+"
+        text = f"{sign}{number(abs(each['difference']) / scale)} ±{number(each['half'] / scale)} {unit}"
+        sure = "" if abs(each["difference"]) > each["half"] else ", which shows no difference"
+        lines.append(f"{each['policy']} against {each['against']}, seed by seed: mean JCT {text}{sure}")
+    return lines
 
 
 def unit_for(values: Sequence[float]) -> tuple[float, str]:

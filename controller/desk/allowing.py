@@ -1,4 +1,5 @@
-"""Which jobs there are for whom: lookups that say what is missing, and who may touch what."""
+"""Which jobs there are for whom: lookups that say what is missing, who may touch what, and which policies may
+be set."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from cotenant.controller.access.keys import Identity
 from cotenant.controller.desk.submitting import Denied, with_tasks
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import Job
+from cotenant.controller.engine import Engine
+from cotenant.controller.policies import registry
 
 _LIST = "`cotenant queue --all` lists jobs"
 
@@ -44,3 +47,16 @@ def must_own(who: Identity, job: Job, what: str) -> None:
 def must_be_admin(who: Identity, what: str) -> None:
     if who.role != "admin":
         raise Denied("not-allowed", f"only admins may {what}", "ask one, or use an admin's key")
+
+
+def policies_offered(engine: Engine) -> dict[str, str]:
+    """What can be set by a message, with a line about each: ours, those of packages that are installed beside
+    the controller, and the one that its configuration names.
+
+    No other module: whoever sends messages must not choose what a controller imports.
+    """
+    named = engine.config.policy.name
+    found = registry.available()
+    if named not in found and not registry.why_not(named):
+        found[named] = "named in this controller's configuration"
+    return found

@@ -11,7 +11,7 @@ from typing import Final
 
 from cotenant.controller.access.keys import Identity
 from cotenant.controller.core import Core
-from cotenant.controller.desk.allowing import jobs_named, must_be_admin, must_own
+from cotenant.controller.desk.allowing import jobs_named, must_be_admin, must_own, policies_offered
 from cotenant.controller.desk.submitting import Denied
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.events import (
@@ -28,7 +28,7 @@ from cotenant.controller.domain.events import (
 )
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.job import ENDED, Job, Phase
-from cotenant.controller.policies import registry
+from cotenant.controller.policies import own, registry
 from cotenant.controller.wire import clients as wire
 
 Make = Callable[[JobId, str], AnyEvent]
@@ -128,6 +128,12 @@ class Changing:
     def policy(self, request_id: int, request: wire.SetPolicy, who: Identity) -> wire.Done:
         must_be_admin(who, "change the policy")
         try:
+            if own.is_path(request.name) and request.name not in policies_offered(self._core.state.engine):
+                raise ValueError(
+                    f"policy {request.name} is not offered here: a controller imports policies of installed "
+                    "packages (entry point cotenant.policies), and the one that policy.name in its "
+                    "configuration names"
+                )
             registry.make(request.name, request.parameters)
         except ValueError as error:
             raise Denied("usage", str(error), "`cotenant policy list` describes them") from None

@@ -13,7 +13,7 @@ import msgspec
 from cotenant.controller.access.keys import Identity
 from cotenant.controller.core import Core
 from cotenant.controller.desk import views
-from cotenant.controller.desk.allowing import jobs_named, may_touch, one_job
+from cotenant.controller.desk.allowing import jobs_named, may_touch, one_job, policies_offered
 from cotenant.controller.domain.job import ENDED, Job, Phase
 from cotenant.controller.domain.pairs import OBSERVATIONS
 from cotenant.controller.domain.reasons import Reason, render
@@ -159,13 +159,14 @@ class Reading:
 
     def policy(self, request_id: int, request: wire.GetPolicy, who: Identity) -> wire.PolicyView:
         engine = self._core.state.engine
+        available = policies_offered(engine)
         return wire.PolicyView(
             request_id=request_id,
             name=engine.policy_name,
             parameters=engine.policy_parameters,
-            available=dict(registry.AVAILABLE),
-            defaults={name: registry.defaults(name) for name in registry.AVAILABLE},
-            unavailable=dict(registry.UNAVAILABLE),
+            available=available,
+            defaults={name: registry.defaults(name) for name in available},
+            unavailable=registry.unavailable(),
         )
 
     def status(self, request_id: int, request: wire.GetStatus, who: Identity) -> wire.Status:

@@ -20,7 +20,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from cotenant.controller.domain.job import Job, JobSpec
-from cotenant.controller.domain.perf import Interference, duty_cycle_rule
+from cotenant.controller.domain.perf import Interference, Profile, duty_cycle_rule
 
 
 def signature(spec: JobSpec) -> str:
@@ -67,6 +67,10 @@ APART_S = 86_400.0
 APART_S_MAX = 30 * 86_400.0
 OBSERVATIONS = 3
 """So many measurements, both ways, make a verdict on a pair, unless a policy's parameter says otherwise."""
+KINDS_KNOWN_MAX = 500
+"""Kinds of jobs of which answers are kept; their square bounds the memory."""
+Known = tuple[Profile | None, Profile | None, Interference]
+"""An answer, and the two profiles that it rests on."""
 Verdict = Literal["pays", "even", "loses", "unsure", "crowded", "faulted"]
 
 
@@ -135,6 +139,8 @@ class PairTable:
             self._of.setdefault(key.partition(":")[0], {})[key] = None
         self._speeds: dict[str, float | None] = {}
         """Kind -> mean speed beside others, worked out when it is asked for."""
+        self._known: dict[str, dict[str, Known]] = {}
+        """Answers of `interference` without a model, by both kinds; forgotten when a kind is seen anew."""
         self.foresight = foresight
         """Configuration, not state: never saved with the entries."""
 
@@ -168,19 +174,38 @@ class PairTable:
         entry = self.entries.get(key)
         if entry is not None and entry.apart_until_s is not None and entry.apart_until_s <= now_s:
             entry.apart_until_s = None
+            self._forget(key.partition(":")[0])
 
     def know(self, spec: JobSpec, partner: JobSpec, xi: float) -> None:
         """A ratio that was measured beforehand, trusted like as many observations as count at most."""
         kind = signature(spec)
         key = f"{kind}:{signature(partner)}"
+        self._forget(kind)
         self.entries[key] = Observed(xi=max(1.0, xi), count=COUNT_MAX)
         self._of.setdefault(kind, {})[key] = None
         self._speeds.pop(kind, None)
 
     def interference(self, first: Job, second: Job) -> Interference:
         """The ratios of (first, second); each side from the best source there is for it."""
-        rule = self.expected(first, second)
         mine, theirs = signature(first.spec), signature(second.spec)
+        if self.foresight is not None:
+            return self._best(first, second, mine, theirs)
+        known = self._known.get(mine)
+        if known is None:
+            if len(self._known) >= KINDS_KNOWN_MAX:
+                self._known.clear()
+            known = self._known[mine] = {}
+        answer = known.get(theirs)
+        if answer is not None and answer[0] is first.profile and answer[1] is second.profile:
+            return answer[2]
+        if len(known) >= KINDS_KNOWN_MAX:
+            known.clear()
+        found = self._best(first, second, mine, theirs)
+        known[theirs] = first.profile, second.profile, found
+        return found
+
+    def _best(self, first: Job, second: Job, mine: str, theirs: str) -> Interference:
+        rule = self.expected(first, second)
         if mine not in self._of and theirs not in self._of:
             return rule
         one, two = self.entries.get(f"{mine}:{theirs}"), self.entries.get(f"{theirs}:{mine}")
@@ -252,8 +277,16 @@ class PairTable:
             )
         return self._speeds[kind]
 
+    def _forget(self, kind: str) -> None:
+        """What was answered about a kind of job, and about others beside it."""
+        self._known.pop(kind, None)
+        for beside in self._known.values():
+            beside.pop(kind, None)
+
     def _entry(self, job: Job, partner: Job) -> Observed:
+        """One that is about to be changed; it is made where there is none."""
         kind = signature(job.spec)
+        self._forget(kind)
         key = f"{kind}:{signature(partner.spec)}"
         entry = self.entries.get(key)
         if entry is None:
@@ -272,6 +305,7 @@ class PairTable:
             )
             oldest = next(harmless, None) or next(iter(self.entries))
             kind = oldest.partition(":")[0]
+            self._forget(kind)
             del self.entries[oldest], self._of[kind][oldest]
             self._speeds.pop(kind, None)
 

@@ -83,6 +83,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "devices-soon": "enough devices become free by themselves before a preemption would be of use",
     "looks-every": "{0} looks at the queue every {1} s and starts nothing in between",
     "next-demotion": "the next running job reaches the end of its queue",
+    "policy-absent": "nothing starts under policy {0}, which this controller no longer has: {1}",
+    "own": "{0}",
     "not-preemptible": "the devices it needs are held by jobs that cannot be preempted: {0}",
     # Placement.
     "free-devices-in-order": "next in {0} order and {1} free device{1:s} {1:are} enough",

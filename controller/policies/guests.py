@@ -8,6 +8,8 @@ most `lookahead` queued jobs are tried per event: a scan of the whole queue cost
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple, Self
 
 import msgspec
@@ -25,6 +27,9 @@ from cotenant.controller.policies.base import QUIET, Parameters, Stateless, why_
 from cotenant.controller.policies.castor.rooms import Rooms
 from cotenant.controller.policies.classic import place_in_order
 from cotenant.controller.policies.parting import parting
+
+TOGETHER = 64
+"""So many waiting jobs are announced together (`Guests.expect`)."""
 
 
 class Guest(NamedTuple):
@@ -74,6 +79,10 @@ class Guests(Stateless, ABC):
     @abstractmethod
     def queue_key(self, job: Job) -> tuple[float, ...]: ...
 
+    def expect(self, plan: Plan, jobs: Sequence[Job], rooms: Rooms) -> None:
+        """Called before `join` of these jobs, in this order: what is cheaper for all of them at once can be
+        worked out now. Rooms may be taken in between."""
+
     @abstractmethod
     def join(self, plan: Plan, job: Job, rooms: Rooms) -> Guest | None:
         """Whom a job joins that free devices alone cannot hold; None if nobody. Asked for many jobs."""
@@ -101,19 +110,19 @@ class Guests(Stateless, ABC):
     def _admit(self, plan: Plan, waited_for: Job | None) -> None:
         """Try the first queued jobs in order; none behind an aged one, whose devices a guest would hold."""
         rooms = self.rooms(plan)
-        tried = 0
-        for job in plan.view.queued() if rooms else ():
-            if plan.is_placed(job.job_id):
-                continue
-            guest = self.join(plan, job, rooms) if why_alone(job) is None else None
-            if guest is not None:
-                plan.share(job, guest.devices, guest.reason, guest.accumulation_steps)
-                rooms.take(guest.devices)
-            elif job is waited_for:
-                return
-            tried += 1
-            if tried >= self._options.lookahead or not rooms:
-                return
+        waiting = (job for job in plan.view.queued() if not plan.is_placed(job.job_id)) if rooms else iter(())
+        first = islice(waiting, self._options.lookahead)
+        while batch := list(islice(first, TOGETHER)):
+            self.expect(plan, batch, rooms)
+            for job in batch:
+                guest = self.join(plan, job, rooms) if why_alone(job) is None else None
+                if guest is not None:
+                    plan.share(job, guest.devices, guest.reason, guest.accumulation_steps)
+                    rooms.take(guest.devices)
+                elif job is waited_for:
+                    return
+                if not rooms:
+                    return
 
     def rooms(self, plan: Plan) -> Rooms:
         return Rooms(plan, self.observations)

@@ -1,10 +1,16 @@
-"""Which policies there are, and how to make one from its name and parameters."""
+"""Which policies there are, and how to make one from its name and parameters.
+
+Rule: `AVAILABLE` are ours. What people may name as well (`policies/own.py`) is in `available()`, which
+imports it: nobody who only wants ours pays for it.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from functools import partial
 
+from cotenant.controller.policies import own
 from cotenant.controller.policies.attained import Tiresias, TiresiasParameters
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.castor.cost import CastorCost
@@ -90,9 +96,51 @@ _DEFAULTS: dict[str, Parameters] = {
 }
 
 
+def available() -> dict[str, str]:
+    """Ours, then those of other packages: name -> what it is, in one line."""
+    return AVAILABLE | {name: found.about for name, found in _theirs().items() if isinstance(found, own.Own)}
+
+
+def unavailable() -> dict[str, str]:
+    """Those that could be there, and what keeps them away."""
+    return UNAVAILABLE | {name: why for name, why in _theirs().items() if isinstance(why, str)}
+
+
+def _theirs() -> dict[str, own.Own | str]:
+    """What other packages offer, or what is wrong with it. A name of ours stays ours."""
+    found: dict[str, own.Own | str] = {}
+    for name in own.offered():
+        if name not in _ABOUT:
+            try:
+                found[name] = own.find(name)
+            except ValueError as error:
+                found[name] = str(error)
+    return found
+
+
+def is_known(name: str) -> bool:
+    """Whether `make` would have one of this name."""
+    return name in AVAILABLE or name in available() or (own.is_path(name) and not why_not(name))
+
+
+def why_not(name: str) -> str:
+    """What keeps a policy of this name from being made; empty if nothing."""
+    try:
+        make(name, {})
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def defaults(name: str) -> Parameters:
-    """The parameters a policy takes, with their defaults (the paper's values)."""
-    return dict(_DEFAULTS.get(name, {}))
+    """The parameters a policy takes, with their defaults (those of the paper); none where there is no such
+    policy."""
+    if name in _ABOUT:
+        return dict(_DEFAULTS.get(name, {}))
+    try:
+        return dict(own.find(name).defaults)
+    except ValueError:
+        return {}
 
 
 def make(name: str, parameters: Parameters) -> Policy:
@@ -104,7 +152,10 @@ def make(name: str, parameters: Parameters) -> Policy:
     """
     maker = _MAKERS.get(name)
     if maker is None:
-        raise ValueError(f"no policy {name!r}; there are {', '.join(AVAILABLE)}")
+        if name not in own.offered() and not own.is_path(name):
+            raise ValueError(f"no policy {name!r}; there are {', '.join(available())}")
+        own.find(name)
+        maker = partial(own.make, name)
     missing = lacks(name)
     if missing:
         raise ValueError(f"policy {name} is not available: {missing}")

@@ -18,7 +18,8 @@ from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.policies.castor.policy import Where, places_of
 from cotenant.controller.policies.castor.rooms import Room, Rooms
-from cotenant.controller.policies.castor.sharing import SubBatch, no_memory, sub_batches
+from cotenant.controller.policies.castor.sharing import no_memory
+from cotenant.controller.policies.castor.sub_batches import SubBatch, known_batches
 from cotenant.controller.policies.classic import by_remaining
 from cotenant.controller.policies.guests import Guest, GuestParameters, Guests, nobody
 
@@ -36,7 +37,7 @@ class SjfFfs(Guests):
         return by_remaining(job)
 
     def join(self, plan: Plan, job: Job, rooms: Rooms) -> Guest | None:
-        choices = known_batches(job)
+        choices = known_batches(job, rooms.batches)
         if job.spec.nodes > 1 or not choices:
             return None
         smallest_mib = min(choice.needed_mib for choice in choices)
@@ -74,7 +75,7 @@ class SjfFfs(Guests):
             return because("sharing-spread", job.spec.nodes)
         if self.join(plan, job, rooms) is not None:
             return None
-        choices, view, shape = known_batches(job), plan.view, plan.view.shape(job)
+        choices, view, shape = known_batches(job, rooms.batches), plan.view, plan.view.shape(job)
         refusal: Reason | None = None
         for room in rooms:
             if not room.admits(view, job, shape):
@@ -101,12 +102,6 @@ class SjfFfs(Guests):
             default=None,
         )
         return nobody(rooms) if best is None else because("sharing-too-few", *best, job.spec.gpus)
-
-
-def known_batches(job: Job) -> tuple[SubBatch, ...]:
-    """The ways to split the batch; none unless the memory of the whole batch is known."""
-    choices = sub_batches(job)
-    return choices if choices and choices[0].accumulation_steps == 1 else ()
 
 
 def suitable(plan: Plan, job: Job, rooms: Rooms) -> Iterator[Room]:

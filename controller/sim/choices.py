@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from cotenant.controller.policies import registry
+from cotenant.controller.policies import own, registry
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.submission.problems import suggestion
 
@@ -71,15 +71,11 @@ def _is_number(word: str) -> bool:
 
 
 def _choice(words: list[str]) -> PolicyChoice:
-    name, _, first = words[0].partition(":")
+    name, first = _split(words[0])
     given = [word for word in (first, *words[1:]) if word]
-    if name in registry.UNAVAILABLE:
-        raise BadChoice(f"policy {name} is not available", registry.UNAVAILABLE[name])
-    if name not in registry.AVAILABLE:
-        raise BadChoice(
-            f"there is no policy {name!r}",
-            suggestion(name, registry.AVAILABLE) or f"there are {_all_names()}",
-        )
+    lacks = registry.UNAVAILABLE.get(name) or ("" if name in registry.AVAILABLE else _missing(name))
+    if lacks:
+        raise BadChoice(f"policy {name} is not available", lacks)
     known = registry.defaults(name)
     parameters = dict(_parameter(name, word, known) for word in given)
     try:
@@ -87,6 +83,31 @@ def _choice(words: list[str]) -> PolicyChoice:
     except ValueError as error:
         raise BadChoice(str(error)) from None
     return PolicyChoice(name, parameters)
+
+
+def _split(word: str) -> tuple[str, str]:
+    """A policy's name, and its first parameter; a name of one's own has a colon in it (`MODULE:NAME`)."""
+    name, _, rest = word.partition(":")
+    if name in registry.AVAILABLE or name in registry.UNAVAILABLE or not rest:
+        return name, rest
+    second, _, first = rest.partition(":")
+    return (f"{name}:{second}", first) if own.is_path(f"{name}:{second}") else (name, rest)
+
+
+def _missing(name: str) -> str:
+    """What keeps a policy that is not ours from being there; empty if nothing.
+
+    Raises:
+        BadChoice: nobody knows of one.
+    """
+    if name in (theirs := registry.unavailable()):
+        return theirs[name]
+    if own.is_path(name):
+        return registry.why_not(name)
+    if name not in (known := registry.available()):
+        near = suggestion(name, known) or f"there are {_all_names()}; your own is MODULE:NAME"
+        raise BadChoice(f"there is no policy {name!r}", near)
+    return ""
 
 
 def _parameter(policy: str, word: str, known: Parameters) -> tuple[str, str | int | float | bool]:
@@ -112,4 +133,4 @@ def _text(value: str | int | float | bool) -> str:
 
 
 def _all_names() -> str:
-    return ", ".join(registry.AVAILABLE)
+    return ", ".join(registry.available())

@@ -42,6 +42,8 @@ class Task:
     physics: Physics
     failures: Failures | None = None
     ageing_s: float = 0.0
+    trim: float = 0.0
+    """Share of the jobs at each end that run without being counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,19 +182,23 @@ def _run_task(number: int, task: Task, keep: bool) -> Run | None:
 
 
 def _run(number: int, task: Task, keep: bool, stop: Stop, report: Report) -> Run:
-    outcome = simulate(
-        task.workload,
-        task.cluster,
-        task.policy.name,
-        task.policy.parameters,
-        seed=task.seed,
-        physics=task.physics,
-        failures=task.failures,
-        ageing_s=task.ageing_s,
-        watch=_watch(number, stop, report),
-    )
+    try:
+        outcome = simulate(
+            task.workload,
+            task.cluster,
+            task.policy.name,
+            task.policy.parameters,
+            seed=task.seed,
+            physics=task.physics,
+            failures=task.failures,
+            ageing_s=task.ageing_s,
+            watch=_watch(number, stop, report),
+        )
+    except Exception as error:  # Most often a mistake in a policy of one's own: the traceback shows the line.
+        error.add_note(f"while policy {task.policy.label} was simulated, seed {task.seed}")
+        raise
     report(Progress(number, int(outcome.finished.sum()), len(task.workload)))
-    summary = {"label": task.policy.label, **summarise(outcome)}
+    summary = {"label": task.policy.label, **summarise(outcome, task.trim)}
     return Run(task=task, summary=summary, outcome=outcome if keep else None)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from cotenant.controller.sim.compare import Run
 from cotenant.controller.sim.outcome import Outcome
+from cotenant.controller.sim.paired import paired
 from cotenant.controller.sim.workload import Cluster, Workload
 from cotenant.controller.sim.writing import whole, write_whole
 
@@ -38,6 +39,7 @@ def document(
         "options": dict(options),
         "interrupted": bool(not_run) or any(run.summary["interrupted"] for run in runs),
         "not_run": list(not_run),
+        "paired": paired([run.summary for run in runs]),
         "runs": [run.summary for run in runs],
     }
 

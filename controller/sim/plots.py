@@ -7,6 +7,7 @@ matplotlib (the `[sim]` extra) is imported by nobody else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -30,6 +31,7 @@ PARTS: Final = (
 )
 CUT_RATIO: Final = 5.0
 """A bar so many times as long as the middle one is cut."""
+LABEL_CHARS: Final = 20
 WIDTH_IN, HEIGHT_IN = 6.4, 3.6
 QUANTILES: Final = np.linspace(0.0, 1.0, 401)
 HOUR_S, MINUTE_S = 3600.0, 60.0
@@ -101,7 +103,9 @@ def distributions(curves: Sequence[Curve], title: str, axis: str, *, synthetic: 
     """Cumulative: how many jobs have at most so much of it."""
     figure, axes = _figure(title, synthetic)
     for number, each in enumerate(curves):
-        axes.plot(np.maximum(each.values, SMALLEST), 100.0 * QUANTILES, label=each.label, **_line(number))
+        axes.plot(
+            np.maximum(each.values, SMALLEST), 100.0 * QUANTILES, label=lined(each.label), **_line(number)
+        )
     axes.set_xscale("log")
     axes.set_ylim(0, 100)
     edge = any(np.any(each.values < SMALLEST) for each in curves)
@@ -167,7 +171,7 @@ def lines(
     figure, axes = _figure(title, synthetic)
     for number, each in enumerate(series):
         style = _line(number)
-        axes.plot(each.xs, each.ys, marker="o", markersize=3, label=each.label, **style)
+        axes.plot(each.xs, each.ys, marker="o", markersize=3, label=lined(each.label), **style)
         if any(each.halves):
             ys, halves = np.array(each.ys), np.array(each.halves)
             axes.fill_between(
@@ -235,6 +239,18 @@ def _line(number: int) -> dict[str, Any]:
     }
 
 
+def lined(label: str) -> str:
+    """A policy with its parameters in lines that leave room for the plot beside them."""
+    if len(label) <= LABEL_CHARS:
+        return label
+    lines = [""]
+    for word in re.split(r"(?<=[:,])", label):
+        if lines[-1] and len(lines[-1]) + len(word) > LABEL_CHARS:
+            lines.append("")
+        lines[-1] += word
+    return "\n".join(lines)
+
+
 def _beside(axes: Any, text: str, x: float, place: Any) -> None:
     """What a bar's length is."""
     at = {"xytext": (3, 0), "textcoords": "offset points"}
@@ -248,7 +264,7 @@ def _legend(axes: Any, entries: int) -> None:
 
 
 def _rows(axes: Any, places: Floats | NDArray[np.int64], labels: Sequence[str]) -> None:
-    axes.set_yticks(places, labels, fontsize=8)
+    axes.set_yticks(places, [lined(label) for label in labels], fontsize=8)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
 

@@ -45,12 +45,18 @@ class Scenario:
     xi: Literal["learned", "measured"] = "learned"
     failures_mtbf_h: float | None = None
     """Mean time between failures of each host, in hours; None = nothing fails."""
+    trim: float = 0.0
+    """Share of the jobs at the beginning, and at the end, that run and are not counted."""
     hosts: int = 8
     gpus_per_host: int = 8
 
     def __post_init__(self) -> None:
         if self.failures_mtbf_h is not None and not 0.0 < self.failures_mtbf_h < math.inf:
             raise ValueError(f"hosts must fail after a time above 0 h, got {self.failures_mtbf_h:g}")
+        if not 0.0 <= self.trim < 0.5:
+            raise ValueError(
+                f"the share of jobs left out at each end must be 0 to below 0.5, got {self.trim:g}"
+            )
         if not 0.0 <= self.load_time_scale <= 1e6:
             raise ValueError(f"the scale of load times must be 0 or more, got {self.load_time_scale:g}")
 
@@ -108,6 +114,7 @@ def tasks(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[
                 cluster=scenario.cluster,
                 physics=physics,
                 failures=scenario.failures,
+                trim=scenario.trim,
             )
             for policy in policies
         ]

@@ -8,6 +8,7 @@ Distributions are over finished jobs; percentiles interpolate linearly. Times ar
 * `futile_s`: load time that ended in a preemption, over three populations: all jobs, those that waited
   (`futile_s_waited`), those with at least one futile preemption (`futile_s_hit`).
 * `eviction_rate`: runs of spot jobs that ended in a preemption / runs of spot jobs that ended.
+* `fairness`: slowdown, rho and Jain's index, as `fairness.py` says; null where nothing has finished.
 * `sharing_benefit`: (completion time had the job waited) / (completion time that it had), over the finished
   jobs that began an attempt as a guest, once per job, at its first such attempt (Castor eq. 24; what "had it
   waited" supposes stands in `waiting.py`). Above 1 sharing was better for the guest; what it cost its
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cotenant.controller.sim.fairness import fairness, told
 from cotenant.controller.sim.outcome import Outcome
 
 Mask = NDArray[np.bool_]
@@ -30,11 +32,21 @@ Numbers = NDArray[np.float64]
 DISTRIBUTIONS = ("jct_s", "wait_s", "load_s", "run_s", "pause_s", "rework_s")
 
 
-def summarise(outcome: Outcome) -> dict[str, Any]:
+def counted(jobs: int, trim: float) -> Mask:
+    """The jobs, in order of arrival, that numbers about jobs are made of: all but the first and the last
+    `trim` of them. Those run like the others, and keep an empty cluster at both ends out of the numbers."""
+    edge = int(jobs * trim)
+    mask: Mask = np.ones(jobs, dtype=np.bool_)
+    mask[:edge] = mask[jobs - edge :] = False
+    return mask
+
+
+def summarise(outcome: Outcome, trim: float = 0.0) -> dict[str, Any]:
     """One run as a value for JSON. Equal runs give equal values, `decision_ms`, `wall_s`, `cpu_s` and
-    `thinking_s` aside."""
+    `thinking_s` aside. `trim`: see `counted`; what is said of the whole run (makespan, load, busy devices,
+    `finished`, `shared_jobs`, `sharing_benefit`) counts all jobs."""
     workload, cluster = outcome.workload, outcome.cluster
-    everyone = np.ones(len(workload), dtype=np.bool_)
+    everyone, even = counted(len(workload), trim), fairness(outcome)
     available_gpu_s = outcome.makespan_s * cluster.gpus
     return {
         "policy": outcome.policy,
@@ -45,9 +57,11 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         "finished": int(outcome.finished.sum()),
         "offered_load": _number(workload.offered_load(cluster.gpus)),
         "makespan_s": _number(outcome.makespan_s),
+        "counted_jobs": int(everyone.sum()),
         **_times(outcome, everyone),
-        "futile_s_waited": _futile(outcome, outcome.wait_s > 0.0),
-        "futile_s_hit": _futile(outcome, outcome.futile_preemptions > 0),
+        "fairness": told(even, everyone),
+        "futile_s_waited": _futile(outcome, everyone & (outcome.wait_s > 0.0)),
+        "futile_s_hit": _futile(outcome, everyone & (outcome.futile_preemptions > 0)),
         "gpu_busy_ratio": outcome.busy_gpu_s / available_gpu_s if available_gpu_s > 0.0 else None,
         "sharing_benefit": sharing_benefit(outcome),
         "shared_jobs": int(outcome.shared.sum()),
@@ -56,8 +70,8 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         "wall_s": outcome.wall_s,
         "cpu_s": outcome.cpu_s,
         "thinking_s": outcome.thinking_s,
-        "hp": _of_class(outcome, workload.hp),
-        "spot": _of_class(outcome, ~workload.hp, evictions=True),
+        "hp": _of_class(outcome, everyone & workload.hp),
+        "spot": _of_class(outcome, everyone & ~workload.hp, evictions=True),
     }
 
 

@@ -25,7 +25,7 @@ SCHEMA: Final = "whatif/1"
 def in_force(record: Record) -> PolicyChoice | None:
     """The policy of the time; None where it cannot be made here."""
     choice = PolicyChoice(*record.setting)
-    return choice if choice.name in registry.AVAILABLE else None
+    return choice if registry.is_known(choice.name) else None
 
 
 def replay_tasks(record: Record, policies: Sequence[PolicyChoice], *, pairs: str, seed: int) -> list[Task]:

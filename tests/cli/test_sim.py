@@ -37,12 +37,13 @@ def test_compare_keeps_its_contract(cotenant: Cotenant) -> None:
 
 def test_compare_is_a_table_for_people(cotenant: Cotenant) -> None:
     result = cotenant("sim", "compare", SMALL, "--hosts", "1")
-    about, head, *rows, note = result.out.splitlines()
+    about, head, *rows, note, tail = result.out.splitlines()
     assert about.startswith("philly/51b7ef: 63 jobs on 1 x 8 GPUs, offered load")
     assert head.split()[:3] == ["POLICY", "JCT", "MEAN"]
     assert [row.split()[0] for row in rows] == ["fifo", "sjf", "srtf"]
     assert sum("*" in row for row in rows) >= 1
     assert note == "* best of its column"
+    assert tail == "P95 rests on 4 jobs of 63: do not rank by it"
     assert "\x1b" not in result.out
 
 

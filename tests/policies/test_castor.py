@@ -13,7 +13,7 @@ from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.reasons import because
 from cotenant.controller.policies import registry
-from cotenant.controller.policies.castor.sharing import accumulation_choices
+from cotenant.controller.policies.castor.sub_batches import accumulation_choices
 from tests.controller.building import Desk, profile, report, spec
 
 LIGHT = profile(32, (1, 1.0, 300.0), (2, 1.1, 160.0), (32, 3.0, 20.0), duty=0.4)

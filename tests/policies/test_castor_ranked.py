@@ -15,8 +15,9 @@ from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.policies.castor.cost import Beside, CastorCost, balances, beside, best_set, outcome
 from cotenant.controller.policies.castor.policy import Castor, CastorParameters, paying, places_of
-from cotenant.controller.policies.castor.rooms import Room, Rooms
-from cotenant.controller.policies.castor.sharing import ranked, sub_batches
+from cotenant.controller.policies.castor.rooms import Room
+from cotenant.controller.policies.castor.sharing import ranked
+from cotenant.controller.policies.castor.sub_batches import sub_batches
 from tests.controller.building import Desk, profile, report
 
 SECONDS = st.floats(1.0, 5000.0)
@@ -81,10 +82,13 @@ def test_castor_ranks_as_algorithm_2_does_one_room_after_the_other(desk: Desk, s
     plan, job = waiting(desk)
     if desk.phase(99) != "queued":
         return
-    rooms = Rooms(plan, 3)
-    offers, _ = paying(plan.view, job, rooms)
-    assert [rooms[number] for number in ranked(plan.view, job, rooms)] == offers
     castor = Castor(CastorParameters(shared_first=shared_first))
+    rooms = castor.rooms(plan)
+    offers, _ = paying(plan.view, job, rooms)
+    together = [room for room in offers if room.devices]
+    here = [rooms[number] for number in ranked(plan.view, job, rooms)]
+    # Where those that pay and what is free cannot hold the gang anywhere, none is named.
+    assert here == together or (not here and castor._gather(plan, job, offers) is None)
     found = castor.join(plan, job, rooms)
     assert found == castor._gather(plan, job, offers)
     assert (castor.why_not(plan, job, rooms) is None) == (found is not None)
@@ -99,8 +103,8 @@ def test_the_balance_beside_each_tenant_is_that_of_the_plain_reckoning(desk: Des
     rooms, choices = CastorCost().rooms(plan), sub_batches(job)
     if not choices or choices[0].accumulation_steps != 1:
         return
-    waits_s, balance = rooms.wait_s(job), balances(plan.view, job, rooms, choices)
-    for room, net_s in zip(rooms, (balance.gain_s - balance.cost_s).tolist(), strict=True):
+    waits_s, balance = rooms.wait_s(job), balances(plan.view, (job,), rooms)
+    for room, net_s in zip(rooms, (balance.gain_s - balance.cost_s)[0].tolist(), strict=True):
         fitting = [choice for choice in choices if choice.needed_mib <= room.left_mib]
         left_s = room.partner.remaining_now_s(plan.view.now_s)
         allowed = rooms.why_not_again(job, room.partner) is None
@@ -125,8 +129,11 @@ def test_pruning_loses_no_better_set(desk: Desk) -> None:
     if desk.phase(99) != "queued" or job.spec.gpus == 1 or job.remaining_s is None or not choices:
         return
     found = policy.join(plan, job, rooms)
-    balance = balances(plan.view, job, rooms, choices)
-    both = zip(rooms, balance.gain_s.tolist(), balance.cost_s.tolist(), strict=True)
+    if choices[0].accumulation_steps != 1:
+        assert found is None
+        return
+    balance = balances(plan.view, (job,), rooms)
+    both = zip(rooms, balance.gain_s[0].tolist(), balance.cost_s[0].tolist(), strict=True)
     alone = {
         room.devices[0]: beside(plan.view, job, room)._replace(gain_s=gain_s, cost_s=cost_s)
         for room, gain_s, cost_s in both
@@ -160,3 +167,25 @@ def test_a_further_partner_never_makes_it_better(
     together = outcome(mine_s, stretch, 100.0, partners).net_s
     for partner in partners:
         assert together <= outcome(mine_s, stretch, 100.0, [partner]).net_s + 1e-6
+
+
+@settings(max_examples=FEWER)
+@given(desk=clusters(), cost=st.booleans(), more=st.lists(tenants(), min_size=2, max_size=5))
+def test_many_newcomers_asked_together_get_what_each_gets_alone(
+    desk: Desk, cost: bool, more: list[dict[str, Any]]
+) -> None:
+    """Also when rooms are taken by those before them."""
+    for number, each in enumerate(more, 100):
+        desk.submit(number, **each)
+    policy: Castor | CastorCost = CastorCost() if cost else Castor()
+    plan, apart = Plan(desk.engine.view()), Plan(desk.engine.view())
+    rooms, rooms_apart = policy.rooms(plan), policy.rooms(apart)
+    waiting_jobs = list(plan.view.queued())
+    policy.expect(plan, waiting_jobs, rooms)
+    for job in waiting_jobs:
+        found, alone = policy.join(plan, job, rooms), policy.join(apart, job, rooms_apart)
+        assert found == alone
+        if found is not None:
+            for each_plan, each_rooms in ((plan, rooms), (apart, rooms_apart)):
+                each_plan.share(job, found.devices, found.reason, found.accumulation_steps)
+                each_rooms.take(found.devices)

@@ -28,15 +28,19 @@ from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
+from cotenant.controller.policies.castor.newcomers import beside_all, may_be_whole
 from cotenant.controller.policies.castor.openings import NEVER, Openings
 from cotenant.controller.policies.castor.policy import Where, places_of
-from cotenant.controller.policies.castor.rooms import Numbers, Room, Rooms
+from cotenant.controller.policies.castor.rooms import Room, Rooms
 from cotenant.controller.policies.castor.sharing import (
-    SubBatch,
-    least_stretch,
     no_memory,
-    sub_batches,
     why_unknown,
+)
+from cotenant.controller.policies.castor.sub_batches import (
+    Numbers,
+    SubBatch,
+    known_batches,
+    sub_batches,
 )
 from cotenant.controller.policies.classic import by_remaining
 from cotenant.controller.policies.guests import Guest, GuestParameters, Guests, nobody
@@ -119,9 +123,11 @@ class CostRooms(Rooms):
 
     def __init__(self, plan: Plan, observations: int | None) -> None:
         super().__init__(plan, observations)
-        self._plan = plan
         self._openings: Openings | None = None
         self._stays_s: Numbers | None = None
+        self.known: Balances | None = None
+        """What was worked out for the jobs of these numbers, who will be asked about next."""
+        self.expected: set[int] = set()
 
     def wait_s(self, job: Job) -> float:
         if self._openings is None:
@@ -157,14 +163,22 @@ class CastorCost(Guests):
     def rooms(self, plan: Plan) -> CostRooms:
         return CostRooms(plan, self.observations)
 
+    def expect(self, plan: Plan, jobs: Sequence[Job], rooms: Rooms) -> None:
+        assert isinstance(rooms, CostRooms)
+        rooms.known = balances(plan.view, jobs, rooms)
+        rooms.expected = {job.number for job in jobs}
+
     def join(self, plan: Plan, job: Job, rooms: Rooms) -> Guest | None:
         assert isinstance(rooms, CostRooms)
-        choices = sub_batches(job)
-        if job.spec.nodes > 1 or job.remaining_s is None or not choices or choices[0].accumulation_steps != 1:
+        if job.spec.nodes > 1:
             return None
-        partners = worth_sharing(plan.view, job, rooms, choices)
+        known = rooms.known if job.number in rooms.expected else None
+        partners = worth_sharing(job, rooms, known or balances(plan.view, (job,), rooms))
         if job.spec.gpus == 1:
             partners = partners[:1]
+        if not partners:
+            return None
+        choices = known_batches(job, rooms.batches)
         alone = {partner.room.devices[0]: partner for partner in partners}
         best: Set | None = None
         wheres = [
@@ -195,37 +209,46 @@ class CastorCost(Guests):
 
 
 class Balances(NamedTuple):
-    """Beside each tenant as if it were the only partner; NaN where the pair may not be, or would get less
-    done than taking turns."""
+    """Waiting jobs beside each tenant as if it were the only partner; arrays have a row per job and a column
+    per room. NaN where the pair may not be, or would get less done than taking turns."""
 
+    rows: dict[int, int]
+    """A job's number -> its row; none where those beside whom it gains cannot make the gang whole."""
     gain_s: Numbers
     cost_s: Numbers
+    mine: Numbers
+    """Interference ratios of the newcomer, and of the tenant."""
+    theirs: Numbers
 
 
-def balances(view: View, job: Job, rooms: CostRooms, choices: tuple[SubBatch, ...]) -> Balances:
-    """`outcome` for one partner, in all rooms at once."""
-    mine_s, waits_s = job.remaining_s, rooms.wait_s(job)
-    assert mine_s is not None
-    stretch, theirs_s = least_stretch(choices, rooms.left_mib()), rooms.stays_s()
-    mine, theirs, allowed = rooms.ratios(job)
+def balances(view: View, jobs: Sequence[Job], rooms: CostRooms) -> Balances:
+    """`outcome` for one partner, for all these jobs in all rooms at once."""
+    rows, able, mine_s, stretch, mine, theirs, allowed = beside_all(view, jobs, rooms)
+    theirs_s = rooms.stays_s()
+    waits_s: Numbers = np.array([rooms.wait_s(job) for job in able], dtype=np.float64).reshape(-1, 1)
     with np.errstate(invalid="ignore"):
         alone_s, both_s = mine_s * stretch, theirs_s * theirs
         ends_s = np.where(alone_s * mine <= both_s, alone_s * mine, both_s + (alone_s - both_s / mine))
         cost_s = np.minimum(ends_s, both_s) * (1.0 - 1.0 / theirs)
-        gain_s = (theirs_s if waits_s == NEVER else waits_s) + mine_s - ends_s
-        able = allowed & rooms.admitted(job, view.shape(job)) & (1.0 / (mine * stretch) + 1.0 / theirs > 1.0)
-    return Balances(np.where(able, gain_s, np.nan), np.where(able, cost_s, np.nan))
+        gain_s = np.where(waits_s == NEVER, theirs_s, waits_s) + mine_s - ends_s
+        may = allowed & (1.0 / (mine * stretch) + 1.0 / theirs > 1.0)
+        whole = may_be_whole(view, able, rooms, may & (gain_s - cost_s > 0.0))
+    worth = {job.number: rows[job.number] for job in able if whole[rows[job.number]]}
+    return Balances(worth, np.where(may, gain_s, np.nan), np.where(may, cost_s, np.nan), mine, theirs)
 
 
-def worth_sharing(view: View, job: Job, rooms: CostRooms, choices: tuple[SubBatch, ...]) -> list[Beside]:
-    """Tenants beside each of whom alone it would pay, the best balance first."""
-    gain_s, cost_s = balances(view, job, rooms, choices)
-    (mine, theirs, _), left_s = rooms.ratios(job), rooms.stays_s()
-    net_s = gain_s - cost_s
-    worth = np.flatnonzero(net_s > 0.0)
+def worth_sharing(job: Job, rooms: CostRooms, known: Balances) -> list[Beside]:
+    """Tenants beside each of whom alone it would pay, the best balance first. `known`: of this job among
+    others, since the rooms were looked up."""
+    row = known.rows.get(job.number)
+    if row is None:
+        return []
+    net_s = known.gain_s[row] - known.cost_s[row]
+    worth = np.flatnonzero((net_s > 0.0) & rooms.open())
     if job.spec.gpus == 1:  # One device is enough, and every room has one: only the best need be looked at.
         worth = worth[net_s[worth] == net_s[worth].max(initial=0.0)]
-    columns = (column[worth].tolist() for column in (left_s, mine, theirs, gain_s, cost_s))
+    columns = [rooms.stays_s()[worth].tolist()]
+    columns += [each[row, worth].tolist() for each in (known.mine, known.theirs, known.gain_s, known.cost_s)]
     found = [Beside(rooms[n], *values) for n, *values in zip(worth.tolist(), *columns, strict=True)]
     found.sort(key=lambda one: (one.cost_s - one.gain_s, one.room.partner.number))
     return found

@@ -21,7 +21,14 @@ from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies.castor.rooms import Place, Room, Rooms, is_suitable
-from cotenant.controller.policies.castor.sharing import SharingChoice, best_sharing, ranked, with_all
+from cotenant.controller.policies.castor.sharing import (
+    Chances,
+    SharingChoice,
+    best_sharing,
+    chances,
+    ranked,
+    with_all,
+)
 from cotenant.controller.policies.classic import by_remaining
 from cotenant.controller.policies.guests import Guest, GuestParameters, Guests, nobody
 
@@ -37,6 +44,14 @@ class CastorParameters(GuestParameters, frozen=True, kw_only=True, forbid_unknow
     with free ones first)."""
 
 
+class CastorRooms(Rooms):
+    """Rooms, and what was worked out about those who will be asked about them."""
+
+    known: Chances | None = None
+    expected: frozenset[int] | set[int] = frozenset()
+    """Numbers of the jobs that `known` is about."""
+
+
 class Castor(Guests):
     """SJF-BSBF."""
 
@@ -50,11 +65,20 @@ class Castor(Guests):
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return by_remaining(job)
 
+    def rooms(self, plan: Plan) -> CastorRooms:
+        return CastorRooms(plan, self.observations)
+
+    def expect(self, plan: Plan, jobs: Sequence[Job], rooms: Rooms) -> None:
+        assert isinstance(rooms, CastorRooms)
+        rooms.known = chances(plan.view, jobs, rooms)
+        rooms.expected = {job.number for job in jobs}
+
     def join(self, plan: Plan, job: Job, rooms: Rooms) -> Guest | None:
         """Algorithm 1 lines 3 to 19 for one job that free devices alone cannot hold."""
         if job.spec.nodes > 1:
             return None
-        numbers = ranked(plan.view, job, rooms)
+        assert isinstance(rooms, CastorRooms)
+        numbers = ranked(plan.view, job, rooms, rooms.known if job.number in rooms.expected else None)
         if job.spec.gpus == 1:
             numbers = numbers[:1]  # One device is enough, and every room has one.
         return self._gather(plan, job, [rooms[number] for number in numbers])

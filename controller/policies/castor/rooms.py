@@ -23,12 +23,12 @@ from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.tenancy import tenant_mib, why_alone
 from cotenant.controller.domain.view import Shape, View, suits
+from cotenant.controller.policies.castor.sub_batches import Batches, Numbers
 
 Place = tuple[HostId, str]
 """A host and one type of its devices."""
 Kind = tuple[str, int]
 """What decides on interference: a job's signature, and which profile object it has (within one decision)."""
-Numbers = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
@@ -70,7 +70,7 @@ class Rooms:
     def __init__(self, plan: Plan, observations: int | None = None) -> None:
         """`observations`: so many make a measured loss certain, and such a pair is not made again; None:
         losses are not looked at."""
-        self._view = plan.view
+        self._view, self._plan = plan.view, plan
         self._observations = observations
         self.closed: Reason | None = None
         """Why somebody who has a device to himself shares it with nobody."""
@@ -93,6 +93,13 @@ class Rooms:
         self._at = {device_id: n for n, room in enumerate(self._all) for device_id in room.devices}
         self._open = len(self._all)
         self._ratios: dict[Kind, Ratios] = {}
+        self._tenants: tuple[list[Job], NDArray[np.intp]] | None = None
+        self._suited: dict[Shape, Mask | None] = {}
+        self._wide: dict[Shape, bool] = {}
+        self._open_mask: Mask | None = None
+        self._is_one_uid = any(room.one_uid for room in self._all)
+        self.batches: Batches = {}
+        """Ways to split batches, worked out once for all jobs that are alike."""
         self._pairs: dict[tuple[Kind, int], Interference] = {}
         self._left_s: Numbers | None = None
         self._left_mib: Numbers | None = None
@@ -144,9 +151,43 @@ class Rooms:
             left = tuple(d for d in room.devices if d not in taken)
             self._all[number] = room._replace(devices=left)
             self._open -= not left
+            if self._open_mask is not None:
+                self._open_mask[number] = bool(left)
         for device_id in taken:
             self._at.pop(device_id, None)
         self._left_mib = None
+
+    # --- Places --------------------------------------------------------------------------------------
+
+    def devices_at(self) -> NDArray[np.int64]:
+        """Devices that each room has left at each place of any; shape (rooms, places)."""
+        places = {place: n for n, place in enumerate(self._places())}
+        found = np.zeros((len(self._all), len(places)), dtype=np.int64)
+        for number, room in enumerate(self._all):
+            found[number, places[room.place]] = len(room.devices)
+        return found
+
+    def free_at(self) -> NDArray[np.int64]:
+        """Free devices at each of these places."""
+        return np.array([len(self._plan.free_devices(*place)) for place in self._places()], dtype=np.int64)
+
+    def free_everywhere(self) -> int:
+        return self._plan.free_everywhere()
+
+    def _places(self) -> list[Place]:
+        return list(dict.fromkeys(room.place for room in self._all))
+
+    def is_wide(self, view: View, job: Job) -> bool:
+        """Whether there are devices of a type of which no host could hold the job's gang: it is spread."""
+        gpus = job.spec.gpus
+        if gpus == 1:
+            return False
+        shape = view.shape(job)
+        known = self._wide.get(shape)
+        if known is None:
+            types = {type for _, type in self._places()}
+            known = self._wide[shape] = any(gpus > view.largest_host(shape, type) for type in types)
+        return known
 
     # --- All rooms at once -------------------------------------------------------------------------
 
@@ -164,21 +205,46 @@ class Rooms:
             self._left_mib = np.array([room.left_mib if room.devices else -1.0 for room in self._all])
         return self._left_mib
 
+    def open(self) -> Mask:
+        """Rooms of which a device is left; changes as they are taken."""
+        if self._open_mask is None:
+            self._open_mask = np.array([bool(room.devices) for room in self._all], dtype=np.bool_)
+        return self._open_mask
+
+    def kind(self, job: Job) -> Kind:
+        """Jobs of one kind have the same ratios beside everybody."""
+        return signature(job.spec), id(job.profile)
+
     def ratios(self, job: Job) -> Ratios:
-        """Of a newcomer beside each tenant."""
-        kind = signature(job.spec), id(job.profile)
+        """Of a newcomer beside each tenant; asked once for each kind of it and of tenants."""
+        kind = self.kind(job)
         known = self._ratios.get(kind)
         if known is None:
-            self._view.foresee(job, [room.partner for room in self._all])
-            pairs = [self._view.interference(job, room.partner) for room in self._all]
+            tenants, of = self._kinds_of_tenants()
+            self._view.foresee(job, tenants)
+            pairs = [self._view.interference(job, tenant) for tenant in tenants]
+            allowed = [not (xi.crowded or xi.faulted or self._has_lost(xi)) for xi in pairs]
             known = self._ratios[kind] = Ratios(
-                np.array([xi.first for xi in pairs]),
-                np.array([xi.second for xi in pairs]),
-                np.array(
-                    [not (xi.crowded or xi.faulted or self._has_lost(xi)) for xi in pairs], dtype=np.bool_
-                ),
+                np.array([xi.first for xi in pairs])[of],
+                np.array([xi.second for xi in pairs])[of],
+                np.array(allowed, dtype=np.bool_)[of],
             )
         return known
+
+    def _kinds_of_tenants(self) -> tuple[list[Job], NDArray[np.intp]]:
+        """A tenant of each kind, and for every room which of them is its tenant's like."""
+        if self._tenants is None:
+            at: dict[Kind, int] = {}
+            first: list[Job] = []
+            of: list[int] = []
+            for room in self._all:
+                kind = self.kind(room.partner)
+                if kind not in at:
+                    at[kind] = len(first)
+                    first.append(room.partner)
+                of.append(at[kind])
+            self._tenants = first, np.array(of, dtype=np.intp)
+        return self._tenants
 
     def interference(self, job: Job, partner: Job) -> Interference:
         """The view's, looked up once for each kind of newcomer."""
@@ -218,22 +284,29 @@ class Rooms:
         others = (room.partner for room in self if room.one_uid and room.partner.spec.launch.uid != uid)
         return next(others, None)
 
-    def admitted(self, job: Job, shape: Shape) -> Mask:
+    def admitted(self, job: Job, shape: Shape) -> Mask | None:
         """Rooms whose host and device type suit the job, under MPS of the same user, and whose tenant it was
-        not parted from."""
+        not parted from; None: all."""
+        suited = self._suited[shape] if shape in self._suited else self._suits(shape)
+        if not job.co_tenants and not self._is_one_uid:
+            return suited
+        uid = job.spec.launch.uid
+        here = [
+            (not room.one_uid or room.partner.spec.launch.uid == uid)
+            and not self._were_parted(job, room.partner)
+            for room in self._all
+        ]
+        mask: Mask = np.array(here, dtype=np.bool_)
+        return mask if suited is None else mask & suited
+
+    def _suits(self, shape: Shape) -> Mask | None:
+        """Rooms whose place suits jobs of a shape; None: all."""
         places: dict[Place, bool] = {}
         for room in self._all:
             if room.place not in places:
                 places[room.place] = is_suitable(self._view, shape, room.place)
-        if all(places.values()) and not job.co_tenants and not any(room.one_uid for room in self._all):
-            return np.ones(len(self._all), dtype=np.bool_)
-        uid = job.spec.launch.uid
-        return np.array(
-            [
-                places[room.place]
-                and (not room.one_uid or room.partner.spec.launch.uid == uid)
-                and not self._were_parted(job, room.partner)
-                for room in self._all
-            ],
-            dtype=np.bool_,
-        )
+        suited: Mask | None = None
+        if not all(places.values()):
+            suited = np.array([places[room.place] for room in self._all], dtype=np.bool_)
+        self._suited[shape] = suited
+        return suited

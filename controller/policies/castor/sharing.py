@@ -7,18 +7,20 @@ partner ends" by the average completion time of the two.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.perf import XiSource, pair_timing, step_s
+from cotenant.controller.domain.perf import XiSource, pair_timing
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.tenancy import peak_mib
 from cotenant.controller.domain.view import View
-from cotenant.controller.policies.castor.rooms import Numbers, Rooms
+from cotenant.controller.policies.castor.newcomers import beside_all, may_be_whole
+from cotenant.controller.policies.castor.rooms import Mask, Rooms
+from cotenant.controller.policies.castor.sub_batches import Numbers, SubBatch, stretch, sub_batches
 
 
 class SharingChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,51 +39,6 @@ class SharingChoice(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pays(self) -> bool:
         return self.shared_s < self.sequential_s
-
-
-def accumulation_choices(job: Job) -> Iterator[int]:
-    """s = 1, 2, 4, ... down to a sub-batch of 1; only 1 for a job that cannot accumulate."""
-    yield 1
-    if job.spec.batch_size is None or not job.can_accumulate:
-        return
-    s = 2
-    while s < job.spec.batch_size:
-        yield s
-        s *= 2
-    if job.spec.batch_size > 1:
-        yield job.spec.batch_size
-
-
-def stretch(job: Job, accumulation_steps: int) -> float | None:
-    """Step time at s / step time at the whole batch; None where it is not known."""
-    if accumulation_steps == 1:
-        return 1.0
-    if job.profile is None or job.spec.batch_size is None:
-        return None
-    whole = step_s(job.profile, job.spec.batch_size, 1, job.gang)
-    part = step_s(job.profile, job.spec.batch_size, accumulation_steps, job.gang)
-    return max(1.0, part / whole) if whole and part else None
-
-
-class SubBatch(NamedTuple):
-    """One way to split a job's batch."""
-
-    accumulation_steps: int
-    size: int
-    """0 if the batch is not known, and so not split."""
-    needed_mib: int
-    stretch: float
-
-
-def sub_batches(job: Job) -> tuple[SubBatch, ...]:
-    """The candidates of Algorithm 2 of which memory and time are known, the whole batch first."""
-    batch = job.spec.batch_size
-    found = []
-    for s in accumulation_choices(job):
-        needed, slower = peak_mib(job, s), stretch(job, s)
-        if needed is not None and slower is not None:
-            found.append(SubBatch(s, -(-batch // s) if batch else 0, needed, slower))
-    return tuple(found)
 
 
 def why_unknown(newcomer: Job, partner: Job, theirs_s: float | None) -> Reason | None:
@@ -137,19 +94,25 @@ def no_memory(newcomer: Job, partner: Job, choices: tuple[SubBatch, ...], left_m
     return because("sharing-no-memory", partner.job_id, what, needed, left_mib)
 
 
-def ranked(view: View, newcomer: Job, rooms: Rooms) -> tuple[int, ...]:
-    """Algorithm 2 for the newcomer beside every tenant at once: the rooms in which sharing pays, the pair
-    that ends first on average first.
+class Chances(NamedTuple):
+    """Algorithm 2 for waiting jobs beside all tenants; arrays have a row per job and a column per room."""
+
+    rows: dict[int, int]
+    """A job's number -> its row; jobs whose gang the rooms that pay cannot make whole have none."""
+    pays: Mask
+    shared_s: Numbers
+    """Average completion time of the pair when shared."""
+
+
+def chances(view: View, jobs: Sequence[Job], rooms: Rooms) -> Chances:
+    """Where sharing pays, for these jobs.
 
     Equals `best_sharing` in each room, since of the sub-batches that fit the one with the least stretch ends
     first whoever the partner is: the average completion time grows with the stretch in both cases of
     Theorem 1. So there is one timing per room, and the arithmetic is that of `pair_timing`.
     """
-    mine_s, choices = newcomer.remaining_s, sub_batches(newcomer)
-    if mine_s is None or not choices or choices[0].accumulation_steps != 1:
-        return ()
-    slower = least_stretch(choices, rooms.left_mib())
-    theirs_s, (mine_xi, theirs_xi, allowed) = rooms.left_s(), rooms.ratios(newcomer)
+    rows, able, mine_s, slower, mine_xi, theirs_xi, allowed = beside_all(view, jobs, rooms)
+    theirs_s = rooms.left_s()
     with np.errstate(invalid="ignore"):  # Unknown lengths and rooms without memory are NaN, and never pay.
         alone_s = mine_s * slower
         mine_shared, theirs_shared = alone_s * mine_xi, theirs_s * theirs_xi
@@ -157,21 +120,28 @@ def ranked(view: View, newcomer: Job, rooms: Rooms) -> tuple[int, ...]:
         mine_end = np.where(mine_first, mine_shared, theirs_shared + (alone_s - theirs_shared / mine_xi))
         theirs_end = np.where(mine_first, mine_shared + (theirs_s - mine_shared / theirs_xi), theirs_shared)
         shared_s, sequential_s = (mine_end + theirs_end) / 2, (theirs_s + theirs_s + mine_s) / 2
-        pays = (shared_s < sequential_s) & allowed & rooms.admitted(newcomer, view.shape(newcomer))
-    numbers = np.flatnonzero(pays).tolist()
-    ends_s = shared_s[pays].tolist()
+        pays = (shared_s < sequential_s) & allowed
+    whole = may_be_whole(view, able, rooms, pays)
+    return Chances({job.number: rows[job.number] for job in able if whole[rows[job.number]]}, pays, shared_s)
+
+
+def ranked(view: View, newcomer: Job, rooms: Rooms, known: Chances | None = None) -> tuple[int, ...]:
+    """The rooms in which sharing pays, the pair that ends first on average first; none where all of them and
+    what is free cannot make the gang whole.
+
+    Args:
+        known: what was worked out for several jobs since the rooms were looked up, this one among them.
+    """
+    rows, pays, shared_s = known if known is not None else chances(view, (newcomer,), rooms)
+    row = rows.get(newcomer.number)
+    if row is None:
+        return ()
+    numbers = np.flatnonzero(pays[row] & rooms.open())
+    ends_s = shared_s[row, numbers].tolist()
     order = sorted(
-        zip(ends_s, numbers, strict=True), key=lambda at: (at[0], rooms[at[1]].partner.number, at[1])
+        zip(ends_s, numbers.tolist(), strict=True), key=lambda at: (at[0], rooms[at[1]].partner.number, at[1])
     )
     return tuple(number for _, number in order)
-
-
-def least_stretch(choices: tuple[SubBatch, ...], left_mib: Numbers) -> Numbers:
-    """The least stretch among the sub-batches that fit, by memory left; NaN where none does."""
-    by_need = sorted(choices, key=lambda choice: choice.needed_mib)
-    needs = np.array([choice.needed_mib for choice in by_need], dtype=np.float64)
-    best = np.minimum.accumulate([choice.stretch for choice in by_need])
-    return np.concatenate(([np.nan], best))[np.searchsorted(needs, left_mib, side="right")]
 
 
 def with_all(view: View, newcomer: Job, choices: list[SharingChoice]) -> SharingChoice | None:

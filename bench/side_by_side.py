@@ -1,0 +1,196 @@
+"""Two states of the code, simulated in turns: how long each takes, and whether every decision is the same.
+
+Rule: a change for speed is believed only from here. Each state runs in processes of its own, the two take
+turns, and what is compared is the median of the pairs' ratios: whatever else the machine does meets both.
+Decisions are compared apart from the timing: a digest of every decision, refusal and command, byte for
+byte, and of the engine's state at the end.
+
+    python bench/side_by_side.py --before HEAD~3 --runs castor:synth:earth:2000,patient:philly/6214e9:1000
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import machine
+from places import ROOT
+
+DEFAULT: Final = "castor:synth:earth:1500,castor-cost:synth:earth:1500,patient:philly/6214e9:2000"
+
+
+class Asked(NamedTuple):
+    """One workload under one policy, as in `castor:synth:earth:2000`."""
+
+    policy: str
+    trace: str
+    jobs: int
+
+    @classmethod
+    def read(cls, text: str) -> Asked:
+        policy, _, rest = text.partition(":")
+        trace, _, jobs = rest.rpartition(":")
+        if not trace or not jobs.isdecimal():
+            raise SystemExit(f"{text!r} is not POLICY:TRACE:JOBS, as in castor:philly/b436b2:2000")
+        return cls(policy, trace, int(jobs))
+
+    def __str__(self) -> str:
+        return f"{self.policy}, {self.trace}, {self.jobs:,} jobs"
+
+
+class Pair(NamedTuple):
+    """Of one workload: processor seconds of each turn, before and after; whether decisions are equal."""
+
+    asked: Asked
+    before_s: list[float]
+    after_s: list[float]
+    equal: bool
+
+    @property
+    def ratios(self) -> list[float]:
+        return [one / other for one, other in zip(self.before_s, self.after_s, strict=True)]
+
+    def row(self) -> str:
+        jobs, before_s, after_s = self.asked.jobs, *map(statistics.median, (self.before_s, self.after_s))
+        ratios = f"{statistics.median(self.ratios):.2f} ({min(self.ratios):.2f} to {max(self.ratios):.2f})"
+        speeds = f"{jobs / before_s:,.0f} | {jobs / after_s:,.0f}"
+        return f"| {self.asked} | {speeds} | {ratios} | {'the same' if self.equal else 'DIFFERENT'} |"
+
+
+# --- In a process of one state of the code -------------------------------------------------------------
+
+
+def simulated(asked: Asked, seed: int, failures_h: float | None, *, digest: bool) -> dict[str, Any]:
+    """Processor seconds of a simulation and, instead of a time that means something, a digest."""
+    from cotenant.controller.engine import Engine
+    from cotenant.controller.sim.choices import policies_named
+    from cotenant.controller.sim.scenario import Scenario, tasks
+    from cotenant.controller.sim.simulate import simulate
+
+    trace = f"{asked.trace}:{asked.jobs}" if asked.trace.startswith("synth:") else asked.trace
+    scenario = Scenario(trace=trace, jobs=asked.jobs, failures_mtbf_h=failures_h)
+    (task,) = tasks(scenario, policies_named(asked.policy), [seed])
+    said = sha256()
+    engines: list[Any] = []
+    if digest:
+        _listen(Engine, said, engines)
+    outcome = simulate(
+        task.workload,
+        task.cluster,
+        task.policy.name,
+        task.policy.parameters,
+        seed=seed,
+        physics=task.physics,
+        failures=task.failures,
+    )
+    for engine in engines:
+        said.update(_bytes(engine.snapshot()))
+    return {"cpu_s": outcome.cpu_s, "digest": said.hexdigest()}
+
+
+def _listen(engine_type: Any, said: Any, engines: list[Any]) -> None:
+    handle = engine_type.handle
+
+    def heard(engine: Any, event: Any, now_s: float) -> Any:
+        if not engines:
+            engines.append(engine)
+        commands = handle(engine, event, now_s)
+        said.update(_bytes((engine.decision, engine.refusals, commands)))
+        return commands
+
+    engine_type.handle = heard
+
+
+def _bytes(value: Any) -> bytes:
+    import msgspec
+
+    return msgspec.msgpack.encode(value)
+
+
+# --- Around it -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def states(before: str) -> Iterator[tuple[Path, Path]]:
+    """Folders to import from: the commit as it was, and the working tree as it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        one, other = Path(folder, "before"), Path(folder, "after")
+        archive = subprocess.run(["git", "archive", before], cwd=ROOT, capture_output=True, check=False)
+        if archive.returncode:
+            raise SystemExit(archive.stderr.decode().strip())
+        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
+            tar.extractall(one / "cotenant", filter="data")
+        other.mkdir()
+        (other / "cotenant").symlink_to(ROOT)
+        yield one, other
+
+
+def asked_of(path: Path, asked: Asked, *more: str) -> dict[str, Any]:
+    command = [sys.executable, str(Path(__file__).resolve()), "--child", f"{asked[0]}:{asked[1]}:{asked[2]}"]
+    environment = {**os.environ, "PYTHONPATH": str(path), "PYTHONHASHSEED": "0"}
+    done = subprocess.run([*command, *more], env=environment, stdout=subprocess.PIPE, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def compared(asked: Asked, paths: tuple[Path, Path], rounds: int, seeds: int) -> Pair:
+    equal = True
+    for seed in range(seeds):
+        for failures in ((), ("--failures", "200")):
+            digests = {
+                asked_of(p, asked, "--digest", "--seed", str(seed), *failures)["digest"] for p in paths
+            }
+            equal = equal and len(digests) == 1
+    times: tuple[list[float], list[float]] = ([], [])
+    for turn in range(rounds):
+        for which in (0, 1) if turn % 2 == 0 else (1, 0):
+            times[which].append(asked_of(paths[which], asked)["cpu_s"])
+    return Pair(asked, *times, equal)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument(
+        "--before", default="HEAD", help="a commit; what it is compared with is the working tree"
+    )
+    parser.add_argument("--runs", default=DEFAULT, help="POLICY:TRACE:JOBS, with commas between them")
+    parser.add_argument("--rounds", type=int, default=5, help="pairs of timed runs")
+    parser.add_argument("--seeds", type=int, default=1, help="seeds whose decisions are compared")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--digest", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--failures", type=float, help=argparse.SUPPRESS)
+    flags = parser.parse_args()
+    if flags.child:
+        found = simulated(Asked.read(flags.child), flags.seed, flags.failures, digest=flags.digest)
+        print(json.dumps(found))
+        return 0
+    print("| whole simulator | before, jobs/CPU s | after, jobs/CPU s | before / after | decisions |")
+    print("| --- | --- | --- | --- | --- |", flush=True)
+    all_equal = True
+    with states(flags.before) as paths:
+        for text in flags.runs.split(","):
+            pair = compared(Asked.read(text), paths, flags.rounds, flags.seeds)
+            all_equal = all_equal and pair.equal
+            print(pair.row(), flush=True)
+    print(f"\nMedians of {flags.rounds} turns each, in brackets the range of ratios. Decisions: digests of")
+    print(f"{2 * flags.seeds} runs of each row, half of them with failing hosts. Before: {flags.before}.")
+    print(f"Command: `python bench/side_by_side.py {' '.join(sys.argv[1:])}`")
+    print(machine.sentences())
+    return 0 if all_equal else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
