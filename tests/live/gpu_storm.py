@@ -89,6 +89,8 @@ class Storm:
     def __init__(self, cluster: Cluster, host: GpuHost) -> None:
         self._cluster, self._host = cluster, host
         self.deeds = Deeds()
+        self.is_coming = False
+        """The agent was started again, and has not said that it is ready."""
         self._undo: list[tuple[int, Undo]] = []
         self._looks = 0
         self._later: list[tuple[int, Callable[[], None]]] = []
@@ -115,7 +117,7 @@ class Storm:
             self._undo.append((self._looks + blow.looks, undo))
 
     def calm(self) -> None:
-        """Everything that lasts is taken back, and every GPU begins anew."""
+        """Everything that lasts is taken back."""
         for _, each in (*self._later, *self._undo):
             each()
         self._later, self._undo = [], []
@@ -242,6 +244,7 @@ class Storm:
     def agent_back(self) -> None:
         if self._cluster.agents[HOST].process is None:
             self._cluster.agents[HOST].launch()
+            self.is_coming = True
 
     def _do_controller_dies(self, blow: Blow) -> None:
         assert self._cluster.controller is not None

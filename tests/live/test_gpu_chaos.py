@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from cotenant.controller.journal.recovery import State, read_entry
 from cotenant.controller.policies import registry
 from cotenant.controller.wire.clients import ChangeNode, JobView, ListNodes, Shown, Submit, WaitJobs
 from cotenant.controller.wire.codec import unpack
-from tests.live.cluster import LOOK_S, PATIENCE_S, Cluster
+from tests.live.cluster import LOOK_S, PATIENCE_S, Cluster, command, wait_for_exit
 from tests.live.gpu_host import UUIDS, GpuHost
 from tests.live.gpu_storm import HOST, Blow, Storm, schedule
 from tests.mps.conftest import GENUINE
@@ -47,6 +48,7 @@ WAIT_LOOKS = 20
 """A blow that wants somebody on its GPU waits so long for them."""
 LOOKS_MAX = 900
 RESUME_EVERY = 15
+LEAVE_S = 60.0
 FIRST, _, COUNT = os.environ.get("COTENANT_CHAOS_SEEDS", "3:1").partition(":")
 SEEDS = range(int(FIRST), int(FIRST) + int(COUNT or "1"))
 KEPT = ("phase", "attempt", "preemptions", "durable_step", "ended_s", "reason")
@@ -147,6 +149,8 @@ class Run:
         while len(self.jobs) < JOBS:
             self.submit()
         self.storm.calm()
+        if self.storm.is_coming:
+            self.cluster.agents[HOST].await_ready()
         return self.end()
 
     def submit(self) -> None:
@@ -222,7 +226,7 @@ def check_ends(run: Run, shown: dict[JobId, Shown]) -> None:
             assert not crash.beside, f"job {job_id} is charged beside {crash.beside}: {attempt.reason}"
         if each.job.phase is Phase.FAILED:
             assert each.attempts[-1].outcome == "user-failed", each.job.reason
-            assert "CUDA error" in each.job.reason, each.job.reason
+            assert "CUDA error" in each.job.reason or "Xid" in each.job.reason, each.job.reason
     begun: dict[tuple[str, int], int] = {}
     for note in run.host.witnessed():
         before = begun.get((note["job"], note["rank"]), 0)
@@ -254,8 +258,7 @@ def check_pairs(run: Run) -> None:
 def check_nothing_is_left(run: Run) -> None:
     cluster, host = run.cluster, run.host
     orders = list(stored_orders(cluster.state(HOST) / "attempts"))
-    cluster.agents[HOST].stop()
-    cluster.await_no_process()
+    leave(cluster)
     assert host.daemons() == []
     assert host.modes() == {}
     groups = [order.cgroup for order in orders if order.cgroup and Path(order.cgroup).exists()]
@@ -263,6 +266,20 @@ def check_nothing_is_left(run: Run) -> None:
     for lock in (cluster.folder / f"locks-{HOST}").iterdir():
         with lock.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def leave(cluster: Cluster) -> None:
+    """The agent leaves as it is asked to, and takes everything with it but the controller."""
+    agent, controller = cluster.agents[HOST].process, cluster.controller
+    assert agent is not None and controller is not None
+    agent.terminate()
+    wait_for_exit(agent.pid, LEAVE_S)
+    assert agent.poll() == 0, f"the agent does not leave: {tail(cluster.agents[HOST].log)}"
+    cluster.agents[HOST].stop()
+    deadline_s = time.monotonic() + LEAVE_S
+    while left := set(cluster.processes()) - {controller.pid}:
+        assert time.monotonic() < deadline_s, f"processes are left: {[command(pid) for pid in left]}"
+        wait_for_exit(min(left), 1.0)
 
 
 def check_journal(cluster: Cluster, jobs: dict[JobId, JobView]) -> None:
