@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.live.cluster import Cluster, kill_if
 from tests.live.gpu_host import LOST, RESET_REQUIRED, UUIDS, GpuHost
+from tests.live.gpu_job import living
 
 HOST = "h1"
 Undo = Callable[[], None]
@@ -94,6 +95,8 @@ class Storm:
         self._undo: list[tuple[int, Undo]] = []
         self._looks = 0
         self._later: list[tuple[int, Callable[[], None]]] = []
+        self._faults: list[tuple[list[int], Undo]] = []
+        """Of MPS servers, and the clients that have to be gone before it is over."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -107,7 +110,9 @@ class Storm:
         self._later = [(at, each) for at, each in self._later if at > self._looks]
         over = [each for at, each in self._undo if at <= self._looks]
         self._undo = [(at, each) for at, each in self._undo if at > self._looks]
-        for each in (*due, *over):
+        gone = [undo for pids, undo in self._faults if not any(map(living, pids))]
+        self._faults = [each for each in self._faults if any(map(living, each[0]))]
+        for each in (*due, *over, *gone):
             each()
 
     def strike(self, blow: Blow) -> None:
@@ -158,18 +163,19 @@ class Storm:
 
     # --- Xids --------------------------------------------------------------------------------------
 
-    def _do_xid_of_a_program(self, blow: Blow) -> Undo | None:
+    def _do_xid_of_a_program(self, blow: Blow) -> None:
         """One rank's; under MPS its neighbours and their server go with it."""
         there = self._host.tenants(UUIDS[blow.gpu])
         if not there:
-            return None
+            return
         culprit = there[blow.pick % len(there)]
         hit = [each for each in there if each is culprit or (culprit["pipe"] and each["pipe"])]
-        undo = self._host.server_fault(UUIDS[blow.gpu]) if culprit["pipe"] else None
+        if culprit["pipe"]:
+            recovers = self._host.server_fault(UUIDS[blow.gpu])
+            self._faults.append(([each["pid"] for each in there if each["pipe"]], recovers))
         named = culprit["pid"] if blow.pick % 3 else None
         number = PROGRAM[blow.pick % len(PROGRAM)]
         self._news_and_deaths(blow, number, named, hit, by_device=False)
-        return undo
 
     def _do_xid_of_the_device(self, blow: Blow) -> Undo:
         self._break(blow.gpu)

@@ -85,6 +85,7 @@ def start(cluster: Cluster, host: GpuHost, rng: random.Random) -> None:
         f"checkpoint.root={cluster.folder / 'checkpoints'}",
         f"mps.runtime_dir={host.runtime}",
         f"mps.exclusive={str(exclusive).lower()}",
+        f"mps.mode={'off' if host.program == 'none' else 'auto'}",
         "metrics.every_s=0.5",
     )
     agent.words[1:3] = [str(AGENT)]
