@@ -50,7 +50,12 @@ LOCAL = st.sampled_from(["0", "1"])
 CRASH = st.none() | st.integers(0, 4)
 ENDS: tuple[dict[str, Any], ...] = (
     {"outcome": "finished", "exit_code": 0},
-    {"outcome": "infra-failed", "exit_code": None, "detail": "killed by SIGKILL from outside", "unclean": True},
+    {
+        "outcome": "infra-failed",
+        "exit_code": None,
+        "detail": "killed by SIGKILL from outside",
+        "unclean": True,
+    },
     {"outcome": "user-failed", "exit_code": 1, "detail": "CUDA error in the program: x", "cuda_fault": True},
     {"outcome": "user-failed", "exit_code": 1, "detail": "exit code 1: x"},
     {"outcome": "stopped", "exit_code": None, "detail": "saved and stopped", "unclean": True},

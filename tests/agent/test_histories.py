@@ -211,7 +211,9 @@ class World(RuleBasedStateMachine):
         if job in self.forgotten:
             return
         self.commands += 1
-        gang = (GangMember(host_id=HOST, devices=tuple(self.devices[n].device_id for n in slots), first_rank=0),)
+        gang = (
+            GangMember(host_id=HOST, devices=tuple(self.devices[n].device_id for n in slots), first_rank=0),
+        )
         command = StartAttempt(
             command_id=CommandId(self.commands),
             host_id=HOST,

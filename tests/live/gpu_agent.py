@@ -30,7 +30,7 @@ TIMING = Timing(look_s=0.3, start_s=20.0, silent_s=4.0, retry_s=0.3, retry_s_max
 
 def main() -> int:
     faulthandler.register(signal.SIGUSR2)
-    QUIET_S.update(suspect=1.0, hung=0.5, renewed=0.5)
+    QUIET_S.update({"suspect": 1.0, "hung": 0.5, "renewed": 0.5})
     log = os.environ["CHAOS_KERNEL_LOG"]
     short: dict[Any, dict[str, Any]] = {
         assembly: {"GpuWatch": partial(GpuWatch, timing=TIMING, patience_s=5.0, kernel_log=log)},

@@ -109,7 +109,9 @@ class GpuHost:
     def xid(self, index: int, number: int, pid: int | None, *, by_event: bool, by_log: bool) -> None:
         if by_log:
             named = f"pid={pid}, name=python3" if pid is not None else "pid='<unknown>', name=<unknown>"
-            line = f"4,{next(self._records)},1000,-;NVRM: Xid (PCI:0000:{index + 1:02x}:00): {number}, {named}\n"
+            line = (
+                f"4,{next(self._records)},1000,-;NVRM: Xid (PCI:0000:{index + 1:02x}:00): {number}, {named}\n"
+            )
             with self.log.open("a") as log:
                 log.write(line)
         if by_event:
@@ -204,7 +206,11 @@ class GpuHost:
         )
 
         def undo() -> None:
-            for found in self.daemons(gpu):
+            now = process.look_around()
+            there = [
+                each for each in (*now.daemons, *now.servers) if each.pipe_directory == str(self.pipe(gpu))
+            ]
+            for found in there:
                 if found.identity not in before and not found.owner:
                     process.end(found.identity, 10.0)
 

@@ -34,7 +34,11 @@ class Rank:
     def __init__(self, steps: int, pace_s: float) -> None:
         env = os.environ
         self.steps, self.pace_s = steps, pace_s
-        self.job, self.attempt, self.rank = env["COTENANT_JOB"], int(env["COTENANT_ATTEMPT"]), int(env["RANK"])
+        self.job, self.attempt, self.rank = (
+            env["COTENANT_JOB"],
+            int(env["COTENANT_ATTEMPT"]),
+            int(env["RANK"]),
+        )
         seen = env["CUDA_VISIBLE_DEVICES"].split(",")
         self.gpu = seen[int(env["LOCAL_RANK"])]
         self.pipe = env.get("CUDA_MPS_PIPE_DIRECTORY", "")
@@ -105,9 +109,7 @@ class Rank:
 
     def run(self) -> None:
         resumed = {"resumed_from": f"s{self.step}", "exact": True} if self.step else {}
-        self.say(
-            "hello", world_size=1, resumable=True, accumulates=False, step=self.step, **resumed
-        )
+        self.say("hello", world_size=1, resumable=True, accumulates=False, step=self.step, **resumed)
         begun = False
         while self.step < self.steps:
             self.listen(self.pace_s)

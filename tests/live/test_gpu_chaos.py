@@ -33,6 +33,8 @@ from cotenant.controller.journal.recovery import State, read_entry
 from cotenant.controller.policies import registry
 from cotenant.controller.wire.clients import ChangeNode, JobView, ListNodes, Shown, Submit, WaitJobs
 from cotenant.controller.wire.codec import unpack
+from cotenant.mps.environment import PIPE_DIRECTORY
+from cotenant.mps.process import OWNER_MARK, environment_of
 from tests.live.cluster import LOOK_S, PATIENCE_S, Cluster, command, wait_for_exit
 from tests.live.gpu_host import UUIDS, GpuHost
 from tests.live.gpu_storm import HOST, Blow, Storm, schedule
@@ -216,7 +218,10 @@ def check_ends(run: Run, shown: dict[JobId, Shown]) -> None:
     for job_id, each in shown.items():
         print(f"job {job_id}: {each.job.phase}: {each.job.reason}")
         for attempt in each.attempts:
-            print(f"  {attempt.attempt}: {attempt.start_step}..{attempt.end_step} {attempt.outcome}: {attempt.reason}")
+            print(
+                f"  {attempt.attempt}: {attempt.start_step}..{attempt.end_step}"
+                f" {attempt.outcome}: {attempt.reason}"
+            )
         assert each.job.phase in (Phase.DONE, Phase.FAILED), (job_id, each.job.phase, each.job.reason)
         for attempt in each.attempts:
             if attempt.outcome != "user-failed":
@@ -279,8 +284,13 @@ def leave(cluster: Cluster) -> None:
     cluster.agents[HOST].stop()
     deadline_s = time.monotonic() + LEAVE_S
     while left := set(cluster.processes()) - {controller.pid}:
-        assert time.monotonic() < deadline_s, f"processes are left: {[command(pid) for pid in left]}"
+        assert time.monotonic() < deadline_s, f"processes are left: {[described(pid) for pid in left]}"
         wait_for_exit(min(left), 1.0)
+
+
+def described(pid: int) -> str:
+    environment = environment_of(pid) or {}
+    return f"{command(pid)} (pipes {environment.get(PIPE_DIRECTORY)}, of {environment.get(OWNER_MARK)})"
 
 
 def check_journal(cluster: Cluster, jobs: dict[JobId, JobView]) -> None:
@@ -298,7 +308,11 @@ def check_journal(cluster: Cluster, jobs: dict[JobId, JobView]) -> None:
         [sys.executable, *words], env=controller.env, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    starts = [(e.job_id, e.attempt) for e, _ in before_each(cluster.folder / "controller") if isinstance(e, ev.AttemptStarted)]
+    starts = [
+        (e.job_id, e.attempt)
+        for e, _ in before_each(cluster.folder / "controller")
+        if isinstance(e, ev.AttemptStarted)
+    ]
     assert len(starts) == len(set(starts))
 
 
