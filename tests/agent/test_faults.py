@@ -95,8 +95,8 @@ def test_all_on_the_device_are_told_to_end_without_a_save_and_nobody_else() -> N
 
 
 def degraded(plain: str = "") -> Agent:
-    """Jobs 7 and 8 are clients of a daemon that is in trouble by now, so that their GPU is said to time-slice;
-    `plain` came after that, to the other place on it, and 8 did not."""
+    """Jobs 7 and 8 are clients of a daemon that is in trouble by now, so that their GPU is said to
+    time-slice; `plain` came after that, to the other place on it, and 8 did not."""
     device, other = gpu(0, local=UUID), gpu(0, local=UUID, sharing="time-slicing")
     agent = welcomed(report=HostReport(host_id=HOST, devices=(device,)), mps_runtime="/run/c")
     member = msgspec.structs.replace(start().gang[0], devices=(DeviceId("h1/cpu0"),))

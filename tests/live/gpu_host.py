@@ -1,8 +1,8 @@
 """A host with four GPUs that are not there, on which every fault of a GPU can happen.
 
-The library of `tests/agent/nvml`, a kernel's log that is a file, and a control program of MPS: the stub (which
-has clients, servers and FAULT) or the genuine one (which has none without a GPU). What happens here happens to
-files and processes; whoever watches sees it as they would on a host.
+The library of `tests/agent/nvml`, a kernel's log that is a file, and a control program of MPS: the stub
+(which has clients, servers and FAULT) or the genuine one (which has none without a GPU). What happens here
+happens to files and processes; whoever watches sees it as they would on a host.
 """
 
 from __future__ import annotations

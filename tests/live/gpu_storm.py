@@ -1,7 +1,8 @@
 """Faults of a GPU host, out of a seed: which, where, when, and for how long.
 
-A time is a number of looks at the jobs, never of seconds; a fault that needs somebody on a GPU waits for them. What
-was done is written down, and so is whom it may be held against: the checks of `test_gpu_chaos.py` read that.
+A time is a number of looks at the jobs, never of seconds; a fault that needs somebody on a GPU waits for
+them. What was done is written down, and so is whom it may be held against: the checks of `test_gpu_chaos.py`
+read that.
 """
 
 from __future__ import annotations

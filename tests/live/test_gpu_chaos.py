@@ -1,8 +1,8 @@
 """A whole GPU host under random faults: NVML, Xids, memory, MPS and every process of ours, out of one seed.
 
-Real are the controller, the agent with its watchers, the supervisors, the daemons of MPS (the genuine control
-program where it is installed, in every third seed) and the jobs; the GPUs are not. Nothing is asked of the
-product's own state that cannot be seen from outside: what ranks find when they begin, files, /proc, the journal.
+Real are the controller, the agent with its watchers, the supervisors, the daemons of MPS (the genuine
+control program where it is installed, in every third seed) and the jobs; the GPUs are not. Nothing is asked
+that cannot be seen from outside: what ranks find when they begin, files, /proc, the journal.
 
 One seed by default. Others: COTENANT_CHAOS_SEEDS=FIRST:COUNT. A failure prints its schedule.
 """
