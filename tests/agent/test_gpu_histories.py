@@ -103,6 +103,17 @@ class GpuWorld(World):
 
     # --- What can happen ---------------------------------------------------------------------------
 
+    @rule(slot=st.integers(0, 1), jobs=st.permutations(range(1, 7)), attempt=st.integers(1, 4))
+    def one_of_a_pair_is_killed(self, slot: int, jobs: list[int], attempt: int) -> None:
+        """As far as the agent lets it; rare if it were left to chance alone."""
+        self.network_works()
+        for job in jobs[:2]:
+            self.controller_starts(job, attempt, (slot,), None)
+        for key in self.living():
+            self.says_a_step(key, None)
+        for key in self.living()[:1]:
+            self.happen(EndCame(result=self._ends(key, ENDS[1])))
+
     @precondition(lambda self: self.awaited)
     @rule(data=st.data(), held=st.booleans(), crash=CRASH)
     def memory_is_known(self, data: st.DataObject, held: bool, crash: int | None) -> None:
@@ -148,14 +159,19 @@ class GpuWorld(World):
         self, data: st.DataObject, how: dict[str, Any], unseen: bool, crash: int | None
     ) -> None:
         key = data.draw(st.sampled_from(self.living()))
-        supervisor = self.supervisors[key]
-        supervisor.alive = supervisor.ranks = False
-        step = supervisor.status.step
-        supervisor.result = Result(**{"detail": "", "job_id": key[0], "attempt": key[1], "step": step, **how})
+        result = self._ends(key, how)
         if unseen:
             self.boot()
         else:
-            self.happen(EndCame(result=supervisor.result), crash_after=crash)
+            self.happen(EndCame(result=result), crash_after=crash)
+
+    def _ends(self, key: Key, how: dict[str, Any]) -> Result:
+        supervisor = self.supervisors[key]
+        supervisor.alive = supervisor.ranks = False
+        step = supervisor.status.step
+        result = Result(**{"detail": "", "job_id": key[0], "attempt": key[1], "step": step, **how})
+        supervisor.result = result
+        return result
 
     @precondition(lambda self: self.supervisors)
     @rule(data=st.data(), processes=st.integers(0, 3))

@@ -306,7 +306,9 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: self.living())
     @rule(data=st.data(), crash=st.none() | st.integers(0, 4))
     def supervisor_speaks(self, data: st.DataObject, crash: int | None) -> None:
-        key = data.draw(st.sampled_from(self.living()))
+        self.says_a_step(data.draw(st.sampled_from(self.living())), crash)
+
+    def says_a_step(self, key: Key, crash: int | None) -> None:
         supervisor = self.supervisors[key]
         if key not in self.connected:
             self.connected.add(key)
