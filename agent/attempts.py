@@ -23,11 +23,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+import msgspec
+
 from cotenant.agent.channel import ToSupervisor
 from cotenant.agent.core.edge import AnyAgentEvent, EndCame, Found, StartFailed, SupervisorGone
 from cotenant.agent.core.memory import Key
 from cotenant.agent.files import BadRecord, read_record, write_record
-from cotenant.agent.folder import ORDER, RESULT, SUPERVISOR, attempt_folder
+from cotenant.agent.folder import ORDER, RESULT, SUPERVISOR, UNCLEAN, attempt_folder
 from cotenant.agent.host.checkpoint_root import make_checkpoint_folder
 from cotenant.agent.host.facts import OPEN_ONE, closed_folder
 from cotenant.agent.host.identity import boot_id, open_pidfd
@@ -231,7 +233,8 @@ class Attempts:
             raise OSError(errno.EBUSY, "its supervisor is still coming up", str(folder))
         if not left and self._read(folder / RESULT, Result) is None:
             folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-            write_record(folder / RESULT, result)
+            unclean = (folder / UNCLEAN).exists()
+            write_record(folder / RESULT, msgspec.structs.replace(result, unclean=unclean))
         return left
 
     def remove(self, job_id: JobId, attempt: AttemptNo) -> None:

@@ -4,7 +4,8 @@ Rule: kill only what is proven to be the attempt's. The proof is, in this order,
 cgroup; its own socket path in the process's environment (unique on the machine, unlike the job's
 number); or membership of the supervisor's session. Each is checked again after a pidfd is open, so a
 pid that changed hands in between is left alone. Clients of an MPS daemon are taken back by it first, then
-told with SIGTERM, and only then killed, as `departure.py` says; nobody else is asked.
+told with SIGTERM, and only then killed, as `departure.py` says; nobody else is asked. Where the daemon does
+not help, a file in the attempt's folder says so to whoever writes its result.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from cotenant.agent.attempt.departure import TERMINATE_S
+from cotenant.agent.attempt.departure import TERMINATE_S, unclean
 from cotenant.agent.attempt.termination import by_pipe, terminate
-from cotenant.agent.folder import JOB, job_socket
+from cotenant.agent.folder import JOB, UNCLEAN, job_socket
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.identity import boot_id, identity_of, stat_of
 from cotenant.agent.records import Identity, Order
@@ -63,6 +65,7 @@ def end_leftovers(
 class _Attempt:
     def __init__(self, folder: Path, order: Order, supervisor: Identity | None) -> None:
         self.cgroup = AttemptCgroup(order, folder)
+        self._folder = folder
         self._sign = f"{ENV_SOCKET}={job_socket(folder)}".encode()
         self._supervisor = supervisor
         self._uids = {os.geteuid(), order.launch.uid}
@@ -72,7 +75,9 @@ class _Attempt:
         found = self.find()
         if not found:
             return
-        terminate(by_pipe(order, {}, found), TERMINATE_S)
+        if unclean(terminate(by_pipe(order, {}, found), TERMINATE_S), ""):
+            with suppress(OSError):  # A full disk: then nobody hears of it.
+                (self._folder / UNCLEAN).touch()
         for pid in found:
             self.end(pid, 0.0, signal.SIGTERM)
         until_s = time.monotonic() + TERM_GRACE_S

@@ -57,7 +57,10 @@ def ending_of(
 
 
 def concluded(order: Order, status: Status, ending: Ending, *, unclean: bool) -> Result:
+    """`unclean`: one that was an MPS client was signalled without its daemon's help. So it was where a signal
+    came from elsewhere: the kernel's, short of memory, or a person's."""
     verdict = decide(ending)
+    killed = any(each.by_signal is not None and not each.was_told for each in ending.exits)
     return Result(
         job_id=order.job_id,
         attempt=order.attempt,
@@ -70,7 +73,7 @@ def concluded(order: Order, status: Status, ending: Ending, *, unclean: bool) ->
         cuda_fault=verdict.cuda_fault,
         durable=status.durable,
         farewell=status.farewell,
-        unclean=unclean,
+        unclean=unclean or (killed and bool(order.mps)),
         first_step=status.first_step,
         resumable=status.resumable,
         accumulates=status.accumulates,

@@ -76,6 +76,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """With how many processes a worker was seen to use its GPU, as a client of MPS."""
     partitions: tuple[str, ...] = ()
     """Static partitions that are its own until it has ended."""
+    mps: bool = False
+    """It was told to be a client of MPS daemons, and is one for its life, whatever becomes of those."""
     fault: Fault | None = None
     """It is told to end for this, or has ended by it."""
     ended: AttemptEnded | None = None

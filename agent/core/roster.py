@@ -100,6 +100,7 @@ class Roster:
             command_id=CommandId(0),
             devices=tuple(device for part in parts for device in part.devices),
             partitions=partitions_of(order) if order else (),
+            mps=order is not None and bool(order.mps),
             uses_library=order is not None and order.resume_step > 0,
         )
 
@@ -131,7 +132,9 @@ class Roster:
         order = order_for(
             command, secrets, config, folder, left_s, cuda_processes=seen, partitions_taken=taken
         )
-        record = msgspec.structs.replace(attempt, devices=part.devices, partitions=partitions_of(order))
+        record = msgspec.structs.replace(
+            attempt, devices=part.devices, partitions=partitions_of(order), mps=bool(order.mps)
+        )
         self._out.keep(Kept(attempt=record))
         self._live[attempt.key] = Live()
         # Before the newcomer's first breath: what is measured from now on is shared.

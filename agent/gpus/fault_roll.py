@@ -40,7 +40,7 @@ class FaultRoll:
             where = [device_id for device_id in attempt.devices if device_id in hurt]
             if not where:
                 continue
-            if not fault.ends:
+            if not self._reaches(fault, key, where, live):
                 role: GpuFaultRole = "device" if fault.device_failed else "suspect"
                 self._happened_near(key, faults.word(fault, role, ", ".join(where)), now_s)
                 continue
@@ -49,12 +49,25 @@ class FaultRoll:
             if record is not None:
                 yield record
 
+    def _reaches(self, fault: GpuFault, key: Key, where: Collection[DeviceId], live: Collection[Key]) -> bool:
+        """Whether it ends that attempt: what one client of MPS does ends all clients and nobody else; what a
+        process without MPS does beside them, itself. Where nobody is known to be a client, all of them."""
+        if not fault.ends or fault.device_failed:
+            return fault.ends
+        clients = {other for other in self._on(where, live) if self._memory.attempts[other].mps}
+        if not clients:
+            return True
+        if any(culprit not in clients for culprit in fault.culprits):
+            return key in fault.culprits
+        return key in clients
+
     def spread(self, key: Key, result: Result, report: HostReport, live: Collection[Key]) -> GpuFault | None:
         """What the end of one client of MPS means for those it shared with."""
         attempt = self._memory.attempts[key]
         if attempt.fault is not None or not self._company(key, attempt.devices, live):
             return None
-        by_mps = {d.device_id: d.local for d in report.devices if d.sharing == "mps"}
+        # A client is one for its life: its device may be said to time-slice by now.
+        by_mps = {d.device_id: d.local for d in report.devices if attempt.mps or d.sharing == "mps"}
         return faults.own_fault(result, [by_mps[d] for d in attempt.devices if d in by_mps])
 
     def _happened_near(self, key: Key, near: Fault, now_s: float) -> None:
@@ -79,8 +92,11 @@ class FaultRoll:
 
     def _company(self, key: Key, devices: Collection[DeviceId], live: Collection[Key]) -> set[Key]:
         """Who else holds one of these devices."""
+        return self._on(devices, live) - {key}
+
+    def _on(self, devices: Collection[DeviceId], live: Collection[Key]) -> set[Key]:
         here = set(devices)
-        return {other for other in live if other != key and here & {*self._memory.attempts[other].devices}}
+        return {key for key in live if here & {*self._memory.attempts[key].devices}}
 
     def _just_departed(self, devices: Collection[DeviceId], now_s: float) -> set[Key]:
         oldest_s, here = now_s - faults.JUST_S, set(devices)

@@ -224,13 +224,16 @@ class GpuWatch:
             return
         config, running = self._look_around()
         local = {d.device_id: d.local for d in config.report.devices}
+        mps = {d.local for d in config.report.devices if d.sharing == "mps"}
         live: dict[str, set[Key]] = {}
         for attempt in running:
             for device_id in attempt.devices:
                 if device_id in local:
                     live.setdefault(local[device_id], set()).add(attempt.key)
-        mps = frozenset(d.local for d in config.report.devices if d.sharing == "mps")
-        self.health.surroundings({uuid: frozenset(keys) for uuid, keys in live.items()}, mps, now_s())
+                    if attempt.mps:  # Also where its daemon is in trouble by now: its server need not be.
+                        mps.add(local[device_id])
+        here = {uuid: frozenset(keys) for uuid, keys in live.items()}
+        self.health.surroundings(here, frozenset(mps), now_s())
 
     # --- The disk ----------------------------------------------------------------------------------
 

@@ -24,6 +24,8 @@ class Holdings:
         self.free = FreeIndex()
         self.departed: dict[DeviceId, Device] = {}
         """Devices that left their host's report while a job was on them."""
+        self._lessened: set[DeviceId] = set()
+        """Devices on which their host has taken room back under jobs that run there: those stay."""
         self._jobs = jobs
         self._tenants: dict[DeviceId, list[JobId]] = {}
         self._claims: dict[DeviceId, JobId] = {}
@@ -116,9 +118,13 @@ class Holdings:
             else:  # Nobody gets it any more, unless the new report has it.
                 gone = msgspec.structs.replace(device, healthy=False, note="its host no longer has it")
                 self.devices[device.device_id] = self.departed[device.device_id] = gone
+        before = {device.device_id: device for device in known}
         for device in report.devices:
             self.devices[device.device_id] = device
             self.departed.pop(device.device_id, None)
+            was = before.get(device.device_id)
+            if was is not None and self._tenants.get(device.device_id) and _has_less_room(device, was):
+                self._lessened.add(device.device_id)
 
     def refresh_host(self, host: Host) -> None:
         """After a change of its state or devices."""
@@ -178,6 +184,8 @@ class Holdings:
             here = self._tenants[device_id]
             self._shared_count -= len(here) == 2
             here.remove(job_id)
+            if not here:
+                self._lessened.discard(device_id)
         self._give(gone)
         return gone
 
@@ -195,6 +203,8 @@ class Holdings:
                     here = self._tenants.setdefault(device_id, [])
                     here.append(job.job_id)
                     self._shared_count += len(here) == 2
+                    if len(here) > 1:  # Whether its host has taken room back since is not in the snapshot.
+                        self._lessened.add(device_id)
 
     def _take(self, device_ids: Sequence[DeviceId]) -> None:
         self._shareable = None
@@ -255,11 +265,19 @@ class Holdings:
             assert self.free.total(type) == count, f"{type}: {self.free.total(type)} free instead of {count}"
 
     def _check_device(self, device: Device, here: Sequence[JobId]) -> None:
-        assert len(here) == len(set(here)) <= device.max_tenants, f"{device.device_id}: tenants {here}"
+        assert len(here) == len(set(here)), f"{device.device_id}: tenants {here}"
+        has_room = device.device_id not in self._lessened
+        assert len(here) <= device.max_tenants or not has_room, f"{device.device_id}: tenants {here}"
         placements = [self._jobs[job_id].placement for job_id in here]
         assert all(self._jobs[job_id].phase in ON_DEVICES for job_id in here), f"{device.device_id}: {here}"
         assert all(p is not None and device.device_id in p.devices for p in placements)
         if len(here) > 1:
             planned = [p.memory_mib for p in placements if p is not None and p.memory_mib is not None]
             assert len(planned) == len(here), f"{device.device_id}: shared with unknown memory: {here}"
-            assert sum(planned) <= device.usable_mib, f"{device.device_id}: {planned} MiB planned"
+            fits = sum(planned) <= device.usable_mib
+            assert fits or not has_room, f"{device.device_id}: {planned} MiB planned"
+
+
+def _has_less_room(now: Device, before: Device) -> bool:
+    """Its MPS daemon is gone and its compute mode takes one process, say, or its driver keeps more by now."""
+    return now.max_tenants < before.max_tenants or now.usable_mib < before.usable_mib

@@ -1,23 +1,28 @@
 """Asking the driver from a process that must not hang: in a child, with a time limit.
 
 Rule: one that hangs is killed, and left behind where that does not help (it is stuck in the kernel until the
-driver lets go). Only so many of those may be about before nobody is asked any more.
+driver lets go). Only so many of those may be about before nobody is asked any more. One GPU that hangs does
+not hide the others: each is then asked about in a child of its own.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
 
 import msgspec
 
-from cotenant.profiler.driver.facts import DriverFacts
+from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 
 DRIVER_S_MAX: Final = 60.0
 """The first question after a boot may start the driver, which takes many seconds on large machines."""
+ONE_GPU_S_MAX: Final = 10.0
+"""The driver runs by then."""
+GPUS_MAX: Final = 64
+NO_WORD: Final = "NVML does not answer when it is asked about it: see `dmesg`"
 KILL_WAIT_S: Final = 2.0
 STUCK_MAX: Final = 4
 REASON_CHARS: Final = 300
@@ -31,6 +36,10 @@ class NoAnswer(Exception):
     """Why there is none, for a person."""
 
 
+class Silence(NoAnswer):
+    """The time was over: something hangs."""
+
+
 def driver_facts(
     timeout_s: float = DRIVER_S_MAX, *, thorough: bool = False, words: Sequence[str] = ()
 ) -> DriverFacts:
@@ -38,8 +47,46 @@ def driver_facts(
     usual = (sys.executable, "-m", "cotenant.profiler.driver.probe", *(("--thorough",) if thorough else ()))
     try:
         return ask(words or usual, DriverFacts, timeout_s)
+    except Silence as why:
+        limit_s = min(timeout_s, ONE_GPU_S_MAX)
+        found = one_by_one(lambda *more: ask((*usual, *more), DriverFacts, limit_s)) if not words else None
+        return found if found is not None else DriverFacts(problem=str(why))
     except NoAnswer as why:
         return DriverFacts(problem=str(why))
+
+
+def one_by_one(asked: Callable[..., DriverFacts]) -> DriverFacts | None:
+    """Each GPU by itself, those that do not answer with a problem; None: it is not a GPU that hangs.
+
+    `asked(*words)` asks `probe` with these; raises NoAnswer.
+    """
+    whole, gpus, nameless = DriverFacts(), list[GpuFacts](), 0
+    for index in range(GPUS_MAX):
+        try:
+            answer = asked("--gpu", str(index))
+        except NoAnswer:
+            uuid = _name_of(asked, index)
+            gpus.append(GpuFacts(index=index, uuid=uuid, problem=NO_WORD))
+            nameless = 0 if uuid else nameless + 1
+        else:
+            if answer.problem:
+                return answer
+            if not answer.gpus:  # There are no more.
+                break
+            whole, nameless = answer, 0
+            gpus += answer.gpus
+        if nameless > 1:
+            return None
+    return msgspec.structs.replace(whole, gpus=tuple(gpus)) if whole.gpus else None
+
+
+def _name_of(asked: Callable[..., DriverFacts], index: int) -> str:
+    """The UUID of a GPU that hangs at some other question; empty: at this one as well."""
+    try:
+        answer = asked("--gpu", str(index), "--uuid")
+    except NoAnswer:
+        return ""
+    return answer.gpus[0].uuid if answer.gpus else ""
 
 
 def ask(words: Sequence[str], kind: type[Answer], timeout_s: float, whom: str = "NVML") -> Answer:
@@ -59,7 +106,7 @@ def ask(words: Sequence[str], kind: type[Answer], timeout_s: float, whom: str = 
     except subprocess.TimeoutExpired:
         _leave(child)
         limit = f"{timeout_s:g} s (is a GPU hung? see `dmesg`)"
-        raise NoAnswer(f"{whom} did not answer within {limit}") from None
+        raise Silence(f"{whom} did not answer within {limit}") from None
     try:
         return msgspec.json.decode(said, type=kind)
     except msgspec.DecodeError:  # Also ValidationError.

@@ -1,5 +1,5 @@
-"""Ask the driver about all GPUs of this host, as a process of its own: `python -m
-cotenant.profiler.driver.probe [--thorough]`.
+"""Ask the driver about all GPUs of this host, or about one, as a process of its own: `python -m
+cotenant.profiler.driver.probe [--thorough] [--gpu INDEX [--uuid]]`.
 
 Rule: prints one `DriverFacts` as JSON and ends with 0, whatever NVML does; `asking.driver_facts` starts it.
 """
@@ -10,25 +10,33 @@ import argparse
 import sys
 
 from cotenant.profiler.driver import thorough
-from cotenant.profiler.driver.facts import DriverFacts
+from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 from cotenant.profiler.driver.failures import NvmlError
 from cotenant.profiler.driver.library import Library, tell
 from cotenant.profiler.driver.reading import gpu
 
 
-def inventory(nvml: Library) -> DriverFacts:
-    """All GPUs of this host, in NVML's order. Raises NvmlError."""
+def inventory(nvml: Library, only: int | None = None) -> DriverFacts:
+    """All GPUs of this host, in NVML's order, or the one of that index (none if there is none). Raises
+    NvmlError."""
     version = nvml.maybe("nvmlSystemGetCudaDriverVersion_v2")
+    indices = range(nvml.ask("nvmlDeviceGetCount"))
     return DriverFacts(
         driver=nvml.maybe("nvmlSystemGetDriverVersion") or "",
         cuda=None if version is None else (int(version) // 1000, int(version) % 1000 // 10),
-        gpus=tuple(gpu(nvml, index) for index in range(nvml.ask("nvmlDeviceGetCount"))),
+        gpus=tuple(gpu(nvml, index) for index in indices if only in (None, index)),
     )
 
 
-def everything(nvml: Library) -> DriverFacts:
+def name_alone(nvml: Library, index: int) -> DriverFacts:
+    """The UUID of one GPU, and nothing else that it could hang at. Raises NvmlError."""
+    uuid = nvml.ask("nvmlDeviceGetUUID", nvml.ask("nvmlDeviceGetHandleByIndex", index))
+    return DriverFacts(gpus=(GpuFacts(index=index, uuid=uuid),))
+
+
+def everything(nvml: Library, only: int | None = None) -> DriverFacts:
     """And what only `doctor` wants to know. Raises NvmlError."""
-    found = inventory(nvml)
+    found = inventory(nvml, only)
     return DriverFacts(
         driver=found.driver,
         cuda=found.cuda,
@@ -46,7 +54,13 @@ def main() -> int:
     known.add_argument(
         "--thorough", action="store_true", help="also clocks, links, counters, processes' users"
     )
-    return tell(everything if known.parse_args().thorough else inventory, _no_facts)
+    known.add_argument("--gpu", type=int, metavar="INDEX", help="only this one")
+    known.add_argument("--uuid", action="store_true", help="and of that only its UUID")
+    wanted = known.parse_args()
+    if wanted.uuid:
+        return tell(lambda nvml: name_alone(nvml, wanted.gpu), _no_facts)
+    look = everything if wanted.thorough else inventory
+    return tell(lambda nvml: look(nvml, wanted.gpu), _no_facts)
 
 
 if __name__ == "__main__":

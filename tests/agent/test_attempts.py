@@ -16,7 +16,7 @@ import pytest
 from cotenant.agent.attempts import ALIVE_LOCK, Attempts, end_process
 from cotenant.agent.core.edge import AnyAgentEvent, EndCame, SupervisorGone
 from cotenant.agent.files import write_record
-from cotenant.agent.folder import ORDER, RESULT, SUPERVISOR
+from cotenant.agent.folder import ORDER, RESULT, SUPERVISOR, UNCLEAN
 from cotenant.agent.host.identity import identity_of, is_alive
 from cotenant.agent.records import Identity, Result
 from cotenant.controller.domain.ids import AttemptNo, JobId
@@ -140,3 +140,13 @@ def test_damaged_files_make_a_dead_attempt_and_no_crash(folder: Path) -> None:
     assert (found.alive, found.order, found.result) == (False, None, None)
     [event] = watched(folder.parent, lambda attempts: attempts.clean(RESULT_OF_IT))
     assert event == EndCame(result=RESULT_OF_IT)
+
+
+@pytest.mark.parametrize("unclean", [True, False])
+def test_the_result_that_is_written_for_a_dead_supervisor_says_whether_its_daemon_helped(
+    folder: Path, unclean: bool
+) -> None:
+    if unclean:
+        (folder / UNCLEAN).touch()
+    (event,) = watched(folder.parent, lambda attempts: attempts.clean(RESULT_OF_IT))
+    assert event == EndCame(result=msgspec.structs.replace(RESULT_OF_IT, unclean=unclean))

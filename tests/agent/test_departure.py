@@ -91,6 +91,18 @@ def test_a_client_that_goes_without_its_daemons_help_is_a_trouble_that_shows(
     assert story.result().unclean
 
 
+@pytest.mark.parametrize(
+    ("codes", "is_unclean"), [((-9,), True), ((137,), True), ((-11, 0), True), ((1,), False), ((0, 0), False)]
+)
+def test_a_client_that_a_signal_from_elsewhere_ended_went_without_its_daemons_help(
+    codes: tuple[int, ...], is_unclean: bool
+) -> None:
+    for story, expected in ((client(len(codes)), is_unclean), (Story(ranks=len(codes)).runs(), False)):
+        story.exits(*codes)
+        story.happens(ClientsTerminated())
+        assert story.result().unclean == expected
+
+
 def test_a_job_without_mps_is_signalled_at_once_on_every_way_out() -> None:
     story = Story().runs()
     story.happens(STOP)

@@ -11,6 +11,7 @@ from cotenant.agent.channel import StopNow
 from cotenant.agent.core.edge import (
     Adopt,
     Connected,
+    DevicesChanged,
     EndCame,
     EndLeftovers,
     Found,
@@ -36,6 +37,7 @@ TWO: Key = (JobId("8"), AttemptNo(1))
 THREE: Key = (JobId("9"), AttemptNo(1))
 KEYS = {"7": ONE, "8": TWO, "9": THREE}
 XID = GpuFault(uuids=("0",), why="Xid 31 (GPU memory page fault)", xid=31)
+UUID = "GPU-1a2b3c4d-0000-0000-0000-000000000000"
 CRASH: dict[str, Any] = {
     "outcome": "user-failed",
     "exit_code": 1,
@@ -90,6 +92,48 @@ def test_all_on_the_device_are_told_to_end_without_a_save_and_nobody_else() -> N
     kinds = [type(effect) for effect in effects]
     assert kinds.index(Keep) < kinds.index(Tell), "it is on disk before anybody hears of it"
     assert told_to_stop(agent.say(XID)) == [], "once is enough"
+
+
+def degraded(plain: str = "") -> Agent:
+    """Jobs 7 and 8 are clients of a daemon that is in trouble by now, so that their GPU is said to
+    time-slice; `plain` came after that, to the other place on it, and 8 did not."""
+    device, other = gpu(0, local=UUID), gpu(0, local=UUID, sharing="time-slicing")
+    agent = welcomed(report=HostReport(host_id=HOST, devices=(device,)), mps_runtime="/run/c")
+    member = msgspec.structs.replace(start().gang[0], devices=(DeviceId("h1/cpu0"),))
+    for number, job in enumerate(("7", plain or "8"), 1):
+        if job == plain:
+            agent.say(DevicesChanged(devices=(other,)))
+        agent.obey(start(job, command=number, gang=(member,)))
+        agent.say(StatusCame(status=status(job, started=True)))
+    agent.say(DevicesChanged(devices=(other,)))
+    return agent
+
+
+@pytest.mark.parametrize("first", ["news", "death"])
+def test_clients_whose_daemon_is_in_trouble_are_still_hit_together(first: str) -> None:
+    agent = degraded()
+    news = msgspec.structs.replace(XID, uuids=(UUID,))
+    agent.say(*([news] if first == "news" else []), *over(result("7", **CRASH)), *over(result("8", **CRASH)))
+    ends = [attempt.ended for attempt in agent.state.memory.attempts.values() if attempt.ended is not None]
+    assert [(each.outcome, each.gpu_fault) for each in ends] == [("infra-failed", "suspect")] * 2
+
+
+def test_what_a_client_does_does_not_reach_a_job_without_mps_beside_it_nor_the_other_way_round() -> None:
+    news = msgspec.structs.replace(XID, uuids=(UUID,))
+    agent = degraded(plain="9")
+    assert [each.mps for each in agent.state.running] == [True, False]
+    agent.say(msgspec.structs.replace(news, culprits=(ONE,)))
+    stops = {each.job_id: each.stop is not None for each in agent.state.running}
+    assert stops == {"7": True, "9": False}
+
+    agent = degraded(plain="9")
+    agent.say(msgspec.structs.replace(news, culprits=(THREE,)))
+    stops = {each.job_id: each.stop is not None for each in agent.state.running}
+    assert stops == {"7": False, "9": True}
+
+    agent = degraded(plain="9")
+    agent.say(msgspec.structs.replace(news, device_failed=True))
+    assert all(each.stop is not None for each in agent.state.running)
 
 
 def test_where_nobody_knows_which_both_are_suspects() -> None:

@@ -575,3 +575,26 @@ def test_the_condition_of_a_gpu_counts_more_than_its_locks_and_passes(tmp_path: 
 def test_marks_that_cannot_be_read_are_no_marks(tmp_path: Path, text: str) -> None:
     (tmp_path / MARKS).write_text(text)
     assert Agent(tmp_path).watch.conditions()[ONE] == Condition()
+
+
+def test_an_error_beside_a_client_whose_daemon_is_in_trouble_is_not_taken_for_one_process_own(
+    gpus: MockGpus, tmp_path: Path
+) -> None:
+    async def story(mps: bool) -> GpuFault:
+        agent = Agent(tmp_path)
+        there = Attempt(
+            job_id=JobId("7"), attempt=AttemptNo(1), command_id=CommandId(1),
+            devices=(agent.devices[1].device_id,), mps=mps,
+        )  # fmt: skip
+        assert agent.devices[1].sharing == "time-slicing"
+        agent.running = [there]
+        agent.start()
+        await until(lambda: agent.looked(TWO))
+        gpus.say("xid 1 31")
+        await until(lambda: agent.faults)
+        agent.watch.close()
+        gpus.unsay("xid")
+        return agent.faults[0]
+
+    assert asyncio.run(story(mps=True)).ends
+    assert not asyncio.run(story(mps=False)).ends

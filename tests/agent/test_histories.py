@@ -79,6 +79,8 @@ class Supervisor:
 
 
 class World(RuleBasedStateMachine):
+    devices = DEVICES
+
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 0.0
@@ -109,7 +111,7 @@ class World(RuleBasedStateMachine):
         self.lives += 1
         self.session = f"s{self.lives}"
         config = AgentConfig(
-            report=HostReport(host_id=HOST, devices=DEVICES),
+            report=HostReport(host_id=HOST, devices=self.devices),
             session=self.session,
             uid=0,
             checkpoint_root="/c",
@@ -209,7 +211,9 @@ class World(RuleBasedStateMachine):
         if job in self.forgotten:
             return
         self.commands += 1
-        gang = (GangMember(host_id=HOST, devices=tuple(DEVICES[n].device_id for n in slots), first_rank=0),)
+        gang = (
+            GangMember(host_id=HOST, devices=tuple(self.devices[n].device_id for n in slots), first_rank=0),
+        )
         command = StartAttempt(
             command_id=CommandId(self.commands),
             host_id=HOST,
@@ -302,7 +306,9 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: self.living())
     @rule(data=st.data(), crash=st.none() | st.integers(0, 4))
     def supervisor_speaks(self, data: st.DataObject, crash: int | None) -> None:
-        key = data.draw(st.sampled_from(self.living()))
+        self.says_a_step(data.draw(st.sampled_from(self.living())), crash)
+
+    def says_a_step(self, key: Key, crash: int | None) -> None:
         supervisor = self.supervisors[key]
         if key not in self.connected:
             self.connected.add(key)
@@ -391,7 +397,7 @@ class World(RuleBasedStateMachine):
 
     @invariant()
     def no_device_has_too_many_tenants(self) -> None:
-        for device in DEVICES:
+        for device in self.devices:
             tenants = [
                 key
                 for key, supervisor in self.supervisors.items()
@@ -428,6 +434,7 @@ class World(RuleBasedStateMachine):
             self.mail.clear()
             while self.cleaning:
                 self.leftovers_are_gone(None)
+            self.all_that_is_asked_is_answered()
             for key in self.living():
                 supervisor = self.supervisors[key]
                 supervisor.alive = False
@@ -442,6 +449,9 @@ class World(RuleBasedStateMachine):
         assert all(fences[key] >= key[1] for key in asked), "a confirmed start has neither run nor ended"
         assert self.state.running == ()
         assert not self.state.memory.pending
+
+    def all_that_is_asked_is_answered(self) -> None:
+        """For worlds in which more is asked than this one answers."""
 
     def highest_ended(self, job_id: JobId, ended: set[Key]) -> int:
         """A start may be confirmed without a word of its own only where a later attempt has fenced it."""

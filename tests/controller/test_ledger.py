@@ -108,6 +108,25 @@ def test_a_restored_engine_knows_a_device_that_its_host_no_longer_has() -> None:
         assert set(each.engine.view().devices) == {"a/cpu0"}
 
 
+def test_a_pair_stays_where_its_host_takes_room_back_and_nobody_comes_to_it() -> None:
+    """The MPS daemon of an exclusive GPU dies, and the driver is found to keep more of its memory."""
+    daemon = {"sharing": "mps"}
+    desk = Desk("sjf-ffs", report("a", kind="cuda", memory_mib=1000, device=daemon))
+    for job in (1, 2, 3):
+        desk.submit(job, batch_size=4, profile=profile(4, (1, 1.0, 400), duty=0.2), iterations=100)
+        desk.start(job) if job < 3 else None
+    assert desk.devices(1) == desk.devices(2) != ()
+    for room in ({"max_tenants": 1}, {"max_tenants": 1, "reserve_mib": 300}, {**daemon, "reserve_mib": 300}):
+        desk.tell(ev.HostJoined(report=report("a", kind="cuda", memory_mib=1000, device=room)))
+        for each in (desk, restored(desk)):
+            assert [each.phase(job) for job in (1, 2, 3)] == ["running", "running", "queued"]
+    desk.tell(ev.HostJoined(report=report("a", kind="cuda", memory_mib=1000, device={"max_tenants": 1})))
+    desk.end(1)
+    assert desk.phase(3) == "queued"
+    desk.end(2)
+    assert desk.phase(3) == "loading"
+
+
 def test_the_size_of_a_cluster_is_what_it_is_now_and_not_what_it_was() -> None:
     desk = Desk("fifo", report("a", 8), report("b", 2), report("c", 2))
     desk.tell(ev.HostLost(host_id=HostId("a"), by="root"))

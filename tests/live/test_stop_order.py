@@ -19,7 +19,7 @@ import pytest
 import cotenant.mps.paths
 from cotenant.agent.channel import StopNow
 from cotenant.agent.files import read_record
-from cotenant.agent.folder import SUPERVISOR, job_socket
+from cotenant.agent.folder import SUPERVISOR, UNCLEAN, job_socket
 from cotenant.agent.leftovers import end_leftovers
 from cotenant.agent.records import Identity, MpsClient
 from tests.live.test_supervisor import WAIT_S, Attempt, Make, make, python
@@ -51,7 +51,7 @@ pipe, *pids = sys.argv[1:-2]
 alive = [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
 with open(os.environ["EVENTS"], "a") as file:
     file.write(f"terminate {pipe} {' '.join(alive)}\\n")
-print(json.dumps({pid: "done" for pid in pids}))
+print(json.dumps({pid: os.environ.get("ANSWER", "done") for pid in pids}))
 """
 
 
@@ -140,7 +140,11 @@ def test_without_mps_the_ranks_die_with_their_supervisor(make: Make, events: Pat
     assert words_of(events) == ["ready"]
 
 
-def test_an_agent_that_cleans_up_after_a_client_keeps_the_order_as_well(make: Make, events: Path) -> None:
+@pytest.mark.parametrize("answer", ["done", "unclear"])
+def test_an_agent_that_cleans_up_after_a_client_keeps_the_order_as_well_and_says_who_did_not_help(
+    make: Make, events: Path, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANSWER", answer)
     attempt = make(*rank(events), mps=CLIENT)
     orphan = subprocess.Popen(
         [*python(RANK)], env={**os.environ, "COTENANT_SOCKET": str(job_socket(attempt.folder))}
@@ -153,3 +157,4 @@ def test_an_agent_that_cleans_up_after_a_client_keeps_the_order_as_well(make: Ma
         orphan.kill()
         orphan.wait()
     assert words_of(events) == ["ready", "terminate", "TERM"]
+    assert (attempt.folder / UNCLEAN).exists() == (answer != "done")

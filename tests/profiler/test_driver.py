@@ -11,8 +11,8 @@ import pytest
 
 from cotenant.controller.wire.job import ENV_JOB
 from cotenant.profiler.driver import asking, who
-from cotenant.profiler.driver.asking import NoAnswer, ask, driver_facts
-from cotenant.profiler.driver.facts import DriverFacts, GpuProcess, Link, MigInstance
+from cotenant.profiler.driver.asking import NO_WORD, NoAnswer, Silence, ask, driver_facts, one_by_one
+from cotenant.profiler.driver.facts import DriverFacts, GpuFacts, GpuProcess, Link, MigInstance
 from cotenant.profiler.driver.failures import FAILURES, LOST, NO_PERMISSION, NOT_NVMLS, NvmlError
 from cotenant.profiler.driver.library import NO_BINDING
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
@@ -210,3 +210,36 @@ def test_nobody_is_asked_while_too_many_children_are_stuck(monkeypatch: pytest.M
         ask(answers, DriverFacts, 20.0)
     stuck[0].is_gone = True
     assert ask(answers, DriverFacts, 20.0) == DriverFacts()
+
+
+def test_a_gpu_that_hangs_does_not_hide_the_others(gpus: MockGpus) -> None:
+    gpus.say("hang nvmlDeviceGetMemoryInfo 1", "gpu 2 uuid GPU-3")
+    found = driver_facts(2.5)
+    assert (found.problem, found.driver) == ("", "580.0-mock")
+    assert [(gpu.uuid, gpu.problem) for gpu in found.gpus] == [(ONE, ""), (TWO, NO_WORD), ("GPU-3", "")]
+
+
+@pytest.mark.parametrize(
+    ("hung", "nameless", "told"),
+    [
+        ({0}, {0}, ["", "GPU-1", "GPU-2"]),
+        ({0, 2}, {2}, ["GPU-0", "GPU-1", ""]),
+        ({0, 1}, set(), ["GPU-0", "GPU-1", "GPU-2"]),
+        ({0, 1, 2}, set(), None),
+        ({1, 2, 3, 4}, {1, 2, 3, 4}, None),
+    ],
+)
+def test_who_hangs_is_found_out_one_by_one(
+    hung: set[int], nameless: set[int], told: list[str] | None
+) -> None:
+    """Of three GPUs. Where two in a row do not even say their names it is NVML that hangs."""
+
+    def asked(*words: str) -> DriverFacts:
+        index = int(words[1])
+        if index in (nameless if "--uuid" in words else hung):
+            raise Silence("nothing")
+        return DriverFacts(gpus=(GpuFacts(index=index, uuid=f"GPU-{index}"),) if index < 3 else ())
+
+    found = one_by_one(asked)
+    assert (found and [gpu.uuid for gpu in found.gpus]) == told
+    assert found is None or [gpu.index for gpu in found.gpus if gpu.problem] == sorted(hung)

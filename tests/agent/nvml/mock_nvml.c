@@ -21,9 +21,14 @@
  *     gpu I recovery N            what the driver wants done with it (field 230); without it nobody knows
  *     process I PID MIB C|G|M     a process on GPU I: compute, graphics, MPS client; -1 MIB: nobody knows
  *     xid I NUMBER                happens when it is added, to who waits for events
+ *     claims FOLDER               each file UUID.PID.MIB in it, C or M its first letter, is one more process (and
+ *                                 its memory in use) for as long as it lives
+ *
+ * A compute mode that is set is kept in the file's name + ".mode-I", and counts more than the file.
  *
  * Every GPU's name ends in "(mock)": what is recorded from it says so.
  */
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +53,7 @@ typedef struct {
 } Gpu;
 typedef struct {
     int init, count, processes, xids, hang_gpu, fail_code;
-    char hang[64], fail[64], driver[64];
+    char hang[64], fail[64], driver[64], claims[768];
     int cuda;
     Gpu gpus[GPUS_MAX];
     Process process[PROCESSES_MAX];
@@ -87,6 +92,57 @@ static void gpu_fact(World *w, int i, const char *key, const char *value) {
     }
 }
 
+/* Whether a process lives: a zombie has closed everything but its context in the real driver, not here. */
+static int lives(unsigned pid) {
+    char path[64], state = 'X';
+    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    FILE *file = fopen(path, "r");
+    if (!file) return 0;
+    char text[512];
+    size_t size = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[size] = 0;
+    char *end = strrchr(text, ')');
+    if (end) sscanf(end + 1, " %c", &state);
+    return state != 'Z' && state != 'X';
+}
+
+static void add_claims(World *w) {
+    DIR *folder = w->claims[0] ? opendir(w->claims) : NULL;
+    for (struct dirent *each; folder && (each = readdir(folder));) {
+        char uuid[96], path[1024], kind = 'C';
+        unsigned pid;
+        unsigned long long mib;
+        if (sscanf(each->d_name, "%95[^.].%u.%llu", uuid, &pid, &mib) != 3 || !lives(pid)) continue;
+        snprintf(path, sizeof path, "%s/%s", w->claims, each->d_name);
+        FILE *file = fopen(path, "r");
+        if (!file) continue;
+        if (fscanf(file, "%c", &kind) != 1) kind = 'C';
+        fclose(file);
+        for (int i = 0; i < w->count; i++) {
+            if (strcmp(w->gpus[i].uuid, uuid) || w->processes >= PROCESSES_MAX) continue;
+            w->process[w->processes++] = (Process){pid, mib, kind, i};
+            w->gpus[i].used += mib;
+        }
+    }
+    if (folder) closedir(folder);
+}
+
+static const char *mode_file(int index) {
+    static char path[1024];
+    snprintf(path, sizeof path, "%s.mode-%d", getenv("COTENANT_MOCK_NVML"), index);
+    return path;
+}
+
+static void add_modes(World *w) {
+    for (int i = 0; i < w->count; i++) {
+        FILE *file = fopen(mode_file(i), "r");
+        if (!file) continue;
+        if (fscanf(file, "%d", &w->gpus[i].mode) != 1) w->gpus[i].mode = 0;
+        fclose(file);
+    }
+}
+
 static World *look(void) {
     static World w;
     memset(&w, 0, sizeof w);
@@ -96,7 +152,7 @@ static World *look(void) {
     const char *path = getenv("COTENANT_MOCK_NVML");
     FILE *file = path ? fopen(path, "r") : NULL;
     if (!file) { w.init = 9; return &w; }
-    char line[512], key[64], value[256], kind;
+    char line[1024], key[64], value[256], kind;
     int i, number;
     while (fgets(line, sizeof line, file)) {
         unsigned pid;
@@ -104,6 +160,7 @@ static World *look(void) {
         if (sscanf(line, "init %d", &number) == 1) w.init = number;
         else if (sscanf(line, "driver %63s", w.driver) == 1) continue;
         else if (sscanf(line, "cuda %d", &number) == 1) w.cuda = number;
+        else if (sscanf(line, "claims %767[^\n]", w.claims) == 1) continue;
         else if (sscanf(line, "fail %63s %d", key, &number) == 2) {
             snprintf(w.fail, sizeof w.fail, "%s", key);
             w.fail_code = number;
@@ -125,6 +182,8 @@ static World *look(void) {
         }
     }
     fclose(file);
+    add_claims(&w);
+    add_modes(&w);
     return &w;
 }
 
@@ -234,6 +293,14 @@ int nvmlDeviceGetCudaComputeCapability(void *h, int *major, int *minor) {
 int nvmlDeviceGetComputeMode(void *h, unsigned *mode) {
     ENTER("nvmlDeviceGetComputeMode", h);
     *mode = (unsigned)gpu->mode;
+    return OK;
+}
+int nvmlDeviceSetComputeMode(void *h, unsigned mode) {
+    ENTER("nvmlDeviceSetComputeMode", h);
+    FILE *file = fopen(mode_file(((Handle *)h)->gpu), "w");
+    if (!file) return 4;
+    fprintf(file, "%u\n", mode);
+    fclose(file);
     return OK;
 }
 int nvmlDeviceGetPersistenceMode(void *h, unsigned *mode) {

@@ -35,7 +35,9 @@ R24 d   in a daemon with partitions a client that names none cannot initialise C
 
 A test controls the world by a JSON file named in MPS_STUB_WORLD, read before each command: `driver` (550
 or 535), `gpu` (false: servers die at once), `clients` (pids of processes that are its clients),
-`fault`, `stuck` (FAULT stays without clients), `termination` (what success says), `stubborn` (terminated
+`claims` (a folder: each file `ANY.PID.ANY` that says `M` and this pipe directory is a client while it
+lives), `fault` (true, or the pipe directories of those it is true for), `stuck` (FAULT stays without
+clients), `termination` (what success says), `stubborn` (terminated
 clients stay on the list), `partitions` (offered or not), `chunks` (of a device, 15 if not said),
 `sm_per_chunk`, `wordy` (answers of `sm_partition add` are a sentence, and tables have no dashes), `keeps` (a
 partition that is told to go stays), `forgetful` (says that it made one, and made none), `version` (what `-v`

@@ -19,15 +19,16 @@ UNKNOWN = 'Unknown command "{}"'
 class World:
     """What the test says of it; see `control.py`."""
 
-    def __init__(self) -> None:
+    def __init__(self, pipe: str) -> None:
         told = {}
         if WORLD and os.path.exists(WORLD):
             with open(WORLD) as file:
                 told = json.load(file)
         self.driver = int(told.get("driver", 550))
         self.gpu = bool(told.get("gpu", False))
-        self.clients = [int(pid) for pid in told.get("clients", [])]
-        self.fault = bool(told.get("fault", False))
+        self.clients = [int(pid) for pid in told.get("clients", [])] + claimants(told.get("claims", ""), pipe)
+        fault = told.get("fault", False)
+        self.fault = pipe in fault if isinstance(fault, list) else bool(fault)
         self.stuck = bool(told.get("stuck", False))
         self.termination = str(told.get("termination", "0"))
         self.stubborn = bool(told.get("stubborn", False))
@@ -39,6 +40,15 @@ class World:
         self.forgetful = bool(told.get("forgetful", False))
         self.foreign = str(told.get("foreign", ""))
         self.stalls = bool(told.get("stalls", False))
+
+
+def claimants(folder: str, pipe: str) -> list[int]:
+    found = []
+    for name in sorted(os.listdir(folder)) if folder else ():
+        with open(f"{folder}/{name}") as file:
+            if file.read() == f"M {pipe}":
+                found.append(int(name.split(".")[1]))
+    return [pid for pid in found if is_running(pid)]
 
 
 def is_running(pid: int) -> bool:
@@ -61,7 +71,7 @@ class Server:
 class Daemon:
     def __init__(self, pipe: str, logs: str, mark: str) -> None:
         self.pipe, self.logs, self.mark = pipe, logs, mark
-        self.world = World()
+        self.world = World(self.pipe)
         asked = os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")
         self.percentage = float(asked) if asked and 0 < float(asked) <= 100 else 100.0  # R10, R4.
         self.limits: dict[int, str] = {}
@@ -126,7 +136,7 @@ class Daemon:
 
     def look(self) -> None:
         """Read the world, bury dead servers, start one for a first client."""
-        self.world = World()
+        self.world = World(self.pipe)
         for pid in list(self.servers):
             if os.waitpid(pid, os.WNOHANG)[0]:
                 self.log(f"Server {pid} exited with status 1")

@@ -1,0 +1,55 @@
+"""The agent as it is, with a kernel's log of the test's own and shorter waits: `python gpu_agent.py WORDS`.
+
+Rule: nothing but numbers and that path is changed here; whoever takes minutes to trust a device again takes
+seconds, so that a test sees it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+from functools import partial
+from typing import Any
+
+from cotenant.agent import __main__ as agent
+from cotenant.agent import assembly, runtime
+from cotenant.agent.gpus import conditions, mps_watch
+from cotenant.agent.gpus.device_states import QUIET_S
+from cotenant.agent.gpus.gpu_watch import GpuWatch
+from cotenant.agent.gpus.mps_edge import MpsEdge
+from cotenant.agent.gpus.release import Release
+from cotenant.agent.gpus.watchers import Timing
+from cotenant.agent.host import devices
+from cotenant.mps import daemon
+from cotenant.profiler.driver.asking import driver_facts
+
+TIMING = Timing(look_s=0.3, start_s=20.0, silent_s=4.0, retry_s=0.3, retry_s_max=2.0, reap_s=1.0)
+
+
+def main() -> int:
+    faulthandler.register(signal.SIGUSR2)
+    QUIET_S.update({"suspect": 1.0, "hung": 0.5, "renewed": 0.5})
+    log = os.environ["CHAOS_KERNEL_LOG"]
+    short: dict[Any, dict[str, Any]] = {
+        assembly: {"GpuWatch": partial(GpuWatch, timing=TIMING, patience_s=5.0, kernel_log=log)},
+        runtime: {
+            "MpsEdge": partial(MpsEdge, period_s=0.4),
+            "Release": partial(Release, daemons_s=5.0),
+            "OFFER_PERIOD_S": 1.0,
+        },
+        conditions: {"LEAVE_GRACE_S": 0.8},
+        mps_watch: {"AROUND_EVERY_S": 1.0},
+        daemon: {"ASK_EVERY_S": 1.0, "STARTS_APART_S": 0.5, "START_AGAIN_S": 1.0},
+        devices: {"driver_facts": partial(driver_facts, 20.0)},
+    }
+    for module, numbers in short.items():
+        for name, value in numbers.items():
+            assert hasattr(module, name), name
+            setattr(module, name, value)
+    return agent.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
