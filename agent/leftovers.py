@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from cotenant.agent.attempt.departure import TERMINATE_S, unclean
-from cotenant.agent.attempt.termination import by_pipe, terminate
+from cotenant.agent.attempt.core.departure import TERMINATE_S, unclean
+from cotenant.agent.attempt.processes.termination import by_pipe, terminate
 from cotenant.agent.folder import JOB, UNCLEAN, job_socket
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.identity import boot_id, identity_of, stat_of

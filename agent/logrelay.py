@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.attempt.logs import log_end, read_log
+from cotenant.agent.attempt.processes.logs import log_end, read_log
 from cotenant.agent.folder import LOGS, RESULT
 from cotenant.agent.tasks import Tasks
 from cotenant.controller.wire.agents import LogReply, ReadLog

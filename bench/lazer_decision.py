@@ -53,9 +53,9 @@ from cotenant.controller.policies.lazer.surrogate import (
     prior,
     scaled,
 )
-from cotenant.controller.sim.physics import Physics, pair_data
 from cotenant.controller.sim.scenario import Scenario, open_trace, workload_of
 from cotenant.controller.sim.simulate import simulate
+from cotenant.controller.sim.world.physics import Physics, pair_data
 from cotenant.controller.tuning.kinds import compute
 
 ROOT: Final = Path(__file__).resolve().parents[1]

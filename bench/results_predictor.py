@@ -25,7 +25,7 @@ from lazer.texts import said
 
 from cotenant.controller.domain.interference import InterferenceModel
 from cotenant.controller.interference.novelty import SCALE_MIN
-from cotenant.controller.sim import plots
+from cotenant.controller.sim.results import plots
 from cotenant.controller.tuning import interference as training
 from cotenant.controller.tuning.judging import Both
 from cotenant.controller.tuning.pair_rows import Pairs

@@ -95,7 +95,7 @@ def draw(
 ) -> None:
     from throughput_model import figures
 
-    from cotenant.controller.sim import plots
+    from cotenant.controller.sim.results import plots
 
     held_out = {}
     for app, found in applications.items():

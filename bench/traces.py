@@ -22,7 +22,7 @@ from cotenant.controller.sim.preparing import prepare
 from cotenant.controller.sim.traces.reading import read
 from cotenant.controller.sim.traces.schema import write_csv
 from cotenant.controller.sim.traces.synth import synthesise
-from cotenant.controller.sim.workload import Cluster
+from cotenant.controller.sim.world.workload import Cluster
 
 ROWS = 88_067
 

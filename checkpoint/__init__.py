@@ -2,14 +2,16 @@
 
 Rule: standard library and torch only, Python 3.9 and torch 2.5 upwards, nothing of cotenant besides.
 `Session` is all that a script needs; see docs/job-protocol.md for what it says to its supervisor.
+
+Rooms: `training/` (what is saved), `disk/` (as files), `talk/` (with whom it is agreed), `zerocode/`.
 """
 
 from __future__ import annotations
 
-from cotenant.checkpoint.layout import CheckpointError, Damaged, Manifest, TooNew, read_manifest, verify
-from cotenant.checkpoint.lineage import Resumed
+from cotenant.checkpoint.disk.layout import CheckpointError, Damaged, Manifest, TooNew, read_manifest, verify
 from cotenant.checkpoint.session import Session
-from cotenant.checkpoint.state import parameters_sha256
+from cotenant.checkpoint.training.lineage import Resumed
+from cotenant.checkpoint.training.state import parameters_sha256
 
 __all__ = [
     "CheckpointError",

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import torch
 
-from cotenant.checkpoint.protocol import Environment
+from cotenant.checkpoint.talk.protocol import Environment
 
 ENV_MPS_LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """MPS's own variable: `0=4096M`, by the number of the device as this process counts them."""

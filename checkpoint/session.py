@@ -15,21 +15,23 @@ from typing import Any, Final
 
 import torch
 
-from cotenant.checkpoint import data, facts, gang, protocol, saver
-from cotenant.checkpoint.agreement import Agreement, Verdict
-from cotenant.checkpoint.channel import Channel
-from cotenant.checkpoint.cursor import Cursor
 from cotenant.checkpoint.device_limit import limit_memory
-from cotenant.checkpoint.introduction import Introduction
-from cotenant.checkpoint.layout import CheckpointError, Manifest
-from cotenant.checkpoint.lineage import Lineage, Resumed
-from cotenant.checkpoint.load import Loaded, load_newest
-from cotenant.checkpoint.progress import Progress
-from cotenant.checkpoint.restoring import put_back
-from cotenant.checkpoint.saver import Place, Saver
-from cotenant.checkpoint.state import Extra, TrainingState
-from cotenant.checkpoint.stretches import Stretches
-from cotenant.checkpoint.turns import Turn, agreed_ahead, recorded
+from cotenant.checkpoint.disk import saver
+from cotenant.checkpoint.disk.layout import CheckpointError, Manifest
+from cotenant.checkpoint.disk.load import Loaded, load_newest
+from cotenant.checkpoint.disk.saver import Place, Saver
+from cotenant.checkpoint.talk import gang, protocol
+from cotenant.checkpoint.talk.agreement import Agreement, Verdict
+from cotenant.checkpoint.talk.channel import Channel
+from cotenant.checkpoint.talk.introduction import Introduction
+from cotenant.checkpoint.talk.progress import Progress
+from cotenant.checkpoint.talk.stretches import Stretches
+from cotenant.checkpoint.talk.turns import Turn, agreed_ahead, recorded
+from cotenant.checkpoint.training import data, facts
+from cotenant.checkpoint.training.cursor import Cursor
+from cotenant.checkpoint.training.lineage import Lineage, Resumed
+from cotenant.checkpoint.training.restoring import put_back
+from cotenant.checkpoint.training.state import Extra, TrainingState
 
 KEEP: Final = 2
 IDLE_S_MAX: Final = 120.0

@@ -19,7 +19,7 @@ from typing import Final
 
 import pytest
 
-from cotenant.controller.cli import mps_check
+from cotenant.controller.cli.host import mps_check
 from cotenant.mps import device_memory
 from cotenant.mps.detection import look, partitions_verdict, verdict
 from cotenant.mps.environment import PIPE_DIRECTORY, without_mps

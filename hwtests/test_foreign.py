@@ -7,8 +7,8 @@ import time
 import pytest
 
 from cotenant.controller import settings
-from cotenant.controller.cli.check import Facts
-from cotenant.controller.cli.gpu_checks import held_mib, tenants
+from cotenant.controller.cli.host.check import Facts
+from cotenant.controller.cli.host.gpu_checks import held_mib, tenants
 from cotenant.profiler.driver.asking import driver_facts
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 from hwtests.busy import Busy

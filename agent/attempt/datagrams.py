@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.attempt.premises import give_socket, make_job_folder
+from cotenant.agent.attempt.processes.premises import give_socket, make_job_folder
 from cotenant.agent.attempt.words import AnyRankWord, parse
 from cotenant.agent.folder import JOB_SOCKET
 from cotenant.agent.records import Order

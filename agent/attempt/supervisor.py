@@ -1,6 +1,6 @@
 """The supervisor of one attempt: `python -m cotenant.agent.attempt.supervisor ATTEMPT_FOLDER`.
 
-Rule: it outlives its agent, needs nobody, and leaves a result. It takes no decision (`supervision.py`
+Rule: it outlives its agent, needs nobody, and leaves a result. It takes no decision (`core/supervision.py`
 does); this loop only waits for something to happen and carries out what follows. One thread, one
 `select`: nothing here may block for long, and every process is started from here.
 
@@ -26,29 +26,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.attempt.conversations import Conversations
-from cotenant.agent.attempt.datagrams import Datagrams
-from cotenant.agent.attempt.ends import StartProblem
-from cotenant.agent.attempt.environment import command_of, environment_of, needs_cuda_indices
-from cotenant.agent.attempt.heir import leave_to_heir
-from cotenant.agent.attempt.launchers import NotLaunchable
-from cotenant.agent.attempt.measuring import Measuring
-from cotenant.agent.attempt.outputs import Outputs
-from cotenant.agent.attempt.ranks import (
-    StartFailed,
-    account_of,
-    become_subreaper,
-    cuda_indices,
-    end_groups,
-    has_children,
-    keep_files_to_ourselves,
-    kill_children,
-    reap,
-    start,
-)
-from cotenant.agent.attempt.sampling import host_oom_kills, tree_of
-from cotenant.agent.attempt.stacks import abort_others, dump
-from cotenant.agent.attempt.supervision import Supervision
-from cotenant.agent.attempt.supervision_edge import (
+from cotenant.agent.attempt.core.edge import (
     AllGone,
     AnyEffect,
     AnyHappening,
@@ -68,7 +46,29 @@ from cotenant.agent.attempt.supervision_edge import (
     TerminateClients,
     Ticked,
 )
-from cotenant.agent.attempt.termination import Terminations, by_pipe
+from cotenant.agent.attempt.core.ends import StartProblem
+from cotenant.agent.attempt.core.supervision import Supervision
+from cotenant.agent.attempt.datagrams import Datagrams
+from cotenant.agent.attempt.processes.environment import command_of, environment_of, needs_cuda_indices
+from cotenant.agent.attempt.processes.heir import leave_to_heir
+from cotenant.agent.attempt.processes.launchers import NotLaunchable
+from cotenant.agent.attempt.processes.measuring import Measuring
+from cotenant.agent.attempt.processes.outputs import Outputs
+from cotenant.agent.attempt.processes.ranks import (
+    StartFailed,
+    account_of,
+    become_subreaper,
+    cuda_indices,
+    end_groups,
+    has_children,
+    keep_files_to_ourselves,
+    kill_children,
+    reap,
+    start,
+)
+from cotenant.agent.attempt.processes.sampling import host_oom_kills, tree_of
+from cotenant.agent.attempt.processes.stacks import abort_others, dump
+from cotenant.agent.attempt.processes.termination import Terminations, by_pipe
 from cotenant.agent.channel import EndedNow, GangOut, StatusNow
 from cotenant.agent.files import BadRecord, read_record, write_record
 from cotenant.agent.folder import CONTROL, LOGS, ORDER, RESULT, STATUS

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.attempt.launchers import launcher_of
+from cotenant.agent.attempt.processes.launchers import launcher_of
 from cotenant.agent.core.edge import AgentConfig
 from cotenant.agent.records import MpsClient
 from cotenant.controller.domain.cluster import Device

@@ -21,13 +21,13 @@ from lazer import cells as lazer_cells
 from cotenant.controller.sim import scenario
 from cotenant.controller.sim.busiest import busiest, sample
 from cotenant.controller.sim.choices import policies_named
-from cotenant.controller.sim.outcome import Outcome
-from cotenant.controller.sim.physics import Physics, pair_data
+from cotenant.controller.sim.results.outcome import Outcome
 from cotenant.controller.sim.scenario import Scenario
 from cotenant.controller.sim.simulate import simulate
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.trace import Trace
-from cotenant.controller.sim.workload import Cluster, Workload
+from cotenant.controller.sim.world.physics import Physics, pair_data
+from cotenant.controller.sim.world.workload import Cluster, Workload
 
 ROOT: Final = places.ROOT
 FOLDER: Final = places.CACHE / "castor"

@@ -38,9 +38,9 @@ from castor.grounds import (
     sets,
 )
 from cotenant.controller.domain.perf import DEFAULT_XI
-from cotenant.controller.sim import plots
-from cotenant.controller.sim.intervals import Interval, interval
-from cotenant.controller.sim.physics import pair_data
+from cotenant.controller.sim.results import plots
+from cotenant.controller.sim.results.intervals import Interval, interval
+from cotenant.controller.sim.world.physics import pair_data
 
 DOCS: Final = places.RESULTS
 PLOTS: Final = "castor"

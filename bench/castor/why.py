@@ -15,8 +15,8 @@ from castor import cells, texts
 from castor.cells import CASTOR
 from castor.grounds import SHARED, grounds, last_end, mean_over, ratio
 from cotenant.controller.policies.lucid import LucidParameters
-from cotenant.controller.sim import plots
-from cotenant.controller.sim.physics import pair_data
+from cotenant.controller.sim.results import plots
+from cotenant.controller.sim.world.physics import pair_data
 
 
 def why(book: Runs) -> str:

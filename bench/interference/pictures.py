@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
-from cotenant.controller.sim.plots import COLOURS, HEIGHT_IN, WIDTH_IN
+from cotenant.controller.sim.results.plots import COLOURS, HEIGHT_IN, WIDTH_IN
 
 Values = npt.NDArray[np.float64]
 SHOWN: Final = 14

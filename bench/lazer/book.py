@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cotenant.controller.sim.intervals import Interval, interval
+from cotenant.controller.sim.results.intervals import Interval, interval
 from lazer.cells import Cell, Result, Sizes, load
 
 PAPER: dict[str, Any] = msgspec.json.decode(Path(__file__).with_name("paper.json").read_bytes())

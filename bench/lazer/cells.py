@@ -19,10 +19,10 @@ import result_cells
 from cotenant.controller.policies import registry
 from cotenant.controller.sim import scenario
 from cotenant.controller.sim.choices import policies_named
-from cotenant.controller.sim.outcome import Outcome
+from cotenant.controller.sim.results.outcome import Outcome
+from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.scenario import Scenario
 from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.summary import summarise
 
 FOLDER: Final = places.CACHE / "lazer"
 VERSION: Final = 1
@@ -225,7 +225,7 @@ def run(cell: Cell, commit: str) -> None:
 
 
 def result_of(cell: Cell, outcome: Outcome, commit: str) -> Result:
-    from cotenant.controller.sim import plots
+    from cotenant.controller.sim.results import plots
 
     done = outcome.finished
     return Result(

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from cotenant.controller.policies import registry
-from cotenant.controller.sim import plots
-from cotenant.controller.sim.intervals import Interval
+from cotenant.controller.sim.results import plots
+from cotenant.controller.sim.results.intervals import Interval
 from lazer import cells
 from lazer.book import Book
 from lazer.cells import POLICIES, Cell

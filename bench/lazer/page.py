@@ -16,7 +16,7 @@ import numpy as np
 import places
 
 from cotenant.controller.policies import registry
-from cotenant.controller.sim import plots
+from cotenant.controller.sim.results import plots
 from lazer import cells, texts
 from lazer.book import (
     FUTILE,

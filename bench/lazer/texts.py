@@ -71,6 +71,6 @@ SEARCHES: Final = (
 )  # fmt: skip
 
 HOW: Final = """`make results-lazer`: {runs:,} runs. Load and pause times come from the simulator's table
-    of seven model classes (modelled, not measured: `controller/sim/overheads.py`); pairs do not matter,
+    of seven model classes (modelled, not measured: `controller/sim/world/overheads.py`); pairs do not matter,
     since none of these policies shares devices. Intervals are Student's, 95 %, over seeds; with one seed
     there is none."""

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import places
 
-from cotenant.controller.sim import plots
+from cotenant.controller.sim.results import plots
 from lazer import cells, texts
 from lazer.book import FUTILE, FUTILE_GPU_S, JCT_MEAN, JCT_P50, Book, Number, at, lost_mean_s
 from lazer.cells import OPTIONS, VARIED, Cell, Sizes

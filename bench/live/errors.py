@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from cotenant.controller.sim.outcome import Outcome
-from cotenant.controller.sim.physics import Physics
+from cotenant.controller.sim.results.outcome import Outcome
 from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.workload import Cluster, Workload
+from cotenant.controller.sim.world.physics import Physics
+from cotenant.controller.sim.world.workload import Cluster, Workload
 from live.run import DEVICES, JobRow, LiveRun
 
 PARTS: Final = ("wait_s", "load_s", "run_s", "pause_s")

@@ -23,10 +23,10 @@ from live.errors import Told, simulated_job
 from live.run import DEVICES
 
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.sim.outcome import Outcome
-from cotenant.controller.sim.physics import COLUMNS, Physics
+from cotenant.controller.sim.results.outcome import Outcome
 from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.workload import Cluster, Workload
+from cotenant.controller.sim.world.physics import COLUMNS, Physics
+from cotenant.controller.sim.world.workload import Cluster, Workload
 from live_sharing import jobs
 from live_sharing.counted import alone_step_s, counted
 from live_sharing.run import CastorRun

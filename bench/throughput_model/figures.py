@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from matplotlib.figure import Figure
 
-from cotenant.controller.sim.plots import COLOURS, WIDTH_IN
+from cotenant.controller.sim.results.plots import COLOURS, WIDTH_IN
 from throughput_model.protocol import Array, Row
 
 SHOWN_ROWS: Final = 120

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from cotenant.checkpoint import rng
+from cotenant.checkpoint.training import rng
 from cotenant.checkpoint.zerocode.pattern import NotPlain, Plan
 
 PLAIN: Final = (bool, int, float, str, bytes, type(None))

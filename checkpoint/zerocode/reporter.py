@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from cotenant.checkpoint import gang
-from cotenant.checkpoint.layout import CheckpointError, names_newest_first
-from cotenant.checkpoint.protocol import ENV_RESUME, RESUME_NONE
+from cotenant.checkpoint.disk.layout import CheckpointError, names_newest_first
 from cotenant.checkpoint.session import Session
+from cotenant.checkpoint.talk import gang
+from cotenant.checkpoint.talk.protocol import ENV_RESUME, RESUME_NONE
 
 NOT_ASKED = "checkpoints were not asked for (--checkpoint auto)"
 

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from cotenant.controller.cli import signals
-from cotenant.controller.cli.problem import CLOSED_PIPE, FAILED, INTERRUPTED, OK, Problem
-from cotenant.controller.cli.usage import nearest, part_of, usage_problem
+from cotenant.controller.cli.frame import signals
+from cotenant.controller.cli.frame.problem import CLOSED_PIPE, FAILED, INTERRUPTED, OK, Problem
+from cotenant.controller.cli.frame.usage import nearest, part_of, usage_problem
 from cotenant.controller.cli.verbs import BY_NAME, Verb, help_text
 
 PROGRAM: Final = "cotenant"
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if os.environ.get(COMPLETE_VARIABLE):
-        from cotenant.controller.cli.completion import answer
+        from cotenant.controller.cli.setup.completion import answer
 
         return answer()
     open_streams()
@@ -120,8 +120,8 @@ def as_command(verb: Verb) -> Any:
     import typer
 
     found = getattr(importlib.import_module(f"cotenant.controller.cli.{verb.module}"), verb.name)
-    from cotenant.controller.cli.help_page import polish
-    from cotenant.controller.cli.plain import PlainCommand
+    from cotenant.controller.cli.frame.help_page import polish
+    from cotenant.controller.cli.frame.plain import PlainCommand
 
     if isinstance(found, typer.Typer):
         return polish(typer.main.get_command(found))

@@ -26,7 +26,7 @@ from cotenant.controller.demo.report import DemoReport, failures, plain_table, r
 from cotenant.controller.demo.watching import TooSlow, Watcher, all_ended
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch, Phase
-from cotenant.controller.sim.writing import write_whole
+from cotenant.controller.sim.results.writing import write_whole
 from cotenant.controller.wire.clients import GetStatus, ListNodes, NodeView, SetPolicy, ShowJob, Shown, Submit
 from cotenant.profiler.run import ProfileFailed
 

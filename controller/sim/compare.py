@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from cotenant.controller.sim.choices import PolicyChoice
-from cotenant.controller.sim.failures import Failures
-from cotenant.controller.sim.outcome import Outcome
-from cotenant.controller.sim.physics import Physics
+from cotenant.controller.sim.results.outcome import Outcome
+from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.summary import summarise
-from cotenant.controller.sim.workload import Cluster, Workload
+from cotenant.controller.sim.world.failures import Failures
+from cotenant.controller.sim.world.physics import Physics
+from cotenant.controller.sim.world.workload import Cluster, Workload
 
 REPORT_EVERY_S: Final = 0.2
 WORTH_A_PROCESS: Final = 20_000

@@ -15,10 +15,10 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.sim.overheads import Overheads
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.trace import Labels, Trace
-from cotenant.controller.sim.workload import Cluster, Workload
+from cotenant.controller.sim.world.overheads import Overheads
+from cotenant.controller.sim.world.workload import Cluster, Workload
 
 
 class Stream(IntEnum):

@@ -13,14 +13,14 @@ from typing import Any, Final, Literal
 
 from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.compare import Task
-from cotenant.controller.sim.failures import Failures
-from cotenant.controller.sim.overheads import Overheads
-from cotenant.controller.sim.physics import PairData, Physics, pair_data
 from cotenant.controller.sim.preparing import prepare
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.reading import read
 from cotenant.controller.sim.traces.trace import Trace
-from cotenant.controller.sim.workload import Cluster, Workload
+from cotenant.controller.sim.world.failures import Failures
+from cotenant.controller.sim.world.overheads import Overheads
+from cotenant.controller.sim.world.physics import PairData, Physics, pair_data
+from cotenant.controller.sim.world.workload import Cluster, Workload
 
 SYNTH: Final = "synth:"
 SYNTH_JOBS: Final = 20_000

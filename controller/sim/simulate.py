@@ -22,16 +22,16 @@ from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.sim.columns import Columns, cells
-from cotenant.controller.sim.devices import Devices
-from cotenant.controller.sim.failures import Failures, FailureTimes
-from cotenant.controller.sim.jobs import Specs, host_reports, known_pairs
-from cotenant.controller.sim.outcome import Outcome
-from cotenant.controller.sim.physics import Physics, pair_data
-from cotenant.controller.sim.run import Run
-from cotenant.controller.sim.thinking import think
-from cotenant.controller.sim.workload import Cluster, Workload
-from cotenant.controller.sim.world import World
+from cotenant.controller.sim.results.outcome import Outcome
+from cotenant.controller.sim.world.columns import Columns, cells
+from cotenant.controller.sim.world.devices import Devices
+from cotenant.controller.sim.world.failures import Failures, FailureTimes
+from cotenant.controller.sim.world.jobs import Specs, host_reports, known_pairs
+from cotenant.controller.sim.world.physics import Physics, pair_data
+from cotenant.controller.sim.world.run import Run
+from cotenant.controller.sim.world.thinking import think
+from cotenant.controller.sim.world.workload import Cluster, Workload
+from cotenant.controller.sim.world.world import World
 
 Watch = Callable[[int, int, float], None]
 """Called now and then with (jobs finished, jobs in all, virtual seconds); may raise KeyboardInterrupt."""

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.attempt.agreement import (
+from cotenant.agent.attempt.core.agreement import (
     MARGIN_S,
     PROPOSAL_TIMEOUT_S,
     RELEASES,

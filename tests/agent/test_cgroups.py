@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.agent.attempt.output import output_path
+from cotenant.agent.attempt.processes.output import output_path
 from cotenant.agent.host.cgroups import mounts_in, own_group_in
 
 V2 = "30 24 0:26 / {point} rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from cotenant.agent.attempt.environment import Account, environment_of
+from cotenant.agent.attempt.processes.environment import Account, environment_of
 from cotenant.agent.core.edge import (
     AgentConfig,
     Booted,
@@ -27,7 +27,7 @@ from cotenant.agent.files import read_record, write_record
 from cotenant.agent.gpus.clients import CUDA_PROCESSES, cuda_processes
 from cotenant.agent.records import Order, WatchRule
 from cotenant.checkpoint.device_limit import share_of
-from cotenant.checkpoint.protocol import Environment
+from cotenant.checkpoint.talk.protocol import Environment
 from cotenant.controller.domain.cluster import Device, HostReport, SharingMode
 from cotenant.controller.domain.commands import GangMember, StartAttempt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId

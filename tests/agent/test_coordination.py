@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.attempt.gang import GangSays, MemberConfirm, MemberNow, RankNow, parse_payload, payload
-from cotenant.agent.attempt.supervision import Supervision
-from cotenant.agent.attempt.supervision_edge import (
+from cotenant.agent.attempt.core.edge import (
     AnyEffect,
     AnyHappening,
     EndRanks,
@@ -22,6 +20,15 @@ from cotenant.agent.attempt.supervision_edge import (
     TellRank,
     Ticked,
 )
+from cotenant.agent.attempt.core.gang import (
+    GangSays,
+    MemberConfirm,
+    MemberNow,
+    RankNow,
+    parse_payload,
+    payload,
+)
+from cotenant.agent.attempt.core.supervision import Supervision
 from cotenant.agent.attempt.words import Confirm, FirstStep, Hello, Saving, Step, Stopped, ToRank
 from cotenant.agent.channel import GangIn, GangOut, SaveNow, StopNow
 from cotenant.agent.records import Order, RankOrder

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cotenant.agent.attempt.departure import TERMINATE_S, TERMINATE_SLACK_S
-from cotenant.agent.attempt.supervision_edge import (
+from cotenant.agent.attempt.core.departure import TERMINATE_S, TERMINATE_SLACK_S
+from cotenant.agent.attempt.core.edge import (
     ClearLeftovers,
     ClientsTerminated,
     DumpStacks,
@@ -23,7 +23,7 @@ from cotenant.agent.attempt.supervision_edge import (
     TellRank,
     TerminateClients,
 )
-from cotenant.agent.attempt.termination import Termination, by_pipe, terminate
+from cotenant.agent.attempt.processes.termination import Termination, by_pipe, terminate
 from cotenant.agent.attempt.words import FirstStep, Hello, Standing, Step, look
 from cotenant.agent.channel import StopNow
 from cotenant.agent.records import MpsClient, WatchRule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cotenant.agent.attempt.ends import Ending, Exit, decide
+from cotenant.agent.attempt.core.ends import Ending, Exit, decide
 from cotenant.agent.core.memory import Attempt
 from cotenant.agent.core.reporting import from_result
 from cotenant.agent.records import Result

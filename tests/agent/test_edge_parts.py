@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.agent.attempt.logs import LogWriter
+from cotenant.agent.attempt.processes.logs import LogWriter
 from cotenant.agent.core.edge import (
     AgentConfig,
     AnyAgentEvent,

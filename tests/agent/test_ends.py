@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cotenant.agent.attempt.end_rows import ROWS
-from cotenant.agent.attempt.ends import DETAIL_CHARS, Ending, Exit, StartProblem, decide, error_line
+from cotenant.agent.attempt.core.end_rows import ROWS
+from cotenant.agent.attempt.core.ends import DETAIL_CHARS, Ending, Exit, StartProblem, decide, error_line
 from cotenant.agent.records import Durable
 
 

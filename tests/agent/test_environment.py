@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.attempt.environment import Account, command_of, environment_of, meeting_of
-from cotenant.agent.attempt.launchers import NotLaunchable, launcher_of
+from cotenant.agent.attempt.processes.environment import Account, command_of, environment_of, meeting_of
+from cotenant.agent.attempt.processes.launchers import NotLaunchable, launcher_of
 from cotenant.agent.records import Order, RankOrder
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from cotenant.agent.attempt.supervision import Supervision
-from cotenant.agent.attempt.supervision_edge import (
+from cotenant.agent.attempt.core.edge import (
     AllGone,
     AnyHappening,
     Finish,
@@ -20,6 +19,7 @@ from cotenant.agent.attempt.supervision_edge import (
     TellRank,
     Ticked,
 )
+from cotenant.agent.attempt.core.supervision import Supervision
 from cotenant.agent.attempt.words import Confirm, FirstStep, Hello, Step, Stretch
 from cotenant.agent.channel import CompanyNow, StopNow
 from cotenant.agent.records import Order, RankOrder, Status

@@ -10,12 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.attempt.departure import KILL_GRACE_S
-from cotenant.agent.attempt.ends import StartProblem
-from cotenant.agent.attempt.roll_call import LINGER_S, PEER_GRACE_S
-from cotenant.agent.attempt.stopping import LOADING_GRACE_S, PLAIN_GRACE_S, SAVE_RETRY_S
-from cotenant.agent.attempt.supervision import Supervision
-from cotenant.agent.attempt.supervision_edge import (
+from cotenant.agent.attempt.core.departure import KILL_GRACE_S
+from cotenant.agent.attempt.core.edge import (
     AllGone,
     AnyEffect,
     AnyHappening,
@@ -33,6 +29,10 @@ from cotenant.agent.attempt.supervision_edge import (
     TellRank,
     Ticked,
 )
+from cotenant.agent.attempt.core.ends import StartProblem
+from cotenant.agent.attempt.core.roll_call import LINGER_S, PEER_GRACE_S
+from cotenant.agent.attempt.core.stopping import LOADING_GRACE_S, PLAIN_GRACE_S, SAVE_RETRY_S
+from cotenant.agent.attempt.core.supervision import Supervision
 from cotenant.agent.attempt.words import (
     AnyRankWord,
     Confirm,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.attempt.watchdog import SAVE_PATIENCE_S, STEPS_MIN, Watchdog
+from cotenant.agent.attempt.core.watchdog import SAVE_PATIENCE_S, STEPS_MIN, Watchdog
 from cotenant.agent.records import WatchRule
 from cotenant.controller.domain.settings import AgentSettings
 

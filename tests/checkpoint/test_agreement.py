@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.checkpoint.agreement import OPEN_MAX, Agreement, Confirm, Verdict
-from cotenant.checkpoint.protocol import (
+from cotenant.checkpoint.talk.agreement import OPEN_MAX, Agreement, Confirm, Verdict
+from cotenant.checkpoint.talk.protocol import (
     PHASE_COMMIT,
     PHASE_PROPOSE,
     PHASE_WITHDRAW,

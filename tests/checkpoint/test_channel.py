@@ -15,9 +15,10 @@ import pytest
 import torch
 from torch import nn
 
-from cotenant.checkpoint import CheckpointError, Session, channel, protocol
-from cotenant.checkpoint.agreement import Agreement, Verdict
-from cotenant.checkpoint.channel import Channel
+from cotenant.checkpoint import CheckpointError, Session
+from cotenant.checkpoint.talk import channel, protocol
+from cotenant.checkpoint.talk.agreement import Agreement, Verdict
+from cotenant.checkpoint.talk.channel import Channel
 from tests.checkpoint.ranks import Supervisor
 
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-import cotenant.checkpoint.protocol
+import cotenant.checkpoint.talk.protocol
 import cotenant.gradaccum.protocol
 from cotenant.controller.wire import job
 
@@ -24,7 +24,7 @@ def constants(module: ModuleType) -> dict[str, object]:
 
 def test_every_protocol_constant_is_repeated_in_checkpoint() -> None:
     defined = {name: value for name, value in constants(job).items() if name != "ENVIRONMENT"}
-    repeated = constants(cotenant.checkpoint.protocol)
+    repeated = constants(cotenant.checkpoint.talk.protocol)
     assert {name: repeated.get(name) for name in defined} == defined
 
 
@@ -36,7 +36,7 @@ def test_what_gradaccum_repeats_is_the_same() -> None:
 def test_every_environment_variable_is_known_to_one_of_the_two() -> None:
     known = {
         value
-        for module in (cotenant.checkpoint.protocol, cotenant.gradaccum.protocol)
+        for module in (cotenant.checkpoint.talk.protocol, cotenant.gradaccum.protocol)
         for name, value in constants(module).items()
         if name.startswith("ENV_")
     }

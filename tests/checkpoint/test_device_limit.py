@@ -21,7 +21,7 @@ from cotenant.checkpoint.device_limit import (
     limits_of,
     mps_limit_bytes,
 )
-from cotenant.checkpoint.protocol import Environment
+from cotenant.checkpoint.talk.protocol import Environment
 from cotenant.mps.environment import PINNED_DEVICE_MEM_LIMIT
 
 GIB = 1 << 30

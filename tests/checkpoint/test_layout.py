@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.checkpoint import layout
-from cotenant.checkpoint.layout import Damaged, FileEntry, Manifest, TooNew
-from cotenant.checkpoint.load import load_newest
+from cotenant.checkpoint.disk import layout
+from cotenant.checkpoint.disk.layout import Damaged, FileEntry, Manifest, TooNew
+from cotenant.checkpoint.disk.load import load_newest
 
 
 def manifest(attempt: int, step: int, files: dict[str, FileEntry]) -> Manifest:

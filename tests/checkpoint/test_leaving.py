@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.checkpoint.gang import SETTLE_S
+from cotenant.checkpoint.talk.gang import SETTLE_S
 from tests.checkpoint.ranks import Warm, launch
 
 SCRIPT = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cotenant.checkpoint import protocol
-from cotenant.checkpoint.progress import Progress
+from cotenant.checkpoint.talk import protocol
+from cotenant.checkpoint.talk.progress import Progress
 
 
 class Heard:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.checkpoint import layout
+from cotenant.checkpoint.disk import layout
 from tests.checkpoint.ranks import DEADLINE_S, HERE, Leash, Supervisor, Warm, launch
 
 TRAINER = HERE / "trainer.py"

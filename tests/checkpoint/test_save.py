@@ -18,13 +18,14 @@ from typing import Any
 import pytest
 import torch
 
-from cotenant.checkpoint import durable, layout, memory, protocol, save
-from cotenant.checkpoint.fingerprint import tensors_sha256
-from cotenant.checkpoint.layout import CheckpointError
-from cotenant.checkpoint.load import load_newest
-from cotenant.checkpoint.saver import Place, Saver, ready
-from cotenant.checkpoint.snapshot import Staging, plain, referenced
-from cotenant.checkpoint.state import TrainingState
+from cotenant.checkpoint.disk import durable, layout, memory, save
+from cotenant.checkpoint.disk.layout import CheckpointError
+from cotenant.checkpoint.disk.load import load_newest
+from cotenant.checkpoint.disk.saver import Place, Saver, ready
+from cotenant.checkpoint.talk import protocol
+from cotenant.checkpoint.training.fingerprint import tensors_sha256
+from cotenant.checkpoint.training.snapshot import Staging, plain, referenced
+from cotenant.checkpoint.training.state import TrainingState
 
 MANIFEST: dict[str, Any] = {"job": "j1", "facts": {}, "history": ((0, 1),), "exact": True, "note": ""}
 

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from cotenant import checkpoint, gradaccum
-from cotenant.checkpoint import Session, parameters_sha256, protocol
-from cotenant.checkpoint.agreement import Agreement, Verdict
-from cotenant.checkpoint.protocol import ACCUMULATE_AT, Order, decode
-from cotenant.checkpoint.turns import Turn, agreed_ahead, recorded
+from cotenant.checkpoint import Session, parameters_sha256
+from cotenant.checkpoint.talk import protocol
+from cotenant.checkpoint.talk.agreement import Agreement, Verdict
+from cotenant.checkpoint.talk.protocol import ACCUMULATE_AT, Order, decode
+from cotenant.checkpoint.talk.turns import Turn, agreed_ahead, recorded
 from cotenant.gradaccum.schedule import PROGRESS, Progress
 
 DEADLINE_S = 60.0

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from cotenant.checkpoint.agreement import Agreement, Confirm
-from cotenant.checkpoint.protocol import Order
+from cotenant.checkpoint.talk.agreement import Agreement, Confirm
+from cotenant.checkpoint.talk.protocol import Order
 from cotenant.checkpoint.zerocode.pattern import NotPlain, Plan, plan_of
 from tests.checkpoint.ranks import Gang, Supervisor, Warm, launch
 

@@ -7,9 +7,9 @@ from pathlib import PurePosixPath
 import msgspec
 
 from cotenant.controller import settings
-from cotenant.controller.cli.check import Facts
-from cotenant.controller.cli.gpu_host import DeviceFile, Distribution, HostFiles
-from cotenant.controller.cli.problem import Problem
+from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.host.check import Facts
+from cotenant.controller.cli.host.gpu_host import DeviceFile, Distribution, HostFiles
 from cotenant.mps.detection import Host
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts, GpuProcess, Link
 from cotenant.profiler.indicators.choice import Explanation

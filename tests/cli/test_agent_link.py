@@ -9,9 +9,9 @@ import pytest
 
 from cotenant.controller import settings
 from cotenant.controller.access import keys
-from cotenant.controller.cli.agent_link import Link, ask_as_agent
-from cotenant.controller.cli.check import Facts
-from cotenant.controller.cli.host_checks import agent
+from cotenant.controller.cli.host.agent_link import Link, ask_as_agent
+from cotenant.controller.cli.host.check import Facts
+from cotenant.controller.cli.host.host_checks import agent
 
 
 def asked(**given: str) -> Link | None:

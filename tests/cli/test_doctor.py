@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from cotenant.controller import settings
-from cotenant.controller.cli import checks
-from cotenant.controller.cli.check import Check, Facts
-from cotenant.controller.cli.checks import run_all
-from cotenant.controller.cli.host_checks import folders, survival
-from cotenant.controller.cli.problem import Problem
-from cotenant.controller.cli.surroundings import Agent, Surroundings, look_around
+from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.host import machine_checks as checks
+from cotenant.controller.cli.host.check import Check, Facts
+from cotenant.controller.cli.host.host_checks import folders, survival
+from cotenant.controller.cli.host.machine_checks import run_all
+from cotenant.controller.cli.host.surroundings import Agent, Surroundings, look_around
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.wire import clients as wire
 

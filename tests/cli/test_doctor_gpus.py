@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.controller.cli import counter_checks, gpu_host
-from cotenant.controller.cli import gpu_checks as of
-from cotenant.controller.cli.check import Check, Facts
-from cotenant.controller.cli.doctor import page
-from cotenant.controller.cli.gpu_host import DeviceFile, Distribution
-from cotenant.controller.cli.mps_check import device_memory, level, mps
+from cotenant.controller.cli.host import counter_checks, gpu_host
+from cotenant.controller.cli.host import gpu_checks as of
+from cotenant.controller.cli.host.check import Check, Facts
+from cotenant.controller.cli.host.doctor import page
+from cotenant.controller.cli.host.gpu_host import DeviceFile, Distribution
+from cotenant.controller.cli.host.mps_check import device_memory, level, mps
 from cotenant.profiler.driver.facts import GpuFacts, Link
 from cotenant.profiler.driver.who import sees_host_processes
 from cotenant.profiler.indicators.choice import Explanation, Finding
@@ -390,7 +390,7 @@ def test_the_level_of_mps(version: tuple[int, int] | None, word: str) -> None:
 def test_a_command_stands_on_one_line_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     found = CASES["GPM for administrators"][0](CASES["GPM for administrators"][1])
     assert found is not None
-    monkeypatch.setattr("cotenant.controller.cli.screen.terminal_width", lambda: 80)
+    monkeypatch.setattr("cotenant.controller.cli.frame.screen.terminal_width", lambda: 80)
     assert f"$ {found.command}" in [line.strip() for line in page([found]).splitlines()]
 
 

@@ -9,7 +9,7 @@ from signal import SIGTERM
 
 import pytest
 
-from cotenant.controller.cli.problem import CLOSED_PIPE, EXIT_CODES, INTERRUPTED, NEVER_STARTED
+from cotenant.controller.cli.frame.problem import CLOSED_PIPE, EXIT_CODES, INTERRUPTED, NEVER_STARTED
 from cotenant.controller.cli.verbs import BY_NAME
 from cotenant.controller.submission import directives
 from cotenant.controller.submission.build import Where, submission

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cotenant.controller.cli.frame.screen import Column, table
 from cotenant.controller.cli.main import as_command
-from cotenant.controller.cli.screen import Column, table
 from cotenant.controller.cli.verbs import BY_NAME, Verb
-from cotenant.controller.sim.writing import whole, write_whole
+from cotenant.controller.sim.results.writing import whole, write_whole
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cotenant
@@ -132,7 +132,7 @@ def test_completion_answers(line: str, wanted: set[str], tmp_path: Path) -> None
 
 
 def test_completing_jobs_without_a_controller_is_silent(at_home: Path) -> None:
-    from cotenant.controller.cli.completion import complete_job
+    from cotenant.controller.cli.setup.completion import complete_job
 
     assert complete_job("") == []
 
@@ -157,7 +157,7 @@ def test_a_signal_ends_a_verb_with_one_word_and_its_exit_code(
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(
-        "cotenant.controller.cli.config.loaded_settings", lambda *_: signal.raise_signal(number)
+        "cotenant.controller.cli.setup.config.loaded_settings", lambda *_: signal.raise_signal(number)
     )
     result = cotenant("config")
     assert (result.code, result.out, result.err) == (code, "", word)

@@ -17,14 +17,14 @@ import msgspec
 import pytest
 
 from cotenant.controller import settings
-from cotenant.controller.cli import gpu_host
-from cotenant.controller.cli.agent_link import Link
-from cotenant.controller.cli.check import Check, Facts
-from cotenant.controller.cli.checks import run_all
-from cotenant.controller.cli.doctor import page
-from cotenant.controller.cli.gpu_host import DeviceFile, Distribution, HostFiles
-from cotenant.controller.cli.problem import Problem
-from cotenant.controller.cli.surroundings import (
+from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.host import gpu_host
+from cotenant.controller.cli.host.agent_link import Link
+from cotenant.controller.cli.host.check import Check, Facts
+from cotenant.controller.cli.host.doctor import page
+from cotenant.controller.cli.host.gpu_host import DeviceFile, Distribution, HostFiles
+from cotenant.controller.cli.host.machine_checks import run_all
+from cotenant.controller.cli.host.surroundings import (
     Agent,
     Cgroup,
     Folder,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cotenant.controller.cli.keyboard import Keyboard
+from cotenant.controller.cli.cluster.keyboard import Keyboard
 
 LONG_S = 60.0
 

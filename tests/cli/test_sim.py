@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cotenant.controller.cli import sim_table
+from cotenant.controller.cli.simulation import table as sim_table
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cotenant
@@ -163,9 +163,9 @@ def test_without_matplotlib_there_are_tables_and_a_word(
             raise ImportError(name)
         return real(name, *rest, **more)
 
-    for name in [name for name in sys.modules if name.endswith("sim.plots")]:
+    for name in [name for name in sys.modules if name.endswith("results.plots")]:
         monkeypatch.delitem(sys.modules, name)
-    import cotenant.controller.sim as package
+    import cotenant.controller.sim.results as package
 
     monkeypatch.delattr(package, "plots", raising=False)
     monkeypatch.setattr(builtins, "__import__", without)

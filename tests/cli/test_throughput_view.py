@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from cotenant.controller.cli.throughput_view import cells, throughput_json, throughput_lines
+from cotenant.controller.cli.profiles.throughput import cells, throughput_json, throughput_lines
 from cotenant.controller.domain.perf import Profile, ProfilePoint
 from cotenant.controller.domain.throughput import Coefficients, Gang, ThroughputModel
 from cotenant.controller.wire import clients as wire

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.cli import screen, top
-from cotenant.controller.cli.top_page import Moment, page, rooms
+from cotenant.controller.cli.cluster import top
+from cotenant.controller.cli.cluster.top_page import Moment, page, rooms
+from cotenant.controller.cli.frame import screen
 from cotenant.controller.client import Client, Unreachable
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import JobId

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from cotenant.controller.cli import screen
-from cotenant.controller.cli.run import exit_code
+from cotenant.controller.cli.frame import screen
+from cotenant.controller.cli.jobs.run import exit_code
 from cotenant.controller.client import Client, Unreachable
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch, Phase
@@ -476,7 +476,7 @@ def test_ctrl_c_cancels_and_a_second_one_detaches(
         if next(interrupts):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("cotenant.controller.cli.run.Watch._take", written)
+    monkeypatch.setattr("cotenant.controller.cli.jobs.run.Watch._take", written)
     result = cotenant("run", "--", "python3", "-c", "pass")
     assert result.code == 130
     assert [each.verb for each in controller.asked_for(wire.ChangeJobs)] == ["cancel"]
@@ -686,7 +686,7 @@ def test_indicators_in_json_are_null_where_they_are_missing(busy: StandIn, coten
 def test_top_keeps_to_the_screen_and_leaves_room_for_the_jobs(
     busy: StandIn, cotenant: Cotenant, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
-    monkeypatch.setattr("cotenant.controller.cli.screen.terminal_width", lambda: width)
+    monkeypatch.setattr("cotenant.controller.cli.frame.screen.terminal_width", lambda: width)
     lines = cotenant("top", "--once").out.splitlines()
     assert max(map(len, lines)) <= width
     one = next(line for line in lines if "1a2b3c" in line)

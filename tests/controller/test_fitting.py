@@ -15,7 +15,7 @@ from cotenant.controller.domain.commands import Think
 from cotenant.controller.domain.fitting import KIND, measured_steps, model_of, numbers, question, steps_in
 from cotenant.controller.domain.perf import Profile, step_s
 from cotenant.controller.domain.throughput import Coefficients, Gang, MeasuredStep, Reach, ThroughputModel
-from cotenant.controller.sim.thinking import think
+from cotenant.controller.sim.world.thinking import think
 from cotenant.controller.thinking import Thinking
 from cotenant.controller.tuning.kinds import KINDS
 from tests.controller.building import Desk, profile, report

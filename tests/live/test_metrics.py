@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import pytest
 
-from cotenant.controller.cli.device_view import reading_json
+from cotenant.controller.cli.cluster.device_view import reading_json
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.domain.job import JobSpec, Launch, Phase

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.attempt.logs import read_log
+from cotenant.agent.attempt.processes.logs import read_log
 from cotenant.agent.channel import EndedNow, FromSupervisor, SaveNow, StatusNow, StopNow
 from cotenant.agent.files import read_record, write_record
 from cotenant.agent.folder import CONTROL, JOB, LOGS, ORDER, RESULT, STATUS, SUPERVISOR

@@ -16,7 +16,7 @@ from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.workload import Cluster, Workload
+from cotenant.controller.sim.world.workload import Cluster, Workload
 from tests.controller.building import Desk, report
 from tests.controller.histories import HOSTS, STEPS, WAITS_S, Step, event_of
 from tests.policies.test_classic import FOUR, TWO, Before, Row, later, nothing, queued, running, then

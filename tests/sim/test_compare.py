@@ -16,11 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.sim import compare, plots
+from cotenant.controller.sim import compare
 from cotenant.controller.sim.choices import BadChoice, PolicyChoice, policies_named
 from cotenant.controller.sim.compare import Progress, Run, run_all
-from cotenant.controller.sim.document import MEASURED, document, write_jobs
-from cotenant.controller.sim.intervals import interval
+from cotenant.controller.sim.results import plots
+from cotenant.controller.sim.results.document import MEASURED, document, write_jobs
+from cotenant.controller.sim.results.intervals import interval
 from cotenant.controller.sim.scenario import Scenario, tasks
 
 SMALL = Scenario(trace="philly/51b7ef")

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cotenant.controller.sim.fairness import contention, fairness, jain
-from cotenant.controller.sim.paired import paired
+from cotenant.controller.sim.results.fairness import contention, fairness, jain
+from cotenant.controller.sim.results.paired import paired
+from cotenant.controller.sim.results.summary import counted, summarise
 from cotenant.controller.sim.scenario import Scenario
 from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.summary import counted, summarise
 from tests.sim.workloads import JobRow, cluster, workload
 
 
@@ -109,7 +109,7 @@ def test_no_more_than_all_can_be_left_out(trim: float) -> None:
 
 
 def test_a_long_label_is_broken_between_its_parameters_and_loses_nothing() -> None:
-    plots = pytest.importorskip("cotenant.controller.sim.plots")
+    plots = pytest.importorskip("cotenant.controller.sim.results.plots")
     label = "widest:Widest:narrow=true,strict=false"
     assert plots.lined("patient") == "patient"
     assert plots.lined(label) == "widest:Widest:\nnarrow=true,\nstrict=false"

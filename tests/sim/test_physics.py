@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.sim.physics import BUNDLED, PairData, Physics, pair_data
+from cotenant.controller.sim.world.physics import BUNDLED, PairData, Physics, pair_data
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "interference" / "gavel_pairs.csv.gz"
 HEADER = "gpu_type,model1,batch1,model2,batch2,xi1,xi2\n"

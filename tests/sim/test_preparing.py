@@ -11,11 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.sim.overheads import PARAMETERS, Overhead, Overheads, constant, measured, modelled
 from cotenant.controller.sim.preparing import prepare
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.reading import parse, read
-from cotenant.controller.sim.workload import Cluster, Workload
+from cotenant.controller.sim.world.overheads import (
+    PARAMETERS,
+    Overhead,
+    Overheads,
+    constant,
+    measured,
+    modelled,
+)
+from cotenant.controller.sim.world.workload import Cluster, Workload
 
 SMALL = Cluster(hosts=8, gpus_per_host=8)
 JOBS = """job_id,submit_time_s,duration_s,gpus,type,model,vc

@@ -16,9 +16,9 @@ from cotenant.controller.journal.journal import JOURNAL_NAME, Journal
 from cotenant.controller.journal.journal_file import JournalDamaged, JournalError
 from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.compare import run_all
-from cotenant.controller.sim.journal import NothingToReplay
-from cotenant.controller.sim.replay import NEVER_TRAINED, STILL_THERE, read_journal
-from cotenant.controller.sim.what_if import HAPPENED, actual_summary, calibration, replay_tasks
+from cotenant.controller.sim.past.journal import NothingToReplay
+from cotenant.controller.sim.past.replay import NEVER_TRAINED, STILL_THERE, read_journal
+from cotenant.controller.sim.past.what_if import HAPPENED, actual_summary, calibration, replay_tasks
 
 
 @pytest.fixture(scope="module")

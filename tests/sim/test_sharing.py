@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cotenant.controller.sim.physics import Physics
+from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.summary import summarise
+from cotenant.controller.sim.world.physics import Physics
 from tests.sim.workloads import JobRow, cluster, workload
 
 SHARING = ("castor", "castor-cost", "sjf-ffs", "lucid")

@@ -23,13 +23,13 @@ from cotenant.controller.domain.view import View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.classic import Classic
-from cotenant.controller.sim.failures import Failures, FailureTimes
-from cotenant.controller.sim.outcome import Outcome
-from cotenant.controller.sim.physics import Physics
+from cotenant.controller.sim.results.outcome import Outcome
+from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.summary import summarise
-from cotenant.controller.sim.workload import Workload
-from cotenant.controller.sim.world import World
+from cotenant.controller.sim.world.failures import Failures, FailureTimes
+from cotenant.controller.sim.world.physics import Physics
+from cotenant.controller.sim.world.workload import Workload
+from cotenant.controller.sim.world.world import World
 from tests.sim.workloads import JobRow, cluster, workload
 
 POLICIES = ("fifo", "sjf", "srtf", "srtf-full", "srsf", "tiresias", "interval-60", "patient", "castor")
@@ -370,7 +370,7 @@ def busy_rows(jobs: int) -> Iterator[JobRow]:
 
 PROGRAM = """
 import hashlib
-from cotenant.controller.sim.failures import Failures
+from cotenant.controller.sim.world.failures import Failures
 from cotenant.controller.sim.simulate import simulate
 from tests.sim.test_simulate import busy_rows, comparable
 from tests.sim.workloads import cluster, workload

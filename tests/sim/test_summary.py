@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.summary import summarise
 from tests.sim.workloads import JobRow, cluster, workload
 
 CONTRACT = {

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cotenant.controller.sim.workload import Cluster, Workload
+from cotenant.controller.sim.world.workload import Cluster, Workload
 
 
 class JobRow(NamedTuple):

@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from cotenant.agent.attempt.supervision import Supervision
-from cotenant.agent.attempt.supervision_edge import (
+from cotenant.agent.attempt.core.edge import (
     AllGone,
     AnyHappening,
     ClearLeftovers,
@@ -24,8 +23,9 @@ from cotenant.agent.attempt.supervision_edge import (
     TakeSample,
     TellRank,
 )
-from cotenant.agent.attempt.supervision_edge import Heard as RankHeard
-from cotenant.agent.attempt.supervision_edge import Ticked as SupervisorTicked
+from cotenant.agent.attempt.core.edge import Heard as RankHeard
+from cotenant.agent.attempt.core.edge import Ticked as SupervisorTicked
+from cotenant.agent.attempt.core.supervision import Supervision
 from cotenant.agent.attempt.words import AnyRankWord
 from cotenant.agent.channel import GangOut, ToSupervisor
 from cotenant.agent.core.edge import (

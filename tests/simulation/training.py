@@ -24,8 +24,8 @@ from cotenant.agent.attempt.words import (
     Stretch,
 )
 from cotenant.agent.records import Order
-from cotenant.checkpoint.agreement import Agreement, Verdict
-from cotenant.checkpoint.protocol import decode
+from cotenant.checkpoint.talk.agreement import Agreement, Verdict
+from cotenant.checkpoint.talk.protocol import decode
 from cotenant.controller.domain.ids import AttemptNo, JobId
 from cotenant.controller.wire.job import DECISION_TIMEOUT_S
 from tests.simulation.clockwork import Clockwork

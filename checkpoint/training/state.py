@@ -1,0 +1,224 @@
+"""What a training state consists of, gathered from the script's objects and put back into them.
+
+Rule: what all ranks have alike (model, optimizers, schedulers, scaler, stateful extras) is saved once, by
+rank 0; what is a rank's own (random state, position, plain extras) is saved by each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableMapping
+from typing import Any, Final
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from cotenant.checkpoint.disk.layout import CheckpointError
+from cotenant.checkpoint.training import rng
+from cotenant.checkpoint.training.buckets import GradientOrder, gradient_orders
+from cotenant.checkpoint.training.fingerprint import tensors_sha256, unwrapped
+
+Extra = MutableMapping[str, Any]
+
+SHARDED: Final = {"ZeroRedundancyOptimizer", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine"}
+
+
+def as_list(value: Any) -> list[Any]:
+    """None, one object, or several."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+class TrainingState:
+    """The script's objects. Reads and writes them; keeps no copy."""
+
+    def __init__(
+        self, model: Any, optimizer: Any, lr_scheduler: Any, scaler: Any, extra: Extra | None
+    ) -> None:
+        self._wrapped: list[torch.nn.Module] = as_list(model)
+        self._models = [unwrapped(m) for m in self._wrapped]
+        self.optimizers = as_list(optimizer)
+        self._schedulers = as_list(lr_scheduler)
+        self._scaler = scaler
+        self._extra: Extra = {} if extra is None else extra
+        self._orders: list[GradientOrder] = []
+        self._refuse_sharded()
+
+    def _refuse_sharded(self) -> None:
+        """What differs from rank to rank would be saved from rank 0 only: say so at the start."""
+        kinds = {type(module).__name__ for model in self._wrapped for module in model.modules()}
+        kinds.update(type(optimizer).__name__ for optimizer in self.optimizers)
+        sharded = sorted(kinds & SHARDED)
+        if any(hasattr(p, "device_mesh") for model in self._models for p in model.parameters()):
+            sharded.append("DTensor")
+        if sharded:
+            raise CheckpointError(
+                f"{', '.join(sharded)}: each rank holds another part of the state, which cannot be saved: "
+                "use DistributedDataParallel and a plain optimizer"
+            )
+
+    @property
+    def models(self) -> list[torch.nn.Module]:
+        return self._wrapped
+
+    @property
+    def cuda_device(self) -> torch.device | None:
+        """Of the first parameter that is on one."""
+        return next((p.device for model in self._models for p in model.parameters() if p.is_cuda), None)
+
+    @property
+    def on_cuda(self) -> bool:
+        return any(p.is_cuda for model in self._models for p in model.parameters())
+
+    @property
+    def ranks_are_alike(self) -> bool:
+        """DDP keeps parameters equal on all ranks; without it each rank's must be compared."""
+        return all(isinstance(model, DistributedDataParallel) for model in self._wrapped)
+
+    def record_gradient_order(self, world_size: int) -> None:
+        """Call before the first step of the job; `first_step_done` after it."""
+        self._orders = gradient_orders(self._wrapped, world_size)
+        for order in self._orders:
+            order.record()
+
+    def first_step_done(self) -> None:
+        for order in self._orders:
+            order.recorded()
+
+    def replay_gradient_order(self, shared: dict[str, Any], world_size: int) -> list[str]:
+        """Call before `load`, on all ranks (it is a collective); returns what differs."""
+        self._orders = gradient_orders(self._wrapped, world_size)
+        if len(self._orders) != len(shared["gradient_order"]):
+            return ["other parts of the model are in DistributedDataParallel"]
+        problems = [o.replay(names) for o, names in zip(self._orders, shared["gradient_order"])]
+        return [problem for problem in problems if problem]
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        prefix = len(self._models) > 1
+        return {
+            f"{i}.{name}" if prefix else name: parameter
+            for i, model in enumerate(self._models)
+            for name, parameter in model.named_parameters()
+        }
+
+    def shared(self) -> dict[str, Any]:
+        return {
+            "models": [model.state_dict() for model in self._models],
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "schedulers": [scheduler.state_dict() for scheduler in self._schedulers],
+            "scaler": self._scaler.state_dict() if self._scaler is not None else None,
+            "gradient_order": [order.names for order in self._orders],
+            "extra": {key: v.state_dict() for key, v in self._extra.items() if _is_stateful(v)},
+        }
+
+    def own(self, rank: int) -> dict[str, Any]:
+        return {
+            "rng": rng.capture(),
+            "generators": rng.Sources(self._extra_holder()).capture(),
+            "extra": {
+                k: v for k, v in self._extra.items() if not _is_stateful(v) and not rng.is_generator(v)
+            },
+            "buffers": [] if rank == 0 else [_own_buffers(model) for model in self._wrapped],
+        }
+
+    def load(self, shared: dict[str, Any], own: dict[str, Any], own_is_mine: bool) -> list[str]:
+        """Put everything back (the global random state excepted); returns what differs."""
+        self._check_counts(shared)
+        notes: list[str] = []
+        for model, state in zip(self._models, shared["models"]):
+            notes.extend(_converted(model, state))
+            _load_into(model, state)
+        for optimizer, state in zip(self.optimizers, shared["optimizers"]):
+            _load_into(optimizer, _owned(state))
+        for scheduler, state in zip(self._schedulers, shared["schedulers"]):
+            _load_into(scheduler, state)
+        if self._scaler is not None and shared["scaler"]:
+            self._scaler.load_state_dict(shared["scaler"])
+        for key, state in shared["extra"].items():
+            if key not in self._extra:
+                notes.append(f"extra {key!r} is in the checkpoint but not in the script")
+            else:
+                self._extra[key].load_state_dict(_owned(state))
+        if own_is_mine:
+            for model, buffers in zip(self._models, own["buffers"]):
+                model.load_state_dict(buffers, strict=False)
+            problem = rng.Sources(self._extra_holder()).restore(own["generators"])
+            if problem:
+                notes.append(problem)
+        self._extra.update({key: _owned(value) for key, value in own["extra"].items()})
+        return notes
+
+    def _extra_holder(self) -> object:
+        return _Holder(self._extra)
+
+    def _check_counts(self, shared: dict[str, Any]) -> None:
+        for what, mine in (
+            ("models", self._models),
+            ("optimizers", self.optimizers),
+            ("schedulers", self._schedulers),
+        ):
+            if len(shared[what]) != len(mine):
+                raise CheckpointError(
+                    f"the checkpoint holds {len(shared[what])} {what}, the script gives {len(mine)}"
+                )
+
+
+class _Holder:
+    """Lets `rng.Sources` look into a mapping as it looks into an object."""
+
+    def __init__(self, mapping: Extra) -> None:
+        self.__dict__.update({str(key): value for key, value in mapping.items()})
+
+
+def parameters_sha256(model: torch.nn.Module | Iterable[torch.nn.Module]) -> str:
+    """One number for all parameters: equal if and only if every parameter is equal, bit for bit.
+
+    The sha256 over (name, dtype, shape, bytes) in the order of names, inside DDP and torch.compile wrappers.
+    """
+    return tensors_sha256(TrainingState(model, None, None, None, None).parameters().items())
+
+
+def _is_stateful(value: Any) -> bool:
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def _own_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Persistent buffers, unless DDP sends rank 0's to everyone before each forward pass."""
+    if isinstance(model, DistributedDataParallel) and model.broadcast_buffers:
+        return {}
+    inner = unwrapped(model)
+    names = {name for name, _ in inner.named_buffers()}
+    return {name: value for name, value in inner.state_dict().items() if name in names}
+
+
+def _load_into(target: Any, state: Any) -> None:
+    try:
+        target.load_state_dict(state)
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"the checkpoint does not fit this {type(target).__name__}: {error}; was the script changed?"
+        ) from error
+
+
+def _converted(model: torch.nn.Module, state: dict[str, Any]) -> list[str]:
+    """load_state_dict converts silently: a model that became bfloat16 is not the one that was saved."""
+    mine = model.state_dict()
+    changed = sorted(
+        {
+            f"{value.dtype} then, {mine[name].dtype} now"
+            for name, value in state.items()
+            if isinstance(value, torch.Tensor) and name in mine and value.dtype != mine[name].dtype
+        }
+    )
+    return [f"parameters were converted: {', '.join(changed)}"] if changed else []
+
+
+def _owned(tree: Any) -> Any:
+    """Tensors of a loaded file are mapped from it; what keeps them (an optimizer) needs memory of its own."""
+    if isinstance(tree, torch.Tensor):
+        return tree.clone()
+    if isinstance(tree, dict):
+        return type(tree)((key, _owned(value)) for key, value in tree.items())
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(_owned(value) for value in tree)
+    return tree

@@ -1,0 +1,1 @@
+"""Verbs about hosts, pairs and the policy."""

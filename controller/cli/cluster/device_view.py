@@ -1,0 +1,201 @@
+"""How what a device does just now is shown: columns for `top`, an object for JSON.
+
+Rule: what was not measured is `-` (null in JSON), never 0, and every value says where it came from and how
+old it is. Values that are older than a few periods are dimmed: they may have changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from cotenant.controller.cli.frame import screen
+from cotenant.controller.cli.frame.screen import GAP, NONE, STATE_COLOURS, Column, duration, size
+from cotenant.controller.domain.cluster import Device, HostState
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.indicators import INDICATOR_NAMES, DeviceReading
+from cotenant.controller.wire.clients import JobView, NodeView
+
+STALE_S_MIN: Final = 5.0
+STALE_PERIODS: Final = 3.0
+NAME_WIDTH: Final = 28
+JOBS_WIDTH: Final = 46
+JOBS_WIDTH_NARROW: Final = 24
+NARROW: Final = 100
+"""Two jobs with their progress, or one on a narrow screen; more columns are shown only beside that much."""
+_SHARES: Final = ("SMACT", "DRAMA", "TENSO", "GRACT", "SMOCC", "FP32A", "FP16A")
+_RATES: Final = ("PCITX", "PCIRX", "NVLTX", "NVLRX", "NETTX", "NETRX")
+
+
+class Row(NamedTuple):
+    """One device, its jobs and its newest reading."""
+
+    device: Device
+    jobs: tuple[JobView, ...]
+    planned_mib: int
+    reading: DeviceReading | None
+    tenants: tuple[JobId, ...] = ()
+    """Also those that are not among `jobs`: a list of jobs is bounded."""
+    host_state: HostState = HostState.OK
+
+    @property
+    def trouble(self) -> str:
+        """Why it takes no new work, in a word; empty if it does."""
+        if self.host_state is not HostState.OK:
+            return self.host_state.value
+        if self.device.state != "ok":
+            return self.device.state
+        return "" if self.device.healthy else "out"
+
+    def value(self, name: str) -> float | None:
+        return self.reading.values.get(name) if self.reading is not None else None
+
+    @property
+    def is_stale(self) -> bool:
+        reading = self.reading
+        limit_s = max(STALE_S_MIN, STALE_PERIODS * (reading.lasted_s or 0.0)) if reading is not None else 0.0
+        return reading is not None and reading.age_s > limit_s
+
+
+def rows_of(nodes: Sequence[NodeView], jobs: Sequence[JobView]) -> list[Row]:
+    by_id = {job.job_id: job for job in jobs}
+    return [
+        Row(
+            device,
+            tuple(by_id[each] for each in node.tenants.get(device.device_id, ()) if each in by_id),
+            node.planned_mib.get(device.device_id, 0),
+            node.readings.get(device.device_id),
+            node.tenants.get(device.device_id, ()),
+            node.state,
+        )
+        for node in nodes
+        for device in node.report.devices
+    ]
+
+
+def reading_json(reading: DeviceReading | None) -> dict[str, Any] | None:
+    """None where nothing was ever read."""
+    if reading is None:
+        return None
+    return {
+        "source": reading.source or None,
+        "age_s": reading.age_s,
+        "lasted_s": reading.lasted_s,
+        "memory_used_mib": reading.memory_used_mib,
+        "values": {name: reading.values.get(name) for name in INDICATOR_NAMES},
+        "note": reading.why,
+    }
+
+
+# --- Columns ----------------------------------------------------------------------------------------
+
+
+def _share(value: float | None) -> str:
+    return NONE if value is None else f"{100 * value:.0f}%"
+
+
+def _rate(value: float | None) -> str:
+    if value is None:
+        return NONE
+    for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= factor:
+            return f"{value / factor:.1f}{unit}"
+    return f"{value:.0f}"
+
+
+def _cores(value: float | None) -> str:
+    return NONE if value is None else f"{value:.1f}"
+
+
+def _measured(name: str, text: Callable[[float | None], str], rank: int) -> Column:
+    return Column(
+        name,
+        lambda row: text(row.value(name)),
+        rank=rank,
+        right=True,
+        colour=lambda row: "dim" if row.is_stale else "",
+    )
+
+
+def _memory(row: Row) -> str:
+    used = row.reading.memory_used_mib if row.reading is not None else None
+    return f"{size(used)}/{size(row.device.memory_mib)}"
+
+
+def _age(row: Row) -> str:
+    return duration(row.reading.age_s if row.reading is not None else None)
+
+
+def _tenant(job: JobView) -> str:
+    left = f" {duration(job.remaining_s)} left" if job.remaining_s is not None else ""
+    progress = f" {100 * job.step // job.iterations}%" if job.iterations else f" step {job.step}"
+    return f"{job.job_id} {screen.cut(job.name, 12)}{progress}{left}"
+
+
+def _jobs(row: Row) -> str:
+    named = {job.job_id for job in row.jobs}
+    told = [_tenant(job) for job in row.jobs] + [f"job {each}" for each in row.tenants if each not in named]
+    return "; ".join(each for each in ("  +  ".join(told), row.device.note) if each) or _empty(row)
+
+
+def _empty(row: Row) -> str:
+    return f"nothing: its host is {row.trouble}" if row.host_state is not HostState.OK else "free"
+
+
+def _short(row: Row) -> str:
+    """Of a long name the host's end goes first: the device tells rows apart."""
+    host, slash, device = row.device.device_id.rpartition("/")
+    return f"{screen.cut(host, max(8, NAME_WIDTH - len(device) - 1))}{slash}{device}"
+
+
+def _state_colour(row: Row) -> str:
+    return STATE_COLOURS.get(row.trouble, "yellow" if row.trouble else "")
+
+
+_DEVICE: Final = Column("DEVICE", lambda r: r.device.device_id)
+_SHORT: Final = Column("DEVICE", _short)
+_STATE: Final = Column("STATE", lambda r: r.trouble or "ok", colour=_state_colour)
+_LAST: Final = Column("JOBS", _jobs)
+COLUMNS: Final = (
+    _DEVICE,
+    _STATE,
+    Column("TYPE", lambda r: r.device.type, rank=5, limit=20),
+    _measured("SMACT", _share, 0),
+    _measured("DRAMA", _share, 1),
+    _measured("TENSO", _share, 1),
+    _measured("GRACT", _share, 8),
+    _measured("SMOCC", _share, 9),
+    _measured("CPU", _cores, 2),
+    Column("MEMORY", _memory, rank=1, right=True, colour=lambda r: "dim" if r.is_stale else ""),
+    Column("PLANNED", lambda r: size(r.planned_mib), rank=6, right=True),
+    Column("SOURCE", lambda r: r.reading.source if r.reading is not None else "", rank=4),
+    Column("AGE", _age, rank=3, right=True, colour=lambda r: "yellow" if r.is_stale else ""),
+    _LAST,
+)
+"""On a screen, as many of them as fit."""
+WIDE_COLUMNS: Final = (
+    *COLUMNS[:3],
+    *(_measured(name, _share, 0) for name in _SHARES),
+    *(_measured(name, _rate, 0) for name in _RATES[:4]),
+    *COLUMNS[8:],
+    Column("NOTE", lambda r: r.reading.why if r.reading is not None else "nothing was read yet"),
+)
+
+
+def columns_for(rows: Sequence[Row], width: int | None) -> tuple[Column, ...]:
+    """What fits beside the jobs; columns in which no device has a value go first. The state is there when one
+    is in trouble."""
+    in_trouble = any(row.trouble for row in rows)
+    kept = [each for each in COLUMNS if each is not _STATE or in_trouble]
+    if width is None:
+        return tuple(kept)
+    kept[0] = _SHORT
+    widths = {each.title: max(map(len, (each.title, *(each.text(r) for r in rows)))) for each in kept}
+    idle = {each.title for each in kept if each.rank and all(each.text(r) in ("", NONE, "0s") for r in rows)}
+    while True:
+        last = min(widths["JOBS"], JOBS_WIDTH if width >= NARROW else JOBS_WIDTH_NARROW)
+        needed = last + sum(min(widths[c.title], c.limit or 99) + len(GAP) for c in kept if c is not _LAST)
+        spare = [each for each in kept if each.rank]
+        if needed <= width or not spare:
+            return tuple(kept)
+        kept.remove(max(spare, key=lambda each: (each.title in idle, each.rank)))

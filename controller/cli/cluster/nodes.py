@@ -1,0 +1,208 @@
+"""`cotenant nodes`: hosts and their devices; `drain`, `resume`, `lost`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import typer
+
+from cotenant.controller.cli.cluster.device_view import reading_json
+from cotenant.controller.cli.frame import output, screen
+from cotenant.controller.cli.frame.asking import asking
+from cotenant.controller.cli.frame.group import group
+from cotenant.controller.cli.frame.output import (
+    EndpointFlag,
+    JsonFlag,
+    Listing,
+    OutputFlag,
+    chosen,
+    show_listing,
+)
+from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration, size
+from cotenant.controller.cli.setup.completion import complete_host
+from cotenant.controller.domain.cluster import Device, sharing_in_words
+from cotenant.controller.domain.ids import HostId
+from cotenant.controller.wire.clients import ChangeNode, ListNodes, Nodes, NodeView
+
+HostArgument = Annotated[str, typer.Argument(metavar="HOST", help="Its name.", autocompletion=complete_host)]
+
+nodes = group()
+
+
+class Row(NamedTuple):
+    """One device; a host without devices has one row as well."""
+
+    node: NodeView
+    device: Device | None
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        return self.node.tenants.get(self.device.device_id, ()) if self.device else ()
+
+    @property
+    def planned_mib(self) -> int:
+        return self.node.planned_mib.get(self.device.device_id, 0) if self.device else 0
+
+
+@nodes.callback(invoke_without_command=True)
+def listing(
+    context: typer.Context,
+    hosts: Annotated[str, typer.Option("--host", metavar="HOST", help="Only this one.")] = "",
+    output: OutputFlag = None,
+    as_json: JsonFlag = False,
+    endpoint: EndpointFlag = None,
+) -> None:
+    """List hosts and their devices: who is on them, how much memory is planned.
+
+    \b
+    For example:
+      cotenant nodes
+      cotenant nodes drain gpu07    no new work there; what runs goes on
+    """
+    if context.invoked_subcommand is not None:
+        return
+    form = chosen(output, as_json)
+    with asking(endpoint) as client:
+        reply = client.ask(ListNodes())
+    shown = [node for node in reply.nodes if hosts in ("", node.report.host_id)]
+    if form in ("table", "wide"):
+        show_listing(_by_device(shown), form)
+    else:
+        show_listing(_by_host(shown, reply), form)
+
+
+def _by_host(shown: list[NodeView], reply: Nodes) -> Listing:
+    return Listing(
+        noun="node",
+        rows=shown,
+        as_json=node_json,
+        identity=lambda node: node.report.host_id,
+        columns=(),
+        extra={"now": screen.utc(reply.wall_s)},
+    )
+
+
+def _by_device(shown: list[NodeView]) -> Listing:
+    rows = [Row(node, device) for node in shown for device in node.report.devices or (None,)]
+    return Listing(
+        noun="node",
+        rows=rows,
+        as_json=lambda row: node_json(row.node),
+        identity=lambda row: row.node.report.host_id,
+        columns=COLUMNS,
+        nothing="no host has joined; start an agent with: cotenant agent",
+    )
+
+
+def node_json(node: NodeView) -> dict[str, Any]:
+    report = node.report
+    return {
+        "host": report.host_id,
+        "state": node.state.value,
+        "reason": node.reason,
+        "heartbeat_age_s": node.heartbeat_age_s,
+        "version": report.version,
+        "address": report.address,
+        "cpus": report.cpus,
+        "memory_mib": report.memory_mib,
+        "features": list(report.features),
+        "checkpoint_domain": report.checkpoint_domain,
+        "devices": [
+            {
+                "device": device.device_id,
+                "kind": device.kind,
+                "type": device.type,
+                "memory_mib": device.memory_mib,
+                "reserve_mib": device.reserve_mib,
+                "planned_mib": node.planned_mib.get(device.device_id, 0),
+                "max_tenants": device.max_tenants,
+                "sharing": device.sharing,
+                "sharing_note": device.sharing_note,
+                "cores": list(device.cores),
+                "state": device.state,
+                "healthy": device.healthy,
+                "note": device.note,
+                "indicators": reading_json(node.readings.get(device.device_id)),
+                "jobs": list(node.tenants.get(device.device_id, ())),
+            }
+            for device in report.devices
+        ],
+    }
+
+
+def _device(row: Row) -> str:
+    if row.device is None:
+        return NONE
+    return row.device.device_id.rpartition("/")[2]
+
+
+def _device_state(row: Row) -> str:
+    """`out`: nothing is wrong with it, and it takes no work all the same; the note says why."""
+    if row.device is None:
+        return ""
+    if row.device.state == "ok" and not row.device.healthy:
+        return "out"
+    return row.device.state
+
+
+def _note(row: Row) -> str:
+    own = row.device.note if row.device else "no device is offered"
+    if row.device and row.device.state != "ok":
+        own = own.removeprefix(f"{row.device.state}: ")
+    if row.device and row.device.healthy and not own and row.device.kind == "cpu":
+        own = (
+            f"CPU slot on cores {','.join(map(str, row.device.cores))}, time-slicing"
+            if row.device.cores
+            else ""
+        )
+    is_gpu = row.device is not None and row.device.healthy and row.device.kind == "cuda"
+    sharing = sharing_in_words(row.device) if row.device and is_gpu else ""
+    return "; ".join(part for part in (row.node.reason, own, sharing) if part)
+
+
+COLUMNS: Final = (
+    Column("HOST", lambda r: r.node.report.host_id, limit=24),
+    Column("STATE", lambda r: r.node.state.value, colour=lambda r: STATE_COLOURS.get(r.node.state.value, "")),
+    Column("SEEN", lambda r: duration(r.node.heartbeat_age_s), rank=5, right=True),
+    Column("DEVICE", _device),
+    Column("HEALTH", _device_state, rank=1),
+    Column("TYPE", lambda r: r.device.type if r.device else "", rank=3, limit=20),
+    Column("MEMORY", lambda r: size(r.device.usable_mib) if r.device else "", rank=2, right=True),
+    Column("PLANNED", lambda r: size(r.planned_mib) if r.device else "", rank=4, right=True),
+    Column("JOBS", lambda r: ",".join(r.jobs)),
+    Column("NOTE", _note, wraps=True),
+)
+
+
+# --- Changes ----------------------------------------------------------------------------------------
+
+
+@nodes.command()
+def drain(host: HostArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+    """Give a host no new work. What runs there goes on."""
+    _change("drain", host, as_json, endpoint)
+
+
+@nodes.command()
+def resume(host: HostArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+    """Let a drained, suspect or lost host work again, and its suspect or draining devices."""
+    _change("resume", host, as_json, endpoint)
+
+
+@nodes.command()
+def lost(host: HostArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+    """Say that a silent host will not come back: its jobs start elsewhere.
+
+    Only when nothing runs there any more: a job that cannot resume would otherwise run twice.
+    """
+    _change("lost", host, as_json, endpoint)
+
+
+def _change(verb: Literal["drain", "resume", "lost"], host: str, as_json: bool, endpoint: str | None) -> None:
+    with asking(endpoint) as client:
+        reply = client.ask(ChangeNode(verb=verb, host_id=HostId(host)))
+    if as_json:
+        output.write_json({"schema": "change/1", "verb": verb, "host": host, "lines": list(reply.lines)})
+        return
+    for line in reply.lines or (f"{verb}: {host}",):
+        print(line)

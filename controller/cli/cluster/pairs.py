@@ -1,0 +1,99 @@
+"""`cotenant pairs`: which kinds of jobs were seen to share well, and which are not put together again."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from cotenant.controller.cli.frame import screen
+from cotenant.controller.cli.frame.asking import asking
+from cotenant.controller.cli.frame.output import (
+    EndpointFlag,
+    JsonFlag,
+    Listing,
+    OutputFlag,
+    chosen,
+    show_listing,
+    whole_number,
+)
+from cotenant.controller.cli.frame.screen import NONE, Column
+from cotenant.controller.wire.clients import ListPairs, PairView
+
+LIMIT_MAX: Final = 10_000
+
+
+def pairs(
+    containing: Annotated[
+        str, typer.Argument(metavar="[TEXT]", help="Only pairs with this in a command.")
+    ] = "",
+    limit: Annotated[str, typer.Option("--limit", metavar="N", help="At most so many.")] = "1000",
+    output: OutputFlag = None,
+    as_json: JsonFlag = False,
+    endpoint: EndpointFlag = None,
+) -> None:
+    """What was measured of jobs that shared devices.
+
+    Slowdowns are iteration time beside the other / alone, both ways. The benefit is what sharing yields
+    beyond taking turns: 0.30 means 30 % more work done. A pair that loses, or ran out of device memory, is
+    not made again. A job that shared from its first step on, of a kind that nobody profiled, says "never
+    alone": what it takes alone is not known, until it has gone on alone for a while.
+
+    For example:
+
+      cotenant pairs
+      cotenant pairs resnet
+      cotenant pairs -o json
+    """
+    form = chosen(output, as_json)
+    with asking(endpoint) as client:
+        reply = client.ask(ListPairs(containing=containing, limit=whole_number("--limit", limit, LIMIT_MAX)))
+    about = {"now": screen.utc(reply.wall_s), "observations": reply.observations, "more": reply.more}
+    show_listing(
+        Listing(
+            noun="pair",
+            rows=reply.pairs,
+            as_json=pair_json,
+            identity=lambda pair: f"{pair.first}\t{pair.second}",
+            columns=COLUMNS,
+            extra=about,
+            nothing="no two jobs have been measured together yet; a policy that shares: "
+            "cotenant policy set castor",
+        ),
+        form,
+    )
+    if reply.more and form in ("table", "wide"):
+        screen.tell(f"{reply.more} more; --limit shows them")
+
+
+def pair_json(pair: PairView) -> dict[str, Any]:
+    return {
+        "first": pair.first,
+        "second": pair.second,
+        "first_xi": pair.first_xi,
+        "second_xi": pair.second_xi,
+        "first_count": pair.first_count,
+        "second_count": pair.second_count,
+        "first_never_alone": pair.first_never_alone,
+        "second_never_alone": pair.second_never_alone,
+        "benefit": pair.benefit,
+        "verdict": pair.verdict,
+        "quarantine": pair.quarantine,
+    }
+
+
+def _ratio(value: float | None, count: int, never_alone: bool) -> str:
+    if value is None:
+        return "never alone" if never_alone else NONE
+    return f"{value:.2f} ({count})"
+
+
+COLUMNS: Final = (
+    Column("FIRST", lambda p: p.first, limit=40),
+    Column("SECOND", lambda p: p.second, limit=40),
+    Column("FIRST SLOWED", lambda p: _ratio(p.first_xi, p.first_count, p.first_never_alone), right=True),
+    Column("SECOND SLOWED", lambda p: _ratio(p.second_xi, p.second_count, p.second_never_alone), right=True),
+    Column("BENEFIT", lambda p: NONE if p.benefit is None else f"{p.benefit:+.2f}", right=True),
+    Column("VERDICT", lambda p: p.verdict),
+    Column("WHY NOT AGAIN", lambda p: p.quarantine, rank=2),
+)

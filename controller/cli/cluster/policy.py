@@ -1,0 +1,206 @@
+"""`cotenant policy`: list, show, set. A change is journalled and takes effect at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+
+from cotenant.controller.cli.frame import output
+from cotenant.controller.cli.frame.asking import asking
+from cotenant.controller.cli.frame.group import group
+from cotenant.controller.cli.frame.output import (
+    EndpointFlag,
+    JsonFlag,
+    Listing,
+    OutputFlag,
+    chosen,
+    show_listing,
+    show_one,
+)
+from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.frame.screen import Column
+from cotenant.controller.cli.setup.completion import complete_policy
+from cotenant.controller.submission.problems import suggestion
+from cotenant.controller.wire.clients import GetPolicy, Parameters, PolicyView, SetPolicy
+
+policy = group()
+
+
+@policy.callback(invoke_without_command=True)
+def default(context: typer.Context) -> None:
+    """List, show or set the policy that decides which job runs where. Alone: show it.
+
+    \b
+    For example:
+      cotenant policy
+      cotenant policy set castor
+    """
+    if context.invoked_subcommand is None:
+        show_policy()
+
+
+class Row(NamedTuple):
+    name: str
+    about: str
+    current: bool
+    defaults: Parameters
+    lacks: str = ""
+    """What the controller needs before it can be set; empty = nothing."""
+
+
+@policy.command("list")
+def list_policies(
+    output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
+) -> None:
+    """The policies there are; the one in force is marked."""
+    form = chosen(output, as_json)
+    with asking(endpoint) as client:
+        reply = client.ask(GetPolicy())
+    rows = [
+        Row(name, about, name == reply.name, reply.defaults.get(name, {}))
+        for name, about in sorted(reply.available.items())
+    ]
+    rows += [
+        Row(name, f"not available: {lacks}", name == reply.name, {}, lacks)
+        for name, lacks in sorted(reply.unavailable.items())
+    ]
+    listing = Listing(
+        noun="policy",
+        plural="policies",
+        rows=rows,
+        as_json=lambda r: {
+            "policy": r.name,
+            "about": r.about,
+            "current": r.current,
+            "available": not r.lacks,
+            "defaults": r.defaults,
+        },
+        identity=lambda r: r.name,
+        columns=COLUMNS,
+        wide_columns=(*COLUMNS[:-1], Column("DEFAULTS", lambda r: _settings(r.defaults)), COLUMNS[-1]),
+    )
+    show_listing(listing, form)
+
+
+COLUMNS: Final = (
+    Column("", lambda r: "*" if r.current else " "),
+    Column("POLICY", lambda r: r.name),
+    Column("ABOUT", lambda r: r.about, wraps=True),
+)
+
+
+@policy.command("show")
+def show_policy(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+    """The policy in force and its parameters."""
+    form = chosen(output, as_json)
+    with asking(endpoint) as client:
+        reply = client.ask(GetPolicy())
+    show_one(form, policy_json(reply), reply.name, lambda: page(reply))
+
+
+def policy_json(reply: PolicyView) -> dict[str, Any]:
+    return {
+        "schema": "policy/1",
+        "policy": reply.name,
+        "about": reply.available.get(reply.name, ""),
+        "parameters": in_force(reply),
+    }
+
+
+def in_force(reply: PolicyView) -> Parameters:
+    return {**reply.defaults.get(reply.name, {}), **reply.parameters}
+
+
+def page(reply: PolicyView) -> str:
+    lines = [f"{reply.name}: {reply.available.get(reply.name, '')}".rstrip(": ")]
+    width = max(map(len, in_force(reply)), default=0)
+    for key, value in sorted(in_force(reply).items()):
+        own = "" if key not in reply.parameters else "  (set)"
+        lines.append(f"  {key:<{width}}  {_text(value)}{own}")
+    return "\n".join(lines)
+
+
+@policy.command("set")
+def set_policy(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="One of `cotenant policy list`.", autocompletion=complete_policy),
+    ],
+    parameters: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its parameters.")
+    ] = None,
+    as_json: JsonFlag = False,
+    endpoint: EndpointFlag = None,
+) -> None:
+    """Change the policy, or its parameters; what runs is not touched by the change itself.
+
+    \b
+    For example:
+      cotenant policy set srtf
+      cotenant policy set castor ageing_s=3600
+    """
+    with asking(endpoint) as client:
+        known = client.ask(GetPolicy())
+        if name in known.unavailable:
+            raise Problem("usage", f"policy {name} is not available", known.unavailable[name])
+        if name not in known.available:
+            near = suggestion(name, known.available) or f"there are {', '.join(sorted(known.available))}"
+            raise Problem("usage", f"there is no policy {name!r}", near)
+        given = _parameters(parameters or (), known.defaults.get(name, {}))
+        reply = client.ask(SetPolicy(name=name, parameters=given))
+        after = client.ask(GetPolicy())
+    if as_json:
+        before = {"policy": known.name, "parameters": in_force(known)}
+        output.write_json({**policy_json(after), "before": before})
+        return
+    for line in reply.lines or (page(after),):
+        print(line)
+
+
+def _parameters(texts: Sequence[str], known: Parameters) -> Parameters:
+    """Raises Problem."""
+    given: Parameters = {}
+    for text in texts:
+        key, value = _parameter(text, known)
+        if key in given:
+            raise Problem("usage", f"{key} is given twice", "leave one out")
+        given[key] = value
+    return given
+
+
+def _parameter(text: str, known: Parameters) -> tuple[str, str | int | float | bool]:
+    """A parameter in the type of its default."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise Problem("usage", f"{text!r} is not KEY=VALUE")
+    if key not in known:
+        near = suggestion(key, known) or (f"it has {', '.join(sorted(known))}" if known else "it has none")
+        raise Problem("usage", f"the policy has no parameter {key!r}", near)
+    kind = type(known[key])
+    try:
+        if kind is bool:
+            return key, {"true": True, "false": False}[value.lower()]
+        number = kind(value)
+        if isinstance(number, float) and not math.isfinite(number):
+            raise ValueError
+        return key, number
+    except (ValueError, KeyError):
+        words = {bool: "true or false", int: "a whole number", float: "a number"}
+        raise Problem("usage", f"{key} must be {words.get(kind, 'text')}, got {value!r}") from None
+
+
+def _settings(parameters: Parameters) -> str:
+    return " ".join(f"{key}={_text(value)}" for key, value in sorted(parameters.items()))
+
+
+def _text(value: str | int | float | bool) -> str:
+    return (
+        f"{value:g}"
+        if isinstance(value, float)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )

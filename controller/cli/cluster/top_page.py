@@ -1,0 +1,191 @@
+"""The page of `cotenant top`: as much of the cluster as a screen shows, and whatever is wrong first. Pure.
+
+Rule: what does not fit is counted, never dropped silently, and a device or host in trouble is not what is
+left out. With no width and height the page is for a pipe: whole, and as long as it likes.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from cotenant.controller.cli.cluster.device_view import Row, columns_for, rows_of
+from cotenant.controller.cli.frame import screen
+from cotenant.controller.cli.frame.screen import Column, duration, paint, plural
+from cotenant.controller.cli.jobs.view import COLUMNS
+from cotenant.controller.domain.cluster import HostState
+from cotenant.controller.domain.job import ENDED, ON_DEVICES, Phase
+from cotenant.controller.wire.clients import Decisions, DecisionView, Jobs, JobView, Nodes, Status
+
+AROUND: Final = 3
+"""Lines of a section beside its rows: title, column heads, and the blank before it."""
+TROUBLES: Final = ("lost", "suspect", "draining", "out", "silent", "drained")
+"""The worst first."""
+DECISION_COLUMNS: Final = (
+    Column("AGO", lambda each: duration(each[0]), right=True),
+    Column("JOB", lambda each: each[1].job_id or ""),
+    Column("WHAT", lambda each: each[1].what, limit=24),
+    Column("REASON", lambda each: each[1].reason),
+)
+
+
+class Moment(NamedTuple):
+    """All that one refresh asks for."""
+
+    status: Status
+    nodes: Nodes
+    jobs: Jobs
+    decisions: Decisions
+
+
+class Section(NamedTuple):
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Any]
+    total: int | None
+    """Of all there are; the controller may have told of fewer. None: there are always more."""
+    urgency: Callable[[Any], tuple[int, int]] | None = None
+    """Which rows are shown if they do not all fit; the smallest first. Else they stay as they came."""
+
+    @property
+    def has_more(self) -> bool:
+        return self.total is not None and self.total > len(self.rows)
+
+    @property
+    def lines(self) -> int:
+        """What all of it takes."""
+        return len(self.rows) + AROUND + self.has_more
+
+
+def page(moment: Moment, width: int | None, height: int | None, trouble: str = "") -> str:
+    """The whole screen. `trouble`: why this is not of now; it stands first."""
+    head = [*([paint(trouble, "red")] if trouble else []), *headline(moment, width)]
+    now = [each for each in sections(moment, width) if each.rows or each.total]
+    if height is None:
+        blocks = [block(each, width, None) for each in (*now, decided(moment))]
+        return "\n\n".join(["\n".join(head), *(each for each in blocks if each)])
+    lines = max(0, height - 1 - len(head))
+    given = rooms([each.lines for each in now], lines)
+    last = decided(moment)
+    if last.rows and lines - sum(given) > AROUND:  # Only in what nobody else needs.
+        now.append(last)
+        given.append(min(lines - sum(given), last.lines))
+    text = [block(each, width, room - 1) for each, room in zip(now, given, strict=True)]
+    return "\n".join(
+        "\n\n".join(["\n".join(head), *(each for each in text if each)]).split("\n")[: height - 1]
+    )
+
+
+def rooms(wants: Sequence[int], lines: int) -> list[int]:
+    """Lines for each: nobody gets more than it wants, and what one does not want the others share."""
+    given = [0] * len(wants)
+    by_size = sorted(range(len(wants)), key=lambda at: wants[at])
+    for done, at in enumerate(by_size):
+        given[at] = min(wants[at], lines // (len(wants) - done))
+        lines -= given[at]
+    return given
+
+
+def headline(moment: Moment, width: int | None) -> list[str]:
+    status = moment.status
+    parts = [
+        ("cotenant", "bold"),
+        (f"policy {status.policy}", "cyan"),
+        (f"{plural(status.hosts, 'host')}, {plural(status.devices, 'device')}", ""),
+        (screen.local_time(status.wall_s), ""),
+        (f"up {duration(status.uptime_s)}", ""),
+    ]
+    while width and len(parts) > 1 and len("  ".join(text for text, _ in parts)) > width:
+        parts.pop()
+    first = "  ".join(paint(text, colour) for text, colour in parts)
+    known = [phase.value for phase in Phase]
+    phases = sorted(
+        status.jobs_by_phase.items(), key=lambda each: (each[0] not in known, known.index(each[0]))
+    )
+    counts = ", ".join(f"{count} {phase}" for phase, count in phases if count) or "no jobs"
+    return [first, *(textwrap.wrap(counts, width) if width else [counts])]
+
+
+def sections(moment: Moment, width: int | None) -> list[Section]:
+    devices = rows_of(moment.nodes.nodes, moment.jobs.jobs)
+    running = [job for job in moment.jobs.jobs if job.phase in ON_DEVICES]
+    waiting = [job for job in moment.jobs.jobs if job.phase not in ON_DEVICES]
+    by_phase = moment.status.jobs_by_phase
+    on_devices = sum(by_phase.get(phase.value, 0) for phase in ON_DEVICES)
+    others = sum(by_phase.get(phase.value, 0) for phase in Phase if phase not in (*ON_DEVICES, *ENDED))
+    return [
+        Section("Devices", columns_for(devices, width), devices, len(devices), _urgency_among(devices)),
+        Section("On devices", COLUMNS, running, max(on_devices, len(running))),
+        Section("Waiting", COLUMNS, waiting, max(others, len(waiting))),
+    ]
+
+
+def _urgency_among(rows: Sequence[Row]) -> Callable[[Row], tuple[int, int]]:
+    """A host that is gone is in trouble once: its other empty devices do not crowd out those that work."""
+    again: set[str] = set()
+    gone: set[str] = set()
+    for row in rows:
+        if row.host_state is not HostState.OK and not row.tenants:
+            if row.device.host_id in gone:
+                again.add(row.device.device_id)
+            gone.add(row.device.host_id)
+    last = (len(TROUBLES) + 2, 0)
+    return lambda row: last if row.device.device_id in again else _urgency(row)
+
+
+def _urgency(row: Row) -> tuple[int, int]:
+    """Those in trouble, the worst first; then by how many jobs there are."""
+    rank = TROUBLES.index(row.trouble) if row.trouble in TROUBLES else len(TROUBLES)
+    return rank + (not row.trouble), -len(row.tenants)
+
+
+def decided(moment: Moment) -> Section:
+    """What was decided last, the newest first."""
+    now_s = moment.decisions.now_s
+    rows: list[tuple[float, DecisionView]] = [
+        (max(0.0, now_s - each.at_s), each) for each in moment.decisions.decisions
+    ]
+    rows.sort(key=lambda each: each[0])
+    return Section("Decided last", DECISION_COLUMNS, rows, None)
+
+
+def block(section: Section, width: int | None, room: int | None) -> str:
+    """Title, table and what is left out, in so many lines; empty where there is nothing."""
+    if not section.total and not section.rows:
+        return ""
+    shown, left_out = fitted(section, room)
+    left = section.total - len(shown) if section.total is not None else 0
+    title = paint(section.title, "bold") + (f" ({section.total})" if section.total is not None else "")
+    lines = [title, screen.table(section.columns, shown, width)] if shown else [title]
+    if shown and left:
+        told = _in_words(left_out) if len(left_out) == left else ""
+        lines.append(screen.cut(f"  and {left} more{told}", width or 0))
+    return "\n".join(lines)
+
+
+def fitted(section: Section, room: int | None) -> tuple[list[Any], list[Any]]:
+    """The rows that fit, and the others."""
+    rows = list(section.rows)
+    if room is None:
+        return rows, []
+    if section.lines - 1 <= room:
+        return rows, []
+    if section.urgency is not None:
+        rows.sort(key=section.urgency)
+    kept = max(0, room - AROUND + (section.total is None))
+    return rows[:kept], rows[kept:]
+
+
+def _in_words(left_out: Sequence[Any]) -> str:
+    """What the devices or jobs are that are not shown."""
+    words = Counter(_word(each) for each in left_out)
+    return f": {', '.join(f'{count} {word}' for word, count in words.items())}"
+
+
+def _word(row: Any) -> str:
+    if isinstance(row, Row):
+        return row.trouble or ("free", "alone", "shared")[min(2, len(row.tenants))]
+    assert isinstance(row, JobView), f"nobody counts these: {row}"
+    return row.phase.value

@@ -1,0 +1,56 @@
+"""The connection to the controller, for every verb that has a question.
+
+Rule: what the client may raise becomes a `Problem` here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from cotenant.controller import places, settings
+from cotenant.controller.access.endpoint import BadEndpoint, socket_path
+from cotenant.controller.access.keys import KeyProblem
+from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.frame.screen import tell
+from cotenant.controller.client import Client, Refusal, Unreachable
+from cotenant.controller.wire.codec import BadMessage
+
+PATIENCE_S: Final = 600.0
+"""For a controller that is restarted or upgraded while somebody waits for a job."""
+
+
+def loaded_settings(endpoint: str | None = None) -> settings.Loaded:
+    """Raises Problem where a settings file or variable is wrong."""
+    try:
+        return settings.load({"controller.endpoint": endpoint or None})
+    except settings.SettingsError as error:
+        raise Problem("config", str(error)) from None
+
+
+@contextmanager
+def asking(
+    endpoint: str | None = None, *, timeout_s: float = 10.0, patience_s: float = 0.0
+) -> Iterator[Client]:
+    """A client; whatever goes wrong between here and the controller leaves as a Problem.
+
+    `patience_s`: for a verb that lasts as long as a job does, and so outlives the controller's restarts.
+    """
+    loaded = loaded_settings(endpoint)
+    try:
+        where = places.client_endpoint(loaded.settings)
+        keys = places.keys_dir(loaded.settings) if socket_path(where) is None else None
+        with Client(where, keys, timeout_s=timeout_s) as client:
+            client.patience_s, client.on_silence = patience_s, tell
+            yield client
+    except Unreachable as error:
+        raise Problem("unreachable", str(error), error.hint) from None
+    except Refusal as error:
+        raise Problem(error.failure.code, error.failure.message, error.failure.hint) from None
+    except KeyProblem as error:
+        raise Problem("not-allowed", str(error)) from None
+    except (BadEndpoint, places.PlaceError) as error:
+        raise Problem("config", str(error)) from None
+    except BadMessage as error:
+        raise Problem("usage", str(error), "submit less at once") from None

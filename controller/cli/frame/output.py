@@ -1,0 +1,140 @@
+"""The five formats of every read command: table, wide, json, jsonl, id.
+
+Rule: every JSON object says what it is (`"schema": "<noun>/1"`), and a field that ends in a unit is in
+that unit. Tables are for people and may change; scripts read JSON.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import typer
+
+from cotenant.controller.cli.frame import screen
+from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.frame.screen import Column
+from cotenant.controller.submission.quantities import count
+
+Format = Literal["table", "wide", "json", "jsonl", "id"]
+FORMATS: Final = ("table", "wide", "json", "jsonl", "id")
+
+
+def complete_format(incomplete: str) -> list[str]:
+    return [each for each in FORMATS if each.startswith(incomplete)]
+
+
+OutputFlag = Annotated[
+    str | None,
+    typer.Option("-o", "--output", metavar="|".join(FORMATS), help="Format.", autocompletion=complete_format),
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
+EndpointFlag = Annotated[
+    str | None,
+    typer.Option("--endpoint", metavar="URL", help="Another controller: ipc:///PATH or tcp://HOST:PORT."),
+]
+
+
+def chosen(output: str | None, as_json: bool) -> Format:
+    """The format asked for.
+
+    Raises:
+        Problem: there is no such format, or two were asked for.
+    """
+    if as_json and output not in (None, "json"):
+        raise Problem("usage", f"--json and -o {output} contradict each other", "leave one out")
+    if as_json or output == "json":
+        return "json"
+    for known in FORMATS:
+        if output == known:
+            return known
+    if output is not None:
+        raise Problem("usage", f"there is no format {output!r}", f"formats are {', '.join(FORMATS)}")
+    return "table"
+
+
+def whole_number(flag: str, text: str, at_most: int) -> int:
+    """Raises Problem."""
+    try:
+        return min(count(text), at_most)
+    except ValueError as error:
+        raise Problem("usage", f"{flag} {error}") from None
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """Several things of one kind, ready for every format."""
+
+    noun: str
+    """Singular; the schema of each item is `noun/1`."""
+    plural: str = ""
+    """Where it is not `nouns`; the schema of the whole is `nouns/1`, and so is its key."""
+    rows: Sequence[Any]
+    as_json: Callable[[Any], dict[str, Any]]
+    """Without its schema."""
+    identity: Callable[[Any], str]
+    columns: Sequence[Column]
+    wide_columns: Sequence[Column] = ()
+    extra: dict[str, Any] = {}
+    """More for the whole."""
+    nothing: str = ""
+    """For a person, where there are no rows."""
+
+
+def show_listing(listing: Listing, form: Format) -> None:
+    if form == "id":
+        write_lines([listing.identity(row) for row in listing.rows])
+    elif form == "jsonl":
+        write_lines([as_text(item(listing, row)) for row in listing.rows])
+    elif form == "json":
+        items = [item(listing, row) for row in listing.rows]
+        write_json({"schema": f"{several(listing)}/1", **listing.extra, several(listing): items})
+    elif not listing.rows:
+        screen.tell(listing.nothing or f"no {several(listing)}")
+    elif form == "wide":
+        print(screen.table(listing.wide_columns or listing.columns, listing.rows, None))
+    else:
+        print(screen.table(listing.columns, listing.rows, screen.terminal_width()))
+
+
+def several(listing: Listing) -> str:
+    return listing.plural or f"{listing.noun}s"
+
+
+def item(listing: Listing, row: Any) -> dict[str, Any]:
+    return {"schema": f"{listing.noun}/1", **listing.as_json(row)}
+
+
+def show_one(form: Format, value: dict[str, Any], identity: str, text: Callable[[], str]) -> None:
+    """One thing; `value` has its schema."""
+    if form == "id":
+        write_lines([identity])
+    elif form == "jsonl":
+        write_lines([as_text(value)])
+    elif form == "json":
+        write_json(value)
+    else:
+        print(text())
+
+
+def as_text(value: dict[str, Any]) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def write_json(value: dict[str, Any]) -> None:
+    in_utf_8()
+    print(msgspec.json.format(as_text(value), indent=2))
+
+
+def in_utf_8() -> None:
+    """What scripts read is UTF-8 in every locale, as JSON has to be."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
+
+
+def write_lines(lines: Sequence[str]) -> None:
+    if lines:
+        in_utf_8()
+        sys.stdout.write("\n".join(lines) + "\n")

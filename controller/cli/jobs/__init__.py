@@ -1,0 +1,1 @@
+"""Verbs about jobs: from `run` and `submit` to `logs` and `cancel`."""

@@ -1,0 +1,76 @@
+"""`cotenant queue`: what runs, what waits and why."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cotenant.controller.cli.frame import screen
+from cotenant.controller.cli.frame.asking import asking
+from cotenant.controller.cli.frame.output import (
+    EndpointFlag,
+    JsonFlag,
+    Listing,
+    OutputFlag,
+    chosen,
+    show_listing,
+    whole_number,
+)
+from cotenant.controller.cli.jobs.view import COLUMNS, WIDE_COLUMNS, clock_of, job_json
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import WAITING
+from cotenant.controller.submission.recording import user_name
+from cotenant.controller.wire.clients import Jobs, ListJobs
+
+
+def queue(
+    jobs: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="Only these.")] = None,
+    everything: Annotated[bool, typer.Option("-a", "--all", help="Also jobs that have ended.")] = False,
+    user: Annotated[str, typer.Option("-u", "--user", metavar="NAME", help="Only this user's.")] = "",
+    mine: Annotated[bool, typer.Option("-m", "--mine", help="Only yours.")] = False,
+    limit: Annotated[str, typer.Option("--limit", metavar="N", help="At most N jobs.")] = "10000",
+    output: OutputFlag = None,
+    as_json: JsonFlag = False,
+    endpoint: EndpointFlag = None,
+) -> None:
+    """List jobs: those that run, those that wait, and why.
+
+    WITH is the job that shares its devices, S its gradient accumulation steps, LEFT the training
+    time still expected.
+
+    For example:
+
+      cotenant queue --mine
+      cotenant queue --all -o wide
+      cotenant queue --json | jq '.jobs[] | select(.state == "queued") | .reason'
+    """
+    form = chosen(output, as_json)
+    request = ListJobs(
+        job_ids=tuple(JobId(each) for each in jobs or ()),
+        include_ended=everything or bool(jobs),
+        user=user_name() if mine else user,
+        limit=whole_number("--limit", limit, 100_000),
+    )
+    with asking(endpoint) as client:
+        reply = client.ask(request)
+    show_listing(listing(reply, all_ended=request.include_ended), form)
+    if form == "table" and any(job.phase in WAITING for job in reply.jobs):
+        screen.hint("`cotenant explain JOB` gives the whole reason")
+
+
+def listing(reply: Jobs, *, all_ended: bool = True) -> Listing:
+    wall = clock_of(reply)
+    several = len({job.user for job in reply.jobs}) > 1
+    return Listing(
+        noun="job",
+        rows=reply.jobs,
+        as_json=lambda job: job_json(job, wall),
+        identity=lambda job: job.job_id,
+        columns=[column for column in COLUMNS if column.title != "USER" or several],
+        wide_columns=WIDE_COLUMNS,
+        extra={"now": screen.utc(reply.wall_s), "more": reply.more},
+        nothing="no jobs; start one with: cotenant submit -- python train.py"
+        if all_ended
+        else "no jobs wait or run; `cotenant queue --all` also lists those that have ended",
+    )

@@ -1,0 +1,155 @@
+"""`cotenant run`: submit, wait, show the output, return the job's own exit code.
+
+Rule: the first Ctrl-C cancels the job and waits for its end; the second leaves it to itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Final
+
+import typer
+
+from cotenant.controller.cli.frame.asking import PATIENCE_S, asking
+from cotenant.controller.cli.frame.output import EndpointFlag
+from cotenant.controller.cli.frame.problem import FAILED, NEVER_STARTED, OK, Problem
+from cotenant.controller.cli.frame.screen import tell
+from cotenant.controller.cli.frame.signals import ended_by
+from cotenant.controller.cli.jobs.flags import takes_job_flags
+from cotenant.controller.cli.jobs.following import Follower, Missing, Piece
+from cotenant.controller.cli.jobs.preparing import prepared
+from cotenant.controller.cli.jobs.private import ensure_controller
+from cotenant.controller.cli.jobs.view import devices
+from cotenant.controller.client import Client
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import ENDED, Phase
+from cotenant.controller.submission.options import Options
+from cotenant.controller.wire.clients import ChangeJobs, JobView
+
+GIVEN_UP: Final = ("held-infra", "workdir-missing")
+
+
+@takes_job_flags
+def run(
+    flags: Options,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[--] CMD...", show_default=False, help="What to run, with its own arguments."
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only the job's own output.")] = False,
+    endpoint: EndpointFlag = None,
+) -> int:
+    """Run a command as a job: wait for its turn, show its output, return its exit code.
+
+    Where no controller answers, one is started here together with an agent; it ends after ten idle
+    minutes. Ctrl-C cancels the job; a second Ctrl-C leaves it running and returns.
+
+    Exit code: the job's own; 128 + n after signal n; 125 if it never started; 126 or 127 if its
+    command could not be executed or was not found.
+
+    For example:
+
+      cotenant run -- python train.py --epochs 3
+      cotenant run -g 2 --mem 4G -- python train.py
+    """
+    if "array" in flags:
+        raise Problem("usage", "run waits for one job: --array is for submit", "cotenant submit --array ...")
+    request = prepared(command or [], flags, endpoint, command_only=True)
+    ensure_controller(endpoint)
+    with asking(endpoint, patience_s=PATIENCE_S) as client:
+        reply = client.ask(request)
+        job_id = reply.job_ids[0]
+        for note in reply.notes:
+            tell(f"note: {note}")
+        return Watch(client, job_id, quiet).to_the_end()
+
+
+class Watch:
+    """One job from submission to its end."""
+
+    def __init__(self, client: Client, job_id: JobId, quiet: bool) -> None:
+        self._client = client
+        self._job_id = job_id
+        self._quiet = quiet
+        self._cancelled = False
+        self._told = ""
+        self._last: JobView | None = None
+
+    def to_the_end(self) -> int:
+        follower = Follower(self._client, self._job_id, rank=0, is_over=is_over)
+        while True:
+            try:
+                for piece in follower.pieces():
+                    self._take(piece)
+                break
+            except KeyboardInterrupt:
+                if self._cancelled:
+                    tell(f"\njob {self._job_id} is left to itself: `cotenant logs -f {self._job_id}`")
+                    return ended_by()
+                self._cancel()
+        assert self._last is not None  # follow tells the job before it ends
+        code = exit_code(self._last, self._cancelled)
+        if code:
+            tell(f"job {self._job_id} {why(self._last)}")
+        if given_up(self._last):
+            tell(
+                f"`cotenant release {self._job_id}` tries it again, `cotenant cancel {self._job_id}` ends it"
+            )
+        return code
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        tell(f"\ncancelling job {self._job_id} (Ctrl-C again leaves it to itself)")
+        self._client.ask(ChangeJobs(verb="cancel", job_ids=(self._job_id,)))
+
+    def _take(self, piece: Piece) -> None:
+        if isinstance(piece, bytes):
+            sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+        elif isinstance(piece, Missing):
+            tell(f"--- output is missing: {piece.why} ---")
+        elif isinstance(piece, JobView):
+            self._last = piece
+            self._tell_change(piece)
+        elif piece.number > 1:
+            tell(f"--- attempt {piece.number} ---")
+
+    def _tell_change(self, job: JobView) -> None:
+        text = f"{job.phase.value}"
+        if job.phase in (Phase.LOADING, Phase.RUNNING):
+            beside = f", beside job {', '.join(job.co_tenants)}" if job.co_tenants else ""
+            text += f" on {devices(job.devices)}{beside}"
+        elif job.reason:
+            text = why(job)
+        if text != self._told and not self._quiet and job.phase not in ENDED:
+            tell(f"job {job.job_id} ({job.name}) {text}")
+        self._told = text
+
+
+def given_up(job: JobView) -> bool:
+    """Held after too many failures: it would wait for a person, who may be waiting for it."""
+    return job.phase is Phase.HELD and job.reason_code in GIVEN_UP
+
+
+def is_over(job: JobView) -> bool:
+    return job.phase in ENDED or given_up(job)
+
+
+def why(job: JobView) -> str:
+    """`queued: behind job 3`; a reason that starts with the state itself says it once."""
+    state = job.phase.value
+    return job.reason if job.reason.startswith(state) else f"{state}: {job.reason}"
+
+
+def exit_code(job: JobView, cancelled_here: bool) -> int:
+    """The job's own; 128 + n after signal n; 125 if it never started."""
+    if job.phase is Phase.DONE:
+        return job.exit_code or OK
+    if cancelled_here:
+        return ended_by()
+    if job.exit_code:
+        return 128 - job.exit_code if job.exit_code < 0 else min(job.exit_code, 255)
+    never = job.started_s is None or job.reason_code == "workdir-missing"
+    return NEVER_STARTED if never else FAILED

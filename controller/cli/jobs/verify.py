@@ -1,0 +1,226 @@
+"""`cotenant checkpoint verify -- CMD`: stop a command, resume it, and compare with one that was not stopped.
+
+Rule: this is a trial with the user's own command, three short runs of one process on this machine, and
+nothing else: no controller is asked and no job is made. Only equal parameters, bit for bit, count. What the
+command prints goes to standard error, so that the answer stands alone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.wire import job as protocol
+
+STEPS: Final = 20
+WAIT_S: Final = 600.0
+"""For a word from the script; loading may take long."""
+_LEAVE_S: Final = 60.0
+_BEHIND: Final = 4
+"""A proposal that comes too late is repeated for that many steps later."""
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """What the three runs showed."""
+
+    ok: bool
+    steps: int
+    stopped_at: int
+    exact: bool
+    reason: str = ""
+
+
+class _Stopped(msgspec.Struct, frozen=True, kw_only=True):
+    """One run, up to its agreed stop."""
+
+    step: int
+    parameters_sha256: str
+    resumed_at: int
+    exact: bool
+    note: str
+
+
+def verify(argv: Sequence[str], steps: int) -> Verified:
+    """Raises Problem where a run cannot be made."""
+    with tempfile.TemporaryDirectory(prefix="cotenant-verify-") as name:
+        folder = Path(name)
+        jobside = _job_side(folder)
+        interrupted, whole = folder / "interrupted", folder / "whole"
+        first = _run(argv, jobside, interrupted, 1, max(1, steps // 2))
+        second = _run(argv, jobside, interrupted, 2, max(steps, first.step + 1))
+        if second.resumed_at != first.step:
+            return Verified(
+                ok=False, steps=second.step, stopped_at=first.step, exact=False,
+                reason=f"it resumed at step {second.resumed_at}",
+            )  # fmt: skip
+        plain = _run(argv, jobside, whole, 1, second.step, exactly=True)
+    same = plain.parameters_sha256 == second.parameters_sha256
+    return Verified(
+        ok=same,
+        steps=second.step,
+        stopped_at=first.step,
+        exact=second.exact,
+        reason=second.note if same else f"parameters differ after step {second.step}",
+    )
+
+
+def _job_side(folder: Path) -> Path:
+    """Our two job-side packages alone, to be found by the script's own interpreter."""
+    base = folder / "jobside" / "cotenant"
+    base.mkdir(parents=True)
+    for package in ("checkpoint", "gradaccum"):
+        spec = importlib.util.find_spec(f"cotenant.{package}")
+        places = list(spec.submodule_search_locations or ()) if spec is not None else []
+        if not places:
+            raise Problem("failed", f"cotenant.{package} is not installed here", "install cotenant again")
+        (base / package).symlink_to(places[0])
+    return base.parent
+
+
+def _run(
+    argv: Sequence[str], jobside: Path, root: Path, attempt: int, stop_at: int, *, exactly: bool = False
+) -> _Stopped:
+    root.mkdir(exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="ctv-") as place,
+        _started(argv, jobside, root, attempt, place) as (
+            process,
+            words,
+        ),
+    ):
+        hello = words.wait_for(protocol.HELLO, process)
+        if int(hello.get("world_size", 1)) != 1:
+            raise Problem("refused", "verify runs one process, and this command is part of a gang")
+        if not hello.get("resumable"):
+            why = str(hello.get("resumable_note") or "it does not say why")
+            raise Problem("refused", f"this command cannot be resumed: {why}", "see docs/zero-code.md")
+        step = words.agree(process, stop_at, exactly)
+        words.wait_for(protocol.STOPPED, process)
+        process.wait(_LEAVE_S)
+    manifest = json.loads((root / f"a{attempt}-s{step}" / protocol.MANIFEST_NAME).read_text())
+    return _Stopped(
+        step=step,
+        parameters_sha256=manifest["parameters_sha256"],
+        resumed_at=int(hello["step"]),
+        exact=bool(manifest["exact"]),
+        note=str(manifest["note"]),
+    )
+
+
+@contextmanager
+def _started(
+    argv: Sequence[str], jobside: Path, root: Path, attempt: int, place: str
+) -> Iterator[tuple[subprocess.Popen[bytes], _Words]]:
+    path = Path(place) / "s"
+    inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    inbox.bind(str(path))
+    own = os.environ.get("PYTHONPATH", "")
+    parts = [str(jobside / "cotenant" / "gradaccum" / "startup"), str(jobside), *([own] if own else [])]
+    env = {
+        **os.environ,
+        **alone(),
+        "PYTHONPATH": os.pathsep.join(parts),
+        protocol.ENV_PROTOCOL: str(protocol.PROTOCOL_VERSION),
+        protocol.ENV_JOB: "verify",
+        protocol.ENV_ATTEMPT: str(attempt),
+        protocol.ENV_CHECKPOINT_ROOT: str(root),
+        protocol.ENV_SOCKET: str(path),
+        protocol.ENV_ZERO_CODE: "checkpoint",
+    }
+    try:
+        process = subprocess.Popen(list(argv), env=env, stdout=2)
+    except OSError as error:
+        inbox.close()
+        raise Problem("failed", f"{argv[0]}: {error.strerror or error}") from None
+    try:
+        yield process, _Words(inbox, Path(place))
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        inbox.close()
+
+
+def alone() -> dict[str, str]:
+    """What a job's only worker finds: a DDP script makes its process group from these."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    gang_of_one = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "GROUP_RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_WORLD_SIZE": "1",
+    }
+    return {**gang_of_one, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+class _Words:
+    """What one rank says, and what it is told."""
+
+    def __init__(self, inbox: socket.socket, place: Path) -> None:
+        self._inbox = inbox
+        self._rank = place / "rank-0.sock"
+        self._step = 0
+
+    def wait_for(
+        self, name: str, process: subprocess.Popen[bytes], proposal: int | None = None
+    ) -> dict[str, Any]:
+        give_up_at_s = time.monotonic() + WAIT_S
+        self._inbox.settimeout(0.2)
+        while True:
+            try:
+                word = json.loads(self._inbox.recv(protocol.DATAGRAM_BYTES_MAX))
+            except TimeoutError:
+                if process.poll() is not None:
+                    raise _ended(process.returncode, self._step) from None
+                if time.monotonic() > give_up_at_s:
+                    raise Problem("failed", f"the command said nothing for {WAIT_S:.0f} s") from None
+                continue
+            self._step = max(self._step, int(word.get("step", 0)))
+            if word.get("m") == protocol.FAILED:
+                raise Problem("failed", f"{word.get('what')}: {word.get('error')}")
+            if word.get("m") == name and proposal in (None, word.get("proposal")):
+                return dict(word)
+
+    def agree(self, process: subprocess.Popen[bytes], step: int, exactly: bool) -> int:
+        """Propose steps until one is confirmed; returns it."""
+        proposal = 0
+        while True:
+            proposal += 1
+            self._tell(proposal, step, protocol.PHASE_PROPOSE)
+            answer = self.wait_for(protocol.CONFIRM, process, proposal)
+            if answer["ok"]:
+                self._tell(proposal, step, protocol.PHASE_COMMIT)
+                return step
+            self._tell(proposal, step, protocol.PHASE_WITHDRAW)
+            if exactly:
+                raise Problem("failed", f"the command was past step {step} too soon", "give a larger --steps")
+            step = max(step, int(answer["step"])) + _BEHIND
+
+    def _tell(self, proposal: int, step: int, phase: str) -> None:
+        word = {"v": protocol.PROTOCOL_VERSION, "m": protocol.STOP_AT}
+        data = json.dumps({**word, "proposal": proposal, "step": step, "phase": phase}).encode()
+        try:
+            self._inbox.sendto(data, str(self._rank))
+        except OSError:
+            return  # it is gone: the next wait says so
+
+
+def _ended(code: int, step: int) -> Problem:
+    if code:
+        return Problem("failed", f"the command ended with exit code {code}", "its own words stand above")
+    return Problem("refused", f"the command ended by itself after step {step}", "give a smaller --steps")

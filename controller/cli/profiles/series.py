@@ -1,0 +1,156 @@
+"""The full series of a profile as jobs: planned from the hosts there are, watched to its end.
+
+Rule: the first Ctrl-C cancels the jobs that are left and what was measured is still shown.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.frame.screen import duration, plural, tell
+from cotenant.controller.client import Client
+from cotenant.controller.domain.cluster import HostState
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import ENDED, JobSpec
+from cotenant.controller.domain.perf import Profile
+from cotenant.controller.submission.series import (
+    Configuration,
+    configurations,
+    device_seconds,
+    series_specs,
+)
+from cotenant.controller.wire.clients import (
+    ChangeJobs,
+    Jobs,
+    JobView,
+    ListNodes,
+    ListProfiles,
+    ShowJob,
+    Submit,
+    WaitJobs,
+)
+
+LOOK_S: Final = 2.0
+
+
+class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What will be measured and what it costs."""
+
+    spec: JobSpec
+    series: tuple[Configuration, ...]
+    profile_s: float
+    load_s: float
+
+    @property
+    def estimated_device_s(self) -> float:
+        return device_seconds(self.series, self.load_s, self.profile_s)
+
+    @property
+    def specs(self) -> tuple[JobSpec, ...]:
+        return series_specs(self.spec, self.series, self.profile_s)
+
+    def announcement(self) -> str:
+        shapes = ", ".join(
+            f"{each.gpus}" if each.hosts == 1 else f"{each.gpus} over {each.hosts} hosts"
+            for each in self.series
+        )
+        each = f"a load of {duration(self.load_s)} and {duration(self.profile_s)} measured, on each"
+        total = f"about {duration(self.estimated_device_s)} of device time"
+        noun = "device" if shapes == "1" else "devices"
+        return f"{plural(len(self.series), 'job')} on {shapes} {noun}, {total} ({each})"
+
+    def account(self, results: tuple[Result, ...]) -> str:
+        spent_s = sum(each.device_s for each in results)
+        return (
+            f"{duration(spent_s)} of device time were used; {duration(self.estimated_device_s)} were expected"
+        )
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One configuration, measured or not."""
+
+    configuration: Configuration
+    job: JobView
+    profile: Profile | None
+
+    @property
+    def is_measured(self) -> bool:
+        return self.profile is not None and bool(self.profile.points or self.profile.indicators)
+
+    @property
+    def device_s(self) -> float:
+        """Seconds that its devices were held."""
+        return self.job.gpus * (self.job.load_s + self.job.run_s + self.job.pause_s)
+
+
+def planned(
+    client: Client, spec: JobSpec, *, gpus_max: int | None = None, hosts_max: int | None = None
+) -> SeriesPlan:
+    """From the hosts there are now.
+
+    Raises:
+        Problem: this controller does not profile, or nothing here suits the job.
+    """
+    known = client.ask(ListProfiles())
+    if known.profile_s <= 0:
+        raise Problem("refused", "this controller profiles nothing", "set profiler.seconds above 0")
+    nodes = client.ask(ListNodes()).nodes
+    hosts = [node.report for node in nodes if node.state is HostState.OK]
+    series = configurations(hosts, spec, gpus_max)
+    series = tuple(each for each in series if hosts_max is None or each.hosts <= hosts_max)
+    if not series:
+        kind = f" of type {spec.gpu_type}" if spec.gpu_type else ""
+        raise Problem(
+            "never-fits", f"no host here has a device{kind} for it", "`cotenant nodes` shows what there is"
+        )
+    return SeriesPlan(spec=spec, series=series, profile_s=known.profile_s, load_s=known.load_s)
+
+
+class SeriesRun:
+    """The jobs of one series."""
+
+    def __init__(self, client: Client, plan: SeriesPlan, request: Submit) -> None:
+        """Queue them."""
+        self._client = client
+        self._plan = plan
+        submit = msgspec.structs.replace(request, specs=plan.specs, array_indices=())
+        self.job_ids: tuple[JobId, ...] = client.ask(submit).job_ids
+        self._told: dict[JobId, str] = {}
+
+    def to_the_end(self) -> bool:
+        """Wait, telling what changes; False if it was interrupted."""
+        try:
+            while not self._look(LOOK_S):
+                pass
+        except KeyboardInterrupt:
+            left = [job_id for job_id in self.job_ids if self._told.get(job_id) not in _ENDED_WORDS]
+            tell(
+                f"\ncancelling {plural(len(left), 'job')}; what was measured follows (Ctrl-C again: at once)"
+            )
+            self._client.ask(ChangeJobs(verb="cancel", job_ids=tuple(left)))
+            while not self._look(LOOK_S):
+                pass
+            return False
+        return True
+
+    def _look(self, timeout_s: float) -> bool:
+        reply: Jobs = self._client.ask(WaitJobs(job_ids=self.job_ids, timeout_s=timeout_s))
+        for job in reply.jobs:
+            if self._told.get(job.job_id) != job.phase.value:
+                self._told[job.job_id] = job.phase.value
+                tell(f"job {job.job_id} ({job.name}) {job.phase.value}: {job.reason}")
+        return all(job.phase in ENDED for job in reply.jobs)
+
+    def results(self) -> tuple[Result, ...]:
+        """Of all configurations, in order."""
+        shown = [self._client.ask(ShowJob(job_id=job_id)) for job_id in self.job_ids]
+        return tuple(
+            Result(configuration=configuration, job=each.job, profile=each.profile)
+            for configuration, each in zip(self._plan.series, shown, strict=True)
+        )
+
+
+_ENDED_WORDS: Final = frozenset(phase.value for phase in ENDED)

@@ -1,0 +1,102 @@
+"""`cotenant completion`: completion for bash, zsh and fish; also of job ids, hosts and policies.
+
+Rule: completing never shows an error and never takes long: a controller that does not answer at once
+completes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from cotenant.controller.cli.frame.problem import OK, Problem
+
+SHELLS = ("bash", "zsh", "fish")
+WHERE = {
+    "bash": "~/.local/share/bash-completion/completions/cotenant",
+    "zsh": "~/.zfunc/_cotenant",
+    "fish": "~/.config/fish/completions/cotenant.fish",
+}
+ANSWER_WITHIN_S = 1.0
+
+
+def completion(
+    shell: Annotated[
+        str, typer.Argument(metavar="bash|zsh|fish", help="Your shell (default: from $SHELL).")
+    ] = "",
+) -> None:
+    """Print the script that completes verbs, flags, jobs, hosts and policies in your shell.
+
+    For example:
+
+      cotenant completion bash > ~/.local/share/bash-completion/completions/cotenant
+      cotenant completion zsh > ~/.zfunc/_cotenant
+      cotenant completion fish > ~/.config/fish/completions/cotenant.fish
+    """
+    from cotenant.controller.cli.main import COMPLETE_VARIABLE
+
+    name = shell or os.path.basename(os.environ.get("SHELL", ""))
+    if name not in SHELLS:
+        raise Problem("usage", f"no completion for shell {name!r}", f"there is one for {', '.join(SHELLS)}")
+    os.environ[COMPLETE_VARIABLE] = f"source_{name}"
+    answer()
+
+
+def answer() -> int:
+    """Answers the shell's question, then exits: the one place that builds the tree of all verbs."""
+    from typer.core import TyperGroup
+
+    from cotenant.controller.cli.main import COMPLETE_VARIABLE, PROGRAM, as_command
+    from cotenant.controller.cli.verbs import BY_NAME
+
+    class Verbs(TyperGroup):
+        """Verbs by name; a verb's module is imported when it is completed, not before."""
+
+        def list_commands(self, ctx: Any) -> list[str]:
+            return list(BY_NAME)
+
+        def get_command(self, ctx: Any, cmd_name: str) -> Any:
+            verb = BY_NAME.get(cmd_name)
+            return None if verb is None else as_command(verb)
+
+    app = typer.Typer(cls=Verbs, add_completion=True, rich_markup_mode=None)
+    app.callback()(lambda: None)
+    app(prog_name=PROGRAM, complete_var=COMPLETE_VARIABLE)
+    return OK
+
+
+# --- What can be completed from a running controller ------------------------------------------------
+
+
+def complete_job(incomplete: str) -> list[tuple[str, str]]:
+    from cotenant.controller.wire.clients import ListJobs
+
+    jobs = _quietly(lambda client: client.ask(ListJobs(include_ended=True, limit=200)).jobs)
+    return [(j.job_id, f"{j.name} {j.phase.value}") for j in jobs if j.job_id.startswith(incomplete)]
+
+
+def complete_host(incomplete: str) -> list[str]:
+    from cotenant.controller.wire.clients import ListNodes
+
+    nodes = _quietly(lambda client: client.ask(ListNodes()).nodes)
+    return [n.report.host_id for n in nodes if n.report.host_id.startswith(incomplete)]
+
+
+def complete_policy(incomplete: str) -> list[tuple[str, str]]:
+    from cotenant.controller.wire.clients import GetPolicy
+
+    policies = _quietly(lambda client: client.ask(GetPolicy()).available.items())
+    return [(name, about) for name, about in policies if name.startswith(incomplete)]
+
+
+def _quietly(question: Callable[[Any], Any]) -> Any:
+    from cotenant.controller.cli.frame.asking import asking
+
+    try:
+        with asking(timeout_s=ANSWER_WITHIN_S) as client:
+            return question(client)
+    except Problem:
+        return ()

@@ -1,0 +1,126 @@
+"""`cotenant config`: every setting, its value and where it comes from."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+from collections.abc import Callable
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+
+from cotenant.controller import places, settings
+from cotenant.controller.cli.frame.asking import loaded_settings
+from cotenant.controller.cli.frame.output import JsonFlag, Listing, OutputFlag, chosen, show_listing
+from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.frame.screen import Column, hint
+from cotenant.controller.domain import settings as definitions
+
+
+class Row(NamedTuple):
+    key: str
+    value: Any
+    effective: Any
+    """What an empty value amounts to; otherwise the value."""
+    origin: str
+    meaning: str
+
+
+WHERE_EMPTY: Final[dict[str, Callable[[definitions.Settings], object]]] = {
+    "controller.endpoint": places.controller_endpoint,
+    "controller.state_dir": places.controller_state_dir,
+    "controller.keys_dir": places.keys_dir,
+    "agent.controller": places.agent_endpoint,
+    "agent.state_dir": places.agent_state_dir,
+    "checkpoint.root": places.checkpoint_root,
+}
+
+
+def config(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Only this setting, or this section.")] = "",
+    output: OutputFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Every setting, its value, and where it comes from: flag > environment > file > default.
+
+    A value in brackets is what an empty one amounts to. A setting is `section.key`: in a file
+    `key = value` below `[section]`, in the environment COTENANT_SECTION__KEY. Files:
+    /etc/cotenant/*.toml, then ~/.config/cotenant/cotenant.toml (or only the one in COTENANT_CONFIG).
+
+    For example:
+
+      cotenant config -o wide             with what each one means
+      cotenant config agent.devices
+    """
+    form = chosen(output, as_json)
+    loaded = loaded_settings()
+    meanings = described()
+    rows = [
+        Row(name, loaded.value(name), effective(loaded, name), origin, meanings.get(name, ""))
+        for name, origin in loaded.origins.items()
+        if key in ("", name, name.partition(".")[0])
+    ]
+    if not rows:
+        raise Problem("not-found", f"there is no setting {key!r}", settings.nearest(key))
+    files = [str(path) for path in loaded.files]
+    listing = Listing(
+        noun="setting",
+        rows=rows,
+        as_json=lambda r: {
+            "key": r.key,
+            "value": r.value,
+            "effective": r.effective,
+            "origin": r.origin,
+            "meaning": r.meaning,
+        },
+        identity=lambda r: r.key,
+        columns=COLUMNS,
+        wide_columns=(*COLUMNS, Column("MEANING", lambda r: r.meaning)),
+        extra={"files": files},
+    )
+    show_listing(listing, form)
+    if form == "table":
+        hint(f"files read: {', '.join(files) or 'none'}; yours would be {settings.user_file(os.environ)}")
+
+
+COLUMNS: Final = (
+    Column("SETTING", lambda r: r.key),
+    Column("VALUE", lambda r: _text(r.value) if r.value == r.effective else f"({r.effective})", limit=40),
+    Column("ORIGIN", lambda r: r.origin, rank=1, colour=lambda r: "dim" if r.origin == "default" else "cyan"),
+)
+
+
+def effective(loaded: settings.Loaded, key: str) -> Any:
+    value = loaded.value(key)
+    return str(WHERE_EMPTY[key](loaded.settings)) if value == "" and key in WHERE_EMPTY else value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(value) or '""'
+    return f"{value:g}" if isinstance(value, float) else str(value) or '""'
+
+
+def described() -> dict[str, str]:
+    """`section.key` -> what it means: the text below each line of the settings' definition."""
+    meanings = {}
+    tree = ast.parse(inspect.getsource(definitions))
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and (doc := ast.get_docstring(node) or "").startswith("`["):
+            section = doc.strip("`[]")
+            for field, text in zip(node.body, node.body[1:], strict=False):
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and _is_text(text):
+                    meaning: str = ast.literal_eval(text.value)  # type: ignore[attr-defined]
+                    meanings[f"{section}.{field.target.id}"] = " ".join(meaning.split())
+    return meanings
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )

@@ -1,0 +1,86 @@
+"""`cotenant init`: keys for a cluster over TCP. Who has a key is who they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cotenant.controller import places
+from cotenant.controller.access import keys
+from cotenant.controller.cli.frame.asking import loaded_settings
+from cotenant.controller.cli.frame.output import JsonFlag, write_json
+from cotenant.controller.cli.frame.problem import Problem
+
+
+def init(
+    folder: Annotated[str, typer.Option("--keys-dir", metavar="DIR", help="Where the keys are kept.")] = "",
+    user: Annotated[str, typer.Option("--user", metavar="NAME", help="A key for this person.")] = "",
+    uid: Annotated[
+        int,
+        typer.Option(
+            "--uid",
+            metavar="UID",
+            min=-1,
+            show_default=False,
+            help="Their uid, if not known on this machine.",
+        ),
+    ] = -1,
+    admin: Annotated[bool, typer.Option("--admin", help="The person may change everything.")] = False,
+    host: Annotated[str, typer.Option("--host", metavar="NAME", help="A key for this host's agent.")] = "",
+    remove: Annotated[
+        str, typer.Option("--remove", metavar="NAME", help="Take a key's right away: NAME or agent@HOST.")
+    ] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace keys that exist.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make the keys of a cluster, and then one for each user and each host.
+
+    Not needed on a single machine. Without --user and --host it makes the controller's key and an
+    admin key for you. Give each key file to its owner only; it is all they need.
+
+    For example:
+
+      cotenant init                          on the controller's machine
+      cotenant init --host gpu07             copy the file to gpu07
+      cotenant init --user ada               give the file to ada
+    """
+    if sum(map(bool, (user, host, remove))) > 1:
+        raise Problem("usage", "--user, --host and --remove exclude each other", "one at a time")
+    if (admin or uid >= 0) and not user:
+        raise Problem("usage", "--uid and --admin belong to --user", "cotenant init --user NAME --admin")
+    place = Path(folder).expanduser() if folder else places.keys_dir(loaded_settings().settings)
+    try:
+        if remove:
+            _remove(place, remove)
+            return
+        made, advice = _make(place, user, uid, admin, host, force)
+    except keys.KeyProblem as error:
+        raise Problem("refused", str(error)) from None
+    except OSError as error:
+        raise Problem("refused", f"{error.filename or place}: {error.strerror}") from None
+    if as_json:
+        write_json({"schema": "key/1", "file": str(made), "keys_dir": str(place)})
+        return
+    print(f"wrote {made}")
+    print(advice)
+
+
+def _make(place: Path, user: str, uid: int, admin: bool, host: str, force: bool) -> tuple[Path, str]:
+    if user:
+        role = keys.add_user(
+            place, user, uid if uid >= 0 else None, "admin" if admin else "user", force=force
+        )
+        return role, f"give it to {user} only: their controller.keys_dir names the file or its folder"
+    if host:
+        made = keys.add_agent(place, host, force=force)
+        return made, f"copy it to {host} (0600): agent.keys_dir there names the file or its folder"
+    made = keys.init_cluster(place, force=force)
+    return made, "next: cotenant init --host HOST for each server, cotenant init --user NAME for each user"
+
+
+def _remove(place: Path, name: str) -> None:
+    if not keys.remove(place, name):
+        raise Problem("not-found", f"{name} has no key in {place}", "agents are called agent@HOST")
+    print(f"{name} has no access any more")

@@ -1,0 +1,200 @@
+"""`cotenant up`: controller and agent of this machine as two processes, in the foreground.
+
+Rule: both are stopped by their process id when this one ends, the agent first. Jobs that run go on:
+their supervisors belong to neither, and the next `up` finds them.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from cotenant.controller.cli.frame.asking import asking, loaded_settings
+from cotenant.controller.cli.frame.output import EndpointFlag
+from cotenant.controller.cli.frame.problem import FAILED, NEVER_FITS, NOT_ALLOWED, OK, USAGE, Problem
+from cotenant.controller.cli.frame.screen import plural, size, tell
+from cotenant.controller.cli.setup.daemons import (
+    AGENT,
+    CONTROLLER,
+    DevicesFlag,
+    IdleExitFlag,
+    OversubscribeFlag,
+    PredictorFlag,
+    StateFlag,
+    absolute,
+    command_line,
+    idle_seconds,
+)
+from cotenant.controller.domain.cluster import HostState
+from cotenant.controller.places import client_endpoint
+from cotenant.controller.wire.clients import GetStatus, ListNodes, NodeView
+
+READY_WITHIN_S: Final = 60.0
+STOP_WITHIN_S: Final = 15.0
+LOOK_EVERY_S: Final = 0.05
+
+Process = subprocess.Popen[bytes]
+
+
+def up(
+    devices: DevicesFlag = None,
+    oversubscribe: OversubscribeFlag = False,
+    state_dir: StateFlag = None,
+    idle_exit: IdleExitFlag = None,
+    predictor: PredictorFlag = None,
+    endpoint: EndpointFlag = None,
+) -> int:
+    """Controller and agent on this machine, in the foreground. Ctrl-C stops both; jobs go on.
+
+    For example:
+
+      cotenant up                   the GPUs of this machine, or CPU slots where there are none
+      cotenant up --devices cpu:2
+    """
+    where = client_endpoint(loaded_settings(endpoint).settings)
+    if answers(where):
+        raise Problem(
+            "refused", f"a controller already answers at {where}", "use it, or add this host: cotenant agent"
+        )
+    flags: dict[str, object] = {
+        "controller.endpoint": where,
+        "controller.idle_exit_s": idle_seconds(idle_exit),
+        "controller.predictor": absolute(predictor),
+        "agent.controller": where,
+        "agent.devices": devices,
+        "agent.oversubscribe": True if oversubscribe else None,
+    }
+    if state_dir:
+        flags["controller.state_dir"] = os.path.join(os.path.abspath(state_dir), "controller")
+        flags["agent.state_dir"] = os.path.join(os.path.abspath(state_dir), "agent")
+    started: dict[str, Process] = {}
+    try:
+        return keep_up(started, where, flags)
+    except KeyboardInterrupt:
+        tell("stopping; jobs that run go on, and the next `cotenant up` finds them")
+        return OK
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):  # stopping takes a moment, and is not to be cut short
+            signal.signal(number, signal.SIG_IGN)
+        for name in ("agent", "controller"):
+            if name in started:
+                stop(name, started[name])
+
+
+def keep_up(started: dict[str, Process], where: str, flags: Mapping[str, object]) -> int:
+    """Starts both and waits until one ends."""
+    started["controller"] = start(CONTROLLER, flags)
+    status = controller_ready(started["controller"], where)
+    print(f"controller ready  {where}  policy {status}", flush=True)
+    started["agent"] = start(AGENT, flags)
+    node = agent_ready(started, where)
+    print(f"agent ready       {described(node)}", flush=True)
+    print("submit with `cotenant submit -- python train.py`; Ctrl-C stops both, jobs go on", flush=True)
+    ended = first_to_end(started)
+    code = started[ended].wait()
+    if ended == "controller" and code == 0:
+        tell("the controller ended (idle); stopping the agent")
+        return OK
+    tell(f"the {ended} ended with exit code {code}")
+    return FAILED
+
+
+def start(module: str, flags: Mapping[str, object]) -> Process:
+    """In a session of its own: Ctrl-C here reaches `up` alone, which then stops it in order."""
+    return subprocess.Popen(
+        command_line(module, flags),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,  # its own ready line; `up` says more
+        start_new_session=True,
+    )
+
+
+def controller_ready(process: Process, where: str) -> str:
+    """Its policy, once it answers."""
+    deadline_s = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < deadline_s:
+        still_there("controller", process)
+        try:
+            with asking(where, timeout_s=2.0) as client:
+                return client.ask(GetStatus()).policy
+        except Problem as problem:
+            if problem.code != "unreachable":
+                raise
+        time.sleep(LOOK_EVERY_S)
+    raise Problem("failed", f"the controller did not answer within {READY_WITHIN_S:.0f} s")
+
+
+def agent_ready(started: Mapping[str, Process], where: str) -> NodeView:
+    """This host as the controller sees it, once it has joined."""
+    deadline_s = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < deadline_s:
+        for name, process in started.items():
+            still_there(name, process)
+        with asking(where, timeout_s=5.0) as client:
+            joined = [node for node in client.ask(ListNodes()).nodes if node.state is HostState.OK]
+        if joined:
+            return joined[0]
+        time.sleep(LOOK_EVERY_S)
+    raise Problem("failed", f"the agent did not join within {READY_WITHIN_S:.0f} s", "try `cotenant doctor`")
+
+
+def still_there(name: str, process: Process) -> None:
+    """Raises Problem with the meaning of its exit code; what exactly is wrong it said itself."""
+    code = process.poll()
+    if code is not None:
+        known = {USAGE: "usage", NOT_ALLOWED: "not-allowed", NEVER_FITS: "never-fits"}
+        raise Problem(known.get(code, "failed"), f"the {name} could not start", "see its message above")
+
+
+def described(node: NodeView) -> str:
+    """`laptop: 2 CPU slots (7.7G each)`; a device that is not offered is named with its reason."""
+    offered = [device for device in node.report.devices if device.healthy]
+    refused = [device for device in node.report.devices if not device.healthy]
+    parts = [f"{node.report.host_id}: no device is offered"]
+    if offered:
+        noun = "GPU" if offered[0].kind == "cuda" else "CPU slot"
+        what = f"{offered[0].type}, " if offered[0].kind == "cuda" else ""
+        parts = [
+            f"{node.report.host_id}: {plural(len(offered), noun)} ({what}{size(offered[0].memory_mib)} each)"
+        ]
+    parts += [f"{device.device_id} {device.note}" for device in refused]
+    return "; ".join(parts)
+
+
+def answers(where: str) -> bool:
+    try:
+        with asking(where, timeout_s=2.0) as client:
+            client.ask(GetStatus())
+    except Problem as problem:
+        if problem.code == "unreachable":
+            return False
+        raise
+    return True
+
+
+def first_to_end(started: Mapping[str, Process]) -> str:
+    by_descriptor = {os.pidfd_open(process.pid): name for name, process in started.items()}
+    try:
+        ready, _, _ = select.select(list(by_descriptor), [], [])
+        return by_descriptor[ready[0]]
+    finally:
+        for descriptor in by_descriptor:
+            os.close(descriptor)
+
+
+def stop(name: str, process: Process) -> None:
+    """By its own id: first asked, then, if it does not answer in time, ended."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(STOP_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        tell(f"the {name} did not stop within {STOP_WITHIN_S:.0f} s; ending it")
+        process.kill()
+        process.wait()

@@ -1,0 +1,209 @@
+"""Runs of a simulation as a table: a row per policy, the best value of each column marked.
+
+Rule: all values of a column have one unit, named in its title: what is compared must be comparable at a
+glance. With several seeds a value is the mean over them, and what it may be off by.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from cotenant.controller.cli.frame import screen
+from cotenant.controller.cli.frame.screen import NONE, Column, plural
+from cotenant.controller.sim.results.intervals import Interval, interval
+
+Summary = dict[str, Any]
+
+BEST: Final = "*"
+_UNITS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
+
+
+class Measure(NamedTuple):
+    """One column. `value` gives None where a run has no such number."""
+
+    title: str
+    value: Callable[[Summary], float | None]
+    is_time: bool = False
+    best: Callable[[Sequence[float]], float] | None = min
+    rank: int = 0
+    only_wide: bool = False
+    decimals: int | None = None
+
+
+def at(*keys: str) -> Callable[[Summary], float | None]:
+    """The number at a path of keys; None where the path or the number is missing."""
+
+    def find(summary: Summary) -> float | None:
+        found: Any = summary
+        for key in keys:
+            found = found.get(key) if isinstance(found, dict) else None
+        return None if found is None else float(found)
+
+    return find
+
+
+def percent(*keys: str) -> Callable[[Summary], float | None]:
+    find = at(*keys)
+    return lambda summary: None if (found := find(summary)) is None else 100.0 * found
+
+
+def hours(*keys: str) -> Callable[[Summary], float | None]:
+    find = at(*keys)
+    return lambda summary: None if (found := find(summary)) is None else found / 3600.0
+
+
+MEASURES: Final = (
+    Measure("JCT MEAN", at("jct_s", "mean"), is_time=True),
+    Measure("MEDIAN", at("jct_s", "p50"), is_time=True),
+    Measure("P95", at("jct_s", "p95"), is_time=True),
+    Measure("JCT P99", at("jct_s", "p99"), is_time=True, only_wide=True),
+    Measure("WAIT MEAN", at("wait_s", "mean"), is_time=True, rank=1),
+    Measure("WAIT P95", at("wait_s", "p95"), is_time=True, only_wide=True),
+    Measure("LOAD MEAN", at("load_s", "mean"), is_time=True, only_wide=True),
+    Measure("PAUSE MEAN", at("pause_s", "mean"), is_time=True, only_wide=True),
+    Measure("REWORK MEAN", at("rework_s", "mean"), is_time=True, only_wide=True),
+    Measure("MAKESPAN", at("makespan_s"), is_time=True, only_wide=True),
+    Measure("SLOWDOWN P50", at("fairness", "slowdown", "p50"), only_wide=True),
+    Measure("RHO P95", at("fairness", "rho", "p95"), only_wide=True),
+    Measure("UNFAIR %", percent("fairness", "rho", "above_1_ratio"), only_wide=True, decimals=1),
+    Measure("JAIN", at("fairness", "jain"), only_wide=True, best=max, decimals=3),
+    Measure("PREEMPTED", at("preemptions"), rank=3, best=None, decimals=0),
+    Measure("FUTILE", at("futile_preemptions"), rank=2, decimals=0),
+    Measure("FUTILE GPU-H", hours("futile_s", "total_gpu_s"), rank=4, decimals=1),
+    Measure("ABORTED", at("aborted_preemptions"), only_wide=True, decimals=0),
+    Measure("SHARED", at("shared_jobs"), only_wide=True, best=None, decimals=0),
+    Measure("BENEFIT", at("sharing_benefit", "p50"), only_wide=True, best=None, decimals=2),
+    Measure("BUSY %", percent("gpu_busy_ratio"), rank=5, best=None, decimals=1),
+    Measure("DECISION ms", at("decision_ms", "mean"), rank=6, best=None, decimals=3),
+    Measure("EVENTS", at("events"), only_wide=True, best=None, decimals=0),
+    Measure("CPU s", at("cpu_s"), only_wide=True, best=None, decimals=1),
+)
+
+
+class Row(NamedTuple):
+    """One policy over all its seeds."""
+
+    label: str
+    summaries: tuple[Summary, ...]
+
+
+class Filled(NamedTuple):
+    """A measure with the values of all rows, and the unit they are shown in."""
+
+    measure: Measure
+    values: dict[str, Interval | None]
+    scale: float
+    unit: str
+    best: frozenset[str]
+
+    @property
+    def title(self) -> str:
+        return f"{self.measure.title} {self.unit}".strip()
+
+    def text(self, row: Row) -> str:
+        found = self.values[row.label]
+        if found is None:
+            return NONE
+        decimals = self.measure.decimals
+        text = number(found.mean / self.scale, decimals)
+        if found.half is not None and found.half > 0.0:
+            text += f" ±{number(found.half / self.scale, decimals)}"
+        if self.best:
+            text += BEST if row.label in self.best else " "
+        return text
+
+
+def rows_of(summaries: Sequence[Summary]) -> list[Row]:
+    """In the order in which labels first appear; what was interrupted says so."""
+    labels = list(dict.fromkeys(label_of(summary) for summary in summaries))
+    return [Row(label, tuple(s for s in summaries if label_of(s) == label)) for label in labels]
+
+
+def label_of(summary: Summary) -> str:
+    label = str(summary["label"])
+    if not summary["interrupted"]:
+        return label
+    return f"{label} (interrupted: {summary['finished']:,} of {summary['jobs']:,} jobs)"
+
+
+def table(summaries: Sequence[Summary], *, wide: bool, width: int | None) -> str:
+    rows = rows_of(summaries)
+    chosen = [measure for measure in MEASURES if wide or not measure.only_wide]
+    columns = [Column("POLICY", lambda row: row.label)]
+    columns += [column(fill(measure, rows)) for measure in chosen]
+    return screen.table(columns, rows, width)
+
+
+def column(filled: Filled) -> Column:
+    return Column(
+        filled.title,
+        filled.text,
+        rank=filled.measure.rank,
+        right=True,
+        colour=lambda row: "green" if row.label in filled.best else "",
+    )
+
+
+def fill(measure: Measure, rows: Sequence[Row]) -> Filled:
+    values = {row.label: over_seeds(measure, row) for row in rows}
+    known = {label: found.mean for label, found in values.items() if found is not None}
+    scale, unit = unit_for(list(known.values())) if measure.is_time else (1.0, "")
+    return Filled(measure, values, scale, unit, best_of(measure, rows, known))
+
+
+def over_seeds(measure: Measure, row: Row) -> Interval | None:
+    found = [value for summary in row.summaries if (value := measure.value(summary)) is not None]
+    return interval(found) if found else None
+
+
+def best_of(measure: Measure, rows: Sequence[Row], known: dict[str, float]) -> frozenset[str]:
+    """Whole runs compete; where all are equal none is best."""
+    racing = {
+        row.label: known[row.label]
+        for row in rows
+        if row.label in known and not any(summary["interrupted"] for summary in row.summaries)
+    }
+    if measure.best is None or len(set(racing.values())) < 2:
+        return frozenset()
+    best = measure.best(list(racing.values()))
+    return frozenset(label for label, value in racing.items() if value == best)
+
+
+def differences(paired: Sequence[dict[str, Any]]) -> list[str]:
+    """The mean JCT of each policy against the first one's, seed by seed."""
+    lines = []
+    for each in paired:
+        if each["measure"] != "jct_s.mean":
+            continue
+        scale, unit = unit_for([abs(each["difference"])])
+        sign = "-" if each["difference"] < 0 else "+"
+        text = f"{sign}{number(abs(each['difference']) / scale)} ±{number(each['half'] / scale)} {unit}"
+        sure = "" if abs(each["difference"]) > each["half"] else ", which shows no difference"
+        lines.append(f"{each['policy']} against {each['against']}, seed by seed: mean JCT {text}{sure}")
+    return lines
+
+
+def unit_for(values: Sequence[float]) -> tuple[float, str]:
+    """The largest unit in which the middle value is at least 1."""
+    middle = statistics.median(values) if values else 0.0
+    return next((each for each in _UNITS if middle >= each[0]), (1.0, "s"))
+
+
+def number(value: float, decimals: int | None = None) -> str:
+    """About four digits that say something, or as many decimals as asked for."""
+    if decimals is None:
+        decimals = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 3
+    return f"{value:,.{decimals}f}"
+
+
+def seeds_line(summaries: Sequence[Summary]) -> str:
+    seeds = sorted({int(summary["seed"]) for summary in summaries})
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    return f"means over {plural(len(seeds), 'seed')} with half of their 95 % interval (Student)"
+
+
+def file_name(label: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in label)

@@ -1,0 +1,1 @@
+"""A controller's own past, from its journal: as a workload, as measured pairs, and under other policies."""

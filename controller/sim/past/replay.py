@@ -1,0 +1,419 @@
+"""What a controller's journal says happened, as a workload that can be simulated again under other policies.
+
+Rule: read-only, and no policy is asked: events and recorded decisions are folded as recovery folds them, so
+every number here is one that the controller itself had. What a simulation cannot be given (jobs without an
+end, hosts that differ) is counted and said, never filled in silently.
+
+A job's true length is the time it trained: what it waited, loaded and paused depended on the policy of the
+time and is left to the simulation. Jobs that failed, or were cancelled after they had trained, held their
+devices as well: they count, with the time they trained. Times held back or blocked by another job are no
+waiting: such a job arrives when it first could have run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from cotenant.controller.domain import events as ev
+from cotenant.controller.domain.commands import AnyCommand, StartAttempt
+from cotenant.controller.domain.ids import HostId, JobId
+from cotenant.controller.domain.job import ENDED, Job, Phase
+from cotenant.controller.engine import Engine
+from cotenant.controller.policies.base import Parameters
+from cotenant.controller.sim.past.journal import NothingToReplay, extent, find_journal, fold, opened
+from cotenant.controller.sim.past.troubles import Troubles
+from cotenant.controller.sim.results.outcome import Outcome
+from cotenant.controller.sim.world.workload import Cluster, Workload
+
+STILL_THERE: Final = "not ended yet"
+NEVER_TRAINED: Final = "ended before a first step"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lived:
+    """One job as it was. JCT = wait + load + run + pause; seconds."""
+
+    job_id: JobId
+    name: str
+    organisation: str
+    gpus: int
+    arrived_s: float
+    """When it first could have run, on the journal's clock."""
+    jct_s: float
+    wait_s: float
+    load_s: float
+    run_s: float
+    pause_s: float
+    futile_s: float
+    preemptions: int
+    futile_preemptions: int
+    aborted_preemptions: int
+    shared: bool
+    length_s: float
+    """Training time alone."""
+    is_measured: bool
+    """False: it shared devices or lost work, and its step time alone is not known, so that its length has
+    these losses in it."""
+    is_quick: bool
+    """Done before its first step was seen."""
+    expected_s: float | None
+    """What was expected of it when it arrived."""
+    one_load_s: float
+    one_pause_s: float
+    preemptible: bool
+
+
+class Setting(NamedTuple):
+    """The policy in force at some time."""
+
+    policy: str
+    parameters: Parameters
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """A part of a journal, ready to be compared with simulations."""
+
+    journal: Path
+    begin_wall_s: float
+    end_wall_s: float
+    jobs: tuple[Lived, ...]
+    """In order of arrival; not empty."""
+    excluded: dict[str, int]
+    cluster: Cluster
+    settings: dict[str, int]
+    """Policies in force: name -> jobs that arrived under it."""
+    setting: Setting
+    """The one under which most jobs arrived."""
+    ageing_s: float
+    """The engine's bound on waiting, in force at the end."""
+    notes: tuple[str, ...]
+
+    def outcome(self) -> Outcome:
+        """What happened, in the form of a simulated run; what no journal says is NaN or empty."""
+        jobs, cluster = self.jobs, self.cluster
+        ends_s = max(job.arrived_s + job.jct_s for job in jobs)
+        return Outcome(
+            workload=self.workload(),
+            cluster=cluster,
+            policy=self.setting.policy,
+            parameters=self.setting.parameters,
+            seed=0,
+            jct_s=np.array([job.jct_s for job in jobs]),
+            wait_s=np.array([job.wait_s for job in jobs]),
+            load_s=np.array([job.load_s for job in jobs]),
+            run_s=np.array([job.run_s for job in jobs]),
+            pause_s=np.array([job.pause_s for job in jobs]),
+            futile_s=np.array([job.futile_s for job in jobs]),
+            preemptions=np.array([job.preemptions for job in jobs], np.int32),
+            futile_preemptions=np.array([job.futile_preemptions for job in jobs], np.int32),
+            aborted_preemptions=np.array([job.aborted_preemptions for job in jobs], np.int32),
+            rework_s=np.zeros(len(jobs)),
+            sharing_benefit=np.full(len(jobs), np.nan),
+            shared=np.array([job.shared for job in jobs]),
+            finished=np.ones(len(jobs), np.bool_),
+            makespan_s=ends_s - jobs[0].arrived_s,
+            busy_gpu_s=float("nan"),
+            events=0,
+            decision_ns=np.empty(0, np.int64),
+            wall_s=0.0,
+            cpu_s=0.0,
+        )
+
+    def workload(self) -> Workload:
+        """The same arrivals, lengths, loads and pauses, for any policy."""
+        jobs = self.jobs
+        first_s = jobs[0].arrived_s
+        organisations = tuple(dict.fromkeys(job.organisation for job in jobs))
+        known = [job.expected_s for job in jobs if job.expected_s is not None]
+        usual_s = float(np.median(known or [job.length_s for job in jobs]))
+        return Workload(
+            name=str(self.journal),
+            synthetic=False,
+            submit_s=np.array([job.arrived_s - first_s for job in jobs]),
+            duration_s=np.array([job.length_s for job in jobs]),
+            expected_s=np.array([usual_s if job.expected_s is None else job.expected_s for job in jobs]),
+            gpus=np.array([job.gpus for job in jobs], np.int32),
+            load_s=np.array([job.one_load_s for job in jobs]),
+            pause_s=np.array([job.one_pause_s for job in jobs]),
+            model=np.full(len(jobs), -1, np.int16),
+            models=(),
+            # Neither is ever preempted, which is what this column means to the simulated engine.
+            hp=np.array([not job.preemptible for job in jobs]),
+            organisation=np.array([organisations.index(job.organisation) for job in jobs], np.int16),
+            organisations=organisations,
+            job_ids=tuple(job.job_id for job in jobs),
+            excluded=self.excluded,
+        )
+
+
+def read_journal(where: Path, *, since_s: float | None = None) -> Record:
+    """What happened, from a state folder or a journal file; also of a controller that is running.
+
+    Args:
+        since_s: only jobs that arrived in so many seconds before the journal's last entry.
+
+    Raises:
+        JournalError: there is no journal, or it cannot be read.
+        NothingToReplay: no job in it has both arrived and ended.
+    """
+    path = find_journal(where)
+    with opened(path) as database:
+        runs, last_s, last_wall_s = extent(database, path)
+        watcher = _Watcher(0.0 if since_s is None else max(0.0, last_s - since_s))
+        watcher.finish(fold(database, path, runs, watcher.observe))
+    return watcher.record(path, end_s=last_s, end_wall_s=last_wall_s)
+
+
+# --- Watching ----------------------------------------------------------------------------------------
+
+
+class _Open:
+    """A job that has arrived and not ended."""
+
+    def __init__(self, expected_s: float | None) -> None:
+        self.expected_s = expected_s
+        self.arrived_s: float | None = None
+        self.loads: list[float] = []
+        self.pauses: list[float] = []
+        self.lost_work = False
+
+
+class _Watcher:
+    """Looks at the engine after every event, and keeps what it forgets."""
+
+    def __init__(self, begin_s: float) -> None:
+        self._begin_s = begin_s
+        self._open: dict[JobId, _Open] = {}
+        self._waiting_to_arrive: dict[JobId, None] = {}
+        self._jobs: list[Lived] = []
+        self._excluded: Counter[str] = Counter()
+        self._settings: Counter[str] = Counter()
+        self._parameters: dict[str, Parameters] = {}
+        self._devices: dict[HostId, int] = {}
+        self._max_tenants = 1
+        self._memory_mib = 1
+        self._has_begun = False
+        self._ageing_s = 0.0
+        self._troubles = Troubles(begin_s)
+
+    def observe(self, engine: Engine, event: ev.AnyEvent, commands: list[AnyCommand]) -> None:
+        if isinstance(event, ev.JobArrived):
+            self._arrived(engine, event)
+        job_id = getattr(event, "job_id", None)
+        if isinstance(event, ev.FirstStepDone | ev.AttemptEnded):
+            self._phase_ended(engine, event)
+        for waiting_id in list(self._waiting_to_arrive):
+            self._may_arrive(engine, waiting_id)
+        for command in commands:
+            if isinstance(command, StartAttempt) and command.job_id in self._open:
+                self._may_arrive(engine, command.job_id)
+        if isinstance(event, ev.HostJoined | ev.HostLost) or not self._has_begun:
+            self._look_at_hosts(engine)
+        if isinstance(event, ev.HostLost):
+            self._host_lost(engine)
+        elif job_id in self._open:
+            self._may_end(engine, job_id)
+        self._troubles.observe(engine, event)
+
+    def finish(self, engine: Engine) -> None:
+        """At the journal's end: jobs that another one's end has ended."""
+        self._ageing_s = engine.config.policy.ageing_s
+        for job_id in list(self._open):
+            self._may_end(engine, job_id)
+
+    def _host_lost(self, engine: Engine) -> None:
+        for job_id, kept in list(self._open.items()):
+            job = engine.jobs.get(job_id)
+            if job is not None and job.stop_cause == "lost":
+                kept.lost_work = True
+                self._troubles.lost(engine, job_id)
+            self._may_end(engine, job_id)
+
+    def _arrived(self, engine: Engine, event: ev.JobArrived) -> None:
+        job = engine.jobs.get(event.spec.job_id)
+        if job is not None and job.job_id not in self._open and job.phase not in ENDED:
+            # Placed at once or not: its estimate only moves with its progress.
+            self._open[job.job_id] = _Open(job.remaining_s)
+            self._waiting_to_arrive[job.job_id] = None
+
+    def _may_arrive(self, engine: Engine, job_id: JobId) -> None:
+        job = engine.jobs.get(job_id)
+        if job is None or job.phase in (Phase.HELD, Phase.BLOCKED) or job_id not in self._waiting_to_arrive:
+            return
+        del self._waiting_to_arrive[job_id]
+        self._open[job_id].arrived_s = engine.now_s
+        if engine.now_s >= self._begin_s:
+            self._settings[engine.policy_name] += 1
+            self._parameters[engine.policy_name] = dict(engine.policy_parameters)
+
+    def _phase_ended(self, engine: Engine, event: ev.FirstStepDone | ev.AttemptEnded) -> None:
+        """A load or a pause that came to its end: what one takes."""
+        job, kept = engine.jobs.get(event.job_id), self._open.get(event.job_id)
+        if job is None or kept is None:
+            return
+        if isinstance(event, ev.FirstStepDone):
+            spent = job.load_s - job.futile_s - sum(kept.loads)
+            if spent > 0.0:
+                kept.loads.append(spent)
+            return
+        spent = job.pause_s - sum(kept.pauses)
+        if spent > 0.0 and event.outcome == "stopped":
+            kept.pauses.append(spent)
+        if event.outcome == "infra-failed":
+            kept.lost_work = True
+
+    def _look_at_hosts(self, engine: Engine) -> None:
+        """The most devices there were at one time since the part asked for began."""
+        if not self._has_begun and engine.now_s >= self._begin_s:
+            self._has_begun, self._devices = True, {}
+        present = {host_id: host for host_id, host in engine.hosts.items() if not host.lost}
+        devices = {host_id: len(host.report.devices) for host_id, host in present.items()}
+        if sum(devices.values()) >= sum(self._devices.values()):
+            self._devices = devices
+            every = [device for host in present.values() for device in host.report.devices]
+            self._max_tenants = max((device.max_tenants for device in every), default=1)
+            self._memory_mib = min((device.memory_mib for device in every), default=1)
+
+    def _may_end(self, engine: Engine, job_id: JobId) -> None:
+        job = engine.jobs.get(job_id)
+        if job is not None and job.phase not in ENDED:
+            return
+        kept = self._open.pop(job_id)
+        self._waiting_to_arrive.pop(job_id, None)
+        if kept.arrived_s is not None and kept.arrived_s < self._begin_s:
+            return
+        if job is None or kept.arrived_s is None or not _has_worked(job):
+            self._excluded[NEVER_TRAINED] += 1
+        else:
+            self._jobs.append(_lived(job, kept, kept.arrived_s, engine.now_s))
+
+    # --- What came of it -------------------------------------------------------------------------
+
+    def record(self, path: Path, *, end_s: float, end_wall_s: float) -> Record:
+        excluded = Counter(self._excluded)
+        excluded[STILL_THERE] += sum(
+            1 for job in self._open.values() if job.arrived_s is None or job.arrived_s >= self._begin_s
+        )
+        if not self._jobs or not self._devices:
+            raise NothingToReplay(
+                f"{path}: no job that arrived in this part of the journal has trained and ended "
+                f"({excluded[STILL_THERE]} not ended yet)"
+            )
+        jobs = tuple(sorted(self._jobs, key=lambda job: (job.arrived_s, job.job_id)))
+        name = self._settings.most_common(1)[0][0]
+        cluster, about_hosts = self._cluster()
+        begin_s = max(self._begin_s, jobs[0].arrived_s)
+        return Record(
+            journal=path,
+            begin_wall_s=end_wall_s - (end_s - begin_s),
+            end_wall_s=end_wall_s,
+            jobs=jobs,
+            excluded={reason: count for reason, count in sorted(excluded.items()) if count},
+            cluster=cluster,
+            settings=dict(self._settings),
+            setting=Setting(name, self._parameters[name]),
+            ageing_s=self._ageing_s,
+            notes=(
+                *self._troubles.notes(sum(self._devices.values()), end_s),
+                *about_hosts,
+                *_about_jobs(jobs),
+                *_about_open(excluded[STILL_THERE]),
+                *self._about_policies(name),
+            ),
+        )
+
+    def _cluster(self) -> tuple[Cluster, list[str]]:
+        sizes = Counter(count for count in self._devices.values() if count)
+        size, total = sizes.most_common(1)[0][0], sum(self._devices.values())
+        hosts = max(1, round(total / size))
+        notes = []
+        if len(sizes) > 1:
+            notes.append(
+                f"the hosts differ: {total} devices are simulated as {hosts} hosts of {size}, so gangs may "
+                "fit differently"
+            )
+        cluster = Cluster(
+            hosts=hosts, gpus_per_host=size, memory_mib=self._memory_mib, max_tenants=self._max_tenants
+        )
+        return cluster, notes
+
+    def _about_policies(self, name: str) -> list[str]:
+        others = {other: count for other, count in self._settings.items() if other != name}
+        if not others:
+            return []
+        said = ", ".join(f"{count} under {other}" for other, count in sorted(others.items()))
+        return [f"the policy changed meanwhile: most jobs arrived under {name}, {said}"]
+
+
+def _has_worked(job: Job) -> bool:
+    """Or was done before anybody could tell that it had begun to."""
+    return job.run_s > 0.0 or (job.phase is Phase.DONE and job.load_s > 0.0)
+
+
+def _about_jobs(jobs: tuple[Lived, ...]) -> list[str]:
+    notes = []
+    if blurred := sum(not job.is_measured for job in jobs):
+        notes.append(
+            f"{_jobs(blurred)} shared devices or lost work, and their step time alone is not known: their "
+            "length has that in it"
+        )
+    if quick := sum(job.is_quick for job in jobs):
+        notes.append(f"{_jobs(quick)} ended well before a first step was seen: the load counts as training")
+    if unknown := sum(job.expected_s is None for job in jobs):
+        notes.append(f"of {_jobs(unknown)} no length was expected: the simulated policy is told the median")
+    if pinned := sum(not job.preemptible for job in jobs):
+        notes.append(f"never preempted, here either: {_jobs(pinned)} of class hp, or with no way to resume")
+    return notes
+
+
+def _about_open(count: int) -> list[str]:
+    if not count:
+        return []
+    return [
+        f"the devices that {_jobs(count)} without an end yet held and waited for are free in the simulations"
+    ]
+
+
+def _jobs(count: int) -> str:
+    return f"{count:,} job{'' if count == 1 else 's'}"
+
+
+def _lived(job: Job, kept: _Open, arrived_s: float, now_s: float) -> Lived:
+    ended_s = now_s if job.ended_s is None else job.ended_s
+    jct_s = max(0.0, ended_s - arrived_s)
+    load_s, run_s = job.load_s, job.run_s
+    if run_s <= 0.0:
+        load_s, run_s = job.futile_s, job.load_s - job.futile_s
+        kept.loads = [0.0]
+    blurred = kept.lost_work or bool(job.co_tenants)
+    alone_s = None if job.solo_step_s is None or job.step < 1 else job.solo_step_s * job.step
+    return Lived(
+        job_id=job.job_id,
+        name=job.spec.name,
+        organisation=job.spec.organisation or job.spec.user,
+        gpus=job.spec.gpus,
+        arrived_s=arrived_s,
+        jct_s=jct_s,
+        wait_s=max(0.0, jct_s - load_s - run_s - job.pause_s),
+        load_s=load_s,
+        run_s=run_s,
+        pause_s=job.pause_s,
+        futile_s=job.futile_s,
+        preemptions=job.preemptions,
+        futile_preemptions=job.futile_preemptions,
+        aborted_preemptions=job.aborted_preemptions,
+        shared=bool(job.co_tenants),
+        length_s=min(alone_s, run_s) if blurred and alone_s is not None else run_s,
+        is_measured=not blurred or alone_s is not None,
+        is_quick=job.run_s <= 0.0,
+        expected_s=kept.expected_s,
+        one_load_s=sum(kept.loads) / len(kept.loads) if kept.loads else job.expected_load_s,
+        one_pause_s=sum(kept.pauses) / len(kept.pauses) if kept.pauses else job.expected_pause_s,
+        preemptible=job.preemptible,
+    )

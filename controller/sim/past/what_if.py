@@ -1,0 +1,96 @@
+"""What a cluster's own past would have been under other policies, and how far that can be believed.
+
+Rule: the policy of the time is always simulated as well. How far its simulation is from what happened is
+the only measure of trust in the others, so the two are never shown apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from cotenant.controller.policies import registry
+from cotenant.controller.sim.choices import PolicyChoice
+from cotenant.controller.sim.compare import Run, Task
+from cotenant.controller.sim.past.replay import Record
+from cotenant.controller.sim.results.summary import summarise
+from cotenant.controller.sim.world.physics import Physics
+
+HAPPENED: Final = "what happened"
+SCHEMA: Final = "whatif/1"
+
+
+def in_force(record: Record) -> PolicyChoice | None:
+    """The policy of the time; None where it cannot be made here."""
+    choice = PolicyChoice(*record.setting)
+    return choice if registry.is_known(choice.name) else None
+
+
+def replay_tasks(record: Record, policies: Sequence[PolicyChoice], *, pairs: str, seed: int) -> list[Task]:
+    """The policy of the time first, then those asked for."""
+    then = in_force(record)
+    choices = {choice.label: choice for choice in ([then] if then else [])}
+    choices.update({choice.label: choice for choice in policies})
+    workload, physics = record.workload(), Physics(pairs=pairs)
+    return [
+        Task(
+            policy=choice,
+            seed=seed,
+            workload=workload,
+            cluster=record.cluster,
+            physics=physics,
+            ageing_s=record.ageing_s,
+        )
+        for choice in choices.values()
+    ]
+
+
+def actual_summary(record: Record) -> dict[str, Any]:
+    """What happened, in the fields of a run; those that a journal cannot fill are null."""
+    unknown = dict.fromkeys(("gpu_busy_ratio", "events", "wall_s", "cpu_s", "thinking_s", "rework_s"))
+    return {"label": HAPPENED, **summarise(record.outcome()), **unknown}
+
+
+def calibration(record: Record, runs: Sequence[Run]) -> dict[str, Any] | None:
+    """How far the simulation of the policy of the time is from what happened; None where there is none.
+
+    `jct_error`: |simulated - actual| / actual of each job, its median and its 90th percentile.
+    `jct_mean_ratio`: mean simulated / mean actual.
+    """
+    then = in_force(record)
+    run = next((run for run in runs if then is not None and run.label == then.label), None)
+    if run is None or run.outcome is None or not run.outcome.finished.any():
+        return None
+    done = run.outcome.finished
+    actual_s = np.array([job.jct_s for job in record.jobs])[done]
+    simulated_s = run.outcome.jct_s[done]
+    error = np.abs(simulated_s - actual_s) / np.maximum(actual_s, 1e-9)
+    p50, p90 = np.percentile(error, (50, 90))
+    return {
+        "policy": run.label,
+        "jobs": int(done.sum()),
+        "jct_error": {"p50": float(p50), "p90": float(p90)},
+        "jct_mean_ratio": float(simulated_s.mean() / actual_s.mean()),
+    }
+
+
+def document(record: Record, runs: Sequence[Run], *, pairs: str, begin: str, end: str) -> dict[str, Any]:
+    """`begin` and `end`: the part of the journal, RFC 3339."""
+    return {
+        "schema": SCHEMA,
+        "journal": str(record.journal),
+        "begin_at": begin,
+        "end_at": end,
+        "jobs": len(record.jobs),
+        "excluded": record.excluded,
+        "cluster": {"hosts": record.cluster.hosts, "gpus_per_host": record.cluster.gpus_per_host},
+        "policies_in_force": record.settings,
+        "pairs": pairs,
+        "notes": list(record.notes),
+        "calibration": calibration(record, runs),
+        "actual": actual_summary(record),
+        "interrupted": any(run.summary["interrupted"] for run in runs),
+        "runs": [run.summary for run in runs],
+    }

@@ -1,0 +1,1 @@
+"""What came of simulated runs: rows, numbers with their intervals, documents and plots."""

@@ -1,0 +1,89 @@
+"""The results of a comparison as one JSON object, and as files for whoever wants to look closer.
+
+Rule: the same tasks give the same bytes; only `decision_ms`, `wall_s`, `cpu_s` and `thinking_s` are measured
+on the machine and differ.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from cotenant.controller.sim.compare import Run
+from cotenant.controller.sim.results.outcome import Outcome
+from cotenant.controller.sim.results.paired import paired
+from cotenant.controller.sim.results.writing import whole, write_whole
+from cotenant.controller.sim.world.workload import Cluster, Workload
+
+SCHEMA: Final = "sim-compare/1"
+MEASURED: Final = frozenset({"decision_ms", "wall_s", "cpu_s", "thinking_s"})
+"""Fields that differ from one time to the next."""
+
+
+def document(
+    trace: str, runs: Sequence[Run], *, options: Mapping[str, Any], not_run: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What `sim compare -o json` prints. `not_run`: labels of runs that an interrupt kept from starting."""
+    workload, cluster = runs[0].task.workload, runs[0].task.cluster
+    return {
+        "schema": SCHEMA,
+        "trace": trace,
+        "workload": workload_facts(workload, cluster),
+        "cluster": {"hosts": cluster.hosts, "gpus_per_host": cluster.gpus_per_host, "gpus": cluster.gpus},
+        "options": dict(options),
+        "interrupted": bool(not_run) or any(run.summary["interrupted"] for run in runs),
+        "not_run": list(not_run),
+        "paired": paired([run.summary for run in runs]),
+        "runs": [run.summary for run in runs],
+    }
+
+
+def workload_facts(workload: Workload, cluster: Cluster) -> dict[str, Any]:
+    load = workload.offered_load(cluster.gpus)
+    return {
+        "name": workload.name,
+        "jobs": len(workload),
+        "synthetic": workload.synthetic,
+        "excluded": dict(sorted(workload.excluded.items())),
+        "offered_load": load if math.isfinite(load) else None,
+    }
+
+
+def write_document(value: Mapping[str, Any], path: Path) -> None:
+    write_whole(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+
+
+_GIVEN: Final = ("job_id", "submit_s", "gpus", "model", "duration_s", "expected_s")
+_TIMES: Final = ("jct_s", "wait_s", "load_s", "run_s", "pause_s", "rework_s", "futile_s")
+_COUNTS: Final = ("finished", "preemptions", "futile_preemptions", "aborted_preemptions", "shared")
+
+
+def write_jobs(outcome: Outcome, path: Path) -> None:
+    """One row per job; empty where a number does not exist (a job that has not finished)."""
+    workload = outcome.workload
+    n = len(workload)
+    names = [workload.models[index] if index >= 0 else "" for index in workload.model.tolist()]
+    columns: list[Sequence[object]] = [
+        workload.job_ids or [str(row + 1) for row in range(n)],
+        _seconds(workload.submit_s),
+        workload.gpus.tolist(),
+        names,
+        _seconds(workload.duration_s),
+        _seconds(workload.expected_s),
+        *(_seconds(getattr(outcome, name)) for name in _TIMES),
+        *(getattr(outcome, name).astype(int).tolist() for name in _COUNTS),
+    ]
+    with whole(path) as beside, beside.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow((*_GIVEN, *_TIMES, *_COUNTS))
+        writer.writerows(zip(*columns, strict=True))
+
+
+def _seconds(values: np.ndarray[Any, Any]) -> list[str]:
+    return ["" if value != value else f"{value:.3f}" for value in values.tolist()]

@@ -1,0 +1,331 @@
+"""Plots of simulated runs: each one a function of data that returns a figure; files are written at the end.
+
+Rule: whatever is synthetic says so in its own picture, since pictures travel without their page. Colours are
+those of Okabe and Ito, which colour-blind readers can tell apart, and every line has its own dashes as well.
+matplotlib (the `[sim]` extra) is imported by nobody else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from cotenant.controller.sim.results.outcome import Outcome
+from cotenant.controller.sim.results.writing import whole
+
+Floats = NDArray[np.float64]
+
+COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
+DASHES: Final = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
+PARTS: Final = (
+    ("waiting (W)", "#E69F00", ""),
+    ("loading (L)", "#0072B2", "//"),
+    ("training (T)", "#009E73", ""),
+    ("pausing (P)", "#CC79A7", "xx"),
+)
+CUT_RATIO: Final = 5.0
+"""A bar so many times as long as the middle one is cut."""
+LABEL_CHARS: Final = 20
+WIDTH_IN, HEIGHT_IN = 6.4, 3.6
+QUANTILES: Final = np.linspace(0.0, 1.0, 401)
+HOUR_S, MINUTE_S = 3600.0, 60.0
+SMALLEST: Final = 0.1
+"""Left end of a logarithmic axis of seconds: shorter times, zero above all, are drawn there."""
+
+
+class Curve(NamedTuple):
+    """A distribution as values at `QUANTILES`."""
+
+    label: str
+    values: Floats
+
+
+class Parts(NamedTuple):
+    """What a JCT is made of, in seconds."""
+
+    label: str
+    wait_s: float
+    load_s: float
+    run_s: float
+    pause_s: float
+
+
+class Share(NamedTuple):
+    """Percent of something, and what it may be off by to each side."""
+
+    label: str
+    percent: float
+    half: float = 0.0
+
+
+def curve(label: str, values: Floats) -> Curve:
+    """Jobs that have not finished (NaN) are left out."""
+    known = values[np.isfinite(values)]
+    return Curve(label, np.quantile(known, QUANTILES) if len(known) else np.full(len(QUANTILES), np.nan))
+
+
+def parts(outcome: Outcome, label: str) -> Parts:
+    """Of the jobs around the median JCT (45 to 55 %): the parts of medians would not add up to a JCT."""
+    rows = around_median(outcome.jct_s)
+    mean = [float(np.mean(column[rows])) for column in _columns(outcome)]
+    return Parts(label, *mean)
+
+
+def around_median(jct_s: Floats) -> NDArray[np.bool_]:
+    finished = np.isfinite(jct_s)
+    low = np.quantile(jct_s[finished], 0.45, method="lower")
+    high = np.quantile(jct_s[finished], 0.55, method="higher")  # Of two jobs it is both, never none.
+    rows: NDArray[np.bool_] = finished & (jct_s >= low) & (jct_s <= high)
+    return rows
+
+
+def _columns(outcome: Outcome) -> tuple[Floats, Floats, Floats, Floats]:
+    return outcome.wait_s, outcome.load_s, outcome.run_s, outcome.pause_s
+
+
+def futile_percent(outcome: Outcome) -> float:
+    """GPU time of loads that ended in a preemption / GPU time that jobs held."""
+    gpus = outcome.workload.gpus
+    held = float(np.nansum((outcome.load_s + outcome.run_s + outcome.pause_s) * gpus))
+    return 100.0 * float(np.nansum(outcome.futile_s * gpus)) / held if held > 0.0 else 0.0
+
+
+# --- Figures -----------------------------------------------------------------------------------------
+
+
+def distributions(curves: Sequence[Curve], title: str, axis: str, *, synthetic: bool) -> Figure:
+    """Cumulative: how many jobs have at most so much of it."""
+    figure, axes = _figure(title, synthetic)
+    for number, each in enumerate(curves):
+        axes.plot(
+            np.maximum(each.values, SMALLEST), 100.0 * QUANTILES, label=lined(each.label), **_line(number)
+        )
+    axes.set_xscale("log")
+    axes.set_ylim(0, 100)
+    edge = any(np.any(each.values < SMALLEST) for each in curves)
+    axes.set_xlabel(f"{axis} (s{f'; {SMALLEST:g} s and less at the left edge' if edge else ''})")
+    axes.set_ylabel("jobs (%)")
+    _legend(axes, len(curves))
+    return figure
+
+
+def stacked(bars: Sequence[Parts], title: str, *, synthetic: bool) -> Figure:
+    """A bar per policy: what a JCT is made of, as in Lazer's Fig. 3. One so long that nothing could be seen
+    of the others is cut, and says so."""
+    figure, axes = _figure(title, synthetic)
+    totals = [sum(bar[1:]) for bar in bars]
+    longest = max((t for t in totals if t <= CUT_RATIO * float(np.median(totals))), default=0.0)
+    scale, unit = _unit(totals)
+    left = np.zeros(len(bars))
+    places = np.arange(len(bars))
+    for at, (name, colour, hatch) in enumerate(PARTS):
+        lengths = np.array([bar[at + 1] for bar in bars]) / scale
+        axes.barh(places, lengths, left=left, color=colour, hatch=hatch, edgecolor="white", label=name)
+        left = left + lengths
+    end = max(longest / scale, 1e-9)
+    for place, total in zip(places, left, strict=True):
+        text = f"{total:.3g}" if total < 1000 else f"{total:,.0f}"
+        is_cut = total > 1.001 * end
+        _beside(axes, f"{text}, cut" if is_cut else text, min(total, 1.1 * end), place)
+    _rows(axes, places, [bar.label for bar in bars])
+    axes.set_xlim(0, 1.1 * end if max(left, default=0.0) > end else 1.12 * end)
+    axes.set_xlabel(f"mean over the jobs around the median JCT ({unit})")
+    axes.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.42, 1.0), frameon=False, fontsize=8)
+    return figure
+
+
+def shares(bars: Sequence[Share], title: str, axis: str, *, synthetic: bool) -> Figure:
+    """A bar per policy, as in Lazer's Fig. 4."""
+    figure, axes = _figure(title, synthetic)
+    places = np.arange(len(bars))
+    percents = [bar.percent for bar in bars]
+    halves = [bar.half for bar in bars]
+    axes.barh(places, percents, xerr=halves if any(halves) else None, color=COLOURS[0], capsize=2)
+    for place, bar in zip(places, bars, strict=True):
+        text = f"{bar.percent:.2g}" if bar.percent else "0"
+        _beside(axes, text, bar.percent + bar.half, place)
+    _rows(axes, places, [bar.label for bar in bars])
+    axes.set_xlim(0, 1.15 * max(max((p + h for p, h in zip(percents, halves, strict=True)), default=0), 1e-9))
+    axes.set_xlabel(axis)
+    return figure
+
+
+class Series(NamedTuple):
+    """Values over an axis of numbers; `halves` are half widths of intervals."""
+
+    label: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+    halves: Sequence[float] = ()
+
+
+def lines(
+    series: Sequence[Series], title: str, x_axis: str, y_axis: str, *, synthetic: bool, log_x: bool = True
+) -> Figure:
+    figure, axes = _figure(title, synthetic)
+    for number, each in enumerate(series):
+        style = _line(number)
+        axes.plot(each.xs, each.ys, marker="o", markersize=3, label=lined(each.label), **style)
+        if any(each.halves):
+            ys, halves = np.array(each.ys), np.array(each.halves)
+            axes.fill_between(
+                each.xs, ys - halves, ys + halves, color=style["color"], alpha=0.15, linewidth=0
+            )
+    if log_x:
+        axes.set_xscale("log")
+        ticks = sorted({x for each in series for x in each.xs})
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+    axes.set_xlabel(x_axis)
+    axes.set_ylabel(y_axis)
+    _legend(axes, len(series))
+    return figure
+
+
+def heat_map(
+    values: Floats,
+    title: str,
+    *,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    row_axis: str,
+    column_axis: str,
+    bar: str,
+    synthetic: bool,
+) -> Figure:
+    """Signed percentages, shape (rows, columns): blue below zero, orange above, each number written in."""
+    figure, axes = _figure(title, synthetic)
+    known = values[np.isfinite(values)]
+    limit = max(float(np.abs(known).max(initial=0.0)), 1e-9)
+    shown = axes.imshow(values, cmap=_two_sided(), vmin=-limit, vmax=limit, aspect="auto", origin="lower")
+    for (row, column), value in np.ndenumerate(values):
+        text = "" if not np.isfinite(value) else f"{value:+.1f}"
+        dark = np.isfinite(value) and abs(value) > 0.6 * limit
+        axes.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set_xlabel(column_axis)
+    axes.set_ylabel(row_axis)
+    axes.grid(visible=False)
+    figure.colorbar(shown, ax=axes, label=bar)
+    return figure
+
+
+# --- Parts of figures ----------------------------------------------------------------------------------
+
+
+def _figure(title: str, synthetic: bool) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
+    axes = figure.add_subplot()
+    figure.suptitle(f"{title} (SYNTHETIC jobs)" if synthetic else title, fontsize=10)
+    axes.grid(visible=True, color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _line(number: int) -> dict[str, Any]:
+    """Eight colours, each again with other dashes."""
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "linestyle": DASHES[(number // len(COLOURS) + number) % len(DASHES)],
+        "linewidth": 1.6,
+    }
+
+
+def lined(label: str) -> str:
+    """A policy with its parameters in lines that leave room for the plot beside them."""
+    if len(label) <= LABEL_CHARS:
+        return label
+    lines = [""]
+    for word in re.split(r"(?<=[:,])", label):
+        if lines[-1] and len(lines[-1]) + len(word) > LABEL_CHARS:
+            lines.append("")
+        lines[-1] += word
+    return "\n".join(lines)
+
+
+def _beside(axes: Any, text: str, x: float, place: Any) -> None:
+    """What a bar's length is."""
+    at = {"xytext": (3, 0), "textcoords": "offset points"}
+    axes.annotate(text, (x, place), va="center", fontsize=8, **at)
+
+
+def _legend(axes: Any, entries: int) -> None:
+    axes.legend(
+        loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8 if entries <= 10 else 7
+    )
+
+
+def _rows(axes: Any, places: Floats | NDArray[np.int64], labels: Sequence[str]) -> None:
+    axes.set_yticks(places, [lined(label) for label in labels], fontsize=8)
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+
+
+def _unit(values: Sequence[float]) -> tuple[float, str]:
+    middle = float(np.median(values)) if len(values) else 0.0
+    if middle >= 2 * HOUR_S:
+        return HOUR_S, "h"
+    return (MINUTE_S, "min") if middle >= 2 * MINUTE_S else (1.0, "s")
+
+
+def _two_sided() -> Any:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("blue-white-orange", ["#005F9E", "#FFFFFF", "#C04A00"])
+
+
+# --- Files ---------------------------------------------------------------------------------------------
+
+
+def save(figure: Figure, path: Path) -> None:
+    """SVG (the same bytes for the same data) or PNG, by the path's suffix."""
+    import matplotlib
+
+    matplotlib.rcParams["svg.hashsalt"] = "cotenant"
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    with whole(path) as beside:
+        figure.savefig(beside, dpi=150, metadata=metadata)
+
+
+def write_all(outcomes: Mapping[str, Outcome], folder: Path) -> list[str]:
+    """What `--out` shows of a comparison: label -> one run of it (the first seed's). Names of the files."""
+    if not outcomes:
+        return []
+    one = next(iter(outcomes.values()))
+    synthetic, name = one.workload.synthetic, one.workload.name
+    figures = {
+        "jct.svg": distributions(
+            [curve(label, each.jct_s) for label, each in outcomes.items()],
+            f"Job completion time, {name}",
+            "JCT",
+            synthetic=synthetic,
+        ),
+        "wait.svg": distributions(
+            [curve(label, each.wait_s) for label, each in outcomes.items()],
+            f"Waiting time, {name}",
+            "waiting time",
+            synthetic=synthetic,
+        ),
+        "parts.svg": stacked(
+            [parts(each, label) for label, each in outcomes.items() if np.any(each.finished)],
+            f"What a JCT is made of, {name}",
+            synthetic=synthetic,
+        ),
+        "futile.svg": shares(
+            [Share(label, futile_percent(each)) for label, each in outcomes.items()],
+            f"Loads that were for nothing, {name}",
+            "futile preemptions (% of the GPU time held)",
+            synthetic=synthetic,
+        ),
+    }
+    for file, figure in figures.items():
+        save(figure, folder / file)
+    return list(figures)

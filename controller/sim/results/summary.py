@@ -1,0 +1,136 @@
+"""The numbers of a run, as the simulator prints them (`sim-compare/1`).
+
+Rule: a number that makes no sense for a run is null, never 0 and never NaN: no finished job has no mean.
+Distributions are over finished jobs; percentiles interpolate linearly. Times are seconds.
+
+* `offered_load`: work that arrives / work the cluster could do meanwhile.
+* `gpu_busy_ratio`: share of the GPU-time from first arrival to last end with at least one tenant.
+* `futile_s`: load time that ended in a preemption, over three populations: all jobs, those that waited
+  (`futile_s_waited`), those with at least one futile preemption (`futile_s_hit`).
+* `eviction_rate`: runs of spot jobs that ended in a preemption / runs of spot jobs that ended.
+* `fairness`: slowdown, rho and Jain's index, as `fairness.py` says; null where nothing has finished.
+* `sharing_benefit`: (completion time had the job waited) / (completion time that it had), over the finished
+  jobs that began an attempt as a guest, once per job, at its first such attempt (Castor eq. 24; what "had it
+  waited" supposes stands in `waiting.py`). Above 1 sharing was better for the guest; what it cost its
+  partners is not in it. Null where nobody was a guest. Read the median: a job of seconds that would have
+  waited for days has a ratio of thousands, which makes the mean what it likes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cotenant.controller.sim.results.fairness import fairness, told
+from cotenant.controller.sim.results.outcome import Outcome
+
+Mask = NDArray[np.bool_]
+Numbers = NDArray[np.float64]
+DISTRIBUTIONS = ("jct_s", "wait_s", "load_s", "run_s", "pause_s", "rework_s")
+
+
+def counted(jobs: int, trim: float) -> Mask:
+    """The jobs, in order of arrival, that numbers about jobs are made of: all but the first and the last
+    `trim` of them. Those run like the others, and keep an empty cluster at both ends out of the numbers."""
+    edge = int(jobs * trim)
+    mask: Mask = np.ones(jobs, dtype=np.bool_)
+    mask[:edge] = mask[jobs - edge :] = False
+    return mask
+
+
+def summarise(outcome: Outcome, trim: float = 0.0) -> dict[str, Any]:
+    """One run as a value for JSON. Equal runs give equal values, `decision_ms`, `wall_s`, `cpu_s` and
+    `thinking_s` aside. `trim`: see `counted`; what is said of the whole run (makespan, load, busy devices,
+    `finished`, `shared_jobs`, `sharing_benefit`) counts all jobs."""
+    workload, cluster = outcome.workload, outcome.cluster
+    everyone, even = counted(len(workload), trim), fairness(outcome)
+    available_gpu_s = outcome.makespan_s * cluster.gpus
+    return {
+        "policy": outcome.policy,
+        "parameters": dict(outcome.parameters),
+        "seed": outcome.seed,
+        "interrupted": outcome.interrupted,
+        "jobs": len(workload),
+        "finished": int(outcome.finished.sum()),
+        "offered_load": _number(workload.offered_load(cluster.gpus)),
+        "makespan_s": _number(outcome.makespan_s),
+        "counted_jobs": int(everyone.sum()),
+        **_times(outcome, everyone),
+        "fairness": told(even, everyone),
+        "futile_s_waited": _futile(outcome, everyone & (outcome.wait_s > 0.0)),
+        "futile_s_hit": _futile(outcome, everyone & (outcome.futile_preemptions > 0)),
+        "gpu_busy_ratio": outcome.busy_gpu_s / available_gpu_s if available_gpu_s > 0.0 else None,
+        "sharing_benefit": sharing_benefit(outcome),
+        "shared_jobs": int(outcome.shared.sum()),
+        "decision_ms": decision_ms(outcome),
+        "events": outcome.events,
+        "wall_s": outcome.wall_s,
+        "cpu_s": outcome.cpu_s,
+        "thinking_s": outcome.thinking_s,
+        "hp": _of_class(outcome, everyone & workload.hp),
+        "spot": _of_class(outcome, everyone & ~workload.hp, evictions=True),
+    }
+
+
+def _of_class(outcome: Outcome, mask: Mask, *, evictions: bool = False) -> dict[str, Any] | None:
+    """The same for the jobs of one class; None if there are none."""
+    if not mask.any():
+        return None
+    finished = int(outcome.finished[mask].sum())
+    block = {"jobs": int(mask.sum()), "finished": finished, **_times(outcome, mask)}
+    if evictions:
+        ended = block["preemptions"] + finished
+        block["eviction_rate"] = block["preemptions"] / ended if ended else None
+    return block
+
+
+def _times(outcome: Outcome, mask: Mask) -> dict[str, Any]:
+    done = mask & outcome.finished
+    return {
+        **{name: distribution(getattr(outcome, name)[done]) for name in DISTRIBUTIONS},
+        "preemptions": int(outcome.preemptions[mask].sum()),
+        "futile_preemptions": int(outcome.futile_preemptions[mask].sum()),
+        "aborted_preemptions": int(outcome.aborted_preemptions[mask].sum()),
+        "futile_s": _futile(outcome, mask),
+    }
+
+
+def distribution(values: Numbers) -> dict[str, float] | None:
+    """Mean and percentiles; None of nothing."""
+    if not len(values):
+        return None
+    p50, p95, p99 = np.percentile(values, (50, 95, 99))
+    return {"mean": float(values.mean()), "p50": float(p50), "p95": float(p95), "p99": float(p99)}
+
+
+def sharing_benefit(outcome: Outcome) -> dict[str, float] | None:
+    """Mean and median over guests that have finished, with their number."""
+    known = outcome.sharing_benefit[np.isfinite(outcome.sharing_benefit)]
+    if not len(known):
+        return None
+    return {"mean": float(known.mean()), "p50": float(np.median(known)), "jobs": len(known)}
+
+
+def _futile(outcome: Outcome, mask: Mask) -> dict[str, float] | None:
+    among = mask & outcome.finished
+    futile_s = outcome.futile_s[among]
+    if not len(futile_s):
+        return None
+    p50, p95 = np.percentile(futile_s, (50, 95))
+    total_gpu_s = float(np.dot(futile_s, outcome.workload.gpus[among]))
+    return {"mean": float(futile_s.mean()), "p50": float(p50), "p95": float(p95), "total_gpu_s": total_gpu_s}
+
+
+def decision_ms(outcome: Outcome) -> dict[str, float] | None:
+    """What an event cost the engine, policy included."""
+    if not len(outcome.decision_ns):
+        return None
+    p50, p99 = np.percentile(outcome.decision_ns, (50, 99))
+    return {"mean": float(outcome.decision_ns.mean()) / 1e6, "p50": float(p50) / 1e6, "p99": float(p99) / 1e6}
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,115 @@
+"""Who is on which device of the simulated world, how they slow each other, and how long devices were held.
+
+Rule: kept by what happens alone. The engine's ledger says who may be there; that both agree is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cotenant.controller.domain.cluster import HostReport
+from cotenant.controller.domain.commands import GangMember
+from cotenant.controller.domain.ids import DeviceId, HostId
+from cotenant.controller.sim.world.physics import Ratios
+from cotenant.controller.sim.world.run import TRAINS, Run
+
+
+class Devices:
+    """All devices of the cluster; times are summed over them, up to the last change."""
+
+    def __init__(self, hosts: Sequence[HostReport], ratios: Ratios | None) -> None:
+        self.busy = 0
+        """Devices with a tenant."""
+        self.held = 0
+        """Places held: devices, counted once for each tenant."""
+        self.busy_gpu_s = 0.0
+        self.held_gpu_s = 0.0
+        self._since_s = 0.0
+        self._ratios = ratios
+        self._max_tenants = {d.device_id: d.max_tenants for host in hosts for d in host.devices}
+        self._here: dict[DeviceId, list[Run]] = {device_id: [] for device_id in self._max_tenants}
+
+    def count_to(self, now_s: float) -> None:
+        """Add up the time since the last change."""
+        passed_s = now_s - self._since_s
+        if passed_s:
+            self.busy_gpu_s += passed_s * self.busy
+            self.held_gpu_s += passed_s * self.held
+            self._since_s = now_s
+
+    def occupy(self, run: Run, gang: Sequence[GangMember], now_s: float) -> bool:
+        """A gang moves in; whether it found anybody there."""
+        self.count_to(now_s)
+        shared = False
+        for member in gang:
+            for device_id in member.devices:
+                tenants = self._here[device_id]
+                if tenants:
+                    assert len(tenants) < self._max_tenants[device_id], f"{device_id}: too many tenants"
+                    shared = True
+                else:
+                    self.busy += 1
+                tenants.append(run)
+            self.held += len(member.devices)
+        return shared
+
+    def vacate(self, run: Run, part: GangMember, now_s: float) -> None:
+        """One host's part of a gang is gone."""
+        self.count_to(now_s)
+        for device_id in part.devices:
+            tenants = self._here[device_id]
+            tenants.remove(run)
+            if not tenants:
+                self.busy -= 1
+        self.held -= len(part.devices)
+        run.held_gpu_s += len(part.devices) * (now_s - run.launched_s)
+
+    def any_tenant(self, gang: Sequence[GangMember]) -> bool:
+        """Whether a gang would find anybody on these devices."""
+        here = self._here
+        for member in gang:
+            for device_id in member.devices:
+                if here[device_id]:
+                    return True
+        return False
+
+    def here(self, device_id: DeviceId) -> Sequence[Run]:
+        """Tenants of one device."""
+        return self._here[device_id]
+
+    def beside(self, run: Run, gang: Sequence[GangMember]) -> list[Run]:
+        """Its co-tenants on these devices, in device order."""
+        found: dict[int, Run] = {}
+        for member in gang:
+            for device_id in member.devices:
+                for other in self._here[device_id]:
+                    if other is not run:
+                        found[other.row] = other
+        return list(found.values())
+
+    def on_host(self, host: HostReport) -> list[Run]:
+        """Its tenants, in order of arrival."""
+        found = {run.row: run for device in host.devices for run in self._here[device.device_id]}
+        return [found[row] for row in sorted(found)]
+
+    def slowdown(self, run: Run) -> float:
+        """The slowest of its devices sets the pace; on one device the ratios of co-tenants multiply."""
+        ratios = self._ratios
+        assert ratios is not None, "two jobs on a device in a world without pairs"
+        mine, slowest = ratios[run.model], 1.0
+        for member in run.gang:
+            for device_id in member.devices:
+                slowdown = 1.0
+                for other in self._here[device_id]:
+                    if other is not run and other.doing is TRAINS:
+                        slowdown *= mine[other.model]
+                slowest = max(slowest, slowdown)
+        return slowest
+
+    def tenants(self) -> dict[DeviceId, list[str]]:
+        return {device_id: [run.job_id for run in here] for device_id, here in self._here.items()}
+
+
+def part_on(gang: Sequence[GangMember], host_id: HostId) -> GangMember:
+    """A gang's part on one host."""
+    return next(member for member in gang if member.host_id == host_id)

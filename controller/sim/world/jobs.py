@@ -1,0 +1,106 @@
+"""What the engine is told of the jobs and hosts of a simulated world: specs and reports from columns.
+
+Rule: a spec is made when its job arrives, and nothing of the truth is in it. The length that the engine
+gets is the expected one, said twice: in seconds, and as steps of `STEP_S`, with a profile of one point that
+says what a step takes. So progress, lost work and what is left count in steps, as in production.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cotenant.controller.domain.cluster import Device, HostReport
+from cotenant.controller.domain.ids import DeviceId, HostId, JobId
+from cotenant.controller.domain.job import JobSpec, Launch
+from cotenant.controller.domain.pairs import PairTable
+from cotenant.controller.domain.perf import Profile, ProfilePoint
+from cotenant.controller.sim.world.columns import cells
+from cotenant.controller.sim.world.physics import Ratios
+from cotenant.controller.sim.world.workload import Cluster, Workload
+
+STEP_S: Final = 0.001
+STEPS_PER_S: Final = 1000.0
+DOMAIN: Final = "shared"
+"""Every host sees every checkpoint."""
+
+
+def host_reports(cluster: Cluster, max_tenants: int) -> tuple[HostReport, ...]:
+    """What the hosts of a cluster say when they join."""
+    width = len(str(cluster.hosts - 1))
+    return tuple(_host(cluster, HostId(f"h{n:0{width}}"), max_tenants) for n in range(cluster.hosts))
+
+
+def _host(cluster: Cluster, host_id: HostId, max_tenants: int) -> HostReport:
+    width = len(str(cluster.gpus_per_host - 1))
+    devices = tuple(
+        Device(
+            device_id=DeviceId(f"{host_id}/{n:0{width}}"),
+            host_id=host_id,
+            kind="cuda",
+            type=cluster.gpu_type,
+            local=str(n),
+            memory_mib=cluster.memory_mib,
+            max_tenants=max_tenants,
+        )
+        for n in range(cluster.gpus_per_host)
+    )
+    return HostReport(host_id=host_id, devices=devices, address="10.0.0.1", checkpoint_domain=DOMAIN)
+
+
+def known_pairs(workload: Workload, specs: Specs, ratios: Ratios) -> PairTable:
+    """The world's ratios as if they had been measured beforehand: for each model at each width."""
+    table = PairTable()
+    kinds = sorted({*zip(workload.model.tolist(), workload.gpus.tolist(), strict=True)})
+    for model, gpus in kinds:
+        for other, other_gpus in kinds:
+            table.know(specs.kind(model, gpus), specs.kind(other, other_gpus), ratios[model][other])
+    return table
+
+
+class Specs:
+    """Makes the spec of each row; what many rows have in common is made once."""
+
+    def __init__(self, workload: Workload, cluster: Cluster) -> None:
+        # As many jobs as a device may hold fit on it: traces say nothing about memory.
+        point = ProfilePoint(
+            sub_batch=1,
+            accumulation_steps=1,
+            step_s=STEP_S,
+            memory_mib=cluster.memory_mib // cluster.max_tenants,
+        )
+        unprofiled = Profile(points=(point,), source="the world's step")
+        known = [
+            Profile(points=(point,), duty_cycle=u, source="the world's step") for u in workload.duty_cycles
+        ]
+        # By model; the last is that of jobs without one.
+        self._profiles = [*(known or [unprofiled] * len(workload.models)), unprofiled]
+        self._launches = [*(Launch(argv=(model,)) for model in workload.models), Launch()]
+        self._organisations = [*workload.organisations, ""]
+        self._gpus = cells(workload.gpus)
+        self._expected_s = cells(workload.expected_s)
+        self._load_s = cells(workload.load_s)
+        self._pause_s = cells(workload.pause_s)
+        self._model = cells(workload.model)
+        self._hp = cells(workload.hp)
+        self._organisation = cells(workload.organisation)
+
+    def kind(self, model: int, gpus: int) -> JobSpec:
+        """What jobs of a model and width have in common, for measurements of pairs."""
+        return JobSpec(job_id=JobId(""), gpus_min=gpus, gpus_max=gpus, launch=self._launches[model])
+
+    def spec(self, row: int) -> JobSpec:
+        gpus, expected_s = self._gpus[row], self._expected_s[row]
+        return JobSpec(
+            job_id=JobId(str(row)),
+            organisation=self._organisations[self._organisation[row]],
+            job_class="hp" if self._hp[row] else "spot",
+            gpus_min=gpus,
+            gpus_max=gpus,
+            iterations=round(expected_s * STEPS_PER_S) or 1,
+            expected_s=expected_s,
+            load_s=self._load_s[row],
+            pause_s=self._pause_s[row],
+            resumable=True,
+            profile=self._profiles[self._model[row]],
+            launch=self._launches[self._model[row]],
+        )

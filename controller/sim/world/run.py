@@ -1,0 +1,133 @@
+"""One job in the world, from its first launch to its end: where it stands, what it has done, what is safe.
+
+Rule: these are the world's own books. The engine keeps its own from the events alone; at each job's end the
+two must agree (`simulate.py`).
+
+Progress counts in steps of 1 ms of training alone (`STEP_S`). A checkpoint stands at a step boundary, as a
+real one does: what a clean stop loses beyond its last whole step is below 1 ms.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from cotenant.controller.domain.commands import GangMember
+from cotenant.controller.domain.ids import AttemptNo, JobId
+from cotenant.controller.sim.world.jobs import STEP_S, STEPS_PER_S
+
+NEARLY: Final = 1e-6
+"""Of a step: what float arithmetic may take from a whole one."""
+
+
+class Doing(IntEnum):
+    """What an attempt is at."""
+
+    WAITS = 0
+    LOADS = 1
+    TRAINS = 2
+    SAVES = 3
+    DIES = 4
+    """Leaving without a save; or its peers on a lost host are gone and it waits to be told."""
+    LEFT = 5
+    """Its last words are on their way, at this very instant."""
+
+
+WAITS, LOADS, TRAINS, SAVES, DIES, LEFT = Doing
+"""By themselves: an enum's attribute costs a look-up that every event would pay for."""
+
+
+class Run:
+    """A job over all its attempts. Seconds; class defaults, so that making one costs only what differs."""
+
+    number = AttemptNo(0)
+    gang: tuple[GangMember, ...] = ()
+    """Parts of the attempt that still hold devices, in rank order."""
+    doing: Doing = WAITS
+    ticket = 0
+    """Of the heap entry that says what comes next for it; 0 = nothing by itself."""
+    report = 0
+    """Of the entry for its next report of progress."""
+    reports = 0
+    """How many are still to come after the last change beside it."""
+    shared = False
+    """Whether this attempt ever had a co-tenant: without one, nobody's pace needs a look."""
+    lost_part = False
+    """A host of the gang is gone: no save is complete any more."""
+    done = False
+    launched_s = 0.0
+    slowdown = 1.0
+
+    work_s = 0.0
+    """Training done and not lost, in seconds alone."""
+    trained_s = 0.0
+    """Training ever done, in seconds alone."""
+    lost_s = 0.0
+    """The part of it that was lost."""
+    safe_s = 0.0
+    """Training that a durable checkpoint holds."""
+    told_s = 0.0
+    """The part of it that the engine has heard of."""
+    safe_ran_s = 0.0
+    """`ran_s` at the moment that the checkpoint stands for."""
+    began_ran_s = 0.0
+    """`ran_s` at the attempt's first step."""
+
+    waited_s = 0.0
+    loaded_s = 0.0
+    ran_s = 0.0
+    paused_s = 0.0
+    rework_s = 0.0
+    """Part of `ran_s` whose training was lost."""
+    held_gpu_s = 0.0
+
+    def __init__(self, row: int, job_id: JobId, model: int, waits_since_s: float) -> None:
+        self.row = row
+        self.job_id = job_id
+        self.model = model
+        self.since_s = waits_since_s
+
+    @property
+    def steps(self) -> int:
+        """Whole steps of training done."""
+        return int(self.work_s * STEPS_PER_S + NEARLY)
+
+    @property
+    def safe_steps(self) -> int:
+        return int(self.safe_s * STEPS_PER_S + NEARLY)
+
+    def settle(self, now_s: float, every_s: float) -> None:
+        """Account for training up to now at the pace it had, and for the periodic checkpoints passed."""
+        spent_s = now_s - self.since_s
+        self.since_s = now_s
+        before_s = self.ran_s
+        self.ran_s = ran_s = before_s + spent_s
+        if every_s > 0.0 and ran_s - self.began_ran_s >= every_s:
+            due_s = ran_s - (ran_s - self.began_ran_s) % every_s
+            if due_s > self.safe_ran_s and due_s >= before_s:
+                self._checkpoint(self.work_s + (due_s - before_s) / self.slowdown, due_s)
+        spent_s /= self.slowdown
+        self.work_s += spent_s
+        self.trained_s += spent_s
+
+    def save(self) -> None:
+        """Write a checkpoint now and go on."""
+        self._checkpoint(self.work_s, self.ran_s)
+
+    def _checkpoint(self, work_s: float, ran_s: float) -> None:
+        self.safe_s, self.safe_ran_s = int(work_s * STEPS_PER_S + NEARLY) * STEP_S, ran_s
+
+    def keep(self) -> None:
+        """A complete save as it leaves: it goes on from its last whole step."""
+        self._checkpoint(self.work_s, self.ran_s)
+        self._go_back()
+
+    def roll_back(self) -> None:
+        """What no checkpoint holds will be done again."""
+        self.rework_s += self.ran_s - self.safe_ran_s
+        self.safe_ran_s = self.ran_s
+        self._go_back()
+
+    def _go_back(self) -> None:
+        self.lost_s += self.work_s - self.safe_s
+        self.work_s = self.safe_s

@@ -1,0 +1,56 @@
+"""What a simulated job tells the engine: the events that agents and jobs send in production, from a `Run`.
+
+Rule: nothing of the truth passes here that a real job could not say: steps done, step times, ends.
+"""
+
+from __future__ import annotations
+
+from cotenant.controller.domain.events import (
+    AttemptEnded,
+    CapabilitiesSeen,
+    CheckpointDurable,
+    FirstStepDone,
+    Outcome,
+    ProgressSeen,
+)  # fmt: skip
+from cotenant.controller.domain.ids import HostId
+from cotenant.controller.sim.world.jobs import STEP_S
+from cotenant.controller.sim.world.run import Run
+
+
+def first_step(run: Run) -> FirstStepDone:
+    return FirstStepDone(job_id=run.job_id, attempt=run.number, host_id=run.gang[0].host_id, step=run.steps)
+
+
+def progress(run: Run) -> ProgressSeen:
+    """Its steps and its present pace."""
+    return ProgressSeen(job_id=run.job_id, attempt=run.number, step=run.steps, step_s=STEP_S * run.slowdown)
+
+
+def durable(run: Run) -> CheckpointDurable:
+    return CheckpointDurable(
+        job_id=run.job_id, attempt=run.number, host_id=run.gang[0].host_id, step=run.safe_steps
+    )
+
+
+def resumed(run: Run, host_id: HostId) -> CapabilitiesSeen:
+    """Said where it found a newer checkpoint than the engine knows of."""
+    return CapabilitiesSeen(
+        job_id=run.job_id,
+        attempt=run.number,
+        host_id=host_id,
+        resumable=True,
+        accumulates=False,
+        step=run.safe_steps,
+    )
+
+
+def ended(run: Run, host_id: HostId, outcome: Outcome) -> AttemptEnded:
+    return AttemptEnded(
+        job_id=run.job_id,
+        attempt=run.number,
+        host_id=host_id,
+        outcome=outcome,
+        exit_code=0 if outcome == "finished" else None,
+        step=run.steps,
+    )

@@ -1,0 +1,393 @@
+"""The simulated world: hosts and jobs that obey the engine, under a virtual clock.
+
+Rule: the world knows the truth (durations, interference, failures) and decides nothing. It is pure: what
+happens next follows from the workload, the commands and the seed; it reads no clock and no file.
+
+**Order at one instant**: what had been going on ends first (ranks below, ties by row), then jobs arrive,
+then the engine's alarms ring: a decision sees all that has happened by then.
+
+**No deletions from the heap.** Whatever changes a job's course gives it a new ticket; an entry whose ticket
+is not the job's any more is skipped when it comes up. Arrivals are merged from the columns and never enter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Final
+
+from cotenant.controller.domain import events as ev
+from cotenant.controller.domain.cluster import HostReport
+from cotenant.controller.domain.commands import (
+    AnyCommand,
+    ForgetJob,
+    SaveAttempt,
+    StartAttempt,
+    StopAttempt,
+    Think,
+    TrustDevices,
+)  # fmt: skip
+from cotenant.controller.domain.ids import HostId
+from cotenant.controller.domain.pairs import OBSERVATIONS
+from cotenant.controller.sim.results.waiting import wait_s
+from cotenant.controller.sim.world import words
+from cotenant.controller.sim.world.columns import cells
+from cotenant.controller.sim.world.devices import Devices, part_on
+from cotenant.controller.sim.world.failures import FailureTimes
+from cotenant.controller.sim.world.jobs import Specs
+from cotenant.controller.sim.world.physics import Physics
+from cotenant.controller.sim.world.run import DIES, LEFT, LOADS, SAVES, TRAINS, WAITS, Doing, Run
+from cotenant.controller.sim.world.workload import Workload
+
+NEVER: Final = math.inf
+REPORTS: Final = OBSERVATIONS
+"""Reports after a change, as many as make a verdict; those that follow would say the same."""
+LEAVES, FIRST_STEP, HOST, ANSWER, REPORT = range(5)
+"""Kinds of heap entries (at_s, rank, row, ticket), in their order at one instant. LEAVES: the work is done,
+or a stopped attempt has left its devices."""
+
+
+class World:
+    """Call `next_event`, hand the event to the engine, let the world `obey` the answer."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        specs: Specs,
+        devices: Devices,
+        hosts: Sequence[HostReport],
+        physics: Physics,
+        failing: FailureTimes | None,
+        checkpoint_every_s: float,
+    ) -> None:
+        self.now_s = 0.0
+        self.last_end_s = 0.0
+        self.done: Run | None = None
+        """The run that ended with the event just given out."""
+        self.thinks: list[Think] = []
+        """Computations asked for; the driver takes them and calls `answer`."""
+        self.devices = devices
+        self._specs, self._hosts, self._failing = specs, list(hosts), failing
+        self._jobs, self._arrived = len(workload), 0
+        self._submit_s, self._duration_s = cells(workload.submit_s), cells(workload.duration_s)
+        self._load_s, self._pause_s = cells(workload.load_s), cells(workload.pause_s)
+        self._model, self._gpus = cells(workload.model), cells(workload.gpus)
+        self._arrives_s = self._submit_s[0] if self._jobs else NEVER
+        self._kill_s, self._observe_s = physics.kill_s, physics.observe_s
+        self._every_s = checkpoint_every_s
+        self._runs: dict[int, Run] = {}
+        """Jobs that have been launched and have not finished."""
+        self._heap: list[tuple[float, int, int, int]] = []
+        self._ready: deque[tuple[ev.AnyEvent, Run | None]] = deque()
+        """More to tell at this instant, in order; what it means for devices happens as it is told."""
+        self._answers: dict[int, ev.Computed] = {}
+        self._ticket = 0
+        self._down: set[int] = set()
+        self.had_it_waited_s: dict[int, float] = {}
+        """Row -> the JCT that a job would have had if it had not become a guest when it first did, but waited
+        for devices of its own (see `results/waiting.py`)."""
+        if failing is not None:
+            for number in range(len(hosts)):
+                self._push(failing.next_s(number), HOST, number)
+
+    # --- What happens ------------------------------------------------------------------------------
+
+    def next_event(self, alarm_s: float | None) -> ev.AnyEvent | None:
+        """The next thing to tell the engine, whose next alarm is at `alarm_s`; moves the clock. None: nothing
+        will ever happen again."""
+        self.done = None
+        if self._ready:
+            return self._next_ready()
+        heap, runs = self._heap, self._runs
+        before_s = arrives_s = self._arrives_s
+        if alarm_s is not None and alarm_s < arrives_s:
+            before_s = alarm_s
+        while heap and heap[0][0] <= before_s:
+            at_s, rank, row, ticket = heappop(heap)
+            if rank <= FIRST_STEP:
+                run = runs.get(row)
+                if run is not None and run.ticket == ticket:
+                    self.now_s = at_s
+                    return self._first_step(run) if rank else self._leaves(run)
+            elif (event := self._rare(at_s, rank, row, ticket)) is not None:
+                return event
+        if before_s < arrives_s:
+            self.now_s = max(self.now_s, before_s)
+            return ev.AlarmRang()
+        return self._arrival() if arrives_s < NEVER else None
+
+    def _arrival(self) -> ev.JobArrived:
+        row = self._arrived
+        self.now_s = self._arrives_s
+        self._arrived = after = row + 1
+        self._arrives_s = self._submit_s[after] if after < self._jobs else NEVER
+        return ev.JobArrived(spec=self._specs.spec(row))
+
+    def _rare(self, at_s: float, rank: int, row: int, ticket: int) -> ev.AnyEvent | None:
+        """What is not part of every job's life; None if it is out of date."""
+        if rank == REPORT:
+            run = self._runs.get(row)
+            if run is None or run.report != ticket or run.doing is not TRAINS:
+                return None
+            self.now_s = at_s
+            run.settle(at_s, self._every_s)
+            run.reports -= 1
+            if run.reports and self.devices.beside(run, run.gang):
+                run.report = self._push(at_s + self._observe_s, REPORT, row)
+            return words.progress(run)
+        self.now_s = at_s
+        if rank == ANSWER:
+            return self._answers.pop(ticket)
+        return self._host_returns(row) if row in self._down else self._host_fails(row)
+
+    def _next_ready(self) -> ev.AnyEvent:
+        event, run = self._ready.popleft()
+        if isinstance(event, ev.AttemptEnded):
+            assert run is not None
+            self._vacate(run, event.host_id)
+        elif isinstance(event, ev.HostLost):
+            self._host_is_gone(event.host_id)
+        return event
+
+    def _first_step(self, run: Run) -> ev.FirstStepDone:
+        now_s, row = self.now_s, run.row
+        run.loaded_s += now_s - run.since_s
+        run.doing, run.since_s, run.began_ran_s = TRAINS, now_s, run.ran_s
+        left_s = self._duration_s[row] - run.work_s
+        if run.shared:
+            run.slowdown = self.devices.slowdown(run)
+            left_s *= run.slowdown
+            self._will_report(run)
+            self._repace_beside(run)
+        run.ticket = self._push(now_s + left_s, LEAVES, row)
+        return words.first_step(run)
+
+    def _leaves(self, run: Run) -> ev.AnyEvent:
+        """The end of the work, or of a pause: every host of the gang says so, in rank order."""
+        if run.doing is TRAINS:
+            run.settle(self.now_s, 0.0)  # Nobody will need a checkpoint of it any more.
+            run.doing, run.done = LEFT, True
+            if run.shared:
+                self._repace_beside(run)
+            if len(run.gang) > 1:
+                return self._last_words(run, "finished")
+            host_id = run.gang[0].host_id
+            ended = words.ended(run, host_id, "finished")
+            self._vacate(run, host_id)
+            return ended
+        run.paused_s += self.now_s - run.since_s
+        saved = run.doing is SAVES and not run.lost_part
+        run.doing, run.since_s = LEFT, self.now_s
+        if saved:
+            run.keep()
+            self._tell_safe(run)
+        return self._last_words(run, "stopped")
+
+    def _last_words(self, run: Run, outcome: ev.Outcome) -> ev.AnyEvent:
+        """`AttemptEnded` of every host that is left, after what is already to be told."""
+        for member in run.gang:
+            self._ready.append((words.ended(run, member.host_id, outcome), run))
+        return self._next_ready()
+
+    # --- Obeying -----------------------------------------------------------------------------------
+
+    def obey(self, commands: Sequence[AnyCommand]) -> None:
+        """Do what the engine says. What comes twice, late or for an attempt that is gone changes nothing."""
+        for command in commands:
+            if isinstance(command, StartAttempt):
+                self._start(command)
+            elif isinstance(command, ForgetJob | TrustDevices):
+                pass  # Nothing is kept of a job that has ended, and nothing is wrong with devices here.
+            elif isinstance(command, StopAttempt):
+                self._stop(command)
+            elif isinstance(command, SaveAttempt):
+                self._save(command)
+            else:
+                self.thinks.append(command)
+
+    def _start(self, command: StartAttempt) -> None:
+        row = int(command.job_id)
+        run = self._runs.get(row)
+        if run is None:
+            run = self._runs[row] = Run(row, command.job_id, self._model[row], self._submit_s[row])
+        if command.attempt <= run.number:
+            return  # The gang's other hosts have had theirs, or it comes again.
+        assert run.doing is WAITS, f"job {row} was started while it {run.doing.name.lower()}"
+        now_s = self.now_s
+        run.waited_s += now_s - run.since_s
+        if row not in self.had_it_waited_s and self.devices.any_tenant(command.gang):
+            self.had_it_waited_s[row] = self._had_it_waited_s(row, run)
+        run.number, run.gang, run.doing, run.slowdown = command.attempt, command.gang, LOADS, 1.0
+        run.since_s = run.launched_s = now_s
+        run.lost_part = False
+        run.shared = self.devices.occupy(run, run.gang, now_s)
+        if run.shared:
+            for other in self.devices.beside(run, run.gang):
+                other.shared = True
+                self._will_report(other)
+        if run.safe_s > 0.0 and command.resume_step < run.safe_steps:
+            self._ready += [(words.resumed(run, member.host_id), run) for member in run.gang]
+        run.ticket = self._push(now_s + self._load_s[row], FIRST_STEP, row)
+
+    def _had_it_waited_s(self, row: int, run: Run) -> float:
+        """Its JCT had it waited now, up to when enough devices are free, and then run alone."""
+        hosts = [host for number, host in enumerate(self._hosts) if number not in self._down]
+        waits_s = wait_s(self.devices, hosts, self._gpus[row], self._leaves_in_s)
+        left_s = float(self._duration_s[row] - run.work_s)
+        return self.now_s - float(self._submit_s[row]) + waits_s + float(self._load_s[row]) + left_s
+
+    def _leaves_in_s(self, run: Run) -> float:
+        """When a run leaves its devices if it goes on as it does now."""
+        row, since_s = run.row, self.now_s - run.since_s
+        left_s = float(self._duration_s[row] - run.work_s)
+        if run.doing is TRAINS:
+            return max(0.0, left_s * run.slowdown - since_s)
+        if run.doing is LOADS:
+            return max(0.0, float(self._load_s[row]) - since_s) + left_s
+        pause_s = float(self._pause_s[row]) if run.doing is SAVES else self._kill_s
+        return max(0.0, pause_s - since_s)
+
+    def _stop(self, command: StopAttempt) -> None:
+        run = self._runs.get(int(command.job_id))
+        if run is None or run.number != command.attempt:
+            return
+        if run.doing is TRAINS:
+            run.settle(self.now_s, self._every_s)
+            if command.save:
+                self._leave(run, SAVES, self._pause_s[run.row])
+            else:
+                run.roll_back()
+                self._leave(run, DIES, self._kill_s)
+            if run.shared:
+                self._repace_beside(run)
+        elif run.doing is LOADS:
+            run.loaded_s += self.now_s - run.since_s
+            self._leave(run, DIES, self._kill_s)
+        elif run.doing is SAVES and not command.save:
+            run.paused_s += self.now_s - run.since_s
+            run.roll_back()
+            self._leave(run, DIES, self._kill_s)
+        elif run.doing is DIES and not run.ticket:
+            run.paused_s += self.now_s - run.since_s
+            self._leave(run, DIES, self._kill_s)
+
+    def _leave(self, run: Run, how: Doing, after_s: float) -> None:
+        run.doing, run.since_s = how, self.now_s
+        run.ticket = self._push(self.now_s + after_s, LEAVES, run.row)
+
+    def _save(self, command: SaveAttempt) -> None:
+        run = self._runs.get(int(command.job_id))
+        if run is not None and run.number == command.attempt and run.doing is TRAINS:
+            run.settle(self.now_s, self._every_s)
+            run.save()
+            self._tell_safe(run)
+
+    def answer(self, computed: ev.Computed, after_s: float) -> None:
+        """The answer to a computation comes so much later."""
+        self._answers[self._push(self.now_s + after_s, ANSWER, 0)] = computed
+
+    def _push(self, at_s: float, rank: int, row: int) -> int:
+        """The ticket of a new entry; tickets never repeat."""
+        self._ticket = ticket = self._ticket + 1
+        heappush(self._heap, (at_s, rank, row, ticket))
+        return ticket
+
+    # --- Co-tenants --------------------------------------------------------------------------------
+
+    def _repace_beside(self, run: Run) -> None:
+        """The run has begun or ceased to train: its co-tenants go on at another pace."""
+        for other in self.devices.beside(run, run.gang):
+            self._will_report(other)
+            slowdown = self.devices.slowdown(other)
+            if other.doing is TRAINS and slowdown != other.slowdown:
+                other.settle(self.now_s, self._every_s)
+                other.slowdown = slowdown
+                left_s = max(0.0, self._duration_s[other.row] - other.work_s) * slowdown
+                other.ticket = self._push(self.now_s + left_s, LEAVES, other.row)
+
+    def _will_report(self, run: Run) -> None:
+        """It reports its pace a while after the last change beside it, and some more times while it shares,
+        as a real job does every minute: one measurement convinces nobody."""
+        run.reports = REPORTS
+        run.report = self._push(self.now_s + self._observe_s, REPORT, run.row)
+
+    def _vacate(self, run: Run, host_id: HostId) -> None:
+        """The attempt's processes on one host are gone; with the last host's the attempt is over."""
+        gang = run.gang
+        part = gang[0] if len(gang) == 1 else part_on(gang, host_id)
+        self.devices.vacate(run, part, self.now_s)
+        if run.shared:
+            for other in self.devices.beside(run, (part,)):
+                self._will_report(other)
+        if len(gang) > 1:
+            run.gang = tuple(member for member in gang if member is not part)
+            return
+        run.gang, run.doing, run.since_s, run.ticket, run.report = (), WAITS, self.now_s, 0, 0
+        if run.done:
+            del self._runs[run.row]
+            self.done, self.last_end_s = run, self.now_s
+
+    # --- Hosts that fail ---------------------------------------------------------------------------
+
+    def _host_fails(self, number: int) -> ev.AnyEvent:
+        """Periodic checkpoints became durable while jobs trained; it is told now that it matters."""
+        host = self._hosts[number]
+        for run in self.devices.on_host(host):
+            if run.doing is TRAINS:
+                run.settle(self.now_s, self._every_s)
+            self._tell_safe(run)
+        self._ready.append((ev.HostLost(host_id=host.host_id, by="failure"), None))
+        self._down.add(number)
+        assert self._failing is not None
+        self._push(self.now_s + self._failing.repair_s, HOST, number)
+        return self._next_ready()
+
+    def _host_returns(self, number: int) -> ev.HostJoined:
+        self._down.remove(number)
+        assert self._failing is not None
+        self._push(self.now_s + self._failing.next_s(number), HOST, number)
+        return ev.HostJoined(report=self._hosts[number])
+
+    def _tell_safe(self, run: Run) -> None:
+        if run.safe_s > run.told_s:
+            run.told_s = run.safe_s
+            self._ready.append((words.durable(run), run))
+
+    def _host_is_gone(self, host_id: HostId) -> None:
+        """Gangs with a part on it stop training at this moment; other parts hold on until they are told."""
+        host = next(host for host in self._hosts if host.host_id == host_id)
+        for run in self.devices.on_host(host):
+            run.lost_part = True
+            if run.doing is TRAINS:
+                run.settle(self.now_s, self._every_s)
+                run.roll_back()
+                run.doing, run.ticket = DIES, 0
+                if run.shared:
+                    self._repace_beside(run)
+            elif run.doing is LOADS:
+                run.loaded_s += self.now_s - run.since_s
+                run.doing, run.since_s, run.ticket = DIES, self.now_s, 0
+            elif run.doing is SAVES:
+                run.roll_back()  # It goes on leaving, for nothing.
+            if len(run.gang) == 1:
+                run.paused_s += self.now_s - run.since_s
+            self._vacate(run, host_id)
+
+    # --- Checks ------------------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody is to come, nobody holds a device, all hosts are up and no answer is due: nothing that
+        happens here could change anything any more."""
+        under_way = self.devices.held or self._ready or self._answers or self._down
+        return not under_way and self._arrives_s == NEVER
+
+    def check_end(self) -> None:
+        """After the last event: nothing that is due concerns a job, and nobody holds a device."""
+        for at_s, rank, row, ticket in self._heap:
+            run = self._runs.get(row) if rank in (LEAVES, FIRST_STEP) else None
+            assert run is None or run.ticket != ticket, f"job {row}: what was due at {at_s} never happened"
+        assert not self._runs, f"{len(self._runs)} jobs have neither finished nor go on"
+        assert self.devices.held == self.devices.busy == 0, f"{self.devices.held} places are held at the end"
