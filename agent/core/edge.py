@@ -58,7 +58,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     indicators_every_s: float = 0.0
     """How often the devices are read for heartbeats and Prometheus; 0 = never."""
     quiet_start_s: float = 10.0
-    """A started job that never says hello is taken to be loading for this long."""
+    """A started job that says nothing is taken to be loading for this long, and to run from then on."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,7 +60,7 @@ class Live:
 
     def quiet_until_s(self, attempt: Attempt, quiet_start_s: float) -> float:
         """When a job without hello counts as running; a job that uses the library says so by itself."""
-        if self.started_s is None or not self.is_there or attempt.first_step:
+        if self.started_s is None or not self.is_there or attempt.first_step or attempt.first_step_assumed:
             return _NEVER
         if attempt.capabilities or attempt.uses_library:
             return _NEVER

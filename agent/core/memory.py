@@ -64,6 +64,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     accumulates_note: str = ""
     """What was last reported of it; a job may find out later."""
     first_step: bool = False
+    first_step_assumed: bool = False
+    """It said nothing for a while, and was reported to run."""
     durable_step: int = -1
     """The newest checkpoint reported."""
     profiled: bool = False

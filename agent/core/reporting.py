@@ -119,6 +119,14 @@ def first_step(attempt: Attempt, step: int, host_id: HostId) -> Told:
     return event, msgspec.structs.replace(attempt, first_step=True)
 
 
+def assumed_step(attempt: Attempt, host_id: HostId) -> Told:
+    """It has run a while without a word; what it says later is reported as well."""
+    event = FirstStepDone(
+        job_id=attempt.job_id, attempt=attempt.attempt, host_id=host_id, step=0, assumed=True
+    )
+    return event, msgspec.structs.replace(attempt, first_step_assumed=True)
+
+
 def with_end(attempt: Attempt, ended: AttemptEnded) -> Attempt:
     """Nothing more can be asked of it."""
     return msgspec.structs.replace(attempt, ended=ended, stop=None, save=False)

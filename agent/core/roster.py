@@ -255,7 +255,7 @@ class Roster:
     def tick(self, now_s: float) -> None:
         for key, attempt, quiet_until_s, overdue_s in list(self._deadlines()):
             if now_s >= quiet_until_s:
-                self._out.report(*reporting.first_step(attempt, 0, self.host_id))
+                self._out.report(*reporting.assumed_step(attempt, self.host_id))
             if now_s >= overdue_s:
                 self._leaving.clean(key, "its supervisor did not obey a stop request and was ended")
 

@@ -139,7 +139,7 @@ class History:
         if stretch is None or stretch.attempt != event.attempt:
             return
         stretch.end_step = max(stretch.end_step, event.step)
-        if isinstance(event, ev.FirstStepDone) and stretch.first_step_s is None:
+        if isinstance(event, ev.FirstStepDone) and stretch.first_step_s is None and not event.assumed:
             stretch.first_step_s, stretch.first_step = now_s, event.step
         elif isinstance(event, ev.CapabilitiesSeen):
             stretch.start_step = event.step

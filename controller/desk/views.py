@@ -256,9 +256,12 @@ def _limit(job: Job, device: Device) -> Reason:
     placement = job.placement
     assert placement is not None
     limit_mib = memory_cap_mib(job)
+    if limit_mib is not None and device.limits_jobs:
+        return because("kernel-limit", limit_mib)
+    if limit_mib is not None and device.sharing == "mps":
+        return because("mps-limit", limit_mib)
     if limit_mib is not None:
-        code = "mps-limit" if device.sharing == "mps" else "torch-limit"
-        return because("kernel-limit" if device.limits_jobs else code, limit_mib)
+        return because("torch-limit", limit_mib)
     if placement.memory_mib is None:
         why = "nobody knows how much it needs, and nobody is put beside it before that is known"
     elif device.max_tenants < 2:

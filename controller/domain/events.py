@@ -137,12 +137,14 @@ class CapabilitiesSeen(Event, frozen=True, kw_only=True, tag="CapabilitiesSeen")
 
 
 class FirstStepDone(Event, frozen=True, kw_only=True, tag="FirstStepDone"):
-    """Loading is over. Jobs without the library report this when their processes have run a while."""
+    """Loading is over."""
 
     job_id: JobId
     attempt: AttemptNo
     host_id: HostId
     step: int
+    assumed: bool = False
+    """Nobody has said so: its processes have run a while. It may load still, and say so later."""
 
 
 class ProgressSeen(Event, frozen=True, kw_only=True, tag="ProgressSeen"):

@@ -420,6 +420,8 @@ class Job(msgspec.Struct, kw_only=True):
     user_failures: int = 0
     infra_failures: int = 0
     """In a row; back to 0 at a first step."""
+    start_assumed_s: float | None = None
+    """Since when this attempt is taken to train, though nobody has told of a first step."""
     first_start_s: float | None = None
     ended_s: float | None = None
     exit_code: int | None = None

@@ -17,6 +17,8 @@ from cotenant.controller.engine.suspects import blame, clear_suspicion
 from cotenant.controller.policies.base import why_impossible
 
 FINISHED = because("finished")
+SETTLED_S = 600.0
+"""A job that tells of no first step and ran for so long did start: earlier failures are forgiven."""
 _SEVERITY: dict[str, int] = {
     "finished": 1,
     "never-started": 2,
@@ -59,6 +61,9 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
     """All hosts have reported: decide what becomes of the job."""
     outcome, _, detail = job.outcome.partition(": ")
     cause, reason = job.stop_cause, job.stop_reason
+    assumed_s, job.start_assumed_s = job.start_assumed_s, None
+    if assumed_s is not None and dispatch.ledger.now_s - assumed_s >= SETTLED_S:
+        job.infra_failures, job.avoid = 0, ()
     if outcome == "infra-failed" and cause != "faulted":  # Else what failed on a host has another reason.
         for host_id in job.to_blame:
             blame(dispatch, dispatch.ledger.hosts[host_id], job)

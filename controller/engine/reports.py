@@ -74,18 +74,32 @@ def _domains(dispatch: Dispatch, job: Job) -> set[str]:
 
 
 def on_first_step(dispatch: Dispatch, event: ev.FirstStepDone) -> None:
-    """It has loaded: from now on it trains."""
+    """It has loaded: from now on it trains. Where that is only assumed nothing is learned from it or forgiven
+    for it: a script may import for minutes, and fail doing so. Its own word may follow."""
     job = dispatch.current(event.job_id, event.attempt)
-    if job is None or job.phase is not LOADING:
+    if job is None:
+        return
+    is_loading = job.phase is LOADING
+    if not is_loading and (event.assumed or job.phase is not Phase.RUNNING or job.start_assumed_s is None):
+        return
+    if not event.assumed:
+        job.infra_failures, job.avoid = 0, ()
+        for host_id in job.hosts_left:
+            clear_suspicion(dispatch, dispatch.ledger.hosts[host_id])
+    if not is_loading:
+        dispatch.ledger.rekey(job, lambda j: _trains_from(dispatch, j, event))
         return
     assert job.placement is not None
-    job.infra_failures, job.avoid = 0, ()
-    for host_id in job.hosts_left:
-        clear_suspicion(dispatch, dispatch.ledger.hosts[host_id])
-    learn_load(dispatch.ledger.estimates, job, dispatch.ledger.now_s - job.phase_since_s)
+    if not event.assumed:
+        learn_load(dispatch.ledger.estimates, job, dispatch.ledger.now_s - job.phase_since_s)
+    _trains_from(dispatch, job, event)
+    dispatch.ledger.change(job, FIRST_STEP, job.placement.reason)
+
+
+def _trains_from(dispatch: Dispatch, job: Job, event: ev.FirstStepDone) -> None:
+    job.start_assumed_s = dispatch.ledger.now_s if event.assumed else None
     job.remaining_at_s = dispatch.ledger.now_s
     job.step = max(job.step, event.step)
-    dispatch.ledger.change(job, FIRST_STEP, job.placement.reason)
 
 
 def on_progress(dispatch: Dispatch, event: ev.ProgressSeen) -> None:

@@ -475,7 +475,11 @@ def test_a_job_without_hello_runs_after_a_while() -> None:
     agent.hear(ReportSeen(sequence=agent.state.memory.sequence))
     assert reported(agent.wait(9.9, answered=True)) == []
     [event] = reported(agent.wait(0.2, answered=True))
-    assert event == FirstStepDone(**KEY, host_id=HOST, step=0)
+    assert event == FirstStepDone(**KEY, host_id=HOST, step=0, assumed=True)
+    agent.hear(ReportSeen(sequence=agent.state.memory.sequence))
+    assert reported(agent.wait(100.0, answered=True)) == [], "told once"
+    said = reported(agent.say(StatusCame(status=status(started=True, resumable=False, first_step=1))))
+    assert said[-1] == FirstStepDone(**KEY, host_id=HOST, step=1), "its own word is told as well"
 
 
 @pytest.mark.parametrize("how", ["it said hello", "it resumes from a checkpoint"])

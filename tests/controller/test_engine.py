@@ -9,7 +9,7 @@ import pytest
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.commands import ForgetJob, SaveAttempt, StartAttempt, StopAttempt, Think
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job import Dependency, JobSpec
+from cotenant.controller.domain.job import LOAD_S, Dependency, JobSpec
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
 from tests.controller.building import Desk, profile, report, spec
@@ -141,6 +141,42 @@ def test_a_first_step_forgives_earlier_infrastructure_failures() -> None:
     assert desk.job(1).infra_failures == 1
     desk.start(1)
     assert desk.job(1).infra_failures == 0
+
+
+def test_a_start_that_is_only_assumed_forgives_nothing_and_teaches_nothing() -> None:
+    desk = Desk("fifo")
+    desk.submit(1)
+    for failures in (1, 2, 3):
+        desk.begin(1)
+        assert desk.phase(1) == "running"
+        desk.end(1, "infra-failed")
+        assert desk.job(1).infra_failures == failures, "it died while it imported, each time"
+        assert desk.job(1).expected_load_s == LOAD_S
+        desk.wait(100)
+
+
+def test_the_word_that_follows_an_assumed_start_counts() -> None:
+    desk = Desk("fifo")
+    desk.submit(1, expected_s=100.0)
+    desk.end(1, "infra-failed")
+    desk.wait(10)
+    desk.begin(1)
+    desk.wait(30)
+    assert desk.job(1).infra_failures == 1
+    desk.start(1)
+    assert (desk.phase(1), desk.job(1).infra_failures) == ("running", 0)
+    assert (desk.job(1).remaining_s, desk.job(1).remaining_at_s) == (100.0, desk.now_s), "it begins only now"
+
+
+def test_a_job_that_never_says_a_word_is_forgiven_when_it_ran_for_long() -> None:
+    desk = Desk("fifo")
+    desk.submit(1)
+    for _ in range(3):  # Then its host is suspect.
+        desk.begin(1)
+        desk.wait(600)
+        desk.end(1, "infra-failed")
+        assert desk.job(1).infra_failures == 1
+        desk.wait(100)
 
 
 def test_a_missing_working_directory_is_tried_elsewhere_and_named_when_no_host_has_it() -> None:

@@ -180,6 +180,8 @@ class _Open:
         self.expected_s = expected_s
         self.arrived_s: float | None = None
         self.loads: list[float] = []
+        self.unsure_s = 0.0
+        """Loads whose end was only assumed."""
         self.pauses: list[float] = []
         self.lost_work = False
 
@@ -258,8 +260,10 @@ class _Watcher:
         if job is None or kept is None:
             return
         if isinstance(event, ev.FirstStepDone):
-            spent = job.load_s - job.futile_s - sum(kept.loads)
-            if spent > 0.0:
+            spent = job.load_s - job.futile_s - sum(kept.loads) - kept.unsure_s
+            if event.assumed:
+                kept.unsure_s += max(0.0, spent)
+            elif spent > 0.0:
                 kept.loads.append(spent)
             return
         spent = job.pause_s - sum(kept.pauses)
