@@ -45,7 +45,6 @@ USAGE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "variable": (("submit", "--env", "NOT_SET", "--", "true"), ("no variable NOT_SET", "NOT_SET=VALUE")),
     "policy": (("policy", "set", "magic"), ("no policy 'magic'", "fifo")),
     "endpoint": (("queue", "--endpoint", "http://x"), ("neither ipc:///PATH nor tcp://HOST:PORT",)),
-    "file": (("submit", "trian.yaml"), ("trian.yaml does not exist", "did you mean train.yaml?")),
     "folder": (("submit", "folder.yaml"), ("is a folder",)),
 }
 
@@ -57,6 +56,11 @@ def test_a_wrong_word_is_named_with_what_to_do(person: Person, case: str) -> Non
     (person.work / "folder.yaml").mkdir(exist_ok=True)
     words, says = USAGE[case]
     person(*words).refuses(2, *says)
+
+
+def test_a_file_that_is_not_there_is_not_found(person: Person) -> None:
+    person.write("train.yaml", "command: python3 train.py\n")
+    person("submit", "trian.yaml").refuses(3, "trian.yaml does not exist", "did you mean train.yaml?")
 
 
 FILES = {

@@ -170,7 +170,7 @@ def test_ctrl_c_cancels(cotenant: Cotenant, begun: Begun, number: signal.Signals
         assert running.stdout is not None
         assert running.stdout.readline() == "started\n"
         running.send_signal(number)
-        assert running.wait(WITHIN_S) == 130
+        assert running.wait(WITHIN_S) == 128 + number
     assert json.loads(cotenant("queue", "--json").stdout)["jobs"] == []
 
 
