@@ -528,6 +528,16 @@ def test_nodes_tell_what_is_the_matter_with_a_device(
     assert [device["state"] for device in value["nodes"][0]["devices"]] == ["lost", "ok", "ok"]
 
 
+def test_memory_that_nobody_knows_is_a_dash(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant
+) -> None:
+    part = replies.device("gpu-1-mig", type="MIG-1g", memory_mib=1, healthy=False, note="a MIG instance")
+    controller.says(wire.ListNodes, replies.nodes(replies.node("laptop", part)))
+    (row,) = cotenant("nodes").out.splitlines()[1:]
+    assert " - " in row
+    assert " 1M " not in row
+
+
 def test_nodes_say_how_gpus_are_shared(controller: StandIn, replies: ModuleType, cotenant: Cotenant) -> None:
     why = "nvidia-cuda-mps-control is not on PATH"
     gpu: dict[str, Any] = {"kind": "cuda", "type": "H", "cores": ()}

@@ -119,7 +119,8 @@ def _measured(name: str, text: Callable[[float | None], str], rank: int) -> Colu
 
 def _memory(row: Row) -> str:
     used = row.reading.memory_used_mib if row.reading is not None else None
-    return f"{size(used)}/{size(row.device.memory_mib)}"
+    whole_mib = row.device.memory_mib  # 1: nobody knows, as of a MIG instance.
+    return f"{size(used)}/{size(whole_mib)}" if whole_mib > 1 else "-"
 
 
 def _age(row: Row) -> str:

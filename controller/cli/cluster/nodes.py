@@ -145,6 +145,12 @@ def _device_state(row: Row) -> str:
     return row.device.state
 
 
+def _memory(device: Device | None) -> str:
+    if device is None:
+        return ""
+    return size(device.usable_mib) if device.memory_mib > 1 else "-"  # 1: nobody knows, as of a MIG instance.
+
+
 def _note(row: Row) -> str:
     own = row.device.note if row.device else "no device is offered"
     if row.device and row.device.state != "ok":
@@ -167,7 +173,7 @@ COLUMNS: Final = (
     Column("DEVICE", _device),
     Column("HEALTH", _device_state, rank=1),
     Column("TYPE", lambda r: r.device.type if r.device else "", rank=3, limit=20),
-    Column("MEMORY", lambda r: size(r.device.usable_mib) if r.device else "", rank=2, right=True),
+    Column("MEMORY", lambda r: _memory(r.device), rank=2, right=True),
     Column("PLANNED", lambda r: size(r.planned_mib) if r.device else "", rank=4, right=True),
     Column("JOBS", lambda r: ",".join(r.jobs)),
     Column("NOTE", _note, wraps=True),
