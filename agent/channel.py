@@ -45,6 +45,8 @@ class CompanyNow(ChannelMessage, frozen=True, kw_only=True, tag="company"):
     """Whether the job has this host's part of its devices to itself."""
 
     alone: bool
+    room_mib: int | None = None
+    """For a job that started without a limit: what others leave to each of its processes, of each device."""
 
 
 class GangIn(ChannelMessage, frozen=True, kw_only=True, tag="gang-in"):

@@ -169,6 +169,42 @@ def limit_memory(env: Environment, device: torch.device | None = None) -> None:
     limits.hold(torch.cuda.current_device() if device is None else _number(device))
 
 
+class Room:
+    """What others leave of the devices, as long as they are there: for a process that started without a
+    limit, when nobody was there and perhaps nobody knew how much it needs. Only devices that it has open are
+    held; what it has cached beyond its room goes back when it asks for more."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, float] = {}
+
+    def keep_to(self, memory_mib: int | None) -> None:
+        """Of each device; None: all of it, as before. Called from the listener's thread; does not raise."""
+        if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            return
+        try:
+            for no in _opened():
+                before = self._before.setdefault(no, _fraction_now(no))
+                room = 1.0 if memory_mib is None else memory_mib * _MIB / torch.cuda.mem_get_info(no)[1]
+                torch.cuda.set_per_process_memory_fraction(min(before, room), no)
+        except Exception as error:  # noqa: BLE001  # an allocator of the script's own, say
+            say_unlimited(error)
+
+
+def _opened() -> list[int]:
+    """Devices on which this process has a context."""
+    count = torch.cuda.device_count()
+    is_open = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+    if is_open is None:
+        return [0] if count == 1 else []
+    return [no for no in range(count) if is_open(no)]
+
+
+def _fraction_now(no: int) -> float:
+    """1.0 where torch does not say."""
+    known = getattr(torch.cuda.memory, "get_per_process_memory_fraction", None)
+    return float(known(no)) if known is not None else 1.0
+
+
 def say_unlimited(error: BaseException) -> None:
     """Once: who reads the job's log learns it; the script runs."""
     text = f"cotenant: this process is not held to its part of the GPU ({type(error).__name__}: {error})\n"

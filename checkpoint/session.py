@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from cotenant.checkpoint.device_limit import limit_memory
+from cotenant.checkpoint.device_limit import Room, limit_memory
 from cotenant.checkpoint.disk import saver
 from cotenant.checkpoint.disk.layout import CheckpointError, Manifest
 from cotenant.checkpoint.disk.load import Loaded, load_newest
@@ -93,7 +93,7 @@ class Session:
         self._watched = self._watch_optimizers()
         limit_memory(self._env, self._state.cuda_device)
         if self._env.socket is not None:
-            self._channel = Channel(self._env.socket, self._env.rank, self._agreement)
+            self._channel = Channel(self._env.socket, self._env.rank, self._agreement, Room().keep_to)
         path = Path(root) if root is not None else self._env.root
         self._introduction = Introduction(self._channel, self._agreement, self._env)
         self._plain = self._channel is None and (path is None or not self._state.models)

@@ -147,6 +147,12 @@ def look(number: int) -> bytes:
     return msgspec.json.encode({"v": protocol.PROTOCOL_VERSION, "m": protocol.LOOK, "look": number})
 
 
+def room(memory_mib: int | None) -> bytes:
+    """What others leave of each device; None: there are none."""
+    message = {"v": protocol.PROTOCOL_VERSION, "m": protocol.ROOM, "memory_mib": memory_mib}
+    return msgspec.json.encode(message)
+
+
 _NAMES: dict[Kind, str] = {
     "stop": protocol.STOP_AT,
     "save": protocol.SAVE_AT,

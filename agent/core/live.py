@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from cotenant.agent.channel import CompanyNow
 from cotenant.agent.core.memory import Attempt
 from cotenant.agent.records import Result, Status
 
@@ -41,7 +42,7 @@ class Live:
         """When this agent first knew that its processes run."""
         self.stop_asked_s: float | None = None
         self.lease_told: LeaseTold | None = None
-        self.alone_told = True
+        self.company_told = CompanyNow(alone=True)
         """What its supervisor believes; it starts with this belief."""
 
     @property

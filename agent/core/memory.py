@@ -54,6 +54,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """False: fenced before it ever started here."""
     uses_library: bool = False
     """It resumes from a checkpoint, so its own library will say when the first step is done."""
+    memory_cap_mib: int | None = None
+    """Of each device, from its start on; None: it started without a limit."""
     stop: StopAsked | None = None
     save: bool = False
     """A save was asked for and its supervisor has not been told yet."""

@@ -6,6 +6,8 @@ here may be lost and asks for nothing that the attempt's record does not say.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from cotenant.agent.channel import CompanyNow, LeaseNow, ToSupervisor
 from cotenant.agent.core.edge import AgentConfig, Tell
 from cotenant.agent.core.lease import Lease
@@ -58,16 +60,31 @@ class Present:
     def tell_company(self) -> None:
         """Each supervisor knows whether its job has its devices to itself: what is measured, and how long a
         silence means something, depends on it."""
-        tenants: dict[str, int] = {}
-        for key in self.live:
-            for device_id in self._memory.attempts[key].devices:
-                tenants[device_id] = tenants.get(device_id, 0) + 1
+        tenants: dict[DeviceId, list[Attempt]] = {}
+        for attempt in self.attempts:
+            for device_id in attempt.devices:
+                tenants.setdefault(device_id, []).append(attempt)
         for key, live in self.live.items():
             attempt = self._memory.attempts[key]
-            alone = all(tenants[device_id] == 1 for device_id in attempt.devices)
-            if live.connected and alone != live.alone_told:
-                live.alone_told = alone
-                self.tell(key, CompanyNow(alone=alone))
+            alone = all(len(tenants[device_id]) == 1 for device_id in attempt.devices)
+            now = CompanyNow(alone=alone, room_mib=None if alone else self._room_mib(attempt, tenants))
+            if live.connected and now != live.company_told:
+                live.company_told = now
+                self.tell(key, now)
+
+    def _room_mib(self, attempt: Attempt, tenants: Mapping[DeviceId, Sequence[Attempt]]) -> int | None:
+        """What others leave to each process of a job that started without a limit, before there was company;
+        None: it has a limit, or nobody knows what the others may take."""
+        rooms_mib = []
+        for device in self.gpus_of(attempt):
+            others = [each.memory_cap_mib for each in tenants[device.device_id] if each.key != attempt.key]
+            known = [cap_mib for cap_mib in others if cap_mib is not None]
+            if len(known) < len(others):
+                return None
+            rooms_mib.append(device.usable_mib - sum(known))
+        if attempt.memory_cap_mib is not None or not rooms_mib:
+            return None
+        return max(1, min(rooms_mib) // attempt.cuda_processes)
 
     def pass_lease_on(self, now_s: float) -> None:
         for key, live in self.live.items():

@@ -25,7 +25,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.channel import SaveNow, StopNow
+from cotenant.agent.channel import CompanyNow, SaveNow, StopNow
 from cotenant.agent.core import reporting
 from cotenant.agent.core.edge import (
     Adopt,
@@ -102,6 +102,7 @@ class Roster:
             partitions=partitions_of(order) if order else (),
             mps=order is not None and bool(order.mps),
             uses_library=order is not None and order.resume_step > 0,
+            memory_cap_mib=order.memory_cap_mib if order else None,
         )
 
     # --- Commands ----------------------------------------------------------------------------------
@@ -118,6 +119,7 @@ class Roster:
             attempt=command.attempt,
             command_id=command.command_id,
             uses_library=command.resume_step > 0,
+            memory_cap_mib=command.memory_cap_mib,
             profiled=command.profile_s > 0,
         )
         why = objection(command, self._present.config, self._present.attempts) or self._too_old(command)
@@ -228,7 +230,7 @@ class Roster:
             return
         live.connected, live.lease_told = True, None
         self._present.tell_lease(key, live, now_s)
-        live.alone_told = True
+        live.company_told = CompanyNow(alone=True)
         self._present.tell_company()
         attempt = self._memory.attempts[key]
         if attempt.stop is not None:

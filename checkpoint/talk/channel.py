@@ -13,6 +13,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,12 +32,20 @@ log = logging.getLogger("cotenant.checkpoint")
 class Channel:
     """Owns the agreement's lock. Made for one rank; `close` ends the thread and removes the socket."""
 
-    def __init__(self, supervisor: Path, rank: int, agreement: Agreement) -> None:
+    def __init__(
+        self,
+        supervisor: Path,
+        rank: int,
+        agreement: Agreement,
+        on_room: Callable[[int | None], None] = lambda memory_mib: None,
+    ) -> None:
+        """on_room: called by the listener with what others leave of each device, in MiB; must not raise."""
         self.dropped = 0
         self.bad = 0
         self._supervisor = str(supervisor)
         self._address = supervisor.parent / f"rank-{rank}.sock"
         self._rank = rank
+        self._on_room = on_room
         self._training = threading.get_ident()
         """The thread that makes steps."""
         self._agreement = agreement
@@ -146,7 +155,7 @@ class Channel:
                 break
             order = protocol.decode(data)
             if order is None:
-                self._look(data)
+                self._hear(data)
                 continue
             with self._changed:
                 answer = self._agreement.receive(order)
@@ -155,13 +164,15 @@ class Channel:
                 self._confirm([answer])
         self._in.close()
 
-    def _look(self, data: bytes) -> None:
-        """Say where training is, if that is what is asked."""
-        look = protocol.look_in(data)
-        if look is None:
-            self.bad += 1
-        else:
+    def _hear(self, data: bytes) -> None:
+        """What is no step of an agreement: a look at where training is, or what others leave of a device."""
+        look, room = protocol.look_in(data), protocol.room_in(data)
+        if look is not None:
             self.report(protocol.STANDING, look=look, place=place_of(self._training))
+        elif room is not None:
+            self._on_room(room.memory_mib)
+        else:
+            self.bad += 1
 
     def _confirm(self, answers: list[Confirm]) -> None:
         for answer in answers:

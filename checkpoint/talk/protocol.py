@@ -49,13 +49,14 @@ STOP_AT: Final = "stop_at"
 SAVE_AT: Final = "save_at"
 ACCUMULATE_AT: Final = "accumulate_at"
 LOOK: Final = "look"
+ROOM: Final = "room"
 
 PHASE_PROPOSE: Final = "propose"
 PHASE_COMMIT: Final = "commit"
 PHASE_WITHDRAW: Final = "withdraw"
 
 FROM_RANK: Final = (HELLO, FIRST_STEP, STEP, SAVING, DURABLE, CONFIRM, STOPPED, STRETCH, STANDING, FAILED)
-TO_RANK: Final = (STOP_AT, SAVE_AT, ACCUMULATE_AT, LOOK)
+TO_RANK: Final = (STOP_AT, SAVE_AT, ACCUMULATE_AT, LOOK, ROOM)
 PHASES: Final = (PHASE_PROPOSE, PHASE_COMMIT, PHASE_WITHDRAW)
 
 MANIFEST_VERSION: Final = 1
@@ -121,13 +122,32 @@ def decode(data: bytes) -> Order | None:
 
 def look_in(data: bytes) -> int | None:
     """The number of the look that a datagram asks for; None if it asks for none."""
+    number = _named(data, LOOK).get("look")
+    return int(str(number)) if _whole(number, 0) else None
+
+
+@dataclass(frozen=True)
+class Room:
+    """What others leave of each device; None: there are none."""
+
+    memory_mib: int | None
+
+
+def room_in(data: bytes) -> Room | None:
+    """The room that a datagram tells of; None if it tells of none."""
+    message = _named(data, ROOM)
+    memory_mib = message.get("memory_mib", 0)
+    return Room(memory_mib) if memory_mib is None or _whole(memory_mib, 1) else None
+
+
+def _named(data: bytes, name: str) -> dict[str, Any]:
+    """A datagram of this name; empty: it is another one, or none."""
     try:
         message = json.loads(data)
     except (ValueError, RecursionError):
-        return None
-    if not isinstance(message, dict) or message.get("m") != LOOK or not _whole(message.get("v"), 1):
-        return None
-    return int(message["look"]) if _whole(message.get("look"), 0) else None
+        return {}
+    is_it = isinstance(message, dict) and message.get("m") == name and _whole(message.get("v"), 1)
+    return message if is_it else {}
 
 
 def _whole(value: object, least: int) -> bool:

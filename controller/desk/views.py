@@ -247,11 +247,11 @@ def sharing_reasons(engine: Engine, job: Job) -> list[Reason]:
                     found.setdefault(device.sharing_note, noted)
                 elif len(engine.tenants(device.device_id)) > 1:
                     found.setdefault("mps", because("co-tenants-by-mps", device.device_id))
-            found.setdefault("limit", _limit(job, device))
+            found.setdefault("limit", _limit(engine, job, device))
     return list(found.values())
 
 
-def _limit(job: Job, device: Device) -> Reason:
+def _limit(engine: Engine, job: Job, device: Device) -> Reason:
     """Who holds the job to its part of a GPU, or why nobody does."""
     placement = job.placement
     assert placement is not None
@@ -266,6 +266,8 @@ def _limit(job: Job, device: Device) -> Reason:
         why = "nobody knows how much it needs, and nobody is put beside it before that is known"
     elif device.max_tenants < 2:
         why = "the device takes one job"
+    elif len(engine.tenants(device.device_id)) > 1:
+        why = "it started alone; while others are there our library in it keeps it to what they leave"
     elif (alone := why_alone(job)) is not None:
         why = render(alone)
     else:

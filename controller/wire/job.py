@@ -122,12 +122,16 @@ again."""
 LOOK: Final = "look"
 """{look}: say where your training thread is. Not a step of any agreement; needs no answer."""
 
+ROOM: Final = "room"
+"""{memory_mib: int | null}: others are on your devices now: take no more than this of each; null: they have
+gone. For a job that started without a limit; one without a GPU ignores it. Needs no answer."""
+
 PHASE_PROPOSE: Final = "propose"
 PHASE_COMMIT: Final = "commit"
 PHASE_WITHDRAW: Final = "withdraw"
 
 FROM_RANK: Final = (HELLO, FIRST_STEP, STEP, SAVING, DURABLE, CONFIRM, STOPPED, STRETCH, STANDING, FAILED)
-TO_RANK: Final = (STOP_AT, SAVE_AT, ACCUMULATE_AT, LOOK)
+TO_RANK: Final = (STOP_AT, SAVE_AT, ACCUMULATE_AT, LOOK, ROOM)
 
 MANIFEST_VERSION: Final = 1
 MANIFEST_NAME: Final = "manifest.json"

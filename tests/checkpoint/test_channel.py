@@ -237,3 +237,24 @@ def test_a_look_that_makes_no_sense_is_counted(
     boss.tell("look", **fields)
     look(boss, 7)
     assert rank.bad == 1
+
+
+def test_what_others_leave_of_a_device_is_passed_on_and_nonsense_is_counted(boss: Supervisor) -> None:
+    told: list[int | None] = []
+    heard = threading.Condition()
+
+    def on_room(memory_mib: int | None) -> None:
+        with heard:
+            told.append(memory_mib)
+            heard.notify_all()
+
+    rank = Channel(boss.path, 0, Agreement(), on_room)
+    assert rank.open()
+    try:
+        for fields in ({"memory_mib": 0}, {"memory_mib": "5"}, {}, {"memory_mib": 500}, {"memory_mib": None}):
+            boss.tell("room", **fields)
+        with heard:
+            assert heard.wait_for(lambda: len(told) == 2, timeout=60)
+        assert (told, rank.bad) == ([500, None], 3)
+    finally:
+        rank.close()

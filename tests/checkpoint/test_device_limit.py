@@ -16,6 +16,7 @@ from cotenant.checkpoint import device_limit, peak
 from cotenant.checkpoint.device_limit import (
     ENV_MPS_LIMIT,
     Limits,
+    Room,
     Share,
     limit_memory,
     limits_of,
@@ -150,6 +151,41 @@ def test_an_allocator_that_opens_what_it_limits_is_treated_as_an_old_torch(gpu: 
     gpu.opened.add(1)
     gpu.wait_for(gpu1=0.5)
     assert gpu.opened == {1}
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+def test_who_started_without_a_limit_is_held_to_its_room_where_it_is_and_only_for_as_long(
+    gpu: Gpus, version: str
+) -> None:
+    gpu.is_torch(version)
+    gpu.opened.add(1)
+    room = Room()
+    room.keep_to(20 * 1024)
+    assert gpu.fractions == {1: 0.5}
+    room.keep_to(10 * 1024)
+    room.keep_to(None)
+    assert (gpu.fractions, gpu.opened) == ({1: 1.0}, {1})
+
+
+def test_a_smaller_fraction_of_the_scripts_own_outlives_a_room(gpu: Gpus) -> None:
+    gpu.opened.add(0)
+    gpu.fractions[0] = 0.3
+    room = Room()
+    room.keep_to(40 * 1024)
+    assert gpu.fractions == {0: 0.3}
+    room.keep_to(8 * 1024)
+    assert gpu.fractions == {0: 0.1}
+    room.keep_to(None)
+    assert gpu.fractions == {0: 0.3}
+
+
+def test_a_process_that_does_not_use_cuda_stays_away_from_it(
+    gpu: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    gpu.opened.add(0)
+    Room().keep_to(1)
+    assert gpu.fractions == {}
 
 
 @pytest.mark.parametrize("version", [OLD, NEW])

@@ -57,6 +57,7 @@ from cotenant.agent.attempt.words import (
     Stopped,
     Stretch,
     look,
+    room,
 )
 from cotenant.agent.channel import CompanyNow, GangIn, LeaseNow, SaveNow, StopNow
 from cotenant.agent.records import Order, Status
@@ -82,6 +83,7 @@ class Supervision:
         self._cause: Cause = ""
         self._problem: StartProblem | None = None
         self._over_mib: float | None = None
+        self._room_mib: int | None = None
         self._is_held_up = False
         """Somebody has stopped a process of it."""
         self._save_s = inf
@@ -154,8 +156,9 @@ class Supervision:
                 self._save_now()
             case LeaseNow(left_s=left_s, full_s=full_s):
                 self._set_lease(left_s, full_s)
-            case CompanyNow(alone=alone):
+            case CompanyNow(alone=alone, room_mib=room_mib):
                 self._coordination.alone = alone
+                self._hold_to(room_mib)
                 self._coordination.report_soon(self._now_s)
             case GangIn():
                 self._say(self._coordination.hear(event, self._now_s))
@@ -370,6 +373,13 @@ class Supervision:
             self._out.append(DumpStacks())
         if "hang" in words:
             self._leave(Leave(cause="hang", grace_s=KILL_GRACE_S))
+
+    def _hold_to(self, room_mib: int | None) -> None:
+        """Company has come to a job that started without a limit, or has gone."""
+        if room_mib != self._room_mib:
+            self._room_mib = room_mib
+            told = room(room_mib)
+            self._out += [TellRank(rank=rank, data=told) for rank in sorted(self._progress.hellos)]
 
     def _keep_agreeing(self) -> None:
         if self._now_s >= self._save_s:
