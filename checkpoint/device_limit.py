@@ -122,8 +122,7 @@ class Limits:
         return self._share.of(torch.cuda.mem_get_info(no)[1])
 
     def _own(self, no: int) -> float:
-        known = getattr(torch.cuda.memory, "get_per_process_memory_fraction", None)
-        set_before = known(no) if known is not None and self._without_context else 1.0
+        set_before = _fraction_now(no) if self._without_context else 1.0
         return min(self._asked.get(no, 1.0), set_before)
 
     def _hold_as_opened(self) -> None:
