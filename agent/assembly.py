@@ -240,8 +240,6 @@ def _config(
         watchdog_floor_s=agent.watchdog_floor_s,
         watchdog_multiple=agent.watchdog_multiple,
         mps_percentage=settings.mps.active_thread_percentage,
-        mps_partitions=mps.partitions,
-        mps_exclusive=mps.exclusive,
         prune_after_s=agent.prune_after_days * _DAY_S,
         keep_checkpoints_s=settings.checkpoint.keep_days * _DAY_S,
         mps_runtime=mps.runtime,

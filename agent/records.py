@@ -55,8 +55,6 @@ class MpsClient(msgspec.Struct, frozen=True, kw_only=True):
     active_thread_percentage: float | None = None
     priority: int = 0
     """1: below normal (spot beside hp)."""
-    partition: str = ""
-    """The static partition that is its own on this device, for as long as it runs; empty: none is needed."""
 
 
 class WatchRule(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ import pytest
 
 from cotenant.controller.cli.host import mps_check
 from cotenant.mps import device_memory
-from cotenant.mps.detection import look, partitions_verdict, verdict
+from cotenant.mps.detection import look, verdict
 from cotenant.mps.environment import PIPE_DIRECTORY, without_mps
 from cotenant.profiler.driver.asking import driver_facts
 from cotenant.profiler.driver.facts import COMPUTE_DEFAULT, DriverFacts, GpuFacts
@@ -117,15 +117,6 @@ def lacks_mps() -> str:
     gpu = first_gpu()
     found = verdict(look(PurePosixPath("/tmp")), None if gpu is None else mps_check.device(gpu))
     return "" if found.usable else f"no MPS here: {found.reason}"
-
-
-def lacks_partitions() -> str:
-    """Whether a daemon could divide this GPU into static partitions."""
-    gpu = first_gpu()
-    if lacks_mps() or gpu is None:
-        return lacks_mps() or "no GPU"
-    found = partitions_verdict(look(PurePosixPath("/tmp")), mps_check.device(gpu))
-    return "" if found.usable else f"no static partitions here: {found.reason}"
 
 
 def memory_region() -> str:

@@ -22,7 +22,6 @@ from cotenant.mps import replies
 from cotenant.mps.channel import Channel, ChannelError
 from cotenant.mps.detection import CONTROL
 from cotenant.mps.environment import ClientLimits, client_environment, without_mps
-from cotenant.mps.partitions import SWITCHES
 from hwtests.busy import Busy, LoadFailed
 from hwtests.device import Device
 
@@ -43,13 +42,9 @@ class MpsFailed(Exception):
 class PrivateMps:
     """Start on entry, quit on exit."""
 
-    def __init__(self, device_uuid: str = "", *, partitioned: bool = False) -> None:
-        """`device_uuid`: the one GPU it serves; empty: whatever it finds (there may be none).
-
-        `partitioned`: for static partitions, without which nobody is its client then.
-        """
+    def __init__(self, device_uuid: str = "") -> None:
+        """`device_uuid`: the one GPU it serves; empty: whatever it finds (there may be none)."""
         self._uuid = device_uuid
-        self._switches = SWITCHES[:partitioned]
         self.folder = Path()
         self._daemon: subprocess.Popen[bytes] | None = None
 
@@ -63,7 +58,7 @@ class PrivateMps:
             # In the foreground it is our own child, and is reaped; older ones leave no file with their id.
             with (self.logs / "foreground.log").open("wb") as log:
                 self._daemon = subprocess.Popen(
-                    (CONTROL, "-f", *self._switches),
+                    (CONTROL, "-f"),
                     env=self._environment(),
                     stdin=subprocess.DEVNULL,
                     stdout=log,

@@ -6,12 +6,8 @@ where it does not like the new one, and its exit status is always 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from cotenant.mps import partitions
 from cotenant.mps.channel import Channel
 from cotenant.mps.environment import percentage_text, read_back_agrees
-from cotenant.mps.partitions import Layout
 from cotenant.mps.replies import (
     ClientProcess,
     Rejected,
@@ -27,8 +23,6 @@ from cotenant.mps.replies import (
 
 PERCENTAGE_SHOWN_TO = 0.06
 """The daemon shows one decimal."""
-PARTITIONS_WORD = "lspart"
-"""Known only to programs with static partitions (driver 590 and newer)."""
 
 
 def server_list(channel: Channel) -> tuple[int, ...]:
@@ -129,21 +123,6 @@ def terminate_client(channel: Channel, server: int, client: int) -> Termination:
 def shutdown_server(channel: Channel, server: int, *, force: bool = False) -> None:
     """It takes no more clients and ends after the last; by force: at once, which breaks them."""
     pids(channel.ask(f"shutdown_server {server}{' -f' if force else ''}"))
-
-
-def partition_table(channel: Channel, uuids: Iterable[str]) -> dict[str, Layout]:
-    """How these devices are divided. Raises Rejected where the daemon divides none."""
-    return partitions.layouts(channel.ask(PARTITIONS_WORD), uuids)
-
-
-def add_partition(channel: Channel, uuid: str, chunks: int) -> str:
-    """Its name, as it was told. The first one initialises CUDA: seconds, without persistence mode."""
-    return partitions.created(channel.ask(f"sm_partition add {uuid} {chunks}"))
-
-
-def remove_partition(channel: Channel, uuid: str, identifier: str) -> str:
-    """What was answered: nothing, or why it stays (it has clients). The table tells."""
-    return channel.ask(f"sm_partition rm {uuid} {identifier}").strip()
 
 
 def _check_percentage(wanted: float, in_force: float) -> None:

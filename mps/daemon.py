@@ -3,8 +3,7 @@
 Rule: only an owner starts, configures or ends a daemon, and it outlives its owner: jobs are on it. `look`
 is to be called every few seconds, from a thread: it sees what is wrong, does what `health.py` says about
 it, and never blocks longer than a start and a few questions take. A daemon that was lost is replaced with
-its settings; a setting counts only when it was read back. Static partitions are a wish: where they are
-refused on an idle device, it has a daemon without, and says why, for as long as its owner lives.
+its settings; a setting counts only when it was read back.
 """
 
 from __future__ import annotations
@@ -13,10 +12,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from cotenant.mps import commands, exclusive, health, logs, process
+from cotenant.mps import commands, health, logs, process
 from cotenant.mps.channel import Channel, ChannelError, Incomplete, LockBusy, NoDaemon, Rejected, Wedged
-from cotenant.mps.dividing import Division
-from cotenant.mps.exclusive import Modes
 from cotenant.mps.health import Condition, Remedy, Server, Sight, Standing
 from cotenant.mps.ownership import Ownership
 from cotenant.mps.process import Found, Identity, Running, look_around
@@ -50,7 +47,6 @@ class Daemon:
         self,
         spec: Spec,
         *,
-        modes: Modes | None = None,
         clock: Callable[[], float] = time.monotonic,
         channel: Channel | None = None,
     ) -> None:
@@ -58,7 +54,6 @@ class Daemon:
         self.spec = spec
         self._ownership = Ownership(spec.pipe_directory, spec.owner)
         self._channel = channel or Channel(pipe_directory=spec.pipe_directory, program=spec.program)
-        self._modes = modes
         self._clock = clock
         self._servers: tuple[Server, ...] = ()
         self._settled: frozenset[Identity] = frozenset()
@@ -71,7 +66,6 @@ class Daemon:
         self._met: Identity | None = None
         """The daemon that was last said to be ours."""
         self._said: list[str] = []
-        self._division = Division(spec.devices, spec.parts)
 
     # --- Looking -----------------------------------------------------------------------------------
 
@@ -79,25 +73,21 @@ class Daemon:
         """The next look asks the daemon, however well it seems: somebody has died of something."""
         self._ask_at_s = 0.0
 
-    def look(self, running: Running | None = None, *, in_use: bool, offered: bool = False) -> Standing:
-        """See and repair. `in_use`: jobs run on its devices, as its clients or not. `offered`: jobs may be
-        sent to it as its clients at any moment."""
+    def look(self, running: Running | None = None, *, in_use: bool) -> Standing:
+        """See and repair. `in_use`: jobs run on its devices, as its clients or not."""
         now = running if running is not None else look_around()
         ours = self._ours(now)
         strangers = [found for found in daemons_at(self.spec, now) if found.owner != self.spec.owner]
         daemon = self._current(ours)
-        self._division.found(any(found.partitioned for found in ours if found.identity == daemon))
         before = self._servers
         in_place = self._in_place(daemon)
         if not strangers and in_place:  # Else another daemon might answer.
-            self._ask(daemon, idle=not in_use and not offered)
+            self._ask(daemon)
         sight = Sight(
             stranger=bool(strangers),
             ours=len(ours),
             in_place=in_place,
             silent=self._silent,
-            fits=self._division.fits,
-            offered=offered,
         )
         seen = health.condition(sight)
         todo = health.remedy(sight, in_use=in_use)
@@ -105,23 +95,20 @@ class Daemon:
         why = ""
         if todo is Remedy.REFUSE:
             why = f"{seen.value}: {strangers[0]}"
-        elif todo in (Remedy.WAIT, Remedy.WITHDRAW):
+        elif todo is Remedy.WAIT:
             why = f"{seen.value}; {todo.value}"
         elif todo in (Remedy.START, Remedy.REPLACE):
             why = self._renew(seen, ours, now, in_use)
-            if not why and not self._division.fits and not in_use:  # Partitions were refused: one without.
-                again = look_around()
-                why = self._renew(Condition.MISFIT, self._ours(again), again, in_use)
             daemon = None if why else self._met
         else:
-            self._meet(ours[0], in_use)
+            self._meet(ours[0])
             self._bound_logs()
         return self._standing(daemon, why or self._obstacle(daemon, now, in_use), faults)
 
     def stop(self, timeout_s: float) -> str:
         """End the daemon and its servers, by force after `timeout_s`; why that failed, for a person.
 
-        For when no job is on it. The compute modes of its devices are restored.
+        For when no job is on it.
         """
         running = look_around()
         ours = self._ours(running)
@@ -130,7 +117,6 @@ class Daemon:
                 self._channel.quit(timeout_s)
                 process.outlasts(ours[0].identity, END_S)  # It does not listen any more, and tidies up.
         left = end([*ours, *self._orphans(look_around(), keep=None)])
-        left += [restored] if (restored := self._restore_modes()) else []
         if not left:
             self._ownership.keep(daemon=None, socket=None)
         return "; ".join(left)
@@ -164,7 +150,7 @@ class Daemon:
             return True  # Its record was lost: it counts as in place while it answers.
         return record.socket == socket_of(self.spec)
 
-    def _meet(self, found: Found, in_use: bool) -> None:
+    def _meet(self, found: Found) -> None:
         """One of ours that we did not know: from before our own start, or of an interrupted one."""
         if self._met == found.identity or self._silent:
             return
@@ -172,23 +158,20 @@ class Daemon:
         if self._ownership.record.daemon != found.identity:
             self._ownership.keep(daemon=found.identity, socket=socket_of(self.spec))
         self._said.append(f"goes on with its MPS daemon ({found}) in {self.spec.pipe_directory}")
-        if not in_use and (refused := self._change_modes()):
-            self._said.append(f"MPS daemon: {refused}")
 
     # --- Starting and replacing --------------------------------------------------------------------
 
     def _renew(self, seen: Condition, ours: list[Found], running: Running, in_use: bool) -> str:
         """Start a daemon where none is, or in place of what is there; why that failed."""
-        if self._clock() < self._start_at_s and seen is not Condition.MISFIT:
+        if self._clock() < self._start_at_s:
             return self._why_not_started
         left = end(ours)
         if not in_use:
             left += end(self._orphans(running, keep=None))
         if left:
             return "; ".join(left)
-        refused = self._change_modes()
         try:
-            found, warning = self._started()
+            found, warning = start(self.spec)
         except NotStarted as error:
             self._start_at_s = self._clock() + START_AGAIN_S
             self._why_not_started = str(error)
@@ -200,19 +183,9 @@ class Daemon:
         self._ownership.keep(daemon=found.identity, socket=socket_of(self.spec))
         self._met, self._servers, self._silent = found.identity, (), 0
         self._said.append(f"MPS daemon started{again} ({found}) in {self.spec.pipe_directory}")
-        self._said += [f"MPS daemon: {each}" for each in (warning, refused) if each]
-        self._division.found(found.partitioned)
-        self._ask(found.identity, idle=not in_use)
+        self._said += [f"MPS daemon: {warning}"] if warning else []
+        self._ask(found.identity)
         return ""
-
-    def _started(self) -> tuple[Found, str]:
-        """With static partitions if they are wanted and it can; raises NotStarted."""
-        if self._division.wanted:
-            try:
-                return start(self.spec, partitioned=True)
-            except NotStarted as error:
-                self._said.append(self._division.refuse(str(error)))
-        return start(self.spec)
 
     def _orphans(self, running: Running, keep: Identity | None) -> list[Found]:
         """Servers of ours whose daemon is gone: they hold the device, and nobody can stop their clients."""
@@ -225,17 +198,6 @@ class Daemon:
             and (keep is None or process.parent_of(found.identity.pid) != keep.pid)
         ]
 
-    def _change_modes(self) -> str:
-        if self.spec.exclusive and self._modes is not None:
-            return exclusive.make_exclusive(self._ownership, self._modes, self.spec.devices)
-        return self._restore_modes()
-
-    def _restore_modes(self) -> str:
-        """Also what an owner before us changed, that crashed or wanted it otherwise."""
-        if not self._ownership.record.compute_modes or self._modes is None:
-            return ""
-        return exclusive.restore(self._ownership, self._modes)
-
     def _bound_logs(self) -> None:
         try:
             logs.bound(self.spec.log_directory)
@@ -244,11 +206,8 @@ class Daemon:
 
     # --- Asking ------------------------------------------------------------------------------------
 
-    def _ask(self, daemon: Identity | None, *, idle: bool) -> None:
-        """The slow check: its servers and their clients, and our settings where somebody is new.
-
-        `idle`: nobody is on its devices, nor can be sent to it.
-        """
+    def _ask(self, daemon: Identity | None) -> None:
+        """The slow check: its servers and their clients, and our settings where somebody is new."""
         if daemon is None:
             self._servers, self._silent = (), 0
             return
@@ -259,7 +218,7 @@ class Daemon:
         self._ask_at_s = self._clock() + ASK_EVERY_S
         try:
             self._servers = self._described()
-            self._settle(daemon, idle=idle)
+            self._settle(daemon)
             self._silent = 0
         except (Wedged, NoDaemon):
             self._silent += 1
@@ -286,7 +245,7 @@ class Daemon:
             found.append(Server(identity=identity, state=state, clients=alive))
         return tuple(found)
 
-    def _settle(self, daemon: Identity, *, idle: bool) -> None:
+    def _settle(self, daemon: Identity) -> None:
         """Our settings into whoever does not have them yet.
 
         Raises:
@@ -294,11 +253,7 @@ class Daemon:
         """
         everybody = frozenset((daemon, *(server.identity for server in self._servers)))
         try:
-            if self._division.in_force:  # A percentage means nothing there.
-                refused = self._division.settle(self._channel, idle=idle)
-                self._said += [refused] if refused else []
-            else:
-                self._settle_percentage(daemon, everybody)
+            self._settle_percentage(daemon, everybody)
         except Rejected as error:
             self._settled -= {daemon}
             self._why_not_settled = f"its MPS daemon does not take our settings: {error}"
@@ -340,10 +295,7 @@ class Daemon:
             daemon=daemon,
             servers=self._servers,
             said=said,
-            exclusive=bool(self._ownership.record.compute_modes),
             faults=faults,
-            partitions=self._division.divided if daemon is not None else {},
-            unpartitioned=self._division.why_not if daemon is not None else "",
         )
 
 

@@ -24,7 +24,6 @@ CAPABILITY_MIN = (7, 0)
 MACHINES = ("x86_64", "aarch64")
 VERSION_TIMEOUT_S = 5.0
 STATIC_PARTITIONING_SINCE = (13, 1)
-PARTITION_CAPABILITY_MIN = (8, 0)
 """Ampere."""
 VERSION_3_SINCE = (13, 4)
 
@@ -86,24 +85,6 @@ def has_static_partitioning(host: Host) -> bool:
     return host.version is not None and host.version >= STATIC_PARTITIONING_SINCE
 
 
-def partitions_verdict(host: Host, device: Device) -> Verdict:
-    """Whether a device that MPS can serve can be divided into static partitions, as far as is known before
-    a daemon was asked. `reason`: a fragment that fits behind "static partitions: "."""
-    if not has_static_partitioning(host):
-        has = "does not say its version" if host.version is None else "is of CUDA {}.{}".format(*host.version)
-        since = "{}.{}".format(*STATIC_PARTITIONING_SINCE)
-        return Verdict(usable=False, reason=f"{CONTROL} {has}, and they need CUDA {since} (driver 590)")
-    if device.compute_capability is None or device.compute_capability < PARTITION_CAPABILITY_MIN:
-        has = "unknown" if device.compute_capability is None else "{}.{}".format(*device.compute_capability)
-        return Verdict(
-            usable=False,
-            reason="{} has compute capability {}, and they need {}.{} (Ampere)".format(
-                device.uuid, has, *PARTITION_CAPABILITY_MIN
-            ),
-        )
-    return Verdict(usable=True, reason="offered")
-
-
 def has_version_3(host: Host) -> bool:
     """Whether the binary is known to offer the version 3 interface. Every daemon of ours speaks version 2."""
     return host.version is not None and host.version >= VERSION_3_SINCE
@@ -112,7 +93,7 @@ def has_version_3(host: Host) -> bool:
 def interfaces(host: Host) -> str:
     """What the control program offers beside what is always used, for a person."""
     known = (
-        ("static partitions (mps.static_partitions)", has_static_partitioning(host)),
+        ("static partitions (not used)", has_static_partitioning(host)),
         ("interface version 3 (not needed)", has_version_3(host)),
     )
     offered = [name for name, has in known if has]

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from cotenant.mps.partitions import name_is_valid
 from cotenant.mps.paths import checked
 
 PREFIX = "CUDA_MPS_"
@@ -20,7 +19,6 @@ PIPE_DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
 ACTIVE_THREAD_PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 PINNED_DEVICE_MEM_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 CLIENT_PRIORITY = "CUDA_MPS_CLIENT_PRIORITY"
-SM_PARTITION = "CUDA_MPS_SM_PARTITION"
 PROTOCOL_VERSION = "CUDA_MPS_PROTOCOL_VERSION"
 """Of a daemon; older programs ignore it."""
 
@@ -67,15 +65,9 @@ class ClientLimits:
     active_thread_percentage: float | None = None
     """A cap on the share of multiprocessors, not a reservation; can only lower what the server gives."""
     priority: int = PRIORITY_NORMAL
-    partition: str = ""
-    """The static partition it runs on; in a daemon with partitions nobody is a client without one."""
 
     def __post_init__(self) -> None:
         percentage = self.active_thread_percentage
-        if self.partition and not name_is_valid(self.partition):
-            raise ValueError(f"{self.partition!r} is no partition: <GPU UUID>/<identifier>")
-        if self.partition and percentage is not None:
-            raise ValueError(f"{self.partition}: a percentage means nothing on a static partition")
         if percentage is not None and not 0 < percentage <= 100:
             raise ValueError(
                 f"active_thread_percentage must be in (0, 100], got {percentage}; MPS ignores others"
@@ -96,8 +88,6 @@ def client_environment(pipe_directory: PurePosixPath, limits: ClientLimits) -> d
         environment[PINNED_DEVICE_MEM_LIMIT] = ",".join(
             limit.text(number) for number, limit in enumerate(limits.memory)
         )
-    if limits.partition:
-        environment[SM_PARTITION] = limits.partition
     if limits.priority != PRIORITY_NORMAL:
         environment[CLIENT_PRIORITY] = str(limits.priority)
     return environment

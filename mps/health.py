@@ -8,11 +8,10 @@ device then time-slices until its jobs have gone. The table is the documentation
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
-from cotenant.mps.partitions import Partition
 from cotenant.mps.process import Identity
 from cotenant.mps.replies import ServerState
 
@@ -27,8 +26,6 @@ class Condition(Enum):
     DOUBLED = "two daemons of ours run for one pipe directory"
     DISPLACED = "its pipe directory was removed or made anew under it"
     WEDGED = "it does not answer"
-    MISFIT_OFFERED = "it was started otherwise than static partitions need it now, and jobs may come to it"
-    MISFIT = "it was started otherwise than static partitions need it now"
     HEALTHY = "it runs"
 
 
@@ -37,7 +34,6 @@ class Remedy(Enum):
     START = "start one"
     REPLACE = "end what runs, by identity, and start one"
     WAIT = "no sharing here until the jobs on its devices have ended"
-    WITHDRAW = "no sharing here until nobody can be sent to it any more"
     REFUSE = "leave it alone, and no sharing here"
 
 
@@ -53,10 +49,6 @@ TABLE: dict[tuple[Condition, bool], Remedy] = {
     (Condition.DISPLACED, True): Remedy.WAIT,
     (Condition.WEDGED, False): Remedy.REPLACE,
     (Condition.WEDGED, True): Remedy.WAIT,
-    (Condition.MISFIT_OFFERED, False): Remedy.WITHDRAW,
-    (Condition.MISFIT_OFFERED, True): Remedy.NOTHING,  # What its clients were given still holds.
-    (Condition.MISFIT, False): Remedy.REPLACE,
-    (Condition.MISFIT, True): Remedy.NOTHING,
     (Condition.HEALTHY, False): Remedy.NOTHING,
     (Condition.HEALTHY, True): Remedy.NOTHING,
 }
@@ -74,10 +66,6 @@ class Sight:
     """The control socket that it made is the one in the directory."""
     silent: int = 0
     """Questions in a row that nobody answered in time."""
-    fits: bool = True
-    """It was started for static partitions if they are wanted, and only then."""
-    offered: bool = False
-    """New jobs may be sent to it at this moment."""
 
 
 def condition(sight: Sight) -> Condition:
@@ -91,9 +79,7 @@ def condition(sight: Sight) -> Condition:
         return Condition.DISPLACED
     if sight.silent >= SILENT_MAX:
         return Condition.WEDGED
-    if sight.fits:
-        return Condition.HEALTHY
-    return Condition.MISFIT_OFFERED if sight.offered else Condition.MISFIT
+    return Condition.HEALTHY
 
 
 def remedy(sight: Sight, *, in_use: bool) -> Remedy:
@@ -125,14 +111,8 @@ class Standing:
     servers: tuple[Server, ...] = ()
     said: tuple[str, ...] = ()
     """What was done or noticed, for the log; each once."""
-    exclusive: bool = False
-    """Its devices were put into EXCLUSIVE_PROCESS mode: without the daemon, they take one process each."""
     faults: tuple[str, ...] = ()
     """What ended the GPU work of its clients since the look before; each once."""
-    partitions: Mapping[str, tuple[Partition, ...]] = field(default_factory=dict)
-    """By device UUID, read back: a client needs one of them. Empty: clients need none."""
-    unpartitioned: str = ""
-    """Why there are none, where they are wanted."""
 
 
 IN_FAULT = "its MPS server is in FAULT"

@@ -2,7 +2,7 @@
 
 Rule: only the holder of `<pipe directory>.owner` starts, configures or ends the daemon there. The kernel
 drops the lock with its holder; the record in the file stays, so that the next owner of the same name knows
-its own daemon again, and what it changed on the devices.
+its own daemon again.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -35,8 +34,6 @@ class Record:
     daemon: Identity | None = None
     socket: tuple[int, int] | None = None
     """Device and inode of the control socket that the daemon made."""
-    compute_modes: Mapping[str, int] = field(default_factory=dict)
-    """By device UUID: what it was before we changed it. Empty: nothing is to be restored."""
 
 
 class Ownership:
@@ -64,7 +61,7 @@ class Ownership:
 
     def keep(self, **changes: Any) -> None:
         """Write the record with these changes, durably, before anything that follows from it is done."""
-        now = {name: getattr(self.record, name) for name in ("daemon", "socket", "compute_modes")}
+        now = {name: getattr(self.record, name) for name in ("daemon", "socket")}
         self.record = Record(
             owner=self._owner, holder=f"pid {os.getpid()} of uid {os.getuid()}", **{**now, **changes}
         )
@@ -89,7 +86,6 @@ class Ownership:
                 holder=str(told["holder"]),
                 daemon=None if daemon is None else Identity(**daemon),
                 socket=None if socket is None else (int(socket[0]), int(socket[1])),
-                compute_modes={str(uuid): int(mode) for uuid, mode in told["compute_modes"].items()},
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             return Record()

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.mps.environment import PIPE_DIRECTORY
-from cotenant.mps.partitions import SWITCHES
 
 CONTROL = "nvidia-cuda-mps-control"
 SERVER = "nvidia-cuda-mps-server"
@@ -48,8 +47,6 @@ class Found:
     """From its environment; None: another user's, whose environment we may not read."""
     owner: str = ""
     """Its owner mark; empty: not started by an agent of ours, or not readable."""
-    partitioned: bool = False
-    """A daemon that was started for static partitions: each of its clients needs one."""
 
     def __str__(self) -> str:
         return f"pid {self.identity.pid} of uid {self.uid}"
@@ -156,7 +153,7 @@ def look_around() -> Running:
     for pid in _pids():
         arguments = _arguments(pid)
         if _is(arguments, CONTROL, AS_DAEMON):  # Front ends have the same name, and neither.
-            daemons += _found(pid, partitioned=not set(SWITCHES).isdisjoint(arguments))
+            daemons += _found(pid)
         elif _is(arguments, SERVER, ()):
             servers += _found(pid)
     return Running(daemons=tuple(daemons), servers=tuple(servers))
@@ -216,7 +213,7 @@ def run(command: Sequence[str], environment: Mapping[str, str], *, text: str = "
                     stream.close()
 
 
-def _found(pid: int, *, partitioned: bool = False) -> list[Found]:
+def _found(pid: int) -> list[Found]:
     """One, or none where it has ended since."""
     identity = identity_of(pid)
     environment = environment_of(pid)
@@ -232,7 +229,6 @@ def _found(pid: int, *, partitioned: bool = False) -> list[Found]:
             uid=uid,
             pipe_directory=None if environment is None else environment.get(PIPE_DIRECTORY, ""),
             owner=(environment or {}).get(OWNER_MARK, ""),
-            partitioned=partitioned,
         )
     ]
 

@@ -14,7 +14,6 @@ from pathlib import Path, PurePosixPath
 
 from cotenant.mps import logs, process
 from cotenant.mps.environment import PIPE_DIRECTORY, PROTOCOL_VERSION, without_mps
-from cotenant.mps.partitions import SWITCHES
 from cotenant.mps.paths import checked
 from cotenant.mps.process import CONTROL, OWNER_MARK, Found, Running, look_around
 
@@ -43,10 +42,6 @@ class Spec:
     """The owner's name, the same over its restarts."""
     percentage: float = 100.0
     """Cap on each client's share of the multiprocessors, in (0, 100]."""
-    exclusive: bool = False
-    """Whether its devices are put into EXCLUSIVE_PROCESS mode, where that is permitted."""
-    parts: int = 0
-    """How many static partitions each device is divided into, where the daemon can; 0: none."""
     program: str = CONTROL
 
     def __post_init__(self) -> None:
@@ -60,18 +55,15 @@ def daemons_at(spec: Spec, running: Running) -> Iterator[Found]:
     return (found for found in running.daemons if found.pipe_directory == str(spec.pipe_directory))
 
 
-def start(spec: Spec, *, partitioned: bool = False) -> tuple[Found, str]:
+def start(spec: Spec) -> tuple[Found, str]:
     """A daemon of ours, and what it warned of while it started. Blocks for up to START_S.
-
-    `partitioned`: for static partitions. A program that is too old for them does not start.
 
     Raises:
         NotStarted: none runs.
     """
     warning = _make_folders(spec)
     try:
-        words = (spec.program, "-d", *SWITCHES[:partitioned])
-        done = process.run(words, environment(spec), timeout_s=START_S)
+        done = process.run((spec.program, "-d"), environment(spec), timeout_s=START_S)
     except TimeoutError:
         raise NotStarted(f"{spec.program} -d did not come back within {START_S:.0f} s") from None
     except OSError as error:

@@ -1,7 +1,7 @@
 """Ending the daemons that their owner has no use for any more: another mode, MPS switched off, a GPU gone.
 
-Rule: every daemon that was ever started has an owner's file beside its pipe directory, so none is forgotten,
-nor a compute mode that was changed for it. For when no job is on the host.
+Rule: every daemon that was ever started has an owner's file beside its pipe directory, so none is forgotten.
+For when no job is on the host.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
 from cotenant.mps.daemon import Daemon
-from cotenant.mps.exclusive import Modes
 from cotenant.mps.ownership import SUFFIX, Owned
 from cotenant.mps.process import CONTROL
 from cotenant.mps.starting import Spec
@@ -23,7 +22,6 @@ def sweep(
     folder: PurePosixPath,
     owner: str,
     keep: Collection[PurePosixPath],
-    modes: Modes | None = None,
     program: str = CONTROL,
 ) -> list[str]:
     """End this owner's daemons in pipe directories of `folder` but those to keep; what was done, in lines."""
@@ -34,7 +32,7 @@ def sweep(
             continue
         spec = Spec(pipe_directory=pipe, log_directory=pipe, devices=_NONE, owner=owner, program=program)
         try:
-            daemon = Daemon(spec, modes=modes)
+            daemon = Daemon(spec)
         except Owned:  # By somebody who lives.
             continue
         try:

@@ -45,11 +45,6 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One daemon serves all devices of the host, not one each."""
     mps_percentage: float = 100.0
     """Cap on the share of a device's multiprocessors that one client gets."""
-    mps_partitions: dict[str, tuple[str, ...]] = {}
-    """By device UUID: the static partitions of devices whose daemons serve nobody without one; changed by
-    `PartitionsRead`."""
-    mps_exclusive: bool = False
-    """Devices with a daemon are in EXCLUSIVE_PROCESS mode: who is no client cannot use them at all."""
     watchdog_floor_s: float = 600.0
     """See `watchdog.py`; 0 = jobs that make no steps are left alone."""
     watchdog_multiple: float = 20.0
@@ -156,13 +151,6 @@ class DevicesChanged(AgentEvent, frozen=True, kw_only=True):
     devices: tuple[Device, ...]
 
 
-class PartitionsRead(AgentEvent, frozen=True, kw_only=True):
-    """How GPUs are divided now; comes before the devices that are shared so."""
-
-    partitions: dict[str, tuple[str, ...]]
-    """As `AgentConfig.mps_partitions`."""
-
-
 class IndicatorsRead(AgentEvent, frozen=True, kw_only=True):
     """What the devices do just now, for the next heartbeat."""
 
@@ -210,7 +198,7 @@ class MemoryHeld(OfAttempt, frozen=True, kw_only=True):
 AnyAgentEvent = (
     Booted | Ticked | Heard | StartFailed | Connected | Disconnected | StatusCame | EndCame | SupervisorGone
     | GangSaid | DevicesChanged | IndicatorsRead | GpuFault | MemoryFree | MemoryHeld
-    | TroubleNoticed | ClientsCounted | PartitionsRead
+    | TroubleNoticed | ClientsCounted
 )  # fmt: skip
 
 

@@ -78,8 +78,6 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """What was reported to have failed without ending it."""
     cuda_processes: int = 1
     """With how many processes a worker was seen to use its GPU, as a client of MPS."""
-    partitions: tuple[str, ...] = ()
-    """Static partitions that are its own until it has ended."""
     mps: bool = False
     """It was told to be a client of MPS daemons, and is one for its life, whatever becomes of those."""
     fault: Fault | None = None

@@ -37,8 +37,7 @@ def objection(command: StartAttempt, config: AgentConfig, running: Iterable[Atte
             f"the agent on {host_id} runs as uid {config.uid} and cannot run a job of uid {uid}: "
             f"run the agent as root, or set agent.shared_account (unsafe)"
         )
-    why = next(filter(None, (_device_objection(d, config, running) for d in part.devices)), "")
-    return why or _exclusive_objection(command, config, part, partitions_taken(running))
+    return next(filter(None, (_device_objection(d, config, running) for d in part.devices)), "")
 
 
 def _device_objection(device_id: DeviceId, config: AgentConfig, running: tuple[Attempt, ...]) -> str:
@@ -53,28 +52,6 @@ def _device_objection(device_id: DeviceId, config: AgentConfig, running: tuple[A
     return ""
 
 
-def partitions_taken(running: Iterable[Attempt]) -> frozenset[str]:
-    """Static partitions that belong to somebody: one has its own until it has ended."""
-    return frozenset(name for attempt in running for name in attempt.partitions)
-
-
-def partitions_of(order: Order) -> tuple[str, ...]:
-    """The static partitions that it is given."""
-    return tuple(client.partition for client in order.mps if client.partition)
-
-
-def _exclusive_objection(
-    command: StartAttempt, config: AgentConfig, part: GangMember, taken: frozenset[str]
-) -> str:
-    """A job that cannot be an MPS client, on devices that take no others."""
-    if not config.mps_exclusive:
-        return ""
-    by_id = {device.device_id: device for device in config.report.devices}
-    devices = tuple(by_id[each] for each in part.devices)
-    why_not = clients_of(command, config, devices, partitions_taken=taken).why_not
-    return f"{why_not}; these devices are in EXCLUSIVE_PROCESS mode for MPS alone" if why_not else ""
-
-
 def order_for(
     command: StartAttempt,
     secrets: dict[str, str],
@@ -83,15 +60,14 @@ def order_for(
     lease_s: float | None,
     *,
     cuda_processes: int = 1,
-    partitions_taken: frozenset[str] = frozenset(),
 ) -> Order:
     """The order; `objection` has said nothing. `cuda_processes`: with how many processes an earlier attempt's
-    workers were seen to use their GPUs. `partitions_taken`: those of the attempts that run."""
+    workers were seen to use their GPUs."""
     part = own_part(command, config.report.host_id)
     assert part is not None, f"{command.job_id}: no part for {config.report.host_id}"
     by_id = {device.device_id: device for device in config.report.devices}
     devices = tuple(by_id[device_id] for device_id in part.devices)
-    clients = clients_of(command, config, devices, cuda_processes, partitions_taken)
+    clients = clients_of(command, config, devices, cuda_processes)
     return Order(
         job_id=command.job_id,
         attempt=command.attempt,

@@ -38,7 +38,7 @@ from cotenant.agent.core.lease import Lease
 from cotenant.agent.core.leaving import Leaving, name_of
 from cotenant.agent.core.live import Live
 from cotenant.agent.core.memory import Attempt, Kept, Key, StopAsked
-from cotenant.agent.core.orders import objection, order_for, own_part, partitions_of, partitions_taken
+from cotenant.agent.core.orders import objection, order_for, own_part
 from cotenant.agent.core.outbox import Outbox
 from cotenant.agent.core.present import Present
 from cotenant.agent.records import Status
@@ -99,7 +99,6 @@ class Roster:
             attempt=found.attempt,
             command_id=CommandId(0),
             devices=tuple(device for part in parts for device in part.devices),
-            partitions=partitions_of(order) if order else (),
             mps=order is not None and bool(order.mps),
             uses_library=order is not None and order.resume_step > 0,
             memory_cap_mib=order.memory_cap_mib if order else None,
@@ -130,13 +129,8 @@ class Roster:
         assert part is not None, f"{command.job_id}: no part for {self.host_id}"
         seen = self._processes_seen(command.job_id)
         left_s = self._lease.left_s(now_s)
-        config, taken = self._present.config, partitions_taken(self._present.attempts)
-        order = order_for(
-            command, secrets, config, folder, left_s, cuda_processes=seen, partitions_taken=taken
-        )
-        record = msgspec.structs.replace(
-            attempt, devices=part.devices, partitions=partitions_of(order), mps=bool(order.mps)
-        )
+        order = order_for(command, secrets, self._present.config, folder, left_s, cuda_processes=seen)
+        record = msgspec.structs.replace(attempt, devices=part.devices, mps=bool(order.mps))
         self._out.keep(Kept(attempt=record))
         self._live[attempt.key] = Live()
         # Before the newcomer's first breath: what is measured from now on is shared.

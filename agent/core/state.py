@@ -37,7 +37,6 @@ from cotenant.agent.core.edge import (
     Keep,
     MemoryFree,
     MemoryHeld,
-    PartitionsRead,
     RemoveAttempt,
     StartFailed,
     StatusCame,
@@ -167,9 +166,6 @@ class AgentState:
                 self._devices(devices, now_s)
             case MemoryFree() | MemoryHeld():
                 self._leaving.memory_known(event)
-            case PartitionsRead(partitions=partitions):
-                changed = msgspec.structs.replace(self.config, mps_partitions=partitions)
-                self.config = self._present.config = changed
             case IndicatorsRead(readings=readings):
                 self._readings, self._read_s = readings, now_s
             case Booted(found=found):

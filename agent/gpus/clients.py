@@ -7,9 +7,6 @@ wholly a client or not at all; where it cannot be one, it says why and time-slic
 A process talks to one daemon. With one daemon per device each worker therefore sees its own device alone and
 is LOCAL_RANK 0, as under `torchrun --virtual-local-rank`; a launcher that starts several workers itself gives
 all of them one environment, so they cannot be clients of several daemons.
-
-On a device that is divided into static partitions each job gets the largest that belongs to nobody, and no
-percentage: there is no client without a partition, and none with two.
 """
 
 from __future__ import annotations
@@ -50,9 +47,8 @@ def clients_of(
     config: AgentConfig,
     devices: tuple[Device, ...],
     processes_seen: int = 1,
-    partitions_taken: frozenset[str] = frozenset(),
 ) -> Clients:
-    """How the attempt's processes on these devices of this host use MPS, beside those who hold partitions."""
+    """How the attempt's processes on these devices of this host use MPS."""
     shared = [device for device in devices if device.sharing == "mps"]
     if not shared or not config.mps_runtime:
         return Clients()
@@ -65,25 +61,13 @@ def clients_of(
         pipes = [str(pipe_directory(runtime, each)) for each in served]
         for device in devices:  # Checked here, where there is still somebody to tell.
             MemoryLimit(device_uuid=device.local, limit_mib=1)
-        parts = [_partition(config, device, partitions_taken) for device in devices]
     except ValueError as error:
         return Clients(why_not=str(error))
     mps = tuple(
-        _client(command, config, processes_seen, pipe, "" if config.mps_per_host else device.local, part)
-        for pipe, device, part in zip(pipes, devices, parts, strict=False)
+        _client(command, config, processes_seen, pipe, "" if config.mps_per_host else device.local)
+        for pipe, device in zip(pipes, devices, strict=False)
     )
     return Clients(mps=mps, one_device_each=len(mps) > 1)
-
-
-def _partition(config: AgentConfig, device: Device, taken: frozenset[str]) -> str:
-    """Its own on this device; empty where clients need none. Raises ValueError where none is left."""
-    there = config.mps_partitions.get(device.local, ())
-    free = next((name for name in there if name not in taken), "")
-    if there and not free:
-        raise ValueError(
-            f"{device.device_id} is divided, and other jobs have all its {len(there)} partitions"
-        )
-    return free
 
 
 def _obstacle(command: StartAttempt, config: AgentConfig, devices: tuple[Device, ...], shared: int) -> str:
@@ -106,16 +90,15 @@ def _obstacle(command: StartAttempt, config: AgentConfig, devices: tuple[Device,
 
 
 def _client(
-    command: StartAttempt, config: AgentConfig, processes_seen: int, pipe: str, uuid: str, partition: str
+    command: StartAttempt, config: AgentConfig, processes_seen: int, pipe: str, uuid: str
 ) -> MpsClient:
     percentage = config.mps_percentage
     return MpsClient(
         pipe_directory=pipe,
         device_uuid=uuid,
         memory_limit_mib=process_limit_mib(command, processes_seen),
-        active_thread_percentage=percentage if percentage < 100 and not partition else None,
+        active_thread_percentage=percentage if percentage < 100 else None,
         priority=PRIORITY_BELOW_NORMAL if command.job_class == "spot" else PRIORITY_NORMAL,
-        partition=partition,
     )
 
 

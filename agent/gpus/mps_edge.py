@@ -21,7 +21,6 @@ from cotenant.agent.core.edge import (
     ClientsCounted,
     DevicesChanged,
     GpuFault,
-    PartitionsRead,
     TroubleNoticed,
 )
 from cotenant.agent.core.memory import Key
@@ -30,7 +29,6 @@ from cotenant.agent.files import BadRecord, read_record
 from cotenant.agent.folder import ORDER, RESULT, job_socket
 from cotenant.agent.gpus import mps_setup
 from cotenant.agent.gpus.mps_attach import Client, Found, client_of, verdict
-from cotenant.agent.gpus.mps_modes import NvmlModes
 from cotenant.agent.gpus.mps_setup import Setup, shared
 from cotenant.agent.gpus.mps_watch import Facts, MpsWatch, Seen
 from cotenant.agent.host.offer import TAKEN
@@ -58,10 +56,6 @@ class Mps(msgspec.Struct, frozen=True, kw_only=True):
     watch: MpsWatch
     devices: tuple[Device, ...]
     """With how each is shared."""
-    partitions: dict[str, tuple[str, ...]] = {}
-    """By UUID: those of devices on which every client needs one."""
-    exclusive: bool = False
-    """Devices are in EXCLUSIVE_PROCESS mode: what is no client of a daemon cannot run on them."""
     said: tuple[str, ...] = ()
 
     @property
@@ -98,21 +92,18 @@ def prepare(
     runtime = places.mps_runtime_dir(settings)
     host = detection.look(runtime, allowed=settings.mode != "off")
     setup = mps_setup.plan(settings, host, devices, gpus, logs=state_dir, owner=owner, one_uid=host.uid != 0)
-    modes = NvmlModes()
-    watch = MpsWatch(setup.specs, modes)
+    watch = MpsWatch(setup.specs)
     left = tuple(_left_behind(attempts))
     swept: list[str] = []
     if not left:
         needed = {spec.pipe_directory for spec in setup.specs}
-        swept = sweep(daemons_folder(runtime), owner, needed, modes, host.control_path or CONTROL)
+        swept = sweep(daemons_folder(runtime), owner, needed, host.control_path or CONTROL)
     in_use, plain = _uuids(devices, left), _uuids(devices, [order for order in left if not order.mps])
     seen = watch.look(Facts(held=held(devices), in_use=in_use))
     return Mps(
         setup=setup,
         watch=watch,
-        devices=shared(devices, setup, seen.why_not, notes=seen.notes, plain=plain, exclusive=seen.exclusive),
-        partitions=dict(seen.partitions),
-        exclusive=bool(seen.exclusive),
+        devices=shared(devices, setup, seen.why_not, plain=plain),
         said=(
             *swept,
             *(_words(host, setup) if setup.specs else ()),
@@ -125,7 +116,6 @@ def _words(host: detection.Host, setup: Setup) -> tuple[str, ...]:
     return (
         f"MPS: {detection.verdict(host).reason}, {detection.interfaces(host)}",
         setup.reason,
-        *(f"MPS: static partitions are not used: {why}" for why in dict.fromkeys(setup.undivided.values())),
     )
 
 
@@ -228,7 +218,6 @@ class MpsEdge:
         return Facts(
             held=held(devices),
             in_use=_named(devices, used),
-            offered=frozenset(device.local for device in devices if device.sharing == "mps"),
             unproven=tuple(waiting),
         )
 
@@ -262,17 +251,8 @@ class MpsEdge:
     # --- What was seen -----------------------------------------------------------------------------
 
     def _tell_devices(self, seen: Seen) -> None:
-        if seen.partitions != self._state.config.mps_partitions:  # First: whoever is sent there needs one.
-            self._post(PartitionsRead(partitions=dict(seen.partitions)))
         before = self._devices
-        after = shared(
-            before,
-            self._setup,
-            seen.why_not,
-            notes=seen.notes,
-            plain=self._plain(),
-            exclusive=seen.exclusive,
-        )
+        after = shared(before, self._setup, seen.why_not, plain=self._plain())
         if after == before:
             return
         for old, new in zip(before, after, strict=True):

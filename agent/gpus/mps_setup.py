@@ -39,8 +39,6 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """By device UUID: why it is not shared through MPS, whatever its daemon does."""
     tenants: Mapping[str, int] = {}
     """By device UUID: how many may share it without MPS."""
-    undivided: Mapping[str, str] = {}
-    """By device UUID: why it gets no static partitions, where they are asked for and MPS works."""
     reason: str = ""
     """Why one daemon per device or per host; empty on a host without GPUs."""
 
@@ -65,30 +63,16 @@ def plan(
             why_not[device.local] = found.reason
     usable = [device.local for device in cuda if device.local not in why_not]
     choice = choose(settings.mode, usable, one_uid=one_uid)
-    undivided = _undivided(settings, host, choice, [_facts(uuid, known.get(uuid)) for uuid in usable])
     for uuid in usable if not choice.groups else ():
         why_not[uuid] = choice.reason
     return Setup(
         runtime=str(host.runtime) if choice.groups else "",
         per_host=choice.per_host,
-        specs=tuple(_spec(settings, host, choice, group, logs, owner, undivided) for group in choice.groups),
+        specs=tuple(_spec(settings, host, choice, group, logs, owner) for group in choice.groups),
         why_not=why_not,
         tenants={device.local: device.max_tenants for device in cuda},
-        undivided=undivided,
         reason=choice.reason if cuda else "",
     )
-
-
-def _undivided(
-    settings: MpsSettings, host: Host, choice: Choice, devices: Sequence[detection.Device]
-) -> dict[str, str]:
-    if not settings.static_partitions:
-        return {}
-    if choice.per_host:
-        why = "they need a daemon per device, and mps.mode = per-host asks for one per host"
-        return {device.uuid: why for device in devices}
-    found = {device.uuid: detection.partitions_verdict(host, device) for device in devices}
-    return {uuid: verdict.reason for uuid, verdict in found.items() if not verdict.usable}
 
 
 def _spec(
@@ -98,7 +82,6 @@ def _spec(
     group: tuple[str, ...],
     logs: Path,
     owner: str,
-    undivided: Mapping[str, str],
 ) -> Spec:
     name = WHOLE_HOST if choice.per_host else group[0]
     return Spec(
@@ -107,8 +90,6 @@ def _spec(
         devices=group,
         owner=owner,
         percentage=settings.active_thread_percentage,
-        exclusive=settings.exclusive,
-        parts=TENANTS if settings.static_partitions and undivided.keys().isdisjoint(group) else 0,
         program=host.control_path or CONTROL,
     )
 
@@ -128,20 +109,16 @@ def shared(
     setup: Setup,
     why_not: Mapping[str, str],
     *,
-    notes: Mapping[str, str] | None = None,
     plain: frozenset[str] = frozenset(),
-    exclusive: frozenset[str] = frozenset(),
 ) -> tuple[Device, ...]:
     """The devices, each GPU with how it is shared now.
 
-    `why_not`: by UUID, what its daemon's owner says; empty where it works. `notes`: by UUID, what is more to
-    say of a daemon that works. `plain`: UUIDs that a job which
-    is no client of a daemon runs on: such a device goes on to time-slice until that job has ended, for a
-    client beside it would. `exclusive`: UUIDs that take one process where no daemon serves them.
+    `why_not`: by UUID, what its daemon's owner says; empty where it works. `plain`: UUIDs that a
+    job which is no client of a daemon runs on: such a device goes on to time-slice until that job has ended,
+    for a client beside it would.
     """
     return tuple(
-        _shared(device, setup, why_not, notes or {}, plain, exclusive) if device.kind == "cuda" else device
-        for device in devices
+        _shared(device, setup, why_not, plain) if device.kind == "cuda" else device for device in devices
     )
 
 
@@ -149,21 +126,16 @@ def _shared(
     device: Device,
     setup: Setup,
     why_not: Mapping[str, str],
-    notes: Mapping[str, str],
     plain: frozenset[str],
-    exclusive: frozenset[str],
 ) -> Device:
     uuid = device.local
     why = setup.why_not.get(uuid) or why_not.get(uuid, NOT_SEEN)
     if not why and device.sharing != "mps" and uuid in plain:
         why = "a job that was started without MPS runs on it"
-    note = (
-        f"no static partitions: {setup.undivided[uuid]}" if uuid in setup.undivided else notes.get(uuid, "")
-    )
-    alone = 1 if uuid in exclusive else setup.tenants.get(uuid, device.max_tenants)
+    alone = setup.tenants.get(uuid, device.max_tenants)
     return msgspec.structs.replace(
         device,
         sharing="time-slicing" if why else "mps",
-        sharing_note=why or note,
+        sharing_note=why,
         max_tenants=alone if why else max(TENANTS, alone),
     )

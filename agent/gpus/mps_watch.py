@@ -20,10 +20,8 @@ import msgspec
 from cotenant.agent.core.memory import Key
 from cotenant.agent.gpus.mps_attach import Client, Found, look_for
 from cotenant.mps.daemon import Daemon
-from cotenant.mps.exclusive import Modes
 from cotenant.mps.health import Standing
 from cotenant.mps.ownership import Owned
-from cotenant.mps.partitions import Partition, in_words, names
 from cotenant.mps.process import CONTROL, Running, is_alive, look_around
 from cotenant.mps.starting import Spec
 
@@ -40,8 +38,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Devices that are ours to use: another agent's daemon is left alone."""
     in_use: frozenset[str] = frozenset()
     """Devices that jobs run on."""
-    offered: frozenset[str] = frozenset()
-    """Devices to which jobs may be sent as clients of their daemons."""
     unproven: tuple[Client, ...] = ()
     """Attempts that should be clients of a daemon by now, and have not been seen to be."""
     ask: bool = False
@@ -51,25 +47,18 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     why_not: Mapping[str, str] = {}
     """By UUID: why the device is not shared through its daemon now; empty: it is."""
-    exclusive: frozenset[str] = frozenset()
-    """Devices in EXCLUSIVE_PROCESS mode because of their daemon."""
     faults: tuple[tuple[tuple[str, ...], str], ...] = ()
     """Devices, and what happened there to the clients of their daemon."""
     said: tuple[str, ...] = ()
-    partitions: Mapping[str, tuple[str, ...]] = {}
-    """By UUID: the static partitions of devices on which every client needs one, largest first."""
-    notes: Mapping[str, str] = {}
-    """By UUID: what is more to say of a daemon that works."""
     attachments: Mapping[Key, Found] = {}
 
 
 class MpsWatch:
     """Looks after the daemons of `specs`, one round at a time."""
 
-    def __init__(self, specs: tuple[Spec, ...], modes: Modes | None = None) -> None:
+    def __init__(self, specs: tuple[Spec, ...]) -> None:
         self._specs = specs
         self._program = specs[0].program if specs else CONTROL
-        self._modes = modes
         self._daemons: dict[Spec, Daemon] = {}
         self._running: Running | None = None
         self._around_until_s = 0.0
@@ -126,29 +115,18 @@ class MpsWatch:
         running = self._around()
         why_not: dict[str, str] = {}
         said: list[str] = []
-        exclusive: set[str] = set()
         faults: list[tuple[tuple[str, ...], str]] = []
-        parts: dict[str, tuple[Partition, ...]] = {}
-        notes: dict[str, str] = {}
         for spec in self._specs:
             standing = self._standing(spec, facts, running)
             why_not |= dict.fromkeys(spec.devices, standing.why_not)
-            exclusive |= set(spec.devices) if standing.exclusive else set()
             said += standing.said
-            parts |= standing.partitions
-            notes |= {uuid: in_words(of_it) for uuid, of_it in standing.partitions.items()}
-            if standing.unpartitioned:
-                notes |= dict.fromkeys(spec.devices, f"no static partitions: {standing.unpartitioned}")
             faults += [(spec.devices, fault) for fault in standing.faults]
             if standing.said or not standing.shares:
                 self._running = None  # Something was done, or is to be done: look again.
         return Seen(
             why_not=why_not,
-            exclusive=frozenset(exclusive),
             faults=tuple(faults),
             said=tuple(said),
-            partitions=names(parts),
-            notes=notes,
             attachments={each.key: look_for(each, self._program) for each in facts.unproven},
         )
 
@@ -184,13 +162,9 @@ class MpsWatch:
         daemon = self._daemons.get(spec)
         if daemon is None:
             try:
-                daemon = self._daemons[spec] = Daemon(spec, modes=self._modes)
+                daemon = self._daemons[spec] = Daemon(spec)
             except Owned as error:
                 return Standing(shares=False, why_not=str(error))
         if facts.ask:
             daemon.ask_next()
-        return daemon.look(
-            running,
-            in_use=not facts.in_use.isdisjoint(spec.devices),
-            offered=not facts.offered.isdisjoint(spec.devices),
-        )
+        return daemon.look(running, in_use=not facts.in_use.isdisjoint(spec.devices))

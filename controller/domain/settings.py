@@ -142,12 +142,6 @@ class MpsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     device; `off`: co-tenants time-slice."""
     active_thread_percentage: float = 100.0
     """Cap on the share of a GPU's multiprocessors that one client gets, 1 to 100."""
-    exclusive: bool = False
-    """Put devices into EXCLUSIVE_PROCESS mode while their daemon runs, where we may: a job that fails to
-    attach then fails instead of time-slicing unnoticed. The mode before is restored."""
-    static_partitions: bool = False
-    """Divide each GPU's multiprocessors into as many parts as it takes jobs, where driver (590 and newer) and
-    GPU (Ampere and newer) can: each job has its own, alone or not, and cannot use the others'."""
     runtime_dir: str = ""
     """Where the daemons' pipe directories are made; short, for their sockets must fit a socket address.
     Empty: the user's runtime folder, for root /run/cotenant."""

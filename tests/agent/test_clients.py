@@ -15,14 +15,12 @@ from hypothesis import strategies as st
 from cotenant.agent.attempt.processes.environment import Account, environment_of
 from cotenant.agent.core.edge import (
     AgentConfig,
-    Booted,
     ClientsCounted,
     EndCame,
-    Found,
     MemoryFree,
     StartSupervisor,
 )
-from cotenant.agent.core.orders import objection, order_for
+from cotenant.agent.core.orders import order_for
 from cotenant.agent.files import read_record, write_record
 from cotenant.agent.gpus.clients import CUDA_PROCESSES, cuda_processes
 from cotenant.agent.records import Order, WatchRule
@@ -32,10 +30,9 @@ from cotenant.controller.domain.cluster import Device, HostReport, SharingMode
 from cotenant.controller.domain.commands import GangMember, StartAttempt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import Launch
-from cotenant.controller.wire.agents import Welcome
 from cotenant.mps.paths import pipe_directory
 from tests.agent import test_state
-from tests.agent.test_state import Agent, only, result, welcomed
+from tests.agent.test_state import only, result, welcomed
 
 HOST = HostId("h")
 UUIDS = tuple(f"GPU-{no:08x}-0000-0000-0000-000000000000" for no in range(4))
@@ -45,7 +42,6 @@ MPS_NAMES = {
     "percentage": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
     "limit": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
     "priority": "CUDA_MPS_CLIENT_PRIORITY",
-    "partition": "CUDA_MPS_SM_PARTITION",
 }
 
 
@@ -162,92 +158,11 @@ def test_one_daemon_for_the_host_serves_every_worker() -> None:
     assert (mps_of(order, 0), mps_of(order, 1)) == (expected, expected)
 
 
-def test_where_only_clients_may_use_the_devices_who_cannot_be_one_is_refused() -> None:
-    torchrun = start("torchrun", "t.py", mode="host")
-    assert "EXCLUSIVE_PROCESS" in objection(torchrun, config(mps_exclusive=True), ())
-    assert objection(torchrun, config(), ()) == ""
-    assert objection(start(), config(mps_exclusive=True), ()) == ""
-
-
 # --- Static partitions ------------------------------------------------------------------------------
-
-PARTS = {uuid: (f"{uuid}/D/big+A=", f"{uuid}/Csmall") for uuid in UUIDS[:2]}
-DIVIDED = config(mps_partitions=PARTS, mps_percentage=50.0)
-
-
-def test_on_a_divided_device_a_job_names_the_largest_partition_that_is_nobodys_and_no_percentage() -> None:
-    order = order_of(start(memory_cap_mib=30_000), DIVIDED)
-    for no in (0, 1):
-        uuid = UUIDS[no]
-        assert mps_of(order, no) == {
-            "pipe": PIPES[uuid],
-            "limit": "0=30000M",
-            "partition": PARTS[uuid][0],
-        }
-    taken = frozenset((PARTS[UUIDS[0]][0], "of a daemon that is gone"))
-    second = order_for(start(), {}, DIVIDED, "/ckpt/j/8", None, partitions_taken=taken)
-    assert [mps_of(second, no)["partition"] for no in (0, 1)] == [PARTS[UUIDS[0]][1], PARTS[UUIDS[1]][0]]
-
-
-def test_on_a_device_that_is_not_divided_the_percentage_holds() -> None:
-    settings = msgspec.structs.replace(DIVIDED, mps_partitions={UUIDS[0]: PARTS[UUIDS[0]]})
-    order = order_of(start(), settings)
-    assert mps_of(order, 0) == {"pipe": PIPES[UUIDS[0]], "partition": PARTS[UUIDS[0]][0]}
-    assert mps_of(order, 1) == {"pipe": PIPES[UUIDS[1]], "percentage": "50"}
-
-
-def test_where_no_partition_is_left_a_job_is_no_client_and_says_so() -> None:
-    taken = frozenset(PARTS[UUIDS[1]])
-    order = order_for(start(), {}, DIVIDED, "/ckpt/j/8", None, partitions_taken=taken)
-    assert (order.mps, mps_of(order)) == ((), {})
-    assert "other jobs have all its 2 partitions" in order.notes[0]
 
 
 def of_job(no: int, attempt: int = 1) -> dict[str, Any]:
     return {"job_id": JobId(str(no)), "attempt": AttemptNo(attempt)}
-
-
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=12))
-def test_no_partition_ever_belongs_to_two_jobs_that_run_also_after_a_restart(
-    history: list[tuple[bool, int]],
-) -> None:
-    """Starts and ends of jobs on one device, and an agent that comes back after each."""
-    settings: dict[str, Any] = {
-        "report": HostReport(host_id=HOST, devices=(gpu(0),)),
-        "mps_runtime": "/run/c",
-        "mps_partitions": PARTS,
-        "uid": 1000,
-    }
-    agent = welcomed(**settings)
-    attempts: dict[int, int] = {}
-    for number, (starts, no) in enumerate(history, 1):
-        if starts:
-            attempts[no] = attempts.get(no, 0) + 1
-            command = {"command_id": CommandId(number), **of_job(no, attempts[no])}
-            orders = only(StartSupervisor, agent.obey(start(devices=1, **command)))
-            assert all(each.order.mps[0].partition for each in orders)
-        for key in [each.key for each in agent.state.running if not starts and each.job_id == str(no)]:
-            gone = msgspec.structs.replace(result(), job_id=key[0], attempt=key[1])
-            agent.say(EndCame(result=gone), MemoryFree(job_id=key[0], attempt=key[1]))
-        held = [attempt.partitions for attempt in agent.state.running]
-        assert all(len(each) == 1 for each in held)
-        assert len(set(held)) == len(held) <= 2
-        there = [each.key for each in agent.state.running]
-        found = [Found(job_id=job_id, attempt=attempt, alive=True) for job_id, attempt in there]
-        agent, _ = agent.restarted(*found, **settings)
-        agent.hear(Welcome(session="s2", journal="j", lease_s=None, reports_seen=0))
-        assert [attempt.partitions for attempt in agent.state.running] == held
-
-
-def test_a_partition_is_known_from_the_order_where_the_spool_was_lost() -> None:
-    settings: dict[str, Any] = {
-        "report": HostReport(host_id=HOST, devices=(gpu(0),)),
-        "mps_runtime": "/run/c",
-    }
-    order = order_of(start(devices=1), config(gpu(0), mps_partitions=PARTS))
-    agent = Agent(**settings, mps_partitions=PARTS)
-    agent.say(Booted(found=(Found(**of_job(7), alive=True, order=order),)))
-    assert [attempt.partitions for attempt in agent.state.running] == [(PARTS[UUIDS[0]][0],)]
 
 
 # --- Limits ----------------------------------------------------------------------------------------

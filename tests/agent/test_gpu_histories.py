@@ -22,7 +22,6 @@ from cotenant.agent.core.edge import (
     GpuFault,
     MemoryFree,
     MemoryHeld,
-    PartitionsRead,
     StartSupervisor,
     TroubleNoticed,
 )
@@ -178,7 +177,6 @@ class GpuWorld(World):
     def daemons_are_asked(self, data: st.DataObject, processes: int) -> None:
         """About an attempt that may have gone meanwhile."""
         key = data.draw(st.sampled_from(sorted(self.supervisors)))
-        self.happen(PartitionsRead(partitions={"0": ("a", "b")} if processes == 3 else {}))
         if processes:
             self.happen(ClientsCounted(job_id=key[0], attempt=key[1], processes=processes))
         else:

@@ -22,7 +22,6 @@ from cotenant.agent.core.edge import (
     ClientsCounted,
     DevicesChanged,
     GpuFault,
-    PartitionsRead,
     Say,
     TroubleNoticed,
 )
@@ -34,7 +33,6 @@ from cotenant.agent.folder import ORDER, attempt_folder, job_socket
 from cotenant.agent.gpus import mps_edge, mps_setup
 from cotenant.agent.gpus.mps_attach import LOOKS_MAX, Attachment, Found, client_of, look_for, verdict
 from cotenant.agent.gpus.mps_edge import MpsEdge
-from cotenant.agent.gpus.mps_modes import NvmlModes
 from cotenant.agent.gpus.mps_setup import Setup, plan, shared
 from cotenant.agent.gpus.mps_watch import Facts, MpsWatch
 from cotenant.agent.records import MpsClient, Order
@@ -45,7 +43,6 @@ from cotenant.controller.domain.settings import MpsSettings
 from cotenant.controller.wire.job import ENV_SOCKET
 from cotenant.mps import process
 from cotenant.mps.detection import Host
-from cotenant.mps.exclusive import ModeRefused
 from cotenant.mps.paths import pipe_directory
 from cotenant.mps.process import CONTROL
 from cotenant.profiler.driver.facts import GpuFacts
@@ -156,16 +153,6 @@ def test_a_gpu_goes_back_to_mps_only_when_no_job_without_it_is_left() -> None:
     assert shared((gpu_device(A, sharing="mps"),), setup, {A: ""}, plain=frozenset((A,)))[0].sharing == "mps"
 
 
-def test_a_gpu_in_exclusive_mode_without_its_daemon_takes_one_job() -> None:
-    setup = planned(MpsSettings(exclusive=True))
-    exclusive = frozenset((A,))
-    (device,) = shared((gpu_device(A, max_tenants=1),), setup, {A: ""}, exclusive=exclusive)
-    assert device.max_tenants == 2
-    (device,) = shared((device,), setup, {A: "wedged"}, exclusive=exclusive)
-    assert device.max_tenants == 1
-    assert shared((device,), setup, {A: "wedged"})[0].max_tenants == 2
-
-
 # --- Attached or not -------------------------------------------------------------------------------
 
 
@@ -237,11 +224,11 @@ def test_what_was_noticed_of_an_attempt_is_reported_once() -> None:
 class Scene:
     """An agent's loop with one GPU, one job on it, and a daemon of the stub's."""
 
-    def __init__(self, place: Place, *, client: bool = True, divided: bool = False) -> None:
+    def __init__(self, place: Place, *, client: bool = True) -> None:
         self.place = place
         runtime = PurePosixPath(place.base)
         self.setup = plan(
-            MpsSettings(static_partitions=divided),
+            MpsSettings(),
             host(control_path=place.program, runtime=runtime, version=(13, 1)),
             (gpu_device(A),),
             (gpu(A),),
@@ -459,10 +446,10 @@ def test_facts_name_what_runs_and_what_is_not_ours(place: Place) -> None:
     scene = Scene(place, client=False)
     scene.run_job()
     mine = frozenset((A,))
-    assert scene.edge.facts() == Facts(held=mine, in_use=mine, offered=mine)
+    assert scene.edge.facts() == Facts(held=mine, in_use=mine)
     assert scene.edge._plain() == mine
     scene.end_job()
-    assert scene.edge.facts() == Facts(held=mine, offered=mine)
+    assert scene.edge.facts() == Facts(held=mine)
     taken = (gpu_device(A, healthy=False, note="taken: in use by bob"),)
     assert mps_edge.held(taken) == frozenset()
     assert "another agent" in MpsWatch(scene.setup.specs).look(Facts()).why_not[A]
@@ -475,7 +462,7 @@ def test_a_host_without_gpus_has_nothing_to_do_with_mps(tmp_path: Path) -> None:
 
 
 def test_an_agent_starts_with_working_daemons_and_says_what_it_does(place: Place, tmp_path: Path) -> None:
-    settings = MpsSettings(runtime_dir=str(place.base), static_partitions=True)
+    settings = MpsSettings(runtime_dir=str(place.base))
 
     def prepare(settings: MpsSettings) -> mps_edge.Mps:
         devices = (gpu_device(A), gpu_device(B, healthy=False, note="taken: in use by bob"))
@@ -489,8 +476,7 @@ def test_an_agent_starts_with_working_daemons_and_says_what_it_does(place: Place
     assert mps.runtime == str(place.base)
     assert "stand-in for tests" in mps.said[0]
     assert "one daemon per device" in mps.said[1]
-    assert "static partitions are not used: nvidia-cuda-mps-control is of CUDA 0.0" in mps.said[2]
-    assert "MPS daemon started" in mps.said[3]
+    assert "MPS daemon started" in mps.said[2]
     (found,) = [each for each in process.look_around().daemons if each.owner == "agent-9"]
     mps.watch.release()
     off = prepare(MpsSettings(mode="off", runtime_dir=str(place.base)))
@@ -500,107 +486,6 @@ def test_an_agent_starts_with_working_daemons_and_says_what_it_does(place: Place
 
 
 # --- Static partitions -----------------------------------------------------------------------------
-
-UNDIVIDED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "a program of before": ({}, {}, "and they need CUDA 13.1"),
-    "a GPU before Ampere": ({"where": host(version=(13, 1)), "capability": (7, 5)}, {}, "8.0 (Ampere)"),
-    "one daemon for the host": (
-        {"where": host(version=(13, 1))},
-        {"mode": "per-host"},
-        "a daemon per device",
-    ),
-}
-
-
-@pytest.mark.parametrize(("changes", "settings", "why"), UNDIVIDED.values(), ids=UNDIVIDED.keys())
-def test_a_gpu_that_cannot_be_divided_is_shared_as_ever_and_says_why(
-    changes: dict[str, Any], settings: dict[str, Any], why: str
-) -> None:
-    setup = planned(MpsSettings(static_partitions=True, **settings), **changes)
-    assert setup.specs[-1].parts == 0
-    device = shared((gpu_device(A), gpu_device(B)), setup, DAEMON_WELL)[1]
-    assert device.sharing == "mps"
-    assert sharing_in_words(device).startswith("MPS: no static partitions: ")
-    assert why in device.sharing_note
-    plain = planned(MpsSettings(**settings), **changes)
-    assert shared((gpu_device(B),), plain, DAEMON_WELL)[0].sharing_note == "", "nobody asked for them"
-
-
-def test_a_gpu_is_divided_into_as_many_parts_as_it_takes_jobs() -> None:
-    setup = planned(MpsSettings(static_partitions=True), where=host(version=(13, 1)))
-    assert [spec.parts for spec in setup.specs] == [2, 2]
-    notes = {A: "static partitions of 64 + 56 multiprocessors"}
-    first, second = shared((gpu_device(A), gpu_device(B)), setup, DAEMON_WELL, notes=notes)
-    assert sharing_in_words(first) == "MPS: static partitions of 64 + 56 multiprocessors"
-    assert sharing_in_words(second) == "MPS"
-    assert shared((first,), setup, {A: "wedged"}, notes=notes)[0].sharing_note == "wedged"
-
-
-def test_an_agent_starts_with_divided_devices_and_the_state_machine_hears_of_changes(
-    place: Place, tmp_path: Path
-) -> None:
-    place.tell(partitions=True, gpu=True, version=13010)
-    mps = mps_edge.prepare(
-        MpsSettings(runtime_dir=str(place.base), static_partitions=True),
-        (gpu_device(A),),
-        (gpu(A),),
-        state_dir=tmp_path,
-        attempts=tmp_path / "attempts",
-        owner="agent-9",
-    )
-    names = mps.partitions[A]
-    assert [name.partition("/")[0] for name in names] == [A, A]
-    assert mps.devices[0].sharing_note == "static partitions of 64 + 56 multiprocessors"
-    state = AgentState(test_state.config(report=HostReport(host_id=HOST, devices=mps.devices)))
-    heard: list[AnyAgentEvent] = []
-
-    def post(event: AnyAgentEvent) -> None:
-        heard.append(event)
-        state.handle(event, 1.0)
-
-    edge = MpsEdge(mps, state, folder=lambda *_: tmp_path, post=post, log=lambda _: None)
-    assert edge.facts().offered == frozenset((A,))
-
-    async def play() -> None:
-        await edge.look()
-        await edge.look()
-        assert heard == [PartitionsRead(partitions={A: names})], "once, and the devices are as they were"
-        await edge.leave()
-
-    asyncio.run(play())
-    assert state.config.mps_partitions == {A: names}
-    assert [each for each in process.look_around().daemons if each.owner == "agent-9"] == []
-
-
-def test_a_wish_for_partitions_waits_for_jobs_and_takes_the_device_out_of_reach_before_it_is_met(
-    scene: Scene,
-) -> None:
-    """The daemon is the one of an earlier life, from before somebody wished."""
-    asyncio.run(scene.edge.look())
-    scene.edge._watch.release()
-    before = scene.daemon()
-    scene.place.tell(partitions=True, gpu=True)
-    later = Scene(scene.place, divided=True)
-    later.run_job()
-
-    async def play() -> None:
-        await later.edge.look()
-        assert (later.device.sharing, later.daemon()) == ("mps", before)
-        assert "replaced when the jobs on it have ended" in later.device.sharing_note
-        later.end_job()
-        await later.edge.look()
-        assert (later.device.sharing, later.daemon()) == ("time-slicing", before), "nobody is sent there now"
-        await later.edge.look()
-
-    asyncio.run(play())
-    assert later.daemon().partitioned
-    assert (later.device.sharing, later.device.sharing_note) == (
-        "mps",
-        "static partitions of 64 + 56 multiprocessors",
-    )
-    assert len(later.state.config.mps_partitions[A]) == 2
-    kinds = [type(event) for event in later.events]
-    assert kinds == [DevicesChanged, DevicesChanged, PartitionsRead, DevicesChanged]
 
 
 def test_a_mistake_in_the_thread_reaches_the_loop() -> None:
@@ -615,42 +500,3 @@ def test_a_mistake_in_the_thread_reaches_the_loop() -> None:
         await watch.leave(quit_daemons=False)
 
     asyncio.run(play())
-
-
-# --- Compute modes ---------------------------------------------------------------------------------
-
-FAKE_NVML = """
-import os
-class NVMLError(Exception):
-    def __init__(self, value):
-        super().__init__(value)
-        self.value = value
-def nvmlInit(): pass
-def nvmlShutdown(): pass
-def nvmlDeviceGetHandleByUUID(uuid):
-    if uuid != "GPU-a":
-        raise NVMLError(6)
-    return uuid
-def nvmlDeviceGetComputeMode(handle):
-    return int(open(os.environ["MODE_FILE"]).read())
-def nvmlDeviceSetComputeMode(handle, mode):
-    if mode == 9:
-        raise NVMLError(4)
-    open(os.environ["MODE_FILE"], "w").write(str(mode))
-"""
-
-
-def test_compute_modes_are_read_and_set_by_a_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "pynvml.py").write_text(FAKE_NVML)
-    (tmp_path / "mode").write_text("0")
-    monkeypatch.setenv("MODE_FILE", str(tmp_path / "mode"))
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join((str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])))
-    )
-    modes = NvmlModes()
-    modes.set_mode("GPU-a", 3)
-    assert modes.mode("GPU-a") == 3
-    with pytest.raises(ModeRefused, match="permissions"):
-        modes.set_mode("GPU-a", 9)
-    with pytest.raises(ModeRefused, match="NVML error 6"):
-        modes.mode("GPU-b")

@@ -78,8 +78,6 @@ def host(
     code: int = 0,
     mps: Host | None = MPS,
     mode: str = "auto",
-    exclusive: bool = False,
-    divided: bool = False,
     indicators: Explanation | None = None,
     **files: object,
 ) -> Facts:
@@ -89,7 +87,7 @@ def host(
         driver = DriverFacts(driver="580.95.05", cuda=(13, 0), gpus=gpus, links=links)
     return Facts(
         loaded=settings.load(
-            {"mps.mode": mode, "mps.exclusive": exclusive, "mps.static_partitions": divided},
+            {"mps.mode": mode},
             files=[],
             environ={},
         ),

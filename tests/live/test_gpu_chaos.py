@@ -72,8 +72,7 @@ def program_of(seed: int) -> str:
 
 def start(cluster: Cluster, host: GpuHost, rng: random.Random) -> None:
     policy = rng.choice(("castor", "sjf-ffs"))
-    exclusive = rng.random() < 0.4
-    print(f"MPS: {host.program}, policy {policy}, exclusive {exclusive}")
+    print(f"MPS: {host.program}, policy {policy}")
     cluster.add_controller(
         f"policy.name={policy}",
         "policy.back_off_s=0.2",
@@ -86,7 +85,6 @@ def start(cluster: Cluster, host: GpuHost, rng: random.Random) -> None:
         "agent.heartbeat_s=0.25",
         f"checkpoint.root={cluster.folder / 'checkpoints'}",
         f"mps.runtime_dir={host.runtime}",
-        f"mps.exclusive={str(exclusive).lower()}",
         f"mps.mode={'off' if host.program == 'none' else 'auto'}",
         "metrics.every_s=0.5",
     )
@@ -208,8 +206,6 @@ def check_starts(host: GpuHost) -> None:
         assert len(others) <= 1, f"{where}: beside {sorted(others)}"
         assert {other["uid"] for other in each["beside"]} <= {each["uid"]}, where
         assert not each["against"], f"{where}: started on a device that is {each['against']}"
-        plain = [other for other in (each, *each["beside"]) if not other["pipe"]]
-        assert not (each["exclusive"] and others and plain), f"{where}: no client, on an exclusive device"
 
 
 def check_ends(run: Run, shown: dict[JobId, Shown]) -> None:

@@ -18,7 +18,6 @@ import pytest
 from cotenant.mps import commands, process
 from cotenant.mps.channel import Channel, NoDaemon, Wedged
 from cotenant.mps.environment import PROTOCOL_VERSION
-from cotenant.mps.partitions import NOT_KNOWN
 from cotenant.mps.process import CONTROL
 from cotenant.mps.replies import Incomplete, Rejected, Termination, answered, query
 from tests.mps.conftest import STUB, TIMEOUT_S, Place, freeze
@@ -262,61 +261,10 @@ def test_r17_another_user_is_refused_in_words(either: Place) -> None:
     assert len(either.daemons()) == 1
 
 
-def test_r20_a_program_without_static_partitions_does_not_start_for_them(either: Place) -> None:
-    """It takes the switch for a question, and finds nobody to ask."""
-    done = either.run("-d", "-S")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "Cannot find MPS control daemon process" in done.stderr
-    assert either.daemons() == []
-
-
-def test_r20_beside_a_daemon_that_runs_the_switch_changes_nothing_and_says_nothing(either: Place) -> None:
-    before = either.start()
-    done = either.run("-d", "-S")
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
-    assert either.daemons() == [before]
-    assert not before.partitioned
-
-
-def test_r23_without_them_the_words_of_partitions_are_not_known(either: Place) -> None:
-    either.start()
-    for command in ("lspart", f"sm_partition add {UUID} 1", f"sm_partition rm {UUID} D1"):
-        assert raw(either, command) == f'Unknown command "{command.split()[0]}"'
-    with pytest.raises(Rejected, match=NOT_KNOWN):
-        commands.partition_table(either.channel, (UUID,))
-    with pytest.raises(Rejected, match=NOT_KNOWN):
-        commands.add_partition(either.channel, UUID, 1)
-
-
 def test_a_daemon_that_is_asked_for_version_2_of_the_interface_starts(either: Place) -> None:
     """Older programs know no versions, and do not mind."""
     either.start(**{PROTOCOL_VERSION: "2"})
     assert commands.server_list(either.channel) == ()
-
-
-def test_r21_r22_r23_partitions_are_made_listed_and_removed(place: Place) -> None:
-    place.tell(partitions=True, gpu=True, chunks=15)
-    found = place.start("-S", CUDA_VISIBLE_DEVICES=UUID)
-    assert found.partitioned
-    channel = place.channel
-    assert commands.partition_table(channel, (UUID,))[UUID].free_chunks == 15
-    name = commands.add_partition(channel, UUID, 8)
-    layout = commands.partition_table(channel, (UUID,))[UUID]
-    assert [(each.name, each.chunks, each.multiprocessors, each.in_use) for each in layout.partitions] == [
-        (name, 8, 64, False)
-    ]
-    with pytest.raises(Rejected, match="8 chunks, error CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION"):
-        commands.add_partition(channel, UUID, 8)
-    assert "not found" in commands.remove_partition(channel, UUID, "D9/x")
-    with subprocess.Popen(("sleep", "1000"), env={"CUDA_MPS_SM_PARTITION": name}) as client:
-        try:
-            place.tell(partitions=True, gpu=True, clients=[client.pid])
-            assert "in use" in commands.remove_partition(channel, UUID, layout.partitions[0].identifier)
-            assert commands.partition_table(channel, (UUID,))[UUID].partitions[0].in_use
-        finally:
-            client.kill()
-    assert commands.remove_partition(channel, UUID, layout.partitions[0].identifier) == ""
-    assert commands.partition_table(channel, (UUID,))[UUID].partitions == ()
 
 
 def test_the_daemon_is_known_by_its_arguments_and_environment(either: Place) -> None:

@@ -16,7 +16,6 @@ import pytest
 from cotenant.mps import commands, logs, process
 from cotenant.mps.channel import Channel, LockBusy, lock_path
 from cotenant.mps.daemon import Daemon
-from cotenant.mps.exclusive import EXCLUSIVE_PROCESS, ModeRefused
 from cotenant.mps.health import Standing
 from cotenant.mps.ownership import Owned
 from cotenant.mps.replies import answered, query
@@ -61,7 +60,6 @@ class Owner:
 
     def __init__(self, place: Place, **changes: Any) -> None:
         self.now_s = 0.0
-        self.modes = changes.pop("modes", None)
         fields: dict[str, Any] = {
             "pipe_directory": PurePosixPath(place.pipe),
             "log_directory": PurePosixPath(place.logs),
@@ -76,7 +74,7 @@ class Owner:
     def again(self) -> Daemon:
         """Its next life."""
         channel = Observant(pipe_directory=self.spec.pipe_directory, program=self.spec.program)
-        return Daemon(self.spec, modes=self.modes, clock=lambda: self.now_s, channel=channel)
+        return Daemon(self.spec, clock=lambda: self.now_s, channel=channel)
 
     def look(self, *, in_use: bool = False) -> Standing:
         self.now_s += 100.0
@@ -430,57 +428,6 @@ def test_who_never_gets_a_turn_is_told_so(keeper: Owner, best: Place) -> None:
             waiting.ask("get_server_list")
         os.killpg(holder.pid, signal.SIGKILL)
     assert commands.server_list(best.channel) == ()
-
-
-# --- EXCLUSIVE_PROCESS -----------------------------------------------------------------------------
-
-
-class Modes:
-    """NVML's part in it."""
-
-    def __init__(self, permitted: bool = True) -> None:
-        self.modes = {UUID: 0}
-        self.permitted = permitted
-
-    def mode(self, uuid: str) -> int:
-        return self.modes[uuid]
-
-    def set_mode(self, uuid: str, mode: int) -> None:
-        if not self.permitted:
-            raise ModeRefused("only root may")
-        self.modes[uuid] = mode
-
-
-def test_the_mode_before_is_given_back_at_the_end(best: Place) -> None:
-    modes = Modes()
-    owner = Owner(best, modes=modes, exclusive=True)
-    assert owner.look().shares
-    assert modes.modes[UUID] == EXCLUSIVE_PROCESS
-    assert owner.daemon.stop(1.0) == ""
-    assert modes.modes[UUID] == 0
-    owner.daemon.release()
-
-
-def test_the_mode_before_is_given_back_after_a_crash_of_everybody(best: Place) -> None:
-    modes = Modes()
-    owner = Owner(best, modes=modes, exclusive=True)
-    first = owner.look()
-    owner.daemon.release()
-    assert process.end(identity(first), 10)
-    later = Owner(best, modes=modes)
-    assert later.look().shares
-    assert modes.modes[UUID] == 0
-    later.daemon.release()
-
-
-def test_where_it_is_not_permitted_the_daemon_runs_without_it_and_says_so(best: Place) -> None:
-    modes = Modes(permitted=False)
-    owner = Owner(best, modes=modes, exclusive=True)
-    seen = owner.look()
-    owner.daemon.release()
-    assert seen.shares
-    assert "EXCLUSIVE_PROCESS mode is not used: only root may" in seen.said[1]
-    assert modes.modes[UUID] == 0
 
 
 # --- The genuine program ---------------------------------------------------------------------------

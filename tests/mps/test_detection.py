@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import stat
 from pathlib import Path, PurePosixPath
@@ -139,29 +138,5 @@ def test_the_stand_in_of_our_tests_cannot_pass_as_the_real_one(stub: str, tmp_pa
 
 def test_newer_interfaces_are_named_where_the_version_has_them() -> None:
     assert detection.interfaces(host(version=(13, 0))) == "interface version 2"
-    assert detection.interfaces(host(version=(13, 1))).endswith(": static partitions (mps.static_partitions)")
+    assert detection.interfaces(host(version=(13, 1))).endswith(": static partitions (not used)")
     assert detection.interfaces(host(version=(13, 4))).endswith("interface version 3 (not needed)")
-
-
-PARTITIONS: dict[str, tuple[Host, Device, str]] = {
-    "a program of before": (host(version=(13, 0)), HOPPER, "is of CUDA 13.0, and they need CUDA 13.1"),
-    "a program that does not say": (host(version=None), HOPPER, "does not say its version"),
-    "a Volta": (
-        host(version=(13, 1)),
-        dataclasses.replace(HOPPER, compute_capability=(7, 0)),
-        "8.0 (Ampere)",
-    ),
-    "a GPU that nothing is known of": (
-        host(version=(13, 1)),
-        dataclasses.replace(HOPPER, compute_capability=None),
-        "compute capability unknown",
-    ),
-}
-
-
-@pytest.mark.parametrize(("where", "what", "why"), PARTITIONS.values(), ids=PARTITIONS.keys())
-def test_static_partitions_are_not_expected_of_everybody(where: Host, what: Device, why: str) -> None:
-    found = detection.partitions_verdict(where, what)
-    assert not found.usable
-    assert why in found.reason
-    assert detection.partitions_verdict(host(version=(13, 1)), HOPPER).usable

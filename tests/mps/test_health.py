@@ -19,9 +19,7 @@ SIGHTS = {
     Condition.DOUBLED: Sight(ours=2),
     Condition.DISPLACED: Sight(ours=1, in_place=False),
     Condition.WEDGED: Sight(ours=1, silent=SILENT_MAX),
-    Condition.MISFIT_OFFERED: Sight(ours=1, fits=False, offered=True),
-    Condition.MISFIT: Sight(ours=1, fits=False),
-    Condition.HEALTHY: Sight(ours=1, offered=True),
+    Condition.HEALTHY: Sight(ours=1),
 }
 
 
@@ -45,19 +43,12 @@ def test_every_cell_of_the_table_can_be_reached_and_there_is_no_other() -> None:
         ours=st.integers(0, 3),
         in_place=st.booleans(),
         silent=st.integers(0, 5),
-        fits=st.booleans(),
-        offered=st.booleans(),
     )
 )
 def test_nothing_is_ended_under_running_jobs_nor_of_somebody_else(sight: Sight) -> None:
     assert remedy(sight, in_use=True) is not Remedy.REPLACE
     if sight.stranger:
         assert remedy(sight, in_use=False) is Remedy.REFUSE
-
-
-@given(st.builds(Sight, ours=st.just(1), fits=st.booleans(), offered=st.just(True)))
-def test_a_daemon_that_works_is_not_replaced_while_jobs_may_be_sent_to_it(sight: Sight) -> None:
-    assert remedy(sight, in_use=False) is not Remedy.REPLACE
 
 
 def test_one_silence_is_no_proof() -> None:

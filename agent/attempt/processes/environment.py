@@ -144,7 +144,6 @@ def _mps(order: Order, rank: RankOrder) -> dict[str, str]:
         memory=tuple(MemoryLimit(device_uuid=uuid, limit_mib=limit_mib or 1) for uuid in memory),
         active_thread_percentage=client.active_thread_percentage,
         priority=client.priority,
-        partition=client.partition,
     )
     return client_environment(PurePosixPath(client.pipe_directory), limits)
 

@@ -118,8 +118,6 @@ def compute_mode(facts: Facts) -> Check | None:
         step = enabling.compute_mode_default(uuids, facts.files, "allow processes on it again")
         return checked("compute mode", "fail", f"{modes}: nothing can run there", step)
     why = "two jobs share it through MPS or not at all"
-    if facts.loaded.settings.mps.exclusive:
-        return Check("compute mode", "ok", f"{modes}, as mps.exclusive wants it: {why}")
     step = enabling.compute_mode_default(uuids, facts.files, "unless you want that, allow several processes")
     return checked("compute mode", "warn", f"{modes}: {why}", step)
 

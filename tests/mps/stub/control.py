@@ -26,22 +26,14 @@ R16 d   in FAULT new clients are refused until every client has gone
 R17 ab  another uid: refused in words, status 0
 R18 ab  `-v` of newer drivers prints the version; older ones take it for a question to the daemon
 R19 a   a pid file without a line end; b writes none. Both lock `control_lock` while they live
-R20 abd `-d -S`: programs without static partitions take it for a question to the daemon (status 1 where none
-        runs); newer ones start a daemon that divides devices (d)
-R21 d   `sm_partition add UUID CHUNKS` names the partition; too many chunks, no GPU: refused in words
-R22 d   `sm_partition rm UUID IDENTIFIER` is silent; a partition with clients stays, and that is said
-R23 d   `lspart`: a row for each device, one for each partition. Old programs do not know either word
-R24 d   in a daemon with partitions a client that names none cannot initialise CUDA
 
 A test controls the world by a JSON file named in MPS_STUB_WORLD, read before each command: `driver` (550
 or 535), `gpu` (false: servers die at once), `clients` (pids of processes that are its clients),
 `claims` (a folder: each file `ANY.PID.ANY` that says `M` and this pipe directory is a client while it
 lives), `fault` (true, or the pipe directories of those it is true for), `stuck` (FAULT stays without
 clients), `termination` (what success says), `stubborn` (terminated
-clients stay on the list), `partitions` (offered or not), `chunks` (of a device, 15 if not said),
-`sm_per_chunk`, `wordy` (answers of `sm_partition add` are a sentence, and tables have no dashes), `keeps` (a
-partition that is told to go stays), `forgetful` (says that it made one, and made none), `version` (what `-v`
-says), `foreign` (to whatever is asked it says this: another control interface), `stalls` (at `lspart`).
+clients stay on the list), `version` (what `-v` says), `foreign` (to whatever is asked it says this:
+another control interface).
 """
 
 import _socket  # The bare one: tests start hundreds of front ends, and `socket` is half of a start.
@@ -56,9 +48,7 @@ LOGS = os.environ.get("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps")
 
 
 def start() -> int:
-    """`-d`, perhaps with `-S`."""
-    if "-S" in sys.argv[1:] and not world().get("partitions"):
-        return ask()  # R20.
+    """`-d`."""
     if not os.path.isdir(PIPE):
         print(f"Cannot access CUDA_MPS_PIPE_DIRECTORY={PIPE}", file=sys.stderr)  # R9.
         return 1

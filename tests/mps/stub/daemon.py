@@ -32,14 +32,7 @@ class World:
         self.stuck = bool(told.get("stuck", False))
         self.termination = str(told.get("termination", "0"))
         self.stubborn = bool(told.get("stubborn", False))
-        self.partitions = bool(told.get("partitions", False))
-        self.chunks = int(told.get("chunks", 15))
-        self.sm_per_chunk = int(told.get("sm_per_chunk", 8))
-        self.wordy = bool(told.get("wordy", False))
-        self.keeps = bool(told.get("keeps", False))
-        self.forgetful = bool(told.get("forgetful", False))
         self.foreign = str(told.get("foreign", ""))
-        self.stalls = bool(told.get("stalls", False))
 
 
 def claimants(folder: str, pipe: str) -> list[int]:
@@ -79,10 +72,6 @@ class Daemon:
         self.servers: dict[int, Server] = {}
         self.terminated: set[int] = set()
         self.losses = 0
-        self.divides = "-S" in sys.argv[1:]
-        self.parts: dict[tuple[str, str], int] = {}
-        """R21: chunks, by device and identifier."""
-        self.made = 0
 
     # --- Its life ----------------------------------------------------------------------------------
 
@@ -176,9 +165,7 @@ class Daemon:
                 return "Not enough privilege to execute quit command\n"
             return f"Insufficient privileges for UID {uid}\n"
         known = getattr(self, f"do_{word}", None)
-        missing = (word == "get_server_status" and self.world.driver < 550) or (  # R15.
-            word in ("lspart", "sm_partition") and not self.divides  # R23.
-        )
+        missing = word == "get_server_status" and self.world.driver < 550  # R15.
         if known is None or missing:
             return UNKNOWN.format(word) + "\n"  # R3.
         if word == "quit":
@@ -309,56 +296,6 @@ class Daemon:
             os.kill(int(pid), signal.SIGKILL)
         return []
 
-    def do_sm_partition(self, verb: str = "", uuid: str = "", what: str = "") -> list[str]:
-        if verb == "add":
-            return self.add_partition(uuid, int(what))
-        known = next((each for each in self.parts if each[0].startswith(uuid) and each[1] == what), None)
-        if verb != "rm" or known is None:
-            return [f"Partition {what} not found"]
-        if self.partition_clients(known) or self.world.keeps:
-            return [f"Partition {what} in use. Terminate all clients before removing."]  # R22.
-        del self.parts[known]
-        return []
-
-    def add_partition(self, uuid: str, chunks: int) -> list[str]:
-        """R21."""
-        free = self.world.chunks - sum(self.parts.values())
-        refused = "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION"
-        if not self.world.gpu:
-            refused, free = "CUDA_ERROR_NO_DEVICE", 0
-        if chunks > free:
-            return [f"Failed to fulfill the requested SM partition of {chunks} chunks, error {refused}"]
-        self.made += 1
-        identifier = f"D{self.made}/x4AAAAAAAAAAAAAA"
-        if not self.world.forgetful:
-            self.parts[uuid, identifier] = chunks
-        return [f"Partition {uuid}/{identifier} created" if self.world.wordy else f"{uuid}/{identifier}"]
-
-    def partition_clients(self, part: tuple[str, str]) -> list[int]:
-        wanted = f"CUDA_MPS_SM_PARTITION={'/'.join(part)}".encode()
-        return [each for each in self.clients if wanted in environment_of(each)]
-
-    def do_lspart(self) -> list[str]:
-        """R23. Of one device, as all our daemons are."""
-        if self.world.stalls:
-            time.sleep(1000)
-        if not self.world.gpu:
-            return ["No CUDA-capable device is detected"]
-        uuid = os.environ["CUDA_VISIBLE_DEVICES"]
-        size, none = self.world.sm_per_chunk, [] if self.world.wordy else ["-"]
-        used = sum(self.parts.values())
-        free = self.world.chunks - used
-        rows = [[uuid[:12], *none, free, used, free * size, used * size, *none]]
-        for part, chunks in self.parts.items():
-            busy = "Yes" if self.partition_clients(part) else "No" if self.world.wordy else "-"
-            rows.append([uuid[:12], part[1], *none, chunks, *none, chunks * size, busy])
-        head = "GPU          Partition      free  used  free  used  clients"
-        return [
-            head,
-            "                            chunk chunk SM    SM",
-            *(" ".join(map(str, r)) for r in rows),
-        ]
-
     @staticmethod
     def no_server(pid: str) -> list[str]:
         return [f"Server {pid} not found"]
@@ -370,14 +307,6 @@ def shown(limit: str) -> list[str]:
         return []
     size_mib = int(limit[:-1]) * (1024 if limit.endswith("G") else 1)
     return [f"{size_mib // 1024}G" if size_mib >= 1024 else f"{size_mib}M"]
-
-
-def environment_of(pid: int) -> list[bytes]:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read().split(b"\0")
-    except OSError:
-        return []
 
 
 def listen(path: str, mode: int) -> socket.socket:
