@@ -27,7 +27,3 @@ def job_socket(folder: Path) -> Path:
     `job/` is a link to a shorter place where the folder's own path is too long for a socket address.
     """
     return (folder / JOB).resolve() / JOB_SOCKET
-
-
-def rank_socket(folder: Path, rank: int) -> Path:
-    return (folder / JOB).resolve() / f"rank-{rank}.sock"

@@ -18,7 +18,6 @@ import msgspec
 
 from cotenant.controller.interference.features import VOCABULARY
 from cotenant.profiler.indicators.sources import Indicator, Summary
-from cotenant.profiler.pairs import xi
 from hwtests.driving import Job, Life, Report
 
 WARM_UP_STEPS: Final = 10
@@ -102,7 +101,7 @@ def together(first: Life, second: Life, solos: tuple[Solo, Solo], mode: Mode) ->
         median_step_s(window(life, since_s, until_s), f"{life.name} beside {other.name}")
         for life, other in ((first, second), (second, first))
     ]
-    ratios = [xi(step_s, solo.step_s) for step_s, solo in zip(steps_s, solos, strict=True)]
+    ratios = [step_s / solo.step_s for step_s, solo in zip(steps_s, solos, strict=True)]
     last = first.reports[-1]
     first_alone_s = solos[0].load_s + last.step * solos[0].step_s
     began_s = second.started_s - first.started_s

@@ -7,15 +7,13 @@ where it does not like the new one, and its exit status is always 0.
 from __future__ import annotations
 
 from cotenant.mps.channel import Channel
-from cotenant.mps.environment import percentage_text, read_back_agrees
+from cotenant.mps.environment import percentage_text
 from cotenant.mps.replies import (
-    ClientProcess,
     Rejected,
     ServerState,
     Termination,
     percentage,
     pids,
-    processes,
     server_state,
     termination,
     unknown_command,
@@ -30,11 +28,6 @@ def server_list(channel: Channel) -> tuple[int, ...]:
     return pids(channel.ask("get_server_list"))
 
 
-def start_server(channel: Channel, uid: int) -> None:
-    """Ask for a server of this user. Silence says nothing: it may be dead at once; see `server_list`."""
-    pids(channel.ask(f"start_server -uid {uid}"))
-
-
 def status(channel: Channel, server: int) -> ServerState | None:
     """None: this daemon does not know the question (drivers up to 535)."""
     answer = channel.ask(f"get_server_status {server}")
@@ -44,16 +37,6 @@ def status(channel: Channel, server: int) -> ServerState | None:
 def clients(channel: Channel, server: int) -> tuple[int, ...]:
     """Pids of its clients, as the daemon's own pid namespace has them."""
     return pids(channel.ask(f"get_client_list {server}"))
-
-
-def client_processes(channel: Channel) -> tuple[ClientProcess, ...]:
-    """All clients of all servers, with what the daemon knows of them; empty if there is no server."""
-    try:
-        return processes(channel.ask("ps"))
-    except Rejected as error:
-        if "not found" in str(error).lower():
-            return ()
-        raise
 
 
 def default_percentage(channel: Channel) -> float:
@@ -77,52 +60,9 @@ def set_percentage(channel: Channel, server: int, wanted: float) -> None:
     _check_percentage(wanted, server_percentage(channel, server))
 
 
-def default_memory_limit(channel: Channel, ordinal: int) -> str:
-    """As the daemon shows it: truncated to whole GiB from 1 GiB on; empty if there is none."""
-    return channel.ask(f"get_default_device_pinned_mem_limit {ordinal}").strip()
-
-
-def set_default_memory_limit(channel: Channel, ordinal: int, limit_mib: int) -> None:
-    """Of each client of the next server, on the device of this number among the daemon's own.
-
-    Raises Rejected if the value shown afterwards cannot be this one. That it can be is no proof.
-    """
-    channel.ask(f"set_default_device_pinned_mem_limit {ordinal} {limit_mib}M")
-    shown = default_memory_limit(channel, ordinal)
-    if not read_back_agrees(shown, limit_mib):
-        raise Rejected(f"memory limit {limit_mib}M of device {ordinal} was not taken: {shown!r} is in force")
-
-
-def set_memory_limit(channel: Channel, server: int, ordinal: int, limit_mib: int) -> None:
-    """Of each later client of a server that runs; checked like the default."""
-    pids(channel.ask(f"set_device_pinned_mem_limit {server} {ordinal} {limit_mib}M"))
-    shown = channel.ask(f"get_device_pinned_mem_limit {server} {ordinal}").strip()
-    if not read_back_agrees(shown, limit_mib):
-        raise Rejected(f"memory limit {limit_mib}M of server {server} was not taken: {shown!r} is in force")
-
-
-def default_priority(channel: Channel) -> int:
-    """0: normal, 1: below normal; of clients that do not say it themselves."""
-    (value,) = pids(channel.ask("get_default_client_priority")) or (-1,)
-    return value
-
-
-def set_default_priority(channel: Channel, wanted: int) -> None:
-    """Raises Rejected if another one stays in force."""
-    channel.ask(f"set_default_client_priority {wanted}")
-    found = default_priority(channel)
-    if found != wanted:
-        raise Rejected(f"client priority {wanted} was not taken: {found} is in force")
-
-
 def terminate_client(channel: Channel, server: int, client: int) -> Termination:
     """End a client's work on the GPU. Its process lives on, without a usable CUDA context (error 810)."""
     return termination(channel.ask(f"terminate_client {server} {client}"))
-
-
-def shutdown_server(channel: Channel, server: int, *, force: bool = False) -> None:
-    """It takes no more clients and ends after the last; by force: at once, which breaks them."""
-    pids(channel.ask(f"shutdown_server {server}{' -f' if force else ''}"))
 
 
 def _check_percentage(wanted: float, in_force: float) -> None:

@@ -26,8 +26,6 @@ PRIORITY_NORMAL = 0
 PRIORITY_BELOW_NORMAL = 1
 
 _UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_SHOWN_LIMIT = re.compile(r"(\d+)([GM])")
-_MIB_PER_GIB = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,15 +99,3 @@ def without_mps(environment: Mapping[str, str]) -> dict[str, str]:
 def percentage_text(percentage: float) -> str:
     """Plain decimals. A value that rounds to 0 would be ignored and leave the client without a cap."""
     return f"{max(percentage, 0.001):.3f}".rstrip("0").rstrip(".")
-
-
-def read_back_agrees(shown: str, limit_mib: int) -> bool:
-    """Whether `get_default_device_pinned_mem_limit` can be showing this limit.
-
-    It truncates: 1500M is shown as `1G`. Agreement is therefore no proof, but disagreement is one.
-    """
-    match = _SHOWN_LIMIT.fullmatch(shown.strip())
-    if match is None:
-        return False
-    shown_units = int(match[1])
-    return shown_units == (limit_mib // _MIB_PER_GIB if match[2] == "G" else limit_mib)

@@ -9,8 +9,6 @@ that word proves that everything before it was answered.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 _ERROR = re.compile(
@@ -23,7 +21,6 @@ _SENTINEL = re.compile(r"[a-z][a-z0-9-]{7,63}")
 _VERSION = re.compile(r"CUDA MPS Control binary version:\s*(\d+)")
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _LINES_MAX = 10_000
-PS_COMMAND = "COMMAND"
 
 
 class Rejected(Exception):
@@ -49,18 +46,6 @@ class Termination(Enum):
     REFUSED = "refused"
     UNCLEAR = "unclear"
     """Neither a known success nor a known error: look at the client list before any signal."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientProcess:
-    """One row of `ps`. Fields the daemon did not show are None."""
-
-    pid: int
-    server_pid: int | None
-    device_uuid_prefix: str | None
-    pid_namespace: str | None
-    status: str | None
-    command: str | None
 
 
 def query(command: str, sentinel: str) -> str:
@@ -121,17 +106,6 @@ def termination(answer: str) -> Termination:
     return Termination.REFUSED if last.isdigit() else Termination.UNCLEAR
 
 
-def processes(answer: str) -> tuple[ClientProcess, ...]:
-    """`ps`: rows by the header's names, since column sets differ between drivers."""
-    lines = _content(answer)
-    if not lines:
-        return ()
-    names = lines[0].split()
-    if "PID" not in names or len(set(names)) < len(names):
-        raise Rejected(f"expected a header with PID, got {lines[0][:200]!r}")
-    return tuple(_process(dict(zip(names, _cells(line, names), strict=True))) for line in lines[1:])
-
-
 def control_version(output: str) -> tuple[int, int] | None:
     """`-v` prints 13030 for 13.3; older front ends do not know the option: None."""
     match = _VERSION.search(output)
@@ -150,30 +124,6 @@ def _content(answer: str) -> list[str]:
         if _ERROR.match(line):
             raise Rejected(line[:200])
     return lines
-
-
-def _cells(line: str, names: Sequence[str]) -> list[str]:
-    """Cells of one row. A command may be empty or hold spaces: it is what the other columns leave."""
-    words = line.split()
-    has_command = PS_COMMAND in names
-    if len(words) < len(names) - has_command or (len(words) > len(names) and not has_command):
-        raise Rejected(f"expected {len(names)} columns, got {line[:200]!r}")
-    if not has_command:
-        return words
-    before = names.index(PS_COMMAND)
-    after = len(words) - (len(names) - before - 1)
-    return [*words[:before], " ".join(words[before:after]), *words[after:]]
-
-
-def _process(cells: dict[str, str]) -> ClientProcess:
-    return ClientProcess(
-        pid=_number(cells["PID"]),
-        server_pid=_number(cells["SERVER"]) if "SERVER" in cells else None,
-        device_uuid_prefix=cells.get("DEVICE"),
-        pid_namespace=cells.get("NAMESPACE"),
-        status=cells.get("STATUS"),
-        command=cells.get(PS_COMMAND) or None,
-    )
 
 
 def _number(text: str) -> int:

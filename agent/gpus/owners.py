@@ -26,6 +26,7 @@ from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
 from cotenant.profiler.driver import who
 
 COMMAND_CHARS: Final = 80
+KNOWN_MAX: Final = 4096
 _MPS_SERVER: Final = "nvidia-cuda-mps-server"
 _MPS_PIPE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 _GROUP: Final = re.compile(r"/(?P<job>[0-9A-Za-z_]+)-a(?P<attempt>\d+)-(?P<tag>[0-9a-f]{8})(?=/)")
@@ -47,12 +48,10 @@ class Owners:
             return Owner(kind="hidden")
         identity = (pid, stat.start_ticks)
         if identity not in self._known:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
             self._known[identity] = self._find_out(pid, stat.session, stat.start_ticks)
         return self._known[identity]
-
-    def forget_others(self, pids: set[int]) -> None:
-        """Keep only what is known of these."""
-        self._known = {key: owner for key, owner in self._known.items() if key[0] in pids}
 
     def _find_out(self, pid: int, session: int, start_ticks: int) -> Owner:
         user, command = who.user(pid), who.command(pid, COMMAND_CHARS)

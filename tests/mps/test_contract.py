@@ -77,16 +77,11 @@ def test_r3_r14_and_the_functions_tell_them_from_answers(either: Place) -> None:
     either.start()
     channel = either.channel
     assert commands.server_list(channel) == ()
-    assert commands.client_processes(channel) == ()
     assert commands.terminate_client(channel, 1, 2) is Termination.REFUSED
     with pytest.raises(Rejected, match="999"):
         commands.clients(channel, 999)
     with pytest.raises(Rejected, match="999"):
-        commands.shutdown_server(channel, 999)
-    with pytest.raises(Rejected, match="999"):
         commands.set_percentage(channel, 999, 50)
-    with pytest.raises(Rejected, match="999"):
-        commands.set_memory_limit(channel, 999, 0, 1024)
 
 
 def test_r4_a_percentage_out_of_range_keeps_the_old_one(either: Place) -> None:
@@ -103,13 +98,9 @@ def test_r4_a_percentage_out_of_range_keeps_the_old_one(either: Place) -> None:
 
 def test_r5_a_memory_limit_is_shown_truncated(either: Place) -> None:
     either.start()
-    channel = either.channel
-    assert commands.default_memory_limit(channel, 0) == ""
+    assert raw(either, "get_default_device_pinned_mem_limit 0") == ""
     assert raw(either, "set_default_device_pinned_mem_limit 0 1500M") == ""
-    assert commands.default_memory_limit(channel, 0) == "1G"
-    commands.set_default_memory_limit(channel, 0, 2500)
-    with pytest.raises(Rejected):
-        commands.set_default_memory_limit(channel, -1, 2500)
+    assert raw(either, "get_default_device_pinned_mem_limit 0") == "1G"
 
 
 def test_r5_a_memory_limit_by_uuid_is_dropped_without_a_word(either: Place) -> None:
@@ -117,25 +108,23 @@ def test_r5_a_memory_limit_by_uuid_is_dropped_without_a_word(either: Place) -> N
     uuid = "GPU-11111111-2222-3333-4444-555555555555"
     either.start()
     assert raw(either, f"set_default_device_pinned_mem_limit {uuid} 4G") == ""
-    assert commands.default_memory_limit(either.channel, 0) == ""
-    commands.set_default_memory_limit(either.channel, 0, 3072)
+    assert raw(either, "get_default_device_pinned_mem_limit 0") == ""
+    assert raw(either, "set_default_device_pinned_mem_limit 0 3072M") == ""
     assert raw(either, f"get_default_device_pinned_mem_limit {uuid}") == "3G"
 
 
 def test_r6_a_priority_is_0_or_1(either: Place) -> None:
     either.start()
-    channel = either.channel
-    assert commands.default_priority(channel) == 0
-    commands.set_default_priority(channel, 1)
-    assert commands.default_priority(channel) == 1
-    with pytest.raises(Rejected, match="priority 2 was not taken: 1 is in force"):
-        commands.set_default_priority(channel, 2)
+    assert raw(either, "get_default_client_priority") == "0"
+    assert raw(either, "set_default_client_priority 1") == ""
+    assert "must be 0 or 1" in raw(either, "set_default_client_priority 2")
+    assert raw(either, "get_default_client_priority") == "1"
 
 
 def test_r7_a_server_without_a_gpu_is_started_in_silence_and_dies(either: Place) -> None:
     either.start()
     channel = either.channel
-    commands.start_server(channel, os.getuid())
+    assert raw(either, f"start_server -uid {os.getuid()}") == ""
     log = either.logs / "control.log"
     daemon = either.daemons()[0]
     while commands.server_list(channel) or "exited with status" not in log.read_text():

@@ -14,7 +14,6 @@ from cotenant.mps.environment import (
     MemoryLimit,
     client_environment,
     percentage_text,
-    read_back_agrees,
     without_mps,
 )
 from cotenant.mps.paths import PathTooLong
@@ -89,25 +88,3 @@ def test_a_percentage_is_written_in_plain_decimals_and_never_as_none(percentage:
     assert re.fullmatch(r"\d{1,3}(\.\d{1,3})?", text)
     assert 0 < float(text) <= 100
     assert abs(float(text) - percentage) <= 1e-3
-
-
-@pytest.mark.parametrize(
-    ("shown", "limit_mib", "agrees"),
-    [
-        ("1G", 1500, True),  # The daemon truncates what it shows.
-        ("1G", 1024, True),
-        ("1G", 2048, False),
-        ("2G", 1500, False),
-        ("512M", 512, True),
-        ("512M", 513, False),
-        ("", 512, False),  # Not set.
-        ("Server 1 not found", 512, False),
-    ],
-)
-def test_reading_a_limit_back(shown: str, limit_mib: int, agrees: bool) -> None:
-    assert read_back_agrees(shown, limit_mib) is agrees
-
-
-@given(st.integers(min_value=1, max_value=2**24))
-def test_a_limit_shown_in_whole_gibibytes_always_agrees(limit_mib: int) -> None:
-    assert read_back_agrees(f"{limit_mib // 1024}G\n", limit_mib)

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.mps.replies import (
-    ClientProcess,
     Incomplete,
     Rejected,
     ServerState,
@@ -18,7 +17,6 @@ from cotenant.mps.replies import (
     control_version,
     percentage,
     pids,
-    processes,
     query,
     server_state,
     termination,
@@ -26,7 +24,6 @@ from cotenant.mps.replies import (
 
 SENTINEL = "end-of-answer-7f3a"
 COMPLAINT = f'Unknown command "{SENTINEL}"'
-HEADER = "PID       ID        SERVER         DEVICE         NAMESPACE      COMMAND"
 LINES = st.lists(st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=30), max_size=5)
 PIDS = st.integers(min_value=0, max_value=2**22)
 
@@ -83,7 +80,7 @@ ERRORS = [
 @pytest.mark.parametrize("text", ERRORS)
 def test_an_error_is_never_taken_for_a_value(text: str) -> None:
     """All of these come with exit status 0 or 1 alike, on standard output."""
-    for parse in (pids, percentage, processes, server_state):
+    for parse in (pids, percentage, server_state):
         with pytest.raises(Rejected, match=text.split("(")[0][:20]):
             parse(text + "\n")
     assert termination(f"{text}\n") is Termination.REFUSED
@@ -137,65 +134,6 @@ def test_termination(text: str, outcome: Termination) -> None:
     assert termination(text) is outcome
 
 
-class TestPs:
-    def test_rows_are_read_by_the_headers_names(self) -> None:
-        row = "4242      1         4100           GPU-1a2b3c4d   4026531836     python train.py"
-        assert processes(f"{HEADER}\n{row}\n") == (
-            ClientProcess(
-                pid=4242,
-                server_pid=4100,
-                device_uuid_prefix="GPU-1a2b3c4d",
-                pid_namespace="4026531836",
-                status=None,
-                command="python train.py",
-            ),
-        )
-
-    def test_columns_may_come_in_another_order(self) -> None:
-        text = "STATUS PID COMMAND SERVER EXTRA\nACTIVE 7 python a b 8 x\n"
-        (process,) = processes(text)
-        assert (process.pid, process.server_pid, process.status) == (7, 8, "ACTIVE")
-        assert process.command == "python a b"
-        assert process.device_uuid_prefix is None
-
-    def test_nobody_there(self) -> None:
-        assert processes("") == ()
-        assert processes(f"{HEADER}\n") == ()
-
-    def test_a_command_may_be_empty(self) -> None:
-        (process,) = processes(f"{HEADER}\n1 1 2 GPU-1 3\n")
-        assert process.command is None
-
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "no header here",
-            "PID PID\n1 1",
-            f"{HEADER}\n1 2",
-            f"{HEADER}\nx 1 2 GPU-1 3 sh",
-            "PID ID\n1 2 3",
-        ],
-    )
-    def test_a_table_that_does_not_add_up_is_rejected(self, text: str) -> None:
-        with pytest.raises(Rejected):
-            processes(text)
-
-    @given(
-        st.permutations(["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "STATUS", "COMMAND"]),
-        st.lists(st.tuples(PIDS, PIDS, st.lists(st.text("abc./-", min_size=1), min_size=1)), max_size=6),
-    )
-    def test_any_column_order_gives_the_same_processes(
-        self, names: list[str], rows: list[tuple[int, int, list[str]]]
-    ) -> None:
-        lines = ["  ".join(names)]
-        for pid, server_pid, words in rows:
-            cells = {"PID": str(pid), "ID": "1", "SERVER": str(server_pid), "DEVICE": "GPU-0"}
-            cells |= {"NAMESPACE": "4026531836", "STATUS": "ACTIVE", "COMMAND": " ".join(words)}
-            lines.append("  ".join(cells[name] for name in names))
-        found = [(each.pid, each.server_pid, each.command) for each in processes("\n".join(lines))]
-        assert found == [(pid, server_pid, " ".join(words)) for pid, server_pid, words in rows]
-
-
 @pytest.mark.parametrize(
     ("text", "version"),
     [
@@ -212,7 +150,7 @@ def test_the_version(text: str, version: tuple[int, int] | None) -> None:
 @given(st.text(max_size=300))
 def test_no_text_whatsoever_breaks_a_parser(text: str) -> None:
     """A daemon of another version may answer anything; it is rejected, never believed and never a crash."""
-    for parse in (pids, percentage, processes, server_state):
+    for parse in (pids, percentage, server_state):
         with contextlib.suppress(Rejected):
             parse(text)
     assert termination(text) in Termination
