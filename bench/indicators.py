@@ -189,20 +189,22 @@ def of_an_exporter(seconds: float) -> list[Cost]:
 
 def of_a_scrape() -> list[Cost]:
     """Text of a sheet of 1,000 devices, made by prometheus_client; per scrape, not per second."""
-    from prometheus_client import ProcessCollector, core
     from prometheus_client.exposition import generate_latest
 
-    from cotenant.controller.metrics.endpoint import Page
+    from cotenant.controller.metrics.endpoint import Endpoint
+    from cotenant.controller.metrics.listening import Address
 
     sheet = Sheet(CONTROLLER)
     for device in range(1000):
         host = f"h{device // 8}"
         sheet.put("cotenant_device_planned_memory_bytes", device, host, f"{host}/gpu-{device}")
     sheet.put_histogram("cotenant_decision_seconds", Histogram(DECISION_BOUNDS_S))
-    page = Page(core, sheet, ProcessCollector(registry=None))
+    endpoint = Endpoint(Address("127.0.0.1", 0), "metrics.controller_listen")
+    endpoint.serve(lambda: sheet)
     before_s = time.thread_time()
-    size = [len(generate_latest(page)) for _ in range(50)][-1]
+    size = [len(generate_latest(endpoint)) for _ in range(50)][-1]
     cost = (time.thread_time() - before_s) / 50
+    endpoint.close()
     return [
         Cost("one scrape of 1,000 devices, per scrape", cost, f"{size // 1024} KiB, in a thread of its own")
     ]
