@@ -49,8 +49,9 @@ simulation: $(READY) ## Whole-cluster simulation over 200 seeds.
 live: $(READY) ## Real controller, agents, supervisors and jobs.
 	@$(RUN) live
 
-hwtests: $(READY) ## What only a CUDA machine can show; writes hwtests/report.json and report.md.
-	@$(VENV)/bin/python -m pytest hwtests --report hwtests/report.json
+hwtests: $(READY) ## What only a CUDA machine can show; writes hwtests/report.xml and report.md.
+	@$(VENV)/bin/python -m pytest hwtests --junitxml=hwtests/report.xml --tables=hwtests; code=$$?; \
+	    $(VENV)/bin/python -m hwtests.summary hwtests/report.xml -o hwtests/report.md; exit $$code
 
 wheel-test: $(READY) ## Build the wheel; in a fresh environment: one submission, and unit tests of what we start.
 	@$(RUN) wheel

@@ -24,8 +24,8 @@ from cotenant.profiler.ranks import Command, Seat
 from cotenant.profiler.run import Plan
 from cotenant.profiler.solo import measure_solo
 from hwtests.device import Device
+from hwtests.measuring import Measure
 from hwtests.pair_runs import used_mib
-from hwtests.recording import Measure
 
 DEADLINE_S: Final = 120.0
 CPU_SLOT_MIB: Final = 8192

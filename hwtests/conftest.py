@@ -10,29 +10,26 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # for `hwtests.report`, also under a bare `pytest`
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for `hwtests.host`, also under a bare `pytest`
 
 from hwtests import host
 from hwtests.device import Device
 from hwtests.host import ROOT, skip_if
+from hwtests.measuring import Measure, Value, in_words
 from hwtests.private_mps import PrivateMps, attach_problem
-from hwtests.recording import Measure, Recorder, short
-from hwtests.report import Mismatch, Value
 
-RECORDER = pytest.StashKey[Recorder]()
 LAST = ("test_kill.py", "test_faults.py")
 """These may leave a GPU that needs a reset."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("hardware suite")
-    group.addoption("--report", metavar="FILE.json", help="write the report here, and a page beside it")
-    group.addoption("--report-add", action="store_true", help="keep what an earlier run wrote there")
+    group.addoption("--tables", metavar="FOLDER", help="write the tables of pairs here, beside what is there")
     group.addoption("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a dry run of the suite")
     group.addoption("--seconds", type=float, default=3.0, help="of each measurement (default 3)")
     group.addoption("--pairs", default="", metavar="A+B,...", help="measure only these pairs of models")
@@ -42,21 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Whoever asks for a report gets one from the first test on."""
-    wanted = config.getoption("--report")
-    if config.option.collectonly:
-        return
-    # A time limit that ends us ends us in order: daemons and jobs are stopped, and the report says so.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    parts = [path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")]
-    path = None if wanted is None else Path(wanted)
-    machine = host.machine(config.getoption("--device"))
-    try:
-        recorder = Recorder(path, machine, parts, bool(config.getoption("--report-add")))
-    except (Mismatch, ValueError) as problem:
-        raise pytest.UsageError(f"--report-add {wanted}: {problem}") from None
-    config.stash[RECORDER] = recorder
-    config.pluginmanager.register(recorder)
+    """A time limit that ends us ends us in order: daemons and jobs are stopped, and the report is written."""
+    if not config.option.collectonly:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -67,13 +52,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LAST.index(item.path.name) if item.path.name in LAST else -1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def machine(request: pytest.FixtureRequest, record_testsuite_property: Callable[[str, object], None]) -> None:
+    """Where it ran, once in the report."""
+    for name, value in host.machine(request.config.getoption("--device")).items():
+        record_testsuite_property(name, value)
+
+
 @pytest.fixture
-def measured(request: pytest.FixtureRequest) -> Measure:
+def measured(record_property: Callable[[str, object], None]) -> Measure:
     """Notes a number for the report: `measured("load", 3.1, "s")`."""
-    recorder, test = request.config.stash[RECORDER], short(request.node.nodeid)
 
     def note(name: str, value: Value, unit: str = "", note: str = "", otherwise: str = "") -> None:
-        recorder.note(test, name, value, unit, note, otherwise)
+        record_property(name, in_words(value, unit, note, otherwise))
 
     return note
 

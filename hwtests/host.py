@@ -26,14 +26,13 @@ from cotenant.mps.environment import PIPE_DIRECTORY, without_mps
 from cotenant.profiler.driver.asking import driver_facts
 from cotenant.profiler.driver.facts import COMPUTE_DEFAULT, DriverFacts, GpuFacts
 from hwtests.device import NO_DAEMON
-from hwtests.report import Machine
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CAPACITY: Final = Path("/sys/fs/cgroup") / device_memory.CAPACITY
 TORCH_MIN: Final = (2, 5)
 CONTEXT_S_MAX: Final = 120.0
 """The first context after a boot, without a persistence daemon, takes its time."""
-RESULTS: Final = (":!hwtests/report.*", ":!hwtests/pairs-*")
+RESULTS: Final = (":!hwtests/report*", ":!hwtests/pairs-*")
 """What the suite writes is no change of what it tests."""
 
 
@@ -183,7 +182,8 @@ def skip_if(lack: str) -> None:
 # --- The machine ---------------------------------------------------------------------------------------
 
 
-def machine(device: str) -> Machine:
+def machine(device: str) -> dict[str, str]:
+    """Facts for the report. `device`: `cpu` is a dry run, which says nothing about GPUs."""
     found = driver()
     versions = ("", "")
     if (device != "cuda" or not lacks_cuda()) and not lacks_torch():
@@ -194,21 +194,21 @@ def machine(device: str) -> Machine:
         from importlib.metadata import version
 
         versions = (version("torch"), "")
-    return Machine(
-        gpus=tuple(gpu.name for gpu in found.gpus),
-        driver=found.driver,
-        cuda_of_driver="" if found.cuda is None else "{}.{}".format(*found.cuda),
-        torch=versions[0],
-        cuda_of_torch=versions[1],
-        python=platform.python_version(),
-        linux=platform.release().partition("-")[0],
-        processor=_processor(),
-        cores=len(os.sched_getaffinity(0)),
-        memory_gib=round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
-        commit=_git("rev-parse", "--short", "HEAD") or os.environ.get("COTENANT_COMMIT", "unknown"),
-        changed=bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *RESULTS)),
-        device=device,
-    )
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *RESULTS)
+    commit = _git("rev-parse", "--short", "HEAD") or os.environ.get("COTENANT_COMMIT", "unknown")
+    memory_gib = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30)
+    return {
+        "GPUs": ", ".join(gpu.name for gpu in found.gpus) or "none",
+        "driver": found.driver or "none",
+        "CUDA of the driver": "-" if found.cuda is None else "{}.{}".format(*found.cuda),
+        "torch": versions[0] or "none",
+        "CUDA of torch": versions[1] or "-",
+        "Python": platform.python_version(),
+        "Linux": platform.release().partition("-")[0],
+        "processor": f"{_processor()}, {len(os.sched_getaffinity(0))} cores, {memory_gib} GiB",
+        "commit": commit + (" and changes" if changed else ""),
+        "device": device,
+    }
 
 
 def _processor() -> str:

@@ -14,7 +14,7 @@ import pytest
 
 from hwtests.device import Device
 from hwtests.host import ROOT
-from hwtests.recording import Measure
+from hwtests.measuring import Measure
 
 pytestmark = pytest.mark.gpu
 

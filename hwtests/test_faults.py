@@ -24,8 +24,8 @@ from hwtests import host
 from hwtests.busy import Busy, LoadFailed
 from hwtests.device import Device
 from hwtests.host import ROOT
+from hwtests.measuring import Measure
 from hwtests.private_mps import MpsFailed, PrivateMps
-from hwtests.recording import Measure
 
 pytestmark = pytest.mark.gpu
 

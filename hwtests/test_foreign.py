@@ -13,9 +13,9 @@ from cotenant.profiler.driver.asking import driver_facts
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 from hwtests.busy import Busy
 from hwtests.device import Device
+from hwtests.measuring import Measure
 from hwtests.pair_runs import used_mib
 from hwtests.private_mps import PrivateMps
-from hwtests.recording import Measure
 
 pytestmark = pytest.mark.gpu
 

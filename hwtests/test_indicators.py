@@ -22,9 +22,9 @@ from cotenant.profiler.indicators.sources import Indicator, Wish
 from hwtests import host, readings
 from hwtests.busy import Busy
 from hwtests.device import Device
+from hwtests.measuring import Measure
 from hwtests.private_mps import PrivateMps
 from hwtests.readings import Values
-from hwtests.recording import Measure
 
 pytestmark = pytest.mark.gpu
 

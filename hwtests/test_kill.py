@@ -16,9 +16,9 @@ from cotenant.mps import replies
 from hwtests import host
 from hwtests.busy import Busy
 from hwtests.device import Device
+from hwtests.measuring import Measure
 from hwtests.pair_runs import used_mib
 from hwtests.private_mps import MpsFailed, PrivateMps
-from hwtests.recording import Measure
 
 pytestmark = pytest.mark.gpu
 

@@ -27,8 +27,8 @@ from hwtests import host
 from hwtests.busy import Busy
 from hwtests.device import Device
 from hwtests.driving import Job, Life, Start, drive
+from hwtests.measuring import Measure
 from hwtests.private_mps import MpsFailed, PrivateMps, versions
-from hwtests.recording import Measure
 
 pytestmark = pytest.mark.gpu
 

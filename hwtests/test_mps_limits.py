@@ -12,8 +12,8 @@ from cotenant.mps.environment import PINNED_DEVICE_MEM_LIMIT, ClientLimits, Memo
 from hwtests.busy import Busy
 from hwtests.device import Device
 from hwtests.driving import Job, JobFailed, Start, drive
+from hwtests.measuring import Measure
 from hwtests.private_mps import PrivateMps
-from hwtests.recording import Measure
 
 pytestmark = pytest.mark.gpu
 

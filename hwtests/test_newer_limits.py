@@ -18,8 +18,8 @@ from hwtests import host
 from hwtests.busy import Busy
 from hwtests.device import Device
 from hwtests.host import skip_if
+from hwtests.measuring import Measure
 from hwtests.private_mps import PrivateMps
-from hwtests.recording import Measure
 
 pytestmark = pytest.mark.gpu
 

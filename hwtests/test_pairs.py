@@ -13,9 +13,9 @@ import pytest
 
 from hwtests import host, pair_runs, pair_table
 from hwtests.device import Device
+from hwtests.measuring import Measure
 from hwtests.pair_table import Mode, Sharing, Solo
 from hwtests.private_mps import PrivateMps
-from hwtests.recording import Measure
 
 pytestmark = pytest.mark.gpu
 
@@ -29,10 +29,10 @@ BOTH_S_MIN = 6.0
 class Measured:
     """Solos are measured once; every run of two is kept for the table."""
 
-    def __init__(self, device: Device, folder: Path, seconds: float, tables: Path | None, add: bool) -> None:
+    def __init__(self, device: Device, folder: Path, seconds: float, tables: Path | None) -> None:
         self.device, self.folder, self.seconds = device, folder, seconds
         self._tables = tables
-        self._before = {mode: _text(tables, mode) if add else "" for mode in MODES}
+        self._before = {mode: _text(tables, mode) for mode in MODES}
         self._jobs = pair_runs.jobs(device)
         self.solos: dict[str, Solo] = {}
         self.runs: list[Sharing] = []
@@ -72,9 +72,8 @@ def _text(folder: Path | None, mode: Mode) -> str:
 def pairs(request: pytest.FixtureRequest, device: Device, seconds: float, work: Path) -> Measured:
     folder = work / "p"
     folder.mkdir()
-    target = request.config.getoption("--report")
-    tables = None if target is None else Path(target).parent
-    return Measured(device, folder, seconds, tables, bool(request.config.getoption("--report-add")))
+    target = request.config.getoption("--tables")
+    return Measured(device, folder, seconds, None if target is None else Path(target))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -27,7 +27,7 @@ from hwtests import clusters, host
 from hwtests.device import Device
 from hwtests.driving import MANY_STEPS, Job, Start, drive
 from hwtests.host import ROOT
-from hwtests.recording import Measure
+from hwtests.measuring import Measure
 
 pytestmark = pytest.mark.gpu
 

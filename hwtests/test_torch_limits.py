@@ -17,7 +17,7 @@ import pytest
 from cotenant.controller.wire.job import ENV_MEMORY_MIB
 from cotenant.gradaccum.launch import STARTUP
 from hwtests.device import Device
-from hwtests.recording import Measure
+from hwtests.measuring import Measure
 
 pytestmark = pytest.mark.gpu
 

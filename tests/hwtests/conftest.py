@@ -5,4 +5,4 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `hwtests.report`
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `hwtests.summary`

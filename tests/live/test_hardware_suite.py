@@ -10,11 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hwtests import report
+from hwtests import summary
+from hwtests.summary import Run
 from tests.processes import IMPORT_S
 
 ROOT = Path(__file__).resolve().parents[2]
-REPORT = "report.json"
+REPORT = "report.xml"
 SECONDS = ("0.8", "4", "20")
 ASKS_FOR_MORE = "give it more --seconds"
 
@@ -30,8 +31,8 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
             "-p",
             "no:cacheprovider",
             "hwtests",
-            "--report",
-            folder / REPORT,
+            f"--junitxml={folder / REPORT}",
+            f"--tables={folder}",
             *words,
         ],
         cwd=ROOT,
@@ -44,11 +45,11 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def suite(folder: Path, *words: str) -> report.Report:
+def suite(folder: Path, *words: str) -> Run:
     return read(folder, run(folder, *words))
 
 
-def measured_suite(folder: Path, *words: str) -> report.Report:
+def measured_suite(folder: Path, *words: str) -> Run:
     """With as many seconds for each measurement as it says that it needs: a busy machine makes few steps."""
     for seconds in SECONDS[:-1]:
         done = run(folder, "--seconds", seconds, *words)
@@ -57,28 +58,26 @@ def measured_suite(folder: Path, *words: str) -> report.Report:
     return suite(folder, "--seconds", SECONDS[-1], *words)
 
 
-def read(folder: Path, done: subprocess.CompletedProcess[str]) -> report.Report:
+def read(folder: Path, done: subprocess.CompletedProcess[str]) -> Run:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
-    return report.from_json((folder / REPORT).read_bytes())
+    return summary.read((folder / REPORT).read_bytes())
 
 
 def test_without_a_gpu_every_test_skips_and_says_what_is_missing(tmp_path: Path) -> None:
     found = suite(tmp_path)
-    parts = {path.stem.removeprefix("test_") for path in (ROOT / "hwtests").glob("test_*.py")}
-    assert {record.part for record in found.records} == parts
-    assert {record.outcome for record in found.records} == {"skipped"}
-    assert all(record.reason and not record.measured for record in found.records)
-    assert not found.complete
-    assert "**Partial.**" in (tmp_path / "report.md").read_text()
+    parts = summary.suite_parts()
+    assert {part for part, _ in found.rows} == set(parts)
+    assert {row.outcome for row in found.rows.values()} == {"skipped"}
+    assert all(row.reason and not row.measured for row in found.rows.values())
+    assert "**Partial.**" in summary.page(found, parts)
 
 
 def test_the_dry_run_measures_a_pair_and_writes_its_table(tmp_path: Path) -> None:
     words = ("--device", "cpu", "--pairs", "mlp+mlp", "-k", "slicing or table")
     found = measured_suite(tmp_path, *words)
-    by_test = {record.test.partition("::")[2]: record for record in found.records}
-    names = {each.name for each in by_test["test_time_slicing[mlp+mlp]"].measured}
+    names = set(found.rows["pairs", "test_time_slicing[mlp+mlp]"].measured)
     assert {"mlp then mlp, time-slicing: xi of mlp", "mlp then mlp, time-slicing: speed together"} <= names
-    assert by_test["test_the_table_can_train_a_predictor"].outcome == "passed"
+    assert found.rows["pairs", "test_the_table_can_train_a_predictor"].outcome == "passed"
     header, row = (tmp_path / "pairs-time-slicing.csv").read_text().splitlines()
     assert header.startswith("gpu_type,sharing,model1") and row.startswith("cpu,time-slicing,mlp")
-    assert "a dry run on cpu" in found.gaps[0]
+    assert "a dry run on cpu" in summary.gaps(found, [])[0]
