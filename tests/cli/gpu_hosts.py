@@ -9,7 +9,7 @@ import msgspec
 from cotenant.controller import settings
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.host.check import Facts
-from cotenant.controller.cli.host.gpu_host import DeviceFile, Distribution, HostFiles
+from cotenant.controller.cli.host.gpu_host import DeviceFile, HostFiles
 from cotenant.mps.detection import Host
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts, GpuProcess, Link
 from cotenant.profiler.indicators.choice import Explanation
@@ -39,7 +39,6 @@ H100 = GpuFacts(
 V100 = msgspec.structs.replace(H100, name="fake V100", capability=(7, 0), memory_mib=16384, gpm=False)
 
 FILES = HostFiles(
-    distribution=Distribution(id="ubuntu", like=("debian",)),
     user="ada",
     module="580.95.05",
     pci_devices=1,

@@ -22,7 +22,7 @@ from cotenant.controller.cli.host import gpu_host
 from cotenant.controller.cli.host.agent_link import Link
 from cotenant.controller.cli.host.check import Check, Facts
 from cotenant.controller.cli.host.doctor import page
-from cotenant.controller.cli.host.gpu_host import DeviceFile, Distribution, HostFiles
+from cotenant.controller.cli.host.gpu_host import DeviceFile, HostFiles
 from cotenant.controller.cli.host.machine_checks import run_all
 from cotenant.controller.cli.host.surroundings import (
     Agent,
@@ -39,8 +39,6 @@ from cotenant.profiler.driver.facts import DriverFacts
 from tests.agent.mock_gpus import ONE, TWO, build
 from tests.cli.gpu_hosts import FILES, MPS
 
-RHEL: Final = Distribution(id="rocky", like=("rhel", "centos", "fedora"))
-DEBIAN: Final = Distribution(id="debian")
 CONTAINER: Final[Mapping[str, Any]] = {"container": True, "user": "root", "device_files": ()}
 H100: Final = (
     f"gpu 0 uuid {ONE}", "gpu 0 name NVIDIA H100 80GB HBM3", "gpu 0 gpm 1", "gpu 0 clocks 1980 1980 0",
@@ -85,24 +83,24 @@ class Situation(NamedTuple):
 
 S = Situation
 SITUATIONS: Final[dict[str, Situation]] = {
-    "no driver on Ubuntu": S(
+    "no driver on Debian": S(
         "GPUs", "fail", "2 NVIDIA GPUs on the bus, but NVML: no NVIDIA driver library",
-        "sudo ubuntu-drivers install", ("init 12",), {"pci_devices": 2, "module": ""},
+        "sudo apt install nvidia-driver", ("init 12",), {"pci_devices": 2, "module": "", "is_debian": True},
     ),
-    "no driver on RHEL": S(
-        "GPUs", "fail", "on the bus", "sudo dnf install cuda-drivers", ("init 12",),
-        {"pci_devices": 2, "module": "", "distribution": RHEL}, todo="from NVIDIA's CUDA repository",
+    "no driver elsewhere": S(
+        "GPUs", "fail", "on the bus", "", ("init 12",), {"pci_devices": 2, "module": ""},
+        todo="as your distribution or NVIDIA does",
     ),
     "a driver that is not loaded": S(
         "GPUs", "fail", "the NVIDIA driver is not loaded", "sudo modprobe nvidia", ("init 9",)
     ),
     "a driver too old for torch": S(
-        "driver", "fail", "450.80.02, serves CUDA up to 10.2: torch 2.5", "sudo ubuntu-drivers install",
+        "driver", "fail", "450.80.02, serves CUDA up to 10.2: torch 2.5", "",
         (*H100, "driver 450.80.02", "cuda 10020"), todo="install a newer one of NVIDIA's driver",
     ),
     "a driver of CUDA 11": S(
         "driver", "warn", "only torch built for CUDA 11.8", "sudo apt install nvidia-driver",
-        (*H100, "driver 470.1", "cuda 11040"), {"distribution": DEBIAN},
+        (*H100, "driver 470.1", "cuda 11040"), {"is_debian": True},
     ),
     "a driver updated under the kernel": S(
         "GPUs", "fail", "driver and library have different versions",
@@ -158,7 +156,7 @@ SITUATIONS: Final[dict[str, Situation]] = {
     "no persistence on Debian": S(
         "persistence", "warn", "off on GPU 0",
         "sudo apt install nvidia-persistenced && sudo systemctl enable --now nvidia-persistenced",
-        (*H100, "gpu 0 persistence 0"), {"distribution": DEBIAN},
+        (*H100, "gpu 0 persistence 0"), {"is_debian": True},
     ),
     "somebody else's MPS daemon": S(
         "other MPS", "warn", "pid 4711 of bob (/tmp/nvidia-mps)",
@@ -173,9 +171,8 @@ SITUATIONS: Final[dict[str, Situation]] = {
     "MPS under WSL": S(
         "MPS", "ok", "none: this is WSL", around={"wsl": True}, mps={"control_path": None}
     ),
-    "no MPS program on RHEL": S(
-        "MPS", "warn", "none: ", "sudo dnf install nvidia-driver-cuda", files={"distribution": RHEL},
-        mps={"control_path": None}, todo="until then co-tenants time-slice",
+    "no MPS program": S(
+        "MPS", "warn", "none: ", "", mps={"control_path": None}, todo="until then co-tenants time-slice",
     ),
     "no place for MPS daemons": S(
         "MPS", "warn", "none: /run/user/7/cotenant is not writable for user 7",
@@ -184,23 +181,22 @@ SITUATIONS: Final[dict[str, Situation]] = {
     "GPM for administrators only": S(
         "counters", "warn", "GPM, but not for ada",
         "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' "
-        "| sudo tee /etc/modprobe.d/nvidia-profiling.conf && sudo dracut --force",
-        (*H100, "fail nvmlGpmSampleGet 4"), {"distribution": RHEL}, todo="run the agent as root",
+        "| sudo tee /etc/modprobe.d/nvidia-profiling.conf",
+        (*H100, "fail nvmlGpmSampleGet 4"), todo="run the agent as root",
     ),
     "no GPM and no DCGM": S(
         "counters", "warn", "no GPM (it came with Hopper) and no DCGM",
-        "sudo apt install datacenter-gpu-manager-4-core", V100,
+        "", V100, todo="NVIDIA's DCGM",
     ),
     "GPM on one of two": S(
         "counters", "warn", "GPM on GPU 0; GPU 1: no GPM",
-        "sudo apt install datacenter-gpu-manager-4-core", (*H100, "gpu 1 gpm 0"),
+        "", (*H100, "gpu 1 gpm 0"),
     ),
     "GeForce, for which there are no counters": S(
         "counters", "ok", "NVIDIA has those for data-centre GPUs only", "", GEFORCE
     ),
     "an old DCGM": S(
-        "counters", "warn", "an old DCGM", "sudo dnf install datacenter-gpu-manager-4-core", V100,
-        {"dcgm_old": True, "distribution": RHEL},
+        "counters", "warn", "an old DCGM", "", V100, {"dcgm_old": True},
     ),
     "DCGM without its engine": S(
         "counters", "warn", "its host engine does not answer", "sudo systemctl enable --now nvidia-dcgm",
@@ -429,7 +425,7 @@ def test_a_container_is_not_told_to_do_what_only_its_host_can(
     for name, situation in SITUATIONS.items():
         inside = situation._replace(files={**situation.files, "container": True})
         for check in run_all(facts_of(inside, driver)):
-            for word in ("modprobe", "ubuntu-drivers", "cuda-drivers", "dracut", "initramfs"):
+            for word in ("modprobe", "nvidia-driver"):
                 assert word not in check.command, f"{name}: {check}"
 
 
@@ -498,7 +494,7 @@ def test_an_empty_tree_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
     found = look_around(settings.load({}, files=[], environ={}), tmp_path, ())
     assert msgspec.structs.replace(found, folders=()) == Surroundings()
-    assert gpu_host.look(tmp_path).distribution.family == ""
+    assert gpu_host.look(tmp_path).is_debian is False
 
 
 VARIES: Final = ("python", "clock", "account", "/dev/shm", "socket", "controller")

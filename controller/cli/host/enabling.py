@@ -1,8 +1,7 @@
 """What to do about what a GPU host lacks, and the exact command, on the Linux it runs. Pure.
 
 Rule: a command is one line that can be pasted as it stands, or it is left out and the words say what to get.
-What needs root says sudo, unless one is root. Package names are the distributions' own, or those of NVIDIA's
-repository where a distribution has none; they were read in package lists, not tried on a host of every kind.
+What needs root says sudo, unless one is root. Packages are named where their names were tried: on Debian 12.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 from cotenant.controller.cli.host.gpu_host import HostFiles
 from cotenant.controller.cli.host.surroundings import Seen
 
-Thing = Literal["driver", "mps", "dcgm"]
+Thing = Literal["driver", "mps", "dcgm", "persistenced"]
 
 
 class Step(NamedTuple):
@@ -24,60 +23,31 @@ class Step(NamedTuple):
     command: str = ""
 
 
-_INSTALL: Final[dict[tuple[str, Thing], str]] = {
-    ("debian", "driver"): "sudo apt install nvidia-driver",
-    ("ubuntu", "driver"): "sudo ubuntu-drivers install",
-    ("rhel", "driver"): "sudo dnf install cuda-drivers",
-    ("fedora", "driver"): "sudo dnf install akmod-nvidia xorg-x11-drv-nvidia-cuda",
-    ("debian", "mps"): "sudo apt install nvidia-cuda-mps",
-    ("ubuntu", "mps"): "sudo apt install nvidia-compute-utils-{branch}",
-    ("rhel", "mps"): "sudo dnf install nvidia-driver-cuda",
-    ("fedora", "mps"): "sudo dnf install xorg-x11-drv-nvidia-cuda",
-    ("debian", "dcgm"): "sudo apt install datacenter-gpu-manager-4-core",
-    ("ubuntu", "dcgm"): "sudo apt install datacenter-gpu-manager-4-core",
-    ("rhel", "dcgm"): "sudo dnf install datacenter-gpu-manager-4-core",
-    ("suse", "dcgm"): "sudo zypper install datacenter-gpu-manager-4-core",
+_PACKAGES: Final[dict[Thing, str]] = {
+    "driver": "nvidia-driver",
+    "mps": "nvidia-cuda-mps",
+    "persistenced": "nvidia-persistenced",
 }
-_FROM: Final[dict[tuple[str, Thing], str]] = {
-    ("debian", "driver"): "from Debian's components contrib, non-free and non-free-firmware",
-    ("rhel", "driver"): "from NVIDIA's CUDA repository",
-    ("fedora", "driver"): "from RPM Fusion",
-    ("debian", "mps"): "from Debian's component non-free",
-    ("rhel", "mps"): "from NVIDIA's CUDA repository",
-    ("fedora", "mps"): "from RPM Fusion",
-}
+"""Debian's, of the component non-free (the driver also needs contrib and non-free-firmware)."""
 _NAMES: Final[dict[Thing, str]] = {
     "driver": "NVIDIA's driver",
     "mps": "nvidia-cuda-mps-control, which is part of NVIDIA's driver",
     "dcgm": "NVIDIA's DCGM",
-}
-_PERSISTENCED: Final = {
-    "debian": "sudo apt install nvidia-persistenced",
-    "rhel": "sudo dnf install nvidia-persistenced",
-}
-"""Ubuntu has it in the package that the driver needs anyway, and starts it without the mode."""
-_REBUILD: Final = {
-    "debian": "sudo update-initramfs -u",
-    "ubuntu": "sudo update-initramfs -u",
-    "rhel": "sudo dracut --force",
-    "fedora": "sudo dracut --force",
-    "suse": "sudo dracut --force",
+    "persistenced": "NVIDIA's persistence daemon",
 }
 
 
-def install(thing: Thing, host: HostFiles, driver: str = "") -> Step:
-    """`driver`: its version, where a package's name has it."""
+def install(thing: Thing, host: HostFiles) -> Step:
     if host.container and thing == "driver":
         return _container_with_gpus("the driver is the host's")
     if host.container and thing == "mps":
         return Step("start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility")
-    family = host.distribution.family
-    known = _INSTALL.get((family, thing), "")
-    branch = driver.partition(".")[0] or host.module.partition(".")[0]
-    source = "from NVIDIA's CUDA repository" if thing == "dcgm" else _FROM.get((family, thing), "")
-    if not known or ("{branch}" in known and not branch):
-        return Step(f"install {_NAMES[thing]}: https://docs.nvidia.com/datacenter")
-    return Step(f"install {_NAMES[thing]}" + (f", {source}" if source else ""), as_us(known, host, branch))
+    if host.is_debian and thing in _PACKAGES:
+        command = as_us(f"sudo apt install {_PACKAGES[thing]}", host)
+        return Step(f"install {_NAMES[thing]}, from Debian's component non-free", command)
+    return Step(
+        f"install {_NAMES[thing]} as your distribution or NVIDIA does: https://docs.nvidia.com/datacenter"
+    )
 
 
 def profiling_for_everybody(host: HostFiles) -> Step:
@@ -85,12 +55,10 @@ def profiling_for_everybody(host: HostFiles) -> Step:
     if host.container:
         return Step("allow it on the host, or start the container with --cap-add SYS_ADMIN")
     option = "options nvidia NVreg_RestrictProfilingToAdminUsers=0"
-    parts = [f"echo '{option}' | sudo tee /etc/modprobe.d/nvidia-profiling.conf"]
-    rebuild = _REBUILD.get(host.distribution.family)
-    todo = "run the agent as root; or allow it to everybody, then reboot"
-    if rebuild is None:
-        return Step(f"{todo} (an initramfs that holds the driver is rebuilt first)", as_us(parts[0], host))
-    return Step(todo, as_us(" && ".join((*parts, rebuild)), host))
+    return Step(
+        "run the agent as root; or allow it to everybody, rebuild an initramfs that holds the driver, reboot",
+        as_us(f"echo '{option}' | sudo tee /etc/modprobe.d/nvidia-profiling.conf", host),
+    )
 
 
 def load_driver(host: HostFiles) -> Step:
@@ -211,10 +179,11 @@ def persistence(host: HostFiles) -> Step:
         return Step(f"{todo}; on the host: nvidia-smi -pm 1")
     if host.persistenced:
         return Step(f"{todo} (until the next boot)", as_us("sudo nvidia-smi -pm 1", host))
-    package = _PERSISTENCED.get(host.distribution.family, "")
-    if not package:
+    if not host.is_debian:
         return Step(f"{todo} (until the next boot)", as_us("sudo nvidia-smi -pm 1", host))
-    return Step(todo, as_us(f"{package} && sudo systemctl enable --now nvidia-persistenced", host))
+    package = _PACKAGES["persistenced"]
+    command = f"sudo apt install {package} && sudo systemctl enable --now {package}"
+    return Step(todo, as_us(command, host))
 
 
 def compute_mode_default(uuids: tuple[str, ...], host: HostFiles, todo: str) -> Step:
@@ -256,7 +225,6 @@ def start_hostengine(host: HostFiles) -> Step:
     return Step("start DCGM's host engine", as_us("sudo systemctl enable --now nvidia-dcgm", host))
 
 
-def as_us(command: str, host: HostFiles, branch: str = "") -> str:
+def as_us(command: str, host: HostFiles) -> str:
     """Without sudo for root, whose machine may not have it."""
-    plain = command.replace("{branch}", branch)
-    return plain.replace("sudo ", "") if host.user == "root" else plain
+    return command.replace("sudo ", "") if host.user == "root" else command

@@ -45,39 +45,11 @@ class DeviceFile(msgspec.Struct, frozen=True, kw_only=True):
     """We may read and write it."""
 
 
-class Distribution(msgspec.Struct, frozen=True, kw_only=True):
-    """Which Linux this is, in the words of /etc/os-release."""
-
-    id: str = ""
-    like: tuple[str, ...] = ()
-
-    @property
-    def family(self) -> str:
-        """The nearest one that we know commands for; empty if none."""
-        for name in (self.id, *self.like):
-            if name in FAMILIES:
-                return FAMILIES[name]
-        return ""
-
-
-FAMILIES: Final = {
-    "debian": "debian",
-    "ubuntu": "ubuntu",
-    "rhel": "rhel",
-    "centos": "rhel",
-    "rocky": "rhel",
-    "almalinux": "rhel",
-    "fedora": "fedora",
-    "sles": "suse",
-    "suse": "suse",
-    "opensuse": "suse",
-}
-
-
 class HostFiles(msgspec.Struct, frozen=True, kw_only=True):
     """What was found outside NVML."""
 
-    distribution: Distribution = Distribution()
+    is_debian: bool = False
+    """Debian itself: names of its packages mean something."""
     container: bool = False
     own_pids: bool = False
     """We are in a PID namespace other than the host's."""
@@ -108,7 +80,7 @@ class HostFiles(msgspec.Struct, frozen=True, kw_only=True):
 def look(root: Path = Path("/")) -> HostFiles:
     """Facts below `root`, and who listens on loopback."""
     return HostFiles(
-        distribution=distribution(_text(root / "etc/os-release")),
+        is_debian=is_debian(_text(root / "etc/os-release")),
         container=any((root / name).exists() for name in (".dockerenv", "run/.containerenv")),
         own_pids=not sees_host_processes(root),
         user=_name(pwd.getpwuid, os.geteuid()),
@@ -130,13 +102,8 @@ def look(root: Path = Path("/")) -> HostFiles:
 # --- What the files mean: pure -------------------------------------------------------------------
 
 
-def distribution(os_release: str) -> Distribution:
-    values: dict[str, str] = {}
-    for line in os_release.splitlines():
-        key, equals, value = line.partition("=")
-        if equals:
-            values[key.strip()] = value.strip().strip("\"'")
-    return Distribution(id=values.get("ID", ""), like=tuple(values.get("ID_LIKE", "").split()))
+def is_debian(os_release: str) -> bool:
+    return "ID=debian" in (line.strip().replace('"', "") for line in os_release.splitlines())
 
 
 def module_version(text: str) -> str:

@@ -34,7 +34,7 @@ def mps(facts: Facts) -> Check | None:
             todo = "never install a Linux driver there: it breaks the GPU; co-tenants time-slice"
             return Check("MPS", "ok", f"none: this is WSL, whose driver is Windows's and brings none; {todo}")
         if facts.mps.control_path is None:
-            step = enabling.install("mps", facts.files, facts.driver.driver)
+            step = enabling.install("mps", facts.files)
             return Check("MPS", "warn", f"none: {found.reason}", f"{step.todo}; {UNTIL_THEN}", step.command)
         return Check("MPS", "warn", f"none: {found.reason}", UNTIL_THEN)
     refused = [
