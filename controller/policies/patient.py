@@ -1,15 +1,18 @@
 """patient: smallest service first over the whole queue, where no preemption is for nothing.
 
-Source: ours. Whoever waits is asked in the order of remaining time x GPUs after each arrival, release of
+Source: ours. Whoever waits is asked in the order of remaining time x GPUs^0.75 after each arrival, release of
 devices and end of a load. What it does differently from SRTF is count what a change costs:
 
 * A job that loads is never preempted. So no load is ever for nothing: there are no futile preemptions,
   which Lazer (section 3.2) measures and tries to foresee; here they cannot happen. A reservation may be
   replaced, as long as nothing was loaded for it.
 * A preemption must gain more than it costs: the victim must have more time left than the newcomer's remaining
-  time and load, and the victim's own load and two of its pauses. It must have more service left as well, or
-  wide jobs and narrow ones would take turns in preempting each other.
-* If enough devices become free anyway before a preempting newcomer would have begun to train, it waits.
+  time and load, and the victim's own load and two of its pauses.
+* A gang needs more than that, for it puts back several: all its victims have more service left, or together
+  they lose less than the gang would by waiting. What they lose is the gang's time and the cost of the change,
+  once per victim; its wait is until enough devices become free by themselves.
+* If enough devices become free anyway within the victim's pause and the newcomer's load, when a preempting
+  newcomer would begin to train, it waits.
 """
 
 from __future__ import annotations
@@ -17,18 +20,21 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, Literal
+
+import msgspec
 
 from cotenant.controller.domain.actions import NOTHING, Decision, Wake
 from cotenant.controller.domain.events import AnyEvent, FirstStepDone
+from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.job import Job, Phase
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
-from cotenant.controller.policies.base import Candidates, is_quiet, why_waiting
-from cotenant.controller.policies.service import by_service
+from cotenant.controller.policies.base import Candidates, Parameters, is_quiet, why_waiting
+from cotenant.controller.policies.classic import UNKNOWN_S
 from cotenant.controller.policies.soon import Soon, Together
-from cotenant.controller.policies.victims import is_kept_together
+from cotenant.controller.policies.victims import Room, is_kept_together
 from cotenant.controller.policies.waking import Alarm
 from cotenant.controller.policies.whole_queue import (
     Newcomers,
@@ -39,6 +45,39 @@ from cotenant.controller.policies.whole_queue import (
     take_room,
     whose_turn,
 )  # fmt: skip
+
+
+class PatientParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The defaults are what docs/results/patient.md found best; the others are there to compare with."""
+
+    gang: Literal["wait", "each"] = "wait"
+    """When a gang may preempt: also where all its victims together lose less than its own wait is, or only
+    where each of them has more service left."""
+    width_power: float = 0.75
+    """Service is time x GPUs to this power: 1 is SRSF's, 0 is SRTF's."""
+    waits_load: Literal["newcomer", "victim"] = "newcomer"
+    """Whose load, after the victim's pause, it waits for devices that become free by themselves."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.width_power <= 2.0:
+            raise ValueError(f"patient: width_power must be from 0 to 2, got {self.width_power}")
+
+    @classmethod
+    def parse(cls, parameters: Parameters) -> PatientParameters:
+        """Raises ValueError for a wrong name, type or range."""
+        return msgspec.convert(parameters, cls, strict=False)
+
+    def as_parameters(self) -> Parameters:
+        return msgspec.structs.asdict(self)
+
+    def service_s(self, job: Job) -> float:
+        """Of a job that waits, so it stands still; `UNKNOWN_S` if the job said nothing of its length."""
+        left_s = job.remaining_s
+        return UNKNOWN_S if left_s is None else left_s * self.width(job)
+
+    def width(self, job: Job) -> float:
+        gpus: int = job.spec.gpus_min
+        return 1.0 if gpus == 1 else float(gpus**self.width_power)
 
 
 def cost_s(victim: Job) -> float:
@@ -59,7 +98,7 @@ Spare = tuple[float, int, float, Job]
 (the most comes first); its number; its time left beyond what it costs to put it back; the job."""
 
 
-def spare(view: View, asking: Iterable[Job]) -> list[Spare]:
+def spare(view: View, asking: Iterable[Job], parameters: PatientParameters) -> list[Spare]:
     """All that could be preempted by one of those who ask, once per pass. It looks at each job that runs
     longer than the shortest who asks; it does not grow with the queue."""
     now_s, least_s = view.now_s, min(map(needs_s, asking), default=float("inf"))
@@ -71,7 +110,7 @@ def spare(view: View, asking: Iterable[Job]) -> list[Spare]:
         left_s = ends_in_s / job.slowdown
         spare_s = left_s - job.expected_load_s - 2.0 * job.expected_pause_s
         if spare_s > least_s and job.preemptible and not job.aged and job.remaining_s is not None:
-            found.append((-left_s * job.spec.gpus_min, job.number, spare_s, job))
+            found.append((-left_s * parameters.width(job), job.number, spare_s, job))
     found.sort()
     return found
 
@@ -82,14 +121,18 @@ class Round:
 
     name = "patient"
 
-    def __init__(self, view: View, asking: Iterable[Job], soon: Soon | None = None) -> None:
+    def __init__(
+        self, view: View, asking: Iterable[Job], parameters: PatientParameters, soon: Soon | None = None
+    ) -> None:
         self.until_s: float | None = None
         """When it should be seen whether devices that jobs wait for did become free."""
         self._view = view
-        self._asking = asking
+        self._asking, self._parameters = asking, parameters
         self._running: list[Spare] | None = None
         self._most_gpu_s = self._most_spare_s = 0.0
         """Of a running job: who has as much to do itself, or needs as much time, preempts none."""
+        self._widest, self._least_cost_s, self._least_gang_s = 1, 0.0, float("inf")
+        """Of running jobs; and the least time that a gang which asks has left."""
         self._reserved: list[tuple[float, float, Job]] = []
         """Service and need of jobs whose reservation may be replaced."""
         self._together, self._spared = Together(view), list[Job]()
@@ -98,23 +141,35 @@ class Round:
 
     def _look(self, plan: Plan) -> list[Spare]:
         """Many passes end before anybody asks."""
-        running = self._running = spare(self._view, self._asking)
+        running = self._running = spare(self._view, self._asking, self._parameters)
         if running:
             self._most_gpu_s = -running[0][0]
             self._most_spare_s = max([spare_s for _, _, spare_s, _ in running])
+            if self._parameters.gang == "wait":
+                gangs = [job.remaining_s for job in self._asking if job.spec.gpus_min > 1]
+                self._least_gang_s = min([s for s in gangs if s is not None], default=float("inf"))
+                if self._least_gang_s < self._most_spare_s:
+                    self._widest = max([job.spec.gpus_min for *_, job in running])
+                    self._least_cost_s = min([cost_s(job) for *_, job in running])
         if self._view.claimants():
-            self._reserved = [(by_service(r)[0], needs_s(r), r) for r in reserved(plan) if not r.aged]
+            self._reserved = [
+                (self._parameters.service_s(r), needs_s(r), r) for r in reserved(plan) if not r.aged
+            ]
         return running
 
     def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
-        """Running jobs whose leaving pays, most remaining service first; then reservations."""
+        """Running jobs whose leaving pays, most remaining service first; then reservations. For a gang, those
+        with less service than it has follow: whether they pay is seen when all of them are known."""
         running = self._running
         if running is None:
             running = self._look(plan)
-        mine_s, (mine_gpu_s,) = needs_s(job), by_service(job)
+        mine_s, mine_gpu_s = needs_s(job), self._parameters.service_s(job)
         found = NOBODY
-        if mine_s < self._most_spare_s and mine_gpu_s < self._most_gpu_s:
-            found = _worth_preempting(plan, running, mine_gpu_s, mine_s)
+        if mine_s < self._most_spare_s:
+            if self._may_put_back_less(job):
+                found = _worth_preempting(plan, running, 0.0, mine_s)
+            elif mine_gpu_s < self._most_gpu_s:
+                found = _worth_preempting(plan, running, mine_gpu_s, mine_s)
         if self._reserved:
             replaced = [
                 other
@@ -124,32 +179,73 @@ class Round:
             return chain(found, replaced)
         return found
 
+    def _may_put_back_less(self, job: Job) -> bool:
+        """Whether it may preempt jobs with less service than it has. One device never does: its victim has
+        more time left, so more service."""
+        return job.spec.gpus_min > 1 and self._parameters.gang == "wait"
+
     def is_last(self, job: Job) -> bool:
         """Whether nobody after this one, which found nobody behind, has less to do than any of those."""
-        (mine_gpu_s,) = by_service(job)
-        return mine_gpu_s >= self._most_gpu_s and all(mine_gpu_s >= gpu_s for gpu_s, _, _ in self._reserved)
+        mine_gpu_s = self._parameters.service_s(job)
+        return (
+            mine_gpu_s >= self._most_gpu_s
+            and self._least_gang_s >= self._most_spare_s
+            and all(mine_gpu_s >= gpu_s for gpu_s, _, _ in self._reserved)
+        )
 
     def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
         first = next(behind)
         if first.phase is Phase.RUNNING and self.is_worth_waiting(plan, job, first):
             return True
-        if not self._may_find_room(plan, job):
-            return False
-        room = find_room(plan, job, chain((first,), behind))
+        room = self.room(plan, job, chain((first,), behind))
         if room is None:
             return False
         take_room(plan, job, room, self.name, _why_gain(plan.view, job, room.victims))
         return True
 
+    def room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> Room | None:
+        """Victims whose leaving makes room, and pays for all of them together."""
+        if not self._may_find_room(plan, job):
+            if not self._may_put_back_less(job):
+                return None
+            fewest = -(-(job.spec.gpus_min - plan.free_everywhere()) // self._widest)
+            loss_s = fewest * (needs_s(job) + self._least_cost_s)
+            if self._find_soon(plan, job, loss_s) is not None:
+                return None
+        room = find_room(plan, job, behind)
+        return room if room is not None and self._is_worth_it(plan, job, room.victims) else None
+
+    def gains_nothing(self, plan: Plan, job: Job) -> bool:
+        """Whether no victim has more service, and all that might make room together lose too much."""
+        running = self._running or ()
+        has_less = not running or -running[0][0] <= self._parameters.service_s(job)
+        return has_less and not self._reserved and self.room(plan, job, self.behind(plan, job)) is None
+
+    def _is_worth_it(self, plan: Plan, job: Job, victims: Sequence[Job]) -> bool:
+        """Whether all victims have more service left, or lose less together than the job by waiting."""
+        if not victims or not self._may_put_back_less(job):
+            return True
+        view, parameters = self._view, self._parameters
+        mine_s, mine_gpu_s = needs_s(job), parameters.service_s(job)
+        if all((v.remaining_now_s(view.now_s) or 0.0) * parameters.width(v) > mine_gpu_s for v in victims):
+            return True
+        loss_s = sum(mine_s + (cost_s(v) if v.phase is Phase.RUNNING else 0.0) for v in victims)
+        return self._find_soon(plan, job, loss_s) is None
+
+    def _find_soon(self, plan: Plan, job: Job, in_s: float) -> tuple[DeviceId, ...] | None:
+        """Devices that the job gets without preempting anybody."""
+        self.soon = self.soon or Soon(plan.view)
+        return self.soon.find(plan, job, plan.view.now_s + in_s)
+
     def _may_find_room(self, plan: Plan, job: Job) -> bool:
-        """Whether it is worth looking. A wide job that waits long is asked often, and mostly in vain: the
-        devices that running jobs have on one host are counted once for all that ask."""
+        """Whether jobs with more service may be enough. A wide job that waits long is asked often, and mostly
+        in vain: the devices that running jobs have on one host are counted once for all that ask."""
         gpus, running = job.spec.gpus_min, self._running or ()
         if gpus == 1 or self._reserved or plan.any_free():
             return True
         if not self._spared:
             self._spared = [job for *_, job in running]
-        (mine_gpu_s,) = by_service(job)
+        mine_gpu_s = self._parameters.service_s(job)
         before = bisect_left(running, (-mine_gpu_s,))
         if self._together.most(self._spared, before) >= gpus:
             return True
@@ -157,12 +253,14 @@ class Round:
 
     def is_worth_waiting(self, plan: Plan, job: Job, victim: Job) -> bool:
         """Whether enough devices get free by themselves before the job could train on those of a victim."""
-        until_s = plan.view.now_s + victim.expected_pause_s + job.expected_load_s
-        soon = self.soon = self.soon or Soon(plan.view)
-        devices = soon.find(plan, job, until_s)
+        loads = victim if self._parameters.waits_load == "victim" else job
+        in_s = victim.expected_pause_s + loads.expected_load_s
+        devices = self._find_soon(plan, job, in_s)
         if devices is None:
             return False
-        soon.promise(job, devices)
+        assert self.soon is not None
+        self.soon.promise(job, devices)
+        until_s = plan.view.now_s + in_s
         self.until_s = until_s if self.until_s is None else min(self.until_s, until_s)
         return True
 
@@ -199,11 +297,12 @@ class Patient:
 
     name = Round.name
 
-    def __init__(self) -> None:
+    def __init__(self, parameters: PatientParameters | None = None) -> None:
+        self.parameters = parameters if parameters is not None else PatientParameters()
         self._check = Alarm()
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
-        return by_service(job)
+        return (self.parameters.service_s(job),)
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
         """An arrival with nothing free is the newcomer's own affair (see `whose_turn`), as long as it does
@@ -214,12 +313,14 @@ class Patient:
         if isinstance(event, FirstStepDone) and not plan.any_free() and not is_wanted(view, event):
             return NOTHING
         waiting = whose_turn(plan, event)
-        turn = Round(view, view.newcomers() if isinstance(waiting, Newcomers) else view.heads())
+        turn = Round(
+            view, view.newcomers() if isinstance(waiting, Newcomers) else view.heads(), self.parameters
+        )
         rearrange(plan, turn, waiting or Candidates(view))
         if isinstance(waiting, Newcomers) and turn.until_s is not None:
             # One that might wait for devices must know who else does.
             seen = turn.soon if turn.soon is not None and turn.soon.is_unpromised() else None
-            plan, turn = Plan(view), Round(view, view.heads(), seen)
+            plan, turn = Plan(view), Round(view, view.heads(), self.parameters, seen)
             rearrange(plan, turn, Candidates(view))
         if turn.until_s is not None and not self._check.is_set(view.now_s):
             plan.actions.append(Wake(at_s=turn.until_s, reason=because("devices-soon")))
@@ -235,9 +336,9 @@ class Patient:
             or job.remaining_s is None
         ):
             return reason
-        plan, turn = Plan(view), Round(view, [job])
+        plan, turn = Plan(view), Round(view, [job], self.parameters)
         first = next(turn.behind(plan, job), None)
-        if first is None:
+        if first is None or turn.gains_nothing(plan, job):
             return because("gains-nothing", needs_s(job)) if view.on_devices() else reason
         waits = first.phase is Phase.RUNNING and turn.is_worth_waiting(plan, job, first)
         return because("devices-soon") if waits else reason

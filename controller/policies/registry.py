@@ -20,7 +20,7 @@ from cotenant.controller.policies.guests import GuestParameters
 from cotenant.controller.policies.lazer.parameters import LazerParameters
 from cotenant.controller.policies.lazer.policy import Lazer
 from cotenant.controller.policies.lucid import Lucid, LucidParameters
-from cotenant.controller.policies.patient import Patient
+from cotenant.controller.policies.patient import Patient, PatientParameters
 from cotenant.controller.policies.remaining import Interval, IntervalParameters, SrtfFull
 from cotenant.controller.policies.service import Srsf, ssf
 from cotenant.controller.policies.sjf_ffs import SjfFfs
@@ -76,7 +76,7 @@ _MAKERS: dict[str, Callable[[Parameters], Policy]] = {
     "interval-60": lambda parameters: Interval("interval-60", IntervalParameters(interval_s=60.0)),
     "interval-360": lambda parameters: Interval("interval-360", IntervalParameters(interval_s=360.0)),
     "interval-600": lambda parameters: Interval("interval-600", IntervalParameters(interval_s=600.0)),
-    "patient": lambda parameters: Patient(),
+    "patient": lambda parameters: Patient(PatientParameters.parse(parameters)),
     "castor": lambda parameters: Castor(CastorParameters.parse(parameters)),
     "castor-cost": lambda parameters: CastorCost(GuestParameters.parse(parameters)),
     "sjf-ffs": lambda parameters: SjfFfs(GuestParameters.parse(parameters)),
@@ -85,6 +85,7 @@ _MAKERS: dict[str, Callable[[Parameters], Policy]] = {
 }
 
 _DEFAULTS: dict[str, Parameters] = {
+    "patient": PatientParameters().as_parameters(),
     "castor": CastorParameters().as_parameters(),
     "castor-cost": GuestParameters().as_parameters(),
     "sjf-ffs": GuestParameters().as_parameters(),

@@ -49,11 +49,24 @@ ROWS: list[Row] = [
     ("a gang with less service than each of its victims has", [TWO], running(job(900), job(900)),
      job(100, gpus=2), ["preempt 1 for 9", "preempt 2 for 9", "place 9 on a/cpu0 a/cpu1"]),
     ("all victims of a gang pay or none is taken", [TWO], running(job(900), job(120)), job(100, gpus=2), []),
+    ("a gang that would wait longer than all its victims lose, though one has less service", [TWO],
+     running(job(900), job(400)), job(250, gpus=2),
+     ["preempt 1 for 9", "preempt 2 for 9", "place 9 on a/cpu0 a/cpu1"]),
+    ("a gang whose victims lose more than it would wait", [TWO], running(job(500), job(400)),
+     job(250, gpus=2), []),
+    ("what each victim's change costs counts in that", [TWO],
+     running(job(600), job(400, pause_s=25.0)), job(250, gpus=2), []),
+    ("a gang preempts no hp, however long it would wait", [TWO],
+     running(job(9000), job(9000, job_class="hp")), job(10, gpus=2), []),
     ("a job that loads is never preempted", [report("a", 1)],
      queued(1, **job(900), resumable=True), job(1), []),
     ("devices that become free before the load would be over are waited for", [TWO],
      running(job(900), job(15)), job(100), []),
     ("those that become free later are not", [TWO], running(job(900), job(16)), job(100),
+     ["preempt 1 for 9", "place 9 on a/cpu0"]),
+    ("the newcomer's load counts in that, not the victim's", [TWO],
+     running(job(900), job(65)), job(100, load_s=60.0), []),
+    ("however long the victim's load is", [TWO], running(job(900, load_s=60.0), job(65)), job(100),
      ["preempt 1 for 9", "place 9 on a/cpu0"]),
     ("a job that is late is not waited for", [TWO], then(running(job(900), job(15)), later(16)), job(100),
      ["preempt 1 for 9", "place 9 on a/cpu0"]),
@@ -88,6 +101,41 @@ def test_the_plan(row: Row) -> None:
     before(desk)
     desk.submit(9, **newcomer)
     assert planned(desk) == wanted
+
+
+def test_the_rule_for_each_victim_alone_is_still_there_to_compare_with() -> None:
+    desk = Desk("patient", TWO)
+    desk.engine.handle(ev.PolicyChanged(name="patient", parameters={"gang": "each"}), desk.engine.now_s)
+    running(job(900), job(400))(desk)
+    desk.submit(9, **job(250, gpus=2))
+    assert planned(desk) == []
+
+
+@pytest.mark.parametrize(("width_power", "first"), [(0.75, 2), (1.0, 3)])
+def test_width_counts_for_less_than_time_in_the_order(width_power: float, first: int) -> None:
+    desk = Desk("patient", TWO)
+    change = ev.PolicyChanged(name="patient", parameters={"width_power": width_power})
+    desk.engine.handle(change, desk.engine.now_s)
+    desk.run(1, **job(50, gpus=2))
+    desk.submit(2, **job(100, gpus=2))
+    desk.submit(3, **job(180))
+    desk.end(1)
+    assert desk.phase(first) == "loading"
+
+
+@pytest.mark.parametrize("wrong", [{"gang": "none"}, {"width_power": -1.0}, {"waits_load": "both"}, {"n": 1}])
+def test_a_wrong_parameter_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        registry.make("patient", wrong)
+
+
+def test_a_gang_that_gains_nothing_by_preempting_is_told_so() -> None:
+    desk = Desk("patient", TWO)
+    running(job(400), job(400))(desk)
+    desk.submit(9, **job(250, gpus=2))
+    assert desk.why(9) == (
+        "needs 260.00 s to its end; no job that runs has so much more left that preempting it pays"
+    )
 
 
 def test_the_end_of_a_load_lets_those_that_waited_for_it_preempt() -> None:
@@ -168,6 +216,7 @@ def check_pays(victim: Job, newcomer: Job, now_s: float) -> None:
     assert newcomer.remaining_s is not None
     assert victim.remaining_s is not None
     assert victim.preemptible
+    assert victim.spec.job_class != "hp"
     if victim.phase is Phase.CHECKPOINTING:
         change_s = newcomer.expected_load_s + victim.expected_load_s + 2 * victim.expected_pause_s
         assert victim.remaining_s > newcomer.remaining_s + change_s
@@ -198,11 +247,15 @@ def workloads(draw: st.DrawFn) -> Workload:
     )
 
 
+@pytest.mark.parametrize("parameters", [{}, {"gang": "each", "width_power": 1.0}], ids=["default", "before"])
 @given(workload=workloads())
-@settings(max_examples=int(settings().max_examples * 0.2), deadline=None)
-def test_in_simulated_runs_everything_ends_and_no_load_is_for_nothing(workload: Workload) -> None:
-    outcome = simulate(workload, Cluster(hosts=2, gpus_per_host=4), "patient", validate=True)
+@settings(max_examples=max(2, int(settings().max_examples * 0.1)), deadline=None)
+def test_in_simulated_runs_everything_ends_and_no_load_is_for_nothing(
+    parameters: dict[str, Any], workload: Workload
+) -> None:
+    outcome = simulate(workload, Cluster(hosts=2, gpus_per_host=4), "patient", parameters, validate=True)
     assert outcome.finished.all()
+    assert outcome.preemptions[workload.hp].sum() == 0
     assert outcome.futile_preemptions.sum() == 0
     assert outcome.futile_s.sum() == 0.0
 

@@ -182,6 +182,36 @@ def test_an_interval_policy_preempts_at_a_look_only() -> None:
     assert (desk.phase(1), desk.phase(2)) == ("checkpointing", "reserved")
 
 
+def test_an_arrival_exactly_at_a_multiple_is_seen_by_a_look_that_was_asked_for_and_asks_for_none() -> None:
+    desk = Desk("interval-60", report("a", 2))
+    desk.wait(70)
+    desk.submit(1, expected_s=900.0)
+    desk.now_s = 120.0  # The world's order: what happens at a moment comes before the alarms of that moment.
+    desk.submit(2, expected_s=50.0)
+    assert (desk.phase(1), desk.phase(2)) == ("loading", "loading"), "the look at 120 sees all that is there"
+    desk.now_s = 180.0
+    desk.submit(3, expected_s=50.0)
+    assert (desk.phase(3), woken(desk)) == ("queued", [240.0]), "nobody had waited for a look at 180"
+
+
+REPLACES = {"srtf-full": True, "tiresias": False, "patient": True, "srtf": False, "srsf": False}
+"""Whether a reservation goes to a later job that is shorter; under tiresias the earlier of two keeps it."""
+
+
+@pytest.mark.parametrize(("policy", "replaces"), REPLACES.items(), ids=REPLACES)
+@pytest.mark.parametrize("job_class", ["spot", "hp"])
+def test_a_reserved_job_as_a_victim(policy: str, replaces: bool, job_class: str) -> None:
+    desk = Desk(policy, report("a", 1), ageing_s=0.0)
+    desk.run(1, expected_s=90_000.0)
+    desk.wait(3250)
+    desk.submit(2, expected_s=5000.0, job_class=job_class)
+    assert (desk.phase(1), desk.phase(2)) == ("checkpointing", "reserved")
+    desk.submit(3, expected_s=50.0)
+    replaced = replaces and job_class == "spot"
+    assert (desk.phase(2), desk.phase(3)) == (("queued", "reserved") if replaced else ("reserved", "queued"))
+    assert desk.job(2).futile_preemptions == 0
+
+
 @pytest.mark.parametrize("policy", ["interval-60", "tiresias", "patient"])
 def test_an_idle_cluster_is_left_asleep(policy: str) -> None:
     desk = Desk(policy, report("a", 2), ageing_s=0.0)
