@@ -112,6 +112,7 @@ class Controller:
         self._failed_alarms = 0
         self._try_again_s = 0.0
         self._is_full = False
+        self._released = (-1, 0)
         self._fatal: Fatal | None = None
         state_dir = places.controller_state_dir(settings)
         raise_descriptor_limit()
@@ -214,6 +215,7 @@ class Controller:
             await asyncio.sleep(0)  # What became durable is handed over by the loop: answers leave.
         self._door.close()
         self._journal.close()
+        self._secrets.close()
         if self._fatal is not None:
             raise self._fatal
 
@@ -237,7 +239,9 @@ class Controller:
         except KeyProblem as problem:
             self.core.counters["bad_users_file"] += 1
             log.error("keys are as before: %s", problem)
-        if self._journal.is_settled:
+        seen = self._journal.last_seq, self.core.counters["failed_commits"]
+        if self._journal.is_settled and seen != self._released:
+            self._released = seen
             self._secrets.release(self._is_over)
         self._rest_if_idle(now_s)
 
