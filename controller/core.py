@@ -141,8 +141,9 @@ class Core:
         self.journal.keep_audit(self.clock.wall(), now_s, who.name, who.uid, verb, target, detail[:1000])
 
     def snapshot(self) -> None:
-        """Add one to the open group, if anything happened since the last."""
-        if self.journal.last_seq > self._snapshot_seq:
+        """Add one to the open group, if anything happened since the last. The last room on a disk is for
+        entries."""
+        if self.journal.last_seq > self._snapshot_seq and self.journal.has_room():
             self._snapshot_seq = self.journal.last_seq
             self.journal.keep_snapshot(self.state.save())
 
