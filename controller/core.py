@@ -22,6 +22,7 @@ from cotenant.controller.journal.committing import Callbacks
 from cotenant.controller.journal.journal import Journal
 from cotenant.controller.journal.journal_file import JournalError
 from cotenant.controller.journal.recovery import State, digest, recover
+from cotenant.controller.journal.scrub import Scrubbed
 from cotenant.controller.metrics.sheet import Histogram
 from cotenant.controller.wire.codec import pack
 
@@ -69,6 +70,8 @@ class Core:
         """How long events took to handle, in seconds."""
         self.stuck = ""
         """Why the journal cannot be written; empty if it can."""
+        self.scrubbed: Scrubbed | None = None
+        """What the last look at the whole journal found; None: there was none since the start."""
         self.watchers: list[Watcher] = []
         """Told of every event once it is decided, before it is durable: only to mark what to do then."""
         self.after_rebuild: list[Callable[[], None]] = []

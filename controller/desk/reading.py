@@ -211,4 +211,6 @@ class Reading:
             counters=counters,
             journal=core.stuck or f"{core.journal.path}, {core.journal.last_seq} entries",
             endpoint=self._about.endpoint,
+            journal_damages=core.scrubbed.damages if core.scrubbed else (),
+            journal_checked_s=time.monotonic() - core.scrubbed.ended_s if core.scrubbed else None,
         )

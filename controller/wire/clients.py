@@ -389,6 +389,10 @@ class Status(Reply, frozen=True, kw_only=True, tag="status-view"):
     """messages, bad_messages, events, commands, resent, ..."""
     journal: str
     endpoint: str
+    journal_damages: tuple[str, ...] = ()
+    """What the last scrub of the journal found wrong."""
+    journal_checked_s: float | None = None
+    """Since that scrub ended; None: there was none since the start."""
 
 
 class Decisions(Reply, frozen=True, kw_only=True, tag="decision-list"):

@@ -87,11 +87,9 @@ def long_queue(controller: StandIn, replies: ModuleType, monkeypatch: pytest.Mon
         rest = [view for view in views if int(view.job_id) > request.after]
         shown = rest[: min(request.page, request.limit)]
         is_over = len(shown) == min(len(rest), request.limit)
-        return msgspec.structs.replace(
-            replies.jobs(*shown),
-            more=len(rest) - len(shown),
-            next=0 if is_over else int(shown[-1].job_id),
-        )
+        answer: wire.Jobs = replies.jobs(*shown)
+        following = 0 if is_over else int(shown[-1].job_id)
+        return msgspec.structs.replace(answer, more=len(rest) - len(shown), next=following)
 
     controller.says(wire.ListJobs, page)
     return controller

@@ -127,7 +127,7 @@ def test_secrets_stay_until_the_last_task_of_their_submission_has_ended(tmp_path
 
 
 def test_jobs_of_one_submission_share_a_file_and_older_files_are_read(tmp_path: Path) -> None:
-    """One file per job took a hundred flushes per submission, and as many removals when all were cancelled."""
+    """One file per job took a hundred flushes per submission, and a hundred removals."""
     (tmp_path / "3.json").write_text('{"A": "old"}')  # As versions before this one wrote it.
     secrets = Secrets(tmp_path)
     jobs = [JobId(str(number)) for number in range(7, 107)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Annotated, Any, Final, Literal
 
@@ -94,8 +95,8 @@ def show_pages(pages: Iterator[Listing], form: Format) -> None:
     parts = chain((first,), pages)
     if form in ("id", "jsonl"):
         for part in parts:
-            shown = part.identity if form == "id" else lambda row, part=part: as_text(item(part, row))
-            write_lines([shown(row) for row in part.rows])
+            as_line = part.identity if form == "id" else partial(_json_line, part)
+            write_lines([as_line(row) for row in part.rows])
     elif form == "json":
         _write_json_pages(first, parts)
     elif not first.rows:
@@ -106,6 +107,10 @@ def show_pages(pages: Iterator[Listing], form: Format) -> None:
         table = screen.Table(columns, None if wide else screen.terminal_width())
         for part in parts:
             print("\n".join(table.lines(part.rows)), flush=True)
+
+
+def _json_line(listing: Listing, row: Any) -> str:
+    return as_text(item(listing, row))
 
 
 def _write_json_pages(first: Listing, parts: Iterable[Listing]) -> None:

@@ -30,12 +30,15 @@ PAGE: Final = 1_000
 """Jobs in one answer: the first rows come at once, and neither side holds more."""
 LIMIT_MAX: Final = 1_000_000
 
+
 def queue(
     jobs: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="Only these.")] = None,
     everything: Annotated[bool, typer.Option("-a", "--all", help="Also jobs that have ended.")] = False,
     user: Annotated[str, typer.Option("-u", "--user", metavar="NAME", help="Only this user's.")] = "",
     mine: Annotated[bool, typer.Option("-m", "--mine", help="Only yours.")] = False,
-    limit: Annotated[str, typer.Option("--limit", metavar="N", show_default="all", help="At most N jobs.")] = "1000000",
+    limit: Annotated[
+        str, typer.Option("--limit", metavar="N", show_default="all", help="At most N jobs.")
+    ] = "1000000",
     output: OutputFlag = None,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
