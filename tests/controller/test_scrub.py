@@ -34,7 +34,12 @@ def change(path: Path, sql: str) -> None:
 
 def test_a_sound_journal_is_read_in_bites(path: Path) -> None:
     bites: list[float] = []
-    result = scrub(path, lambda worked_s: bites.append(worked_s) is None)
+
+    def pause(worked_s: float) -> bool:
+        bites.append(worked_s)
+        return True
+
+    result = scrub(path, pause)
     assert (result.entries, result.snapshots, result.damages) == (450, 1, ())
     assert len(bites) == -(-450 // BITE) + 1 + 8, "entries, a snapshot, eight tables"
 
