@@ -1,6 +1,6 @@
 """A long queue: listing it, starting again with it, and what its cancellation holds up.
 
-    python bench/long_queue.py [--jobs 20000] [--cancel 5000] [--runs 3] [--write docs/results/bench-long-queue.md]
+    python bench/long_queue.py [--jobs 20000] [--cancel 5000] [--runs 3] [--write PAGE]
 
 The controller is the real one, without a host; each job has 30 environment variables and a secret. Listing is
 `cotenant queue` as a process, into a pipe. CPU seconds are of the process measured, user and system.
@@ -124,11 +124,15 @@ def report(rows: list[tuple[str, str]], options: Any) -> str:
         "| --- | --- |",
         *(f"| {what} | {value} |" for what, value in rows),
         "",
-        "Each job has 30 environment variables and a secret; no host has joined. Medians of "
-        f"{options.runs} runs. CPU is of the process itself.",
+        (
+            "Each job has 30 environment variables and a secret; no host has joined. Medians of "
+            f"{options.runs} runs. CPU is of the process itself."
+        ),
         "",
-        f"Command: `python bench/long_queue.py --jobs {options.jobs} --cancel {options.cancel} "
-        f"--runs {options.runs}`",
+        (
+            f"Command: `python bench/long_queue.py --jobs {options.jobs} --cancel {options.cancel} "
+            f"--runs {options.runs}`"
+        ),
         machine.sentences(sqlite=sqlite3.sqlite_version, libzmq=zmq.zmq_version()),
     ]
     return "\n".join(lines) + "\n"
