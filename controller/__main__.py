@@ -87,9 +87,11 @@ def check(settings: Settings) -> int:
 
 async def serve(settings: Settings) -> None:
     """Until a signal, `Stop` or idleness."""
-    controller = Controller(settings)
     # Nearly nothing here is cyclic, and a full collection takes the longer the larger the cluster is.
+    gc.disable()
+    controller = Controller(settings)
     gc.freeze()
+    gc.enable()
     gc.set_threshold(50_000, 20, 100)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

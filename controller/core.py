@@ -22,6 +22,7 @@ from cotenant.controller.journal.committing import Callbacks
 from cotenant.controller.journal.journal import Journal
 from cotenant.controller.journal.journal_file import JournalError
 from cotenant.controller.journal.recovery import State, digest, recover
+from cotenant.controller.journal.scrub import Scrubbed
 from cotenant.controller.metrics.sheet import Histogram
 from cotenant.controller.wire.codec import pack
 
@@ -69,6 +70,8 @@ class Core:
         """How long events took to handle, in seconds."""
         self.stuck = ""
         """Why the journal cannot be written; empty if it can."""
+        self.scrubbed: Scrubbed | None = None
+        """What the last look at the whole journal found; None: there was none since the start."""
         self.watchers: list[Watcher] = []
         """Told of every event once it is decided, before it is durable: only to mark what to do then."""
         self.after_rebuild: list[Callable[[], None]] = []
@@ -141,8 +144,9 @@ class Core:
         self.journal.keep_audit(self.clock.wall(), now_s, who.name, who.uid, verb, target, detail[:1000])
 
     def snapshot(self) -> None:
-        """Add one to the open group, if anything happened since the last."""
-        if self.journal.last_seq > self._snapshot_seq:
+        """Add one to the open group, if anything happened since the last. The last room on a disk is for
+        entries."""
+        if self.journal.last_seq > self._snapshot_seq and self.journal.has_room():
             self._snapshot_seq = self.journal.last_seq
             self.journal.keep_snapshot(self.state.save())
 

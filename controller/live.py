@@ -11,6 +11,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -32,6 +33,7 @@ from cotenant.controller.door import Door, raise_descriptor_limit
 from cotenant.controller.engine import EngineConfig
 from cotenant.controller.journal.committing import Callbacks
 from cotenant.controller.journal.journal import Journal
+from cotenant.controller.journal.scrub import TODO, Scrub, Scrubbed
 from cotenant.controller.links.agents_link import AgentsLink
 from cotenant.controller.metrics.cluster import ClusterMetrics, Facts
 from cotenant.controller.metrics.listening import opened
@@ -112,6 +114,7 @@ class Controller:
         self._failed_alarms = 0
         self._try_again_s = 0.0
         self._is_full = False
+        self._released = (-1, 0)
         self._fatal: Fatal | None = None
         state_dir = places.controller_state_dir(settings)
         raise_descriptor_limit()
@@ -163,6 +166,7 @@ class Controller:
         )
         self._thinking = Thinking(self._computed)
         self.core.watchers.append(self._decided)
+        self._scrub = Scrub(self._journal.path, settings.controller.scrub_every_s, self._scrubbed_soon)
         self._started_s = about.started_s
         if self._endpoint is not None:
             self._metrics = metrics = ClusterMetrics(self.core.state.engine)
@@ -183,6 +187,7 @@ class Controller:
         for think in self.core.state.thinks.values():
             self._thinking.start(think)
         self._set_alarm()
+        self._scrub.start()
         ticking = self._loop.create_task(self._tick_for_ever())
         stopping = self._loop.create_task(self._stopped.wait())
         try:
@@ -206,6 +211,7 @@ class Controller:
         if self._endpoint is not None:
             await asyncio.to_thread(self._endpoint.close)
         await self._thinking.close()
+        await asyncio.to_thread(self._scrub.close)
         if self._fatal is None:
             if not self.core.stuck:
                 self.core.snapshot()
@@ -214,6 +220,7 @@ class Controller:
             await asyncio.sleep(0)  # What became durable is handed over by the loop: answers leave.
         self._door.close()
         self._journal.close()
+        self._secrets.close()
         if self._fatal is not None:
             raise self._fatal
 
@@ -237,7 +244,9 @@ class Controller:
         except KeyProblem as problem:
             self.core.counters["bad_users_file"] += 1
             log.error("keys are as before: %s", problem)
-        if self._journal.is_settled:
+        seen = self._journal.last_seq, self.core.counters["failed_commits"]
+        if self._journal.is_settled and seen != self._released:
+            self._released = seen
             self._secrets.release(self._is_over)
         self._rest_if_idle(now_s)
 
@@ -255,6 +264,8 @@ class Controller:
             waiting_rows=core.journal.waiting,
             size_bytes=core.journal.size_bytes(),
             stuck=bool(core.stuck),
+            damages=None if core.scrubbed is None else len(core.scrubbed.damages),
+            checked_s=None if core.scrubbed is None else time.monotonic() - core.scrubbed.ended_s,
         )
         return self._metrics.sheet(core.state.engine, facts, now_s)
 
@@ -390,6 +401,17 @@ class Controller:
         if self._is_full and self._journal.waiting <= WAITING_ROWS_MAX // 2:
             self._is_full = False
             self._door.pause(False)
+
+    def _scrubbed_soon(self, result: Scrubbed) -> None:
+        with suppress(RuntimeError):  # The loop is closed: the process is ending.
+            self._loop.call_soon_threadsafe(self._scrubbed, result)
+
+    def _scrubbed(self, result: Scrubbed) -> None:
+        self.core.scrubbed = result
+        for damage in result.damages:
+            log.error("the journal %s is damaged: %s; %s", self._journal.path, damage, TODO)
+        if not result.damages:
+            log.info("the journal is sound: %d entries, %d snapshots", result.entries, result.snapshots)
 
     def _commit_failed(self, error: sqlite3.Error) -> None:
         self._loop.call_soon_threadsafe(self._failed, error)

@@ -7,8 +7,10 @@ acknowledged, and travels only inside the `Obey` that starts the job (CURVE, or 
 from __future__ import annotations
 
 import os
+import queue
 import re
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -19,10 +21,16 @@ from cotenant.controller.domain.ids import JobId
 SECRET_NAME: Final = re.compile(r"TOKEN|SECRET|KEY|PASSWORD", re.IGNORECASE)
 """A variable with such a name is a secret, whoever forgot to say so."""
 SECRETS_BYTES_MAX: Final = 256 * 1024
+REMOVED_WITHIN_S: Final = 5.0
 
 
 class Secrets:
-    """One file per submission number: the tasks of an array share theirs."""
+    """One file per submission: its jobs, and the tasks of an array, share theirs.
+
+    A file is called after the numbers of its jobs: `7.json`, or `7-106.json` for a submission of a hundred.
+    Files are taken away by a thread: on some disks that takes milliseconds each, and thousands of jobs may be
+    cancelled at once.
+    """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -30,20 +38,40 @@ class Secrets:
         self._folder = folder
         for leftover in folder.glob("*.new"):
             leftover.unlink()
-        self._users: dict[str, set[JobId]] = {path.stem: set() for path in folder.glob("*.json")}
+        self._users: dict[str, list[JobId]] = {}
+        """Of each file, the jobs that may still want it; those that are over are dropped from the end."""
+        self._file_of: dict[str, str] = {}
+        for path in folder.glob("*.json"):
+            self._know(path.stem)
+        self._changing = threading.Lock()
+        """Held while a file is put or taken away: a number is given out again if its commit failed."""
+        self._unwanted: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._remover: threading.Thread | None = None
+
+    def _know(self, stem: str) -> None:
+        self._users[stem] = []
+        for number in numbers_of(stem):
+            self._file_of[number] = stem
 
     def keep(self, job_ids: Iterable[JobId], values: Mapping[str, str]) -> None:
-        """Store the values for these jobs, durably."""
-        for number in {number_of(job_id) for job_id in job_ids}:
-            path = self._folder / f"{number}.json"
-            fresh = path.with_suffix(".new")
+        """Store the values for these jobs of one submission, durably."""
+        job_ids = list(job_ids)
+        numbers = sorted(int(number_of(job_id)) for job_id in job_ids)
+        stem = str(numbers[0]) if numbers[0] == numbers[-1] else f"{numbers[0]}-{numbers[-1]}"
+        path = self._folder / f"{stem}.json"
+        fresh = path.with_suffix(".new")
+        with self._changing:
             descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(msgspec.json.encode(dict(values)))
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(fresh, path)
-            self._users.setdefault(number, set())
+            for old in {self._file_of.get(number) for number in numbers_of(stem)} - {None, stem}:
+                assert old is not None  # Its commit failed: its numbers are given out again.
+                self._drop(old)
+                (self._folder / f"{old}.json").unlink(missing_ok=True)
+            self._know(stem)
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         os.fsync(folder)
         os.close(folder)
@@ -52,16 +80,17 @@ class Secrets:
     def used_by(self, job_ids: Iterable[JobId]) -> None:
         """These jobs have not ended: their secrets stay."""
         for job_id in job_ids:
-            users = self._users.get(number_of(job_id))
-            if users is not None:
-                users.add(job_id)
+            stem = self._file_of.get(number_of(job_id))
+            if stem is not None:
+                self._users[stem].append(job_id)
 
     def read(self, job_id: JobId, names: Iterable[str]) -> dict[str, str]:
         """The values of these names; one that is missing (a lost file) is left out."""
-        if number_of(job_id) not in self._users:
+        stem = self._file_of.get(number_of(job_id))
+        if stem is None:
             return {}
         try:
-            data = (self._folder / f"{number_of(job_id)}.json").read_bytes()
+            data = (self._folder / f"{stem}.json").read_bytes()
             values = msgspec.json.decode(data, type=dict[str, str])
         except (OSError, msgspec.DecodeError):
             return {}
@@ -69,16 +98,46 @@ class Secrets:
 
     def release(self, is_over: Callable[[JobId], bool]) -> None:
         """Forget jobs that are over (durably); the last one of a submission takes the file with it."""
-        for number, users in list(self._users.items()):
-            users -= {job_id for job_id in users if is_over(job_id)}
+        for stem, users in list(self._users.items()):
+            while users and is_over(users[-1]):
+                users.pop()
             if not users:
-                self._remove(number)
+                self._forget(stem)
 
-    def _remove(self, number: str) -> None:
-        del self._users[number]
-        (self._folder / f"{number}.json").unlink(missing_ok=True)
+    def _drop(self, stem: str) -> None:
+        del self._users[stem]
+        for number in numbers_of(stem):
+            if self._file_of.get(number) == stem:
+                del self._file_of[number]
+
+    def _forget(self, stem: str) -> None:
+        self._drop(stem)
+        if self._remover is None:
+            self._remover = threading.Thread(target=self._remove_for_ever, name="secrets", daemon=True)
+            self._remover.start()
+        self._unwanted.put(stem)
+
+    def _remove_for_ever(self) -> None:
+        while (stem := self._unwanted.get()) is not None:
+            with self._changing:
+                if stem not in self._users:
+                    (self._folder / f"{stem}.json").unlink(missing_ok=True)
+
+    def close(self, within_s: float = REMOVED_WITHIN_S) -> None:
+        """Take away what is to go; what takes longer than this is taken away after the next start."""
+        if self._remover is not None:
+            self._unwanted.put(None)
+            self._remover.join(within_s)
+            self._remover = None
 
 
 def number_of(job_id: JobId) -> str:
     """`7` for job 7 and for task 7_3."""
     return job_id.partition("_")[0]
+
+
+def numbers_of(stem: str) -> Iterator[str]:
+    """Of the jobs of a file; none for a file that is not one of ours."""
+    first, _, last = stem.partition("-")
+    if first.isdecimal() and (last or first).isdecimal():
+        yield from map(str, range(int(first), int(last or first) + 1))

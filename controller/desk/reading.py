@@ -24,7 +24,11 @@ from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX
 
 REASONS_S_MAX: Final = 0.05
 """Time for working out anew why queued jobs in one listing wait; the others show their last reason."""
+REASONS_OF_PAGE_S_MAX: Final = 0.01
+"""Likewise, for one page: other work has its turn between pages."""
 LIST_MAX: Final = 20_000
+LIMIT_MAX: Final = 1_000_000
+"""Of a listing in pages."""
 LIST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
 HISTORY_LINES: Final = 20
 PAIRS_MAX: Final = 10_000
@@ -57,12 +61,28 @@ class Reading:
             if (request.include_ended or request.job_ids or job.phase not in ENDED)
             and (not request.user or job.spec.user == request.user)
         ]
+        if request.page:
+            return self._page(request_id, request, chosen)
         limit = min(max(1, request.limit), LIST_MAX)
         return self.job_list(request_id, chosen[:limit], more=max(0, len(chosen) - limit))
 
-    def job_list(self, request_id: int, jobs: Sequence[Job], more: int = 0) -> wire.Jobs:
+    def _page(self, request_id: int, request: wire.ListJobs, chosen: list[Job]) -> wire.Jobs:
+        """Jobs are numbered as they arrive, so a number says where to go on, whatever has ended meanwhile."""
+        rest = sorted((job for job in chosen if job.number > request.after), key=lambda job: job.number)
+        limit = min(max(1, request.limit), LIMIT_MAX)
+        page = rest[: min(limit, max(1, request.page), LIST_MAX)]
+        reply = self.job_list(
+            request_id, page, more=len(rest) - len(page), reasons_s_max=REASONS_OF_PAGE_S_MAX
+        )
+        shown = len(reply.jobs)
+        is_over = not shown or shown >= min(limit, len(rest))
+        return msgspec.structs.replace(reply, next=0 if is_over else page[shown - 1].number)
+
+    def job_list(
+        self, request_id: int, jobs: Sequence[Job], more: int = 0, *, reasons_s_max: float = REASONS_S_MAX
+    ) -> wire.Jobs:
         now_s = self._core.clock.now_s()
-        until_s = time.monotonic() + REASONS_S_MAX
+        until_s = time.monotonic() + reasons_s_max
         shown: list[wire.JobView] = []
         size = 0
         for job in jobs:
@@ -191,4 +211,6 @@ class Reading:
             counters=counters,
             journal=core.stuck or f"{core.journal.path}, {core.journal.last_seq} entries",
             endpoint=self._about.endpoint,
+            journal_damages=core.scrubbed.damages if core.scrubbed else (),
+            journal_checked_s=time.monotonic() - core.scrubbed.ended_s if core.scrubbed else None,
         )

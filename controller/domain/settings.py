@@ -32,8 +32,14 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Journal entries between snapshots."""
     keep_ended: int = 10_000
     """Ended jobs that stay listed; older ones live in the journal only."""
+    scrub_every_s: float = 86_400.0
+    """How often the whole journal is read and its checksums are compared, the first time after a start."""
     predictor: str = ""
     """Interference model from `cotenant predictor train`; empty = the duty-cycle rule for unknown pairs."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.scrub_every_s < 1e8:
+            raise ValueError(f"controller.scrub_every_s must be at least 1, got {self.scrub_every_s}")
 
 
 class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

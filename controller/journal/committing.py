@@ -14,12 +14,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from cotenant.controller.journal.journal_file import connect
+from cotenant.controller.journal.reserve import Reserve
 
 GROUP_ROWS_MAX: Final = 5_000
 
@@ -54,6 +56,7 @@ class Writer(threading.Thread):
         self._failed_epoch = -1
         self._mutex = threading.Lock()
         self._database = connect(path)
+        self._reserve = Reserve(path, self._database)
 
     def run(self) -> None:
         try:
@@ -64,6 +67,7 @@ class Writer(threading.Thread):
             os._exit(70)
 
     def _commit_for_ever(self) -> None:
+        self._provide(self._reserve.begin)
         committed_s, last_count = 0.0, 0
         while True:
             first = self.groups.get()
@@ -110,6 +114,12 @@ class Writer(threading.Thread):
             self._on_failure(error)
             return
         self._written(groups, True)
+        self._provide(self._reserve.refill)
+
+    def _provide(self, room: Callable[[], None]) -> None:
+        """For later. If it fails nothing is lost; a commit would say so."""
+        with self._mutex, suppress(sqlite3.Error, OSError):
+            room()
 
     def _commit(self, rows: Sequence[Statement]) -> None:
         if not rows:

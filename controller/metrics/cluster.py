@@ -45,6 +45,9 @@ class Facts(NamedTuple):
     waiting_rows: int
     size_bytes: int | None
     stuck: bool
+    damages: int | None = None
+    """In the journal; None: nobody has looked yet."""
+    checked_s: float | None = None
 
 
 class ClusterMetrics:
@@ -187,3 +190,5 @@ def _put_facts(sheet: Sheet, facts: Facts) -> None:
     sheet.put("cotenant_journal_waiting_rows", facts.waiting_rows)
     sheet.put("cotenant_journal_size_bytes", facts.size_bytes)
     sheet.put("cotenant_journal_stuck", float(facts.stuck))
+    sheet.put("cotenant_journal_damages", facts.damages)
+    sheet.put("cotenant_journal_checked_seconds", facts.checked_s)

@@ -108,6 +108,8 @@ CONTROLLER: Final = (
     Metric("cotenant_journal_waiting_rows", "gauge", (), "Rows on their way to the disk"),
     Metric("cotenant_journal_size_bytes", "gauge", (), "Size of its file and its write-ahead log"),
     Metric("cotenant_journal_stuck", "gauge", (), "1 while it cannot be written: nothing new is accepted"),
+    Metric("cotenant_journal_damages", "gauge", (), "Damaged places that the last scrub of it found"),
+    Metric("cotenant_journal_checked_seconds", "gauge", (), "Since the last scrub of the journal ended"),
     Metric(
         "cotenant_pair_interference_ratio",
         "gauge",

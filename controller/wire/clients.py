@@ -47,6 +47,11 @@ class ListJobs(ClientMessage, frozen=True, kw_only=True, tag="jobs"):
     include_ended: bool = False
     user: str = ""
     limit: int = 10_000
+    page: int = 0
+    """At most so many in one answer, in order of arrival; `Jobs.next` tells how to go on. 0: all that one
+    message holds."""
+    after: int = 0
+    """With `page`: the `next` of the answer before."""
 
 
 class ShowJob(ClientMessage, frozen=True, kw_only=True, tag="show"):
@@ -270,7 +275,9 @@ class Jobs(Reply, frozen=True, kw_only=True, tag="job-list"):
     wall_s: float
     """Wall-clock seconds since the epoch at `now_s`."""
     more: int = 0
-    """How many matched beyond `limit`."""
+    """How many matched beyond those here."""
+    next: int = 0
+    """Of a page: `after` of the next one; 0: there is none."""
 
 
 class Shown(Reply, frozen=True, kw_only=True, tag="shown"):
@@ -382,6 +389,10 @@ class Status(Reply, frozen=True, kw_only=True, tag="status-view"):
     """messages, bad_messages, events, commands, resent, ..."""
     journal: str
     endpoint: str
+    journal_damages: tuple[str, ...] = ()
+    """What the last scrub of the journal found wrong."""
+    journal_checked_s: float | None = None
+    """Since that scrub ended; None: there was none since the start."""
 
 
 class Decisions(Reply, frozen=True, kw_only=True, tag="decision-list"):

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from cotenant.controller.cli.frame import screen
+from cotenant.controller.cli.jobs import queue
 from cotenant.controller.cli.jobs.run import exit_code
 from cotenant.controller.client import Client, Unreachable
 from cotenant.controller.domain.ids import JobId
@@ -74,6 +75,66 @@ def test_queue_jsonl_and_id(queued: StandIn, cotenant: Cotenant) -> None:
 
 def test_queue_wide_cuts_nothing(queued: StandIn, cotenant: Cotenant) -> None:
     assert "PREEMPTED" in cotenant("queue", "-o", "wide").out
+
+
+@pytest.fixture
+def long_queue(controller: StandIn, replies: ModuleType, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """Ten jobs, of which a page holds four."""
+    monkeypatch.setattr(queue, "PAGE", 4)
+    views = [replies.waiting(str(number), "behind job 7") for number in range(95, 105)]
+
+    def page(request: wire.ListJobs) -> wire.Jobs:
+        rest = [view for view in views if int(view.job_id) > request.after]
+        shown = rest[: min(request.page, request.limit)]
+        is_over = len(shown) == min(len(rest), request.limit)
+        answer: wire.Jobs = replies.jobs(*shown)
+        following = 0 if is_over else int(shown[-1].job_id)
+        return msgspec.structs.replace(answer, more=len(rest) - len(shown), next=following)
+
+    controller.says(wire.ListJobs, page)
+    return controller
+
+
+def test_a_long_queue_comes_page_by_page(long_queue: StandIn, cotenant: Cotenant) -> None:
+    lines = cotenant("queue", "-o", "id").out.split()
+    assert lines == [str(number) for number in range(95, 105)]
+    assert [each.after for each in long_queue.asked_for(wire.ListJobs)] == [0, 98, 102], "one message a page"
+    head, *rows = cotenant("queue").out.splitlines()
+    assert [row.split()[0] for row in rows] == lines and head.split()[2] == "USER"
+    value = json.loads(whole := cotenant("queue", "--json").out)
+    assert [each["job"] for each in value["jobs"]] == lines and value["more"] == 0
+    assert whole == msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+    assert len(cotenant("queue", "-o", "jsonl").out.splitlines()) == 10
+
+
+def test_a_limit_counts_for_all_pages_together(long_queue: StandIn, cotenant: Cotenant) -> None:
+    value = json.loads(cotenant("queue", "--json", "--limit", "6").out)
+    assert len(value["jobs"]) == 6 and value["more"] == 4
+    assert [each.limit for each in long_queue.asked_for(wire.ListJobs)] == [6, 2]
+    result = cotenant("queue", "--limit", "6")
+    assert len(result.out.splitlines()) == 7 and "4 more jobs: see --limit" in result.err
+
+
+def test_a_page_is_shown_before_the_next_one_is_asked_for(long_queue: StandIn) -> None:
+    with Client(long_queue.endpoint) as client:
+        pages = queue.pages(client, wire.ListJobs())
+        for count in (1, 2, 3):
+            next(pages)
+            assert len(long_queue.asked_for(wire.ListJobs)) == count
+
+
+def test_a_controller_that_knows_no_pages_answers_whole(queued: StandIn, cotenant: Cotenant) -> None:
+    assert cotenant("queue", "-o", "id").out == "7\n9\n10\n"
+    assert len(queued.asked_for(wire.ListJobs)) == 1
+
+
+def test_a_later_page_of_a_table_widens_its_columns() -> None:
+    columns = (screen.Column("A", lambda row: row[0]), screen.Column("B", lambda row: row[1]))
+    table = screen.Table(columns, None)
+    assert table.lines([("1", "x")]) == ["A  B", "1  x"]
+    assert table.lines([("10000", "y"), ("2", "z")]) == ["10000  y", "2      z"]
+    assert table.lines([]) == []
+    assert table.lines([("3", "w")]) == ["3      w"]
 
 
 def test_an_empty_queue_is_no_error(controller: StandIn, replies: ModuleType, cotenant: Cotenant) -> None:

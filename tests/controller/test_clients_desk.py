@@ -100,6 +100,40 @@ def test_a_listing_that_would_be_too_large_is_cut_and_says_so(station: Station) 
     assert len(answer.jobs) > 1_000 and len(answer.jobs) + answer.more == 5_000
 
 
+def test_pages_show_each_job_once_whatever_ends_and_comes_between_them(station: Station) -> None:
+    for _ in range(5):
+        station.submit()
+    first = station.ask(clients.ListJobs(page=2))
+    assert [view.job_id for view in first.jobs] == ["1", "2"] and (first.more, first.next) == (3, 2)
+    station.ask(clients.ChangeJobs(verb="cancel", job_ids=(JobId("2"), JobId("3"))))
+    station.submit()
+    second = station.ask(clients.ListJobs(page=2, after=first.next))
+    assert [view.job_id for view in second.jobs] == ["4", "5"] and (second.more, second.next) == (1, 5)
+    third = station.ask(clients.ListJobs(page=2, after=second.next))
+    assert [view.job_id for view in third.jobs] == ["6"] and (third.more, third.next) == (0, 0)
+    whole = station.ask(clients.ListJobs(page=4))
+    assert len(whole.jobs) == 4 and whole.next == 0, "nothing is left for another page"
+
+
+def test_the_last_page_of_a_limited_listing_says_what_it_left_out(station: Station) -> None:
+    for _ in range(5):
+        station.submit()
+    answer = station.ask(clients.ListJobs(page=2, limit=3))
+    assert (len(answer.jobs), answer.next) == (2, 2)
+    answer = station.ask(clients.ListJobs(page=2, limit=1, after=2))
+    assert (len(answer.jobs), answer.more, answer.next) == (1, 2, 0)
+
+
+def test_a_page_that_would_be_too_large_goes_on_where_it_was_cut(station: Station) -> None:
+    specs = tuple(job("n" * 500, job_id=JobId(f"new-{at}")) for at in range(5_000))
+    station.ask(clients.Submit(specs=specs))
+    seen, answer = 0, station.ask(clients.ListJobs(page=5_000))
+    while answer.next:
+        seen += len(answer.jobs)
+        answer = station.ask(clients.ListJobs(page=5_000, after=answer.next))
+    assert seen < 5_000 and seen + len(answer.jobs) == 5_000
+
+
 def test_a_waiting_jobs_reason_is_the_present_one(station: Station) -> None:
     address = station.join("h1")
     for _ in range(3):

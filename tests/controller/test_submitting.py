@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -119,16 +121,67 @@ def test_secrets_stay_until_the_last_task_of_their_submission_has_ended(tmp_path
     assert secrets.read(JobId("7_1"), ["A_TOKEN"]) == {"A_TOKEN": "x"}
     assert secrets.read(JobId("8"), ["A_TOKEN"]) == {}
     secrets.release(lambda job_id: job_id == "7_0")
-    assert path.exists()
     secrets.release(lambda job_id: True)
+    secrets.close()
     assert not path.exists()
 
 
+def test_jobs_of_one_submission_share_a_file_and_older_files_are_read(tmp_path: Path) -> None:
+    """One file per job took a hundred flushes per submission, and a hundred removals."""
+    (tmp_path / "3.json").write_text('{"A": "old"}')  # As versions before this one wrote it.
+    secrets = Secrets(tmp_path)
+    jobs = [JobId(str(number)) for number in range(7, 107)]
+    secrets.keep(jobs, {"A": "x"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["3.json", "7-106.json"]
+    again = Secrets(tmp_path)
+    again.used_by([JobId("3"), *jobs])
+    assert again.read(JobId("3"), ["A"]) == {"A": "old"}
+    assert again.read(JobId("106"), ["A"]) == {"A": "x"} and again.read(JobId("107"), ["A"]) == {}
+    again.release(lambda job_id: job_id != "50")
+    again.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["7-106.json"]
+
+
+def test_files_of_ended_jobs_are_taken_away_by_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5,000 files of cancelled jobs took a disk 21 s, in which the controller started nothing."""
+    secrets, removers = Secrets(tmp_path), set()
+    for number in range(1, 21):
+        secrets.keep([JobId(str(number))], {"A": "x"})
+    real = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        removers.add(threading.current_thread().name)
+        real(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    secrets.release(lambda job_id: True)
+    assert secrets.read(JobId("1"), ["A"]) == {}, "nobody gets them any more, whether or not they are gone"
+    secrets.close()
+    assert removers == {"secrets"} and not list(tmp_path.iterdir())
+
+
+def test_a_number_that_is_given_out_again_has_the_secrets_of_its_new_job(tmp_path: Path) -> None:
+    secrets = Secrets(tmp_path)
+    secrets.keep([JobId("7"), JobId("8"), JobId("9")], {"A": "failed"})  # Its commit fails.
+    secrets.keep([JobId("7")], {"A": "x"})
+    secrets.keep([JobId("8")], {"A": "y"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["7.json", "8.json"]
+    secrets.release(lambda job_id: job_id == "7")
+    secrets.keep([JobId("7")], {"A": "z"})
+    secrets.close()
+    assert secrets.read(JobId("7"), ["A"]) == {"A": "z"} and secrets.read(JobId("9"), ["A"]) == {}
+
+
 def test_secrets_of_a_submission_that_never_became_durable_are_swept(tmp_path: Any) -> None:
-    Secrets(tmp_path).keep([JobId("7"), JobId("8")], {"A": "x"})
+    before = Secrets(tmp_path)
+    before.keep([JobId("7")], {"A": "x"})
+    before.keep([JobId("8")], {"A": "x"})
     again = Secrets(tmp_path)
     again.used_by([JobId("8")])
     again.release(lambda job_id: False)
+    again.close()
     assert [path.name for path in tmp_path.iterdir()] == ["8.json"]
     assert again.read(JobId("8"), ["A"]) == {"A": "x"}
 

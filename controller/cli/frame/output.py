@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -84,19 +86,44 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def show_listing(listing: Listing, form: Format) -> None:
-    if form == "id":
-        write_lines([listing.identity(row) for row in listing.rows])
-    elif form == "jsonl":
-        write_lines([as_text(item(listing, row)) for row in listing.rows])
+    show_pages(iter((listing,)), form)
+
+
+def show_pages(pages: Iterator[Listing], form: Format) -> None:
+    """One listing that comes in parts, of which no more than one is held; the first says how it looks."""
+    first = next(pages)
+    parts = chain((first,), pages)
+    if form in ("id", "jsonl"):
+        for part in parts:
+            as_line = part.identity if form == "id" else partial(_json_line, part)
+            write_lines([as_line(row) for row in part.rows])
     elif form == "json":
-        items = [item(listing, row) for row in listing.rows]
-        write_json({"schema": f"{several(listing)}/1", **listing.extra, several(listing): items})
-    elif not listing.rows:
-        screen.tell(listing.nothing or f"no {several(listing)}")
-    elif form == "wide":
-        print(screen.table(listing.wide_columns or listing.columns, listing.rows, None))
+        _write_json_pages(first, parts)
+    elif not first.rows:
+        screen.tell(first.nothing or f"no {several(first)}")
     else:
-        print(screen.table(listing.columns, listing.rows, screen.terminal_width()))
+        wide = form == "wide"
+        columns = (wide and first.wide_columns) or first.columns
+        table = screen.Table(columns, None if wide else screen.terminal_width())
+        for part in parts:
+            print("\n".join(table.lines(part.rows)), flush=True)
+
+
+def _json_line(listing: Listing, row: Any) -> str:
+    return as_text(item(listing, row))
+
+
+def _write_json_pages(first: Listing, parts: Iterable[Listing]) -> None:
+    """The bytes of one `write_json` of it all."""
+    in_utf_8()
+    head = msgspec.json.format(as_text({"schema": f"{several(first)}/1", **first.extra, several(first): []}))
+    before = head.removesuffix("[]\n}") + "["
+    for part in parts:
+        items = [msgspec.json.format(as_text(item(part, row)), indent=2) for row in part.rows]
+        for text in items:
+            sys.stdout.write(before + "\n    " + text.replace("\n", "\n    "))
+            before = ","
+    print(before + "]\n}" if before != "," else "\n  ]\n}")
 
 
 def several(listing: Listing) -> str:

@@ -147,27 +147,56 @@ class Column(msgspec.Struct, frozen=True):
 
 def table(columns: Sequence[Column], rows: Sequence[Any], width: int | None) -> str:
     """Aligned columns; with a `width` they fit it: cut, then dropped; the last takes the rest, or wraps."""
-    cells = [[column.text(row) or NONE for column in columns] for row in rows]
-    if width is not None:
-        cells = [[_fitted(c, text) for c, text in zip(columns, line, strict=True)] for line in cells]
-    widths = [
-        max([len(c.title), *(columns_of(line[at]) for line in cells)], default=0)
-        for at, c in enumerate(columns)
-    ]
-    kept = _that_fit(columns, widths, width)
-    if width is not None:
-        before = sum(widths[at] + len(GAP) for at in kept[:-1])
-        widths[kept[-1]] = min(widths[kept[-1]], max(LAST_WIDTH_MIN, width - before))
-    head = GAP.join(_cell(columns[at].title, widths[at], columns[at].right) for at in kept).rstrip()
-    lines = [paint(head, "bold")]
-    last = kept[-1]
-    for row, line in zip(rows, cells, strict=True):
-        pieces = _pieces(line[last], widths[last]) if columns[last].wraps else [line[last]]
+    return "\n".join(Table(columns, width).lines(rows))
+
+
+class Table:
+    """A table that comes page by page. The first one decides which columns there are; where a later one has
+    longer texts, its columns are wider, and so are those of the pages after it."""
+
+    def __init__(self, columns: Sequence[Column], width: int | None) -> None:
+        self._columns = columns
+        self._width = width
+        self._widths = [columns_of(column.title) for column in columns]
+        self._kept: list[int] = []
+        self._in_colour = has_colour()  # Asked once: it asks the terminal.
+        self._is_begun = False
+
+    def lines(self, rows: Sequence[Any]) -> list[str]:
+        """Of one page; those of the first begin with the titles."""
+        columns, width = self._columns, self._width
+        cells = [[column.text(row) or NONE for column in columns] for row in rows]
+        if width is not None:
+            cells = [[_fitted(c, text) for c, text in zip(columns, line, strict=True)] for line in cells]
+        for at, texts in enumerate(zip(*cells, strict=True)):
+            self._widths[at] = max(self._widths[at], max(map(columns_of, texts)))
+        lines, widths = [], list(self._widths)
+        if not self._kept:
+            self._kept = _that_fit(columns, widths, width)
+        indent = sum(widths[at] + len(GAP) for at in self._kept[:-1])
+        if width is not None:
+            last = self._kept[-1]
+            widths[last] = min(widths[last], max(LAST_WIDTH_MIN, width - indent))
+        if not self._is_begun:
+            self._is_begun = True
+            titles = (_cell(columns[at].title, widths[at], columns[at].right) for at in self._kept)
+            lines.append(paint(GAP.join(titles).rstrip(), "bold"))
+        for row, line in zip(rows, cells, strict=True):
+            lines += self._row(row, line, widths, indent)
+        return lines
+
+    def _row(self, row: Any, line: list[str], widths: list[int], indent: int) -> list[str]:
+        """One line, or more if the last column wraps."""
+        last = self._kept[-1]
+        pieces = _pieces(line[last], widths[last]) if self._columns[last].wraps else [line[last]]
         line[last] = pieces[0]
-        lines.append(GAP.join(_painted(columns[at], row, line[at], widths[at]) for at in kept).rstrip())
-        indent = " " * sum(widths[at] + len(GAP) for at in kept[:-1])
-        lines += [indent + _painted(columns[last], row, piece, 0) for piece in pieces[1:]]
-    return "\n".join(lines)
+        first = GAP.join([self._painted(at, row, line[at], widths[at]) for at in self._kept]).rstrip()
+        return [first, *(" " * indent + self._painted(last, row, piece, 0) for piece in pieces[1:])]
+
+    def _painted(self, at: int, row: Any, text: str, width: int) -> str:
+        column = self._columns[at]
+        padded = _cell(text, width, column.right)
+        return paint(padded, column.colour(row)) if self._in_colour and column.colour else padded
 
 
 def _pieces(text: str, width: int) -> list[str]:
@@ -190,12 +219,9 @@ def _that_fit(columns: Sequence[Column], widths: Sequence[int], width: int | Non
     return kept
 
 
-def _painted(column: Column, row: Any, text: str, width: int) -> str:
-    padded = _cell(text, width, column.right)
-    return paint(padded, column.colour(row)) if column.colour else padded
-
-
 def _cell(text: str, width: int, right: bool) -> str:
+    if len(text) <= width and text.isascii():
+        return text.rjust(width) if right else text.ljust(width)
     text = cut(text, width)
     blank = " " * (width - columns_of(text))
     return blank + text if right else text + blank

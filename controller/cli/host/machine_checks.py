@@ -22,7 +22,7 @@ from cotenant.controller.access.endpoint import socket_path
 from cotenant.controller.access.keys import KeyProblem, find_key
 from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.frame.screen import plural, size
+from cotenant.controller.cli.frame.screen import duration, plural, size
 from cotenant.controller.cli.host import gpu_host
 from cotenant.controller.cli.host.agent_link import ask_as_agent
 from cotenant.controller.cli.host.check import Check, Facts
@@ -33,6 +33,7 @@ from cotenant.controller.cli.host.mps_check import device_memory, mps
 from cotenant.controller.cli.host.surroundings import look_around
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.settings import ProfilerSettings
+from cotenant.controller.journal.scrub import TODO
 from cotenant.controller.settings import Loaded
 from cotenant.controller.wire.clients import GetStatus, ListNodes
 from cotenant.mps import detection
@@ -208,6 +209,18 @@ def messages(facts: Facts) -> Check | None:
     return Check("messages", "ok", f"{plural(counters.get('messages', 0), 'message')}, none dropped")
 
 
+def journal_scrubbed(facts: Facts) -> Check | None:
+    """What the controller found when it last looked at its whole journal."""
+    status = facts.status
+    if status is None or status.journal_checked_s is None:
+        return None
+    if status.journal_damages:
+        more = len(status.journal_damages) - 3
+        found = "; ".join(status.journal_damages[:3]) + (f" and {more} more" if more > 0 else "")
+        return Check("entries", "warn", found, TODO)
+    return Check("entries", "ok", f"the journal was sound {duration(status.journal_checked_s)} ago")
+
+
 def hosts(facts: Facts) -> Check | None:
     if facts.nodes is None:
         return None
@@ -249,5 +262,6 @@ CHECKS: Final[tuple[Callable[[Facts], Check | None], ...]] = (
     controller,
     hosts,
     messages,
+    journal_scrubbed,
     clock,
 )

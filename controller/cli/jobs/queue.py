@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Final
 
 import typer
+from msgspec import structs
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
@@ -14,14 +16,19 @@ from cotenant.controller.cli.frame.output import (
     Listing,
     OutputFlag,
     chosen,
-    show_listing,
+    show_pages,
     whole_number,
 )
 from cotenant.controller.cli.jobs.view import COLUMNS, WIDE_COLUMNS, clock_of, job_json
+from cotenant.controller.client import Client
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import WAITING
 from cotenant.controller.submission.recording import user_name
 from cotenant.controller.wire.clients import Jobs, ListJobs
+
+PAGE: Final = 1_000
+"""Jobs in one answer: the first rows come at once, and neither side holds more."""
+LIMIT_MAX: Final = 1_000_000
 
 
 def queue(
@@ -29,7 +36,9 @@ def queue(
     everything: Annotated[bool, typer.Option("-a", "--all", help="Also jobs that have ended.")] = False,
     user: Annotated[str, typer.Option("-u", "--user", metavar="NAME", help="Only this user's.")] = "",
     mine: Annotated[bool, typer.Option("-m", "--mine", help="Only yours.")] = False,
-    limit: Annotated[str, typer.Option("--limit", metavar="N", help="At most N jobs.")] = "10000",
+    limit: Annotated[
+        str, typer.Option("--limit", metavar="N", show_default="all", help="At most N jobs.")
+    ] = "1000000",
     output: OutputFlag = None,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
@@ -50,23 +59,45 @@ def queue(
         job_ids=tuple(JobId(each) for each in jobs or ()),
         include_ended=everything or bool(jobs),
         user=user_name() if mine else user,
-        limit=whole_number("--limit", limit, 100_000),
+        limit=whole_number("--limit", limit, LIMIT_MAX),
     )
+    some_wait, left_out = False, 0
     with asking(endpoint) as client:
-        reply = client.ask(request)
-    show_listing(listing(reply, all_ended=request.include_ended), form)
-    if form == "table" and any(job.phase in WAITING for job in reply.jobs):
+
+        def listings() -> Iterator[Listing]:
+            nonlocal some_wait, left_out
+            for reply in pages(client, request):
+                some_wait |= any(job.phase in WAITING for job in reply.jobs)
+                left_out = reply.more
+                yield listing(reply, all_ended=request.include_ended)
+
+        show_pages(listings(), form)
+    if left_out and form in ("table", "wide"):
+        screen.tell(f"{screen.plural(left_out, 'more job')}: see --limit")
+    if form == "table" and some_wait:
         screen.hint("`cotenant explain JOB` gives the whole reason")
+
+
+def pages(client: Client, request: ListJobs) -> Iterator[Jobs]:
+    """The answer in parts: `limit` counts for all of them together, and `more` is what is beyond it."""
+    reply = client.ask(structs.replace(request, page=PAGE))
+    left = request.limit - len(reply.jobs)
+    while reply.next:
+        yield structs.replace(reply, more=max(0, reply.more - left))
+        reply = client.ask(structs.replace(request, page=PAGE, after=reply.next, limit=left))
+        left -= len(reply.jobs)
+    yield reply
 
 
 def listing(reply: Jobs, *, all_ended: bool = True) -> Listing:
     wall = clock_of(reply)
-    several = len({job.user for job in reply.jobs}) > 1
+    several = len({job.user for job in reply.jobs}) > 1 or reply.next != 0
     return Listing(
         noun="job",
         rows=reply.jobs,
         as_json=lambda job: job_json(job, wall),
         identity=lambda job: job.job_id,
+        # With more to come, others' jobs may be among them.
         columns=[column for column in COLUMNS if column.title != "USER" or several],
         wide_columns=WIDE_COLUMNS,
         extra={"now": screen.utc(reply.wall_s), "more": reply.more},

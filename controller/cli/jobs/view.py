@@ -66,6 +66,8 @@ def job_json(job: JobView, wall: Wall) -> dict[str, Any]:
 
 def devices(names: tuple[str, ...]) -> str:
     """`gpu07/0,1 gpu08/0`: the host once."""
+    if not names:
+        return ""
     by_host: dict[str, list[str]] = {}
     for name in names:
         host, _, local = name.rpartition("/")
