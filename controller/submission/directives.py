@@ -82,12 +82,19 @@ def read_script(path: Path) -> Script:
         notes.append(f"{path}:{starts}: take out srun or mpirun: the script itself is started once per GPU")
     return Script(
         path=path,
-        interpreter=tuple(shlex.split(lines[0][2:])),
+        interpreter=_interpreter(lines[0][2:], path),
         options=merged(slurm.options(), ours),
         notes=tuple(notes),
         slurm="SBATCH" in seen,
         launches_ranks=any(_HOST_LAUNCHER.match(line) for line in body.splitlines()),
     )
+
+
+def _interpreter(text: str, path: Path) -> tuple[str, ...]:
+    """What the kernel would run the script with: a program, and the rest of the line as one argument, in which
+    quotes mean nothing."""
+    program, *argument = text.split(maxsplit=1)
+    return (program, *(each.rstrip() for each in argument))
 
 
 def _lines(path: Path) -> list[str]:

@@ -7,9 +7,10 @@ that unit. Tables are for people and may change; scripts read JSON.
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 import typer
@@ -17,7 +18,10 @@ import typer
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column
+from cotenant.controller.domain.texts import HIDDEN, for_people, one_line
 from cotenant.controller.submission.quantities import count
+
+T = TypeVar("T")
 
 Format = Literal["table", "wide", "json", "jsonl", "id"]
 FORMATS: Final = ("table", "wide", "json", "jsonl", "id")
@@ -85,7 +89,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 def show_listing(listing: Listing, form: Format) -> None:
     if form == "id":
-        write_lines([listing.identity(row) for row in listing.rows])
+        write_lines([one_line(listing.identity(row)) for row in listing.rows])
     elif form == "jsonl":
         write_lines([as_text(item(listing, row)) for row in listing.rows])
     elif form == "json":
@@ -94,9 +98,9 @@ def show_listing(listing: Listing, form: Format) -> None:
     elif not listing.rows:
         screen.tell(listing.nothing or f"no {several(listing)}")
     elif form == "wide":
-        print(screen.table(listing.wide_columns or listing.columns, listing.rows, None))
+        screen.say(screen.table(listing.wide_columns or listing.columns, listing.rows, None))
     else:
-        print(screen.table(listing.columns, listing.rows, screen.terminal_width()))
+        screen.say(screen.table(listing.columns, listing.rows, screen.terminal_width()))
 
 
 def several(listing: Listing) -> str:
@@ -107,20 +111,26 @@ def item(listing: Listing, row: Any) -> dict[str, Any]:
     return {"schema": f"{listing.noun}/1", **listing.as_json(row)}
 
 
-def show_one(form: Format, value: dict[str, Any], identity: str, text: Callable[[], str]) -> None:
-    """One thing; `value` has its schema."""
+def show_one(form: Format, value: dict[str, Any], identity: str, of: T, page: Callable[[T], str]) -> None:
+    """One thing; `value` has its schema. The page gets texts that are one line each: it alone makes lines."""
     if form == "id":
-        write_lines([identity])
+        write_lines([one_line(identity)])
     elif form == "jsonl":
         write_lines([as_text(value)])
     elif form == "json":
         write_json(value)
     else:
-        print(text())
+        screen.say(page(for_people(of)))
 
 
 def as_text(value: dict[str, Any]) -> str:
-    return msgspec.json.encode(value).decode()
+    """JSON in which also what JSON itself lets through (C1, directions of writing) stands as an escape."""
+    return HIDDEN.sub(_json_escape, msgspec.json.encode(value).decode())
+
+
+def _json_escape(match: re.Match[str]) -> str:
+    halves = match[0].encode("utf-16-be")
+    return "".join(f"\\u{halves[at : at + 2].hex()}" for at in range(0, len(halves), 2))
 
 
 def write_json(value: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from cotenant.controller.cli.frame.problem import FAILED, Problem
 from cotenant.controller.cli.jobs.verify import STEPS, verify
 from cotenant.controller.cli.setup.completion import complete_job
 from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.texts import one_line
 from cotenant.controller.wire.clients import ChangeJobs
 
 VERIFY: Final = "verify"
@@ -106,7 +107,7 @@ def _verify(command: list[str], steps: int, as_json: bool) -> None:
             f"{result.steps} are those of a run that was not stopped, bit for bit; it calls the resume {kind}"
         )
     else:
-        print(f"not resumable: {result.reason}")
+        screen.say(f"not resumable: {one_line(result.reason)}")
     if not result.ok:
         raise typer.Exit(FAILED)
 
@@ -123,4 +124,4 @@ def _change(
         output.write_json({"schema": "change/1", "verb": verb, "jobs": jobs, "lines": list(reply.lines)})
         return
     for line in reply.lines or (f"{verb}: asked for {screen.plural(len(jobs), 'job')}",):
-        print(line)
+        screen.say(one_line(line))
