@@ -23,6 +23,7 @@ from cotenant.controller.submission.problems import BadSubmission
 from cotenant.controller.wire.clients import Submit
 
 YAML_SUFFIXES = (".yaml", ".yml")
+NAME_SHOWN_MAX = 80
 FULL_PROFILE = "full"
 ARRAY_VARIABLE = "COTENANT_ARRAY_INDEX"
 SLURM_ARRAY_VARIABLE = "SLURM_ARRAY_TASK_ID"
@@ -68,10 +69,23 @@ def submission(
     """
     if not words:
         raise BadSubmission("no command was given", "put it behind `--`, as in: -- python train.py")
-    source = _command(words) if command_only else _source(words)
+    try:
+        return _submission(_command(words) if command_only else _source(words), flags, where)
+    except OSError as error:  # A name too long for a file, a folder that may not be looked into.
+        raise BadSubmission(f"{_named(error)}: {error.strerror}", "check the names in it") from None
+
+
+def _named(error: OSError) -> str:
+    name = str(error.filename or "a file")
+    return name if len(name) <= NAME_SHOWN_MAX else name[:NAME_SHOWN_MAX] + "..."
+
+
+def _submission(source: _Source, flags: Options, where: Where) -> Submission:
+    if any("\0" in word for word in source.argv):
+        raise BadSubmission("the command has a NUL in it", "no program can be given one")
     options = merged(source.options, flags)
     values = {key: given.value for key, given in options.items()}
-    workdir = where.folder / Path(values.get("workdir", ".")).expanduser()
+    workdir = where.folder / _expanded(values.get("workdir", "."), "workdir")
     environment = recording.record(where.environ, values.get("export", ()), values.get("env", ()))
     notes = list(source.notes)
     commands.refuse_container(source.argv)
@@ -201,4 +215,11 @@ def _task(spec: JobSpec, at: int, index: int, slurm: bool) -> JobSpec:
 
 
 def _output(pattern: str | None, workdir: Path) -> str:
-    return os.path.abspath(workdir / Path(pattern).expanduser()) if pattern else ""
+    return os.path.abspath(workdir / _expanded(pattern, "output")) if pattern else ""
+
+
+def _expanded(path: str, option: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # `~name` of nobody.
+        raise BadSubmission(f"--{option} {path}: there is no such user", "give the folder itself") from None

@@ -43,10 +43,13 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_script(path: Path) -> bool:
     """Whether `submit FILE` means this file as a script rather than as a command."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        head = file.read(65_536)
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            head = file.read(65_536)
+    except OSError:  # A name too long for one; a file that may not be read, of which `read_script` says so.
+        return path.suffix in SUFFIXES
     return path.suffix in SUFFIXES or (
         head.startswith(b"#!") and bool(re.search(rb"^#(COTENANT|SBATCH)\s", head, re.M))
     )
@@ -91,10 +94,12 @@ def read_script(path: Path) -> Script:
 
 
 def _interpreter(text: str, path: Path) -> tuple[str, ...]:
-    """What the kernel would run the script with: a program, and the rest of the line as one argument, in which
-    quotes mean nothing."""
-    program, *argument = text.split(maxsplit=1)
-    return (program, *(each.rstrip() for each in argument))
+    """What the kernel would run the script with: a program, and the rest of the line as one argument. Quotes
+    mean nothing there."""
+    words = text.split(maxsplit=1)
+    if not words:
+        raise BadSubmission(f"{path}:1: #! names no program", "write one there: #!/bin/bash")
+    return tuple(each.rstrip() for each in words)
 
 
 def _lines(path: Path) -> list[str]:

@@ -37,11 +37,17 @@ def encode(message: object, version: int | None = None) -> bytes:
     """One frame: `[version, body]`, in our version or in that of whom it is for.
 
     Raises:
-        BadMessage: the message is larger than `MESSAGE_BYTES_MAX`.
+        BadMessage: the message is larger than `MESSAGE_BYTES_MAX`, or a text in it is no text.
     """
-    frame: bytes = msgpack.packb([version or WIRE_VERSION, msgspec.to_builtins(message)])
+    try:
+        frame: bytes = msgpack.packb([version or WIRE_VERSION, msgspec.to_builtins(message)])
+    except UnicodeEncodeError as error:  # A byte of a file name or variable that is not UTF-8.
+        near = ascii(error.object[max(0, error.start - 20) : error.end + 20])
+        raise BadMessage(f"a text in it is not UTF-8, near {near}") from None
     if len(frame) > MESSAGE_BYTES_MAX:
-        raise BadMessage(f"message of {len(frame)} bytes is over the limit of {MESSAGE_BYTES_MAX}")
+        raise BadMessage(
+            f"message of {len(frame)} bytes is over the limit of {MESSAGE_BYTES_MAX}: submit less at once"
+        )
     return frame
 
 
