@@ -16,6 +16,7 @@ import msgspec
 
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch
+from cotenant.controller.domain.texts import one_line
 from cotenant.controller.submission import commands, directives, recording
 from cotenant.controller.submission.code import code_sha256
 from cotenant.controller.submission.options import Options, merged
@@ -203,7 +204,7 @@ def _name(argv: Sequence[str]) -> str:
     """The script's name, or the program's: what one would call the job."""
     scripts = [word for word in argv if word.endswith((".py", ".sh", ".slurm", ".sbatch"))]
     named = os.path.basename(scripts[0] if scripts else argv[0])
-    return os.path.splitext(named)[0][:64] or "job"
+    return one_line(os.path.splitext(named)[0])[:64] or "job"
 
 
 def _task(spec: JobSpec, at: int, index: int, slurm: bool) -> JobSpec:

@@ -311,6 +311,12 @@ def test_the_cap_of_a_shared_device_is_named() -> None:
     )
 
 
+def test_the_last_words_of_a_log_are_one_visible_line() -> None:
+    exit_, log = python_error("ValueError: a\x1b[2J\x9b\u202eb")
+    detail = decide(ending_of(exit_, tails=log)).detail
+    assert detail == "exit code 1: ValueError: a\\x1b[2J\\x9b\\u202eb"
+
+
 # --- What is certain -------------------------------------------------------------------------------
 
 

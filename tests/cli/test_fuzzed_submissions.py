@@ -135,3 +135,11 @@ def test_a_command_that_no_program_can_be_given_is_exit_code_2(
     assert result.code == 2
     assert result.err.startswith("error[usage]: ")
     assert len(result.err.splitlines()) == 1
+
+
+def test_a_name_taken_from_a_file_is_one_that_the_controller_admits(tmp_path: Path) -> None:
+    path = tmp_path / "tra\x1b[2J\nin.sh"
+    path.write_text("#!/bin/bash\necho\n")
+    made = submission([str(path)], {}, Where(folder=tmp_path, environ={"PATH": os.environ["PATH"]}))
+    assert made.request.specs[0].name == "tra\\x1b[2J\\nin"
+    assert admitted(made.request, FROM_CLIENTS) is made.request

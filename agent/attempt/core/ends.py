@@ -18,6 +18,7 @@ import msgspec
 from cotenant.agent.attempt.core.end_rows import ROWS, SIGNALS_OF_SHELLS, Row
 from cotenant.agent.records import Durable
 from cotenant.controller.domain.events import Outcome
+from cotenant.controller.domain.texts import one_line
 
 TAIL_BYTES: Final = 16 * 1024
 LAST_WORDS_CHARS: Final = 4096
@@ -119,7 +120,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def decide(ending: Ending) -> Verdict:
     """The verdict on a whole attempt, as far as this host knows."""
     verdict = _certain(ending) or _looked_up(ending)
-    detail = " ".join(verdict.detail.split())[:DETAIL_CHARS]
+    detail = one_line(" ".join(verdict.detail.split()))[:DETAIL_CHARS]
     return msgspec.structs.replace(verdict, detail=detail)
 
 
