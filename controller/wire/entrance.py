@@ -14,6 +14,9 @@ must be known, however it is worded. Text that has no line here has the default 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
+from operator import is_
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -118,37 +121,47 @@ def admitted(message: T, default: Limit) -> T:
     return cast(T, _struct(message, default)) if isinstance(message, msgspec.Struct) else message
 
 
+@cache
+def _limits_of(kind: type[msgspec.Struct], default: Limit) -> tuple[tuple[str, Limit], ...]:
+    return tuple((name, LIMITS.get((kind, name), default)) for name in text_fields(kind))
+
+
 def _struct(value: msgspec.Struct, default: Limit) -> msgspec.Struct:
-    kind = type(value)
-    return with_texts(
-        value,
-        {
-            name: _checked(getattr(value, name), LIMITS.get((kind, name), default), default, name)
-            for name in text_fields(kind)
-        },
-    )
+    changed: dict[str, Any] = {}
+    for name, limit in _limits_of(type(value), default):
+        before = getattr(value, name)
+        if not before or (type(before) is str and _is_plain(before, limit)):
+            continue  # Nearly all of them; this is done for each text of each message.
+        after = _checked(before, limit, default, name)
+        if after is not before:
+            changed[name] = after
+    return with_texts(value, changed) if changed else value
+
+
+def _is_plain(text: str, limit: Limit) -> bool:
+    return len(text) <= limit.bytes_max and text.isascii() and text.isprintable()
 
 
 def _checked(value: Any, limit: Limit, default: Limit, where: str) -> Any:
     if isinstance(value, str):
-        return _text(value, limit, where)
+        return value if _is_plain(value, limit) else _text(value, limit, where)
     if isinstance(value, bytes):
-        _refuse(len(value) > DATA_BYTES_MAX, where, f"takes {len(value)} bytes of {DATA_BYTES_MAX} possible")
+        if len(value) > DATA_BYTES_MAX:
+            raise Inadmissible(f"{where} takes {len(value)} bytes of {DATA_BYTES_MAX} possible")
         return value
     if isinstance(value, msgspec.Struct):
         return _struct(value, default)
     if isinstance(value, dict):
         _count(value, limit, where)
-        items = {
-            _checked(k, limit, default, where): _checked(v, limit, default, where) for k, v in value.items()
-        }
-        _total([*items, *items.values()], limit, where)
-        return items if limit.kind == "text" else value
+        keys = [_checked(each, limit, default, where) for each in value]
+        values = [_checked(each, limit, default, where) for each in value.values()]
+        _total([*keys, *values], limit, where)
+        return dict(zip(keys, values, strict=True)) if limit.kind == "text" else value
     if isinstance(value, tuple):
         _count(value, limit, where)
-        found = tuple(_checked(each, limit, default, where) for each in value)
+        found = tuple([_checked(each, limit, default, where) for each in value])
         _total(found, limit, where)
-        return value if all(new is old for new, old in zip(found, value, strict=True)) else found
+        return value if all(map(is_, found, value)) else found
     return value
 
 
@@ -156,26 +169,24 @@ def _text(text: str, limit: Limit, where: str) -> str:
     if limit.kind == "text":
         return cut_to(one_line(text), limit.bytes_max)
     size = bytes_in(text)
-    _refuse(size > limit.bytes_max, where, f"takes {size} bytes of {limit.bytes_max} possible")
-    if limit.kind == "raw":
-        _refuse("\0" in text, where, "has a NUL in it")
-    else:
-        _refuse(not is_one_line(text), where, f"must be one line of visible characters, got {_shown(text)}")
+    if size > limit.bytes_max:
+        raise Inadmissible(f"{where} takes {size} bytes of {limit.bytes_max} possible")
+    if limit.kind == "raw" and "\0" in text:
+        raise Inadmissible(f"{where} has a NUL in it")
+    if limit.kind == "name" and not is_one_line(text):
+        raise Inadmissible(f"{where} must be one line of visible characters, got {_shown(text)}")
     return text
 
 
 def _count(value: dict[Any, Any] | tuple[Any, ...], limit: Limit, where: str) -> None:
-    _refuse(len(value) > limit.count_max, where, f"has {len(value)} entries of {limit.count_max} possible")
+    if len(value) > limit.count_max:
+        raise Inadmissible(f"{where} has {len(value)} entries of {limit.count_max} possible")
 
 
-def _total(values: Any, limit: Limit, where: str) -> None:
-    size = sum(bytes_in(each) for each in values if isinstance(each, str))
-    _refuse(size > limit.total_max, where, f"takes {size} bytes of {limit.total_max} possible")
-
-
-def _refuse(wrong: bool, where: str, why: str) -> None:
-    if wrong:
-        raise Inadmissible(f"{where} {why}")
+def _total(values: Sequence[Any], limit: Limit, where: str) -> None:
+    size = sum([bytes_in(each) for each in values if isinstance(each, str)])
+    if size > limit.total_max:
+        raise Inadmissible(f"{where} takes {size} bytes of {limit.total_max} possible")
 
 
 def _shown(text: str) -> str:
