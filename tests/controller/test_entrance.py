@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from cotenant.controller.desk.rates import BYTES_BURST, BYTES_PER_SECOND
 from cotenant.controller.domain import events as ev
+from cotenant.controller.domain import pairs
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.held import ENDED_BYTES_MAX, JOB_BYTES, USER_BYTES_MAX, held_bytes
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job import Dependency, Launch
+from cotenant.controller.domain.profiles import COMMAND_CHARACTERS_MAX, beginning
 from cotenant.controller.domain.texts import bytes_in, cut_to, is_one_line, text_fields
 from cotenant.controller.engine.ledger import Ledger
 from cotenant.controller.wire import agents, clients
@@ -307,3 +309,18 @@ def test_the_largest_submission_that_fits_a_message_is_admitted() -> None:
     assert len(frame) <= MESSAGE_BYTES_MAX
     request: clients.Request = decode(frame, clients.Request)
     assert admitted(request.body, FROM_CLIENTS) == request.body
+
+
+def test_a_kept_profile_holds_no_more_of_a_command_than_a_person_reads() -> None:
+    assert beginning(("python", "train.py")) == ("python", "train.py")
+    long = beginning(("python", *("x" * 1_000 for _ in range(900))))
+    assert sum(map(len, long)) <= COMMAND_CHARACTERS_MAX + len("...")
+    assert long[-1].endswith("...")
+    assert len(beginning(("x" * 130_000,))[0]) == COMMAND_CHARACTERS_MAX + len("...")
+
+
+def test_long_commands_stay_in_no_cache() -> None:
+    before = pairs._signature.cache_info().currsize
+    spec = job(launch=Launch(argv=("x" * 100_000,), workdir="/"))
+    assert pairs.signature(spec) == pairs.signature(spec)
+    assert pairs._signature.cache_info().currsize == before

@@ -102,7 +102,7 @@ def _verify(command: list[str], steps: int, as_json: bool) -> None:
         output.write_json({"schema": "checkpoint-verify/1", **msgspec.to_builtins(result)})
     elif result.ok:
         kind = "exact" if result.exact else f"equivalent ({result.reason})"
-        print(
+        screen.say(
             f"resumable: stopped after step {result.stopped_at} and resumed, its parameters after step "
             f"{result.steps} are those of a run that was not stopped, bit for bit; it calls the resume {kind}"
         )
