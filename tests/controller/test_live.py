@@ -190,7 +190,7 @@ def test_a_user_who_sends_too_much_is_refused_unread(start: Callable[[], Running
     running = start()
     running.controller._door._owner = ALICE
     question = wire.ListPairs(containing="x" * 4_000_000)
-    told = []
+    told: list[str] = []
     while len(told) < 200 and "refused" not in told:
         with pytest.raises(Refusal) as refusal:
             running.client.ask(question)
