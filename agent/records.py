@@ -197,6 +197,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     out_of_memory: bool = False
     cuda_fault: bool = False
     """Its own words are those of a fatal CUDA error."""
+    host_fault: bool = False
+    """As `AttemptEnded` says."""
     gpu_fault: GpuFaultRole = ""
     """Set by the agent, which knows who else was on the device."""
     durable: tuple[Durable, ...] = ()

@@ -64,6 +64,7 @@ from cotenant.controller.access.endpoint import BadEndpoint
 from cotenant.controller.access.keys import KeyFile
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.indicators import DeviceReading
+from cotenant.controller.domain.texts import one_line
 from cotenant.controller.metrics.sheet import Sheet
 from cotenant.controller.metrics.sheets import Sheets
 from cotenant.controller.wire.agents import CommandSeen, Report, ToAgent
@@ -79,7 +80,7 @@ UNWRITTEN_MAX: Final = 100_000
 
 def log(text: str) -> None:
     """One line on stderr."""
-    print(f"{time.strftime('%H:%M:%S')} agent: {text}", file=sys.stderr, flush=True)
+    print(f"{time.strftime('%H:%M:%S')} agent: {one_line(text)}", file=sys.stderr, flush=True)
 
 
 class Runtime:

@@ -17,6 +17,7 @@ from cotenant.controller.access.keys import KeyProblem
 from cotenant.controller.core import Fatal
 from cotenant.controller.domain.job import ENDED
 from cotenant.controller.domain.settings import Settings
+from cotenant.controller.domain.texts import one_line
 from cotenant.controller.door import DoorError
 from cotenant.controller.journal.journal import Journal
 from cotenant.controller.journal.journal_file import JournalError
@@ -39,9 +40,9 @@ def main(words: list[str] | None = None) -> int:
         "--replay", action="store_true", help="only check that the policies would decide the same again"
     )
     flags = parser.parse_args(words)
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    to_stderr = logging.StreamHandler(sys.stderr)
+    to_stderr.setFormatter(Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[to_stderr])
     try:
         chosen = load(flags)
         if flags.replay:
@@ -54,6 +55,14 @@ def main(words: list[str] | None = None) -> int:
     except (JournalError, DoorError, KeyProblem, Fatal, OSError) as error:
         return fail(str(error), 1)
     return 0
+
+
+class Lines(logging.Formatter):
+    """A line per record, whatever names and errors are in it; only our own tracebacks have more."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = one_line(record.message)
+        return super().formatMessage(record)
 
 
 def load(flags: argparse.Namespace) -> Settings:
@@ -79,7 +88,7 @@ def check(settings: Settings) -> int:
     finally:
         journal.close()
     for each in replayed.differences:
-        print(f"entry {each.seq} ({each.event}): {each.what}")
+        print(one_line(f"entry {each.seq} ({each.event}): {each.what}"))
     found = f"{len(replayed.differences)} differences" if replayed.differences else "the same decisions"
     print(f"{replayed.entries} entries, {found}" + (f" ({replayed.note})" if replayed.note else ""))
     return 1 if replayed.differences else 0

@@ -57,6 +57,8 @@ ALARM_WAIT_S_MAX: Final = 3600.0
 
 INTERNAL: Final = "the controller failed on this request and goes on without it; its log has the story"
 
+TOO_MUCH: Final = "too much at once: wait a few seconds and try again"
+
 log = logging.getLogger("cotenant.controller")
 
 
@@ -286,6 +288,12 @@ class Controller:
 
     def _receive(self, address: bytes, who: Identity, is_client: bool, frame: bytes) -> None:
         """One message, from bytes to effects."""
+        if is_client and not self._desk.affords(who, len(frame)):
+            self.core.counters["refused_requests"] += 1
+            number = request_in(frame)
+            if number is not None:
+                self._refuse(address, number, "refused", TOO_MUCH)
+            return
         self._tongues.heard(address, frame)
         try:
             if is_client:

@@ -46,14 +46,14 @@ from cotenant.agent.attempt.core.edge import (
     TerminateClients,
     Ticked,
 )
-from cotenant.agent.attempt.core.ends import StartProblem
+from cotenant.agent.attempt.core.ends import Stage, StartProblem
 from cotenant.agent.attempt.core.supervision import Supervision
 from cotenant.agent.attempt.datagrams import Datagrams
 from cotenant.agent.attempt.processes.environment import command_of, environment_of, needs_cuda_indices
 from cotenant.agent.attempt.processes.heir import leave_to_heir
 from cotenant.agent.attempt.processes.launchers import NotLaunchable
 from cotenant.agent.attempt.processes.measuring import Measuring
-from cotenant.agent.attempt.processes.outputs import Outputs
+from cotenant.agent.attempt.processes.outputs import Outputs, UnusableOutput
 from cotenant.agent.attempt.processes.ranks import (
     StartFailed,
     account_of,
@@ -166,11 +166,20 @@ class Supervisor:
             self._handle(CouldNotStart(problem=failure.problem))
             return
         except NotLaunchable as refusal:
-            problem = StartProblem(rank=order.ranks[0].rank, stage="command", code=22, text=str(refusal))
-            self._handle(CouldNotStart(problem=problem))
+            self._could_not_start("command", 22, str(refusal))
+            return
+        except UnusableOutput as unusable:
+            self._could_not_start("output", 22, str(unusable))
+            return
+        except OSError as error:  # A log that cannot be made: our own folder's disk.
+            self._could_not_start("process", error.errno or 0, f"{error.strerror}: {error.filename or ''}")
             return
         self._measuring.begin(self._cgroup, time.monotonic())
         self._handle(Started())
+
+    def _could_not_start(self, stage: Stage, code: int, text: str) -> None:
+        problem = StartProblem(rank=self._order.ranks[0].rank, stage=stage, code=code, text=text)
+        self._handle(CouldNotStart(problem=problem))
 
     def _start_one(self, rank: RankOrder, argv: tuple[str, ...]) -> None:
         order = self._order
@@ -303,11 +312,14 @@ class Supervisor:
             return
         self._clear_s = inf
         self._outputs.drain_all()
+        own = self._cgroup.memory_kills()
+        anybodys = host_oom_kills() - self._oom_kills_before
         self._handle(
             AllGone(
                 tails=self._outputs.tails,
-                oom_kills=self._cgroup.oom_kills(),
-                host_oom_kills=host_oom_kills() - self._oom_kills_before,
+                oom_kills=own.at_limit if own is not None else 0,
+                host_oom_kills=own.by_host if own is not None else anybodys,
+                counts_oom=own is not None,
             )
         )
 

@@ -113,7 +113,15 @@ class Leaving:
 
     # --- Without a supervisor's word ---------------------------------------------------------------
 
-    def end(self, attempt: Attempt, outcome: Outcome, detail: str, workdir_missing: bool = False) -> None:
+    def end(
+        self,
+        attempt: Attempt,
+        outcome: Outcome,
+        detail: str,
+        *,
+        workdir_missing: bool = False,
+        host_fault: bool = False,
+    ) -> None:
         """The end of an attempt that has no supervisor and no result file."""
         self._present.live.pop(attempt.key, None)
         self._present.tell_company()
@@ -124,6 +132,7 @@ class Leaving:
             outcome=outcome,
             detail=detail,
             workdir_missing=workdir_missing,
+            host_fault=host_fault,
         )
         self._out.report(ended, reporting.with_end(attempt, ended))
         self._out.say(f"{name_of(attempt.key)}: {outcome}: {detail}")

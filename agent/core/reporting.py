@@ -109,6 +109,7 @@ def from_result(attempt: Attempt, result: Result, host_id: HostId, device_type: 
         step=result.step,
         workdir_missing=result.workdir_missing,
         out_of_memory=result.out_of_memory,
+        host_fault=result.host_fault,
         gpu_fault=result.gpu_fault,
     )
     yield ended, with_end(attempt, ended)

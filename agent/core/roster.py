@@ -210,7 +210,14 @@ class Roster:
     def start_failed(self, failed: StartFailed) -> None:
         key = (failed.job_id, failed.attempt)
         if key in self._live:
-            self._leaving.end(self._memory.attempts[key], "infra-failed", failed.why, failed.workdir_missing)
+            missing = failed.workdir_missing  # Which folder it runs in is its user's word, not the host's.
+            self._leaving.end(
+                self._memory.attempts[key],
+                "infra-failed",
+                failed.why,
+                workdir_missing=missing,
+                host_fault=not missing,
+            )
 
     def supervisor_gone(self, gone: SupervisorGone) -> None:
         key = (gone.job_id, gone.attempt)

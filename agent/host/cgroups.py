@@ -34,6 +34,8 @@ RANKS: Final = "ranks"
 SUPERVISOR: Final = "supervisor"
 _CPU_PERIOD_US: Final = 100_000
 _REMOVE_WAIT_S: Final = 1.0
+_AT_LIMIT: Final = 0.99
+"""Of its limit: nearer the kernel need not come before what is asked for next no longer fits."""
 
 
 class Cgroups(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,16 +204,10 @@ class AttemptCgroup:
             return False
         return True
 
-    def oom_kills(self) -> int:
-        """How often the kernel killed a rank for exceeding the limit of this group."""
-        if not self.limits_memory:
-            return 0
-        leaf = self._folders["memory"] / RANKS
-        for name in ("memory.events", "memory.oom_control"):
-            with suppress(OSError):
-                words = (leaf / name).read_text().split()
-                return int(words[words.index("oom_kill") + 1]) if "oom_kill" in words else 0
-        return 0
+    def memory_kills(self) -> MemoryKills | None:
+        """How often the kernel killed a process of the ranks for lack of memory; None where nobody counts."""
+        folder = self._folders.get("memory", self._folders.get("track"))
+        return memory_kills_in(folder / RANKS, has_limit=self.limits_memory) if folder is not None else None
 
     def remove(self, *, leaves: tuple[str, ...] = (RANKS, SUPERVISOR)) -> bool:
         """Remove leaves, and the attempt's folder with the last one; False while a process is still there."""
@@ -228,6 +224,40 @@ class AttemptCgroup:
 
     def _distinct(self) -> list[Path]:
         return list(dict.fromkeys(self._folders.values()))
+
+
+class MemoryKills(msgspec.Struct, frozen=True, kw_only=True):
+    """Processes that the kernel has killed in a group and in those below it, for lack of memory."""
+
+    at_limit: int
+    """Because the group was at its own limit."""
+    by_host: int
+    """Because the host, or a group above, had no more."""
+
+
+def memory_kills_in(leaf: Path, *, has_limit: bool) -> MemoryKills | None:
+    """From the group's own counters. `oom_kill` counts kills whoever ran out of memory; whether it was the
+    group itself is said by `oom` (v2), and shows in the most that it ever used (v1, whose `failcnt` newer
+    kernels no longer count up)."""
+    try:
+        if (leaf / "memory.events").exists():
+            events = _counters(leaf / "memory.events")
+            kills, at_limit = events.get("oom_kill"), events.get("oom", 0) > 0
+        else:
+            kills = _counters(leaf / "memory.oom_control").get("oom_kill")
+            most = int((leaf / "memory.max_usage_in_bytes").read_text())
+            at_limit = most >= _AT_LIMIT * int((leaf / "memory.limit_in_bytes").read_text())
+    except (OSError, ValueError):
+        return None
+    if kills is None:  # A kernel before 4.13.
+        return None
+    own = kills if has_limit and at_limit else 0
+    return MemoryKills(at_limit=own, by_host=kills - own)
+
+
+def _counters(path: Path) -> dict[str, int]:
+    words = path.read_text().split()
+    return {name: int(value) for name, value in zip(words[::2], words[1::2], strict=False)}
 
 
 def _removed(folder: Path) -> bool:

@@ -20,7 +20,6 @@ from cotenant.controller.domain.ids import JobId
 
 SECRET_NAME: Final = re.compile(r"TOKEN|SECRET|KEY|PASSWORD", re.IGNORECASE)
 """A variable with such a name is a secret, whoever forgot to say so."""
-SECRETS_BYTES_MAX: Final = 256 * 1024
 REMOVED_WITHIN_S: Final = 5.0
 
 

@@ -7,7 +7,7 @@ number. A repeat of a submission gets the first one's numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from cotenant.controller.access.keys import Identity
 from cotenant.controller.access.secrets import Secrets
@@ -15,12 +15,25 @@ from cotenant.controller.core import Core, Stuck
 from cotenant.controller.desk.submitting import Accepted, Denied, accept
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.events import JobArrived
+from cotenant.controller.domain.held import USER_BYTES_MAX, held_bytes
 from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import JobSpec, Phase
+from cotenant.controller.domain.job import ENDED, JobSpec, Phase
 from cotenant.controller.domain.reasons import Reason, because, render
 from cotenant.controller.wire.clients import Submit, Submitted
 
 NO_HOST: Final = "no host has joined yet: it waits for the first one"
+
+COUNT_EVERY_S: Final = 5.0
+"""All jobs are looked through at most so often for one user who is at the bound."""
+
+
+class Held(NamedTuple):
+    """What a user's jobs take in memory."""
+
+    at_most: int
+    """Jobs that have ended since they were counted are still in it."""
+    counted_s: float
+
 
 SubmissionKey = tuple[str, str]
 """User and idempotency key."""
@@ -34,6 +47,8 @@ class Arrivals:
         self._secrets = secrets
         self._fresh: dict[SubmissionKey, tuple[JobId, ...]] = {}
         """Submissions that are not durable yet."""
+        self._held: dict[str, Held] = {}
+        """By user: what their jobs take."""
         core.after_rebuild.append(self._fresh.clear)
 
     def submit(self, request_id: int, request: Submit, who: Identity) -> Submitted:
@@ -52,6 +67,7 @@ class Arrivals:
         notes: tuple[str, ...] = () if engine.hosts else (NO_HOST,)
         if request.dry_run:
             return Submitted(request_id=request_id, job_ids=(), notes=notes)
+        self._check_memory(who, accepted.specs)
         self._check_disk()
         job_ids = tuple(spec.job_id for spec in accepted.specs)
         with_secrets = [spec.job_id for spec in accepted.specs if spec.launch.secrets]
@@ -95,6 +111,26 @@ class Arrivals:
                 raise Denied(
                     "never-fits", f"it can never run here: {render(reason)}", _what_to_do(reason, reports)
                 )
+
+    def _check_memory(self, who: Identity, specs: Sequence[JobSpec]) -> None:
+        """One key's jobs may not take all of the controller's memory."""
+        if who.role != "user":
+            return
+        now_s, size = self._core.clock.now_s(), sum(map(held_bytes, specs))
+        held = self._held.get(who.name)
+        if held is None or (held.at_most + size > USER_BYTES_MAX and now_s - held.counted_s >= COUNT_EVERY_S):
+            jobs = self._core.state.engine.jobs.values()
+            mine = (job.spec for job in jobs if job.spec.user == who.name and job.phase not in ENDED)
+            held = Held(sum(map(held_bytes, mine)), now_s)
+        if held.at_most + size > USER_BYTES_MAX:
+            self._held[who.name] = held
+            raise Denied(
+                "refused",
+                f"your jobs and their variables would take {(held.at_most + size) >> 20} MiB of the "
+                f"controller's memory, of {USER_BYTES_MAX >> 20} possible",
+                "wait until some have ended",
+            )
+        self._held[who.name] = Held(held.at_most + size, held.counted_s)
 
     def _check_disk(self) -> None:
         journal = self._core.journal

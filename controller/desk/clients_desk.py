@@ -18,7 +18,7 @@ from cotenant.controller.desk.arrivals import Arrivals
 from cotenant.controller.desk.changing import Changing
 from cotenant.controller.desk.log_desk import LogDesk
 from cotenant.controller.desk.profile_desk import ProfileDesk
-from cotenant.controller.desk.rates import Rates
+from cotenant.controller.desk.rates import BYTES_BURST, BYTES_PER_SECOND, Rates
 from cotenant.controller.desk.reading import About, Reading
 from cotenant.controller.desk.submitting import Denied
 from cotenant.controller.domain.commands import AnyCommand
@@ -28,8 +28,12 @@ from cotenant.controller.domain.job import ENDED
 from cotenant.controller.links.agents_link import AgentsLink
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire.codec import BadMessage, encode
+from cotenant.controller.wire.entrance import FROM_CLIENTS, Inadmissible, admitted
 
 WAITS_MAX: Final = 5_000
+WAITS_PER_USER: Final = 1_000
+AWAITED_PER_USER: Final = 200_000
+"""Jobs in all waits of one user together: each is kept in memory."""
 WAIT_S_MAX: Final = 60.0
 ENDING: Final = (AttemptEnded, CancelRequested, JobArrived)
 """Events that can end a job without a command (a command makes us look as well)."""
@@ -67,6 +71,7 @@ class ClientsDesk:
         self._send_frame = send
         self._stop = stop
         self._rates = Rates()
+        self._byte_rates = Rates(BYTES_PER_SECOND, BYTES_BURST)
         self._reading = reading = Reading(core, link, about)
         self._logs = LogDesk(core, link)
         changing = Changing(core)
@@ -96,12 +101,19 @@ class ClientsDesk:
 
     # --- In and out --------------------------------------------------------------------------------
 
+    def affords(self, who: Identity, size: int) -> bool:
+        """Whether somebody may send a message of so many bytes now. Asked before it is read: reading is what
+        takes memory."""
+        return who.role != "user" or self._byte_rates.allow(who.name, self._core.clock.now_s(), size)
+
     def ask(self, address: bytes, who: Identity, request: wire.Request) -> None:
         """Answer, now or later, exactly once per question."""
         asked = Asked(address, who, request.request_id)
         self.asked_s = self._core.clock.now_s()
         try:
-            self._answer(asked, request.body)
+            self._answer(asked, admitted(request.body, FROM_CLIENTS))
+        except Inadmissible as refused:
+            self._fail(asked, Denied("usage", str(refused)))
         except Denied as denied:
             if denied.code == "not-allowed":
                 self._core.audit(who, "not-allowed", type(request.body).__name__, str(denied))
@@ -169,9 +181,11 @@ class ClientsDesk:
     # --- Waiting -----------------------------------------------------------------------------------
 
     def _wait(self, asked: Asked, request: wire.WaitJobs) -> None:
-        if len(self._waits) >= WAITS_MAX:
-            raise Denied("refused", "too many clients are waiting", "ask `cotenant queue` instead")
         jobs = jobs_named(self._core.state.engine.jobs, request.job_ids)
+        mine = [wait for wait in self._waits.values() if wait.asked.who.name == asked.who.name]
+        awaited = len(jobs) + sum(len(wait.job_ids) for wait in mine)
+        if len(self._waits) >= WAITS_MAX or len(mine) >= WAITS_PER_USER or awaited > AWAITED_PER_USER:
+            raise Denied("refused", "too many clients are waiting", "ask `cotenant queue` instead")
         now_s = self._core.clock.now_s()
         deadline_s = now_s + min(max(0.0, request.timeout_s), WAIT_S_MAX)
         # The same question again (clients repeat themselves) neither adds an answer nor prolongs the wait.

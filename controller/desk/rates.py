@@ -1,4 +1,4 @@
-"""How much one user may ask for: a bucket that fills at a steady rate."""
+"""How much one user may ask for: a bucket of requests and one of bytes, filling at a steady rate."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Final
 PER_SECOND: Final = 200.0
 BURST: Final = 10_000.0
 """One submission of the largest size, or as many questions at once."""
+BYTES_PER_SECOND: Final = 1024.0 * 1024.0
+BYTES_BURST: Final = 32.0 * 1024.0 * 1024.0
+"""Eight messages of the largest size at once: some ten thousand jobs."""
 USERS_MAX: Final = 10_000
 
 

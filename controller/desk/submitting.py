@@ -12,16 +12,13 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.controller.access.keys import Identity
-from cotenant.controller.access.secrets import SECRET_NAME, SECRETS_BYTES_MAX
+from cotenant.controller.access.secrets import SECRET_NAME
 from cotenant.controller.domain.ids import JobId, natural_key
 from cotenant.controller.domain.job import Dependency, Job, JobSpec
 from cotenant.controller.wire.clients import Submit
+from cotenant.controller.wire.entrance import JOBS_MAX, LAUNCH_BYTES_MAX
 
-JOBS_MAX: Final = 10_000
-"""In one submission."""
 INDEX_MAX: Final = 999_999
-LAUNCH_BYTES_MAX: Final = 1024 * 1024
-"""Command and environment of one job: its start command must fit into one message."""
 DEPENDENCIES_MAX: Final = 100_000
 """In one submission, an array counting as its tasks."""
 
@@ -80,12 +77,6 @@ def check_size(request: Submit) -> None:
         )
     if any(not 0 <= index <= INDEX_MAX for index in indices):
         raise Denied("usage", f"array indices are 0 to {INDEX_MAX}")
-    if sum(len(name) + len(value) for name, value in request.secrets.items()) > SECRETS_BYTES_MAX:
-        raise Denied(
-            "usage", f"secrets are limited to {SECRETS_BYTES_MAX} bytes", "pass a file's name instead"
-        )
-    if len(request.idempotency_key) > 200:
-        raise Denied("usage", "an idempotency key has at most 200 characters")
     for spec in request.specs:
         if not spec.launch.argv or not spec.launch.argv[0]:
             raise Denied("usage", "there is no command to run", "put it behind `--`")

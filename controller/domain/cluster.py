@@ -103,7 +103,8 @@ class HostState(StrEnum):
     """No heartbeat for a while; its jobs keep their devices until the lease ends."""
     DRAINED = "drained"
     SUSPECT = "suspect"
-    """Several infrastructure failures in a row; one attempt at a time until one succeeds."""
+    """Several infrastructure failures in a row, of more than one user's jobs or by its own word; one attempt
+    at a time until one succeeds."""
     LOST = "lost"
 
 
@@ -115,6 +116,10 @@ class Host(msgspec.Struct, kw_only=True):
     drained_by: str = ""
     lost: bool = False
     failures_in_row: int = 0
+    failed_users: tuple[str, ...] = ()
+    """Whose jobs these were; more than one counts as evidence, however many more there are."""
+    failed_itself: bool = False
+    """Of one of them the host itself said that it was its own doing."""
     joined_s: float = 0.0
     reason: Reason | None = None
 
@@ -134,12 +139,19 @@ class Host(msgspec.Struct, kw_only=True):
             return HostState.SILENT
         if self.drained_by:
             return HostState.DRAINED
-        return HostState.SUSPECT if self.failures_in_row >= SUSPECT_AFTER else HostState.OK
+        return HostState.SUSPECT if self.is_suspect else HostState.OK
+
+    @property
+    def is_suspect(self) -> bool:
+        """Never on the word of one user's jobs alone: whoever likes can write jobs that fail."""
+        if self.failures_in_row < SUSPECT_AFTER:
+            return False
+        return self.failed_itself or len(self.failed_users) > 1
 
     @property
     def takes_work(self) -> bool:
         """`state is HostState.OK`, quickly."""
-        return not (self.lost or self.silent or self.drained_by or self.failures_in_row >= SUSPECT_AFTER)
+        return not (self.lost or self.silent or self.drained_by or self.is_suspect)
 
 
 SUSPECT_AFTER = 3

@@ -196,6 +196,9 @@ class AttemptEnded(Event, frozen=True, kw_only=True, tag="AttemptEnded"):
     workdir_missing: bool = False
     out_of_memory: bool = False
     """It ended because it got no more memory on its device."""
+    host_fault: bool = False
+    """The host itself failed it, before anything of the job's had run: no process could be started, no file
+    of ours be written."""
     gpu_fault: GpuFaultRole = ""
     """It ended with a fatal fault on a device: it caused it, or was on the device or its MPS server then. Not
     counted as a failure of the user's, unless it had the device to itself (then `outcome` says so)."""

@@ -355,6 +355,8 @@ class Job(msgspec.Struct, kw_only=True):
     """How the attempt ended, as far as its hosts have said: the worst one counts."""
     to_blame: tuple[HostId, ...] = ()
     """Hosts on which it failed for reasons of theirs, as far as is known before all have said."""
+    host_faults: tuple[HostId, ...] = ()
+    """Those of them that say themselves that it was their doing."""
 
     # Progress.
     step: int = 0
@@ -435,7 +437,8 @@ class Job(msgspec.Struct, kw_only=True):
         """The next attempt, on these hosts and from the last durable step: nothing is known of it yet."""
         self.attempt = AttemptNo(self.attempt + 1)
         self.hosts_left = hosts
-        self.waits_for, self.started_hosts, self.capable, self.to_blame = (), (), (), ()
+        self.waits_for, self.started_hosts, self.capable = (), (), ()
+        self.to_blame, self.host_faults = (), ()
         self.stop_cause, self.stop_reason, self.outcome, self.exit_code = "", None, "", None
         self.start_step = self.step = step = self.durable_step
         self.known_to_resume, self.step_s = step > 0, None

@@ -25,7 +25,13 @@ from cotenant.controller.domain.perf import Interference, Profile, duty_cycle_ru
 
 def signature(spec: JobSpec) -> str:
     """What makes two jobs "the same kind" for measurements: command, batch, workers, device type."""
-    return _signature(spec.launch.argv, spec.batch_size, spec.gpus_min, spec.gpu_type)
+    argv = spec.launch.argv
+    find = _signature if sum(map(len, argv)) <= CACHED_CHARACTERS_MAX else _signature.__wrapped__
+    return find(argv, spec.batch_size, spec.gpus_min, spec.gpu_type)
+
+
+CACHED_CHARACTERS_MAX = 4_096
+"""Of a command: a cache of longer ones would be large."""
 
 
 @lru_cache(maxsize=4096)

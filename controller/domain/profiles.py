@@ -9,7 +9,7 @@ goes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -18,6 +18,7 @@ from cotenant.controller.domain.job import JobSpec
 from cotenant.controller.domain.perf import Profile
 
 PROFILES_MAX = 1000
+COMMAND_CHARACTERS_MAX = 4_096
 KEY_CHARACTERS = 12
 """People see and type keys."""
 
@@ -56,6 +57,18 @@ def key_of(spec: JobSpec, hosts: int, device_type: str) -> str:
         return ""
     parts = (base, str(spec.gpus_min), str(hosts), device_type)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:KEY_CHARACTERS]
+
+
+def beginning(argv: Sequence[str]) -> tuple[str, ...]:
+    """As much of a command as a person recognises it by: profiles outlive their jobs, and are many."""
+    kept: list[str] = []
+    left = COMMAND_CHARACTERS_MAX
+    for word in argv:
+        if len(word) + 1 > left:
+            return (*kept, word[:left] + "...")
+        kept.append(word)
+        left -= len(word) + 1
+    return tuple(kept)
 
 
 class Known(msgspec.Struct, kw_only=True):

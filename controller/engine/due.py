@@ -23,7 +23,7 @@ def on_alarm(dispatch: Dispatch, event: ev.AlarmRang) -> None:
 def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
     if alarm.kind == "probation":
         host = dispatch.ledger.hosts.get(HostId(alarm.subject))
-        if host is not None and host.failures_in_row >= SUSPECT_AFTER:
+        if host is not None and host.is_suspect:
             host.failures_in_row = SUSPECT_AFTER - 1
             dispatch.ledger.refresh_host(host)
         return

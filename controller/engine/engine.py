@@ -224,8 +224,7 @@ class Engine:
                 self.refusals.append(refusal)
         if self._dispatch.vacated:
             self._dispatch.launch_reserved()
-        if len(self._ledger.ended) > self.config.keep_ended:
-            self._ledger.forget_ended(self.config.keep_ended)
+        self._ledger.forget_ended(self.config.keep_ended)
         if self._validate:
             self._ledger.check()
 

@@ -13,7 +13,7 @@ from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import forget, left_host
 from cotenant.controller.engine.estimating import remaining_from
-from cotenant.controller.engine.suspects import host_reason
+from cotenant.controller.engine.suspects import acquit, host_reason
 
 
 def on_joined(dispatch: Dispatch, event: ev.HostJoined) -> None:
@@ -149,6 +149,7 @@ def on_resumed(dispatch: Dispatch, event: ev.HostResumed) -> None:
         if any(device.state in ("suspect", "draining") for device in host.report.devices):
             command_id = dispatch.command_id()
             dispatch.out.append(TrustDevices(command_id=command_id, host_id=host.host_id))
-        host.drained_by, host.failures_in_row = "", 0
+        host.drained_by = ""
+        acquit(host)
         host.reason = host.reason if host.lost else None
         dispatch.ledger.refresh_host(host)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from cotenant.controller.domain.cluster import Device, Host, HostReport
+from cotenant.controller.domain.held import ENDED_BYTES_MAX, held_bytes
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.job import (
     ENDED,
@@ -78,7 +79,9 @@ class Ledger:
         self.next_command = 1
         self.waiting_on: dict[JobId, set[JobId]] = {}
         """Job -> blocked jobs that depend on it."""
-        self.ended: OrderedDict[JobId, None] = OrderedDict()
+        self.ended: OrderedDict[JobId, int] = OrderedDict()
+        """With what each takes in memory."""
+        self._ended_bytes = 0
         """Ended jobs, oldest first."""
         self._waiting = Waiting(queue_key)
         self._active = Active()
@@ -144,9 +147,11 @@ class Ledger:
         self._enter(job, is_new=True)
 
     def forget_ended(self, keep: int) -> None:
-        """Drop ended jobs but for the last so many from memory, the oldest first; the journal keeps them."""
-        while len(self.ended) > keep:
-            job_id, _ = self.ended.popitem(last=False)  # A plain dict would search for its first entry.
+        """Drop ended jobs but for the last so many (fewer, if they are large) from memory, the oldest first;
+        the journal keeps them."""
+        while len(self.ended) > keep or self._ended_bytes > ENDED_BYTES_MAX:
+            job_id, size = self.ended.popitem(last=False)  # A plain dict would search for its first entry.
+            self._ended_bytes -= size
             job = self.jobs.pop(job_id)
             assert job.phase in ENDED, f"job {job_id} is {job.phase}"
 
@@ -218,7 +223,11 @@ class Ledger:
             job.end_s = float("inf") if left_s is None else self.now_s + left_s * job.slowdown
             self._active.add(job)
         elif phase in ENDED:
-            self.ended[job.spec.job_id] = None
+            self._keep_ended(job)
+
+    def _keep_ended(self, job: Job) -> None:
+        self.ended[job.job_id] = size = held_bytes(job.spec)
+        self._ended_bytes += size
 
     # --- What a placement means --------------------------------------------------------------------
 
@@ -276,7 +285,7 @@ class Ledger:
         for job in saved.jobs:
             self.jobs[job.job_id] = job
         for job_id in saved.ended:
-            self.ended[job_id] = None
+            self._keep_ended(self.jobs[job_id])
         for job in sorted(saved.jobs, key=lambda j: j.number):
             if job.phase not in ENDED:
                 self._restore(job)

@@ -153,6 +153,8 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
     job.step = max(job.step, event.step)
     if event.exit_code is not None:
         job.exit_code = event.exit_code
+    if event.host_fault:
+        job.host_faults = (*job.host_faults, event.host_id)
     if event.workdir_missing:
         job.workdir_missing = tuple(dict.fromkeys((*job.workdir_missing, event.host_id)))
     if event.out_of_memory and not job.stop_cause and event.outcome == "user-failed":

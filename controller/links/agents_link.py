@@ -25,6 +25,7 @@ from cotenant.controller.links.log_relay import LogRelay
 from cotenant.controller.links.reducers import HostWatch, ProgressFilter
 from cotenant.controller.wire import agents as wire
 from cotenant.controller.wire.codec import encode
+from cotenant.controller.wire.entrance import FROM_AGENTS, Inadmissible, admitted
 
 Send = Callable[[bytes, bytes], bool]
 
@@ -98,6 +99,12 @@ class AgentsLink:
 
     def heard(self, address: bytes, who: Identity, message: wire.FromAgent) -> bool:
         """Take in a message; False if it makes no sense from this sender."""
+        try:
+            message = admitted(message, FROM_AGENTS)
+        except Inadmissible as refused:
+            if isinstance(message, wire.Hello):  # It would greet for ever; so its log says why.
+                self._say(address, wire.Refused(why=f"the controller refuses this host's report: {refused}"))
+            return False
         if isinstance(message, wire.Hello):
             return self._hello(address, who, message)
         link = self._link_at(address)

@@ -16,6 +16,7 @@ import msgspec
 
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch
+from cotenant.controller.domain.texts import one_line
 from cotenant.controller.submission import commands, directives, recording
 from cotenant.controller.submission.code import code_sha256
 from cotenant.controller.submission.options import Options, merged
@@ -23,6 +24,7 @@ from cotenant.controller.submission.problems import BadSubmission
 from cotenant.controller.wire.clients import Submit
 
 YAML_SUFFIXES = (".yaml", ".yml")
+NAME_SHOWN_MAX = 80
 FULL_PROFILE = "full"
 ARRAY_VARIABLE = "COTENANT_ARRAY_INDEX"
 SLURM_ARRAY_VARIABLE = "SLURM_ARRAY_TASK_ID"
@@ -68,10 +70,23 @@ def submission(
     """
     if not words:
         raise BadSubmission("no command was given", "put it behind `--`, as in: -- python train.py")
-    source = _command(words) if command_only else _source(words)
+    try:
+        return _submission(_command(words) if command_only else _source(words), flags, where)
+    except OSError as error:  # A name too long for a file, a folder that may not be looked into.
+        raise BadSubmission(f"{_named(error)}: {error.strerror}", "check the names in it") from None
+
+
+def _named(error: OSError) -> str:
+    name = str(error.filename or "a file")
+    return name if len(name) <= NAME_SHOWN_MAX else name[:NAME_SHOWN_MAX] + "..."
+
+
+def _submission(source: _Source, flags: Options, where: Where) -> Submission:
+    if any("\0" in word for word in source.argv):
+        raise BadSubmission("the command has a NUL in it", "no program can be given one")
     options = merged(source.options, flags)
     values = {key: given.value for key, given in options.items()}
-    workdir = where.folder / Path(values.get("workdir", ".")).expanduser()
+    workdir = where.folder / _expanded(values.get("workdir", "."), "workdir")
     environment = recording.record(where.environ, values.get("export", ()), values.get("env", ()))
     notes = list(source.notes)
     commands.refuse_container(source.argv)
@@ -189,7 +204,7 @@ def _name(argv: Sequence[str]) -> str:
     """The script's name, or the program's: what one would call the job."""
     scripts = [word for word in argv if word.endswith((".py", ".sh", ".slurm", ".sbatch"))]
     named = os.path.basename(scripts[0] if scripts else argv[0])
-    return os.path.splitext(named)[0][:64] or "job"
+    return one_line(os.path.splitext(named)[0])[:64] or "job"
 
 
 def _task(spec: JobSpec, at: int, index: int, slurm: bool) -> JobSpec:
@@ -201,4 +216,11 @@ def _task(spec: JobSpec, at: int, index: int, slurm: bool) -> JobSpec:
 
 
 def _output(pattern: str | None, workdir: Path) -> str:
-    return os.path.abspath(workdir / Path(pattern).expanduser()) if pattern else ""
+    return os.path.abspath(workdir / _expanded(pattern, "output")) if pattern else ""
+
+
+def _expanded(path: str, option: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # `~name` of nobody.
+        raise BadSubmission(f"--{option} {path}: there is no such user", "give the folder itself") from None

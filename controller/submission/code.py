@@ -39,7 +39,7 @@ def code_sha256(argv: Sequence[str], workdir: Path, path: str) -> str:
         for label, content in _parts(argv, workdir, path):
             digest.update(f"{label}\0{len(content)}\0".encode(errors="surrogateescape"))
             digest.update(content)
-    except (OSError, _Unknown):
+    except (OSError, RuntimeError, _Unknown):  # RuntimeError: links that go in circles.
         return ""
     return digest.hexdigest()
 

@@ -13,6 +13,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -111,7 +112,7 @@ def _not_on_path(program: str, workdir: Path, path: str) -> BadSubmission:
 def _programs(path: str) -> list[str]:
     names: set[str] = set()
     for folder in path.split(os.pathsep)[:64]:
-        if os.path.isdir(folder):
+        with suppress(OSError):  # Not there, no folder, not to be read.
             names.update(entry.name for entry in os.scandir(folder))
     return sorted(names)
 
@@ -135,9 +136,9 @@ def _missing_script(argv: Sequence[str], workdir: Path) -> BadSubmission | None:
 
 def near_file(name: str, workdir: Path) -> str:
     """A hint with the file that was probably meant."""
-    folder = (workdir / name).parent
-    if not folder.is_dir():
+    try:
+        names = sorted(entry.name for entry in os.scandir((workdir / name).parent))
+    except OSError:
         return "check the path"
-    names = sorted(entry.name for entry in os.scandir(folder))
     near = difflib.get_close_matches(os.path.basename(name), names, n=1, cutoff=0.6)
     return f"did you mean {os.path.join(os.path.dirname(name), near[0])}?" if near else "check the path"

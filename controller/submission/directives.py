@@ -43,10 +43,13 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_script(path: Path) -> bool:
     """Whether `submit FILE` means this file as a script rather than as a command."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        head = file.read(65_536)
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            head = file.read(65_536)
+    except OSError:  # A name too long for one; a file that may not be read, of which `read_script` says so.
+        return path.suffix in SUFFIXES
     return path.suffix in SUFFIXES or (
         head.startswith(b"#!") and bool(re.search(rb"^#(COTENANT|SBATCH)\s", head, re.M))
     )
@@ -82,12 +85,21 @@ def read_script(path: Path) -> Script:
         notes.append(f"{path}:{starts}: take out srun or mpirun: the script itself is started once per GPU")
     return Script(
         path=path,
-        interpreter=tuple(shlex.split(lines[0][2:])),
+        interpreter=_interpreter(lines[0][2:], path),
         options=merged(slurm.options(), ours),
         notes=tuple(notes),
         slurm="SBATCH" in seen,
         launches_ranks=any(_HOST_LAUNCHER.match(line) for line in body.splitlines()),
     )
+
+
+def _interpreter(text: str, path: Path) -> tuple[str, ...]:
+    """What the kernel would run the script with: a program, and the rest of the line as one argument. Quotes
+    mean nothing there."""
+    words = text.split(maxsplit=1)
+    if not words:
+        raise BadSubmission(f"{path}:1: #! names no program", "write one there: #!/bin/bash")
+    return tuple(each.rstrip() for each in words)
 
 
 def _lines(path: Path) -> list[str]:

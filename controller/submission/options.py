@@ -144,8 +144,8 @@ def profile(text: str) -> Profile | str:
     """`auto`, `never`, `full`, or a measured profile from a JSON file."""
     if text in PROFILE_WORDS:
         return text
-    file = Path(text).expanduser()
     try:
+        file = Path(text).expanduser()
         if file.stat().st_size > PROFILE_BYTES_MAX:
             raise ValueError(f"file {text} is larger than {PROFILE_BYTES_MAX} bytes")
         content = json.loads(file.read_text())
@@ -159,6 +159,8 @@ def profile(text: str) -> Profile | str:
         raise ValueError(f"file {text} is not a measured profile: it is not a text file") from None
     except (json.JSONDecodeError, RecursionError, msgspec.ValidationError) as error:
         raise ValueError(f"file {text} is not a measured profile: {error}") from None
+    except RuntimeError as error:  # `~name` of nobody.
+        raise ValueError(f"file {text} cannot be read: {error}") from None
 
 
 OPTIONS: Final[tuple[Option, ...]] = (

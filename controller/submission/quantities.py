@@ -18,10 +18,10 @@ SHOWN_MAX: Final = 60
 
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _WITH_UNITS: Final = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
-_SLURM: Final = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+_SLURM: Final = re.compile(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,9}))?(?::(\d{1,9}))?")
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?", re.IGNORECASE)
 _IN_MIB: Final = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024.0}
-_ARRAY_PART: Final = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+_ARRAY_PART: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
 
 DURATION_FORMS: Final = "90s, 10m, 2h, 1h30m, MINUTES, MM:SS, HH:MM:SS or D-HH[:MM[:SS]]"
 

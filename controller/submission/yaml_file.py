@@ -65,7 +65,8 @@ def _root(path: Path) -> yaml.MappingNode:
         raise BadSubmission(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise BadSubmission(f"{path}: is not a text file") from None
-    except (yaml.YAMLError, RecursionError) as error:
+    # An escape such as "\\UFFFFFFFF", a version of 5,000 digits: what the library does not check.
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""
         said = filter(None, (getattr(error, "context", None), getattr(error, "problem", None)))

@@ -37,11 +37,17 @@ def encode(message: object, version: int | None = None) -> bytes:
     """One frame: `[version, body]`, in our version or in that of whom it is for.
 
     Raises:
-        BadMessage: the message is larger than `MESSAGE_BYTES_MAX`.
+        BadMessage: the message is larger than `MESSAGE_BYTES_MAX`, or a text in it is no text.
     """
-    frame: bytes = msgpack.packb([version or WIRE_VERSION, msgspec.to_builtins(message)])
+    try:
+        frame: bytes = msgpack.packb([version or WIRE_VERSION, msgspec.to_builtins(message)])
+    except UnicodeEncodeError as error:  # A byte of a file name or variable that is not UTF-8.
+        near = ascii(error.object[max(0, error.start - 20) : error.end + 20])
+        raise BadMessage(f"a text in it is not UTF-8, near {near}") from None
     if len(frame) > MESSAGE_BYTES_MAX:
-        raise BadMessage(f"message of {len(frame)} bytes is over the limit of {MESSAGE_BYTES_MAX}")
+        raise BadMessage(
+            f"message of {len(frame)} bytes is over the limit of {MESSAGE_BYTES_MAX}: submit less at once"
+        )
     return frame
 
 
@@ -59,13 +65,22 @@ def in_version(frame: bytes, version: int) -> bytes:
 
 
 def request_in(frame: bytes) -> int | None:
-    """The number of a client's request that could not be decoded as a whole: of a newer client, mostly."""
+    """The number of a client's request that cannot be decoded as a whole (of a newer client, mostly), or is
+    not to be. What else is in it is passed over, and takes no memory."""
+    unpacker = msgpack.Unpacker(max_ext_len=0, max_buffer_size=MESSAGE_BYTES_MAX)
     try:
-        body = msgpack.unpackb(frame, max_ext_len=0)
-        number = body[1]["request_id"]
-    except (ValueError, TypeError, LookupError, msgpack.exceptions.UnpackException, RecursionError):
-        return None
-    return number if isinstance(number, int) and not isinstance(number, bool) else None
+        unpacker.feed(frame)
+        if unpacker.read_array_header() != 2:
+            return None
+        unpacker.skip()
+        for _ in range(unpacker.read_map_header()):
+            if unpacker.unpack() == "request_id":
+                number = unpacker.unpack()
+                return number if isinstance(number, int) and not isinstance(number, bool) else None
+            unpacker.skip()
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError):
+        pass
+    return None
 
 
 def decode(frame: bytes, into: type[T] | Any) -> T:

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 from cotenant.agent.attempt.processes.output import output_path
-from cotenant.agent.host.cgroups import mounts_in, own_group_in
+from cotenant.agent.host.cgroups import MemoryKills, memory_kills_in, mounts_in, own_group_in
 
 V2 = "30 24 0:26 / {point} rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"
+V1_KILLED = {
+    "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+    "memory.limit_in_bytes": "4194304\n",
+}
 V1 = "31 24 0:27 {root} {point} rw shared:10 - cgroup cgroup rw,{controllers}"
 
 
@@ -66,3 +70,38 @@ def test_no_groups_at_all() -> None:
 )
 def test_the_pattern_of_an_output_file(pattern: str, path: str) -> None:
     assert os.fspath(output_path(pattern, "/home/ada", "7_3", 2, 1)) == path
+
+
+@pytest.mark.parametrize(
+    ("files", "has_limit", "kills"),
+    [
+        ({"memory.events": "low 0\nhigh 0\nmax 9\noom 2\noom_kill 3\n"}, True, (3, 0)),
+        ({"memory.events": "low 0\nhigh 0\nmax 0\noom 0\noom_kill 1\noom_group_kill 0\n"}, True, (0, 1)),
+        ({"memory.events": "low 0\nhigh 0\nmax 0\noom 0\noom_kill 2\n"}, False, (0, 2)),
+        ({"memory.events": "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n"}, True, (0, 0)),
+        (
+            V1_KILLED | {"memory.max_usage_in_bytes": "4194304\n"},
+            True,
+            (1, 0),
+        ),
+        (
+            V1_KILLED | {"memory.max_usage_in_bytes": "1048576\n"},
+            True,
+            (0, 1),
+        ),
+        (
+            V1_KILLED | {"memory.oom_control": "oom_kill_disable 0\n", "memory.max_usage_in_bytes": "1\n"},
+            True,
+            None,
+        ),
+        ({}, True, None),
+    ],
+    ids=["v2 at its limit", "v2 the host", "v2 no limit", "v2 none", "v1 limit", "v1 host", "old", "nobody"],
+)
+def test_kills_for_memory_are_read_from_the_group_s_own_counters(
+    tmp_path: Path, files: dict[str, str], has_limit: bool, kills: tuple[int, int] | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    wanted = None if kills is None else MemoryKills(at_limit=kills[0], by_host=kills[1])
+    assert memory_kills_in(tmp_path, has_limit=has_limit) == wanted

@@ -34,6 +34,22 @@ def python_error(text: str, rank: int = 0) -> tuple[Exit, dict[int, str]]:
     return Exit(rank=rank, exit_code=1), {rank: traceback(text)}
 
 
+LOADER_KILLED = (
+    traceback("RuntimeError: DataLoader worker (pid 812) is killed by signal: Killed. ")
+    + "\nThe above exception was the direct cause of the following exception:\n\n"
+    + traceback("RuntimeError: DataLoader worker (pid(s) 812) exited unexpectedly").removeprefix("epoch 1\n")
+)
+LOADER_GONE = traceback(
+    "ConnectionResetError: [Errno 104] Connection reset by peer",
+    frames='  File "/venv/lib/torch/utils/data/dataloader.py", line 1291, in _try_get_data\n'
+    '  File "/usr/lib/python3.11/multiprocessing/resource_sharer.py", line 86, in get_connection\n',
+)
+TORCHRUN_KILLED = """E1122 api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 9668) of binary: python
+Traceback (most recent call last):
+  File "/venv/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+"""
 TORCHRUN = (
     traceback("ValueError: bad batch")
     + """E0312 12:00:00 api.py:869] failed (exitcode: 1) local_rank: 0
@@ -129,6 +145,34 @@ BY_THEMSELVES: dict[str, tuple[int | str, str, str, str, str]] = {
         "shared memory", "infra-failed", "no shared memory left on the host (/dev/shm)",
     ),
     "SIGKILL from outside": ("SIGKILL", "9\n", "killed", "infra-failed", "killed by SIGKILL from outside"),
+    "a data loader that was killed": (
+        1, traceback("RuntimeError: DataLoader worker (pid 812) is killed by signal: Killed. "),
+        "a process killed", "infra-failed",
+        "one of its processes was killed by a signal from outside: RuntimeError: DataLoader worker (pid 812)",
+    ),
+    "a data loader, said in a second error": (
+        1, LOADER_KILLED, "a process killed", "infra-failed",
+        "one of its processes was killed by a signal from outside: RuntimeError: DataLoader worker (pid(s)",
+    ),
+    "a data loader that was killed while its batch was fetched": (
+        1, LOADER_GONE, "a process killed", "infra-failed", "one of its processes was killed",
+    ),
+    "a data loader that crashed": (
+        1, traceback("RuntimeError: DataLoader worker (pid 812) is killed by signal: Segmentation fault. "),
+        "exit code", "user-failed", "exit code 1: RuntimeError: DataLoader worker (pid 812) is killed",
+    ),
+    "a killed loader that the job got over": (
+        1, LOADER_KILLED + "again\n" + traceback("ValueError: x"), "exit code", "user-failed",
+        "exit code 1: ValueError: x",
+    ),
+    "a process of a process": (
+        1, traceback("subprocess.CalledProcessError: Command 'x' died with <Signals.SIGKILL: 9>.",
+                     frames='  File "train.py", line 3\n'),
+        "a process killed", "infra-failed", "one of its processes was killed by a signal from outside",
+    ),
+    "a worker of torchrun's": (
+        1, TORCHRUN_KILLED, "a process killed", "infra-failed", "one of its processes was killed",
+    ),
     "SIGKILL seen through a shell": (137, "", "killed", "infra-failed", "killed by SIGKILL from outside"),
     "SIGTERM from outside": (
         "SIGTERM", "", "ended from outside", "infra-failed", "ended by SIGTERM from outside"
@@ -170,6 +214,7 @@ def test_ends_by_themselves(how: int | str, log: str, row: str, outcome: str, de
 
 def test_every_row_of_the_table_has_a_line_here() -> None:
     elsewhere = {"own memory limit", "host out of memory"}
+    elsewhere |= {"a process over its memory limit", "a process that the host had no memory for"}
     assert {row.name for row in ROWS} - {line[2] for line in BY_THEMSELVES.values()} == elsewhere
 
 
@@ -217,12 +262,59 @@ def test_a_host_without_memory_is_not_the_users_failure() -> None:
     assert "the host ran out of memory" in verdict.detail
 
 
+@pytest.mark.parametrize(
+    ("exit_", "log"),
+    [
+        (Exit(rank=0, exit_code=1), LOADER_KILLED),
+        (Exit(rank=0, exit_code=3), "make: *** [train] Killed\n"),
+        (Exit(rank=0, exit_code=1), traceback("ConnectionResetError: [Errno 104] Connection reset by peer")),
+    ],
+    ids=["loader", "grandchild", "nobody says why"],
+)
+def test_a_kill_for_memory_explains_the_end_whichever_process_it_hit(exit_: Exit, log: str) -> None:
+    at_limit = decide(ending_of(exit_, tails={0: log}, oom_kills=1, counts_oom=True, host_memory_mib=2048))
+    assert (at_limit.outcome, at_limit.exit_code) == ("user-failed", exit_.exit_code)
+    assert at_limit.detail.startswith(
+        "one of its processes was killed for using more host memory than the 2048"
+    )
+    by_host = decide(ending_of(exit_, tails={0: log}, host_oom_kills=1, counts_oom=True))
+    assert by_host.outcome == "infra-failed"
+    assert by_host.detail.startswith("one of its processes was killed: the host ran out of memory")
+
+
+def test_a_kill_for_memory_that_may_have_been_of_somebody_else_s_process_explains_no_exit_code() -> None:
+    exit_, log = python_error("ValueError: bad label 11")
+    verdict = decide(ending_of(exit_, tails=log, host_oom_kills=1, counts_oom=False))
+    assert (verdict.outcome, verdict.detail) == ("user-failed", "exit code 1: ValueError: bad label 11")
+
+
+def test_only_the_host_s_own_failures_count_against_it_for_certain() -> None:
+    fork = StartProblem(rank=0, stage="process", code=11, text="Resource temporarily unavailable")
+    assert decide(ending_of(problem=fork)).host_fault
+    assert not decide(ending_of(Exit(rank=0, signal=9))).host_fault
+    folder = StartProblem(rank=0, stage="workdir", code=2, text="No such file or directory")
+    assert not decide(ending_of(problem=folder)).host_fault
+
+
+def test_an_output_that_cannot_be_a_file_is_the_users_failure() -> None:
+    problem = StartProblem(rank=0, stage="output", code=22, text="'\\x00': embedded null byte")
+    verdict = decide(ending_of(problem=problem))
+    assert (verdict.outcome, verdict.exit_code, verdict.host_fault) == ("user-failed", 126, False)
+    assert verdict.detail == "its output file (--output) cannot be used: '\\x00': embedded null byte"
+
+
 def test_the_cap_of_a_shared_device_is_named() -> None:
     exit_, log = python_error("torch.OutOfMemoryError: CUDA out of memory.")
     assert (
         "(its part of the device is 4000 MiB)"
         in decide(ending_of(exit_, tails=log, memory_cap_mib=4000)).detail
     )
+
+
+def test_the_last_words_of_a_log_are_one_visible_line() -> None:
+    exit_, log = python_error("ValueError: a\x1b[2J\x9b\u202eb")
+    detail = decide(ending_of(exit_, tails=log)).detail
+    assert detail == "exit code 1: ValueError: a\\x1b[2J\\x9b\\u202eb"
 
 
 # --- What is certain -------------------------------------------------------------------------------
@@ -371,6 +463,8 @@ def test_the_advice_behind_a_cuda_error_is_no_fault_of_the_device(words: str, ro
     """One would be taken for a fault of all clients of an MPS server, and end them."""
     tail = traceback(f"RuntimeError: CUDA error: {words}", *ADVICE)
     found = next(
-        each for each in ROWS if not each.codes and not each.signals and re.search(each.pattern, tail)
+        each
+        for each in ROWS
+        if not (each.codes or each.signals or each.need) and re.search(each.pattern, tail)
     )
     assert found.name == row and found.is_cuda_fault is (row == "kernel error")

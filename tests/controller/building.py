@@ -53,7 +53,8 @@ def spec(job_id: str | int, **more: Any) -> JobSpec:
         more |= {"gpus_min": gpus, "gpus_max": gpus}
     uid = more.pop("uid", 1000)
     argv = more.pop("argv", ("python", f"train-{job_id}.py"))
-    return JobSpec(job_id=JobId(str(job_id)), user="ann", launch=Launch(argv=argv, uid=uid), **more)
+    more.setdefault("user", "ann")
+    return JobSpec(job_id=JobId(str(job_id)), launch=Launch(argv=argv, uid=uid), **more)
 
 
 def profile(

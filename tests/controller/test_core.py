@@ -12,6 +12,7 @@ from cotenant.controller.core import Fatal, Poisoned, Stuck
 from cotenant.controller.domain.actions import Decision
 from cotenant.controller.domain.events import AnyEvent, AttemptEnded, HostJoined, JobArrived
 from cotenant.controller.domain.ids import HostId, JobId
+from cotenant.controller.domain.job import Launch
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
@@ -59,7 +60,8 @@ def test_questions_are_answered_at_once_when_nothing_is_open(station: Station) -
 
 def big() -> clients.Submit:
     """More than a full disk has left in its last page."""
-    return clients.Submit(specs=(msgspec.structs.replace(job(), name="x" * 50_000),), idempotency_key="big")
+    launch = Launch(argv=("python", "x" * 50_000), workdir="/tmp")
+    return clients.Submit(specs=(job(launch=launch),), idempotency_key="big")
 
 
 def test_a_full_disk_refuses_new_jobs_and_loses_none(stations: Make) -> None:

@@ -522,10 +522,10 @@ def test_one_job_that_fails_again_and_again_does_not_take_a_host_from_all_others
     assert desk.engine.hosts[A].failures_in_row == 0
 
 
-def test_infrastructure_failures_of_three_jobs_in_a_row_make_a_host_suspect_until_it_is_tried_again() -> None:
+def test_failures_of_three_jobs_of_two_users_make_a_host_suspect_until_it_is_tried_again() -> None:
     desk = Desk("fifo", infra_retries=9, back_off_s=100.0)
-    for number in (1, 2, 3):
-        desk.submit(number)
+    for number, user in ((1, "ada"), (2, "ada"), (3, "bob")):
+        desk.submit(number, user=user)
         desk.end(number, "infra-failed", detail="bad disk")
     desk.wait(100)
     assert (desk.engine.hosts[A].state, desk.phase(1)) == ("suspect", "queued")
@@ -536,11 +536,37 @@ def test_infrastructure_failures_of_three_jobs_in_a_row_make_a_host_suspect_unti
     assert desk.engine.hosts[A].failures_in_row == 0
 
 
+def test_jobs_of_one_user_alone_never_close_a_host() -> None:
+    """Four jobs of `kill -9 $$` look like four failures of their host."""
+    desk = Desk("fifo", infra_retries=0)
+    for number in (1, 2, 3, 4):
+        desk.submit(number, user="mallory")
+        desk.end(number, "infra-failed", detail="killed by SIGKILL from outside")
+    assert desk.engine.hosts[A].state == "ok"
+    desk.submit(5, user="ada")
+    assert desk.phase(5) == "loading"
+    desk.end(5, "finished")
+    assert desk.engine.hosts[A].failed_users == ()
+
+
+def test_a_host_that_says_itself_that_it_failed_needs_no_second_user() -> None:
+    desk = Desk("fifo", infra_retries=9, back_off_s=1.0)
+    desk.submit(1, user="ada")
+    for _ in range(2):
+        desk.end(1, "infra-failed", host_fault=True, detail="no process could be started")
+        desk.wait(9)
+    assert desk.engine.hosts[A].state == "ok"
+    desk.end(1, "infra-failed", host_fault=True, detail="no process could be started")
+    assert desk.engine.hosts[A].state == "suspect"
+    desk.tell(ev.HostResumed(host_id=A, by="root"))
+    assert (desk.engine.hosts[A].state, desk.engine.hosts[A].failed_itself) == ("ok", False)
+
+
 def test_a_host_that_finishes_a_first_step_is_trusted_again_and_offers_its_devices() -> None:
     desk = Desk("fifo", report("a", 2), infra_retries=9, back_off_s=1.0)
     desk.submit(1)
     for number in (2, 3, 4):
-        desk.submit(number)
+        desk.submit(number, user=f"user{number}")
         desk.end(number, "infra-failed")
     desk.wait(1)
     assert desk.phase(2) == "queued"

@@ -14,6 +14,7 @@ import pytest
 
 from cotenant.controller import live
 from cotenant.controller.client import Client, Refusal
+from cotenant.controller.desk.rates import BYTES_BURST
 from cotenant.controller.desk.reading import Reading
 from cotenant.controller.domain.actions import NOTHING, Compute, Decision
 from cotenant.controller.domain.events import AnyEvent, Computed, JobArrived
@@ -26,7 +27,7 @@ from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.thinking import Thinking
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire.codec import unpack
-from tests.controller.station import job
+from tests.controller.station import ALICE, BOB, job
 
 
 class Running:
@@ -182,3 +183,21 @@ def test_a_computation_comes_back_as_an_event_also_over_a_restart(
     computed = {e.request_id: e.values for e in events_of(tmp_path) if isinstance(e, Computed)}
     assert computed == {1: (2.0,), 2: (3.0,)}
     assert core.state.thinks == {}
+
+
+def test_a_user_who_sends_too_much_is_refused_unread(start: Callable[[], Running]) -> None:
+    """Reading is what takes memory: of a message beyond the rate only its number is looked for."""
+    running = start()
+    running.controller._door._owner = ALICE
+    question = wire.ListPairs(containing="x" * 4_000_000)
+    told: list[str] = []
+    while len(told) < 200 and "refused" not in told:
+        with pytest.raises(Refusal) as refusal:
+            running.client.ask(question)
+        told.append(refusal.value.failure.code)
+    assert told[-1] == "refused"
+    assert set(told[:-1]) == {"usage"}, "each was read, and its text is too long"
+    assert len(told) > BYTES_BURST // 4_000_000
+    assert running.controller.core.counters["bad_messages"] == 0
+    running.controller._door._owner = BOB
+    assert running.client.ask(wire.ListPairs()).pairs == ()

@@ -596,6 +596,12 @@ def test_an_output_file_that_cannot_be_written_does_not_end_the_job(make: Make) 
     assert status.failed == ("output: cannot write /nowhere/out.txt: No such file or directory",)
 
 
+def test_an_output_that_no_file_can_be_called_is_the_users_failure_and_crashes_nobody(make: Make) -> None:
+    result = make("echo", "hello", output="/tmp/a\0b").start().result()
+    assert (result.outcome, result.host_fault) == ("user-failed", False)
+    assert result.detail == "its output file (--output) cannot be used: '/tmp/a\\x00b': embedded null byte"
+
+
 def test_a_deep_folder_gets_short_socket_addresses(make: Make, rank_program: str, tmp_path: Path) -> None:
     shallow = make(sys.executable, rank_program)
     deep = Attempt(tmp_path / ("deep" * 25) / "7-a1", shallow.order)
@@ -745,6 +751,17 @@ def test_a_cgroup_ends_what_uses_more_memory_than_it_asked_for(make: Make, cgrou
     result = attempt.start().result()
     assert (result.outcome, result.exit_code) == ("user-failed", 137)
     assert "100 MiB" in result.detail
+
+
+def test_a_kill_for_memory_of_a_process_s_process_is_said(make: Make, cgroup_root: str) -> None:
+    hog = "subprocess.run([sys.executable, '-c', 'x = bytearray(300 << 20)'])"
+    code = f"import subprocess, sys; {hog}; sys.exit(3)"
+    attempt = make(*python(code), cgroup=f"{cgroup_root}/7-a1", host_memory_mib=100)
+    if not AttemptCgroup(attempt.order, attempt.folder).limits_memory:
+        pytest.skip("no memory controller for cgroups here")
+    result = attempt.start().result()
+    assert (result.outcome, result.exit_code) == ("user-failed", 3)
+    assert "one of its processes was killed for using more host memory than the 100 MiB" in result.detail
 
 
 def test_device_memory_that_the_kernel_does_not_limit_is_torch_s_to_limit_and_that_is_said(

@@ -51,6 +51,7 @@ def ending_of(
         memory_mib=over_mib,
         oom_kills=gone.oom_kills,
         host_oom_kills=gone.host_oom_kills,
+        counts_oom=gone.counts_oom,
         tails=gone.tails,
         knows_saves=order.is_first_host,
     )
@@ -71,6 +72,7 @@ def concluded(order: Order, status: Status, ending: Ending, *, unclean: bool) ->
         workdir_missing=verdict.workdir_missing,
         out_of_memory=verdict.out_of_memory,
         cuda_fault=verdict.cuda_fault,
+        host_fault=verdict.host_fault,
         durable=status.durable,
         farewell=status.farewell,
         unclean=unclean or (killed and bool(order.mps)),

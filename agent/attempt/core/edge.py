@@ -90,6 +90,8 @@ class AllGone(Happening, frozen=True, kw_only=True):
     """The end of each process's log."""
     oom_kills: int = 0
     host_oom_kills: int = 0
+    counts_oom: bool = False
+    """As `Ending` says."""
 
 
 class Ticked(Happening, frozen=True, kw_only=True):

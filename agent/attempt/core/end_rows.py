@@ -26,7 +26,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Searched in the last error of the rank's log."""
     codes: tuple[int, ...] = ()
     signals: tuple[int, ...] = ()
-    need: Literal["", "own-oom", "host-oom"] = ""
+    need: Literal["", "own-oom", "host-oom", "oom-here"] = ""
+    """own-oom: the kernel killed a process of the attempt at the attempt's own limit. host-oom: one was
+    killed on the host for lack of memory meanwhile. oom-here: and the control group says that it was one of
+    the attempt's."""
+    chained: bool = False
+    """`pattern` is also searched in the errors that the last one came from."""
     is_symptom: bool = False
     is_cuda_fault: bool = False
     """A fatal error of the program's on the device."""
@@ -37,6 +42,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 SIGNALS_OF_SHELLS: Final = (1, 2, 6, 9, 11, 15)
 """A shell turns these into the exit code 128 + n often enough to read it that way."""
 
+_KILLED_PROCESS: Final = (
+    r"DataLoader worker \(pid[^)]*\) is killed by signal: (Killed|Terminated|Hangup|Interrupt|Quit)"
+    r"|died with <Signals\.SIGKILL|terminated with signal SIGKILL|failed \(exitcode: -9\)"
+    # A loader that is gone while what it has loaded is still being fetched from it.
+    r"|(?s:torch/utils/data/.*resource_sharer\.py.*(Connection(Reset|Refused)|EOF|FileNotFound)Error)"
+)
+"""As torch's DataLoader, subprocess, torch.multiprocessing and torchrun word it."""
 _DISTRIBUTED: Final = r"(?s)(?=.*(gloo|c10d|ProcessGroup|torch[./]distributed|torch[./]nn[./]parallel)).*"
 
 ROWS: Final[tuple[Row, ...]] = (
@@ -47,6 +59,14 @@ ROWS: Final[tuple[Row, ...]] = (
         need="own-oom",
         text="killed for using more host memory than the {host_memory_mib} MiB it asked for (--host-mem)",
     ),
+    # A loader, or a process of a process: whatever its rank made of the loss, this is where it came from.
+    Row(
+        name="a process over its memory limit",
+        outcome="user-failed",
+        need="own-oom",
+        text="one of its processes was killed for using more host memory than the {host_memory_mib} MiB it "
+        "asked for (--host-mem); then exit code {code}: {error}",
+    ),
     Row(
         name="host out of memory",
         outcome="infra-failed",
@@ -54,7 +74,21 @@ ROWS: Final[tuple[Row, ...]] = (
         need="host-oom",
         text="killed: the host ran out of memory (it asked for {host_memory_mib} MiB; see --host-mem)",
     ),
+    Row(
+        name="a process that the host had no memory for",
+        outcome="infra-failed",
+        need="oom-here",
+        text="one of its processes was killed: the host ran out of memory (it asked for {host_memory_mib} "
+        "MiB; see --host-mem); then exit code {code}: {error}",
+    ),
     Row(name="killed", outcome="infra-failed", signals=(9,), text="killed by SIGKILL from outside"),
+    Row(
+        name="a process killed",
+        outcome="infra-failed",
+        pattern=_KILLED_PROCESS,
+        chained=True,
+        text="one of its processes was killed by a signal from outside: {error}",
+    ),
     Row(
         name="ended from outside",
         outcome="infra-failed",

@@ -18,6 +18,7 @@ import msgspec
 from cotenant.agent.attempt.core.end_rows import ROWS, SIGNALS_OF_SHELLS, Row
 from cotenant.agent.records import Durable
 from cotenant.controller.domain.events import Outcome
+from cotenant.controller.domain.texts import one_line
 
 TAIL_BYTES: Final = 16 * 1024
 LAST_WORDS_CHARS: Final = 4096
@@ -29,7 +30,7 @@ Cause = Literal[
 ]  # fmt: skip
 """Why the supervisor ended the processes; empty if they ended by themselves."""
 
-Stage = Literal["workdir", "command", "user", "process"]
+Stage = Literal["workdir", "command", "output", "user", "process"]
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,9 +94,11 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     memory_cap_mib: int | None = None
     memory_mib: float | None = None
     oom_kills: int = 0
-    """In the attempt's own cgroup."""
+    """By the kernel, of the attempt's processes, at the attempt's own limit of memory."""
     host_oom_kills: int = 0
-    """On the whole host meanwhile."""
+    """For lack of memory on the host: of the attempt's processes if they are counted, else of anybody's."""
+    counts_oom: bool = False
+    """Its control group counts them: what is counted is its own."""
     tails: Mapping[int, str] = {}
     knows_saves: bool = True
     """False on a gang's other hosts: rank 0 alone says what is durable."""
@@ -110,12 +113,14 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Of the device."""
     cuda_fault: bool = False
     """A fatal error on the device: under MPS it ends all clients."""
+    host_fault: bool = False
+    """The host's doing for certain: nothing of the job's had run."""
 
 
 def decide(ending: Ending) -> Verdict:
     """The verdict on a whole attempt, as far as this host knows."""
     verdict = _certain(ending) or _looked_up(ending)
-    detail = " ".join(verdict.detail.split())[:DETAIL_CHARS]
+    detail = one_line(" ".join(verdict.detail.split()))[:DETAIL_CHARS]
     return msgspec.structs.replace(verdict, detail=detail)
 
 
@@ -191,8 +196,11 @@ def _never_ran(ending: Ending, problem: StartProblem) -> Verdict:
     if problem.stage == "command":
         detail = f"cannot execute {ending.command} {where}: {problem.text}"
         return Verdict(outcome="user-failed", exit_code=126, detail=detail)
+    if problem.stage == "output":
+        detail = f"its output file (--output) cannot be used: {problem.text}"
+        return Verdict(outcome="user-failed", exit_code=126, detail=detail)
     detail = f"could not start a process {where} ({problem.stage}): {problem.text}"
-    return Verdict(outcome="infra-failed", exit_code=None, detail=detail)
+    return Verdict(outcome="infra-failed", exit_code=None, detail=detail, host_fault=True)
 
 
 # --- What has to be looked up ----------------------------------------------------------------------
@@ -220,8 +228,15 @@ def _looked_up(ending: Ending) -> Verdict:
 
 
 def _row_for(exit_: Exit, ending: Ending) -> Row:
-    error = last_error(ending.tails.get(exit_.rank, ""))
-    needs = {"": True, "own-oom": ending.oom_kills > 0, "host-oom": ending.host_oom_kills > 0}
+    tail = ending.tails.get(exit_.rank, "")
+    error, chain = last_error(tail), chained_errors(tail)
+    by_host = ending.host_oom_kills > 0
+    needs = {
+        "": True,
+        "own-oom": ending.oom_kills > 0,
+        "host-oom": by_host,
+        "oom-here": by_host and ending.counts_oom,
+    }
     for row in ROWS:
         if not needs[row.need]:
             continue
@@ -229,7 +244,7 @@ def _row_for(exit_: Exit, ending: Ending) -> Row:
             continue
         if row.codes and exit_.exit_code not in row.codes:
             continue
-        if row.pattern and not re.search(row.pattern, error):
+        if row.pattern and not re.search(row.pattern, chain if row.chained else error):
             continue
         return row
     raise AssertionError("the last row of ROWS matches everything")
@@ -270,6 +285,20 @@ def last_error(tail: str) -> str:
         if not any(name in part for name in _LAUNCHERS):
             return part
     return (tail[: starts[0]] if starts and starts[0] > 0 else tail)[-LAST_WORDS_CHARS:]
+
+
+_FROM_ANOTHER: Final = re.compile(
+    r"(direct cause of the following exception|another exception occurred):(\s|\[\w+\]:)*$"
+)
+"""Before a traceback: it came from the one above. torch prefixes lines with "[rank0]: "."""
+
+
+def chained_errors(tail: str) -> str:
+    """The last error, with those that it came from before it, and what launchers say of it after it."""
+    start = tail.rfind(last_error(tail))
+    while _FROM_ANOTHER.search(tail[:start]):
+        start = max(0, tail.rfind(_TRACEBACK, 0, start))  # 0: its beginning is no longer in the tail.
+    return tail[start:]
 
 
 def error_line(tail: str) -> str:

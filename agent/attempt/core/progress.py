@@ -14,6 +14,7 @@ import msgspec
 
 from cotenant.agent.attempt.words import DurableSaid, Failed, FirstStep, Hello, Step
 from cotenant.agent.records import Durable, Order, Status
+from cotenant.controller.domain.texts import one_line
 
 REPORTS_KEPT: Final = 31
 DURABLES_KEPT: Final = 4
@@ -94,7 +95,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Something went wrong that does not end the attempt."""
-        line = " ".join(text.split())[:FAILURE_CHARS]
+        line = one_line(" ".join(text.split()))[:FAILURE_CHARS]
         self.change(failed=(*self.status.failed, line)[-FAILURES_KEPT:])
 
     def sampled(self, memory_mib: float | None, duty_cycle: float | None) -> bool:

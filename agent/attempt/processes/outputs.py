@@ -18,6 +18,10 @@ from cotenant.agent.folder import LOGS
 from cotenant.agent.records import Order, RankOrder
 
 
+class UnusableOutput(Exception):
+    """What the user wants the output in is no name that a file can have."""
+
+
 class Outputs:
     def __init__(
         self, folder: Path, order: Order, selector: selectors.BaseSelector, note: Callable[[str], None]
@@ -27,7 +31,11 @@ class Outputs:
         self._by_rank: dict[int, Output] = {}
 
     def open(self, rank: RankOrder) -> Output:
-        """The rank's pipe and log, and the file that its user wanted. Not read before `listen`."""
+        """The rank's pipe and log, and the file that its user wanted. Not read before `listen`.
+
+        Raises:
+            UnusableOutput: see there. A file that cannot be written now is a note.
+        """
         order = self._order
         extra = None
         if order.launch.output:
@@ -38,6 +46,8 @@ class Outputs:
                 extra = open_output(path, order)
             except OSError as error:
                 self._note(f"output: cannot write {path}: {error.strerror}")
+            except ValueError as error:
+                raise UnusableOutput(f"{order.launch.output!r}: {error}") from None
         log = LogWriter(self._folder / LOGS, rank.rank, order.log_bytes_max, owner_of(order))
         output = self._by_rank[rank.rank] = Output(log, extra)
         return output

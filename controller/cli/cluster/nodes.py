@@ -22,6 +22,7 @@ from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, du
 from cotenant.controller.cli.setup.completion import complete_host
 from cotenant.controller.domain.cluster import Device, sharing_in_words
 from cotenant.controller.domain.ids import HostId
+from cotenant.controller.domain.texts import one_line
 from cotenant.controller.wire.clients import ChangeNode, ListNodes, Nodes, NodeView
 
 HostArgument = Annotated[str, typer.Argument(metavar="HOST", help="Its name.", autocompletion=complete_host)]
@@ -211,4 +212,4 @@ def _change(verb: Literal["drain", "resume", "lost"], host: str, as_json: bool, 
         output.write_json({"schema": "change/1", "verb": verb, "host": host, "lines": list(reply.lines)})
         return
     for line in reply.lines or (f"{verb}: {host}",):
-        print(line)
+        screen.say(one_line(line))

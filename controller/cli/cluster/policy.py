@@ -21,8 +21,9 @@ from cotenant.controller.cli.frame.output import (
     show_one,
 )
 from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.frame.screen import Column
+from cotenant.controller.cli.frame.screen import Column, say
 from cotenant.controller.cli.setup.completion import complete_policy
+from cotenant.controller.domain.texts import for_people
 from cotenant.controller.submission.problems import suggestion
 from cotenant.controller.wire.clients import GetPolicy, Parameters, PolicyView, SetPolicy
 
@@ -98,7 +99,7 @@ def show_policy(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: 
     form = chosen(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(GetPolicy())
-    show_one(form, policy_json(reply), reply.name, lambda: page(reply))
+    show_one(form, policy_json(reply), reply.name, reply, page)
 
 
 def policy_json(reply: PolicyView) -> dict[str, Any]:
@@ -156,8 +157,8 @@ def set_policy(
         before = {"policy": known.name, "parameters": in_force(known)}
         output.write_json({**policy_json(after), "before": before})
         return
-    for line in reply.lines or (page(after),):
-        print(line)
+    for line in reply.lines or (page(for_people(after)),):
+        say(line)
 
 
 def _parameters(texts: Sequence[str], known: Parameters) -> Parameters:

@@ -105,7 +105,7 @@ def train(
     data = document.write(model)
     written(path, data)
     tell_of_licences(model)
-    show_one(form, described(model), str(path), lambda: page(model))
+    show_one(form, described(model), str(path), model, page)
 
 
 @predictor.command("evaluate")
@@ -140,7 +140,7 @@ def evaluate(
     elif form == "id":
         write_lines([model])
     else:
-        print(evaluation_table(result))
+        screen.say(evaluation_table(result))
 
 
 @predictor.command("show")
@@ -148,7 +148,7 @@ def show(model: ModelArgument, output: OutputFlag = None, as_json: JsonFlag = Fa
     """What a model was trained on, its licence, how good it was on pairs left out, what it leans on."""
     form = chosen(output, as_json)
     found = model_of(model)
-    show_one(form, described(found), model, lambda: page(found))
+    show_one(form, described(found), model, found, page)
 
 
 @predictor.command("export")

@@ -71,7 +71,7 @@ def top(
         elif form != "table":
             show_listing(devices_of(look(client)), form)
         elif once or not screen.is_terminal() or os.environ.get("TERM") == "dumb":
-            print(page(look(client), screen.terminal_width(), None))
+            screen.say(page(look(client), screen.terminal_width(), None))
         else:
             live(client, EVERY_S if every is None else every)
 

@@ -17,6 +17,7 @@ from cotenant.controller.cli.frame.screen import Column, duration, paint, plural
 from cotenant.controller.cli.jobs.view import COLUMNS
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.job import ENDED, ON_DEVICES, Phase
+from cotenant.controller.domain.texts import for_people, one_line
 from cotenant.controller.wire.clients import Decisions, DecisionView, Jobs, JobView, Nodes, Status
 
 AROUND: Final = 3
@@ -61,6 +62,7 @@ class Section(NamedTuple):
 
 def page(moment: Moment, width: int | None, height: int | None, trouble: str = "") -> str:
     """The whole screen. `trouble`: why this is not of now; it stands first."""
+    moment, trouble = for_people(moment), one_line(trouble)
     head = [*([paint(trouble, "red")] if trouble else []), *headline(moment, width)]
     now = [each for each in sections(moment, width) if each.rows or each.total]
     if height is None:

@@ -53,4 +53,4 @@ def asking(
     except (BadEndpoint, places.PlaceError) as error:
         raise Problem("config", str(error)) from None
     except BadMessage as error:
-        raise Problem("usage", str(error), "submit less at once") from None
+        raise Problem("usage", str(error)) from None

@@ -7,11 +7,12 @@ that unit. Tables are for people and may change; scripts read JSON.
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 import typer
@@ -19,7 +20,10 @@ import typer
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column
+from cotenant.controller.domain.texts import HIDDEN, for_people, one_line
 from cotenant.controller.submission.quantities import count
+
+T = TypeVar("T")
 
 Format = Literal["table", "wide", "json", "jsonl", "id"]
 FORMATS: Final = ("table", "wide", "json", "jsonl", "id")
@@ -95,7 +99,7 @@ def show_pages(pages: Iterator[Listing], form: Format) -> None:
     parts = chain((first,), pages)
     if form in ("id", "jsonl"):
         for part in parts:
-            as_line = part.identity if form == "id" else partial(_json_line, part)
+            as_line = partial(_identity_line, part) if form == "id" else partial(_json_line, part)
             write_lines([as_line(row) for row in part.rows])
     elif form == "json":
         _write_json_pages(first, parts)
@@ -106,7 +110,11 @@ def show_pages(pages: Iterator[Listing], form: Format) -> None:
         columns = (wide and first.wide_columns) or first.columns
         table = screen.Table(columns, None if wide else screen.terminal_width())
         for part in parts:
-            print("\n".join(table.lines(part.rows)), flush=True)
+            screen.say("\n".join(table.lines(part.rows)), flush=True)
+
+
+def _identity_line(listing: Listing, row: Any) -> str:
+    return one_line(listing.identity(row))
 
 
 def _json_line(listing: Listing, row: Any) -> str:
@@ -134,20 +142,26 @@ def item(listing: Listing, row: Any) -> dict[str, Any]:
     return {"schema": f"{listing.noun}/1", **listing.as_json(row)}
 
 
-def show_one(form: Format, value: dict[str, Any], identity: str, text: Callable[[], str]) -> None:
-    """One thing; `value` has its schema."""
+def show_one(form: Format, value: dict[str, Any], identity: str, of: T, page: Callable[[T], str]) -> None:
+    """One thing; `value` has its schema. The page gets texts that are one line each: it alone makes lines."""
     if form == "id":
-        write_lines([identity])
+        write_lines([one_line(identity)])
     elif form == "jsonl":
         write_lines([as_text(value)])
     elif form == "json":
         write_json(value)
     else:
-        print(text())
+        screen.say(page(for_people(of)))
 
 
 def as_text(value: dict[str, Any]) -> str:
-    return msgspec.json.encode(value).decode()
+    """JSON in which also what JSON itself lets through (C1, directions of writing) stands as an escape."""
+    return HIDDEN.sub(_json_escape, msgspec.json.encode(value).decode())
+
+
+def _json_escape(match: re.Match[str]) -> str:
+    halves = match[0].encode("utf-16-be")
+    return "".join(f"\\u{halves[at : at + 2].hex()}" for at in range(0, len(halves), 2))
 
 
 def write_json(value: dict[str, Any]) -> None:

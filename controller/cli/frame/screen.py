@@ -1,17 +1,22 @@
 """How things look on a terminal: durations, times, sizes, tables, colour.
 
-Rule: colour and truncation are for terminals only. What goes into a pipe or a file is whole and plain.
+Rule: colour and truncation are for terminals only. What goes into a pipe or a file is whole and plain. Cells
+of tables are one line each, and nothing but our own colours is obeyed by the terminal: all that is printed
+for a person goes through `say` or `tell`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TextIO
 
 import msgspec
+
+from cotenant.controller.domain.texts import one_line
 
 RESET: Final = "\x1b[0m"
 COLOURS: Final = {
@@ -51,9 +56,25 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size((80, 24)).columns
 
 
+def say(text: str, *, flush: bool = False) -> None:
+    """Lines for a person, on standard output."""
+    print(printable(text), flush=flush)
+
+
 def tell(text: str) -> None:
     """A word to the person, never part of the output that a script reads."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+_OURS: Final = re.compile("(" + "|".join(map(re.escape, (RESET, *COLOURS.values()))) + ")")
+
+
+def printable(text: str) -> str:
+    """Lines and our own colours stay; whatever else a terminal would obey is shown as its escape."""
+    return "\n".join(
+        "".join(part if _OURS.fullmatch(part) else one_line(part) for part in _OURS.split(line))
+        for line in text.split("\n")
+    )
 
 
 def hint(text: str) -> None:
@@ -165,7 +186,7 @@ class Table:
     def lines(self, rows: Sequence[Any]) -> list[str]:
         """Of one page; those of the first begin with the titles."""
         columns, width = self._columns, self._width
-        cells = [[column.text(row) or NONE for column in columns] for row in rows]
+        cells = [[one_line(column.text(row)) or NONE for column in columns] for row in rows]
         if width is not None:
             cells = [[_fitted(c, text) for c, text in zip(columns, line, strict=True)] for line in cells]
         for at, texts in enumerate(zip(*cells, strict=True)):

@@ -17,9 +17,10 @@ from cotenant.controller.cli.frame.output import (
     show_listing,
 )
 from cotenant.controller.cli.frame.problem import FAILED, OK
-from cotenant.controller.cli.frame.screen import LAST_WIDTH_MIN, cut, paint, terminal_width, wrapped
+from cotenant.controller.cli.frame.screen import LAST_WIDTH_MIN, cut, paint, say, terminal_width, wrapped
 from cotenant.controller.cli.host.check import Check, Verdict
 from cotenant.controller.cli.host.machine_checks import gather, run_all
+from cotenant.controller.domain.texts import for_people
 
 COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 WORST_FIRST: Final = ("fail", "warn", "ok")
@@ -45,7 +46,7 @@ def doctor(
     facts = gather(loaded_settings(endpoint), endpoint)
     checks = run_all(facts)
     if form in ("table", "wide"):
-        print(page(checks, whole=form == "wide"))
+        say(page(for_people(checks), whole=form == "wide"))
     else:
         listing = Listing(
             noun="check",

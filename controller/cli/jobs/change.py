@@ -17,6 +17,7 @@ from cotenant.controller.cli.frame.problem import FAILED, Problem
 from cotenant.controller.cli.jobs.verify import STEPS, verify
 from cotenant.controller.cli.setup.completion import complete_job
 from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.texts import one_line
 from cotenant.controller.wire.clients import ChangeJobs
 
 VERIFY: Final = "verify"
@@ -101,12 +102,12 @@ def _verify(command: list[str], steps: int, as_json: bool) -> None:
         output.write_json({"schema": "checkpoint-verify/1", **msgspec.to_builtins(result)})
     elif result.ok:
         kind = "exact" if result.exact else f"equivalent ({result.reason})"
-        print(
+        screen.say(
             f"resumable: stopped after step {result.stopped_at} and resumed, its parameters after step "
             f"{result.steps} are those of a run that was not stopped, bit for bit; it calls the resume {kind}"
         )
     else:
-        print(f"not resumable: {result.reason}")
+        screen.say(f"not resumable: {one_line(result.reason)}")
     if not result.ok:
         raise typer.Exit(FAILED)
 
@@ -123,4 +124,4 @@ def _change(
         output.write_json({"schema": "change/1", "verb": verb, "jobs": jobs, "lines": list(reply.lines)})
         return
     for line in reply.lines or (f"{verb}: asked for {screen.plural(len(jobs), 'job')}",):
-        print(line)
+        screen.say(one_line(line))

@@ -32,7 +32,7 @@ def explain(
         "lines": list(reply.lines),
         "now": utc(reply.wall_s),
     }
-    show_one(form, value, reply.job.job_id, lambda: page(reply))
+    show_one(form, value, reply.job.job_id, reply, page)
 
 
 def page(reply: Explained) -> str:

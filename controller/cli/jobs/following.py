@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from cotenant.controller.client import Client, Refusal
 from cotenant.controller.domain.ids import AttemptNo, JobId
 from cotenant.controller.domain.job import ENDED
+from cotenant.controller.domain.texts import for_people
 from cotenant.controller.wire.clients import JobView, ListJobs, LogPart, ReadJobLog, WaitJobs
 
 PART_BYTES: Final = 65_536
@@ -36,8 +37,8 @@ Piece = bytes | Attempt | Missing | JobView
 
 
 def job_now(client: Client, job_id: JobId) -> JobView:
-    """Raises Refusal for a job that does not exist, and for an array's number."""
-    return client.ask(ListJobs(job_ids=(job_id,), include_ended=True)).jobs[0]
+    """For people. Raises Refusal for a job that does not exist, and for an array's number."""
+    return for_people(client.ask(ListJobs(job_ids=(job_id,), include_ended=True)).jobs[0])
 
 
 def read_all(client: Client, job: JobView, rank: int, attempts: range | None = None) -> Iterator[Piece]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Annotated
@@ -13,10 +12,12 @@ from cotenant.controller.cli.frame.asking import PATIENCE_S, asking
 from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import plural, tell
+from cotenant.controller.cli.frame.terminal import JobOutput
 from cotenant.controller.cli.jobs.following import Attempt, Follower, Missing, Piece, job_now, read_all
 from cotenant.controller.cli.jobs.show import JobArgument
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED
+from cotenant.controller.domain.texts import one_line
 from cotenant.controller.wire.clients import JobView, ReadJobLog
 
 
@@ -26,11 +27,15 @@ def logs(
     rank: Annotated[int, typer.Option("-r", "--rank", min=0, metavar="R", help="Of this rank.")] = 0,
     attempt: Annotated[int, typer.Option("--attempt", min=0, metavar="N", help="Only this one.")] = 0,
     tail: Annotated[int, typer.Option("-n", "--tail", min=0, metavar="N", help="Only the last N lines.")] = 0,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Every byte also to a terminal, which obeys it.")
+    ] = False,
     endpoint: EndpointFlag = None,
 ) -> None:
     """A job's output, all its attempts in order.
 
-    Output goes to standard output; marks between attempts go to standard error.
+    Output goes to standard output; marks between attempts go to standard error. On a terminal only words and
+    colours are shown; into a pipe or a file goes what the job wrote, byte for byte.
 
     For example:
 
@@ -49,25 +54,28 @@ def logs(
             client.ask(ReadJobLog(job_id=JobId(job), rank=rank, limit=1))
         if following:
             follower = Follower(client, JobId(job), rank)
-            show(from_the_last(follower, tail) if tail else follower.pieces())
+            show(from_the_last(follower, tail) if tail else follower.pieces(), raw=raw)
             return
         pieces = read_all(client, found, rank, range(attempt, attempt + 1) if attempt else None)
-        show(last_lines(pieces, tail) if tail else pieces)
+        show(last_lines(pieces, tail) if tail else pieces, raw=raw)
         if found.attempt == 0:
             tell(f"job {job} has not started: {found.reason}")
         elif found.phase not in ENDED:
             tell(f"job {job} is {found.phase.value}; `cotenant logs -f {job}` follows it")
 
 
-def show(pieces: Iterable[Piece]) -> None:
-    for piece in pieces:
-        if isinstance(piece, bytes):
-            sys.stdout.buffer.write(piece)
-            sys.stdout.buffer.flush()
-        elif isinstance(piece, Attempt) and piece.number > 1:
-            tell(f"--- attempt {piece.number} ---")
-        elif isinstance(piece, Missing):
-            tell(f"--- missing: {piece.why} ---")
+def show(pieces: Iterable[Piece], *, raw: bool) -> None:
+    output = JobOutput(raw=raw)
+    try:
+        for piece in pieces:
+            if isinstance(piece, bytes):
+                output.write(piece)
+            elif isinstance(piece, Attempt) and piece.number > 1:
+                tell(f"--- attempt {piece.number} ---")
+            elif isinstance(piece, Missing):
+                tell(f"--- missing: {one_line(piece.why)} ---")
+    finally:
+        output.close()
 
 
 def from_the_last(follower: Follower, count: int) -> Iterator[Piece]:

@@ -5,7 +5,6 @@ Rule: the first Ctrl-C cancels the job and waits for its end; the second leaves 
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Final
 
 import typer
@@ -15,6 +14,7 @@ from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.cli.frame.problem import FAILED, NEVER_STARTED, OK, Problem
 from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.cli.frame.signals import ended_by
+from cotenant.controller.cli.frame.terminal import JobOutput
 from cotenant.controller.cli.jobs.flags import takes_job_flags
 from cotenant.controller.cli.jobs.following import Follower, Missing, Piece
 from cotenant.controller.cli.jobs.preparing import prepared
@@ -23,6 +23,7 @@ from cotenant.controller.cli.jobs.view import devices
 from cotenant.controller.client import Client
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED, Phase
+from cotenant.controller.domain.texts import one_line
 from cotenant.controller.submission.options import Options
 from cotenant.controller.wire.clients import ChangeJobs, JobView
 
@@ -73,6 +74,7 @@ class Watch:
         self._client = client
         self._job_id = job_id
         self._quiet = quiet
+        self._output = JobOutput()
         self._cancelled = False
         self._told = ""
         self._last: JobView | None = None
@@ -89,6 +91,7 @@ class Watch:
                     tell(f"\njob {self._job_id} is left to itself: `cotenant logs -f {self._job_id}`")
                     return ended_by()
                 self._cancel()
+        self._output.close()
         assert self._last is not None  # follow tells the job before it ends
         code = exit_code(self._last, self._cancelled)
         if code:
@@ -106,10 +109,9 @@ class Watch:
 
     def _take(self, piece: Piece) -> None:
         if isinstance(piece, bytes):
-            sys.stdout.buffer.write(piece)
-            sys.stdout.buffer.flush()
+            self._output.write(piece)
         elif isinstance(piece, Missing):
-            tell(f"--- output is missing: {piece.why} ---")
+            tell(f"--- output is missing: {one_line(piece.why)} ---")
         elif isinstance(piece, JobView):
             self._last = piece
             self._tell_change(piece)

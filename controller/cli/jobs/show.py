@@ -45,7 +45,8 @@ def show(
     with asking(endpoint) as client:
         reply = client.ask(ShowJob(job_id=JobId(job)))
     wall = wall_clock(reply.now_s, reply.wall_s)
-    show_one(form, shown_json(reply, wall), reply.job.job_id, lambda: page(reply, wall, form == "wide"))
+    value, wide = shown_json(reply, wall), form == "wide"
+    show_one(form, value, reply.job.job_id, reply, lambda shown: page(shown, wall, wide))
 
 
 def shown_json(reply: Shown, wall: Wall) -> dict[str, Any]:

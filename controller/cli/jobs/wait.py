@@ -17,6 +17,7 @@ from cotenant.controller.cli.jobs.view import clock_of, job_json
 from cotenant.controller.client import Client
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED, Phase
+from cotenant.controller.domain.texts import for_people
 from cotenant.controller.submission.quantities import duration_s
 from cotenant.controller.wire.clients import Jobs, JobView, WaitJobs
 
@@ -52,7 +53,7 @@ def wait(
         write_json({"schema": "jobs/1", "now": screen.utc(reply.wall_s), "more": reply.more, "jobs": items})
     else:
         for job in reply.jobs:
-            print(ending(job))
+            screen.say(ending(for_people(job)))
     open_jobs = [job.job_id for job in reply.jobs if job.phase not in ENDED]
     if open_jobs:
         raise Problem("failed", f"not ended within {duration(limit_s)}: {', '.join(open_jobs[:10])}")

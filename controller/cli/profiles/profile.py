@@ -38,6 +38,7 @@ from cotenant.controller.cli.profiles.view import (
     series_json,
     series_table,
 )
+from cotenant.controller.domain.texts import one_line
 from cotenant.controller.submission.options import Options
 from cotenant.controller.wire.clients import ForgetProfiles, KnownProfile, KnownProfiles, ListProfiles
 
@@ -107,7 +108,7 @@ def measure(
     if as_json or form == "json":
         write_json(series_json(plan, results))
     else:
-        print(series_table(results))
+        screen.say(series_table(results))
         screen.tell(plan.account(results))
     if not completed:
         return ended_by()
@@ -160,7 +161,7 @@ def show_profile(
         )
     one: KnownProfile = found[0]
     document = {"schema": "known-profile/1", **known_json(one, reply)}
-    show_one(form, document, one.key, lambda: known_page(one, reply))
+    show_one(form, document, one.key, one, lambda shown: known_page(shown, reply))
 
 
 @profile.command("forget")
@@ -178,7 +179,7 @@ def forget(
     with asking(endpoint) as client:
         reply = client.ask(ForgetProfiles(keys=tuple(keys or ())))
     for line in reply.lines or ("nothing was kept",):
-        print(line)
+        screen.say(one_line(line))
 
 
 def _known(endpoint: str | None) -> KnownProfiles:

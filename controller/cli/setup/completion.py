@@ -94,9 +94,10 @@ def complete_policy(incomplete: str) -> list[tuple[str, str]]:
 
 def _quietly(question: Callable[[Any], Any]) -> Any:
     from cotenant.controller.cli.frame.asking import asking
+    from cotenant.controller.domain.texts import for_people
 
     try:
         with asking(timeout_s=ANSWER_WITHIN_S) as client:
-            return question(client)
+            return for_people(question(client))
     except Problem:
         return ()

@@ -12,6 +12,7 @@ from cotenant.controller.access import keys
 from cotenant.controller.cli.frame.asking import loaded_settings
 from cotenant.controller.cli.frame.output import JsonFlag, write_json
 from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.frame.screen import say
 
 
 def init(
@@ -63,8 +64,8 @@ def init(
     if as_json:
         write_json({"schema": "key/1", "file": str(made), "keys_dir": str(place)})
         return
-    print(f"wrote {made}")
-    print(advice)
+    say(f"wrote {made}")
+    say(advice)
 
 
 def _make(place: Path, user: str, uid: int, admin: bool, host: str, force: bool) -> tuple[Path, str]:
@@ -83,4 +84,4 @@ def _make(place: Path, user: str, uid: int, admin: bool, host: str, force: bool)
 def _remove(place: Path, name: str) -> None:
     if not keys.remove(place, name):
         raise Problem("not-found", f"{name} has no key in {place}", "agents are called agent@HOST")
-    print(f"{name} has no access any more")
+    say(f"{name} has no access any more")

@@ -17,7 +17,7 @@ from typing import Final
 from cotenant.controller.cli.frame.asking import asking, loaded_settings
 from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.cli.frame.problem import FAILED, NEVER_FITS, NOT_ALLOWED, OK, USAGE, Problem
-from cotenant.controller.cli.frame.screen import plural, size, tell
+from cotenant.controller.cli.frame.screen import plural, say, size, tell
 from cotenant.controller.cli.setup.daemons import (
     AGENT,
     CONTROLLER,
@@ -90,11 +90,11 @@ def keep_up(started: dict[str, Process], where: str, flags: Mapping[str, object]
     """Starts both and waits until one ends."""
     started["controller"] = start(CONTROLLER, flags)
     status = controller_ready(started["controller"], where)
-    print(f"controller ready  {where}  policy {status}", flush=True)
+    say(f"controller ready  {where}  policy {status}", flush=True)
     started["agent"] = start(AGENT, flags)
     node = agent_ready(started, where)
-    print(f"agent ready       {described(node)}", flush=True)
-    print("submit with `cotenant submit -- python train.py`; Ctrl-C stops both, jobs go on", flush=True)
+    say(f"agent ready       {described(node)}", flush=True)
+    say("submit with `cotenant submit -- python train.py`; Ctrl-C stops both, jobs go on", flush=True)
     ended = first_to_end(started)
     code = started[ended].wait()
     if ended == "controller" and code == 0:

@@ -39,7 +39,7 @@ def version(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: Endp
         "job_protocol": PROTOCOL_VERSION,
         "python": platform.python_version(),
     }
-    show_one(form, value, own_version(), lambda: page(value, why))
+    show_one(form, value, own_version(), value, lambda shown: page(shown, why))
 
 
 def own_version() -> str:

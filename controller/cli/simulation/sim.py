@@ -246,7 +246,7 @@ def show(value: dict[str, Any], runs: Sequence[Run], form: Format) -> None:
     elif form == "id":
         write_lines(list(dict.fromkeys(run.label for run in runs)))
     else:
-        print(page(value, runs, wide=form == "wide"))
+        screen.say(page(value, runs, wide=form == "wide"))
 
 
 def page(value: dict[str, Any], runs: Sequence[Run], *, wide: bool) -> str:

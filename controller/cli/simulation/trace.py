@@ -106,7 +106,7 @@ def show_trace(
         if vc is not None:
             found = found.of_vc(vc)
         value = {"schema": "trace/1", **describe(found)}
-    show_one(form, value, found.name, lambda: page(found, value))
+    show_one(form, value, found.name, value, lambda shown: page(found, shown))
 
 
 def page(found: Trace, value: dict[str, Any]) -> str:

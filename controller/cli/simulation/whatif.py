@@ -185,7 +185,7 @@ def show(value: dict[str, Any], record: Record, runs: Sequence[Run], form: Forma
         wide = form == "wide"
         width = None if wide else screen.terminal_width()
         lines = [headline(record), sim_table.table(rows, wide=wide, width=width)]
-        print("\n".join([*lines, *footnotes(value, record, runs)]))
+        screen.say("\n".join([*lines, *footnotes(value, record, runs)]))
 
 
 def headline(record: Record) -> str:

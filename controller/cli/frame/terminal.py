@@ -1,0 +1,95 @@
+"""A job's own output on a terminal: its words and colours, and nothing else that a terminal would obey.
+
+Rule: what a job prints is its user's; an administrator who reads it must not have the screen, the title, the
+clipboard or the lines above changed by it. Colours (SGR), tabs, line ends and carriage returns (for progress
+bars) pass; other control sequences are left out. Into a pipe or a file go the job's bytes, untouched.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import sys
+from typing import Final
+
+from cotenant.controller.cli.frame.screen import RESET, is_terminal
+from cotenant.controller.domain.texts import HIDDEN
+
+SEQUENCE_MAX: Final = 4096
+"""A longer one is none: its characters are words then."""
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;:]*m")
+_SEQUENCE: Final = re.compile(
+    r"[\x1b]\[[0-?]*[ -/]*[@-~]|\x9b[0-?]*[ -/]*[@-~]"  # CSI: cursor, screen, modes
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # OSC and other strings
+    r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"  # two characters: reset, character sets
+)
+_UNFINISHED: Final = re.compile(
+    r"(?:\x1b(?:\[[0-?]*[ -/]*)?|\x1b[ -/]+|\x9b[0-?]*[ -/]*"
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*\x1b?)\Z"
+)
+_PLAIN: Final = "\n\r\t"
+
+
+class TerminalFilter:
+    """Takes bytes as they come, cut anywhere; gives what may be shown."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._held = ""
+        """The beginning of a sequence whose end has not come."""
+        self._is_coloured = False
+
+    def shown(self, data: bytes, *, final: bool = False) -> str:
+        text = self._held + self._decoder.decode(data, final)
+        cut = _UNFINISHED.search(text)
+        self._held = ""
+        if cut is not None and not final and len(text) - cut.start() <= SEQUENCE_MAX:
+            text, self._held = text[: cut.start()], text[cut.start() :]
+        return self._passed(text)
+
+    def _passed(self, text: str) -> str:
+        return "".join(
+            piece if _COLOUR.fullmatch(piece) else HIDDEN.sub(_plain, piece) for piece in self._pieces(text)
+        )
+
+    def _pieces(self, text: str) -> list[str]:
+        """Words and colours, in order."""
+        pieces, at = [], 0
+        for match in _SEQUENCE.finditer(text):
+            pieces.append(text[at : match.start()])
+            at = match.end()
+            if _COLOUR.fullmatch(match[0]):
+                pieces.append(match[0])
+                self._is_coloured = True
+        return [*pieces, text[at:]]
+
+    def end(self) -> str:
+        """What was held back, and the terminal's own colours again."""
+        rest = self.shown(b"", final=True)
+        return rest + RESET if self._is_coloured else rest
+
+
+def _plain(match: re.Match[str]) -> str:
+    return match[0] if match[0] in _PLAIN else ""
+
+
+class JobOutput:
+    """Standard output for a job's bytes."""
+
+    def __init__(self, *, raw: bool = False) -> None:
+        """`raw`: as they are, also on a terminal."""
+        self._filter = TerminalFilter() if is_terminal() and not raw else None
+
+    def write(self, data: bytes) -> None:
+        out = sys.stdout.buffer
+        out.write(data if self._filter is None else _encoded(self._filter.shown(data)))
+        out.flush()
+
+    def close(self) -> None:
+        if self._filter is not None:
+            sys.stdout.buffer.write(_encoded(self._filter.end()))
+            sys.stdout.buffer.flush()
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(sys.stdout.encoding or "utf-8", errors="replace")

@@ -1,0 +1,115 @@
+"""Texts of others: what of them may do something to a terminal, a table or an eye, and how large they are.
+
+Rule: a character that is not seen where it stands, or that moves what stands around it, is never printed: it
+is shown as its escape (`\\x1b`, `\\n`, `\\u202e`). So no name makes a row of its own, colours a screen or
+hides what follows it. Where a text is JSON, its own escapes do that, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+import re
+from copy import copy
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin
+
+import msgspec
+
+T = TypeVar("T")
+
+HIDDEN: Final = re.compile(
+    "["
+    "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: a terminal obeys them
+    "\u00ad\u061c\u180e\u200b\u200e\u200f"  # nothing to see, or the direction of what follows
+    "\u2028-\u202e\u2060-\u206f"  # ends of lines and paragraphs; embeddings, overrides, isolates
+    "\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff"  # halves of characters, which no stream can write
+    "\U000e0000-\U000e007f"  # tags: whole sentences that nobody sees
+    "]"
+)
+_SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def is_one_line(text: str) -> bool:
+    """Whether it is seen as it is."""
+    return HIDDEN.search(text) is None
+
+
+def one_line(text: str) -> str:
+    """With an escape in place of whatever would not be seen as it is. Doing it twice changes nothing more."""
+    return text if text.isprintable() and text.isascii() else HIDDEN.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    short = f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return _SHORT.get(match[0], short)
+
+
+def bytes_in(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+
+
+def cut_to(text: str, bytes_max: int) -> str:
+    """As much of the beginning as fits, with a mark if that is not all."""
+    if bytes_in(text) <= bytes_max:
+        return text
+    mark = "…"
+    return text.encode(errors="replace")[: bytes_max - len(mark.encode())].decode(errors="ignore") + mark
+
+
+def for_people(value: T) -> T:
+    """A whole reply with all its texts in one line each, for what is printed."""
+    return cast(T, _for_people(value))
+
+
+def _for_people(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if isinstance(value, Enum) else one_line(value)
+    if isinstance(value, msgspec.Struct):
+        return with_texts(
+            value, {name: _for_people(getattr(value, name)) for name in text_fields(type(value))}
+        )
+    if isinstance(value, tuple | list):
+        items = [_for_people(each) for each in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict):
+        return {_for_people(key): _for_people(each) for key, each in value.items()}
+    return value
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def with_texts(value: S, texts: dict[str, Any]) -> S:
+    """The same with other texts; itself, if they are none. What is checked where a value is born is not
+    checked again: an escape is longer than what it stands for."""
+    changed = {name: text for name, text in texts.items() if text is not getattr(value, name)}
+    if not changed:
+        return value
+    copied = copy(value)
+    for name, text in changed.items():
+        msgspec.structs.force_setattr(copied, name, text)
+    return copied
+
+
+@cache
+def text_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Fields of a type of message that are texts or have texts in them; not numbers, switches, and words of a
+    fixed list."""
+    return tuple(field.name for field in msgspec.structs.fields(kind) if _holds_text(field.type))
+
+
+def _holds_text(kind: Any) -> bool:
+    if kind in (int, float, bool, NoneType, Ellipsis):
+        return False
+    origin = get_origin(kind)
+    if origin is Literal or (isinstance(kind, type) and issubclass(kind, Enum)):
+        return False
+    if origin in (Union, UnionType, tuple, list, dict):
+        return any(_holds_text(each) for each in get_args(kind))
+    supertype = getattr(kind, "__supertype__", None)  # JobId, AttemptNo
+    return _holds_text(supertype) if supertype is not None else True

@@ -1,0 +1,193 @@
+"""The one table of limits of what others say, in bytes, and the function that applies it.
+
+Rule: every text of every request and of everything that an agent says passes `admitted`, once, right after it
+was decoded. There are three kinds:
+
+    name   a word or a line that people will see: refused if it is too long, or not seen as it is
+    text   free words (an error, a note): hidden characters become escapes, and what is too long is cut
+    raw    a program's own data (command, variables, paths): left alone; refused if too long, or with a NUL,
+           which no path, argument or variable can have
+
+A client hears what is wrong with its request. Of an agent only names can be refused: what happened on a host
+must be known, however it is worded. Text that has no line here has the default of whoever sends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from operator import is_
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from cotenant.controller.domain import cluster, job, perf
+from cotenant.controller.domain import events as ev
+from cotenant.controller.domain.texts import bytes_in, cut_to, is_one_line, one_line, text_fields, with_texts
+from cotenant.controller.wire import agents, clients
+
+T = TypeVar("T")
+
+Kind = Literal["name", "text", "raw"]
+
+
+class Limit(NamedTuple):
+    kind: Kind
+    bytes_max: int
+    """Of one text, or of one piece of data."""
+    count_max: int = 1_000
+    """Of a list, or of names with values."""
+    total_max: int = 64 * 1024
+    """Of a list together, in bytes."""
+
+
+class Inadmissible(ValueError):
+    """What is wrong with a text, for whoever sent it."""
+
+
+KIB: Final = 1024
+JOB_ID: Final = Limit("name", 64, count_max=100_000, total_max=2048 * KIB)
+NAME: Final = Limit("name", 256)
+PATH: Final = Limit("raw", 4 * KIB)
+LAUNCH_BYTES_MAX: Final = 1024 * KIB
+"""Command and variables of one job together: its start command must fit into one message."""
+SECRETS_BYTES_MAX: Final = 256 * KIB
+"""Names and values of one submission's secret variables together."""
+JOBS_MAX: Final = 10_000
+"""In one submission."""
+WORD_BYTES_MAX: Final = 128 * KIB
+"""One argument or variable: Linux's own limit (MAX_ARG_STRLEN)."""
+
+FROM_CLIENTS: Final = NAME
+FROM_AGENTS: Final = Limit("text", 4 * KIB)
+DATA_BYTES_MAX: Final = 256 * KIB
+"""Of bytes that are passed on unread: a part of a log, a word between supervisors."""
+
+LIMITS: Final[dict[tuple[type, str], Limit]] = {
+    # Requests.
+    (clients.Submit, "specs"): Limit("name", 0, count_max=JOBS_MAX),
+    (clients.Submit, "secrets"): Limit("raw", WORD_BYTES_MAX, total_max=SECRETS_BYTES_MAX),
+    (clients.Submit, "idempotency_key"): Limit("name", 200),
+    (clients.ListJobs, "job_ids"): JOB_ID,
+    (clients.ShowJob, "job_id"): JOB_ID,
+    (clients.Explain, "job_id"): JOB_ID,
+    (clients.ChangeJobs, "job_ids"): JOB_ID,
+    (clients.WaitJobs, "job_ids"): JOB_ID,
+    (clients.ReadJobLog, "job_id"): JOB_ID,
+    (clients.GetDecisions, "job_id"): JOB_ID,
+    (clients.ListPairs, "containing"): PATH,
+    # Jobs.
+    (job.JobSpec, "job_id"): JOB_ID,
+    (job.JobSpec, "name"): Limit("name", 512),
+    (job.JobSpec, "features"): Limit("name", 128, count_max=64),
+    (job.JobSpec, "gpu_type"): Limit("name", 128),
+    (job.JobSpec, "code_sha256"): Limit("name", 64),
+    (job.JobSpec, "after"): Limit("name", 64, count_max=100_000),
+    (job.Dependency, "job_id"): JOB_ID,
+    (job.Launch, "argv"): Limit("raw", WORD_BYTES_MAX, count_max=100_000, total_max=LAUNCH_BYTES_MAX),
+    (job.Launch, "env"): Limit("raw", WORD_BYTES_MAX, count_max=10_000, total_max=LAUNCH_BYTES_MAX),
+    (job.Launch, "secrets"): Limit("raw", 4 * KIB),
+    (job.Launch, "workdir"): PATH,
+    (job.Launch, "output"): PATH,
+    (job.Launch, "zero_code"): Limit("name", 64, count_max=16),
+    (perf.Profile, "points"): Limit("name", 64, count_max=256),
+    # Of an agent's own host: what is keyed by it must be what it calls itself.
+    (cluster.HostReport, "host_id"): NAME,
+    (cluster.HostReport, "address"): NAME,
+    (cluster.HostReport, "features"): Limit("name", 128, count_max=256),
+    (cluster.HostReport, "checkpoint_domain"): Limit("name", 4 * KIB),
+    (cluster.HostReport, "devices"): Limit("name", 0, count_max=agents.DEVICES_MAX),
+    (cluster.Device, "device_id"): Limit("name", 512),
+    (cluster.Device, "host_id"): NAME,
+    (cluster.Device, "type"): Limit("name", 128),
+    (cluster.Device, "local"): NAME,
+    (agents.Hello, "session"): NAME,
+    (agents.Hello, "attempts"): Limit("text", 0, count_max=100_000),
+    (agents.Hello, "keeps"): Limit("text", 64, count_max=100_000, total_max=2048 * KIB),
+    (agents.Heartbeat, "session"): NAME,
+    (agents.Heartbeat, "progress"): Limit("text", 0, count_max=10_000),
+    (ev.AttemptEnded, "detail"): Limit("text", 2 * KIB),
+    (ev.TroubleSeen, "what"): Limit("text", 2 * KIB),
+    (ev.CapabilitiesSeen, "note"): Limit("text", 4 * KIB),
+}
+
+
+def admitted(message: T, default: Limit) -> T:
+    """The message as it may be read here.
+
+    Raises:
+        Inadmissible: a text in it is refused; the sentence says which, and why.
+    """
+    return cast(T, _struct(message, default)) if isinstance(message, msgspec.Struct) else message
+
+
+@cache
+def _limits_of(kind: type[msgspec.Struct], default: Limit) -> tuple[tuple[str, Limit], ...]:
+    return tuple((name, LIMITS.get((kind, name), default)) for name in text_fields(kind))
+
+
+def _struct(value: msgspec.Struct, default: Limit) -> msgspec.Struct:
+    changed: dict[str, Any] = {}
+    for name, limit in _limits_of(type(value), default):
+        before = getattr(value, name)
+        if not before or (type(before) is str and _is_plain(before, limit)):
+            continue  # Nearly all of them; this is done for each text of each message.
+        after = _checked(before, limit, default, name)
+        if after is not before:
+            changed[name] = after
+    return with_texts(value, changed) if changed else value
+
+
+def _is_plain(text: str, limit: Limit) -> bool:
+    return len(text) <= limit.bytes_max and text.isascii() and text.isprintable()
+
+
+def _checked(value: Any, limit: Limit, default: Limit, where: str) -> Any:
+    if isinstance(value, str):
+        return value if _is_plain(value, limit) else _text(value, limit, where)
+    if isinstance(value, bytes):
+        if len(value) > DATA_BYTES_MAX:
+            raise Inadmissible(f"{where} takes {len(value)} bytes of {DATA_BYTES_MAX} possible")
+        return value
+    if isinstance(value, msgspec.Struct):
+        return _struct(value, default)
+    if isinstance(value, dict):
+        _count(value, limit, where)
+        keys = [_checked(each, limit, default, where) for each in value]
+        values = [_checked(each, limit, default, where) for each in value.values()]
+        _total([*keys, *values], limit, where)
+        return dict(zip(keys, values, strict=True)) if limit.kind == "text" else value
+    if isinstance(value, tuple):
+        _count(value, limit, where)
+        found = tuple([_checked(each, limit, default, where) for each in value])
+        _total(found, limit, where)
+        return value if all(map(is_, found, value)) else found
+    return value
+
+
+def _text(text: str, limit: Limit, where: str) -> str:
+    if limit.kind == "text":
+        return cut_to(one_line(text), limit.bytes_max)
+    size = bytes_in(text)
+    if size > limit.bytes_max:
+        raise Inadmissible(f"{where} takes {size} bytes of {limit.bytes_max} possible")
+    if limit.kind == "raw" and "\0" in text:
+        raise Inadmissible(f"{where} has a NUL in it")
+    if limit.kind == "name" and not is_one_line(text):
+        raise Inadmissible(f"{where} must be one line of visible characters, got {_shown(text)}")
+    return text
+
+
+def _count(value: dict[Any, Any] | tuple[Any, ...], limit: Limit, where: str) -> None:
+    if len(value) > limit.count_max:
+        raise Inadmissible(f"{where} has {len(value)} entries of {limit.count_max} possible")
+
+
+def _total(values: Sequence[Any], limit: Limit, where: str) -> None:
+    size = sum([bytes_in(each) for each in values if isinstance(each, str)])
+    if size > limit.total_max:
+        raise Inadmissible(f"{where} takes {size} bytes of {limit.total_max} possible")
+
+
+def _shown(text: str) -> str:
+    return f"'{cut_to(one_line(text), 60)}'"
