@@ -8,7 +8,6 @@ supervisor both stopped while their ranks run on, nobody is left who could keep 
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ import psutil
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.job import ENDED, Phase
 from cotenant.controller.wire.clients import ChangeJobs, SetPolicy
+from tests.live.cluster import carries, kill_if
 from tests.live.storm_plan import HOSTS, POLICIES, STOPS, WISHES, Blow
 from tests.live.storm_processes import loaders, members, supervisors, whole_host
 from tests.live.storm_world import Stopped, World
@@ -32,6 +32,7 @@ WAIT_S = 30.0
 class Striker:
     def __init__(self, world: World, clocks: WallClocks | None, lease_s: float) -> None:
         self._world, self._cluster, self._clocks, self._lease_s = world, world.cluster, clocks, lease_s
+        self._sign = os.fsencode(world.cluster.folder)
 
     def strike(self, blow: Blow, look: Callable[[], None]) -> None:
         """As soon as somebody is there whom it can hit; if nobody comes it is written down as missed."""
@@ -58,11 +59,10 @@ class Striker:
         """One victim, and its host: that of the blow, or the other if nobody is there."""
         who = blow.kind.partition("_")[2]
         for host in (blow.host, *(each for each in HOSTS if each != blow.host)):
+            where = "" if who == "controller" else host
             found = self._victims(who, host)
-            if found and not (
-                blow.kind in STOPS and self._world.stands_still("" if who == "controller" else host)
-            ):
-                return host, found[blow.pick % len(found)]
+            if found and not (blow.kind in STOPS and self._world.stands_still(where)):
+                return where, found[blow.pick % len(found)]
         return None
 
     def _kill(self, blow: Blow) -> str:
@@ -76,13 +76,9 @@ class Striker:
             return ""
         host, pid = victim
         if who == "loader":
-            bereft = {
-                (each.job_id, each.attempt) for each, loader in loaders(self._cluster, host) if loader == pid
-            }
-            self._world.deeds.bereft |= bereft
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        return f"process {pid} of {host}"
+            pairs = loaders(self._cluster, host)
+            self._world.deeds.bereft |= {(each.job_id, each.attempt) for each, it in pairs if it == pid}
+        return f"process {pid} of {host}" if kill_if(pid, self._sign) else ""
 
     def _kill_daemon(self, who: str, host: str) -> str:
         """Started again at once, as a service manager would."""
@@ -106,8 +102,7 @@ class Striker:
         if who in ("controller", "agent"):
             return f"job {member.job_id}, {who}: {self._kill_daemon(who, blow.host)}"
         supervisor = self._cluster.supervisor(blow.host, member.job_id, member.attempt)
-        with suppress(ProcessLookupError):
-            os.kill(member.pid if who == "rank" or supervisor is None else supervisor, signal.SIGKILL)
+        kill_if(member.pid if who == "rank" or supervisor is None else supervisor, self._sign)
         return f"job {member.job_id}, its {who}"
 
     def _stop(self, blow: Blow) -> str:
@@ -117,10 +112,12 @@ class Striker:
         host, pid = victim
         try:
             process = psutil.Process(pid)
+            if not carries(pid, self._sign):
+                return ""
             process.suspend()
         except psutil.NoSuchProcess:
             return ""
-        return self._keep_stopped(blow, "" if blow.kind == "stop_controller" else host, [process])
+        return self._keep_stopped(blow, host, [process])
 
     def _freeze(self, blow: Blow) -> str:
         """Every process of a host, those too that are being started meanwhile."""
@@ -139,7 +136,7 @@ class Striker:
             return ""
         due = self._until(blow, host)
         self._world.stop(Stopped(what=blow.kind, host=host, processes=processes, due=due))
-        return f"{len(processes)} processes stand still"
+        return f"{len(processes)} of {host or 'the controller'} stand still"
 
     def _until(self, blow: Blow, host: str) -> Callable[[], bool]:
         """When it is over: a part of the lease later, or as long after the lease or the loss of the host."""

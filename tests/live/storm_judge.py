@@ -66,13 +66,26 @@ def check_job(storm: Storm, references: References, job_id: JobId, shown: Shown)
         results = [cluster.result(host, job_id, a.attempt) for host in HOSTS]
         ends = {result.outcome for result in results if result is not None}
         assert a.outcome != "finished" or ends == {"finished"}, f"attempt {a.attempt}: {results}"
+    check_witness(storm, job_id, attempts)
     if shown.job.phase is Phase.CANCELLED:
         assert job_id in storm.world.deeds.cancelled, f"nobody cancelled it: {shown.job.reason}"
-        cluster.starts(job_id)
         return
     cluster.check_history(job_id)
     expected = references.sha256(cluster.trainings[job_id], attempts)
     assert cluster.sha256(job_id) == expected, f"its parameters differ: {attempts}"
+
+
+def check_witness(storm: Storm, job_id: JobId, attempts: Sequence[AttemptView]) -> None:
+    """Beside a rank that stands still, or after a later one, starts only what a lost host is about: its own
+    attempt, or one after that."""
+    storm.cluster.starts(job_id)
+    lost = [a.attempt for a in attempts if a.outcome == "host-lost"]
+    for path in storm.cluster.witness.glob(f"{job_id}-r*.starts"):
+        for word, _, attempt, _ in map(str.split, path.read_text().splitlines()):
+            assert word != "late" or int(attempt) in lost, f"{path.name}: {attempt} came late: {attempts}"
+            assert word != "beside" or min(lost, default=int(attempt)) < int(attempt), (
+                f"{path.name}: {attempts}"
+            )
 
 
 def newest(storm: Storm, job_id: JobId, attempts: Sequence[AttemptView]) -> int:
