@@ -12,6 +12,10 @@ export TORCH_INDEX ?=
 SEEDS ?= 2000
 FIRST ?= 0
 
+# How long the blows of `make chaos` fall, and its seed.
+SEED ?= 0
+chaos: MINUTES = 5
+
 # How long `make results-lazer` and `make results-castor` may begin new runs.
 MINUTES ?= 100000
 
@@ -19,7 +23,7 @@ MINUTES ?= 100000
 BENCHES := $(filter-out bench/results_%.py,$(shell grep -l __main__ bench/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit simulation live hwtests wheel-test soak bench results-lazer results-castor clean
+.PHONY: help setup demo test lint unit simulation live hwtests wheel-test soak chaos bench results-lazer results-castor clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -61,6 +65,9 @@ soak: $(READY) ## Cluster simulation over many seeds: make soak SEEDS=5000 FIRST
 
 bench: $(READY) ## Measure everything in bench/; each script says what it measured and on which machine.
 	@set -e; for script in $(BENCHES); do echo "== $$script"; $(VENV)/bin/python $$script; done
+
+chaos: $(READY) ## A storm on real jobs of two hosts: kills, freezes, jumping clocks: make chaos MINUTES=5 SEED=3
+	@$(VENV)/bin/python -m tests.live.storm --minutes $(MINUTES) --seed $(SEED)
 
 results-lazer: $(READY) ## docs/results/lazer.md: simulate what is missing (MINUTES=25 stops then; run it again to go on).
 	@$(VENV)/bin/python bench/results_lazer.py --minutes $(MINUTES)

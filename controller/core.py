@@ -17,7 +17,7 @@ from cotenant.controller.access.keys import Identity
 from cotenant.controller.domain.commands import AnyCommand
 from cotenant.controller.domain.events import AnyEvent
 from cotenant.controller.engine import EngineConfig, MakePolicy
-from cotenant.controller.journal.clock import Clock
+from cotenant.controller.journal.clock import UNKNOWN, Clock, Uptime
 from cotenant.controller.journal.committing import Callbacks
 from cotenant.controller.journal.journal import Journal
 from cotenant.controller.journal.journal_file import JournalError
@@ -56,6 +56,7 @@ class Core:
         *,
         package: str,
         wall_s: float,
+        up: Uptime = UNKNOWN,
         snapshot_every: int = 20_000,
         clock: Callable[[float], Clock] = Clock,
     ) -> None:
@@ -81,7 +82,7 @@ class Core:
         self._snapshot_seq = next((seq for seq, _ in journal.snapshots()), 0)
         self.state: State = recover(journal, make_policy, config)
         self.recovered_entries = journal.last_seq - self._snapshot_seq
-        self.clock = clock(journal.begin_run(pack(config), package, wall_s))
+        self.clock = clock(journal.begin_run(pack(config), package, wall_s, up))
         self._then: Callbacks = []
         self._promises: dict[int, Callable[[], None]] = {}
         self._promise_count = 0

@@ -31,6 +31,7 @@ from cotenant.controller.domain.job import ENDED
 from cotenant.controller.domain.settings import Settings
 from cotenant.controller.door import Door, raise_descriptor_limit
 from cotenant.controller.engine import EngineConfig
+from cotenant.controller.journal.clock import uptime
 from cotenant.controller.journal.committing import Callbacks
 from cotenant.controller.journal.journal import Journal
 from cotenant.controller.journal.scrub import TODO, Scrub, Scrubbed
@@ -144,6 +145,7 @@ class Controller:
             engine_config(settings),
             package=package,
             wall_s=time.time(),
+            up=uptime(),
             snapshot_every=settings.controller.snapshot_every,
         )
         if why := registry.why_not(self.core.state.engine.policy_name):

@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.domain.ids import HostId, JobId
+from cotenant.controller.journal.clock import UNKNOWN, Uptime
 from cotenant.controller.journal.committing import Callbacks, Group, Writer
 from cotenant.controller.journal.journal_file import (
     JournalError,
@@ -126,18 +127,27 @@ class Journal:
 
     # --- Starting ----------------------------------------------------------------------------------
 
-    def begin_run(self, configuration: bytes, package: str, wall_s: float) -> float:
+    def begin_run(self, configuration: bytes, package: str, wall_s: float, up: Uptime = UNKNOWN) -> float:
         """Note a start; returns `now_s` of this moment: the clock goes on, never back."""
         runs = self.runs()
         now_s, then_s = self._last_times
         if runs and runs[-1].now_s >= now_s:
             now_s, then_s = runs[-1].now_s, runs[-1].wall_s
         if runs or self.last_seq:
-            now_s += max(0.0, wall_s - then_s)
+            same_boot_s = self._now_of(up)
+            now_s = max(now_s, now_s + wall_s - then_s if same_boot_s is None else same_boot_s)
         row = (self.last_seq + 1, package, configuration, now_s, wall_s, os.getpid())
         self._put("INSERT INTO runs VALUES(?,?,?,?,?,?)", row)
+        at = f"{up.boot_id} {now_s - up.monotonic_s!r}"
+        self._put("INSERT OR REPLACE INTO meta VALUES('clock', ?)", (at,))
         self.flush()
         return now_s
+
+    def _now_of(self, up: Uptime) -> float | None:
+        """`now_s` as if the last run went on; None where it ran in another boot."""
+        found = self._reader.execute("SELECT value FROM meta WHERE key='clock'").fetchone()
+        boot_id, _, offset_s = found[0].partition(" ") if found else ("", "", "")
+        return up.monotonic_s + float(offset_s) if boot_id and boot_id == up.boot_id else None
 
     # --- Writing -----------------------------------------------------------------------------------
 

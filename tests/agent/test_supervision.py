@@ -542,6 +542,30 @@ def test_after_an_outage_the_next_one_counts_anew() -> None:
     assert len([word for word in story.words() if word[2] == "propose"]) == proposals + 1
 
 
+@pytest.mark.parametrize("wakes_by", [Ticked(), LeaseNow(left_s=100.0, full_s=100.0)])
+def test_who_was_frozen_until_the_lease_was_over_ends_its_ranks_at_once(wakes_by: AnyHappening) -> None:
+    """Its job may run elsewhere by now, and no renewal that comes then takes that back."""
+    story = Story(lease_s=100.0).runs()
+    story.now_s = 130.0
+    story.happens(wakes_by)
+    assert story.signals() == ["TERM", "KILL"]
+
+
+def test_a_renewal_that_was_late_but_in_time_keeps_it_running() -> None:
+    story = Story(lease_s=100.0).runs()
+    story.now_s = 99.0
+    story.happens(LeaseNow(left_s=50.0, full_s=100.0))
+    assert story.signals() == []
+
+
+def test_a_late_renewal_keeps_a_job_that_could_not_go_on_elsewhere() -> None:
+    story = Story(lease_s=100.0).runs(resumable=False)
+    story.now_s = 130.0
+    story.happens(LeaseNow(left_s=100.0, full_s=100.0))
+    story.until(500.0)
+    assert story.signals() == []
+
+
 @pytest.mark.parametrize("says_hello", [True, False])
 def test_a_job_that_cannot_resume_is_neither_saved_nor_stopped(says_hello: bool) -> None:
     story = Story(lease_s=100.0)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.controller.domain.ids import JobId
+from cotenant.controller.journal.clock import Uptime
 from cotenant.controller.journal.committing import Callbacks
 from cotenant.controller.journal.journal import JOURNAL_NAME, Journal
 from cotenant.controller.journal.journal_file import (
@@ -255,6 +256,28 @@ def test_time_goes_on_from_the_last_start_if_nothing_happened(tmp_path: Path) ->
     for wall_s, now_s in ((1_000.0, 0.0), (1_010.0, 10.0), (500.0, 10.0), (503.0, 13.0)):
         journal = Journal(tmp_path)
         assert journal.begin_run(b"", "1.0", wall_s) == now_s
+        journal.close()
+
+
+@pytest.mark.parametrize("jump_s", [-7200.0, 0.0, 86_400.0])
+def test_while_the_machine_is_up_a_jump_of_the_wall_clock_moves_nothing(filled: Path, jump_s: float) -> None:
+    """Else a controller that starts again after one ends every job that has a time limit."""
+    for uptime_s, now_s in ((30.0, 4.0), (33.0, 7.0), (40.0, 14.0)):
+        journal = Journal(filled.parent)
+        wall_s = 104.0 if uptime_s == 30.0 else 104.0 + jump_s
+        assert journal.begin_run(b"", "1.0", wall_s, Uptime("boot-1", uptime_s)) == now_s
+        journal.close()
+
+
+def test_over_a_reboot_the_wall_clock_says_how_long_it_took(filled: Path) -> None:
+    for wall_s, up, now_s in (
+        (104.0, Uptime("boot-1", 900.0), 4.0),
+        (164.0, Uptime("boot-2", 5.0), 64.0),
+        (150.0, Uptime("boot-2", 7.0), 66.0),
+        (170.0, Uptime("boot-2", 1.0), 66.0),
+    ):
+        journal = Journal(filled.parent)
+        assert journal.begin_run(b"", "1.0", wall_s, up) == now_s
         journal.close()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from cotenant.controller.domain.ids import HostId
+from cotenant.controller.journal.clock import Uptime
 from cotenant.controller.journal.committing import Callbacks
 from cotenant.controller.journal.journal import Entry, Run
 from tests.simulation.clockwork import Clockwork
@@ -53,7 +54,7 @@ class PaperJournal:
 
     # --- Writing -----------------------------------------------------------------------------------
 
-    def begin_run(self, configuration: bytes, package: str, wall_s: float) -> float:
+    def begin_run(self, configuration: bytes, package: str, wall_s: float, up: Uptime) -> float:
         runs, entries = self._pages.runs, self._pages.entries
         now_s = max([run.now_s for run in runs[-1:]] + [entry.now_s for entry in entries[-1:]], default=0.0)
         then_s = max(

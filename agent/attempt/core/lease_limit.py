@@ -52,10 +52,13 @@ class LeaseLimit(msgspec.Struct, kw_only=True):
     def stop_s(self) -> float:
         return self.ends_s - (1.0 - STOP_AT_LEASE) * self.full_s
 
-    @property
-    def grace_s(self) -> float:
-        """Between SIGTERM and SIGKILL: half of what is left."""
-        return min(KILL_GRACE_S, (1.0 - STOP_AT_LEASE) / 2 * self.full_s)
+    def grace_s(self, now_s: float) -> float:
+        """Between SIGTERM and SIGKILL: half of what is left. Who was frozen until the lease was over has
+        none: the job may run elsewhere by now."""
+        return max(0.0, min(KILL_GRACE_S, (self.ends_s - now_s) / 2))
+
+    def is_over(self, now_s: float) -> bool:
+        return now_s >= self.ends_s
 
     @property
     def terminate_s(self) -> float:

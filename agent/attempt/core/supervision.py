@@ -254,6 +254,8 @@ class Supervision:
                 self._save_s = self._now_s + self._order.checkpoint_every_s
 
     def _set_lease(self, left_s: float | None, full_s: float | None) -> None:
+        if self._phase == "running" and self._lease is not None and self._lease.is_over(self._now_s):
+            self._judge_lease()  # We were frozen: a renewal that comes after the end does not undo it.
         full_s = full_s or self._order.lease_s
         if left_s is None or full_s is None:
             self._lease = None
@@ -332,7 +334,9 @@ class Supervision:
                 has_said_hello=bool(self._progress.hellos),
                 quiet_s=self._now_s - self._start.started_s,
             ):
-                self._leave(Leave(cause="lease", grace_s=lease.grace_s), terminate_s=lease.terminate_s)
+                self._leave(
+                    Leave(cause="lease", grace_s=lease.grace_s(self._now_s)), terminate_s=lease.terminate_s
+                )
 
     def _judge_start(self) -> None:
         has_said_hello = bool(self._progress.hellos)
