@@ -91,5 +91,5 @@ class Ownership:
                 socket=None if socket is None else (int(socket[0]), int(socket[1])),
                 compute_modes={str(uuid): int(mode) for uuid, mode in told["compute_modes"].items()},
             )
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
             return Record()

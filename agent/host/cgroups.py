@@ -282,12 +282,13 @@ class _Mount(msgspec.Struct, frozen=True):
 
 def _mounts() -> dict[str, _Mount]:
     """cgroup mounts by controller; `v2` for the unified tree."""
-    return mounts_in(Path("/proc/self/mountinfo").read_text())
+    # Users name the folders that they mount on: in any bytes.
+    return mounts_in(Path("/proc/self/mountinfo").read_text(errors="replace"))
 
 
 def mounts_in(mountinfo: str) -> dict[str, _Mount]:
     found: dict[str, _Mount] = {}
-    for line in mountinfo.splitlines():
+    for line in mountinfo.split("\n"):
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
         if not kind or kind[0] not in ("cgroup", "cgroup2"):
@@ -300,12 +301,12 @@ def mounts_in(mountinfo: str) -> dict[str, _Mount]:
 
 def _own_group(controller: str, mount: _Mount) -> Path:
     """The folder of our own group; in a container the mount may show only a part of the tree."""
-    return own_group_in(Path("/proc/self/cgroup").read_text(), controller, mount)
+    return own_group_in(Path("/proc/self/cgroup").read_text(errors="replace"), controller, mount)
 
 
 def own_group_in(groups: str, controller: str, mount: _Mount) -> Path:
     path = "/"
-    for line in groups.splitlines():
+    for line in groups.strip("\n").split("\n"):
         _, controllers, where = line.split(":", 2)
         if controller in controllers.split(",") or (controller == "v2" and not controllers):
             path = where

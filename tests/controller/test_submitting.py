@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.controller.access.secrets import Secrets
+from cotenant.controller.access.secrets import BadSecrets, Secrets
 from cotenant.controller.desk.submitting import Denied, accept
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import Dependency, JobSpec, Launch
@@ -117,11 +117,21 @@ def test_secrets_stay_until_the_last_task_of_their_submission_has_ended(tmp_path
     (path,) = (tmp_path / "s").iterdir()
     assert path.stat().st_mode & 0o777 == 0o600
     assert secrets.read(JobId("7_1"), ["A_TOKEN"]) == {"A_TOKEN": "x"}
-    assert secrets.read(JobId("8"), ["A_TOKEN"]) == {}
+    with pytest.raises(BadSecrets, match=r"8\.json: No such file"):
+        secrets.read(JobId("8"), ["A_TOKEN"])
     secrets.release(lambda job_id: job_id == "7_0")
     assert path.exists()
     secrets.release(lambda job_id: True)
     assert not path.exists()
+
+
+@pytest.mark.parametrize("data", [b"", b'{"A_TOKEN": "x', b'{"A_TOKEN": "\xff"}', b'{"OTHER": "y"}', b"[1]"])
+def test_a_secrets_file_that_is_not_whole_is_an_error_that_names_it(tmp_path: Any, data: bytes) -> None:
+    secrets = Secrets(tmp_path)
+    secrets.keep([JobId("7")], {"A_TOKEN": "x"})
+    (tmp_path / "7.json").write_bytes(data)
+    with pytest.raises(BadSecrets, match=r"/7\.json .*submit the job again"):
+        secrets.read(JobId("7"), ["A_TOKEN"])
 
 
 def test_secrets_of_a_submission_that_never_became_durable_are_swept(tmp_path: Any) -> None:
