@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from cotenant.agent import state_folder
 from cotenant.agent.attempt.processes import premises
 from cotenant.agent.attempt.processes.premises import (
     give_job_folder,
@@ -397,3 +398,13 @@ def test_a_place_that_others_can_change_is_found(ground: Path) -> None:
     assert exposed(ground / "open" / "state") is None
     (ground / "link").symlink_to(theirs / "inner")
     assert exposed(ground / "link") == theirs
+
+
+@pytest.mark.root
+@AS_ROOT
+def test_roots_agent_refuses_a_state_folder_that_a_user_can_change(ground: Path) -> None:
+    theirs = of_user(ground / "theirs")
+    with pytest.raises(state_folder.StateProblem, match=r"can change .*theirs: .* --state-dir"):
+        state_folder.take(theirs / "state")
+    state_folder.take(ground / "ours")
+    assert state_folder.token_in(ground / "ours") == state_folder.token_in(ground / "ours")
