@@ -68,7 +68,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
     ),
     "agent/host/locks.py": (CHECKED, frozenset(("os.mkdir", "os.open"))),
     "agent/leftovers.py": (f"{KERNEL}; {STATE}", frozenset((".read_bytes", ".touch", "os.listdir"))),
-    "agent/spool.py": (STATE, frozenset((".read_bytes", "os.open", "os.replace"))),
+    "agent/spool.py": (STATE, frozenset((".read_bytes", "os.open"))),
     "agent/state_folder.py": (STATE, frozenset((".mkdir", ".read_bytes", "os.open"))),
     "controller/access/endpoint.py": (OWNER, frozenset((".mkdir",))),
     "controller/access/keys.py": (

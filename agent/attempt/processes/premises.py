@@ -1,7 +1,7 @@
 """What the job's user needs on disk: a folder for the sockets, log files, a place for `--output`.
 
 Rule: the attempt's folder belongs to the agent, and what is in it stays closed to the job (`order.json`
-holds secrets, also those of nobody else, but logs and results must not be changed). Only `job/` is the
+holds its environment, and logs and results must not be changed). Only `job/` is the
 user's, and only once everything in it is made: from then on it is used by its descriptor (`user_files.py`).
 As root, nothing is ever opened on the user's behalf with root's rights.
 """
