@@ -29,7 +29,7 @@ from cotenant.agent.channel import ToSupervisor
 from cotenant.agent.core.edge import AnyAgentEvent, EndCame, Found, StartFailed, SupervisorGone
 from cotenant.agent.core.memory import Key
 from cotenant.agent.files import BadRecord, read_or_put_aside, read_record, write_record
-from cotenant.agent.folder import ORDER, RESULT, SUPERVISOR, UNCLEAN, attempt_folder
+from cotenant.agent.folder import JOB, ORDER, RESULT, SUPERVISOR, UNCLEAN, attempt_folder
 from cotenant.agent.host.checkpoint_root import make_checkpoint_folder
 from cotenant.agent.host.facts import OPEN_ONE, closed_folder
 from cotenant.agent.host.identity import boot_id, open_pidfd
@@ -237,7 +237,7 @@ class Attempts:
         identity = self._read(folder / SUPERVISOR, Identity)
         if identity is not None:
             end_process(identity)
-        order = self._read(folder / ORDER, Order) or _empty_order(result)
+        order = self._read(folder / ORDER, Order) or _empty_order(result, _user_of(folder))
         left = end_leftovers(folder, order, identity)
         if not left and not _is_free(folder / ALIVE_LOCK):
             raise OSError(errno.EBUSY, "its supervisor is still coming up", str(folder))
@@ -326,13 +326,21 @@ def _is_free(path: Path) -> bool:
     return True
 
 
-def _empty_order(result: Result) -> Order:
+def _user_of(folder: Path) -> int:
+    """Whose the attempt is, by the folder that was given to its user."""
+    try:
+        return (folder / JOB).stat().st_uid
+    except OSError:  # It never came so far.
+        return os.geteuid()
+
+
+def _empty_order(result: Result, uid: int) -> Order:
     """Stands for an order that cannot be read: enough to find processes by their session and socket."""
     return Order(
         job_id=result.job_id,
         attempt=result.attempt,
         host_id=HostId(""),
-        launch=Launch(uid=os.geteuid()),
+        launch=Launch(uid=uid),
         gang=(),
         world_size=0,
         master_address="",
