@@ -36,8 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     os.umask(0o022)  # Modes are given where files are made; folders that jobs walk through must stay open.
     try:
-        settings = load(flags_of(options), options.settings or None).settings
-        return asyncio.run(serve(settings))
+        loaded = load(flags_of(options), options.settings or None)
+        every_s = loaded.settings.checkpoint.every_s
+        is_ours = loaded.origins["checkpoint.every_s"] != "default"
+        return asyncio.run(serve(loaded.settings, checkpoint_every_s=every_s if is_ours else None))
     except SettingsError as error:
         return complain(str(error), USAGE)
     except Problem as problem:
@@ -77,8 +79,8 @@ def flags_of(options: argparse.Namespace) -> dict[str, object]:
     return flags
 
 
-async def serve(settings: Settings) -> int:
-    parts = assemble(settings)
+async def serve(settings: Settings, *, checkpoint_every_s: float | None = None) -> int:
+    parts = assemble(settings, checkpoint_every_s=checkpoint_every_s)
     for warning in parts.warnings:
         log(warning)
     state = AgentState(parts.config, parts.memory)

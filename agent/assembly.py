@@ -5,7 +5,6 @@ Rule: the state folder is locked before anything in it is read, so it never has 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pwd
 import time
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
+from cotenant.agent import state_folder
 from cotenant.agent.attempts import stored_orders
 from cotenant.agent.core.edge import AgentConfig
 from cotenant.agent.core.memory import Memory
@@ -37,7 +37,9 @@ from cotenant.agent.host.facts import (
 from cotenant.agent.host.locks import DeviceLocks, LockProblem, Owner, lock_folder
 from cotenant.agent.host.offer import offered
 from cotenant.agent.host.ports import BadPorts, first_port
+from cotenant.agent.host.user_files import exposed
 from cotenant.agent.spool import Spool, SpoolProblem
+from cotenant.agent.state_folder import StateProblem
 from cotenant.controller import places
 from cotenant.controller.access.endpoint import BadEndpoint, socket_path
 from cotenant.controller.access.keys import KeyFile, KeyProblem, find_key
@@ -54,8 +56,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-STATE_LOCK: Final = "agent.lock"
-TOKEN: Final = "token"
 SPOOL: Final = "spool"
 ATTEMPTS: Final = "attempts"
 JOBSIDE: Final = "jobside"
@@ -87,8 +87,8 @@ class Parts(msgspec.Struct, kw_only=True):
     """Its daemons; None: no device here is shared through MPS."""
 
 
-def assemble(settings: Settings) -> Parts:
-    """Raises Problem."""
+def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> Parts:
+    """`checkpoint_every_s`: only if it was set for this agent. Raises Problem."""
     agent = settings.agent
     warnings: list[str] = []
     host_id = _or_problem(lambda: host_name(agent.host), 2)
@@ -96,11 +96,11 @@ def assemble(settings: Settings) -> Parts:
     endpoint = places.agent_endpoint(settings)
     key = _key(endpoint, agent.keys_dir, host_id)
     state_dir = places.agent_state_dir(settings)
-    _or_problem(lambda: _take_state_dir(state_dir), 1)
+    _or_problem(lambda: state_folder.take(state_dir), 1)
     closed = closed_folder(state_dir) if key is not None else None
     if closed is not None:
         warnings.append(f"{closed} is closed to other users: {OPEN_ONE}")
-    token = _token(state_dir / TOKEN)
+    token = _or_problem(lambda: state_folder.token_in(state_dir), 1)
     metrics = _or_problem(lambda: opened(settings.metrics.agent_listen, "metrics.agent_listen"), 2)
     warnings += [metrics.warning] if metrics is not None and metrics.warning else []
     inventory = _inventory(agent, choice, host_id, in_cluster=key is not None)
@@ -154,6 +154,7 @@ def assemble(settings: Settings) -> Parts:
         report,
         mps,
         checkpoint_root=str(root),
+        checkpoint_every_s=checkpoint_every_s,
         jobside_path=str(_job_side(state_dir / JOBSIDE, attempts)),
         cgroup_root=cgroup_root,
         device_regions=regions,
@@ -219,6 +220,7 @@ def _config(
     mps: Mps,
     *,
     checkpoint_root: str,
+    checkpoint_every_s: float | None,
     jobside_path: str,
     cgroup_root: str,
     device_regions: dict[str, str],
@@ -233,6 +235,7 @@ def _config(
         start_deadline_s=agent.start_deadline_s,
         log_bytes_max=agent.log_bytes_max,
         checkpoint_root=checkpoint_root,
+        checkpoint_every_s=checkpoint_every_s,
         jobside_path=jobside_path,
         cgroup_root=cgroup_root,
         device_regions=device_regions,
@@ -280,6 +283,7 @@ def _or_problem(make: Callable[[], T], code: int) -> T:
         LockProblem,
         MetricsProblem,
         SpoolProblem,
+        StateProblem,
     ) as error:
         raise Problem(str(error), code) from None
     except OSError as error:
@@ -301,35 +305,6 @@ def _key(endpoint: str, keys_dir: str, host_id: HostId) -> KeyFile | None:
 
 
 # --- The state folder ------------------------------------------------------------------------------
-
-
-def _take_state_dir(folder: Path) -> None:
-    """Make and lock it for the life of this process.
-
-    Others may pass through (jobs of other users reach their own sockets), but not look around.
-    """
-    folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-    descriptor = os.open(folder / STATE_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "?"
-        raise Problem(
-            f"another agent (pid {holder}) works in {folder}: stop it, or use another --state-dir"
-        ) from None
-    text = f"{os.getpid()}\n".encode()
-    os.pwrite(descriptor, text, 0)
-    os.ftruncate(descriptor, len(text))
-
-
-def _token(path: Path) -> str:
-    """The folder's random name: by it an agent knows the devices that its own earlier jobs still hold."""
-    try:
-        return path.read_text().strip()
-    except FileNotFoundError:
-        token = uuid.uuid4().hex
-        path.write_text(f"{token}\n")
-        return token
 
 
 def _owner(host_id: HostId, token: str) -> Owner:
@@ -356,6 +331,8 @@ def _job_side(base: Path, attempts: Path) -> Path:
 
 
 def _domain(root: Path, host_id: HostId, warnings: list[str]) -> str:
+    if (where := exposed(root)) is not None:
+        warnings.append(f"others than root can change {where}, which is on the way to checkpoint.root")
     try:
         return domain_of(root, host_id)
     except BadRoot as error:

@@ -14,7 +14,6 @@ import fcntl
 import os
 import re
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,11 +24,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from cotenant.agent.attempt.secrets import forgotten_on_disk, kept_in_memory, without_secrets
 from cotenant.agent.channel import ToSupervisor
 from cotenant.agent.core.edge import AnyAgentEvent, EndCame, Found, StartFailed, SupervisorGone
 from cotenant.agent.core.memory import Key
-from cotenant.agent.files import BadRecord, read_record, write_record
-from cotenant.agent.folder import ORDER, RESULT, SUPERVISOR, UNCLEAN, attempt_folder
+from cotenant.agent.files import BadRecord, read_or_put_aside, read_record, write_record
+from cotenant.agent.folder import JOB, ORDER, RESULT, SUPERVISOR, UNCLEAN, attempt_folder
 from cotenant.agent.host.checkpoint_root import make_checkpoint_folder
 from cotenant.agent.host.facts import OPEN_ONE, closed_folder
 from cotenant.agent.host.identity import boot_id, open_pidfd
@@ -59,7 +59,7 @@ class Attempts:
     """All attempts of this host, by folder."""
 
     def __init__(self, base: Path, *, post: Post, log: Log, lock_devices: LockDevices) -> None:
-        self._base = base
+        self.base = base
         self._post = post
         self._log = log
         self._lock_devices = lock_devices
@@ -67,46 +67,52 @@ class Attempts:
         self._tasks = Tasks("looking after an attempt")
 
     def folder(self, job_id: str, attempt: int) -> Path:
-        return attempt_folder(self._base, job_id, attempt)
+        return attempt_folder(self.base, job_id, attempt)
 
     # --- What is here ------------------------------------------------------------------------------
 
     def scan(self) -> tuple[Found, ...]:
-        """Every attempt's folder. One that cannot be read counts as an attempt whose supervisor is dead."""
-        self._base.mkdir(mode=0o711, parents=True, exist_ok=True)
-        names = sorted(entry.name for entry in self._base.iterdir() if entry.is_dir())
+        """Every attempt's folder. Records that are damaged are put aside, and an attempt is what the others
+        say: without its order, of whatever devices our own memory has for it, and its processes are known by
+        the supervisor's session or by the lock; without its result, one that left none; without its
+        supervisor's identity, one that runs as long as its lock is held, and is not spoken to.
+        """
+        self.base.mkdir(mode=0o711, parents=True, exist_ok=True)
+        names = sorted(entry.name for entry in self.base.iterdir() if entry.is_dir())
         matches = (FOLDER_NAME.fullmatch(name) for name in names)
         return tuple(self._found(JobId(m["job"]), AttemptNo(int(m["attempt"]))) for m in matches if m)
 
     def _found(self, job_id: JobId, attempt: AttemptNo) -> Found:
         folder = self.folder(job_id, attempt)
         identity = self._read(folder / SUPERVISOR, Identity)
+        alive = not _is_free(folder / ALIVE_LOCK)
+        order = self._read(folder / ORDER, Order)
+        if order is not None and order.secrets and (identity is not None or not alive):
+            with suppress(BadRecord, OSError):  # Of an agent of 0.1.0, and read by now.
+                forgotten_on_disk(folder)
         return Found(
             job_id=job_id,
             attempt=attempt,
-            alive=not _is_free(folder / ALIVE_LOCK),
+            alive=alive,
             rebooted=identity is not None and identity.boot_id != boot_id(),
-            order=self._read(folder / ORDER, Order),
+            order=order,
             result=self._read(folder / RESULT, Result),
         )
 
     def _read(self, path: Path, kind: type[T]) -> T | None:
-        try:
-            return read_record(path, kind)
-        except (BadRecord, OSError) as error:
-            self._log(f"cannot use {path}: {error}")
-            return None
+        return read_or_put_aside(path, kind, self._log)
 
     # --- Starting and adopting ---------------------------------------------------------------------
 
     def start(self, order: Order) -> None:
         """Start a supervisor and watch it, or answer `StartFailed`."""
         workdir = order.launch.workdir
-        if not os.path.isdir(workdir):
+        # Another user's is looked at with his rights alone, by his own processes: see `ranks.py`.
+        if order.launch.uid == os.geteuid() and not os.path.isdir(workdir):
             why = f"the working directory {workdir} does not exist on {order.host_id}"
             self._fail(order, why, workdir_missing=True)
             return
-        closed = closed_folder(self._base) if order.launch.uid != 0 else None
+        closed = closed_folder(self.base) if order.launch.uid != 0 else None
         if closed is not None:
             self._fail(order, f"{closed} on {order.host_id} is closed to other users: {OPEN_ONE}")
             return
@@ -135,15 +141,19 @@ class Attempts:
         except OSError as error:  # The job can still run; its saves will say the same.
             self._log(f"job {order.job_id}: no checkpoints in {order.checkpoint_root}: {error.strerror}")
         # Not flushed: it is of use only to a supervisor, and none outlives the machine.
-        write_record(folder / ORDER, order, durable=False)
+        write_record(folder / ORDER, without_secrets(order), durable=False)
 
     def _spawn(self, folder: Path, order: Order) -> subprocess.Popen[bytes]:
         held = [_locked(folder / ALIVE_LOCK)]
         try:
             held += self._lock_devices(order)
-            with open(folder / SUPERVISOR_LOG, "ab") as output:
+            held.append(secrets := kept_in_memory(order.secrets))
+            log = os.open(
+                folder / SUPERVISOR_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+            )
+            with open(log, "ab") as output:
                 return subprocess.Popen(
-                    [sys.executable, "-m", "cotenant.agent.attempt.supervisor", str(folder)],
+                    [sys.executable, "-m", "cotenant.agent.attempt.supervisor", str(folder), str(secrets)],
                     cwd="/",
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -227,7 +237,7 @@ class Attempts:
         identity = self._read(folder / SUPERVISOR, Identity)
         if identity is not None:
             end_process(identity)
-        order = self._read(folder / ORDER, Order) or _empty_order(result)
+        order = self._read(folder / ORDER, Order) or _empty_order(result, _user_of(folder))
         left = end_leftovers(folder, order, identity)
         if not left and not _is_free(folder / ALIVE_LOCK):
             raise OSError(errno.EBUSY, "its supervisor is still coming up", str(folder))
@@ -236,9 +246,6 @@ class Attempts:
             unclean = (folder / UNCLEAN).exists()
             write_record(folder / RESULT, msgspec.structs.replace(result, unclean=unclean))
         return left
-
-    def remove(self, job_id: JobId, attempt: AttemptNo) -> None:
-        shutil.rmtree(self.folder(job_id, attempt), ignore_errors=True)
 
     async def leave(self) -> None:
         """Stop watching; everything lives on."""
@@ -319,13 +326,21 @@ def _is_free(path: Path) -> bool:
     return True
 
 
-def _empty_order(result: Result) -> Order:
+def _user_of(folder: Path) -> int:
+    """Whose the attempt is, by the folder that was given to its user."""
+    try:
+        return (folder / JOB).stat().st_uid
+    except OSError:  # It never came so far.
+        return os.geteuid()
+
+
+def _empty_order(result: Result, uid: int) -> Order:
     """Stands for an order that cannot be read: enough to find processes by their session and socket."""
     return Order(
         job_id=result.job_id,
         attempt=result.attempt,
         host_id=HostId(""),
-        launch=Launch(uid=os.geteuid()),
+        launch=Launch(uid=uid),
         gang=(),
         world_size=0,
         master_address="",

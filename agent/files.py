@@ -8,6 +8,7 @@ read, a newer one is refused with what to upgrade.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -15,14 +16,21 @@ from typing import TypeVar
 import msgspec
 
 from cotenant.agent.records import RECORD_VERSION
+from cotenant.controller.wire.codec import BadMessage, decode_json
 
 T = TypeVar("T")
 
 RECORD_BYTES_MAX = 4 * 1024 * 1024
+ASIDE_MAX = 100
+"""Damaged files of one name that are kept; from then on the last is replaced."""
 
 
 class BadRecord(ValueError):
     """A file that cannot be used; the text says which, why and what to do."""
+
+
+class Damaged(BadRecord):
+    """What is in it is no record of any version."""
 
 
 def write_whole(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
@@ -70,16 +78,50 @@ def read_record(path: Path, kind: type[T]) -> T | None:
     except FileNotFoundError:
         return None
     if len(data) > RECORD_BYTES_MAX:
-        raise BadRecord(f"{path}: larger than {RECORD_BYTES_MAX} bytes")
+        raise Damaged(f"{path}: larger than {RECORD_BYTES_MAX} bytes")
     try:
-        version = msgspec.json.decode(data, type=_Versioned).version
+        versioned: _Versioned = decode_json(data, _Versioned)
+        version = versioned.version
         if not RECORD_VERSION - 1 <= version <= RECORD_VERSION or version < 1:
             raise BadRecord(
                 f"{path}: has version {version}, this cotenant reads {RECORD_VERSION}: upgrade it"
             )
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:  # Also its subclass ValidationError.
-        raise BadRecord(f"{path}: not a valid {kind.__name__}: {error}") from None
+        record: T = decode_json(data, kind)
+    except BadMessage as error:
+        raise Damaged(f"{path}: not a valid {kind.__name__}: {error}") from None
+    return record
+
+
+def read_or_put_aside(path: Path, kind: type[T], say: Callable[[str], None]) -> T | None:
+    """The record in a file of ours; None if there is none that can be used, and `say` was told why.
+
+    A damaged one is put aside under a name that says so: it is looked at once, does not stand in the way of
+    a new one, and is there for whoever wants to know. One of a newer version stays: what wrote it can read
+    it.
+    """
+    try:
+        return read_record(path, kind)
+    except Damaged as error:
+        aside = put_aside(path)
+        say(f"{error}; it is {aside.name} now" if aside is not None else str(error))
+    except (BadRecord, OSError) as error:
+        say(f"cannot use {path}: {error}")
+    return None
+
+
+def put_aside(path: Path) -> Path | None:
+    """The new name of a damaged file, `NAME.damaged-N` with the first N that is free; None: it cannot be
+    renamed."""
+    for number in range(1, ASIDE_MAX + 1):
+        aside = path.with_name(f"{path.name}.damaged-{number}")
+        if number < ASIDE_MAX and aside.exists():
+            continue
+        try:
+            os.replace(path, aside)
+        except OSError:
+            return None
+        return aside
+    raise AssertionError("unreachable: the last name is used again")
 
 
 class _Versioned(msgspec.Struct):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -20,8 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from cotenant.agent.attempt.core.departure import TERMINATE_S, unclean
+from cotenant.agent.attempt.processes.premises import remove_short_folder
 from cotenant.agent.attempt.processes.termination import by_pipe, terminate
-from cotenant.agent.folder import JOB, UNCLEAN, job_socket
+from cotenant.agent.folder import UNCLEAN, job_socket
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.identity import boot_id, identity_of, stat_of
 from cotenant.agent.records import Identity, Order
@@ -132,11 +132,3 @@ class _Attempt:
 
 def _pids() -> Iterator[int]:
     return (int(name) for name in os.listdir("/proc") if name.isdigit())
-
-
-def remove_short_folder(folder: Path) -> None:
-    """The sockets' folder, where it had to be outside the attempt's own."""
-    link = folder / JOB
-    if link.is_symlink():
-        shutil.rmtree(link.resolve(), ignore_errors=True)
-        link.unlink(missing_ok=True)

@@ -5,7 +5,7 @@ Rule: the supervisor writes `supervisor.json`, `status.json` and `result.json`; 
 name, fsynced and renamed, and carry `RECORD_VERSION`.
 
     <agent state>/attempts/<job>-a<attempt>/
-        order.json       what to start (mode 0600: it holds the job's environment)
+        order.json       what to start (mode 0600: the job's environment, but no secrets)
         supervisor.json  identity of the supervisor: pid, start time, boot id
         status.json      the supervisor's last durable facts, for an agent that comes back late
         result.json      how it ended; written once, after every process of the attempt is gone
@@ -76,6 +76,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     launch: Launch
     secrets: dict[str, str] = {}
+    """In memory alone, but in orders of agents of 0.1.0: see `attempt/secrets.py`."""
     gang: tuple[GangMember, ...]
     world_size: int
     master_address: str

@@ -8,7 +8,6 @@ leases and heartbeats go on, so a full disk does not end running jobs.
 from __future__ import annotations
 
 import asyncio
-import shutil
 import signal
 import sys
 import time
@@ -54,6 +53,7 @@ from cotenant.agent.host.facts import CpuUse, now_s
 from cotenant.agent.host.indicators import Indicators
 from cotenant.agent.host.locks import DeviceLocks
 from cotenant.agent.host.offer import offered
+from cotenant.agent.host.user_files import remove_tree
 from cotenant.agent.link import Link
 from cotenant.agent.logrelay import LogRelay
 from cotenant.agent.metrics import Edge, Read, sheet_of
@@ -289,9 +289,9 @@ class Runtime:
             case AwaitMemory():
                 self._release.wait(effect)
             case RemoveAttempt(job_id=job_id, attempt=attempt):
-                self._remove(self._attempts.folder(job_id, attempt))
+                self._remove(self._attempts.folder(job_id, attempt), self._attempts.base)
             case RemoveCheckpoints(folder=folder):
-                self._remove(Path(folder))
+                self._remove(Path(folder), Path(self._state.config.checkpoint_root))
             case AnswerLog(read=read):
                 self._logs.answer(read)
             case Trust():
@@ -305,9 +305,17 @@ class Runtime:
                 self.why_halted = why
                 self._leave.set()
 
-    def _remove(self, folder: Path) -> None:
-        """In a thread: a folder of checkpoints may be large, and its file system slow."""
-        self._removals.keep(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
+    def _remove(self, folder: Path, trusted: Path) -> None:
+        """In a thread: a folder of checkpoints may be large, and its file system slow. No link is followed
+        from `trusted` on."""
+
+        def remove() -> None:
+            try:
+                remove_tree(folder, trusted)
+            except OSError as error:
+                log(f"cannot remove all of {folder}: {error.strerror or error}")
+
+        self._removals.keep(asyncio.to_thread(remove))
 
     def _reconnect(self) -> None:
         try:

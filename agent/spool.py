@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.core.memory import AnyNote
-from cotenant.agent.files import sync_folder, write_whole
+from cotenant.agent.files import put_aside, sync_folder, write_whole
 from cotenant.controller.wire.codec import BadMessage, pack, unpack
 
 SPOOL_VERSION: Final = 1
@@ -56,7 +56,7 @@ class Spool:
         data = self.path.read_bytes() if self.path.exists() else b""
         notes, good_end = self._parse(data)
         if self.damaged:  # Kept for whoever wants to know; the new file holds what could be read.
-            os.replace(self.path, self.path.with_suffix(".damaged"))
+            put_aside(self.path)
             self.compact(notes)
             return notes
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -114,11 +114,13 @@ class Spool:
         """The notes, and where the last good one ends."""
         if len(data) < len(_HEADER):
             return [], 0  # A crash while it was made.
-        if data[:7] != _HEADER[:7]:
-            raise SpoolProblem(
-                f"{self.path} is not an agent's spool: move it away, or use another --state-dir"
-            )
-        if data[7] != SPOOL_VERSION:
+        if data[:7] != _HEADER[:7]:  # Damaged, if what follows is ours.
+            if len(data) > len(_HEADER) and next(_records(data), None) is None:
+                raise SpoolProblem(
+                    f"{self.path} is not an agent's spool: move it away, or use another --state-dir"
+                )
+            self.damaged += 1
+        elif data[7] != SPOOL_VERSION:
             raise SpoolProblem(
                 f"{self.path} has version {data[7]}, this cotenant reads {SPOOL_VERSION}: upgrade it here"
             )

@@ -7,7 +7,6 @@ reach an embedded controller's socket is taken for its owner.
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path, PurePosixPath
 
 from cotenant.controller.access.endpoint import socket_path, user_endpoint
@@ -51,15 +50,19 @@ def private_dir(path: Path) -> Path:
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = path.lstat()
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (FileExistsError, NotADirectoryError):
+        raise PlaceError(f"{path}: not a folder; remove it, or set XDG_RUNTIME_DIR") from None
     except OSError as error:
         raise PlaceError(f"{path}: cannot be made: {error.strerror}; set XDG_RUNTIME_DIR") from None
-    if not stat.S_ISDIR(found.st_mode):
-        raise PlaceError(f"{path}: not a folder; remove it, or set XDG_RUNTIME_DIR")
-    if found.st_uid != os.getuid():
-        raise PlaceError(f"{path}: belongs to uid {found.st_uid}, not to you; set XDG_RUNTIME_DIR")
-    if found.st_mode & 0o077:
-        path.chmod(0o700)
+    try:
+        found = os.fstat(folder)
+        if found.st_uid != os.getuid():
+            raise PlaceError(f"{path}: belongs to uid {found.st_uid}, not to you; set XDG_RUNTIME_DIR")
+        if found.st_mode & 0o077:
+            os.fchmod(folder, 0o700)
+    finally:
+        os.close(folder)
     return path
 
 

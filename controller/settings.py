@@ -180,7 +180,7 @@ def read_toml(path: Path) -> tuple[dict[str, Any], list[str]]:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise SettingsError(f"{path}: not valid TOML: it is not a text file") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # Also a number of thousands of digits.
         raise SettingsError(f"{path}: not valid TOML: {error}") from None
 
 

@@ -87,5 +87,5 @@ class Ownership:
                 daemon=None if daemon is None else Identity(**daemon),
                 socket=None if socket is None else (int(socket[0]), int(socket[1])),
             )
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
             return Record()

@@ -6,16 +6,17 @@ phase, which still pay for memory that is being allocated. What was dropped is n
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 
 from cotenant.controller.wire import job
+from cotenant.controller.wire.codec import Json
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,16 +86,17 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 Said = Hello | FirstStep | StepReport | Refused
 
 
+_message: Json[dict[str, Any]] = Json(dict[str, Any], bytes_max=job.DATAGRAM_BYTES_MAX, from_python=True)
+
+
 def parse(datagram: bytes) -> Said | None:
     """What a rank said, or None for anything else: unknown names are ignored and bad bytes are dropped."""
-    if len(datagram) > job.DATAGRAM_BYTES_MAX:
-        return None
     try:
-        message = json.loads(datagram)
+        message = _message.decode(datagram)
         if message["v"] != job.PROTOCOL_VERSION:
             return None
         return _typed(message["m"], message)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):  # BadMessage is a ValueError.
         return None
 
 

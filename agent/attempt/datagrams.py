@@ -1,20 +1,24 @@
 """The socket between the supervisor and the job's own library, in the `select` loop.
 
 Rule: datagrams may be lost both ways, and what a job says is foreign (`words.py`): nothing here waits for a
-rank, and a flood of words leaves others their turn.
+rank, and a flood of words leaves others their turn. The folder is the job's user's from the moment the socket
+is in it: a rank is written to only where the socket of its name is that user's own.
 """
 
 from __future__ import annotations
 
+import os
 import selectors
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.attempt.processes.premises import give_socket, make_job_folder
+from cotenant.agent.attempt.processes.premises import give_job_folder, make_job_folder
 from cotenant.agent.attempt.words import AnyRankWord, parse
 from cotenant.agent.folder import JOB_SOCKET
+from cotenant.agent.host.user_files import Folder
 from cotenant.agent.records import Order
 from cotenant.controller.wire.job import DATAGRAM_BYTES_MAX
 
@@ -30,28 +34,32 @@ class Datagrams:
         selector: selectors.BaseSelector,
         heard: Callable[[AnyRankWord], None],
     ) -> None:
-        self._folder = make_job_folder(folder, order)
-        self._heard = heard
-        self.path.unlink(missing_ok=True)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._socket.bind(str(self.path))
-        give_socket(self._folder, order)
-        selector.register(self._socket, selectors.EVENT_READ, self._read)
-
-    @property
-    def path(self) -> Path:
+        self.path = make_job_folder(folder, order) / JOB_SOCKET
         """What ranks are told."""
-        return self._folder / JOB_SOCKET
+        self._folder = Folder.at(self.path.parent)
+        self._uid = order.launch.uid if os.geteuid() == 0 else os.geteuid()
+        self._heard = heard
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        before = os.umask(0o177)
+        try:
+            self._socket.bind(str(self.path))
+        finally:
+            os.umask(before)
+        give_job_folder(self._folder, order)
+        selector.register(self._socket, selectors.EVENT_READ, self._read)
 
     def tell(self, rank: int, data: bytes) -> None:
         try:
-            self._socket.sendto(data, str(self._folder / f"rank-{rank}.sock"))
+            with self._folder.socket(f"rank-{rank}.sock", self._uid) as address:
+                self._socket.sendto(data, address)
         except OSError:
-            return  # Gone, or its queue is full: the agreement says it again.
+            return  # Gone, not its own, or its queue is full: the agreement says it again.
 
     def close(self) -> None:
         self._socket.close()
-        self.path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._folder.unlink(JOB_SOCKET)
+        self._folder.close()
 
     def _read(self) -> None:
         for _ in range(DATAGRAMS_MAX):

@@ -1,4 +1,6 @@
-"""The supervisor of one attempt: `python -m cotenant.agent.attempt.supervisor ATTEMPT_FOLDER`.
+"""The supervisor of one attempt: `python -m cotenant.agent.attempt.supervisor ATTEMPT_FOLDER [SECRETS]`.
+
+`SECRETS` is the number of an open file with them (`secrets.py`).
 
 Rule: it outlives its agent, needs nobody, and leaves a result. It takes no decision (`core/supervision.py`
 does); this loop only waits for something to happen and carries out what follows. One thread, one
@@ -54,6 +56,7 @@ from cotenant.agent.attempt.processes.heir import leave_to_heir
 from cotenant.agent.attempt.processes.launchers import NotLaunchable
 from cotenant.agent.attempt.processes.measuring import Measuring
 from cotenant.agent.attempt.processes.outputs import Outputs, UnusableOutput
+from cotenant.agent.attempt.processes.premises import remove_short_folder
 from cotenant.agent.attempt.processes.ranks import (
     StartFailed,
     account_of,
@@ -69,14 +72,15 @@ from cotenant.agent.attempt.processes.ranks import (
 from cotenant.agent.attempt.processes.sampling import host_oom_kills, tree_of
 from cotenant.agent.attempt.processes.stacks import abort_others, dump
 from cotenant.agent.attempt.processes.termination import Terminations, by_pipe
+from cotenant.agent.attempt.secrets import forgotten_on_disk, taken
 from cotenant.agent.channel import EndedNow, GangOut, StatusNow
 from cotenant.agent.files import BadRecord, read_record, write_record
 from cotenant.agent.folder import CONTROL, LOGS, ORDER, RESULT, STATUS
 from cotenant.agent.folder import SUPERVISOR as SUPERVISOR_FILE
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.identity import own_identity
-from cotenant.agent.leftovers import remove_short_folder
 from cotenant.agent.records import Order, RankOrder, Result
+from cotenant.controller.wire.codec import BadMessage
 
 CLEAR_PERIOD_S: Final = 0.1
 TERMINATION_PERIOD_S: Final = 0.05
@@ -343,13 +347,15 @@ class Supervisor:
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        print("usage: python -m cotenant.agent.attempt.supervisor ATTEMPT_FOLDER", file=sys.stderr)
+    if len(arguments) not in (1, 2) or not all(each.isdecimal() for each in arguments[1:]):
+        print("usage: python -m cotenant.agent.attempt.supervisor ATTEMPT_FOLDER [SECRETS]", file=sys.stderr)
         return EXIT_USAGE
     folder = Path(arguments[0]).resolve()
     try:
         order = read_record(folder / ORDER, Order)
-    except BadRecord as error:
+        if order is not None and len(arguments) > 1:
+            order = taken(order, int(arguments[1]))
+    except (BadRecord, BadMessage, OSError) as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE
     if order is None:
@@ -364,10 +370,19 @@ def main(arguments: list[str]) -> int:
     if os.getsid(0) != os.getpid():
         os.setsid()
     write_record(folder / SUPERVISOR_FILE, own_identity())
+    _forget_on_disk(folder)
     heir = _heir(folder) if order.mps else None
     become_subreaper()
     Supervisor(folder, order, has_heir=heir is not None).run()
     return 0
+
+
+def _forget_on_disk(folder: Path) -> None:
+    """What an older agent wrote to the order; a disk that is full is tried again by the next agent."""
+    try:
+        forgotten_on_disk(folder)
+    except (BadRecord, OSError) as error:
+        print(f"secrets stay in {folder / ORDER}: {error}", file=sys.stderr, flush=True)
 
 
 def _heir(folder: Path) -> int | None:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from cotenant.controller.wire import job as protocol
+from cotenant.controller.wire.codec import BadMessage, Json
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 RankNo = Annotated[int, Meta(ge=0, le=1_000_000)]
@@ -104,30 +105,16 @@ AnyRankWord = (
     Hello | FirstStep | Step | Saving | DurableSaid | Confirm | Stopped | Stretch | Standing | Failed
 )
 
-_decoder = msgspec.json.Decoder(AnyRankWord)
+_decoder: Json[AnyRankWord] = Json(AnyRankWord, bytes_max=protocol.DATAGRAM_BYTES_MAX, from_python=True)
 
 
 def parse(datagram: bytes) -> AnyRankWord | None:
     """The word in a datagram; None for anything that is to be dropped."""
-    if len(datagram) > protocol.DATAGRAM_BYTES_MAX:
-        return None
-    word = _decode(datagram) or _decode(_without_nan(datagram))
-    return word if word is not None and word.v == protocol.PROTOCOL_VERSION else None
-
-
-def _decode(text: bytes) -> AnyRankWord | None:
     try:
-        word: AnyRankWord = _decoder.decode(text)
-        return word
-    except (msgspec.DecodeError, RecursionError):  # Also ValidationError.
+        word = _decoder.decode(datagram)
+    except BadMessage:
         return None
-
-
-def _without_nan(datagram: bytes) -> bytes:
-    """Python's json writes a diverged loss as NaN or Infinity, which is no JSON."""
-    for name in (b"-Infinity", b"Infinity", b"NaN"):
-        datagram = datagram.replace(b": " + name, b": null").replace(b":" + name, b":null")
-    return datagram
+    return word if word.v == protocol.PROTOCOL_VERSION else None
 
 
 class ToRank(msgspec.Struct, frozen=True, kw_only=True):

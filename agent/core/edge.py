@@ -31,6 +31,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     start_deadline_s: float = 1800.0
     log_bytes_max: int = 64 * 1024 * 1024
     checkpoint_root: str
+    checkpoint_every_s: float | None = None
+    """Set for this agent: in place of the controller's for the gangs that this host leads."""
     jobside_path: str
     cgroup_root: str = ""
     """Where the agent may make groups for attempts; empty = nowhere."""

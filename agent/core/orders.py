@@ -92,7 +92,9 @@ def order_for(
         host_memory_mib=command.host_memory_mib,
         cpus=command.cpus,
         checkpoint_root=checkpoint_folder,
-        checkpoint_every_s=command.checkpoint_every_s,
+        checkpoint_every_s=command.checkpoint_every_s
+        if config.checkpoint_every_s is None
+        else config.checkpoint_every_s,
         resume_step=command.resume_step,
         lease_s=lease_s,
         profile_s=command.profile_s,

@@ -16,7 +16,7 @@ from typing import Final
 
 from cotenant.agent.core.edge import AgentConfig, GpuFault
 from cotenant.agent.core.memory import Attempt, Key
-from cotenant.agent.files import BadRecord, read_record, write_record
+from cotenant.agent.files import read_or_put_aside, write_record
 from cotenant.agent.gpus.conditions import Condition, Foreign
 from cotenant.agent.gpus.health import Health
 from cotenant.agent.gpus.held import PATIENCE_S, Waits
@@ -238,12 +238,7 @@ class GpuWatch:
     # --- The disk ----------------------------------------------------------------------------------
 
     def _load(self) -> Marks:
-        try:
-            kept = read_record(self._path, Marks)
-        except (BadRecord, OSError) as error:
-            self._log(f"cannot use {self._path}: {error}")
-            kept = None
-        return recalled(kept, boot_id(), now_s())
+        return recalled(read_or_put_aside(self._path, Marks, self._log), boot_id(), now_s())
 
     def _store(self) -> None:
         if _lasting(self.health.marks) != self._written or now_s() >= self._stale_s:

@@ -19,12 +19,13 @@ from typing import IO, Final
 import msgspec
 
 from cotenant.agent.gpus.looks import AnyWatchLine, Asking, Failed, Look
+from cotenant.controller.wire.codec import BadMessage, Json
 
 STUCK_MAX: Final = 4
 LINE_BYTES_MAX: Final = 1024 * 1024
 _READ_BYTES: Final = 65_536
 
-Line = msgspec.json.Decoder(AnyWatchLine)
+Line: Json[AnyWatchLine] = Json(AnyWatchLine)
 Command = Callable[[Sequence[str]], list[str]]
 """The program that watches these GPUs, given by UUID."""
 
@@ -111,7 +112,7 @@ class Watcher:
         self._alarm = self._loop.call_later(self._timing.silent_s, self._silent)
         try:
             line = Line.decode(data)
-        except msgspec.DecodeError:
+        except BadMessage:
             self._end("its watcher talks nonsense", None)
             return
         if isinstance(line, Asking):

@@ -73,7 +73,7 @@ def find_cgroups() -> Cgroups:
 
 def device_regions(capacity: Path | None = None) -> tuple[tuple[str, str], ...]:
     """Bus address and name of each GPU's region of device memory; none where kernel or driver have none."""
-    mount = _mounts().get("v2")
+    mount = mounts_of().get("v2")
     if capacity is None and mount is None:
         return ()
     path = capacity or Path(mount.point if mount else "/") / device_memory.CAPACITY
@@ -310,14 +310,15 @@ class _Mount(msgspec.Struct, frozen=True):
     point: str
 
 
-def _mounts() -> dict[str, _Mount]:
+def mounts_of(mountinfo: Path = Path("/proc/self/mountinfo")) -> dict[str, _Mount]:
     """cgroup mounts by controller; `v2` for the unified tree."""
-    return mounts_in(Path("/proc/self/mountinfo").read_text())
+    # Users name the folders that they mount on: in any bytes.
+    return mounts_in(mountinfo.read_text(errors="replace"))
 
 
 def mounts_in(mountinfo: str) -> dict[str, _Mount]:
     found: dict[str, _Mount] = {}
-    for line in mountinfo.splitlines():
+    for line in mountinfo.split("\n"):
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
         if not kind or kind[0] not in ("cgroup", "cgroup2"):
@@ -330,12 +331,12 @@ def mounts_in(mountinfo: str) -> dict[str, _Mount]:
 
 def _own_group(controller: str, mount: _Mount) -> Path:
     """The folder of our own group; in a container the mount may show only a part of the tree."""
-    return own_group_in(Path("/proc/self/cgroup").read_text(), controller, mount)
+    return own_group_in(Path("/proc/self/cgroup").read_text(errors="replace"), controller, mount)
 
 
 def own_group_in(groups: str, controller: str, mount: _Mount) -> Path:
     path = "/"
-    for line in groups.splitlines():
+    for line in groups.strip("\n").split("\n"):
         _, controllers, where = line.split(":", 2)
         if controller in controllers.split(",") or (controller == "v2" and not controllers):
             path = where
@@ -346,7 +347,7 @@ def own_group_in(groups: str, controller: str, mount: _Mount) -> Path:
 
 
 def _v2_base() -> str:
-    mount = _mounts().get("v2")
+    mount = mounts_of().get("v2")
     if mount is None:
         return ""
     own = _own_group("v2", mount)
@@ -363,7 +364,7 @@ def _v2_base() -> str:
 
 def _v1_base(controller: str) -> str:
     """Below our own v1 group: a container's limits go on holding. In v1 nothing kills downwards."""
-    mount = _mounts().get(controller)
+    mount = mounts_of().get(controller)
     if mount is None:
         return ""
     folder = _own_group(controller, mount)

@@ -7,11 +7,12 @@ that, and nobody can claim it wrongly. The name is made once, whole, by whoever 
 from __future__ import annotations
 
 import os
-import stat
 import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+from cotenant.agent.host.user_files import Folder
 
 NAME_FILE: Final = ".cotenant-root"
 HOSTS_FOLDER: Final = ".cotenant-hosts"
@@ -30,10 +31,11 @@ def domain_of(root: Path, host_id: str) -> str:
     """
     try:
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
-        name = _read_or_make(root / NAME_FILE)
-        hosts = root / HOSTS_FOLDER
-        hosts.mkdir(exist_ok=True)
-        (hosts / host_id).write_text(f"{name}\n")  # Proves that we can write, and tells people who is here.
+        with Folder.at(root) as folder:
+            name = _read_or_make(folder)
+            with folder.make(HOSTS_FOLDER, 0o755) as hosts:
+                # Proves that we can write, and tells people who is here.
+                hosts.write(host_id, f"{name}\n".encode())
     except OSError as error:
         raise BadRoot(
             f"checkpoint root {root} cannot be used ({error.strerror or error}): no job can save there; "
@@ -42,39 +44,35 @@ def domain_of(root: Path, host_id: str) -> str:
     return name
 
 
-def _read_or_make(path: Path) -> str:
+def _read_or_make(root: Folder) -> str:
     """The name in the file. Made whole under another name and linked, so that nobody reads half of it."""
     with suppress(FileNotFoundError):
-        return _read(path)
-    fresh = path.with_name(f".{uuid.uuid4().hex}")
-    fresh.write_text(f"{uuid.uuid4().hex[:16]}\n")
+        return _read(root)
+    fresh = f".{uuid.uuid4().hex}"
+    root.write(fresh, f"{uuid.uuid4().hex[:16]}\n".encode())
     try:
         with suppress(FileExistsError):  # Another host was first.
-            os.link(fresh, path)
+            root.link(fresh, NAME_FILE)
     finally:
-        fresh.unlink()
-    return _read(path)
+        root.unlink(fresh)
+    return _read(root)
 
 
-def _read(path: Path) -> str:
-    with path.open() as file:
-        name = file.read(_NAME_BYTES_MAX).strip()
-    if not name.isalnum():
-        raise OSError(22, f"{path.name} is damaged: remove it if no job has checkpoints there")
+def _read(root: Folder) -> str:
+    name = root.read(NAME_FILE, _NAME_BYTES_MAX).decode("ascii", errors="replace").strip()
+    if not name.isalnum() or not name.isascii():
+        raise OSError(22, f"{NAME_FILE} is damaged: remove it if no job has checkpoints there")
     return name
 
 
 def make_checkpoint_folder(folder: Path, uid: int, gid: int) -> None:
-    """A job's own folder, for its user alone.
+    """A job's own folder, for its user alone, in the journal's folder, in the root.
 
     Raises:
         OSError: it cannot be made, or something else is in its place.
     """
-    folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    for each in (folder.parent, folder):  # A link that a user put there would lead root astray.
-        if not stat.S_ISDIR(os.lstat(each).st_mode):
-            raise NotADirectoryError(20, "not a folder", str(each))
-    if os.geteuid() == 0 and uid != 0:
-        os.chown(folder, uid, gid, follow_symlinks=False)
+    root = folder.parent.parent
+    root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    owner = (uid, gid) if os.geteuid() == 0 and uid != 0 else None
+    with Folder.at(root) as top, top.make(folder.parent.name, 0o755) as journal:
+        journal.make(folder.name, 0o700, owner).close()

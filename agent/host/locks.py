@@ -9,7 +9,8 @@ core of a CPU slot) in a folder that all users share:
 
 The kernel drops a lock with its last holder, so there is nothing to clean up after a crash. The text in
 a file says who holds it; it is for people and, by the owner's token, for an agent that comes back to its
-own jobs. The folder is world-writable, so every file is opened without following links.
+own jobs. The folder is world-writable, and may be of the user whose agent came first, so it is opened first
+and its files from there, neither by a link. Root makes it its own: nobody can put another in its place then.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from typing import Final
 
 import msgspec
 
+from cotenant.controller.wire.codec import BadMessage, decode_json
+
 LOCK_DIR_ENV: Final = "COTENANT_LOCK_DIR"
 """Another folder for the locks: for tests, where the machine's own agent may be running."""
 _SHARED_FOLDERS: Final = (Path("/run/lock"), Path("/tmp"))
 _SHARE_ATTEMPTS: Final = 20
 _TEXT_BYTES_MAX: Final = 4096
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LockProblem(Exception):
@@ -59,19 +63,33 @@ def lock_folder() -> Path:
     named = os.environ.get(LOCK_DIR_ENV)
     folder = Path(named) if named else _shared_place() / "cotenant"
     try:
-        os.mkdir(folder, 0o1777)
-        os.chmod(folder, 0o1777)  # The umask must not decide who may share this machine.
-    except FileExistsError:
-        pass
+        made = _made(folder)
+        opened = os.open(folder, _FOLDER)
     except OSError as error:
         raise LockProblem(f"cannot make the lock folder {folder}: {error.strerror}") from None
-    status = os.lstat(folder)
-    if not stat.S_ISDIR(status.st_mode) or not status.st_mode & stat.S_ISVTX or not status.st_mode & 0o002:
-        raise LockProblem(
-            f"{folder} (of uid {status.st_uid}) is not a folder that all users may write to: "
-            f"ask root to remove it, it is made again"
-        )
+    try:
+        if made:
+            os.fchmod(opened, 0o1777)  # The umask must not decide who may share this machine.
+        status = os.fstat(opened)
+        if not status.st_mode & stat.S_ISVTX or not status.st_mode & 0o002:
+            raise LockProblem(
+                f"{folder} (of uid {status.st_uid}) is not a folder that all users may write to: "
+                f"ask root to remove it, it is made again"
+            )
+        if os.geteuid() == 0 and status.st_uid != 0:
+            os.fchown(opened, 0, 0)
+    finally:
+        os.close(opened)
     return folder
+
+
+def _made(folder: Path) -> bool:
+    """Whether it was not there before."""
+    try:
+        os.mkdir(folder, 0o1777)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _shared_place() -> Path:
@@ -168,23 +186,35 @@ def _open(path: Path) -> int:
     Raises:
         OSError: there is none and none can be made, or it is something else.
     """
-    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    for _ in range(3):  # It may appear between the two attempts to open it.
-        try:
-            # Not O_CREAT: in a sticky folder the kernel refuses that for another user's file.
-            file = os.open(path, os.O_RDWR | flags)
-        except FileNotFoundError:
-            try:
-                file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o666)
-            except FileExistsError:
+    folder = os.open(path.parent, _FOLDER)
+    try:
+        for _ in range(3):  # It may appear between the two attempts to open it.
+            file = _opened_or_made(folder, path.name)
+            if file is None:
                 continue
-            os.fchmod(file, 0o666)
-        status = os.fstat(file)
-        if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
-            return file
-        os.close(file)
-        break
+            status = os.fstat(file)
+            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                return file
+            os.close(file)
+            break
+    finally:
+        os.close(folder)
     raise OSError(0, "not a plain file", str(path))
+
+
+def _opened_or_made(folder: int, name: str) -> int | None:
+    """None: somebody makes it just now."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        # Not O_CREAT: in a sticky folder the kernel refuses that for another user's file.
+        return os.open(name, flags, dir_fd=folder)
+    except FileNotFoundError:
+        try:
+            file = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
+        except FileExistsError:
+            return None
+    os.fchmod(file, 0o666)
+    return file
 
 
 def _share(file: int) -> None:
@@ -214,6 +244,7 @@ def _write(file: int, owner: Owner) -> None:
 
 def _read(file: int) -> Owner | None:
     try:
-        return msgspec.json.decode(os.pread(file, _TEXT_BYTES_MAX, 0), type=Owner)
-    except (msgspec.DecodeError, OSError):
+        holder: Owner = decode_json(os.pread(file, _TEXT_BYTES_MAX, 0), Owner)
+    except (BadMessage, OSError):
         return None
+    return holder

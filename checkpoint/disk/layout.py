@@ -88,7 +88,7 @@ class Manifest:
             files = {name: FileEntry(**entry) for name, entry in content.pop("files").items()}
             history = tuple((int(step), int(s)) for step, s in content.pop("history"))
             return Manifest(files=files, history=history, **content)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise Damaged(f"{where}: not a manifest ({error})") from None
 
 

@@ -174,7 +174,7 @@ def read_key(path: Path) -> KeyFile:
         key = msgspec.convert(tomllib.loads(text), KeyFile)
         if zmq.curve_public(key.secret.encode()).decode() != key.public or len(key.server) != 40:
             raise KeyProblem(f"{path} is damaged: its two halves do not belong together")
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, ValueError, zmq.ZMQError) as error:
+    except (ValueError, RecursionError, zmq.ZMQError) as error:
         raise KeyProblem(f"{path} is not a key file: {error}") from None
     return key
 
@@ -246,7 +246,7 @@ def _read_users(folder: Path) -> tuple[_Entry, ...]:
         raise KeyProblem(f"{path} is damaged: it is not a text file") from None
     try:
         users = msgspec.convert(tomllib.loads(text), _UsersFile)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+    except (ValueError, RecursionError) as error:  # Those of the TOML and of the types are of the first.
         raise KeyProblem(f"{path} is damaged: {error}") from None
     if users.version != 1:
         raise KeyProblem(f"{path} has version {users.version}, this program reads 1: upgrade cotenant here")

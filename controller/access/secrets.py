@@ -6,6 +6,7 @@ acknowledged, and travels only inside the `Obey` that starts the job (CURVE, or 
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import re
@@ -17,10 +18,19 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.domain.ids import JobId
+from cotenant.controller.wire.codec import BadMessage, decode_json
+from cotenant.controller.wire.entrance import SECRETS_BYTES_MAX
 
 SECRET_NAME: Final = re.compile(r"TOKEN|SECRET|KEY|PASSWORD", re.IGNORECASE)
 """A variable with such a name is a secret, whoever forgot to say so."""
 REMOVED_WITHIN_S: Final = 5.0
+_FILE_BYTES_MAX: Final = 8 * SECRETS_BYTES_MAX
+"""As JSON, with everything escaped."""
+_AGAIN: Final = "submit the job again"
+
+
+class BadSecrets(Exception):
+    """Why a job cannot have its secrets: names the file, and what to do."""
 
 
 class Secrets:
@@ -84,16 +94,27 @@ class Secrets:
                 self._users[stem].append(job_id)
 
     def read(self, job_id: JobId, names: Iterable[str]) -> dict[str, str]:
-        """The values of these names; one that is missing (a lost file) is left out."""
-        stem = self._file_of.get(number_of(job_id))
-        if stem is None:
-            return {}
+        """The values of these names.
+
+        Raises:
+            BadSecrets: the file is lost or damaged, or lacks one: no job runs with an empty token.
+        """
+        number = number_of(job_id)
+        stem = self._file_of.get(number)
+        path = self._folder / f"{number if stem is None else stem}.json"
         try:
-            data = (self._folder / f"{stem}.json").read_bytes()
-            values = msgspec.json.decode(data, type=dict[str, str])
-        except (OSError, msgspec.DecodeError):
-            return {}
-        return {name: values[name] for name in names if name in values}
+            if stem is None:  # Also where it is on its way out.
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            values: dict[str, str] = decode_json(path.read_bytes(), dict[str, str], bytes_max=_FILE_BYTES_MAX)
+        except OSError as error:
+            raise BadSecrets(f"its secrets cannot be read: {path}: {error.strerror}; {_AGAIN}") from None
+        except BadMessage as error:
+            raise BadSecrets(f"its secrets cannot be read: {path} is damaged ({error}); {_AGAIN}") from None
+        wanted = {name: values.get(name) for name in names}
+        missing = [name for name, value in wanted.items() if value is None]
+        if missing:
+            raise BadSecrets(f"{path} lacks {', '.join(missing)}; {_AGAIN}")
+        return {name: value for name, value in wanted.items() if value is not None}
 
     def release(self, is_over: Callable[[JobId], bool]) -> None:
         """Forget jobs that are over (durably); the last one of a submission takes the file with it."""

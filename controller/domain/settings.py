@@ -118,7 +118,8 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     root: str = ""
     """Where jobs' checkpoints go, a folder per job. Empty = in the agent's state folder."""
     every_s: float = 600.0
-    """Period of asynchronous saves; 0 = only when asked."""
+    """Period of asynchronous saves; 0 = only when asked. The controller's, unless the agent of a gang's first
+    host has one of its own."""
     keep_days: float = 7.0
     """How long the last checkpoint stays after the job's end."""
 

@@ -12,6 +12,7 @@ import msgspec
 
 from cotenant.controller.domain.interference import MODEL_SCHEMA, InterferenceModel
 from cotenant.controller.interference.predictor import Predictor
+from cotenant.controller.wire.codec import BadMessage, decode_json
 
 BYTES_MAX: Final = 16 * 1024 * 1024
 """A model is configuration and is journalled with it."""
@@ -41,18 +42,19 @@ def read(data: bytes, name: str) -> InterferenceModel:
     if len(data) > BYTES_MAX:
         raise ModelProblem(f"{name}: more than {BYTES_MAX} bytes; is it a model?")
     try:
-        schema = msgspec.json.decode(data, type=_Tag).schema
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        tag: _Tag = decode_json(data, _Tag, bytes_max=BYTES_MAX)
+    except BadMessage as error:
         raise ModelProblem(f"{name}: not a model; `cotenant predictor train` makes one ({error})") from None
+    schema = tag.schema
     if schema != MODEL_SCHEMA:
         kind, _, version = schema.partition("/")
         newer = kind == MODEL_SCHEMA.partition("/")[0] and version.isdecimal()
         hint = "upgrade cotenant" if newer else "`cotenant predictor train` makes one"
         raise ModelProblem(f"{name}: its schema is {schema!r}, this version reads {MODEL_SCHEMA!r}; {hint}")
     try:
-        model = msgspec.json.decode(data, type=InterferenceModel)
+        model: InterferenceModel = decode_json(data, InterferenceModel, bytes_max=BYTES_MAX)
         Predictor(model)
-    except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as error:
+    except ValueError as error:  # BadMessage is one.
         raise ModelProblem(f"{name}: a damaged model: {error}") from None
     return model
 

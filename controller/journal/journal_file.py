@@ -125,9 +125,12 @@ def check_local(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> None:
     """
     where = os.path.realpath(folder)
     best, kind = "", ""
-    for line in mounts.read_text().splitlines() if mounts.exists() else ():
-        fields = line.split()
-        point = fields[1].encode().decode("unicode_escape")
+    # Users name the folders that they mount on: in any bytes, but blanks and newlines are escaped.
+    for line in mounts.read_text(errors="replace").split("\n") if mounts.exists() else ():
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = fields[1].encode().decode("unicode_escape", errors="replace")
         if (where == point or where.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
             best, kind = point, fields[2]
     if kind in NETWORK_DISKS:

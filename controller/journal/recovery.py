@@ -20,7 +20,7 @@ from cotenant.controller.engine import SNAPSHOT_VERSION, Engine, EngineConfig, M
 from cotenant.controller.engine import Snapshot as EngineSnapshot
 from cotenant.controller.journal.journal import Entry, Journal, Run
 from cotenant.controller.journal.journal_file import damaged
-from cotenant.controller.wire.codec import BadMessage, pack, unpack
+from cotenant.controller.wire.codec import BadMessage, pack, unpack, unpack_struct
 
 DIFFERENCES_MAX = 100
 
@@ -72,12 +72,15 @@ class State:
         """Into a new state.
 
         Raises:
-            msgspec.DecodeError: data of another version.
+            BadMessage: damaged data, or of another version.
         """
-        image = msgspec.msgpack.decode(data, type=Image)
+        image = unpack_struct(data, Image)
         if image.engine.version != SNAPSHOT_VERSION:
-            raise msgspec.DecodeError(f"snapshot of version {image.engine.version}")
-        self.engine.restore(image.engine)
+            raise BadMessage(f"snapshot of version {image.engine.version}")
+        try:
+            self.engine.restore(image.engine)
+        except msgspec.DecodeError as error:  # What its policy had kept.
+            raise BadMessage(f"not a valid snapshot: {error}") from None
         self.history = History(image.history)
         self.thinks = {think.request_id: think for think in image.thinks}
 
@@ -116,7 +119,7 @@ def _start(
         state = State(Engine(make_policy, unpack(configuration, EngineConfig)))
         try:
             state.load(data)
-        except msgspec.DecodeError:
+        except BadMessage:
             continue  # Of another version: the entries are read instead.
         return state, seq, configuration
     configuration = runs[0].configuration if runs else pack(config)

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cotenant.controller.access.keys import Identity
-from cotenant.controller.access.secrets import Secrets
+from cotenant.controller.access.secrets import BadSecrets, Secrets
 from cotenant.controller.core import Core
 from cotenant.controller.domain.commands import AgentCommand, AnyCommand, StartAttempt, Think
-from cotenant.controller.domain.events import AnyEvent, HostJoined, HostLost
+from cotenant.controller.domain.events import AnyEvent, AttemptEnded, HostJoined, HostLost
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.domain.job import ON_DEVICES, Job
@@ -74,6 +74,7 @@ class AgentsLink:
         self._links: dict[HostId, Link] = {}
         self._addresses: dict[bytes, HostId] = {}
         self._delivery = Delivery()
+        self._unstartable: list[AttemptEnded] = []
         self._progress = ProgressFilter()
         self.logs = LogRelay(core.clock, self.say)
         self.telemetry: dict[JobId, wire.AttemptProgress] = {}
@@ -304,14 +305,33 @@ class AgentsLink:
         link = self._links.get(host_id)
         if link is None or not link.welcomed:
             return
-        for command, again in self._delivery.due(now_s, host_id):
+        for command, again in list(self._delivery.due(now_s, host_id)):
             self._core.counters["resent"] += again
             secrets: dict[str, str] = {}
             if isinstance(command, StartAttempt) and command.launch.secrets:
-                secrets = self._secrets.read(command.job_id, command.launch.secrets)
+                try:
+                    secrets = self._secrets.read(command.job_id, command.launch.secrets)
+                except BadSecrets as problem:
+                    if not again:
+                        self._delivery.seen(host_id, command.command_id)
+                        self._cannot_start(command, str(problem))
+                    continue  # Sent before: it may run there with the secrets it had.
             # A start that is delayed until this beat's lease is nearly over must not be obeyed any more.
             order = wire.Obey(command=command, secrets=secrets, session=link.session, beat=link.beat)
             self._say(link.address, order)
+
+    def _cannot_start(self, command: StartAttempt, why: str) -> None:
+        """Its host was never told of it, so it is for us to say that it has ended there: with the next
+        tick, for commands leave while a group of events is being closed."""
+        self._core.counters["bad_secrets"] += 1
+        ended = AttemptEnded(
+            job_id=command.job_id,
+            attempt=command.attempt,
+            host_id=command.host_id,
+            outcome="user-failed",  # Another host could not do better.
+            detail=why,
+        )
+        self._unstartable.append(ended)
 
     # --- Time --------------------------------------------------------------------------------------
 
@@ -324,6 +344,8 @@ class AgentsLink:
         if not self._core.stuck:
             for event in self.watch.tick(now_s):
                 self._core.happen(event)
+            while self._unstartable:
+                self._core.happen(self._unstartable.pop(0))
         self._forget_jobs()
 
     def _forget_jobs(self) -> None:

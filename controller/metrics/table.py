@@ -30,6 +30,7 @@ RATES: Final = ("PCITX", "PCIRX", "NVLTX", "NVLRX", "NETTX", "NETRX")
 
 INCIDENTS: Final = (
     "bad_messages",
+    "bad_secrets",
     "bad_users_file",
     "failed_commits",
     "internal_errors",

@@ -6,7 +6,6 @@ so a new option is one line here and one in `build.py`.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,6 +29,7 @@ from cotenant.controller.submission.quantities import (
     word_list,
     yes_or_no,
 )
+from cotenant.controller.wire.codec import BadMessage, decode_json
 
 PROFILE_BYTES_MAX: Final = 1024 * 1024
 PROFILE_WORDS: Final = ("auto", "never", "full")
@@ -148,16 +148,14 @@ def profile(text: str) -> Profile | str:
         file = Path(text).expanduser()
         if file.stat().st_size > PROFILE_BYTES_MAX:
             raise ValueError(f"file {text} is larger than {PROFILE_BYTES_MAX} bytes")
-        content = json.loads(file.read_text())
+        content: object = decode_json(file.read_bytes(), Any, bytes_max=PROFILE_BYTES_MAX)
         found = content.get("profile", content) if isinstance(content, dict) else content
         return msgspec.convert(found, Profile)
     except FileNotFoundError:
         raise MissingFile(f"file {text} does not exist") from None
     except OSError as error:
         raise ValueError(f"file {text} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"file {text} is not a measured profile: it is not a text file") from None
-    except (json.JSONDecodeError, RecursionError, msgspec.ValidationError) as error:
+    except (BadMessage, msgspec.ValidationError) as error:
         raise ValueError(f"file {text} is not a measured profile: {error}") from None
     except RuntimeError as error:  # `~name` of nobody.
         raise ValueError(f"file {text} cannot be read: {error}") from None

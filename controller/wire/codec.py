@@ -1,12 +1,14 @@
 """Bytes to typed messages and back: bounded, versioned, never a crash.
 
-Rule: `msgpack` unpacks within limits, `msgspec.convert` validates into the message types; whatever
-is wrong with a frame ends as `BadMessage` with a reason, which the caller counts and drops.
+Rule: whatever comes from outside this process is decoded here: frames, journal entries, records on disk, what
+children, drivers and jobs say. Everything is bounded, and whatever is wrong with it ends as `BadMessage`
+with a reason. The libraries have no such rule: a byte that is not UTF-8, a value nested too deep, and a
+value that a type refuses each raise an error of another family.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgpack
 import msgspec
@@ -25,8 +27,20 @@ _PAIR: Final = 0x92
 _HEAD: Final = 2
 
 
+_WRONG: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    OverflowError,
+    RecursionError,
+    msgpack.exceptions.UnpackException,
+)
+"""All that decoding and validating foreign bytes may raise. Of ValueError are msgspec's own errors, those of
+types that refuse a value, and UnicodeDecodeError."""
+
+
 class BadMessage(ValueError):
-    """A frame that cannot be used; the text says why, in one line."""
+    """Bytes that cannot be used; the text says why, in one line."""
 
 
 class WrongVersion(BadMessage):
@@ -78,7 +92,7 @@ def request_in(frame: bytes) -> int | None:
                 number = unpacker.unpack()
                 return number if isinstance(number, int) and not isinstance(number, bool) else None
             unpacker.skip()
-    except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError):
+    except _WRONG:
         pass
     return None
 
@@ -102,8 +116,8 @@ def decode(frame: bytes, into: type[T] | Any) -> T:
             max_map_len=_ITEMS_MAX,
             max_ext_len=0,
         )
-    except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
-        raise BadMessage(f"not a message: {error}") from None
+    except _WRONG as error:
+        raise BadMessage(f"not a message: {_reason(error)}") from None
     if not isinstance(body, list) or len(body) != 2 or not isinstance(body[0], int):
         raise BadMessage("not a message: no version")
     version = body[0]
@@ -115,8 +129,8 @@ def decode(frame: bytes, into: type[T] | Any) -> T:
         raise WrongVersion(f"the other side speaks version {version}, this needs {WIRE_VERSION}: upgrade it")
     try:
         message: T = msgspec.convert(body[1], into, strict=False)
-    except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        raise BadMessage(f"not a valid message: {error}") from None
+    except _WRONG as error:
+        raise BadMessage(f"not a valid message: {_reason(error)}") from None
     return message
 
 
@@ -134,6 +148,79 @@ def unpack(data: bytes, into: type[T] | Any) -> T:
     """
     try:
         value: T = msgspec.convert(msgpack.unpackb(data, strict_map_key=False), into, strict=False)
-    except (ValueError, TypeError, msgpack.exceptions.UnpackException, msgspec.ValidationError) as error:
-        raise BadMessage(f"not a valid record: {error}") from None
+    except _WRONG as error:
+        raise BadMessage(f"not a valid record: {_reason(error)}") from None
     return value
+
+
+def unpack_struct(data: bytes, into: type[T]) -> T:
+    """What `msgspec.msgpack` encoded: for snapshots, which are large.
+
+    Raises:
+        BadMessage: damaged data, or a value of another type.
+    """
+    try:
+        return msgspec.msgpack.decode(data, type=into)
+    except _WRONG as error:
+        raise BadMessage(f"not a valid record: {_reason(error)}") from None
+
+
+class Json(Generic[T]):
+    """Decodes one kind of JSON, often."""
+
+    def __init__(
+        self, into: type[T] | Any, *, bytes_max: int = MESSAGE_BYTES_MAX, from_python: bool = False
+    ) -> None:
+        """`from_python`: its json writes a diverged loss as NaN or Infinity, which is no JSON: then it is
+        null."""
+        self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(into)
+        self._bytes_max = bytes_max
+        self._from_python = from_python
+
+    def decode(self, data: bytes) -> T:
+        """
+        Raises:
+            BadMessage: too large, no JSON, not of this kind.
+        """
+        if len(data) > self._bytes_max:
+            raise BadMessage(f"{len(data)} bytes are over the limit of {self._bytes_max}")
+        try:
+            return self._decoder.decode(data)
+        except _WRONG as error:
+            if not self._from_python:
+                raise BadMessage(_reason(error)) from None
+        try:
+            return self._decoder.decode(_without_nan(data))
+        except _WRONG as error:
+            raise BadMessage(_reason(error)) from None
+
+
+def decode_json(data: bytes, into: type[T] | Any, *, bytes_max: int = MESSAGE_BYTES_MAX) -> T:
+    """The value in a JSON text. Raises BadMessage: too large, no JSON, not of this kind."""
+    value: T = Json(into, bytes_max=bytes_max).decode(data)
+    return value
+
+
+def decode_text(data: bytes, *, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
+    """The text of a file that should hold text. Raises BadMessage: too large, or it is something else."""
+    if len(data) > bytes_max:
+        raise BadMessage(f"{len(data)} bytes are over the limit of {bytes_max}")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise BadMessage("not a text file") from None
+
+
+def _without_nan(data: bytes) -> bytes:
+    for name in (b"-Infinity", b"Infinity", b"NaN"):
+        data = data.replace(b": " + name, b": null").replace(b":" + name, b":null")
+    return data
+
+
+def _reason(error: Exception) -> str:
+    """In one line. Python's own words for bytes that are no text show the bytes."""
+    if isinstance(error, UnicodeError):
+        return "a text in it is not UTF-8"
+    if isinstance(error, RecursionError):
+        return "nested too deep"
+    return str(error) or type(error).__name__

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from cotenant.controller.wire.codec import BadMessage, decode_json
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 
 DRIVER_S_MAX: Final = 60.0
@@ -108,10 +109,11 @@ def ask(words: Sequence[str], kind: type[Answer], timeout_s: float, whom: str = 
         limit = f"{timeout_s:g} s (is a GPU hung? see `dmesg`)"
         raise Silence(f"{whom} did not answer within {limit}") from None
     try:
-        return msgspec.json.decode(said, type=kind)
-    except msgspec.DecodeError:  # Also ValidationError.
+        answer: Answer = decode_json(said, kind)
+    except BadMessage:
         last = complaint.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {child.returncode}"]
         raise NoAnswer(f"asking {whom} failed: {last[0][:REASON_CHARS]}") from None
+    return answer
 
 
 def _leave(child: subprocess.Popen[bytes]) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from cotenant.controller.wire.codec import BadMessage, decode_json
 from cotenant.profiler.indicators.sources import Indicator, Reading, SourceName, missing
 from cotenant.profiler.indicators.window import NOTHING_NEW
 
@@ -132,13 +133,14 @@ class DeviceProcess:
 
     def _understood(self, line: bytes) -> Answer:
         """Raises NoAnswer."""
-        with suppress(msgspec.DecodeError):
-            said = NoAnswer(msgspec.json.decode(line, type=Trouble).problem[:REASON_CHARS])
+        with suppress(BadMessage):
+            trouble: Trouble = decode_json(line, Trouble)
+            said = NoAnswer(trouble.problem[:REASON_CHARS])
             said.was_said = True
             raise said
         try:
-            answer = msgspec.json.decode(line, type=Answer)
-        except msgspec.DecodeError:
+            answer: Answer = decode_json(line, Answer)
+        except BadMessage:
             raise NoAnswer("the process that asks the driver says something that makes no sense") from None
         self.has_answered = True
         return answer

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.agent.attempt.processes.output import output_path
-from cotenant.agent.host.cgroups import MemoryKills, memory_kills_in, mounts_in, own_group_in
+from cotenant.agent.host.cgroups import MemoryKills, memory_kills_in, mounts_in, mounts_of, own_group_in
 
 V2 = "30 24 0:26 / {point} rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"
 V1_KILLED = {
@@ -105,3 +105,13 @@ def test_kills_for_memory_are_read_from_the_group_s_own_counters(
         (tmp_path / name).write_text(text)
     wanted = None if kills is None else MemoryKills(at_limit=kills[0], by_host=kills[1])
     assert memory_kills_in(tmp_path, has_limit=has_limit) == wanted
+
+
+def test_what_users_call_the_folders_that_they_mount_on_is_no_line_of_ours(tmp_path: Path) -> None:
+    """A FUSE file system of any user is in everybody's list of mounts, in the bytes that he chose."""
+    listed = tmp_path / "mountinfo"
+    listed.write_bytes(
+        b"30 1 0:26 / /home/ann/\xff\x1c\xc2\x85x rw - fuse.x x rw\n"
+        b"31 1 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+    )
+    assert {name: mount.point for name, mount in mounts_of(listed).items()} == {"v2": "/sys/fs/cgroup"}

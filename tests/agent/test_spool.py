@@ -106,18 +106,20 @@ def test_a_torn_end_costs_only_what_was_torn(tmp_path: Path, cut: int) -> None:
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_a_flipped_bit_costs_one_note(tmp_path: Path, place: float, bit: int) -> None:
     path = tmp_path / "spool"
-    path.unlink(missing_ok=True)
+    for each in tmp_path.iterdir():
+        each.unlink()
     written(path, NOTES)
     data = bytearray(path.read_bytes())
-    header = 8
-    index = header + int(place * (len(data) - header))
+    index = int(place * len(data))
+    if index == 7:  # The version: another one is refused, whatever made it another.
+        index = 8
     data[index] ^= 1 << bit
     path.write_bytes(data)
     notes, damaged = read(path)
     assert len(notes) >= len(NOTES) - 1
     assert [each for each in NOTES if each in notes] == notes, "in order, and nothing invented"
     if damaged:
-        assert path.with_suffix(".damaged").read_bytes() == bytes(data)
+        assert (tmp_path / "spool.damaged-1").read_bytes() == bytes(data)
         assert read(path) == (notes, 0), "the damage is repaired"
 
 

@@ -165,6 +165,26 @@ def test_an_attempt_that_nobody_should_run_is_fenced(station: Station) -> None:
     assert [(fence.job_id, fence.save) for fence in fences] == [("99", False)]
 
 
+@pytest.mark.parametrize("data", [b'{"PIN": "12', b'{"PIN": "\xff"}', b"{}", None])
+def test_a_job_whose_secrets_are_damaged_is_not_started_without_them(
+    station: Station, data: bytes | None
+) -> None:
+    launch = Launch(argv=("x",), workdir="/tmp", secrets=("PIN",))
+    station.ask(clients.Submit(specs=(job(launch=launch),), secrets={"PIN": "1234"}), ALICE)
+    path = station.journal.path.parent / "secrets" / "1.json"
+    if data is None:
+        path.unlink()
+    else:
+        path.write_bytes(data)
+    address = station.join("h1")
+    assert station.commands(address) == []
+    station.tick(1.0)
+    shown = station.ask(clients.ShowJob(job_id=JobId("1")), ALICE)
+    assert shown.job.phase == "failed"
+    assert str(path) in repr(shown)
+    assert station.commands(address) == []
+
+
 def test_secrets_travel_with_the_start_and_nowhere_else(station: Station) -> None:
     address = station.join("h1")
     launch = Launch(argv=("x",), workdir="/tmp", env={"HF_TOKEN": "hush", "A": "b"}, secrets=("PIN",))

@@ -239,6 +239,8 @@ def test_a_network_disk_is_refused(tmp_path: Path) -> None:
         check_local(tmp_path / "state", mounts)
     mounts.write_text(f"server:/ / nfs4 rw 0 0\n/dev/sda {tmp_path} ext4 rw 0 0\n")
     check_local(tmp_path / "state", mounts)
+    mounts.write_bytes(b"x /home/ann/\xff\x1c\xc2\x85 fuse rw 0 0\n" + mounts.read_bytes())
+    check_local(tmp_path / "state", mounts)  # A user mounted that, and may call it what he likes.
 
 
 # --- Time ------------------------------------------------------------------------------------------

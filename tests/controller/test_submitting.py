@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.controller.access.secrets import Secrets
+from cotenant.controller.access.secrets import BadSecrets, Secrets
 from cotenant.controller.desk.submitting import Denied, accept
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import Dependency, JobSpec, Launch
@@ -117,7 +117,8 @@ def test_secrets_stay_until_the_last_task_of_their_submission_has_ended(tmp_path
     (path,) = (tmp_path / "s").iterdir()
     assert path.stat().st_mode & 0o777 == 0o600
     assert secrets.read(JobId("7_1"), ["A_TOKEN"]) == {"A_TOKEN": "x"}
-    assert secrets.read(JobId("8"), ["A_TOKEN"]) == {}
+    with pytest.raises(BadSecrets, match=r"8\.json: No such file"):
+        secrets.read(JobId("8"), ["A_TOKEN"])
     secrets.release(lambda job_id: job_id == "7_0")
     secrets.release(lambda job_id: True)
     secrets.close()
@@ -134,7 +135,9 @@ def test_jobs_of_one_submission_share_a_file_and_older_files_are_read(tmp_path: 
     again = Secrets(tmp_path)
     again.used_by([JobId("3"), *jobs])
     assert again.read(JobId("3"), ["A"]) == {"A": "old"}
-    assert again.read(JobId("106"), ["A"]) == {"A": "x"} and again.read(JobId("107"), ["A"]) == {}
+    assert again.read(JobId("106"), ["A"]) == {"A": "x"}
+    with pytest.raises(BadSecrets):
+        again.read(JobId("107"), ["A"])
     again.release(lambda job_id: job_id != "50")
     again.close()
     assert [path.name for path in tmp_path.iterdir()] == ["7-106.json"]
@@ -155,7 +158,8 @@ def test_files_of_ended_jobs_are_taken_away_by_a_thread(
 
     monkeypatch.setattr(Path, "unlink", unlink)
     secrets.release(lambda job_id: True)
-    assert secrets.read(JobId("1"), ["A"]) == {}, "nobody gets them any more, whether or not they are gone"
+    with pytest.raises(BadSecrets):  # Nobody gets them any more, whether or not they are gone.
+        secrets.read(JobId("1"), ["A"])
     secrets.close()
     assert removers == {"secrets"} and not list(tmp_path.iterdir())
 
@@ -169,7 +173,18 @@ def test_a_number_that_is_given_out_again_has_the_secrets_of_its_new_job(tmp_pat
     secrets.release(lambda job_id: job_id == "7")
     secrets.keep([JobId("7")], {"A": "z"})
     secrets.close()
-    assert secrets.read(JobId("7"), ["A"]) == {"A": "z"} and secrets.read(JobId("9"), ["A"]) == {}
+    assert secrets.read(JobId("7"), ["A"]) == {"A": "z"}
+    with pytest.raises(BadSecrets):
+        secrets.read(JobId("9"), ["A"])
+
+
+@pytest.mark.parametrize("data", [b"", b'{"A_TOKEN": "x', b'{"A_TOKEN": "\xff"}', b'{"OTHER": "y"}', b"[1]"])
+def test_a_secrets_file_that_is_not_whole_is_an_error_that_names_it(tmp_path: Any, data: bytes) -> None:
+    secrets = Secrets(tmp_path)
+    secrets.keep([JobId("7")], {"A_TOKEN": "x"})
+    (tmp_path / "7.json").write_bytes(data)
+    with pytest.raises(BadSecrets, match=r"/7\.json .*submit the job again"):
+        secrets.read(JobId("7"), ["A_TOKEN"])
 
 
 def test_secrets_of_a_submission_that_never_became_durable_are_swept(tmp_path: Any) -> None:

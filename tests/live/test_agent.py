@@ -134,14 +134,23 @@ class Controller:
         )
         return found
 
-    def order(self, host: str, make: Callable[[CommandId], AgentCommand]) -> None:
+    def order(
+        self, host: str, make: Callable[[CommandId], AgentCommand], secrets: dict[str, str] | None = None
+    ) -> None:
         """Send a command and wait until it is on the agent's disk."""
         self._command += 1
         number = self._command
-        self.say(host, Obey(command=make(CommandId(number))))
+        self.say(host, Obey(command=make(CommandId(number)), secrets=secrets or {}))
         self.until(lambda: number in self.seen)
 
-    def start(self, workdir: Path, script: str = WAITER, host: str = "h1", **changes: Any) -> None:
+    def start(
+        self,
+        workdir: Path,
+        script: str = WAITER,
+        host: str = "h1",
+        secrets: dict[str, str] | None = None,
+        **changes: Any,
+    ) -> None:
         gang = (GangMember(host_id=HostId(host), devices=(DeviceId(f"{host}/cpu0"),), first_rank=0),)
         plain = StartAttempt(
             command_id=CommandId(0),
@@ -167,7 +176,7 @@ class Controller:
             resume_step=0,
             checkpoint_every_s=0.0,
         )
-        self.order(host, lambda n: msgspec.structs.replace(plain, command_id=n, **changes))
+        self.order(host, lambda n: msgspec.structs.replace(plain, command_id=n, **changes), secrets)
 
     def stop(self, host: str = "h1") -> None:
         reason = because("cancelled-by", "ann")
@@ -319,6 +328,92 @@ def test_a_job_does_not_notice_that_its_agent_was_killed(
     assert controller.end().outcome == "finished"
     assert controller.log().data == b"started\ndone\n", "it ran once"
     assert len(controller.heard(AttemptStarted)) == 1
+
+
+def test_a_secret_reaches_the_job_and_no_disk(controller: Controller, agents: Agents, workdir: Path) -> None:
+    agents.start("--set", "checkpoint.every_s=7")
+    controller.agent_of("h1")
+    secret = "hush" + uuid.uuid4().hex
+    script = f'test "$A_TOKEN" = "{secret[::-1]}" && exit 9; echo ${{#A_TOKEN}}; {WAITER}'
+    controller.start(workdir, script=script, secrets={"A_TOKEN": secret})
+    controller.until(lambda: controller.log().data.endswith(b"started\n"))
+    assert controller.log().data == f"{len(secret)}\nstarted\n".encode()
+    state = agents.state("h1")
+    files = [path for path in state.rglob("*") if path.is_file()]
+    assert [path for path in files if secret.encode() in path.read_bytes()] == []
+    attempt = state / "attempts" / "7-a1"
+    assert {attempt / "order.json", attempt / "supervisor.log"} <= set(files)
+    assert (attempt / "supervisor.log").stat().st_mode & 0o777 == 0o600
+    every_s = msgspec.json.decode((attempt / "order.json").read_bytes())["checkpoint_every_s"]
+    assert every_s == 7.0, "the agent's own setting, not the controller's"
+    (workdir / "go").touch()
+    assert controller.end().outcome == "finished"
+
+
+def test_a_secret_that_an_older_agent_wrote_goes_with_the_next_start(
+    controller: Controller, agents: Agents, workdir: Path
+) -> None:
+    first = agents.start()
+    session = controller.agent_of("h1").session
+    controller.start(workdir)
+    controller.until(lambda: controller.heard(AttemptStarted))
+    first.kill()
+    first.wait()
+    path = agents.state("h1") / "attempts" / "7-a1" / "order.json"
+    order = msgspec.json.decode(path.read_bytes())
+    path.write_bytes(msgspec.json.encode({**order, "secrets": {"A_TOKEN": "hush"}}))
+    agents.start()
+    controller.agent_of("h1", session_not=session)
+    assert msgspec.json.decode(path.read_bytes()) == order
+    (workdir / "go").touch()
+    assert controller.end().outcome == "finished"
+
+
+DAMAGE = {"a byte": b'{"version": 1, "job_id": "\xff"}', "nothing": b"", "depth": b"[" * 100_000}
+
+
+@pytest.mark.parametrize("name", ["order.json", "supervisor.json", "status.json", "token"])
+@pytest.mark.parametrize("data", DAMAGE.values(), ids=DAMAGE.keys())
+def test_a_damaged_record_is_put_aside_and_the_attempt_goes_on(
+    controller: Controller, agents: Agents, workdir: Path, name: str, data: bytes
+) -> None:
+    first = agents.start()
+    session = controller.agent_of("h1").session
+    controller.start(workdir)
+    controller.until(lambda: controller.log().data == b"started\n")
+    supervisor = agents.supervisor_pid()
+    first.kill()
+    first.wait()
+    state = agents.state("h1")
+    path = state / name if name == "token" else state / "attempts" / "7-a1" / name
+    path.write_bytes(data)
+    agents.start()
+    hello = controller.agent_of("h1", session_not=session)
+    assert [(a.job_id, a.attempt, a.running) for a in hello.attempts] == [("7", 1, True)]
+    if name != "status.json":  # Nobody but a person reads that one.
+        assert path.with_name(f"{name}.damaged-1").read_bytes() == data
+    (workdir / "go").touch()
+    controller.until(lambda: gone(supervisor))
+    assert controller.end().outcome == "finished"
+
+
+def test_a_damaged_result_is_put_aside_and_its_attempt_counts_as_killed(
+    controller: Controller, agents: Agents, workdir: Path
+) -> None:
+    first = agents.start()
+    controller.agent_of("h1")
+    controller.start(workdir)
+    controller.until(lambda: controller.log().data == b"started\n")
+    supervisor = agents.supervisor_pid()
+    first.kill()
+    first.wait()
+    (workdir / "go").touch()
+    controller.until(lambda: gone(supervisor))
+    path = agents.state("h1") / "attempts" / "7-a1" / "result.json"
+    path.write_bytes(path.read_bytes()[:-20] + b"\xff")
+    agents.start()
+    assert controller.end().outcome == "infra-failed"
+    assert path.with_name("result.json.damaged-1").exists()
 
 
 def test_an_end_that_nobody_saw_is_reported_by_the_next_agent(

@@ -32,7 +32,9 @@ for size in (0, 1, 10, 1000, 4096, 5000, 60000):
         pass  # Larger than a datagram can be here.
 for text in (b"{", b"[]", b"null", b'{"v":1}', b'{"v":1,"m":"no such word","rank":0}', b"[" * 4000,
              b'{"v":99,"m":"step","rank":0,"step":999999}', b'{"v":1,"m":"step","rank":7,"step":999999}',
-             b'{"v":1,"m":"step","rank":"x","step":"y"}', b'{"v":1,"m":"durable","rank":0,"step":-5}'):
+             b'{"v":1,"m":"step","rank":"x","step":"y"}', b'{"v":1,"m":"durable","rank":0,"step":-5}',
+             b'{"v":1,"m":"failed","rank":0,"what":"\\xff\\xfe"}',
+             b'{"v":1,"m":"failed","rank":0,"x":' + b"[" * 4000):
     channel.sendto(text, supervisor)
 say("first_step", step=1)
 say("step", step=5, count=4, elapsed_s=0.4, s=1, loss=0.5)

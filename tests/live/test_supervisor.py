@@ -320,6 +320,21 @@ def test_failures_of_the_user(make: Make, argv: tuple[str, ...], exit_code: int,
     assert result.detail.startswith(detail)
 
 
+def test_bytes_that_are_no_text_do_not_end_a_supervisor(make: Make) -> None:
+    said = """
+        import os, socket
+        out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        for text in (b'{"v":1,"m":"failed","rank":0,"what":"\\xff"}', b"\\xff", b"[" * 4000,
+                     b'{"v":1,"m":"failed","rank":0,"what":"x","y":' + b'{"a":' * 800,
+                     b'{"v":1,"m":"failed","rank":0,"what":"\\xed\\xa0\\x80"}',
+                     b'{"v":1,"m":"failed","rank":0,"what":"still heard"}'):
+            out.sendto(text, os.environ["COTENANT_SOCKET"])
+    """
+    attempt = make(*python(said)).start()
+    attempt.until(lambda status: any("still heard" in each for each in status.failed))
+    assert attempt.result().outcome == "finished"
+
+
 def test_a_working_directory_that_is_not_there(make: Make) -> None:
     result = make("true", workdir="/nowhere").start().result()
     assert (result.outcome, result.workdir_missing) == ("infra-failed", True)
@@ -703,6 +718,74 @@ def test_a_folder_that_the_user_may_not_enter_does_not_keep_the_ranks_from_talki
     assert not (attempt.folder / JOB).resolve().is_relative_to(tmp_path)
     attempt.tell(StopNow(save=True, deadline_s=WAIT_S, reason="x"))
     assert attempt.result().outcome == "stopped"
+
+
+HOSTILE = """
+import os, socket, sys
+canary = sys.argv[1]
+own = os.path.dirname(os.environ["COTENANT_SOCKET"])
+outer = os.path.dirname(own)
+
+def attempt(act, *words):
+    try:
+        act(*words)
+        print(act.__name__, "worked", flush=True)
+    except OSError as error:
+        print(act.__name__, error.errno, flush=True)
+
+for folder in (own, outer):
+    attempt(os.rename, folder, folder + "-aside")
+out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+out.sendto(b'{"v":1,"m":"hello","rank":0,"world_size":1,"resumable":true,"accumulates":false,"step":0}',
+           own + "/cotenant.sock")
+out.sendto(b'{"v":1,"m":"first_step","rank":0,"step":1}', own + "/cotenant.sock")
+attempt(os.symlink, canary + "/listener", own + "/rank-0.sock")
+attempt(os.unlink, own + "/cotenant.sock")
+attempt(os.symlink, canary + "/file", own + "/cotenant.sock")
+attempt(os.symlink, canary, own + "/folder")
+sys.stdin.read()
+os.system("sleep 600")
+"""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+def test_links_that_a_user_puts_in_his_sockets_place_lead_nowhere(
+    make: Make, open_folder: Path, killed: bool
+) -> None:
+    if not ROOT:
+        pytest.skip("needs root")
+    program, canary = open_folder / "hostile.py", open_folder / "canary"
+    program.write_text(HOSTILE)
+    canary.mkdir()
+    (canary / "file").write_text("gold")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as listener:
+        listener.bind(str(canary / "listener"))
+        before = {path.name: path.stat() for path in (canary, *canary.iterdir())}
+        attempt = make(
+            others_python(), str(program), str(canary), workdir="/", uid=NOBODY, gid=NOBODY
+        ).start()
+        attempt.until(lambda status: status.first_step is not None)
+        short = (attempt.folder / JOB).resolve().parent
+        assert short.name.startswith("cotenant-")
+        if killed:
+            assert attempt.process is not None
+            attempt.process.kill()
+            attempt.process.wait()
+            assert end_leftovers(attempt.folder, attempt.order, None) == []
+        else:
+            attempt.tell(StopNow(save=True, deadline_s=1.0, reason="x"))
+            attempt.result()
+        with pytest.raises(BlockingIOError):  # What was for the rank is not said to root's own socket.
+            listener.recv(100)
+        after = {path.name: path.stat() for path in (canary, *canary.iterdir())}
+    assert [(s.st_ino, s.st_mode, s.st_uid, s.st_mtime_ns) for s in after.values()] == [
+        (s.st_ino, s.st_mode, s.st_uid, s.st_mtime_ns) for s in before.values()
+    ]
+    assert (canary / "file").read_text() == "gold"
+    assert not short.exists()
+    if not killed:  # Else nobody may have read them.
+        assert attempt.log().splitlines()[:2] == ["rename 13", "rename 1"]
 
 
 @pytest.mark.root

@@ -68,6 +68,6 @@ def parse_payload(data: bytes) -> AnyGangWord | None:
         return None
     try:
         word: AnyGangWord = unpack(data, AnyGangWord)
-    except (BadMessage, RecursionError):
+    except BadMessage:
         return None
     return word

@@ -1,25 +1,31 @@
 """What the job's user needs on disk: a folder for the sockets, log files, a place for `--output`.
 
 Rule: the attempt's folder belongs to the agent, and what is in it stays closed to the job (`order.json`
-holds secrets, also those of nobody else, but logs and results must not be changed). Only `job/` is the
-user's. As root, nothing is ever opened on the user's behalf with root's rights.
+holds its environment, and logs and results must not be changed). Only `job/` is the
+user's, and only once everything in it is made: from then on it is used by its descriptor (`user_files.py`).
+As root, nothing is ever opened on the user's behalf with root's rights.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from cotenant.agent.folder import JOB, JOB_SOCKET
+from cotenant.agent.host.user_files import Folder, exposed, remove_tree
 from cotenant.agent.records import Order
 
 ADDRESS_BYTES_MAX: Final = 107
 """The kernel's limit for a Unix socket's path; libraries in other processes have to fit it."""
 _LONGEST_NAME: Final = "rank-1000000.sock"
 _SHORT_BASES: Final = ("/run/user/{uid}", "/tmp", "/var/tmp")
+_SHORT_NAME: Final = re.compile(r"cotenant-[0-9a-f]{12}")
+_INNER: Final = "j"
+"""In a short folder, which stays ours: a user who owned that one could put another in its place."""
 
 
 def owner_of(order: Order) -> tuple[int, int] | None:
@@ -29,30 +35,42 @@ def owner_of(order: Order) -> tuple[int, int] | None:
 
 
 def make_job_folder(folder: Path, order: Order) -> Path:
-    """`job/`, closed to everybody but the job's user. Its path fits a socket's address: if the attempt's
-    folder is too deep, or lies where that user may not go, it is a link to a folder that is neither."""
+    """`job/`, closed to everybody, and ours until `give_job_folder`. Its path fits a socket's address: if the
+    attempt's folder is too deep, or lies where the job's user may not go, it is a link to a folder that is
+    neither.
+    """
     owner = owner_of(order)
     own = folder / JOB
     fits = len(os.fsencode(own / _LONGEST_NAME)) <= ADDRESS_BYTES_MAX
-    if fits and (owner is None or _may_pass(folder, owner[0])):
-        own.mkdir(mode=0o700, exist_ok=True)
-        made = own
-    else:
-        made = _short_folder(order.launch.uid if owner else os.geteuid())
-        own.unlink(missing_ok=True)
-        own.symlink_to(made)
-    if owner is not None:
-        os.chown(made, *owner)
+    with Folder.at(folder) as attempt:
+        if fits and (owner is None or _may_pass(folder, owner[0])):
+            attempt.make(JOB, 0o700).close()
+            return own
+        made = _short_folder(owner)
+        os.symlink(made, JOB, dir_fd=attempt.fd)
     return made
 
 
-def give_socket(job_folder: Path, order: Order) -> None:
-    """Sending to a socket needs the right to write to its file."""
-    path = job_folder / JOB_SOCKET
-    path.chmod(0o600)
+def give_job_folder(job_folder: Folder, order: Order) -> None:
+    """Sending to a socket needs the right to write to its file. The folder goes last: until then nobody
+    else can have changed what is in it."""
     owner = owner_of(order)
     if owner is not None:
-        os.chown(path, *owner, follow_symlinks=False)
+        os.chown(JOB_SOCKET, *owner, dir_fd=job_folder.fd, follow_symlinks=False)
+        os.fchown(job_folder.fd, *owner)
+
+
+def remove_short_folder(folder: Path) -> None:
+    """The sockets' folder, where it had to be outside the attempt's own. What the link says is trusted, for
+    it is in our folder; what is found there is not. A user who fills it meanwhile keeps it, and delays no
+    end.
+    """
+    with suppress(OSError), Folder.at(folder) as attempt:
+        said = Path(os.readlink(JOB, dir_fd=attempt.fd))  # An OSError: `job/` is a folder, or not there.
+        attempt.unlink(JOB)
+        short = said.parent if said.name == _INNER else said  # Attempts of 0.1.0: all of it is the user's.
+        if _SHORT_NAME.fullmatch(short.name):
+            remove_tree(short)
 
 
 def open_output(path: Path, order: Order) -> int:
@@ -94,12 +112,16 @@ def _may_pass(folder: Path, uid: int) -> bool:
     return True
 
 
-def _short_folder(uid: int) -> Path:
-    for base in (pattern.format(uid=uid) for pattern in _SHORT_BASES):
-        made = Path(base) / f"cotenant-{os.urandom(6).hex()}"
+def _short_folder(owner: tuple[int, int] | None) -> Path:
+    for base in (Path(pattern.format(uid=os.geteuid())) for pattern in _SHORT_BASES):
+        name = f"cotenant-{os.urandom(6).hex()}"
         try:
-            made.mkdir(mode=0o700)
+            if exposed(base) is not None or (owner is not None and not _may_pass(base, owner[0])):
+                continue
+            with Folder.at(base) as there, there.make(name, 0o711) as short:
+                os.fchmod(short.fd, 0o711)
+                short.make(_INNER, 0o700).close()
         except OSError:
             continue
-        return made
+        return base / name / _INNER
     raise OSError(f"no place for sockets: tried {', '.join(_SHORT_BASES)}")

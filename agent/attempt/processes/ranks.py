@@ -25,6 +25,7 @@ from cotenant.agent.attempt.processes.environment import Account
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup
 from cotenant.agent.host.identity import children_of
 from cotenant.agent.records import Order, RankOrder
+from cotenant.controller.wire.codec import BadMessage, decode_json
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -116,7 +117,11 @@ def start(
     if not said:
         return pid
     os.waitpid(pid, 0)
-    raise StartFailed(msgspec.json.decode(said, type=StartProblem))
+    try:
+        problem: StartProblem = decode_json(said, StartProblem)
+    except BadMessage:  # It was ended in the middle of its words.
+        problem = StartProblem(rank=rank.rank, stage="process", code=0, text="it ended before it began")
+    raise StartFailed(problem)
 
 
 def end_groups(pids: list[int], number: signal.Signals) -> None:

@@ -9,7 +9,6 @@ object from pid to done, refused, unclear, gone or no-daemon, and ends within it
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from cotenant.agent.records import Order
+from cotenant.controller.wire.codec import BadMessage, decode_json
 
 PROGRAM: Final = (sys.executable, "-m", "cotenant.mps.terminate")
 START_S: Final = 2.0
@@ -129,7 +129,7 @@ def by_pipe(order: Order, trees: Mapping[int, Sequence[int]], others: Sequence[i
 
 def _parsed(answer: bytes) -> Mapping[str, str]:
     try:
-        read = json.loads(answer)
-    except ValueError:
+        read: dict[str, str] = decode_json(answer, dict[str, str])
+    except BadMessage:
         return {}
-    return {str(pid): str(word) for pid, word in read.items()} if isinstance(read, dict) else {}
+    return read

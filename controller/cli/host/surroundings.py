@@ -170,11 +170,11 @@ def own_group(text: str) -> str:
 def filesystem(path: str, mounts: str) -> str:
     """The kind of the file system that holds a path, from /proc/self/mounts."""
     best, kind = "", ""
-    for line in mounts.splitlines():
-        fields = line.split()
+    for line in mounts.split("\n"):
+        fields = line.split(" ")
         if len(fields) < 3:
             continue
-        point = fields[1].encode().decode("unicode_escape")
+        point = fields[1].encode().decode("unicode_escape", errors="replace")
         if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
             best, kind = point, fields[2]
     return kind

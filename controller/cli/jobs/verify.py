@@ -23,11 +23,15 @@ import msgspec
 
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.wire import job as protocol
+from cotenant.controller.wire.codec import BadMessage, Json, decode_json
 
 STEPS: Final = 20
 WAIT_S: Final = 600.0
 """For a word from the script; loading may take long."""
 _LEAVE_S: Final = 60.0
+_WORDS: Final[Json[dict[str, Any]]] = Json(
+    dict[str, Any], bytes_max=protocol.DATAGRAM_BYTES_MAX, from_python=True
+)
 _BEHIND: Final = 4
 """A proposal that comes too late is repeated for that many steps later."""
 
@@ -109,7 +113,8 @@ def _run(
         step = words.agree(process, stop_at, exactly)
         words.wait_for(protocol.STOPPED, process)
         process.wait(_LEAVE_S)
-    manifest = json.loads((root / f"a{attempt}-s{step}" / protocol.MANIFEST_NAME).read_text())
+    data = (root / f"a{attempt}-s{step}" / protocol.MANIFEST_NAME).read_bytes()
+    manifest: dict[str, Any] = decode_json(data, dict[str, Any])
     return _Stopped(
         step=step,
         parameters_sha256=manifest["parameters_sha256"],
@@ -183,7 +188,9 @@ class _Words:
         self._inbox.settimeout(0.2)
         while True:
             try:
-                word = json.loads(self._inbox.recv(protocol.DATAGRAM_BYTES_MAX))
+                word = _WORDS.decode(self._inbox.recv(protocol.DATAGRAM_BYTES_MAX))
+            except BadMessage:
+                continue
             except TimeoutError:
                 if process.poll() is not None:
                     raise _ended(process.returncode, self._step) from None
