@@ -52,7 +52,10 @@ from cotenant.agent.core.memory import (
     Bound,
     Confirmed,
     Doubt,
+    Fence,
+    Follows,
     Forgotten,
+    JobKey,
     Memory,
     Obeyed,
     Renumbered,
@@ -71,14 +74,17 @@ from cotenant.controller.domain.commands import (
     StopAttempt,
     TrustDevices,
 )
-from cotenant.controller.domain.events import AttemptSeen
-from cotenant.controller.domain.ids import CommandId, DeviceId, JobId
+from cotenant.controller.domain.epochs import Followed
+from cotenant.controller.domain.events import AttemptSeen, JobKept
+from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId
 from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.wire.agents import (
     CommandSeen,
     GangWord,
     Heartbeat,
     Hello,
+    LogReply,
+    NotFollowed,
     Obey,
     ReadLog,
     Refused,
@@ -112,6 +118,10 @@ class AgentState:
         """Starts that came before the lease was good enough for them."""
         self._unsent_from: int | None = self.memory.sequence + 1
         """Reports from here on were never sent: nobody has heard of us in this life yet."""
+        self._no_epochs = True
+        """Until a controller says that it knows them."""
+        self._taken: set[JobKey] = set()
+        """Jobs of lost histories whose numbers a start had, and that are told of until it has others."""
         self._born_s = 0.0
         self._age_at_birth_s = self.memory.age_s
         self._prune_at_s = 0.0
@@ -189,14 +199,21 @@ class AgentState:
     def inventory(self) -> tuple[AttemptSeen, ...]:
         """What `Hello` lists: what runs, and what has ended without the controller knowing."""
         return tuple(
-            AttemptSeen(job_id=a.job_id, attempt=a.attempt, running=a.ended is None)
+            AttemptSeen(
+                job_id=a.job_id,
+                attempt=a.attempt,
+                running=a.ended is None,
+                epoch=a.epoch,
+                job_epoch=a.job_epoch,
+            )
             for a in self.memory.attempts.values()
             if a.settled_age_s is None
         )
 
-    def checkpoint_folder(self, job_id: JobId) -> str:
+    def checkpoint_folder(self, job: JobKey) -> str:
+        """A job that arrived before there were epochs has a folder of its number alone."""
         journal = f"/{self.memory.journal}" if self.memory.journal else ""
-        return f"{self.config.checkpoint_root}{journal}/{job_id}"
+        return f"{self.config.checkpoint_root}{journal}/{'-'.join(filter(None, job))}"
 
     def age_s(self, now_s: float) -> float:
         """Seconds this agent has run in all its lives."""
@@ -242,7 +259,9 @@ class AgentState:
         match message:
             case Obey():
                 self._obey(message, now_s)
-            case Renew(beat=beat):
+            case Renew(beat=beat, reached=reached):
+                if self.standing.welcomed:
+                    self.memory.reached = max(self.memory.reached, reached)
                 if self.standing.renewed(beat, now_s):
                     self._lease_news(now_s)
             case ReportSeen(sequence=sequence):
@@ -250,7 +269,7 @@ class AgentState:
             case Welcome():
                 self._welcome(message, now_s)
             case ReadLog():
-                self._out.add(AnswerLog(read=message))
+                self._read_log(message)
             case GangWord():
                 inward = GangIn(from_host=message.from_host, payload=message.payload)
                 self._present.tell((message.job_id, message.attempt), inward)
@@ -259,6 +278,8 @@ class AgentState:
 
     def _welcome(self, message: Welcome, now_s: float) -> None:
         if message.session != self.config.session or not self._same_journal(message.journal):
+            return
+        if not self._follow(message, now_s):
             return
         if self._unsent_from is not None and message.reports_seen >= self._unsent_from:
             # The controller has heard reports that our spool lost: their numbers are taken.
@@ -292,6 +313,58 @@ class AgentState:
         self._out.keep(Bound(journal=journal))
         return True
 
+    def _follow(self, message: Welcome, now_s: float) -> bool:
+        """Whether this controller may be obeyed: its epoch is the one that we follow, or a later one."""
+        mine, theirs = self.memory.epoch, message.epoch
+        if not theirs.number:
+            if not self._no_epochs:
+                self._out.say("the controller is older than epochs: a restored journal would go unnoticed")
+            self._no_epochs = True
+            return True
+        self._no_epochs = False
+        if theirs != mine:
+            if theirs.number <= mine.number:
+                self._out.say(
+                    f"not obeying a controller of epoch {theirs.number}: this host follows {mine.number}",
+                    bad=True,
+                )
+                return False
+            self._waiting.clear()
+            self._out.keep(
+                Follows(
+                    epoch=theirs,
+                    reached=message.reached,
+                    restored=message.restored,
+                    reports_seen=message.reports_seen,
+                )
+            )
+        if not message.restored:
+            return True
+        if theirs != mine:
+            self._out.say(
+                "the controller's journal was put back from a copy: telling it what is here", bad=True
+            )
+        self._unsent_from = None
+        self.standing.greet_again(now_s)
+        self._greet(now_s)
+        return False
+
+    def _read_log(self, read: ReadLog) -> None:
+        """Of the job that is meant, not of one that had its number in a lost history."""
+        attempt = self.memory.attempts.get((read.job_id, read.attempt))
+        if attempt is not None and read.job_epoch and attempt.job_epoch not in ("", read.job_epoch):
+            nothing = LogReply(
+                request=read.request,
+                data=b"",
+                next_offset=max(0, read.offset),
+                at_end=True,
+                closed=True,
+                missing=f"job {read.job_id} attempt {read.attempt} left no log here: it never started",
+            )
+            self._out.send(nothing)
+            return
+        self._out.add(AnswerLog(read=read))
+
     def _confirmed(self, sequence: int) -> None:
         if sequence > self.memory.confirmed:
             self._out.keep(Confirmed(sequence=sequence))
@@ -310,12 +383,27 @@ class AgentState:
 
     def _obey(self, message: Obey, now_s: float) -> None:
         command = message.command
+        if message.epoch != self.memory.epoch.token and not (self._no_epochs and not message.epoch):
+            self._out.send(NotFollowed(epoch=message.epoch, follows=self.memory.epoch))
+            return
         if command.command_id not in self.memory.commands:
-            if isinstance(command, StartAttempt) and not self._is_time_for(command, message, now_s):
-                return  # Not confirmed: a controller that still wants it says it again.
+            if isinstance(command, StartAttempt):
+                if self._roster.is_taken(command):
+                    self._tell_taken(command, now_s)
+                    return
+                if not self._is_time_for(command, message, now_s):
+                    return  # Not confirmed: a controller that still wants it says it again.
             self._carry_out(command, message.secrets, now_s)
-            self._out.keep(Obeyed(command_id=command.command_id))
-        self._out.send(CommandSeen(command_id=command.command_id))
+            self._out.keep(Obeyed(command_id=command.command_id, reached=message.reached))
+        self._out.send(CommandSeen(command_id=command.command_id, epoch=message.epoch))
+
+    def _tell_taken(self, command: StartAttempt, now_s: float) -> None:
+        """Neither obeyed nor confirmed: the inventory says what is here by this number."""
+        taken = [a for a in self.memory.attempts.values() if a.job_id == command.job_id]
+        self._taken |= {a.job for a in taken} | {(command.job_id, command.job_epoch)}
+        self._out.say(f"job {command.job_id} attempt {command.attempt}: its number is taken here", bad=True)
+        self.standing.greet_again(now_s)
+        self._greet(now_s)
 
     def _is_time_for(self, command: StartAttempt, message: Obey, now_s: float) -> bool:
         """Whether a start is neither too late (the job may run elsewhere by now) nor too early for our lease;
@@ -336,15 +424,20 @@ class AgentState:
     def _carry_out(self, command: AgentCommand, secrets: dict[str, str], now_s: float) -> None:
         match command:
             case StartAttempt():
-                self._roster.start(command, secrets, self.checkpoint_folder(command.job_id), now_s)
+                folder = self.checkpoint_folder((command.job_id, command.job_epoch))
+                self._roster.start(command, secrets, folder, now_s)
             case StopAttempt():
                 self._roster.stop(command, now_s)
             case SaveAttempt():
                 self._roster.save(command)
             case TrustDevices():
                 self._out.add(Trust())
-            case ForgetJob(job_id=job_id, command_id=command_id):
-                self._out.keep(Forgotten(job_id=job_id, command_id=command_id, age_s=self.age_s(now_s)))
+            case ForgetJob(job_id=job_id, command_id=command_id, job_epoch=job_epoch):
+                forgotten = Forgotten(
+                    job_id=job_id, command_id=command_id, age_s=self.age_s(now_s), job_epoch=job_epoch
+                )
+                self._taken.discard(forgotten.job)
+                self._out.keep(forgotten)
 
     # --- Time --------------------------------------------------------------------------------------
 
@@ -364,12 +457,22 @@ class AgentState:
 
     def _greet(self, now_s: float) -> None:
         if self.standing.hello_due(now_s):
+            memory = self.memory
+            kept = tuple(islice((*self._taken, *memory.kept_jobs()), KEPT_TOLD_MAX))
             hello = Hello(
                 session=self.config.session,
                 report=self.config.report,
                 attempts=self.inventory(),
-                keeps=tuple(islice(self.memory.kept_jobs(), KEPT_TOLD_MAX)),
+                keeps=tuple(job_id for job_id, _ in kept),
                 number=self.standing.next_hello(),
+                followed=Followed(
+                    journal=memory.journal or "",
+                    epoch=memory.epoch,
+                    reached=memory.reached,
+                    confirmed=memory.confirmed,
+                    past=memory.epochs_past,
+                ),
+                kept=tuple(_kept(job, memory.fences.get(job)) for job in kept),
             )
             self._out.send(hello)
 
@@ -394,3 +497,10 @@ class AgentState:
                 self._out.keep(step.note)
             else:
                 self._out.add(step)
+
+
+def _kept(job: JobKey, fence: Fence | None) -> JobKept:
+    job_id, job_epoch = job
+    if fence is None:
+        return JobKept(job_id=job_id, job_epoch=job_epoch)
+    return JobKept(job_id=job_id, job_epoch=job_epoch, attempt=AttemptNo(fence.attempt), epoch=fence.epoch)

@@ -117,6 +117,8 @@ class Host(msgspec.Struct, kw_only=True):
     failures_in_row: int = 0
     joined_s: float = 0.0
     reason: Reason | None = None
+    knows_epochs: bool = False
+    """Its agent tells the histories of journals apart."""
 
     @property
     def host_id(self) -> HostId:

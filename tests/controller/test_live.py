@@ -16,7 +16,7 @@ from cotenant.controller import live
 from cotenant.controller.client import Client, Refusal
 from cotenant.controller.desk.reading import Reading
 from cotenant.controller.domain.actions import NOTHING, Compute, Decision
-from cotenant.controller.domain.events import AnyEvent, Computed, JobArrived
+from cotenant.controller.domain.events import AnyEvent, Computed, EpochBegan, JobArrived
 from cotenant.controller.domain.reasons import because
 from cotenant.controller.domain.settings import ControllerSettings, Settings
 from cotenant.controller.domain.view import View
@@ -171,12 +171,12 @@ def test_a_computation_comes_back_as_an_event_also_over_a_restart(
         running = start()
         submit(running)
         running.stop()
-    assert [type(event) for event in events_of(tmp_path)] == [JobArrived]
+    assert [type(event) for event in events_of(tmp_path)] == [EpochBegan, JobArrived]
     running = start()
     submit(running)
     answered = threading.Event()
     core = running.controller.core
-    while core.journal.last_seq < 4:
+    while core.journal.last_seq < 6:
         answered.wait(0.01)
     running.stop()
     computed = {e.request_id: e.values for e in events_of(tmp_path) if isinstance(e, Computed)}
