@@ -10,7 +10,6 @@ on their way out, `standing.py` how we stand to the controller,
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Final
 
 import msgspec
@@ -46,14 +45,13 @@ from cotenant.agent.core.edge import (
     TroubleNoticed,
     Trust,
 )
+from cotenant.agent.core.following import Following
 from cotenant.agent.core.leaving import Leaving
 from cotenant.agent.core.memory import (
     Attempt,
     Bound,
     Confirmed,
     Doubt,
-    Fence,
-    Follows,
     Forgotten,
     JobKey,
     Memory,
@@ -74,9 +72,8 @@ from cotenant.controller.domain.commands import (
     StopAttempt,
     TrustDevices,
 )
-from cotenant.controller.domain.epochs import Followed
-from cotenant.controller.domain.events import AttemptSeen, JobKept
-from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId
+from cotenant.controller.domain.events import AttemptSeen
+from cotenant.controller.domain.ids import CommandId, DeviceId
 from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.wire.agents import (
     CommandSeen,
@@ -84,7 +81,6 @@ from cotenant.controller.wire.agents import (
     Heartbeat,
     Hello,
     LogReply,
-    NotFollowed,
     Obey,
     ReadLog,
     Refused,
@@ -95,8 +91,6 @@ from cotenant.controller.wire.agents import (
 )
 
 WAITING_STARTS_MAX: Final = 64
-KEPT_TOLD_MAX: Final = 1000
-"""In one hello; the others follow once these are forgotten."""
 
 
 class AgentState:
@@ -108,6 +102,7 @@ class AgentState:
         self.standing = Standing(config.heartbeat_s)
         self.halted = ""
         self._out = Outbox(self.memory, self.standing)
+        self._following = Following(self._out)
         self._present = Present(config, self._out, self.standing.lease)
         self._leaving = Leaving(self._present, self._out)
         self._roster = Roster(self._present, self._leaving, self._out, self.standing.lease)
@@ -118,10 +113,6 @@ class AgentState:
         """Starts that came before the lease was good enough for them."""
         self._unsent_from: int | None = self.memory.sequence + 1
         """Reports from here on were never sent: nobody has heard of us in this life yet."""
-        self._no_epochs = True
-        """Until a controller says that it knows them."""
-        self._taken: set[JobKey] = set()
-        """Jobs of lost histories whose numbers a start had, and that are told of until it has others."""
         self._born_s = 0.0
         self._age_at_birth_s = self.memory.age_s
         self._prune_at_s = 0.0
@@ -228,8 +219,7 @@ class AgentState:
             self._out.keep(filler)
         self._roster.recover(found, now_s)
         self._devices(self.found_devices, now_s)
-        self.standing.greet_again(now_s)
-        self._greet(now_s)
+        self._greet_again(now_s)
 
     def _devices(self, devices: tuple[Device, ...], now_s: float) -> None:
         self.found_devices = devices
@@ -239,8 +229,7 @@ class AgentState:
             return
         report = msgspec.structs.replace(self.config.report, devices=offered)
         self.config = self._present.config = msgspec.structs.replace(self.config, report=report)
-        self.standing.greet_again(now_s)
-        self._greet(now_s)
+        self._greet_again(now_s)
 
     def _gang_said(self, event: GangSaid) -> None:
         if self.standing.welcomed:
@@ -279,7 +268,14 @@ class AgentState:
     def _welcome(self, message: Welcome, now_s: float) -> None:
         if message.session != self.config.session or not self._same_journal(message.journal):
             return
-        if not self._follow(message, now_s):
+        before = self.memory.epoch
+        answer = self._following.welcomed(message)
+        if self.memory.epoch != before:
+            self._waiting.clear()
+        if answer == "greet-again":
+            self._unsent_from = None
+            self._greet_again(now_s)
+        if answer != "welcome":
             return
         if self._unsent_from is not None and message.reports_seen >= self._unsent_from:
             # The controller has heard reports that our spool lost: their numbers are taken.
@@ -312,42 +308,6 @@ class AgentState:
             self._unsent_from = None
         self._out.keep(Bound(journal=journal))
         return True
-
-    def _follow(self, message: Welcome, now_s: float) -> bool:
-        """Whether this controller may be obeyed: its epoch is the one that we follow, or a later one."""
-        mine, theirs = self.memory.epoch, message.epoch
-        if not theirs.number:
-            if not self._no_epochs:
-                self._out.say("the controller is older than epochs: a restored journal would go unnoticed")
-            self._no_epochs = True
-            return True
-        self._no_epochs = False
-        if theirs != mine:
-            if theirs.number <= mine.number:
-                self._out.say(
-                    f"not obeying a controller of epoch {theirs.number}: this host follows {mine.number}",
-                    bad=True,
-                )
-                return False
-            self._waiting.clear()
-            self._out.keep(
-                Follows(
-                    epoch=theirs,
-                    reached=message.reached,
-                    restored=message.restored,
-                    reports_seen=message.reports_seen,
-                )
-            )
-        if not message.restored:
-            return True
-        if theirs != mine:
-            self._out.say(
-                "the controller's journal was put back from a copy: telling it what is here", bad=True
-            )
-        self._unsent_from = None
-        self.standing.greet_again(now_s)
-        self._greet(now_s)
-        return False
 
     def _read_log(self, read: ReadLog) -> None:
         """Of the job that is meant, not of one that had its number in a lost history."""
@@ -383,27 +343,19 @@ class AgentState:
 
     def _obey(self, message: Obey, now_s: float) -> None:
         command = message.command
-        if message.epoch != self.memory.epoch.token and not (self._no_epochs and not message.epoch):
-            self._out.send(NotFollowed(epoch=message.epoch, follows=self.memory.epoch))
+        if not self._following.obeys(message):
             return
         if command.command_id not in self.memory.commands:
             if isinstance(command, StartAttempt):
                 if self._roster.is_taken(command):
-                    self._tell_taken(command, now_s)
+                    self._following.is_taken(command)  # Not confirmed either: the inventory says why.
+                    self._greet_again(now_s)
                     return
                 if not self._is_time_for(command, message, now_s):
                     return  # Not confirmed: a controller that still wants it says it again.
             self._carry_out(command, message.secrets, now_s)
             self._out.keep(Obeyed(command_id=command.command_id, reached=message.reached))
         self._out.send(CommandSeen(command_id=command.command_id, epoch=message.epoch))
-
-    def _tell_taken(self, command: StartAttempt, now_s: float) -> None:
-        """Neither obeyed nor confirmed: the inventory says what is here by this number."""
-        taken = [a for a in self.memory.attempts.values() if a.job_id == command.job_id]
-        self._taken |= {a.job for a in taken} | {(command.job_id, command.job_epoch)}
-        self._out.say(f"job {command.job_id} attempt {command.attempt}: its number is taken here", bad=True)
-        self.standing.greet_again(now_s)
-        self._greet(now_s)
 
     def _is_time_for(self, command: StartAttempt, message: Obey, now_s: float) -> bool:
         """Whether a start is neither too late (the job may run elsewhere by now) nor too early for our lease;
@@ -436,8 +388,7 @@ class AgentState:
                 forgotten = Forgotten(
                     job_id=job_id, command_id=command_id, age_s=self.age_s(now_s), job_epoch=job_epoch
                 )
-                self._taken.discard(forgotten.job)
-                self._out.keep(forgotten)
+                self._following.forgets(forgotten)
 
     # --- Time --------------------------------------------------------------------------------------
 
@@ -455,24 +406,21 @@ class AgentState:
         if now_s >= self._prune_at_s:
             self._prune(now_s)
 
+    def _greet_again(self, now_s: float) -> None:
+        self.standing.greet_again(now_s)
+        self._greet(now_s)
+
     def _greet(self, now_s: float) -> None:
         if self.standing.hello_due(now_s):
-            memory = self.memory
-            kept = tuple(islice((*self._taken, *memory.kept_jobs()), KEPT_TOLD_MAX))
+            kept = self._following.kept()
             hello = Hello(
                 session=self.config.session,
                 report=self.config.report,
                 attempts=self.inventory(),
-                keeps=tuple(job_id for job_id, _ in kept),
+                keeps=tuple(job.job_id for job in kept),
                 number=self.standing.next_hello(),
-                followed=Followed(
-                    journal=memory.journal or "",
-                    epoch=memory.epoch,
-                    reached=memory.reached,
-                    confirmed=memory.confirmed,
-                    past=memory.epochs_past,
-                ),
-                kept=tuple(_kept(job, memory.fences.get(job)) for job in kept),
+                followed=self._following.followed(),
+                kept=kept,
             )
             self._out.send(hello)
 
@@ -497,10 +445,3 @@ class AgentState:
                 self._out.keep(step.note)
             else:
                 self._out.add(step)
-
-
-def _kept(job: JobKey, fence: Fence | None) -> JobKept:
-    job_id, job_epoch = job
-    if fence is None:
-        return JobKept(job_id=job_id, job_epoch=job_epoch)
-    return JobKept(job_id=job_id, job_epoch=job_epoch, attempt=AttemptNo(fence.attempt), epoch=fence.epoch)

@@ -85,7 +85,9 @@ def test_a_heartbeat_is_renewed_on_the_connection_that_greeted_only(station: Sta
     station.agent_says(address, beat(4))
     station.agent_says(b"old-connection", beat(5))
     station.agent_says(address, beat(6, "another session"))
-    assert [told.beat for told in station.told(address, Renew)] == [4] and station.told(b"old-connection", Renew) == []
+    assert [told.beat for told in station.told(address, Renew)] == [4] and station.told(
+        b"old-connection", Renew
+    ) == []
 
 
 @pytest.mark.parametrize(
@@ -258,7 +260,9 @@ def test_silence_then_loss_then_a_new_start_elsewhere(station: Station) -> None:
     engine = station.core.state.engine
     assert engine.hosts[HostId("h1")].lost
     station.agent_says(b"agent-h1", beat(1_000))
-    assert 1_000 not in [told.beat for told in station.told(b"agent-h1", Renew)], "a lost host must greet again"
+    assert 1_000 not in [told.beat for told in station.told(b"agent-h1", Renew)], (
+        "a lost host must greet again"
+    )
     assert engine.jobs[job_id].phase is not Phase.RUNNING
 
 
