@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
+import msgpack
 import msgspec
 import pytest
 
@@ -17,7 +18,18 @@ from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job import Phase
 from cotenant.controller.engine.claims import VERDICTS, AttemptIs, JobIs, StateIs
 from cotenant.controller.wire import clients
-from cotenant.controller.wire.agents import CommandSeen, NotFollowed, Obey, Refused, Report, Welcome
+from cotenant.controller.wire.agents import (
+    CommandSeen,
+    FromAgent,
+    Hello,
+    NotFollowed,
+    Obey,
+    Refused,
+    Report,
+    ToAgent,
+    Welcome,
+)
+from cotenant.controller.wire.codec import decode
 from tests.controller.station import Station, hello, run_one
 
 # --- Whose history ----------------------------------------------------------------------------------
@@ -291,3 +303,21 @@ def test_an_agent_that_was_upgraded_keeps_what_it_started_before(station: Statio
     station.agent_says(b"again", again)
     assert station.commands(b"again", StopAttempt) == [] == station.commands(b"again", ForgetJob)
     assert station.core.state.engine.jobs[job_id].phase is Phase.RUNNING
+
+
+def test_words_of_the_version_before_are_read_and_say_nothing_of_epochs() -> None:
+    """As the version before wrote them, and without what it did not know."""
+    spec = {
+        "m": "hello",
+        "session": "s",
+        "report": {"host_id": "h1", "devices": []},
+        "attempts": [],
+        "keeps": ["7"],
+    }
+    old: Hello = decode(msgpack.packb([1, spec]), FromAgent)
+    assert (old.followed, old.kept, old.keeps) == (None, (), ("7",))
+    ended = {"event": "AttemptEnded", "job_id": "7", "attempt": 1, "host_id": "h1", "outcome": "finished"}
+    report: Report = decode(msgpack.packb([1, {"m": "report", "sequence": 3, "event": ended}]), FromAgent)
+    assert (report.epoch, report.job_epoch) == ("", "")
+    welcome = {"m": "welcome", "session": "s", "lease_s": None, "reports_seen": 0, "journal": "j"}
+    assert decode(msgpack.packb([1, welcome]), ToAgent).epoch == Epoch()
