@@ -9,12 +9,13 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final, Literal
 
-from cotenant.agent.core.memory import Follows, Forgotten, JobKey
+from cotenant.agent.core.edge import AnswerLog, RemoveAttempt
+from cotenant.agent.core.memory import Bound, Follows, Forgotten, JobKey, Reset
 from cotenant.agent.core.outbox import Outbox
 from cotenant.controller.domain.commands import StartAttempt
 from cotenant.controller.domain.epochs import Followed
 from cotenant.controller.domain.events import JobKept
-from cotenant.controller.wire.agents import NotFollowed, Obey, Welcome
+from cotenant.controller.wire.agents import LogReply, NotFollowed, Obey, ReadLog, Welcome
 
 KEPT_TOLD_MAX: Final = 1000
 """In one hello; the others follow once these are forgotten."""
@@ -30,6 +31,27 @@ class Following:
         """Whether the controller does; None: it has not welcomed this start of the agent."""
         self._taken: set[JobKey] = set()
         """Jobs whose numbers a start had that could not be obeyed for it: told of in every hello."""
+
+    def refuses_journal(self, journal: str, running: int) -> str:
+        """Why this state is not for the controller of this journal; empty if it is, from now on. Job 1 of
+        another journal is another job 1: its fences, reports and logs must not meet ours."""
+        memory = self._memory
+        mine = memory.journal
+        if mine == journal or (mine and not journal):
+            return ""
+        if mine and (running or memory.pending):
+            return (
+                f"this state folder belongs to another controller (journal {mine}), with {running} "
+                f"attempts running and {len(memory.pending)} reports it has not heard: start that "
+                "controller, or use another --state-dir"
+            )
+        if mine:
+            for attempt in memory.attempts.values():
+                if attempt.has_folder:
+                    self._out.add(RemoveAttempt(job_id=attempt.job_id, attempt=attempt.attempt))
+            self._out.keep(Reset())
+        self._out.keep(Bound(journal=journal))
+        return ""
 
     def welcomed(self, message: Welcome) -> Answer:
         """Whether this controller may be obeyed. One whose journal was restored first hears what is here."""
@@ -73,6 +95,22 @@ class Following:
         self._taken |= {attempt.job for attempt in attempts if attempt.job_id == command.job_id}
         self._taken.add((command.job_id, command.job_epoch))
         self._out.say(f"job {command.job_id} attempt {command.attempt}: its number is taken here", bad=True)
+
+    def read_log(self, read: ReadLog) -> None:
+        """Of the job that is meant, not of one that had its number in a lost history."""
+        attempt = self._memory.attempts.get((read.job_id, read.attempt))
+        if attempt is None or not read.job_epoch or attempt.job_epoch in ("", read.job_epoch):
+            self._out.add(AnswerLog(read=read))
+            return
+        nothing = LogReply(
+            request=read.request,
+            data=b"",
+            next_offset=max(0, read.offset),
+            at_end=True,
+            closed=True,
+            missing=f"job {read.job_id} attempt {read.attempt} left no log here: it never started",
+        )
+        self._out.send(nothing)
 
     def forgets(self, forgotten: Forgotten) -> None:
         self._taken.discard(forgotten.job)

@@ -3,8 +3,8 @@
 Rule: `handle(event, now_s) -> effects` reads no clock, file or socket, and what must survive a crash is
 changed only through `Keep`. Every message may come twice, late, out of order or not at all.
 
-The parts: `roster.py` the attempts and their table, `present.py` those that hold devices, `leaving.py` those
-on their way out, `standing.py` how we stand to the controller,
+The parts: `following.py` whose orders are obeyed, `roster.py` the attempts and their table, `present.py`
+those that hold devices, `leaving.py` those on their way out, `standing.py` how we stand to the controller,
 `lease.py` how long our jobs are our own, `memory.py` what is durable, `pruning.py` what is thrown away.
 """
 
@@ -18,7 +18,6 @@ from cotenant.agent.channel import GangIn
 from cotenant.agent.core import pruning
 from cotenant.agent.core.edge import (
     AgentConfig,
-    AnswerLog,
     AnyAgentEvent,
     AnyEffect,
     Booted,
@@ -37,7 +36,6 @@ from cotenant.agent.core.edge import (
     MemoryFree,
     MemoryHeld,
     PartitionsRead,
-    RemoveAttempt,
     StartFailed,
     StatusCame,
     SupervisorGone,
@@ -49,7 +47,6 @@ from cotenant.agent.core.following import Following
 from cotenant.agent.core.leaving import Leaving
 from cotenant.agent.core.memory import (
     Attempt,
-    Bound,
     Confirmed,
     Doubt,
     Forgotten,
@@ -57,7 +54,6 @@ from cotenant.agent.core.memory import (
     Memory,
     Obeyed,
     Renumbered,
-    Reset,
 )
 from cotenant.agent.core.outbox import Outbox
 from cotenant.agent.core.present import Present
@@ -80,7 +76,6 @@ from cotenant.controller.wire.agents import (
     GangWord,
     Heartbeat,
     Hello,
-    LogReply,
     Obey,
     ReadLog,
     Refused,
@@ -258,7 +253,7 @@ class AgentState:
             case Welcome():
                 self._welcome(message, now_s)
             case ReadLog():
-                self._read_log(message)
+                self._following.read_log(message)
             case GangWord():
                 inward = GangIn(from_host=message.from_host, payload=message.payload)
                 self._present.tell((message.job_id, message.attempt), inward)
@@ -266,14 +261,18 @@ class AgentState:
                 self._halt(f"the controller refused this agent: {why}")
 
     def _welcome(self, message: Welcome, now_s: float) -> None:
-        if message.session != self.config.session or not self._same_journal(message.journal):
+        if message.session != self.config.session:
             return
-        before = self.memory.epoch
+        journal, epoch = self.memory.journal, self.memory.epoch
+        if why := self._following.refuses_journal(message.journal, len(self.running)):
+            self._halt(why)
+            return
         answer = self._following.welcomed(message)
-        if self.memory.epoch != before:
+        if self.memory.epoch != epoch:
             self._waiting.clear()
+        if answer == "greet-again" or journal not in (None, self.memory.journal):
+            self._unsent_from = None  # Reports are counted anew.
         if answer == "greet-again":
-            self._unsent_from = None
             self._greet_again(now_s)
         if answer != "welcome":
             return
@@ -286,44 +285,6 @@ class AgentState:
         self._out.report_again(now_s)
         self._beat(now_s, None)
         self._lease_news(now_s)
-
-    def _same_journal(self, journal: str) -> bool:
-        """Job 1 of another journal is another job 1: its fences, reports and logs must not meet ours."""
-        mine = self.memory.journal
-        if mine == journal or (mine and not journal):
-            return True
-        if mine:
-            running, unheard = len(self.running), len(self.memory.pending)
-            if running or unheard:
-                self._halt(
-                    f"this state folder belongs to another controller (journal {mine}), with {running} "
-                    f"attempts running and {unheard} reports it has not heard: start that controller, or "
-                    "use another --state-dir"
-                )
-                return False
-            for attempt in self.memory.attempts.values():
-                if attempt.has_folder:
-                    self._out.add(RemoveAttempt(job_id=attempt.job_id, attempt=attempt.attempt))
-            self._out.keep(Reset())
-            self._unsent_from = None
-        self._out.keep(Bound(journal=journal))
-        return True
-
-    def _read_log(self, read: ReadLog) -> None:
-        """Of the job that is meant, not of one that had its number in a lost history."""
-        attempt = self.memory.attempts.get((read.job_id, read.attempt))
-        if attempt is not None and read.job_epoch and attempt.job_epoch not in ("", read.job_epoch):
-            nothing = LogReply(
-                request=read.request,
-                data=b"",
-                next_offset=max(0, read.offset),
-                at_end=True,
-                closed=True,
-                missing=f"job {read.job_id} attempt {read.attempt} left no log here: it never started",
-            )
-            self._out.send(nothing)
-            return
-        self._out.add(AnswerLog(read=read))
 
     def _confirmed(self, sequence: int) -> None:
         if sequence > self.memory.confirmed:

@@ -139,6 +139,11 @@ class Host(msgspec.Struct, kw_only=True):
         return HostState.SUSPECT if self.failures_in_row >= SUSPECT_AFTER else HostState.OK
 
     @property
+    def is_without_epochs(self) -> bool:
+        """Its agent is here and would look for a job's checkpoints under its number alone."""
+        return not (self.knows_epochs or self.lost or self.silent)
+
+    @property
     def takes_work(self) -> bool:
         """`state is HostState.OK`, quickly."""
         return not (self.lost or self.silent or self.drained_by or self.failures_in_row >= SUSPECT_AFTER)

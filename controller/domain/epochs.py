@@ -13,6 +13,8 @@ from typing import Literal
 
 import msgspec
 
+NUMBER_MAX = 2**40
+"""More starts than any journal sees: whoever says so is not believed."""
 PAST_KEPT = 1000
 """Epochs that a journal remembers. An agent that followed an older one counts as one of a lost history."""
 
@@ -24,6 +26,10 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     """Rises along every history, and above what any agent has followed. 0: before there were epochs."""
     token: str = ""
     """Random: two histories that part have the same numbers, and never the same tokens."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.number <= NUMBER_MAX:
+            raise ValueError(f"there is no epoch {self.number}")
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):

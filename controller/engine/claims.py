@@ -23,7 +23,7 @@ from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import ended, forget, left_host
 
 NUMBERS_SKIPPED_MAX = 1_000_000
-"""So far ahead a host may push the number of the next job."""
+"""So far ahead a host may push the number of the next job or attempt."""
 
 JobIs = Literal["unknown", "other", "over", "open"]
 """other: this number belongs to a job that arrived in another epoch. over: it has ended."""
@@ -173,7 +173,8 @@ def _skip(dispatch: Dispatch, host_id: HostId, claim: Claim) -> None:
         if ledger.next_number <= number < ledger.next_number + NUMBERS_SKIPPED_MAX:
             ledger.next_number = number + 1
         return
-    job.attempts_taken = AttemptNo(max(job.attempts_taken, claim.attempt))
+    if claim.attempt <= job.attempt + NUMBERS_SKIPPED_MAX:
+        job.attempts_taken = AttemptNo(max(job.attempts_taken, claim.attempt))
     if claim.is_same_job:
         job.visited = tuple(dict.fromkeys((*job.visited, host_id)))
     # What was launched here under a number that is taken can never start; the next attempt will.

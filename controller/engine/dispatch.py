@@ -50,7 +50,7 @@ class Dispatch:
         ledger, placement, now_s = self.ledger, job.placement, self.ledger.now_s
         assert placement is not None
         parts = ledger.holdings.parts(placement.devices)
-        if job.first_start_s is None and not all(host.knows_epochs for host in ledger.hosts.values()):
+        if job.first_start_s is None and any(host.is_without_epochs for host in ledger.hosts.values()):
             job.epoch = ""
         job.begin_attempt(tuple(parts), now_s, ledger.epoch.token)
         job.slowdown, job.remaining_at_s = ledger.stretch(job, placement.accumulation_steps), now_s

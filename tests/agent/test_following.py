@@ -57,7 +57,7 @@ def order(command: Any, epoch: Epoch = FIRST, **more: Any) -> Obey:
     return Obey(command=command, epoch=epoch.token, **more)
 
 
-def of(epoch: Epoch) -> dict[str, str]:
+def of(epoch: Epoch) -> dict[str, Any]:
     return {"epoch": epoch.token, "job_epoch": epoch.token}
 
 

@@ -11,12 +11,15 @@ import msgpack
 import msgspec
 import pytest
 
+from cotenant.controller.domain.actions import Decision
 from cotenant.controller.domain.commands import ForgetJob, StartAttempt, StopAttempt
 from cotenant.controller.domain.epochs import Epoch, Followed, Past, standing
-from cotenant.controller.domain.events import AlarmRang, AttemptEnded, AttemptSeen, JobKept
+from cotenant.controller.domain.events import AlarmRang, AnyEvent, AttemptEnded, AttemptSeen, JobKept
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job import Phase
+from cotenant.controller.domain.view import View
 from cotenant.controller.engine.claims import VERDICTS, AttemptIs, JobIs, StateIs
+from cotenant.controller.policies.classic import Classic, by_remaining
 from cotenant.controller.wire import clients
 from cotenant.controller.wire.agents import (
     CommandSeen,
@@ -276,6 +279,38 @@ def test_a_word_about_a_command_of_another_epoch_confirms_none(station: Station)
         address, CommandSeen(command_id=start.command_id, epoch=station.core.state.engine.epoch.token)
     )
     assert station.link.undelivered == 0
+
+
+def test_a_policy_that_breaks_keeps_no_epoch_from_its_beginning(tmp_path: Path) -> None:
+    class Broken(Classic):
+        def decide(self, view: View, event: AnyEvent) -> Decision:
+            raise RuntimeError("a mistake of somebody's")
+
+    station = Station(tmp_path, make_policy=lambda name, _: Broken(name, by_remaining, strict=True))
+    assert station.core.state.engine.epoch.number == 1
+    station.close()
+
+
+def test_a_start_whose_epoch_could_not_be_written_begins_it_when_the_disk_works_again(
+    station: Station,
+) -> None:
+    before = station.core.state.engine.epoch
+    station.core._own_epochs.clear()  # As if the state were what a start has read, and no more.
+    station.core.stuck = "the disk is full"
+    assert station.core.try_again()
+    assert station.core.state.engine.epoch.number == before.number + 1
+
+
+def test_nobody_pushes_numbers_to_where_they_cannot_be_written(story: Story) -> None:
+    story.station.join("h1", devices=3)
+    story.station.submit(name="known", hold=True)
+    story.copy()
+    story.put_back()
+    story.greet(story.seen("1", attempt=2**62), story.seen(str(2**62)))
+    assert story.station.core.state.engine.jobs[JobId("1")].attempts_taken == 0
+    assert story.station.submit(name="next") == "2"
+    with pytest.raises(ValueError, match="there is no epoch"):
+        Epoch(number=2**62)
 
 
 # --- Agents of the version before ----------------------------------------------------------------------
