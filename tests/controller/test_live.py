@@ -33,6 +33,7 @@ class Running:
     """A controller on a thread of its own."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.endpoint = f"ipc://{folder}/c.sock"
         self._settings = Settings(
             controller=ControllerSettings(endpoint=self.endpoint, state_dir=str(folder / "state"))
@@ -46,6 +47,7 @@ class Running:
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.controller = live.Controller(self._settings)
+        self.secrets_at_start = list((self.folder / "state" / "secrets").iterdir())
         self._ready.set()
         await self.controller.run()
 
@@ -79,6 +81,15 @@ def events_of(folder: Path) -> list[Any]:
     events: list[Any] = [unpack(entry.event, AnyEvent) for entry in journal.entries()]
     journal.close()
     return events
+
+
+def test_secrets_of_jobs_that_the_journal_has_lost_are_gone_before_their_numbers_are_given_again(
+    start: Callable[[], Running], tmp_path: Path
+) -> None:
+    folder = tmp_path / "state" / "secrets"
+    folder.mkdir(parents=True)
+    (folder / "1.json").write_text('{"HF_TOKEN": "of somebody whose job was lost"}')
+    assert start().secrets_at_start == []
 
 
 def test_an_answer_that_breaks_is_one_answer(
