@@ -29,6 +29,8 @@ FOUND = {
     "36": "a job whose GPU was lost a moment after it died of that was failed for it",
     "5": "an agent that had just started told its supervisors that nothing was left of their lease",
     "93": "the same where the job had no checkpoint yet: it began again at step 0",
+    "7:restored": "a word that a lost job is over was dropped for one about the job of its number",
+    "6:restored": "a host that ended a lost attempt was not told when its job was over",
 }
 """Seeds that once found something, and what it was."""
 
