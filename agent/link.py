@@ -29,6 +29,7 @@ HEARTBEAT_MS: Final = 5_000
 COMPLAIN_PERIOD_S: Final = 60.0
 _DRAIN_MAX: Final = 100
 """Messages taken in one go, before others get their turn."""
+_TOKEN: Final = re.compile(r"[0-9A-Za-z]{0,64}")
 _JOB_ID: Final = re.compile(r"[0-9A-Za-z]+(_[0-9A-Za-z]+)*")
 
 
@@ -154,7 +155,7 @@ class Link:
 
 
 def check_names(message: ToAgent) -> None:
-    """A job's number becomes the name of a folder: nothing but a number may.
+    """A job's number and the token of its epoch become the name of a folder: nothing else may.
 
     Raises:
         BadMessage: it has something else in it.
@@ -163,13 +164,15 @@ def check_names(message: ToAgent) -> None:
         case Obey(command=command):
             if isinstance(command, TrustDevices):
                 return
-            job_id = command.job_id
+            job_id, job_epoch = command.job_id, command.job_epoch
         case ReadLog(job_id=job_id) | GangWord(job_id=job_id):
-            pass
+            job_epoch = ""
         case _:
             return
     if not _JOB_ID.fullmatch(job_id) or len(job_id) > 64:
         raise BadMessage(f"{job_id[:80]!r} is not a job number")
+    if not _TOKEN.fullmatch(job_epoch):
+        raise BadMessage(f"{job_epoch[:80]!r} is not the token of an epoch")
 
 
 def _refuse_strangers(path: Path) -> None:

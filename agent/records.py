@@ -73,6 +73,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     job_id: JobId
     attempt: AttemptNo
     host_id: HostId
+    epoch: str = ""
+    """Token of the epoch in which the attempt was launched; below, of that in which its job arrived."""
+    job_epoch: str = ""
     name: str = ""
     launch: Launch
     secrets: dict[str, str] = {}

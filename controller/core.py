@@ -7,15 +7,18 @@ state in memory is thrown away and read back from the journal, exactly as after 
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from cotenant.controller.access.keys import Identity
 from cotenant.controller.domain.commands import AnyCommand
-from cotenant.controller.domain.events import AnyEvent
+from cotenant.controller.domain.epochs import Epoch
+from cotenant.controller.domain.events import AnyEvent, EpochBegan
 from cotenant.controller.engine import EngineConfig, MakePolicy
 from cotenant.controller.journal.clock import UNKNOWN, Clock, Uptime
 from cotenant.controller.journal.committing import Callbacks
@@ -31,6 +34,10 @@ QUARANTINED_MAX = 100
 """Events that broke the engine, in one run; after so many the controller ends."""
 
 Watcher = Callable[[AnyEvent, Sequence[AnyCommand]], None]
+
+
+def _new_token() -> str:
+    return secrets.token_hex(6)
 
 
 class Stuck(Exception):
@@ -59,8 +66,9 @@ class Core:
         up: Uptime = UNKNOWN,
         snapshot_every: int = 20_000,
         clock: Callable[[float], Clock] = Clock,
+        token: Callable[[], str] = _new_token,
     ) -> None:
-        """Recover, and begin a new run.
+        """Recover, and begin a new run, in a new epoch.
 
         Raises:
             JournalDamaged: see `recover`.
@@ -86,6 +94,21 @@ class Core:
         self._then: Callbacks = []
         self._promises: dict[int, Callable[[], None]] = {}
         self._promise_count = 0
+        self._token = token
+        self._own_epochs: set[str] = set()
+        """Those that this run began; in any other nothing may be said."""
+        self.durable_seq = journal.last_seq
+        """The last entry that is known to be on disk: agents may hear of it."""
+        self.begin_epoch()
+        self.seal()
+
+    def begin_epoch(self, above: int = 0, *, restored: bool = False, hold_s: float = 0.0) -> None:
+        """What is decided from now on belongs to no history that anybody else may have. It is on disk before
+        anything of it is said, as every event is."""
+        number = max(self.state.engine.epoch.number, above) + 1
+        epoch = Epoch(number=number, token=self._token())
+        self._own_epochs.add(epoch.token)
+        self.happen(EpochBegan(epoch=epoch, after=self.journal.last_seq, restored=restored, hold_s=hold_s))
 
     # --- Happening ---------------------------------------------------------------------------------
 
@@ -138,7 +161,10 @@ class Core:
             return
         if self.journal.last_seq - self._snapshot_seq >= self._snapshot_every:
             self.snapshot()
-        self.journal.seal(then)
+        self.journal.seal([partial(self._is_durable, self.journal.last_seq), *then])
+
+    def _is_durable(self, seq: int) -> None:
+        self.durable_seq = max(self.durable_seq, seq)
 
     def audit(self, who: Identity, verb: str, target: str, detail: str = "") -> None:
         now_s = self.clock.now_s()
@@ -175,6 +201,8 @@ class Core:
         """While stuck: whether the disk works again."""
         if self.stuck and self.journal.has_room() and self.journal.can_write():
             self.stuck = ""
+            if self.state.engine.epoch.token not in self._own_epochs:  # Its beginning was what failed.
+                self.begin_epoch()
         return not self.stuck
 
     def _quarantine(self, event: AnyEvent, story: str) -> None:

@@ -152,6 +152,7 @@ class Controller:
             log.error("%s; nothing new starts until `cotenant policy set` names another", why)
         self._secrets = Secrets(state_dir / "secrets")
         self._secrets.used_by(self.core.state.engine.jobs)
+        self._secrets.release(self._is_over)  # Also of what a restored journal has lost.
         endpoint = places.controller_endpoint(settings)
         self._door = Door(endpoint, places.keys_dir(settings), self._receive, self.core.counters)
         self._tongues = Tongues(self._door.send)

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from cotenant.controller.domain.epochs import Epoch
 from cotenant.controller.domain.events import AttemptEnded, FromAttempt, GpuFaultRole
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, JobId
 
@@ -20,6 +21,11 @@ COMMANDS_KEPT: Final = 1024
 FENCES_KEPT: Final = 50_000
 
 Key = tuple[JobId, AttemptNo]
+JobKey = tuple[JobId, str]
+"""A job's number and the token of the epoch in which it arrived: a number alone may mean two jobs, of two
+histories. Attempts of one number are never here twice; a start that would be is not obeyed."""
+PAST_KEPT: Final = 16
+"""Epochs that the agent remembers to have left."""
 
 
 class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +55,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     attempt: AttemptNo
     command_id: CommandId
     """The last command about it."""
+    epoch: str = ""
+    """Token of the epoch in which it was launched. Here and below, empty: before there were epochs."""
+    job_epoch: str = ""
     devices: tuple[DeviceId, ...] = ()
     has_folder: bool = True
     """False: fenced before it ever started here."""
@@ -90,6 +99,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> Key:
         return (self.job_id, self.attempt)
 
+    @property
+    def job(self) -> JobKey:
+        return (self.job_id, self.job_epoch)
+
 
 class StepBefore(msgspec.Struct, frozen=True, kw_only=True):
     """A co-client that has to prove itself, and the last step that it had made before."""
@@ -111,6 +124,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
 
     attempt: AttemptNo
     command_id: CommandId
+    epoch: str = ""
 
 
 # --- Notes: the only changes there are -------------------------------------------------------------
@@ -124,6 +138,17 @@ class Bound(Note, frozen=True, kw_only=True, tag="bound"):
     """This state belongs to one controller's journal from now on."""
 
     journal: str
+
+
+class Follows(Note, frozen=True, kw_only=True, tag="follows"):
+    """Commands of this epoch are obeyed from now on, and of no other."""
+
+    epoch: Epoch
+    reached: int = 0
+    restored: bool = False
+    """Its journal lacks what was followed before: reports are counted anew behind `reports_seen`, and what
+    was forgotten is not, until it is said again."""
+    reports_seen: int = 0
 
 
 class Kept(Note, frozen=True, kw_only=True, tag="kept"):
@@ -156,6 +181,7 @@ class Renumbered(Note, frozen=True, kw_only=True, tag="renumbered"):
 
 class Obeyed(Note, frozen=True, kw_only=True, tag="obeyed"):
     command_id: CommandId
+    reached: int = 0
 
 
 class Fenced(Note, frozen=True, kw_only=True, tag="fenced"):
@@ -163,6 +189,7 @@ class Fenced(Note, frozen=True, kw_only=True, tag="fenced"):
 
     job_id: JobId
     fence: Fence
+    job_epoch: str = ""
 
 
 class Forgotten(Note, frozen=True, kw_only=True, tag="forgotten"):
@@ -172,6 +199,11 @@ class Forgotten(Note, frozen=True, kw_only=True, tag="forgotten"):
     command_id: CommandId
     age_s: float
     removed: bool = False
+    job_epoch: str = ""
+
+    @property
+    def job(self) -> JobKey:
+        return (self.job_id, self.job_epoch)
 
 
 class Aged(Note, frozen=True, kw_only=True, tag="aged"):
@@ -190,6 +222,7 @@ class Unfenced(Note, frozen=True, kw_only=True, tag="unfenced"):
 
     job_id: JobId
     stale_below: CommandId
+    job_epoch: str = ""
 
 
 class Doubted(Note, frozen=True, kw_only=True, tag="doubted"):
@@ -204,8 +237,8 @@ class Reset(Note, frozen=True, kw_only=True, tag="reset"):
 
 
 AnyNote = (
-    Bound | Kept | Reported | Confirmed | Renumbered | Obeyed | Fenced | Forgotten | Aged | Dropped | Unfenced
-    | Doubted | Reset
+    Bound | Follows | Kept | Reported | Confirmed | Renumbered | Obeyed | Fenced | Forgotten | Aged | Dropped
+    | Unfenced | Doubted | Reset
 )  # fmt: skip
 
 
@@ -220,14 +253,20 @@ class Memory:
 
     def _clear(self) -> None:
         self.journal: str | None = None
+        self.epoch = Epoch()
+        """The one that is followed."""
+        self.epochs_past: tuple[str, ...] = ()
+        """Those before it, oldest first."""
+        self.reached = 0
+        """The last entry of its journal that we were told of: what is heard between notes is not kept."""
         self.sequence = 0
         """The last number given to a report."""
         self.confirmed = 0
         self.pending: OrderedDict[int, FromAttempt] = OrderedDict()
         self.attempts: dict[Key, Attempt] = {}
-        self.fences: dict[JobId, Fence] = {}
+        self.fences: dict[JobKey, Fence] = {}
         self.commands: OrderedDict[CommandId, None] = OrderedDict()
-        self.forgotten: dict[JobId, Forgotten] = {}
+        self.forgotten: dict[JobKey, Forgotten] = {}
         self.stale_below = CommandId(0)
         self.doubts: dict[str, Doubt] = {}
 
@@ -235,6 +274,8 @@ class Memory:
         match note:
             case Bound(journal=journal):
                 self.journal = journal
+            case Follows():
+                self._follow(note)
             case Kept(attempt=attempt):
                 self._keep(attempt)
             case Reported(sequence=sequence, event=event, attempt=attempt):
@@ -250,22 +291,23 @@ class Memory:
                 moved = [self.pending.pop(number) for number in list(self.pending) if number >= first]
                 self.pending.update(enumerate(moved, to))
                 self.sequence = to + len(moved) - 1
-            case Obeyed(command_id=command_id):
+            case Obeyed(command_id=command_id, reached=reached):
+                self.reached = max(self.reached, reached)
                 self.commands[command_id] = None
                 while len(self.commands) > COMMANDS_KEPT:
                     self.commands.popitem(last=False)
-            case Fenced(job_id=job_id, fence=fence):
-                self._raise_fence(job_id, fence)
-            case Forgotten(job_id=job_id):
-                if note.removed or job_id not in self.forgotten:
-                    self.forgotten[job_id] = note
+            case Fenced(job_id=job_id, fence=fence, job_epoch=job_epoch):
+                self._raise_fence((job_id, job_epoch), fence)
+            case Forgotten(job=job):
+                if note.removed or job not in self.forgotten:
+                    self.forgotten[job] = note
             case Aged(age_s=age_s):
                 self.age_s = max(self.age_s, age_s)
             case Dropped(job_id=job_id, attempt=number):
                 self.attempts.pop((job_id, number), None)
-            case Unfenced(job_id=job_id, stale_below=stale_below):
-                self.fences.pop(job_id, None)
-                self.forgotten.pop(job_id, None)
+            case Unfenced(job_id=job_id, stale_below=stale_below, job_epoch=job_epoch):
+                self.fences.pop((job_id, job_epoch), None)
+                self.forgotten.pop((job_id, job_epoch), None)
                 self.stale_below = max(self.stale_below, stale_below)
             case Doubted(uuid=uuid, doubt=doubt):
                 self.doubts.pop(uuid, None)
@@ -274,16 +316,41 @@ class Memory:
             case Reset():
                 self._clear()
 
+    def _follow(self, note: Follows) -> None:
+        """Commands of earlier epochs are not obeyed any more, so that nobody needs their numbers."""
+        if note.epoch == self.epoch:
+            self.reached = max(self.reached, note.reached)
+            return
+        if self.epoch.token:
+            self.epochs_past = (*self.epochs_past, self.epoch.token)[-PAST_KEPT:]
+        self.epoch, self.reached = note.epoch, note.reached
+        self.commands.clear()
+        self.stale_below = CommandId(0)
+        none = CommandId(0)
+        self.fences = {
+            job: msgspec.structs.replace(fence, command_id=none) for job, fence in self.fences.items()
+        }
+        self.forgotten = {
+            job: msgspec.structs.replace(each, command_id=none) for job, each in self.forgotten.items()
+        }
+        for key, attempt in self.attempts.items():
+            self.attempts[key] = msgspec.structs.replace(attempt, command_id=none)
+        if note.restored:
+            self.forgotten.clear()
+            self.confirmed = note.reports_seen
+            self.pending = OrderedDict(enumerate(self.pending.values(), self.confirmed + 1))
+            self.sequence = self.confirmed + len(self.pending)
+
     def _keep(self, attempt: Attempt) -> None:
         """An attempt that is known here was started or refused here: its record is its fence."""
         self.attempts[attempt.key] = attempt
-        fence = Fence(attempt=attempt.attempt, command_id=attempt.command_id)
-        self._raise_fence(attempt.job_id, fence)
+        fence = Fence(attempt=attempt.attempt, command_id=attempt.command_id, epoch=attempt.epoch)
+        self._raise_fence(attempt.job, fence)
 
-    def _raise_fence(self, job_id: JobId, fence: Fence) -> None:
-        before = self.fences.get(job_id)
+    def _raise_fence(self, job: JobKey, fence: Fence) -> None:
+        before = self.fences.get(job)
         if before is None or before.attempt <= fence.attempt:
-            self.fences[job_id] = fence
+            self.fences[job] = fence
 
     def _confirm(self, sequence: int) -> None:
         self.confirmed = max(self.confirmed, sequence)
@@ -308,21 +375,26 @@ class Memory:
             yield from (Reported(sequence=each, event=event) for each in missing)
             missing = []
 
-    def kept_jobs(self) -> Iterator[JobId]:
+    def kept_jobs(self) -> Iterator[JobKey]:
         """Jobs that were here, have nothing unsettled here, and that nobody said were over."""
-        unsettled = {key[0] for key, attempt in self.attempts.items() if attempt.settled_age_s is None}
-        for job_id in self.fences:
-            if job_id not in unsettled and job_id not in self.forgotten:
-                yield job_id
+        unsettled = {attempt.job for attempt in self.attempts.values() if attempt.settled_age_s is None}
+        for job in self.fences:
+            if job not in unsettled and job not in self.forgotten:
+                yield job
 
     def notes(self) -> Iterator[AnyNote]:
         """The shortest history that leads here: what the spool is compacted to."""
         yield Aged(age_s=self.age_s)
         if self.journal is not None:
             yield Bound(journal=self.journal)
+        yield from (Follows(epoch=Epoch(token=token)) for token in self.epochs_past)
+        yield Follows(epoch=self.epoch, reached=self.reached)
         yield Unfenced(job_id=JobId(""), stale_below=self.stale_below)
         yield Confirmed(sequence=self.confirmed)
-        yield from (Fenced(job_id=job_id, fence=fence) for job_id, fence in self.fences.items())
+        yield from (
+            Fenced(job_id=job_id, fence=fence, job_epoch=job_epoch)
+            for (job_id, job_epoch), fence in self.fences.items()
+        )
         yield from self.forgotten.values()
         yield from (Doubted(uuid=uuid, doubt=doubt) for uuid, doubt in self.doubts.items())
         yield from (Obeyed(command_id=command_id) for command_id in self.commands)

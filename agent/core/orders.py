@@ -72,6 +72,8 @@ def order_for(
         job_id=command.job_id,
         attempt=command.attempt,
         host_id=config.report.host_id,
+        epoch=command.epoch,
+        job_epoch=command.job_epoch,
         name=command.name,
         launch=command.launch,
         secrets=secrets,

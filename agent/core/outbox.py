@@ -47,9 +47,16 @@ class Outbox:
         sequence = self.memory.sequence + 1
         self.keep(Reported(sequence=sequence, event=event, attempt=attempt))
         if self._standing.may_report_now(waiting=len(self.memory.pending)):
-            self.send(Report(sequence=sequence, event=event))
+            self._send_report(sequence)
 
     def report_again(self, now_s: float) -> None:
         """The oldest unconfirmed reports, in order, if it is time."""
         for sequence in self._standing.reports_due(self.memory.pending, now_s):
-            self.send(Report(sequence=sequence, event=self.memory.pending[sequence]))
+            self._send_report(sequence)
+
+    def _send_report(self, sequence: int) -> None:
+        """With the epochs of its attempt, whose record stays until the report of its end is confirmed."""
+        event = self.memory.pending[sequence]
+        attempt = self.memory.attempts.get((event.job_id, event.attempt)) if event.attempt else None
+        epoch, job_epoch = (attempt.epoch, attempt.job_epoch) if attempt is not None else ("", "")
+        self.send(Report(sequence=sequence, event=event, epoch=epoch, job_epoch=job_epoch))

@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.core.edge import AgentConfig, Keep, RemoveAttempt, RemoveCheckpoints
-from cotenant.agent.core.memory import FENCES_KEPT, Aged, Attempt, Dropped, Memory, Unfenced
-from cotenant.controller.domain.ids import CommandId, JobId
+from cotenant.agent.core.memory import FENCES_KEPT, Aged, Attempt, Dropped, JobKey, Memory, Unfenced
+from cotenant.controller.domain.ids import CommandId
 
 PERIOD_S: Final = 3600.0
 ENDED_KEPT: Final = 5_000
@@ -24,7 +24,7 @@ Step = Keep | RemoveAttempt | RemoveCheckpoints
 
 
 def due(
-    memory: Memory, config: AgentConfig, age_s: float, checkpoint_folder: Callable[[JobId], str]
+    memory: Memory, config: AgentConfig, age_s: float, checkpoint_folder: Callable[[JobKey], str]
 ) -> Iterator[Step]:
     """The steps, lazily: the caller folds each note before the next is decided."""
     yield Keep(note=Aged(age_s=age_s))
@@ -32,20 +32,20 @@ def due(
         yield Keep(note=Dropped(job_id=attempt.job_id, attempt=attempt.attempt))
         if attempt.has_folder:
             yield RemoveAttempt(job_id=attempt.job_id, attempt=attempt.attempt)
-    with_attempts = {job_id for job_id, _ in memory.attempts}
-    unheard = {a.job_id for a in memory.attempts.values() if a.settled_age_s is None}
-    for job_id, forgotten in list(memory.forgotten.items()):
-        if not forgotten.removed and job_id not in unheard:
+    with_attempts = {attempt.job for attempt in memory.attempts.values()}
+    unheard = {a.job for a in memory.attempts.values() if a.settled_age_s is None}
+    for job, forgotten in list(memory.forgotten.items()):
+        if not forgotten.removed and job not in unheard:
             if forgotten.age_s > age_s - config.keep_checkpoints_s:
                 continue
-            yield RemoveCheckpoints(folder=checkpoint_folder(job_id))
+            yield RemoveCheckpoints(folder=checkpoint_folder(job))
             forgotten = msgspec.structs.replace(forgotten, removed=True)
             yield Keep(note=forgotten)
-        if forgotten.removed and job_id not in with_attempts:
+        if forgotten.removed and job not in with_attempts:
             yield RemoveCheckpoints(
-                folder=checkpoint_folder(job_id)
+                folder=checkpoint_folder(job)
             )  # A crash may have cut the first one short.
-            yield Keep(note=Unfenced(job_id=job_id, stale_below=forgotten.command_id))
+            yield _unfenced(job, forgotten.command_id)
     yield from _old_fences(memory, with_attempts)
 
 
@@ -57,12 +57,14 @@ def _old_attempts(memory: Memory, before_age_s: float) -> list[Attempt]:
     return [a for index, (age_s, _, a) in enumerate(settled) if index < surplus or age_s <= before_age_s]
 
 
-def _old_fences(memory: Memory, with_attempts: set[JobId]) -> Iterator[Step]:
+def _unfenced(job: JobKey, stale_below: CommandId) -> Keep:
+    return Keep(note=Unfenced(job_id=job[0], stale_below=stale_below, job_epoch=job[1]))
+
+
+def _old_fences(memory: Memory, with_attempts: set[JobKey]) -> Iterator[Step]:
     surplus = len(memory.fences) - FENCES_KEPT
     if surplus <= 0:
         return
-    free = [
-        (fence.command_id, job_id) for job_id, fence in memory.fences.items() if job_id not in with_attempts
-    ]
-    for command_id, job_id in sorted(free)[:surplus]:
-        yield Keep(note=Unfenced(job_id=job_id, stale_below=CommandId(command_id)))
+    free = [(fence.command_id, job) for job, fence in memory.fences.items() if job not in with_attempts]
+    for command_id, job in sorted(free)[:surplus]:
+        yield _unfenced(job, command_id)

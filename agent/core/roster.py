@@ -98,6 +98,8 @@ class Roster:
             job_id=found.job_id,
             attempt=found.attempt,
             command_id=CommandId(0),
+            epoch=order.epoch if order else "",
+            job_epoch=order.job_epoch if order else "",
             devices=tuple(device for part in parts for device in part.devices),
             mps=order is not None and bool(order.mps),
             uses_library=order is not None and order.resume_step > 0,
@@ -107,8 +109,18 @@ class Roster:
     # --- Commands ----------------------------------------------------------------------------------
 
     def is_fenced(self, command: StartAttempt) -> bool:
-        fence = self._memory.fences.get(command.job_id)
+        fence = self._memory.fences.get((command.job_id, command.job_epoch))
         return fence is not None and command.attempt <= fence.attempt
+
+    def is_taken(self, command: StartAttempt) -> bool:
+        """Whether its number is in use here by an attempt of another epoch: of a history that is lost to the
+        controller, so that it has to choose another."""
+        here = self._memory.attempts.get((command.job_id, command.attempt))
+        if here is not None and _differ((here.job_epoch, command.job_epoch), (here.epoch, command.epoch)):
+            return True
+        fence = self._memory.fences.get((command.job_id, command.job_epoch))
+        fenced = fence is not None and command.attempt <= fence.attempt
+        return fenced and fence is not None and _differ((fence.epoch, command.epoch))
 
     def start(self, command: StartAttempt, secrets: dict[str, str], folder: str, now_s: float) -> None:
         if self.is_fenced(command):
@@ -117,6 +129,8 @@ class Roster:
             job_id=command.job_id,
             attempt=command.attempt,
             command_id=command.command_id,
+            epoch=command.epoch,
+            job_epoch=command.job_epoch,
             uses_library=command.resume_step > 0,
             memory_cap_mib=command.memory_cap_mib,
             profiled=command.profile_s > 0,
@@ -138,7 +152,10 @@ class Roster:
         self._out.add(StartSupervisor(order=order))
 
     def _too_old(self, command: StartAttempt) -> str:
-        if command.job_id in self._memory.fences or command.command_id > self._memory.stale_below:
+        if (
+            command.job_id,
+            command.job_epoch,
+        ) in self._memory.fences or command.command_id > self._memory.stale_below:
             return ""
         return f"the start came after {self.host_id} had forgotten the job"
 
@@ -146,11 +163,17 @@ class Roster:
         key = (command.job_id, command.attempt)
         attempt = self._memory.attempts.get(key)
         live = self._live.get(key)
+        if attempt is not None and _differ(
+            (attempt.job_epoch, command.job_epoch), (attempt.epoch, command.epoch)
+        ):
+            return  # Meant for another of this number, which cannot be here while this one is.
         if attempt is None:
             fence = Attempt(
                 job_id=command.job_id,
                 attempt=command.attempt,
                 command_id=command.command_id,
+                epoch=command.epoch,
+                job_epoch=command.job_epoch,
                 has_folder=False,
             )
             self._leaving.end(fence, "never-started", "stopped before it started here")
@@ -267,6 +290,11 @@ class Roster:
             attempt = self._memory.attempts[key]
             quiet_until_s = live.quiet_until_s(attempt, self._present.config.quiet_start_s)
             yield key, attempt, quiet_until_s, live.overdue_s(attempt)
+
+
+def _differ(*pairs: tuple[str, str]) -> bool:
+    """Whether the tokens of any pair are of two epochs, as far as both are known."""
+    return any(one and other and one != other for one, other in pairs)
 
 
 def _covers(asked: StopAsked | None, command: StopAttempt) -> bool:

@@ -3,14 +3,13 @@
 Rule: `handle(event, now_s) -> effects` reads no clock, file or socket, and what must survive a crash is
 changed only through `Keep`. Every message may come twice, late, out of order or not at all.
 
-The parts: `roster.py` the attempts and their table, `present.py` those that hold devices, `leaving.py` those
-on their way out, `standing.py` how we stand to the controller,
+The parts: `following.py` whose orders are obeyed, `roster.py` the attempts and their table, `present.py`
+those that hold devices, `leaving.py` those on their way out, `standing.py` how we stand to the controller,
 `lease.py` how long our jobs are our own, `memory.py` what is durable, `pruning.py` what is thrown away.
 """
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Final
 
 import msgspec
@@ -19,7 +18,6 @@ from cotenant.agent.channel import GangIn
 from cotenant.agent.core import pruning
 from cotenant.agent.core.edge import (
     AgentConfig,
-    AnswerLog,
     AnyAgentEvent,
     AnyEffect,
     Booted,
@@ -37,7 +35,6 @@ from cotenant.agent.core.edge import (
     Keep,
     MemoryFree,
     MemoryHeld,
-    RemoveAttempt,
     StartFailed,
     StatusCame,
     SupervisorGone,
@@ -45,17 +42,17 @@ from cotenant.agent.core.edge import (
     TroubleNoticed,
     Trust,
 )
+from cotenant.agent.core.following import Following
 from cotenant.agent.core.leaving import Leaving
 from cotenant.agent.core.memory import (
     Attempt,
-    Bound,
     Confirmed,
     Doubt,
     Forgotten,
+    JobKey,
     Memory,
     Obeyed,
     Renumbered,
-    Reset,
 )
 from cotenant.agent.core.outbox import Outbox
 from cotenant.agent.core.present import Present
@@ -71,7 +68,7 @@ from cotenant.controller.domain.commands import (
     TrustDevices,
 )
 from cotenant.controller.domain.events import AttemptSeen
-from cotenant.controller.domain.ids import CommandId, DeviceId, JobId
+from cotenant.controller.domain.ids import CommandId, DeviceId
 from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.wire.agents import (
     CommandSeen,
@@ -88,8 +85,6 @@ from cotenant.controller.wire.agents import (
 )
 
 WAITING_STARTS_MAX: Final = 64
-KEPT_TOLD_MAX: Final = 1000
-"""In one hello; the others follow once these are forgotten."""
 
 
 class AgentState:
@@ -101,6 +96,7 @@ class AgentState:
         self.standing = Standing(config.heartbeat_s)
         self.halted = ""
         self._out = Outbox(self.memory, self.standing)
+        self._following = Following(self._out)
         self._present = Present(config, self._out, self.standing.lease)
         self._leaving = Leaving(self._present, self._out)
         self._roster = Roster(self._present, self._leaving, self._out, self.standing.lease)
@@ -185,14 +181,21 @@ class AgentState:
     def inventory(self) -> tuple[AttemptSeen, ...]:
         """What `Hello` lists: what runs, and what has ended without the controller knowing."""
         return tuple(
-            AttemptSeen(job_id=a.job_id, attempt=a.attempt, running=a.ended is None)
+            AttemptSeen(
+                job_id=a.job_id,
+                attempt=a.attempt,
+                running=a.ended is None,
+                epoch=a.epoch,
+                job_epoch=a.job_epoch,
+            )
             for a in self.memory.attempts.values()
             if a.settled_age_s is None
         )
 
-    def checkpoint_folder(self, job_id: JobId) -> str:
+    def checkpoint_folder(self, job: JobKey) -> str:
+        """A job that arrived before there were epochs has a folder of its number alone."""
         journal = f"/{self.memory.journal}" if self.memory.journal else ""
-        return f"{self.config.checkpoint_root}{journal}/{job_id}"
+        return f"{self.config.checkpoint_root}{journal}/{'-'.join(filter(None, job))}"
 
     def age_s(self, now_s: float) -> float:
         """Seconds this agent has run in all its lives."""
@@ -207,8 +210,7 @@ class AgentState:
             self._out.keep(filler)
         self._roster.recover(found, now_s)
         self._devices(self.found_devices, now_s)
-        self.standing.greet_again(now_s)
-        self._greet(now_s)
+        self._greet_again(now_s)
 
     def _devices(self, devices: tuple[Device, ...], now_s: float) -> None:
         self.found_devices = devices
@@ -218,8 +220,7 @@ class AgentState:
             return
         report = msgspec.structs.replace(self.config.report, devices=offered)
         self.config = self._present.config = msgspec.structs.replace(self.config, report=report)
-        self.standing.greet_again(now_s)
-        self._greet(now_s)
+        self._greet_again(now_s)
 
     def _gang_said(self, event: GangSaid) -> None:
         if self.standing.welcomed:
@@ -238,7 +239,9 @@ class AgentState:
         match message:
             case Obey():
                 self._obey(message, now_s)
-            case Renew(beat=beat):
+            case Renew(beat=beat, reached=reached):
+                if self.standing.welcomed:
+                    self.memory.reached = max(self.memory.reached, reached)
                 if self.standing.renewed(beat, now_s):
                     self._lease_news(now_s)
             case ReportSeen(sequence=sequence):
@@ -246,7 +249,7 @@ class AgentState:
             case Welcome():
                 self._welcome(message, now_s)
             case ReadLog():
-                self._out.add(AnswerLog(read=message))
+                self._following.read_log(message)
             case GangWord():
                 inward = GangIn(from_host=message.from_host, payload=message.payload)
                 self._present.tell((message.job_id, message.attempt), inward)
@@ -254,7 +257,20 @@ class AgentState:
                 self._halt(f"the controller refused this agent: {why}")
 
     def _welcome(self, message: Welcome, now_s: float) -> None:
-        if message.session != self.config.session or not self._same_journal(message.journal):
+        if message.session != self.config.session:
+            return
+        journal, epoch = self.memory.journal, self.memory.epoch
+        if why := self._following.refuses_journal(message.journal, len(self.running)):
+            self._halt(why)
+            return
+        answer = self._following.welcomed(message)
+        if self.memory.epoch != epoch:
+            self._waiting.clear()
+        if answer == "greet-again" or journal not in (None, self.memory.journal):
+            self._unsent_from = None  # Reports are counted anew.
+        if answer == "greet-again":
+            self._greet_again(now_s)
+        if answer != "welcome":
             return
         if self._unsent_from is not None and message.reports_seen >= self._unsent_from:
             # The controller has heard reports that our spool lost: their numbers are taken.
@@ -265,28 +281,6 @@ class AgentState:
         self._out.report_again(now_s)
         self._beat(now_s, None)
         self._lease_news(now_s)
-
-    def _same_journal(self, journal: str) -> bool:
-        """Job 1 of another journal is another job 1: its fences, reports and logs must not meet ours."""
-        mine = self.memory.journal
-        if mine == journal or (mine and not journal):
-            return True
-        if mine:
-            running, unheard = len(self.running), len(self.memory.pending)
-            if running or unheard:
-                self._halt(
-                    f"this state folder belongs to another controller (journal {mine}), with {running} "
-                    f"attempts running and {unheard} reports it has not heard: start that controller, or "
-                    "use another --state-dir"
-                )
-                return False
-            for attempt in self.memory.attempts.values():
-                if attempt.has_folder:
-                    self._out.add(RemoveAttempt(job_id=attempt.job_id, attempt=attempt.attempt))
-            self._out.keep(Reset())
-            self._unsent_from = None
-        self._out.keep(Bound(journal=journal))
-        return True
 
     def _confirmed(self, sequence: int) -> None:
         if sequence > self.memory.confirmed:
@@ -306,12 +300,19 @@ class AgentState:
 
     def _obey(self, message: Obey, now_s: float) -> None:
         command = message.command
+        if not self._following.obeys(message):
+            return
         if command.command_id not in self.memory.commands:
-            if isinstance(command, StartAttempt) and not self._is_time_for(command, message, now_s):
-                return  # Not confirmed: a controller that still wants it says it again.
+            if isinstance(command, StartAttempt):
+                if self._roster.is_taken(command):
+                    self._following.is_taken(command)  # Not confirmed either: the inventory says why.
+                    self._greet_again(now_s)
+                    return
+                if not self._is_time_for(command, message, now_s):
+                    return  # Not confirmed: a controller that still wants it says it again.
             self._carry_out(command, message.secrets, now_s)
-            self._out.keep(Obeyed(command_id=command.command_id))
-        self._out.send(CommandSeen(command_id=command.command_id))
+            self._out.keep(Obeyed(command_id=command.command_id, reached=message.reached))
+        self._out.send(CommandSeen(command_id=command.command_id, epoch=message.epoch))
 
     def _is_time_for(self, command: StartAttempt, message: Obey, now_s: float) -> bool:
         """Whether a start is neither too late (the job may run elsewhere by now) nor too early for our lease;
@@ -332,15 +333,19 @@ class AgentState:
     def _carry_out(self, command: AgentCommand, secrets: dict[str, str], now_s: float) -> None:
         match command:
             case StartAttempt():
-                self._roster.start(command, secrets, self.checkpoint_folder(command.job_id), now_s)
+                folder = self.checkpoint_folder((command.job_id, command.job_epoch))
+                self._roster.start(command, secrets, folder, now_s)
             case StopAttempt():
                 self._roster.stop(command, now_s)
             case SaveAttempt():
                 self._roster.save(command)
             case TrustDevices():
                 self._out.add(Trust())
-            case ForgetJob(job_id=job_id, command_id=command_id):
-                self._out.keep(Forgotten(job_id=job_id, command_id=command_id, age_s=self.age_s(now_s)))
+            case ForgetJob(job_id=job_id, command_id=command_id, job_epoch=job_epoch):
+                forgotten = Forgotten(
+                    job_id=job_id, command_id=command_id, age_s=self.age_s(now_s), job_epoch=job_epoch
+                )
+                self._following.forgets(forgotten)
 
     # --- Time --------------------------------------------------------------------------------------
 
@@ -358,14 +363,21 @@ class AgentState:
         if now_s >= self._prune_at_s:
             self._prune(now_s)
 
+    def _greet_again(self, now_s: float) -> None:
+        self.standing.greet_again(now_s)
+        self._greet(now_s)
+
     def _greet(self, now_s: float) -> None:
         if self.standing.hello_due(now_s):
+            kept = self._following.kept()
             hello = Hello(
                 session=self.config.session,
                 report=self.config.report,
                 attempts=self.inventory(),
-                keeps=tuple(islice(self.memory.kept_jobs(), KEPT_TOLD_MAX)),
+                keeps=tuple(job.job_id for job in kept),
                 number=self.standing.next_hello(),
+                followed=self._following.followed(),
+                kept=kept,
             )
             self._out.send(hello)
 

@@ -109,6 +109,7 @@ class LogDesk:
             offset=max(0, request.offset),
             limit=max(1, request.limit),
             wait_s=max(0.0, asked.deadline_s - self._core.clock.now_s()),
+            job_epoch=job.epoch,
         )
         self._link.logs.ask(host_id, question, partial(self._came, asked, stretch, len(logs)))
 

@@ -122,6 +122,8 @@ class Host(msgspec.Struct, kw_only=True):
     """Of one of them the host itself said that it was its own doing."""
     joined_s: float = 0.0
     reason: Reason | None = None
+    knows_epochs: bool = False
+    """Its agent tells the histories of journals apart."""
 
     @property
     def host_id(self) -> HostId:
@@ -147,6 +149,11 @@ class Host(msgspec.Struct, kw_only=True):
         if self.failures_in_row < SUSPECT_AFTER:
             return False
         return self.failed_itself or len(self.failed_users) > 1
+
+    @property
+    def is_without_epochs(self) -> bool:
+        """Its agent is here and would look for a job's checkpoints under its number alone."""
+        return not (self.knows_epochs or self.lost or self.silent)
 
     @property
     def takes_work(self) -> bool:

@@ -12,7 +12,7 @@ from cotenant.controller.domain.reasons import Reason
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="command"):
-    """Base of all commands; ids rise within one journal and never repeat."""
+    """Base of all commands; ids rise within one journal and never repeat in one epoch."""
 
     command_id: CommandId
 
@@ -51,6 +51,10 @@ class StartAttempt(Command, frozen=True, kw_only=True, tag="StartAttempt"):
     user: str = ""
     job_class: Literal["", "hp", "spot"] = ""
     """Decides the priority of an MPS client; empty: an older controller does not say, normal priority."""
+    epoch: str = ""
+    """Token of the epoch in which it was launched. Here and below, empty: before there were epochs."""
+    job_epoch: str = ""
+    """Of that in which its job arrived: the job's number and this are its identity, on disk as well."""
 
 
 class StopAttempt(Command, frozen=True, kw_only=True, tag="StopAttempt"):
@@ -67,6 +71,8 @@ class StopAttempt(Command, frozen=True, kw_only=True, tag="StopAttempt"):
     deadline_s: float
     """Time allowed for the save; after it the supervisor ends the processes by itself."""
     reason: Reason
+    epoch: str = ""
+    job_epoch: str = ""
 
 
 class SaveAttempt(Command, frozen=True, kw_only=True, tag="SaveAttempt"):
@@ -75,6 +81,7 @@ class SaveAttempt(Command, frozen=True, kw_only=True, tag="SaveAttempt"):
     host_id: HostId
     job_id: JobId
     attempt: AttemptNo
+    job_epoch: str = ""
 
 
 class ForgetJob(Command, frozen=True, kw_only=True, tag="ForgetJob"):
@@ -82,6 +89,7 @@ class ForgetJob(Command, frozen=True, kw_only=True, tag="ForgetJob"):
 
     host_id: HostId
     job_id: JobId
+    job_epoch: str = ""
 
 
 class TrustDevices(Command, frozen=True, kw_only=True, tag="TrustDevices"):

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from cotenant.controller.domain.cluster import HostReport
+from cotenant.controller.domain.epochs import Epoch
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job import JobSpec
 from cotenant.controller.domain.perf import Profile
@@ -68,6 +69,20 @@ class AttemptSeen(msgspec.Struct, frozen=True, kw_only=True):
     attempt: AttemptNo
     running: bool
     """False: it has ended here and its `AttemptEnded` is (again) on its way."""
+    epoch: str = ""
+    """Token of the epoch in which it was launched. Here and below, empty: unknown; numbers must do."""
+    job_epoch: str = ""
+    """Of the epoch in which its job arrived."""
+
+
+class JobKept(msgspec.Struct, frozen=True, kw_only=True):
+    """A job without an unsettled attempt on a host that keeps something of it and was not told to forget."""
+
+    job_id: JobId
+    job_epoch: str = ""
+    attempt: AttemptNo = AttemptNo(0)
+    """The greatest that was ever started or refused there, and its epoch."""
+    epoch: str = ""
 
 
 class HostJoined(Event, frozen=True, kw_only=True, tag="HostJoined"):
@@ -77,6 +92,10 @@ class HostJoined(Event, frozen=True, kw_only=True, tag="HostJoined"):
     attempts: tuple[AttemptSeen, ...] = ()
     keeps: tuple[JobId, ...] = ()
     """Jobs without an attempt here of which it keeps something (checkpoints, a fence)."""
+    kept: tuple[JobKept, ...] = ()
+    """The same jobs, with their epochs."""
+    knows_epochs: bool = False
+    """False: an older agent, which goes by numbers alone."""
 
 
 class HostSilent(Event, frozen=True, kw_only=True, tag="HostSilent"):
@@ -252,6 +271,19 @@ class AlarmRang(Event, frozen=True, kw_only=True, tag="AlarmRang"):
     """Time reached the engine's next alarm (`Engine.next_alarm_s`)."""
 
 
+class EpochBegan(Event, frozen=True, kw_only=True, tag="EpochBegan"):
+    """A controller started on this journal, or found out that it was put back from a copy. No policy is asked
+    about it, so that it cannot fail."""
+
+    epoch: Epoch
+    after: int
+    """The last entry of the epoch before."""
+    restored: bool = False
+    """An agent has followed a history that this journal does not have."""
+    hold_s: float = 0.0
+    """Restored: how long jobs of earlier starts may still run on hosts that have not joined."""
+
+
 FromUser = (
     JobArrived
     | CancelRequested
@@ -273,4 +305,5 @@ FromAttempt = (
 FromHost = HostJoined | HostSilent | HostBack | HostLost | HostDrained | HostResumed
 AnyEvent = (
     FromUser | FromHost | FromAttempt | ProgressSeen | ProfilesForgotten | PairObserved | Computed | AlarmRang
-)
+    | EpochBegan
+)  # fmt: skip

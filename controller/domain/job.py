@@ -338,10 +338,19 @@ class Job(msgspec.Struct, kw_only=True):
     number: int
     """Order of arrival; ties break by this."""
     submitted_s: float
+    epoch: str = ""
+    """Token of the epoch in which it arrived. Empty: before there were epochs, or first launched while some
+    agent was older than these and would have looked for its checkpoints under its number alone."""
     phase: Phase = Phase.QUEUED
     phase_since_s: float = 0.0
     reason: Reason
     attempt: AttemptNo = AttemptNo(0)
+    attempt_epoch: str = ""
+    """That in which this attempt was launched."""
+    attempts_taken: AttemptNo = AttemptNo(0)
+    """Numbers up to this one are in use on hosts, by attempts of a history that this journal has lost."""
+    strays: tuple[HostId, ...] = ()
+    """Hosts that still end such an attempt of this job."""
     placement: Placement | None = None
     hosts_left: tuple[HostId, ...] = ()
     """Hosts of the current attempt that have not yet said that all its processes are gone."""
@@ -433,19 +442,19 @@ class Job(msgspec.Struct, kw_only=True):
     """Hosts on which it was ever started: they keep things of it until it has ended."""
     workdir_missing: tuple[HostId, ...] = ()
 
-    def begin_attempt(self, hosts: tuple[HostId, ...], now_s: float) -> None:
+    def begin_attempt(self, hosts: tuple[HostId, ...], now_s: float, epoch: str = "") -> None:
         """The next attempt, on these hosts and from the last durable step: nothing is known of it yet."""
-        self.attempt = AttemptNo(self.attempt + 1)
+        self.attempt = AttemptNo(max(self.attempt, self.attempts_taken) + 1)
+        self.attempt_epoch = epoch
         self.hosts_left = hosts
         self.waits_for, self.started_hosts, self.capable = (), (), ()
         self.to_blame, self.host_faults = (), ()
         self.stop_cause, self.stop_reason, self.outcome, self.exit_code = "", None, "", None
         self.start_step = self.step = step = self.durable_step
         self.known_to_resume, self.step_s = step > 0, None
+        self.visited = tuple(dict.fromkeys((*self.visited, *hosts)))
         if self.first_start_s is None:
-            self.first_start_s, self.visited = now_s, hosts
-        else:
-            self.visited = tuple(dict.fromkeys((*self.visited, *hosts)))
+            self.first_start_s = now_s
 
     @property
     def job_id(self) -> JobId:

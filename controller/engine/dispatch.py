@@ -50,7 +50,9 @@ class Dispatch:
         ledger, placement, now_s = self.ledger, job.placement, self.ledger.now_s
         assert placement is not None
         parts = ledger.holdings.parts(placement.devices)
-        job.begin_attempt(tuple(parts), now_s)
+        if job.first_start_s is None and any(host.is_without_epochs for host in ledger.hosts.values()):
+            job.epoch = ""
+        job.begin_attempt(tuple(parts), now_s, ledger.epoch.token)
         job.slowdown, job.remaining_at_s = ledger.stretch(job, placement.accumulation_steps), now_s
         ledger.change(job, LAUNCH, placement.reason)
         ledger.holdings.occupy(job, parts)
@@ -89,7 +91,7 @@ class Dispatch:
         self.ledger.holdings.unclaim(job)
         job.placement, job.waits_for = None, ()
         self.ledger.change(job, change, reason)
-        if change is Change.UNRESERVE:
+        if change is Change.UNRESERVE and not self.hold_back(job):
             self.start_ageing(job)
 
     def drop_reservations(
@@ -135,22 +137,36 @@ class Dispatch:
                 save=save,
                 deadline_s=self.config.policy.stop_deadline_s if save else 0.0,
                 reason=job.stop_reason or job.reason,
+                epoch=job.attempt_epoch,
+                job_epoch=job.epoch,
             )
         )
 
-    def fence(self, host_id: HostId, job_id: JobId, attempt: AttemptNo) -> None:
-        """End an attempt that nobody should be running any more."""
+    def fence(self, host_id: HostId, job: Job) -> None:
+        """Ask about an attempt that its host does not mention: if it never started there, it never will."""
         self.out.append(
             StopAttempt(
                 command_id=self.command_id(),
                 host_id=host_id,
-                job_id=job_id,
-                attempt=attempt,
+                job_id=job.job_id,
+                attempt=job.attempt,
                 save=False,
                 deadline_s=0.0,
                 reason=because("fenced", host_id),
+                epoch=job.attempt_epoch,
+                job_epoch=job.epoch,
             )
         )
+
+    def hold_back(self, job: Job) -> bool:
+        """A queued job that must not have devices yet is blocked until it may."""
+        why = self.ledger.must_wait(job) if job.phase is Phase.QUEUED else None
+        if why is None:
+            return False
+        self.ledger.change(job, Change.BLOCK, why)
+        if self.ledger.now_s < self.ledger.hold_until_s:
+            self.wake_at(self.ledger.hold_until_s, "back-off", job.job_id, job.attempt)
+        return True
 
     def share(self, job: Job, partners: tuple[JobId, ...]) -> None:
         """A job has come to devices that others hold: everybody concerned has a new pace."""
@@ -176,7 +192,8 @@ class Dispatch:
     def queue_or_block(self, job: Job) -> bool:
         """A queued job with an open dependency is blocked; with a failed one it is cancelled: False."""
         if not job.spec.after:
-            self._ready(job)
+            if not self.hold_back(job):
+                self._ready(job)
             return True
         waits = None
         for dependency in job.spec.after:
@@ -193,7 +210,7 @@ class Dispatch:
             waits = waits or (other.job_id, " well" if dependency.need == "ok" else "")
         if waits is not None:
             self.ledger.change(job, Change.BLOCK, because("after-job", *waits))
-        else:
+        elif not self.hold_back(job):
             self._ready(job)
         return True
 

@@ -128,7 +128,7 @@ def requeue(dispatch: Dispatch, job: Job, change: Change, reason: Reason) -> Non
     """Wait again, from the last durable step."""
     left_s = remaining_from(dispatch.ledger.estimates, job, job.durable_step, dispatch.ledger.now_s)
     dispatch.ledger.requeue(job, change, reason, left_s)
-    if change is LEAVE:
+    if change is LEAVE and not dispatch.hold_back(job):
         dispatch.start_ageing(job)
 
 
@@ -144,7 +144,7 @@ def ended(dispatch: Dispatch, job: Job) -> None:
     ended = [job]
     for one in ended:
         for host_id in one.visited:
-            forget(dispatch, host_id, one.job_id)
+            forget(dispatch, host_id, one.job_id, one.epoch)
         waiting_on = dispatch.ledger.waiting_on.pop(one.job_id, None)
         for waiting_id in sorted(waiting_on, key=natural_key) if waiting_on else ():
             waiting = dispatch.ledger.jobs.get(waiting_id)
@@ -154,5 +154,6 @@ def ended(dispatch: Dispatch, job: Job) -> None:
                     ended.append(waiting)
 
 
-def forget(dispatch: Dispatch, host_id: HostId, job_id: JobId) -> None:
-    dispatch.out.append(ForgetJob(command_id=dispatch.command_id(), host_id=host_id, job_id=job_id))
+def forget(dispatch: Dispatch, host_id: HostId, job_id: JobId, job_epoch: str) -> None:
+    command_id = dispatch.command_id()
+    dispatch.out.append(ForgetJob(command_id=command_id, host_id=host_id, job_id=job_id, job_epoch=job_epoch))

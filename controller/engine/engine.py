@@ -12,7 +12,7 @@ Recovery calls `fold` with the recorded decision instead, so that no policy is a
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -33,6 +33,7 @@ from cotenant.controller.domain.actions import (
 )  # fmt: skip
 from cotenant.controller.domain.cluster import Host
 from cotenant.controller.domain.commands import AnyCommand, Think
+from cotenant.controller.domain.epochs import Epoch, Past
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import (
     LEAVING,
@@ -49,7 +50,7 @@ from cotenant.controller.domain.pairs import PairTable
 from cotenant.controller.domain.profiles import Known
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
-from cotenant.controller.engine import due, hosts, placing, reports, requests
+from cotenant.controller.engine import claims, due, hosts, placing, reports, requests
 from cotenant.controller.engine.alarms import Alarm
 from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.dispatch import Dispatch
@@ -126,6 +127,16 @@ class Engine:
         """The number the next submitted job will get."""
         return self._ledger.next_number
 
+    @property
+    def epoch(self) -> Epoch:
+        """The present one."""
+        return self._ledger.epoch
+
+    @property
+    def epochs_past(self) -> Sequence[Past]:
+        """Those before it, oldest first."""
+        return self._ledger.epochs_past
+
     def view(self) -> View:
         return self._ledger
 
@@ -190,6 +201,9 @@ class Engine:
     def handle(self, event: ev.AnyEvent, now_s: float) -> list[AnyCommand]:
         """Apply the event, ask the policy, commit its answer (kept in `decision`)."""
         self._apply(event, now_s)
+        if type(event) is ev.EpochBegan:
+            self._commit(NOTHING)
+            return self._dispatch.out
         policy, ledger = self._policy, self._ledger
         decision = policy.decide(ledger, event)
         self._commit(decision)
@@ -202,7 +216,8 @@ class Engine:
         if decision.policy_state is not None:
             self._policy.load(decision.policy_state)
         self._commit(decision)
-        self._policy.observe(self._ledger, event, decision)
+        if type(event) is not ev.EpochBegan:
+            self._policy.observe(self._ledger, event, decision)
         return self._dispatch.out
 
     def _apply(self, event: ev.AnyEvent, now_s: float) -> None:
@@ -356,5 +371,6 @@ HANDLERS: dict[type, Callable[[Dispatch, Any], None]] = {
     ev.PairObserved: reports.on_pair,
     ev.Computed: reports.on_computed,
     ev.AlarmRang: due.on_alarm,
+    ev.EpochBegan: claims.on_epoch,
 }
 """Who takes in which event; a change of policy is the engine's own."""

@@ -8,10 +8,11 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.commands import TrustDevices
 from cotenant.controller.domain.ids import DeviceId, HostId
-from cotenant.controller.domain.job import ENDED, LEAVING, ON_DEVICES, Job, Phase
+from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job
 from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.engine import claims
 from cotenant.controller.engine.dispatch import Dispatch
-from cotenant.controller.engine.ending import forget, left_host
+from cotenant.controller.engine.ending import left_host
 from cotenant.controller.engine.estimating import remaining_from
 from cotenant.controller.engine.suspects import acquit, host_reason
 
@@ -28,24 +29,8 @@ def on_joined(dispatch: Dispatch, event: ev.HostJoined) -> None:
     if hurt:
         dispatch.drop_reservations(host.host_id, because("host-changed", host.host_id), hurt)
     _heard_again(dispatch, host.host_id)
-    running = {(a.job_id, a.attempt) for a in event.attempts if a.running}
-    listed = {(a.job_id, a.attempt) for a in event.attempts}
-    ours = {(j.job_id, j.attempt): j for j in ledger.holdings.on_host(host.host_id)}
-    for job_id, attempt in sorted(running - ours.keys()):
-        dispatch.fence(host.host_id, job_id, attempt)
-    for key, job in ours.items():
-        if key not in listed and host.host_id not in job.started_hosts and job.phase is Phase.LOADING:
-            assert job.placement is not None
-            dispatch.send_start(job, ledger.holdings.parts(job.placement.devices), only=host.host_id)
-        elif key not in listed:
-            dispatch.fence(host.host_id, *key)
-        elif job.phase in LEAVING:
-            dispatch.send_stop(job, host.host_id, job.phase is Phase.CHECKPOINTING)
-    # It may never have heard that a job is over.
-    for job_id in dict.fromkeys((*(seen.job_id for seen in event.attempts), *event.keeps)):
-        kept = ledger.jobs.get(job_id)
-        if kept is None or kept.phase in ENDED:
-            forget(dispatch, host.host_id, job_id)
+    host.knows_epochs = event.knows_epochs
+    claims.settle(dispatch, host, event)
 
 
 def _hurt(before: HostReport, now: HostReport) -> frozenset[DeviceId]:
@@ -105,6 +90,9 @@ def on_lost(dispatch: Dispatch, event: ev.HostLost) -> None:
     host.lost = True
     host.reason = because("host-lost", event.host_id, event.by)
     dispatch.ledger.refresh_host(host)
+    for job in dispatch.ledger.jobs.values():
+        if event.host_id in job.strays and (job.resumable or event.by != "lease"):
+            claims.stray_gone(dispatch, job, event.host_id)
     for job in dispatch.ledger.holdings.on_host(event.host_id):
         if job.ends_with_lease or event.by != "lease":
             if not job.stop_cause:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from cotenant.controller.domain.cluster import Device, Host, HostReport
+from cotenant.controller.domain.epochs import PAST_KEPT, Epoch, Past
 from cotenant.controller.domain.held import ENDED_BYTES_MAX, held_bytes
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.job import (
@@ -30,7 +31,7 @@ from cotenant.controller.domain.job import (
 from cotenant.controller.domain.pairs import Observed, PairTable
 from cotenant.controller.domain.perf import Interference, memory_mib, step_s
 from cotenant.controller.domain.profiles import Profiles
-from cotenant.controller.domain.reasons import Reason
+from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.engine.holdings import Holdings
 from cotenant.controller.engine.ordering import Active, QueueKey, Waiting
 from cotenant.controller.engine.sizes import Sizes
@@ -61,6 +62,10 @@ class Saved(msgspec.Struct, kw_only=True):
     profiles: Profiles = msgspec.field(default_factory=Profiles)
     departed: list[Device] = []
     """Devices that left their host's report while a job was on them."""
+    epoch: Epoch = Epoch()
+    epochs_past: list[Past] = []
+    epochs_of_run: list[str] = []
+    hold_until_s: float = 0.0
 
 
 class Ledger:
@@ -77,12 +82,18 @@ class Ledger:
         self.profiles = Profiles()
         self.next_number = 1
         self.next_command = 1
+        self.epoch = Epoch()
+        self.epochs_past: list[Past] = []
+        """Oldest first."""
+        self.epochs_of_run: list[str] = []
+        """Tokens of those that the present run of the controller began."""
+        self.hold_until_s = 0.0
+        """After a restore: until then jobs of earlier runs may be at work on hosts that have not joined."""
         self.waiting_on: dict[JobId, set[JobId]] = {}
         """Job -> blocked jobs that depend on it."""
         self.ended: OrderedDict[JobId, int] = OrderedDict()
-        """With what each takes in memory."""
+        """Ended jobs, oldest first, with the bytes that each takes in memory."""
         self._ended_bytes = 0
-        """Ended jobs, oldest first."""
         self._waiting = Waiting(queue_key)
         self._active = Active()
         self._sizes = Sizes(self.hosts)
@@ -114,6 +125,24 @@ class Ledger:
 
     def foresee(self, job: Job, partners: Sequence[Job]) -> None:
         self.pairs.foresee(job, partners)
+
+    # --- Epochs ------------------------------------------------------------------------------------
+
+    def begin_epoch(self, epoch: Epoch, after: int, *, goes_on: bool) -> None:
+        """Another one; `goes_on`: the same run of the controller began the one before."""
+        if self.epoch.token:
+            self.epochs_past = [*self.epochs_past, Past(token=self.epoch.token, reached=after)][-PAST_KEPT:]
+        self.epoch = epoch
+        self.epochs_of_run = [*(self.epochs_of_run if goes_on else ()), epoch.token]
+
+    def must_wait(self, job: Job) -> Reason | None:
+        """Why a job that waits may not be given devices yet: it may be at work by the word of a history that
+        this journal has lost."""
+        if job.strays:
+            return because("stray", job.strays[0])
+        if self.now_s < self.hold_until_s and job.epoch not in self.epochs_of_run:
+            return because("restored", self.hold_until_s - self.now_s)
+        return None
 
     # --- Hosts -------------------------------------------------------------------------------------
 
@@ -266,6 +295,10 @@ class Ledger:
             next_command=self.next_command,
             ended=list(self.ended),
             departed=list(self.holdings.departed.values()),
+            epoch=self.epoch,
+            epochs_past=self.epochs_past,
+            epochs_of_run=self.epochs_of_run,
+            hold_until_s=self.hold_until_s,
         )
 
     def load(self, saved: Saved, now_s: float) -> None:
@@ -276,6 +309,8 @@ class Ledger:
         self.estimates = saved.estimates
         self.profiles = saved.profiles
         self.next_number, self.next_command = saved.next_number, saved.next_command
+        self.epoch, self.epochs_past = saved.epoch, saved.epochs_past
+        self.epochs_of_run, self.hold_until_s = saved.epochs_of_run, saved.hold_until_s
         for host in saved.hosts:
             self.hosts[host.host_id] = host
             for device in host.report.devices:

@@ -21,7 +21,7 @@ from cotenant.controller.domain.job import (
     Phase,
 )  # fmt: skip
 from cotenant.controller.domain.reasons import because
-from cotenant.controller.engine import gpu_faults, starting
+from cotenant.controller.engine import claims, gpu_faults, starting
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import left_host
 from cotenant.controller.engine.estimating import (
@@ -149,6 +149,9 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
     """All its processes on one host are gone."""
     job = dispatch.current(event.job_id, event.attempt)
     if job is None or event.host_id not in job.hosts_left:
+        known = dispatch.ledger.jobs.get(event.job_id)
+        if known is not None and event.host_id in known.strays:
+            claims.stray_gone(dispatch, known, event.host_id)
         return
     job.step = max(job.step, event.step)
     if event.exit_code is not None:

@@ -23,6 +23,7 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
         spec=spec,
         number=number,
         submitted_s=now_s,
+        epoch=ledger.epoch.token,
         phase_since_s=now_s,
         reason=because("submitted", spec.user or "somebody"),
         resumable=spec.resumable is True,
@@ -95,5 +96,11 @@ def on_checkpoint(dispatch: Dispatch, event: ev.CheckpointRequested) -> None:
     assert job.placement is not None
     first = dispatch.ledger.holdings.host_of(job.placement.devices[0])
     dispatch.out.append(
-        SaveAttempt(command_id=dispatch.command_id(), host_id=first, job_id=job.job_id, attempt=job.attempt)
+        SaveAttempt(
+            command_id=dispatch.command_id(),
+            host_id=first,
+            job_id=job.job_id,
+            attempt=job.attempt,
+            job_epoch=job.epoch,
+        )
     )

@@ -82,4 +82,6 @@ def start_commands(
             name=job.spec.name,
             user=job.spec.user,
             job_class=job.spec.job_class,
+            epoch=job.attempt_epoch,
+            job_epoch=job.epoch,
         )

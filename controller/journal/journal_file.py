@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 from typing import Final
 
-JOURNAL_VERSION: Final = 1
+JOURNAL_VERSION: Final = 2
 """Read: this one and the one before. Newer ones are refused."""
 
 _SCHEMA: Final = """
@@ -85,6 +85,11 @@ def create_if_missing(path: Path) -> None:
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     os.fsync(folder)
     os.close(folder)
+
+
+def raise_version(database: sqlite3.Connection) -> None:
+    """Before the first entry that an older program could not read: it must refuse the file from then on."""
+    database.execute(f"PRAGMA user_version={JOURNAL_VERSION}")
 
 
 def check_version(database: sqlite3.Connection, path: Path) -> None:

@@ -21,6 +21,7 @@ from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.domain.job import ON_DEVICES, Job
 from cotenant.controller.links.delivery import Delivery, Overflow
+from cotenant.controller.links.histories import Histories
 from cotenant.controller.links.log_relay import LogRelay
 from cotenant.controller.links.reducers import HostWatch, ProgressFilter
 from cotenant.controller.wire import agents as wire
@@ -76,6 +77,7 @@ class AgentsLink:
         self._delivery = Delivery()
         self._unstartable: list[AttemptEnded] = []
         self._progress = ProgressFilter()
+        self._histories = Histories(core, lease_s)
         self.logs = LogRelay(core.clock, self.say)
         self.telemetry: dict[JobId, wire.AttemptProgress] = {}
         """The newest progress of each job, for views: never journalled."""
@@ -119,7 +121,10 @@ class AgentsLink:
             case wire.Report():
                 return self._report(link, host_id, message)
             case wire.CommandSeen():
-                self._delivery.seen(host_id, message.command_id)
+                if message.epoch in ("", self._core.state.engine.epoch.token):
+                    self._delivery.seen(host_id, message.command_id)
+            case wire.NotFollowed():
+                self._not_followed(host_id, message)
             case wire.GangWord():
                 return self._relay(host_id, message)
             case wire.LogReply():
@@ -148,6 +153,8 @@ class AgentsLink:
                 return True  # It greets again until we know.
         if link is not None and link.session == message.session and message.number < link.hello.number:
             return True  # From before the one that we know, by another road.
+        if not self._is_of_our_history(address, message):
+            return True
         if link is not None and link.address == address and same_but_number(link.hello, message):
             link.hello = message
             if link.welcomed:
@@ -155,6 +162,29 @@ class AgentsLink:
             return True
         self._join(address, host_id, message, now_s)
         return True
+
+    def _is_of_our_history(self, address: bytes, message: wire.Hello) -> bool:
+        """Whether its agent has followed nothing but what this journal knows. If not, it is told so first."""
+        host_id = message.report.host_id
+        where = self._histories.standing(message, self._seen.get(host_id, 0))
+        if where == "superseded":
+            self._say(address, wire.Refused(why=self._histories.refusal(message)))
+        elif where == "restored" and not self._core.stuck:
+            if self._histories.restored(message):
+                for other, link in self._links.items():
+                    if link.welcomed:
+                        self._core.after_commit(partial(self._welcome, other, link))
+            self._core.after_commit(partial(self._tell_restored, address, message))
+        return where == "follows"
+
+    def _tell_restored(self, address: bytes, message: wire.Hello) -> None:
+        self._say(address, self._welcome_for(message, restored=True))
+
+    def _not_followed(self, host_id: HostId, message: wire.NotFollowed) -> None:
+        """It greets again, and both sides see who is right."""
+        self._core.counters["not_followed"] += 1
+        if message.epoch == self._core.state.engine.epoch.token:
+            self._drop(host_id)
 
     def _rival_proven(self, link: Link, message: wire.Hello, now_s: float) -> bool:
         """Whether the agent we know went on talking after another one first claimed its host."""
@@ -170,7 +200,13 @@ class AgentsLink:
     def _join(self, address: bytes, host_id: HostId, message: wire.Hello, now_s: float) -> None:
         if self._core.stuck:
             return  # It greets again in a second.
-        joined = HostJoined(report=message.report, attempts=message.attempts, keeps=message.keeps)
+        joined = HostJoined(
+            report=message.report,
+            attempts=message.attempts,
+            keeps=message.keeps if not message.kept else (),
+            kept=message.kept,
+            knows_epochs=message.followed is not None,
+        )
         self._core.happen(joined)
         self._drop(host_id)
         link = Link(address=address, session=message.session, hello=message, heard_s=now_s)
@@ -180,14 +216,19 @@ class AgentsLink:
 
     def _welcome(self, host_id: HostId, link: Link) -> None:
         link.welcomed = True
-        welcome = wire.Welcome(
-            session=link.session,
-            lease_s=self._lease_s,
-            reports_seen=self._seen.get(host_id, 0),
-            journal=self._core.journal.name,
-        )
-        self._say(link.address, welcome)
+        self._say(link.address, self._welcome_for(link.hello))
         self._send_due(self._core.clock.now_s(), host_id)
+
+    def _welcome_for(self, hello: wire.Hello, *, restored: bool = False) -> wire.Welcome:
+        return wire.Welcome(
+            session=hello.session,
+            lease_s=self._lease_s,
+            reports_seen=self._seen.get(hello.report.host_id, 0),
+            journal=self._core.journal.name,
+            epoch=self._core.state.engine.epoch,
+            reached=self._core.durable_seq,
+            restored=restored,
+        )
 
     def _drop(self, host_id: HostId) -> None:
         """What was said on the old connection is void; the engine repeats what is still wanted."""
@@ -201,7 +242,7 @@ class AgentsLink:
         now_s = self._core.clock.now_s()
         link.heard_s = now_s
         link.beat = max(link.beat, message.beat)
-        self._say(link.address, wire.Renew(beat=message.beat))
+        self._say(link.address, wire.Renew(beat=message.beat, reached=self._core.durable_seq))
         self._take_readings(link, message.devices, now_s)
         if self._core.stuck:
             return
@@ -239,7 +280,10 @@ class AgentsLink:
         if message.sequence > seen + 1 and not self._gap_is_final(link, message.sequence):
             return True
         if message.sequence > seen:
-            self._core.happen(message.event)
+            if self._histories.is_meant(message):
+                self._core.happen(message.event)
+            else:
+                self._core.counters["reports_of_lost_history"] += 1
             self._seen[host_id] = seen = message.sequence
             self._core.journal.keep_report(host_id, seen)
         self._core.after_commit(partial(self._confirm, link.address, seen))
@@ -317,7 +361,14 @@ class AgentsLink:
                         self._cannot_start(command, str(problem))
                     continue  # Sent before: it may run there with the secrets it had.
             # A start that is delayed until this beat's lease is nearly over must not be obeyed any more.
-            order = wire.Obey(command=command, secrets=secrets, session=link.session, beat=link.beat)
+            order = wire.Obey(
+                command=command,
+                secrets=secrets,
+                session=link.session,
+                beat=link.beat,
+                epoch=self._core.state.engine.epoch.token,
+                reached=self._core.durable_seq,
+            )
             self._say(link.address, order)
 
     def _cannot_start(self, command: StartAttempt, why: str) -> None:

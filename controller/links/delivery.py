@@ -83,7 +83,7 @@ def supersedes(later: AgentCommand, earlier: AgentCommand) -> bool:
     """Whether the earlier command needs not arrive any more."""
     if isinstance(later, TrustDevices) or isinstance(earlier, TrustDevices):
         return isinstance(later, TrustDevices) and isinstance(earlier, TrustDevices)
-    if later.job_id != earlier.job_id:
+    if later.job_id != earlier.job_id or later.job_epoch != earlier.job_epoch:
         return False
     if isinstance(later, ForgetJob):  # But what still runs has to be stopped all the same.
         return not isinstance(earlier, StopAttempt)

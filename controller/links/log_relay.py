@@ -30,6 +30,7 @@ class LogQuestion(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
     limit: int
     wait_s: float = 0.0
+    job_epoch: str = ""
 
 
 Answer = Callable[[LogReply], None]
@@ -58,6 +59,7 @@ class LogRelay:
             offset=question.offset,
             limit=min(question.limit, PIECE_BYTES_MAX),
             wait_s=question.wait_s,
+            job_epoch=question.job_epoch,
         )
         if not self._say(host_id, read):
             answer(nothing(question, f"host {host_id} is not connected"))

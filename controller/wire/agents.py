@@ -4,6 +4,9 @@ Delivery: ZeroMQ may lose, repeat and (over reconnects) reorder. Commands are se
 `CommandSeen`; reports are sent again until `ReportSeen`; both sides are idempotent. An agent keeps
 unacknowledged reports on disk, so that an end that nobody heard survives its restart.
 
+Epochs: every start of a controller is one (`domain.epochs`). An agent follows that of its last `Welcome` and
+obeys no command of another. Fields about epochs are empty in what older versions say, and not looked at then.
+
 Lease: an agent counts its lease from the moment it *sent* the heartbeat that a `Renew` answers; the
 controller from the moment it sent that `Renew`, which is later. So the agent's always ends first.
 """
@@ -14,7 +17,8 @@ import msgspec
 
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.commands import AgentCommand
-from cotenant.controller.domain.events import AttemptSeen, FromAttempt
+from cotenant.controller.domain.epochs import Epoch, Followed
+from cotenant.controller.domain.events import AttemptSeen, FromAttempt, JobKept
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.domain.indicators import DeviceReading
 
@@ -40,6 +44,10 @@ class Hello(AgentMessage, frozen=True, kw_only=True, tag="hello"):
     number: int = 0
     """Counts the hellos of one session. One that arrives after a later one is not heard: its inventory lacks
     what has started since, and the controller would stop that."""
+    followed: Followed | None = None
+    """None: an older agent."""
+    kept: tuple[JobKept, ...] = ()
+    """What `keeps` names, with epochs."""
 
 
 class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,12 +82,24 @@ class Report(AgentMessage, frozen=True, kw_only=True, tag="report"):
 
     sequence: int
     event: FromAttempt
+    epoch: str = ""
+    """Token of the epoch in which the attempt was launched."""
+    job_epoch: str = ""
 
 
 class CommandSeen(AgentMessage, frozen=True, kw_only=True, tag="command-seen"):
     """The command is on the agent's disk (or was there already)."""
 
     command_id: CommandId
+    epoch: str = ""
+
+
+class NotFollowed(AgentMessage, frozen=True, kw_only=True, tag="not-followed"):
+    """The answer to a command of an epoch that this agent does not follow; it was not obeyed."""
+
+    epoch: str
+    """Of the command."""
+    follows: Epoch
 
 
 class LogReply(AgentMessage, frozen=True, kw_only=True, tag="log"):
@@ -104,7 +124,7 @@ class GangWord(AgentMessage, frozen=True, kw_only=True, tag="gang"):
     payload: bytes
 
 
-FromAgent = Hello | Heartbeat | Report | CommandSeen | LogReply | GangWord
+FromAgent = Hello | Heartbeat | Report | CommandSeen | NotFollowed | LogReply | GangWord
 
 
 # --- Controller -> agent ---------------------------------------------------------------------------
@@ -119,10 +139,18 @@ class Welcome(AgentMessage, frozen=True, kw_only=True, tag="welcome"):
     journal: str = ""
     """Random name of the controller's journal, made with it. Job and command numbers mean something only
     within one journal: an agent never mixes two (a new job 1 must not find the old job 1's checkpoints)."""
+    epoch: Epoch = Epoch()
+    """What the agent follows from now on. Number 0: an older controller, which knows none."""
+    reached: int = 0
+    """The last entry of the journal; here and below, on disk."""
+    restored: bool = False
+    """The journal was put back from a copy and lacks what the agent has followed. It says hello again first,
+    with everything that it has; nothing else is told or heard before."""
 
 
 class Renew(AgentMessage, frozen=True, kw_only=True, tag="renew"):
     beat: int
+    reached: int = 0
 
 
 class ReportSeen(AgentMessage, frozen=True, kw_only=True, tag="report-seen"):
@@ -139,6 +167,8 @@ class Obey(AgentMessage, frozen=True, kw_only=True, tag="obey"):
     beat: int = 0
     """The newest `Heartbeat` (of that session) that the controller had when it sent this. A StartAttempt that
     was delayed until that beat's lease is nearly over is not obeyed: the job may run elsewhere by now."""
+    epoch: str = ""
+    reached: int = 0
 
 
 class ReadLog(AgentMessage, frozen=True, kw_only=True, tag="read-log"):
@@ -150,6 +180,8 @@ class ReadLog(AgentMessage, frozen=True, kw_only=True, tag="read-log"):
     limit: int
     wait_s: float = 0.0
     """Hold the answer back at most this long when there is nothing new (follow)."""
+    job_epoch: str = ""
+    """Logs of another job of this number are not answered."""
 
 
 class Refused(AgentMessage, frozen=True, kw_only=True, tag="refused"):

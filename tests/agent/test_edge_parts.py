@@ -138,6 +138,13 @@ def test_a_job_number_that_would_be_a_path_is_no_message(job_id: str) -> None:
         check_names(Obey(command=forget))
 
 
+@pytest.mark.parametrize("token", ["../../etc", "a/b", ".", "7\n", "x" * 65, "-"])
+def test_a_token_of_an_epoch_that_would_be_a_path_is_no_message(token: str) -> None:
+    forget = ForgetJob(command_id=CommandId(1), host_id=HOST, job_id=JobId("7"), job_epoch=token)
+    with pytest.raises(BadMessage, match="is not the token of an epoch"):
+        check_names(Obey(command=forget))
+
+
 def test_ordinary_messages_pass() -> None:
     check_names(question(job_id=JobId("12_3")))
     check_names(Renew(beat=1))

@@ -13,6 +13,7 @@ from cotenant.controller.desk.clients_desk import ClientsDesk
 from cotenant.controller.desk.reading import About
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.commands import StartAttempt
+from cotenant.controller.domain.epochs import Followed
 from cotenant.controller.domain.events import (
     AttemptEnded,
     AttemptStarted,
@@ -180,6 +181,7 @@ def report(name: str = "h1", devices: int = 1, **more: Any) -> HostReport:
 
 
 def hello(name: str = "h1", devices: int = 1, session: str = "s1", **more: Any) -> agents.Hello:
+    more.setdefault("followed", Followed())  # An agent that has not obeyed anybody before.
     return agents.Hello(session=session, report=report(name, devices), attempts=(), **more)
 
 

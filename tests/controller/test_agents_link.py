@@ -48,7 +48,14 @@ def started(job_id: str = "1", host: str = "h1", attempt: int = 1) -> AttemptSta
 def test_a_welcome_names_lease_reports_and_journal(station: Station) -> None:
     address = station.join("h1")
     (welcome,) = station.told(address, Welcome)
-    assert welcome == Welcome(session="s1", lease_s=300.0, reports_seen=0, journal=station.journal.name)
+    assert welcome == Welcome(
+        session="s1",
+        lease_s=300.0,
+        reports_seen=0,
+        journal=station.journal.name,
+        epoch=station.core.state.engine.epoch,
+        reached=2,
+    )
 
 
 def test_a_repeated_hello_is_answered_and_changes_nothing(station: Station) -> None:
@@ -78,7 +85,9 @@ def test_a_heartbeat_is_renewed_on_the_connection_that_greeted_only(station: Sta
     station.agent_says(address, beat(4))
     station.agent_says(b"old-connection", beat(5))
     station.agent_says(address, beat(6, "another session"))
-    assert station.told(address, Renew) == [Renew(beat=4)] and station.told(b"old-connection", Renew) == []
+    assert [told.beat for told in station.told(address, Renew)] == [4] and station.told(
+        b"old-connection", Renew
+    ) == []
 
 
 @pytest.mark.parametrize(
@@ -106,7 +115,7 @@ def test_a_second_agent_is_refused_while_the_first_lives(station: Station) -> No
     assert station.told(b"rival", Welcome) == []
     assert "another agent works for host h1" in station.told(b"rival", Refused)[0].why
     station.agent_says(first, beat(9))
-    assert Renew(beat=9) in station.told(first, Renew)
+    assert 9 in [told.beat for told in station.told(first, Renew)]
 
 
 def test_a_restarted_agent_takes_over_at_once_when_its_old_connection_is_closed(station: Station) -> None:
@@ -271,7 +280,9 @@ def test_silence_then_loss_then_a_new_start_elsewhere(station: Station) -> None:
     engine = station.core.state.engine
     assert engine.hosts[HostId("h1")].lost
     station.agent_says(b"agent-h1", beat(1_000))
-    assert Renew(beat=1_000) not in station.told(b"agent-h1", Renew), "a lost host must greet again"
+    assert 1_000 not in [told.beat for told in station.told(b"agent-h1", Renew)], (
+        "a lost host must greet again"
+    )
     assert engine.jobs[job_id].phase is not Phase.RUNNING
 
 

@@ -218,7 +218,7 @@ def test_status_counts(station: Station) -> None:
     station.submit()
     status = station.ask(clients.GetStatus())
     assert status.jobs_by_phase == {"loading": 1} and (status.hosts, status.devices) == (1, 2)
-    assert status.counters["events"] == 2 and status.policy == "fifo" and status.version == "1.2.3"
+    assert status.counters["events"] == 3 and status.policy == "fifo" and status.version == "1.2.3"
 
 
 # --- Changing --------------------------------------------------------------------------------------

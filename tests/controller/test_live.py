@@ -17,7 +17,7 @@ from cotenant.controller.client import Client, Refusal
 from cotenant.controller.desk.rates import BYTES_BURST
 from cotenant.controller.desk.reading import Reading
 from cotenant.controller.domain.actions import NOTHING, Compute, Decision
-from cotenant.controller.domain.events import AnyEvent, Computed, JobArrived
+from cotenant.controller.domain.events import AnyEvent, Computed, EpochBegan, JobArrived
 from cotenant.controller.domain.reasons import because
 from cotenant.controller.domain.settings import ControllerSettings, Settings
 from cotenant.controller.domain.view import View
@@ -34,6 +34,7 @@ class Running:
     """A controller on a thread of its own."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.endpoint = f"ipc://{folder}/c.sock"
         self._settings = Settings(
             controller=ControllerSettings(endpoint=self.endpoint, state_dir=str(folder / "state"))
@@ -47,6 +48,7 @@ class Running:
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.controller = live.Controller(self._settings)
+        self.secrets_at_start = list((self.folder / "state" / "secrets").iterdir())
         self._ready.set()
         await self.controller.run()
 
@@ -80,6 +82,15 @@ def events_of(folder: Path) -> list[Any]:
     events: list[Any] = [unpack(entry.event, AnyEvent) for entry in journal.entries()]
     journal.close()
     return events
+
+
+def test_secrets_of_jobs_that_the_journal_has_lost_are_gone_before_their_numbers_are_given_again(
+    start: Callable[[], Running], tmp_path: Path
+) -> None:
+    folder = tmp_path / "state" / "secrets"
+    folder.mkdir(parents=True)
+    (folder / "1.json").write_text('{"HF_TOKEN": "of somebody whose job was lost"}')
+    assert start().secrets_at_start == []
 
 
 def test_an_answer_that_breaks_is_one_answer(
@@ -172,12 +183,12 @@ def test_a_computation_comes_back_as_an_event_also_over_a_restart(
         running = start()
         submit(running)
         running.stop()
-    assert [type(event) for event in events_of(tmp_path)] == [JobArrived]
+    assert [type(event) for event in events_of(tmp_path)] == [EpochBegan, JobArrived]
     running = start()
     submit(running)
     answered = threading.Event()
     core = running.controller.core
-    while core.journal.last_seq < 4:
+    while core.journal.last_seq < 6:
         answered.wait(0.01)
     running.stop()
     computed = {e.request_id: e.values for e in events_of(tmp_path) if isinstance(e, Computed)}

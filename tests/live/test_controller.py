@@ -218,7 +218,7 @@ def test_sigterm_ends_in_order_with_a_snapshot(controllers: Controllers) -> None
     process.send_signal(signal.SIGTERM)
     assert process.wait(WAIT_S) == 0
     database = sqlite3.connect(controllers.folder / "state" / "journal.sqlite")
-    assert database.execute("SELECT max(seq) FROM snapshots").fetchone() == (1,)
+    assert database.execute("SELECT max(seq) FROM snapshots").fetchone() == (2,), "of the start and the job"
     database.close()
     assert not Path(controllers.endpoint.removeprefix("ipc://")).exists()
     controllers.start()
@@ -274,7 +274,7 @@ def test_a_journal_can_be_replayed(controllers: Controllers) -> None:
     submit_some.wait(WAIT_S)
     process = controllers.launch("--replay")
     out, _ = process.communicate(timeout=WAIT_S)
-    assert (process.returncode, out) == (0, "3 entries, the same decisions\n")
+    assert (process.returncode, out) == (0, "5 entries, the same decisions\n")
 
 
 # --- Two of them -----------------------------------------------------------------------------------

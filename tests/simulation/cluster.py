@@ -28,6 +28,7 @@ from tests.simulation.clockwork import Clockwork
 from tests.simulation.headquarters import Headquarters
 from tests.simulation.machine import Machine
 from tests.simulation.network import Network
+from tests.simulation.paper import Pages
 from tests.simulation.training import Key, Nature, Rank, Storage, Training
 
 LEASE_S = 40.0
@@ -42,11 +43,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Faults happen in this time; then everything works again."""
     patience_s: float = 4000.0
     """How long after that the cluster may take to get everything done."""
-    kind: Literal["mixed", "gentle", "storm"] = "mixed"
+    kind: Literal["mixed", "gentle", "storm", "restored"] = "mixed"
     """gentle: only faults that running jobs must not notice; storm: many, and messages from long ago."""
     jobs: int = 10
     gpu_faults: int = 0
     """Faults of GPUs that are shared by way of MPS, under a policy that shares."""
+    restores: int = 0
+    """How often the controller's journal is put back from a copy."""
+    jobs_after: int = 0
+    """Submitted right after each restore, when their numbers may still be in use on hosts."""
 
     @property
     def gentle(self) -> bool:
@@ -91,14 +96,15 @@ class Cluster:
         )
         self.headquarters.watch = self._decided
         self.machines = {m.name: m for m in self._make_machines()}
-        self.natures: dict[JobId, Nature] = {}
+        self.natures: dict[str, Nature] = {}
+        """By submission: its name, which is the job's, whatever its number."""
         self.answered: set[int] = set()
         """Submissions that have been acknowledged, and the jobs that they became."""
-        self.accepted: set[JobId] = set()
-        self.trainings: dict[Key, Training] = {}
-        self.living: dict[JobId, Counter[int]] = {}
+        self.accepted: set[str] = set()
+        self.trainings: dict[tuple[str, int, str], Training] = {}
+        self.living: dict[str, Counter[tuple[str, int, str]]] = {}
         """Job -> live ranks by attempt."""
-        self.tenants: dict[DeviceId, list[Key]] = {}
+        self.tenants: dict[DeviceId, list[Training]] = {}
         """Attempts that truly have a live rank on the device."""
         self.events: Counter[str] = Counter()
         self.faults_over = False
@@ -146,6 +152,10 @@ class Cluster:
             self.clock.after(self.chance.uniform(5.0, self.plan.faults_s), self._fault)
         for _ in range(self.plan.gpu_faults):
             self.clock.after(self.chance.uniform(20.0, self.plan.faults_s), self._fault_gpu)
+        for number in range(self.plan.restores):
+            # One after another: what a copy lacks must not come back with the next.
+            copied_s = (number + self.chance.uniform(0.1, 0.5)) * self.plan.faults_s / self.plan.restores
+            self.clock.after(copied_s, self._back_up, number)
         self.clock.after(self.plan.faults_s, self._heal)
 
     def _play(self) -> None:
@@ -172,12 +182,12 @@ class Cluster:
         job_id = known.job_id if known is not None else JobId(str(engine.next_number))
         spec = known.spec if known is not None else self._spec(job_id, name)
         event = unpack_event(ev.JobArrived(spec=spec))
-        self.headquarters.happen(event, then=lambda: self._accepted(number, job_id))
+        self.headquarters.happen(event, then=lambda: self._accepted(number, job_id, name))
         self.clock.after(3.0, self._submit, number)
 
-    def _accepted(self, number: int, job_id: JobId) -> None:
+    def _accepted(self, number: int, job_id: JobId, name: str) -> None:
         self.answered.add(number)
-        self.accepted.add(job_id)
+        self.accepted.add(name)
         self.clock.say(f"job {job_id} is accepted")
 
     def _spec(self, job_id: JobId, name: str) -> JobSpec:
@@ -198,7 +208,7 @@ class Cluster:
             deaf=chance.random() < 0.1,
             exit_s=chance.choice((0.3, 0.3, 8.0)),
         )
-        self.natures[job_id] = nature
+        self.natures[name] = nature
         measured = [(s, step_s * (1 + 0.1 * s), 600.0 / s) for s in (1, 2, 8)]
         return JobSpec(
             job_id=job_id,
@@ -221,38 +231,40 @@ class Cluster:
     # --- What the ranks truly do -------------------------------------------------------------------
 
     def training(self, order: Order) -> Training:
-        key = (order.job_id, order.attempt)
-        if key not in self.trainings:
-            nature = self.natures[order.job_id]
-            self.trainings[key] = Training(self.clock, key, order.world_size, nature, self)
-        return self.trainings[key]
+        launch = (order.name, order.attempt, order.epoch)
+        if launch not in self.trainings:
+            key = (order.job_id, order.attempt)
+            made = Training(self.clock, key, order.world_size, self.natures[order.name], self)
+            made.launch, self.trainings[launch] = launch, made
+        return self.trainings[launch]
 
-    def began(self, key: Key, rank: Rank) -> None:
+    def began(self, training: Training, rank: Rank) -> None:
         """A rank's process starts: no rank of another attempt may live, anywhere."""
-        counts = self.living.setdefault(key[0], Counter())
-        others = {attempt: count for attempt, count in counts.items() if count and attempt != key[1]}
+        launch = training.launch
+        counts = self.living.setdefault(launch[0], Counter())
+        others = {other: count for other, count in counts.items() if count and other != launch}
         assert not others, (
-            f"promise 2: rank {rank.number} of {key} starts while attempts {others} have live ranks"
+            f"promise 2: rank {rank.number} of {launch} starts while attempts {others} have live ranks"
         )
-        counts[key[1]] += 1
+        counts[launch] += 1
         tenants = self.tenants.setdefault(device_of(rank), [])
-        tenants.append(key)
-        assert len(tenants) <= 2, f"promise 1: {device_of(rank)} has {tenants}"
+        tenants.append(training)
+        assert len(tenants) <= 2, f"promise 1: {device_of(rank)} has {[each.launch for each in tenants]}"
 
-    def ceased(self, key: Key, rank: Rank) -> None:
-        self.living[key[0]][key[1]] -= 1
-        self.tenants[device_of(rank)].remove(key)
+    def ceased(self, training: Training, rank: Rank) -> None:
+        self.living[training.launch[0]][training.launch] -= 1
+        self.tenants[device_of(rank)].remove(training)
 
     def loaded(self, key: Key, order: Order, step: int) -> None:
         """An attempt begins to train: not behind what its start command said is durable."""
-        assert step >= order.resume_step or not self.natures[key[0]].uses_library, (
+        assert step >= order.resume_step or not self.natures[order.name].uses_library, (
             f"{key} was told of a checkpoint at step {order.resume_step} and begins at {step}"
         )
         self.clock.say(f"{key[0]}-a{key[1]} trains from step {step}")
 
-    def pace(self, key: Key) -> float:
+    def pace(self, training: Training) -> float:
         """A co-tenant costs a third."""
-        shared = any(len(self.tenants[device_of(r)]) > 1 for r in self.trainings[key].ranks.values())
+        shared = any(len(self.tenants[device_of(r)]) > 1 for r in training.ranks.values())
         return 1.33 if shared else 1.0
 
     def waited(self, key: Key, wait_s: float) -> None:
@@ -302,6 +314,25 @@ class Cluster:
     def _fault_controller(self) -> None:
         self.headquarters.crash()
         self.clock.soon(self._outage_s(self.chance.choice((3.0, 20.0, 80.0))), self.headquarters.start)
+
+    def _back_up(self, number: int) -> None:
+        """Somebody copies the journal; later it is put back, and what was accepted since is lost."""
+        pages, accepted = self.headquarters.pages.copied(), set(self.accepted)
+        self.clock.say(f"the journal is copied at entry {len(pages.entries)}")
+        wait_s = self.chance.uniform(1.0, 0.4 * self.plan.faults_s / self.plan.restores)
+        self.clock.after(wait_s, self._restore, number, pages, accepted)
+
+    def _restore(self, number: int, pages: Pages, accepted: set[str]) -> None:
+        self.headquarters.crash()
+        lost = len(self.headquarters.pages.entries) - len(pages.entries)
+        self.clock.say(f"the journal is put back from its copy: {lost} entries are lost")
+        self.events["entries lost"] += lost
+        self.headquarters.pages = pages
+        self.accepted = accepted
+        self.clock.soon(self.chance.choice((1.0, 20.0)), self.headquarters.start)
+        first = self.plan.jobs + number * self.plan.jobs_after + 1
+        for submission in range(first, first + self.plan.jobs_after):
+            self.clock.soon(20.0, self._submit, submission)
 
     def _fault_supervisor(self) -> None:
         living = [each for machine in self.machines.values() for each in machine.living()]
@@ -391,7 +422,8 @@ class Cluster:
         if self.faults_over or machine.state is None or not devices:
             return
         device = self.chance.choice(shared or devices)
-        here = list(self.tenants[device.device_id])
+        there = list(self.tenants[device.device_id])
+        here = [training.key for training in there]
         self.clock.say(f"{device.device_id}: a fatal fault, with {here} there")
         self.events["fault gpu"] += 1
         self.events["fault gpu shared"] += len(here) > 1
@@ -399,10 +431,10 @@ class Cluster:
         if failed:
             self._set_device(machine, device, state="lost", healthy=False, note="lost: Xid 79")
             self.clock.after(self.chance.choice((5.0, 40.0)), self._set_device, machine, device)
-        for key in [key for key in here if self.chance.random() < 0.5]:
-            for rank in self.trainings[key].ranks.values():
+        for training in [each for each in there if self.chance.random() < 0.5]:
+            for rank in training.ranks.values():
                 if rank.alive and device_of(rank) == device.device_id:
-                    self.trainings[key].kill(rank, 6)
+                    training.kill(rank, 6)
         culprits = (self.chance.choice(here),) if self.chance.random() < 0.5 and not failed else ()
         fault = GpuFault(
             uuids=(device.local,),
@@ -504,7 +536,7 @@ class Cluster:
         found += [f"host {host.host_id} is {host.state}" for host in hosts.values() if host.state != "ok"]
         devices = self.headquarters.engine.view().devices.values()
         found += [f"{each.device_id} is not offered: {each.note}" for each in devices if not each.healthy]
-        if len(self.answered) < self.plan.jobs:
+        if len(self.answered) < self.plan.jobs + self.plan.restores * self.plan.jobs_after:
             found.append("not all jobs are submitted")
         for machine in self.machines.values():
             if machine.pending_reports:
@@ -518,8 +550,8 @@ class Cluster:
 
     def _check_end(self) -> None:
         engine = self.headquarters.engine
-        for job_id in self.accepted:
-            assert job_id in engine.jobs, f"job {job_id} was accepted and is lost"
+        names = {job.spec.name for job in engine.jobs.values()}
+        assert self.accepted <= names, f"accepted, and lost: {self.accepted - names}"
         for job in engine.jobs.values():
             self._check_ended(job)
         view = engine.view()
@@ -533,8 +565,9 @@ class Cluster:
         Watcher(engine, within_s=1e-6).saw(ev.AlarmRang(), ())
 
     def _check_ended(self, job: Job) -> None:
-        nature = self.natures[job.job_id]
-        reached = max((t.step or 0 for key, t in self.trainings.items() if key[0] == job.job_id), default=0)
+        nature = self.natures[job.spec.name]
+        ran = [training for launch, training in self.trainings.items() if launch[0] == job.spec.name]
+        reached = max((training.step or 0 for training in ran), default=0)
         if job.phase is Phase.DONE:
             assert reached == nature.steps, f"job {job.job_id} is done at step {reached} of {nature.steps}"
         elif job.phase is Phase.FAILED:
@@ -546,11 +579,11 @@ class Cluster:
             assert explained or not self.plan.gentle, f"job {job.job_id} failed: {job.reason}"
         if self.plan.gentle:
             assert job.phase is Phase.DONE, f"job {job.job_id} is {job.phase}: {job.reason}"
-            ran = [key for key, training in self.trainings.items() if key[0] == job.job_id and training.ranks]
+            ran = [training for training in ran if training.ranks]
             # Several short outages in a row are a long one.
             outage_s = max(self.machines[host_id].longest_gap_s for host_id in job.visited)
             assert len(ran) == 1 or outage_s > 0.5 * LEASE_S, (
-                f"promise 3: job {job.job_id} ran as attempts {ran}"
+                f"promise 3: job {job.job_id} ran as attempts {[each.launch for each in ran]}"
             )
 
 

@@ -78,6 +78,7 @@ class Headquarters:
             clock=lambda start_s: Clock(
                 start_s, monotonic=lambda: self._clock.now_s, wall=lambda: self._clock.now_s
             ),
+            token=lambda: f"{self._clock.chance.getrandbits(32):08x}",
         )
         self._link = AgentsLink(
             core,

@@ -25,6 +25,15 @@ class Pages(msgspec.Struct, kw_only=True):
     snapshots: list[tuple[int, bytes]] = []
     runs: list[Run] = []
 
+    def copied(self) -> Pages:
+        """What a backup holds."""
+        return Pages(
+            entries=list(self.entries),
+            reports=dict(self.reports),
+            snapshots=list(self.snapshots),
+            runs=list(self.runs),
+        )
+
 
 class Group(msgspec.Struct, kw_only=True):
     epoch: int

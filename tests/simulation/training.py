@@ -53,18 +53,22 @@ class Storage:
     """Checkpoints by domain: what is here is durable and verified."""
 
     def __init__(self) -> None:
-        self.checkpoints: dict[tuple[str, JobId], set[tuple[int, int]]] = {}
+        self.checkpoints: dict[tuple[str, str], dict[tuple[int, int], str]] = {}
+        """By folder: whose each is, of which attempt and step."""
         self.full: set[str] = set()
 
-    def newest(self, domain: str, job_id: JobId, attempt: int) -> tuple[int, int]:
+    def newest(self, domain: str, order: Order) -> tuple[int, int]:
         """(attempt, step), never above the reader's own attempt."""
-        known = self.checkpoints.get((domain, job_id), set())
-        return max((c for c in known if c[0] <= attempt), default=(0, 0))
+        known = self.checkpoints.get((domain, order.checkpoint_root), {})
+        others = {name for name in known.values() if name != order.name}
+        assert not others, f"{order.name} finds checkpoints of {others} in {order.checkpoint_root}"
+        return max((c for c in known if c[0] <= order.attempt), default=(0, 0))
 
-    def put(self, domain: str, job_id: JobId, attempt: int, step: int) -> bool:
+    def put(self, domain: str, order: Order, step: int) -> bool:
         if domain in self.full:
             return False
-        self.checkpoints.setdefault((domain, job_id), set()).add((attempt, step))
+        here = self.checkpoints.setdefault((domain, order.checkpoint_root), {})
+        here[order.attempt, step] = order.name
         return True
 
 
@@ -99,6 +103,8 @@ class Training:
 
     def __init__(self, clock: Clockwork, key: Key, world_size: int, nature: Nature, world: Any) -> None:
         self.key = key
+        self.launch: tuple[str, int, str] = ("", 0, "")
+        """What it truly is, whatever its number: its submission, its attempt and when that was launched."""
         self.nature = nature
         self.ranks: dict[int, Rank] = {}
         self.step: int | None = None
@@ -115,7 +121,7 @@ class Training:
 
     def join(self, rank: Rank) -> None:
         self.ranks[rank.number] = rank
-        self._world.began(self.key, rank)
+        self._world.began(self, rank)
         if len(self.ranks) == self._world_size and all(r.alive for r in self.ranks.values()):
             self._clock.after(self.nature.load_s, self._loaded)
 
@@ -130,7 +136,7 @@ class Training:
         domains = {rank.domain for rank in self.ranks.values()}
         self.step = 0
         if self.nature.uses_library and len(domains) == 1:
-            self.step = self._world.storage.newest(first.domain, self.key[0], self.key[1])[1]
+            self.step = self._world.storage.newest(first.domain, first.order)[1]
         self._world.loaded(self.key, first.order, self.step)
         for rank in self.ranks.values():
             rank.agreement.completed = self.step
@@ -155,7 +161,7 @@ class Training:
         if self._in_step or not self._all_live or self.step is None:
             return
         self._in_step = True
-        pace = self._world.pace(self.key) * self._clock.chance.uniform(0.9, 1.1)
+        pace = self._world.pace(self) * self._clock.chance.uniform(0.9, 1.1)
         self._clock.after(self.nature.step_s * pace, self._stepped)
 
     def _stepped(self) -> None:
@@ -250,7 +256,7 @@ class Training:
 
     def _publish(self, first: Rank, step: int) -> bool:
         one_place = len({rank.domain for rank in self.ranks.values()}) == 1
-        if not one_place or not self._world.storage.put(first.domain, *self.key, step):
+        if not one_place or not self._world.storage.put(first.domain, first.order, step):
             first.say(Failed(v=1, rank=0, what="save", error="No space left on device"))
             return False
         first.say(DurableSaid(v=1, rank=0, step=step, name=f"a{self.key[1]}-s{step}"))
@@ -274,7 +280,7 @@ class Training:
         if not rank.alive:
             return
         rank.alive = False
-        self._world.ceased(self.key, rank)
+        self._world.ceased(self, rank)
         if rank.exited is not None:
             rank.exited(exit_code, signal)
         if exit_code != 0 and not self._broken:

@@ -1,0 +1,239 @@
+"""What a host has of jobs, held against what the ledger knows of them: the table, and what a row does.
+
+Rule: an attempt is the ledger's only if its number, its job's arrival and its launch are: numbers alone may
+have been given twice, by this history and by one that a restored journal has lost. What is not the ledger's
+is ended, and its number is never used again. An empty epoch (of an older version) matches every epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Literal, get_args
+
+import msgspec
+
+from cotenant.controller.domain.cluster import Host
+from cotenant.controller.domain.commands import StopAttempt
+from cotenant.controller.domain.events import AttemptSeen, EpochBegan, HostJoined, JobKept
+from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
+from cotenant.controller.domain.job import ENDED, LEAVING, ON_DEVICES, Change, Job, Phase
+from cotenant.controller.domain.reasons import because
+from cotenant.controller.engine.dispatch import Dispatch
+from cotenant.controller.engine.ending import ended, forget, left_host
+
+NUMBERS_SKIPPED_MAX = 1_000_000
+"""So far ahead a host may push the number of the next job or attempt."""
+
+JobIs = Literal["unknown", "other", "over", "open"]
+"""other: this number belongs to a job that arrived in another epoch. over: it has ended."""
+AttemptIs = Literal["ours", "twin", "newer", "older"]
+"""Of the same job. twin: the number of the present attempt, launched in another epoch."""
+StateIs = Literal["running", "ended", "kept"]
+"""On the host. ended: its report is on the way. kept: confirmed long ago; only traces are left."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    ours: bool = False
+    """It counts as what the ledger means by this number."""
+    stop: bool = False
+    save: bool = False
+    """Stopped with a save, if it can: the same job goes on from it later. Never beside an attempt of ours."""
+    forget: bool = False
+    """The host may clean up after the job."""
+    skip: bool = False
+    """The number is in use: the next attempt, or the next job, gets one beyond it."""
+
+
+def _verdict(job: JobIs, attempt: AttemptIs, state: StateIs) -> Verdict:
+    running = state == "running"
+    if job != "open":
+        return Verdict(stop=running, forget=True, skip=job != "over")
+    if attempt == "ours":
+        return Verdict(ours=True)
+    if attempt == "older":
+        return Verdict(stop=running)
+    return Verdict(stop=running, save=running, skip=True)
+
+
+VERDICTS: dict[tuple[JobIs, AttemptIs, StateIs], Verdict] = {
+    cell: _verdict(*cell) for cell in product(get_args(JobIs), get_args(AttemptIs), get_args(StateIs))
+}
+"""    the job is        the attempt is    on the host    stop    save    forget    skip its number
+    unknown, other    any               running        yes     no      yes       yes
+    unknown, other    any               ended, kept    -       -       yes       yes
+    over              any               running        yes     no      yes       no
+    over              any               ended, kept    -       -       yes       no
+    open              ours              any            no: adopted, its report heard, or asked about
+    open              twin, newer       running        yes     yes     no        yes
+    open              twin, newer       ended, kept    -       -       no        yes
+    open              older             running        yes     no      no        no
+    open              older             ended, kept    -       -       no        no
+"""
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a host's inventory, judged."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    epoch: str
+    job_epoch: str
+    state: StateIs
+    is_same_job: bool
+    verdict: Verdict
+
+
+def agree(known: str, said: str) -> bool:
+    """Whether two tokens may be of one epoch."""
+    return known == said or not said
+
+
+def _judged(dispatch: Dispatch, event: HostJoined) -> Iterator[Claim]:
+    """Every line of the inventory."""
+    for seen in event.attempts:
+        yield _judge(dispatch, seen, "running" if seen.running else "ended")
+    for kept in event.kept or (JobKept(job_id=job_id) for job_id in event.keeps):
+        yield _judge(dispatch, kept, "kept")
+
+
+def _judge(dispatch: Dispatch, seen: AttemptSeen | JobKept, state: StateIs) -> Claim:
+    job = dispatch.ledger.jobs.get(seen.job_id)
+    return Claim(
+        job_id=seen.job_id,
+        attempt=seen.attempt,
+        epoch=seen.epoch,
+        job_epoch=seen.job_epoch,
+        state=state,
+        is_same_job=job is not None and agree(job.epoch, seen.job_epoch),
+        verdict=VERDICTS[job_is(job, seen.job_epoch), attempt_is(job, seen.attempt, seen.epoch), state],
+    )
+
+
+def job_is(job: Job | None, job_epoch: str) -> JobIs:
+    if job is None:
+        return "unknown"
+    if not agree(job.epoch, job_epoch):
+        return "other"
+    return "over" if job.phase in ENDED else "open"
+
+
+def attempt_is(job: Job | None, attempt: AttemptNo, epoch: str) -> AttemptIs:
+    present = job.attempt if job is not None else 0
+    if attempt != present:
+        return "newer" if attempt > present else "older"
+    return "ours" if job is None or agree(job.attempt_epoch, epoch) else "twin"
+
+
+# --- What a row does -------------------------------------------------------------------------------
+
+
+def settle(dispatch: Dispatch, host: Host, event: HostJoined) -> None:
+    """Make both sides agree on which attempts run on a host that has joined with this inventory."""
+    ledger, host_id = dispatch.ledger, host.host_id
+    claims = list(_judged(dispatch, event))
+    running = {claim.job_id for claim in claims if claim.state == "running"}
+    for job in [job for job in ledger.jobs.values() if host_id in job.strays and job.job_id not in running]:
+        stray_gone(dispatch, job, host_id)
+    for claim in claims:
+        if claim.verdict.skip:
+            _skip(dispatch, host_id, claim)
+    for claim in claims:
+        if claim.verdict.stop:
+            _stop(dispatch, host_id, claim)
+    held = {job.job_id: job for job in ledger.holdings.on_host(host_id)}
+    ours: dict[JobId, StateIs] = {claim.job_id: claim.state for claim in claims if claim.verdict.ours}
+    for claim in claims:
+        if claim.verdict.ours and claim.state == "running" and claim.job_id not in held:
+            _end(dispatch, host_id, claim, save=False)
+    for job in held.values():
+        _hold_to(dispatch, host_id, job, ours.get(job.job_id))
+    for job_id, job_epoch in dict.fromkeys((c.job_id, c.job_epoch) for c in claims if c.verdict.forget):
+        forget(dispatch, host_id, job_id, job_epoch)
+
+
+def _hold_to(dispatch: Dispatch, host_id: HostId, job: Job, state: StateIs | None) -> None:
+    """What the ledger believes to be on the host."""
+    if state in ("running", "ended"):
+        if job.phase in LEAVING:
+            dispatch.send_stop(job, host_id, job.phase is Phase.CHECKPOINTING)
+    elif state is None and host_id not in job.started_hosts and job.phase is Phase.LOADING:
+        assert job.placement is not None
+        dispatch.send_start(job, dispatch.ledger.holdings.parts(job.placement.devices), only=host_id)
+    else:  # It says again how that ended, or that it never will start.
+        dispatch.fence(host_id, job)
+
+
+def _skip(dispatch: Dispatch, host_id: HostId, claim: Claim) -> None:
+    """The number is in use on a host: nothing new may be called so."""
+    ledger, job = dispatch.ledger, dispatch.ledger.jobs.get(claim.job_id)
+    if job is None:
+        digits = claim.job_id.partition("_")[0]
+        number = int(digits) if digits.isdecimal() else 0
+        if ledger.next_number <= number < ledger.next_number + NUMBERS_SKIPPED_MAX:
+            ledger.next_number = number + 1
+        return
+    if claim.attempt <= job.attempt + NUMBERS_SKIPPED_MAX:
+        job.attempts_taken = AttemptNo(max(job.attempts_taken, claim.attempt))
+    if claim.is_same_job:
+        job.visited = tuple(dict.fromkeys((*job.visited, host_id)))
+    # What was launched here under a number that is taken can never start; the next attempt will.
+    if host_id in job.hosts_left and host_id not in job.started_hosts and claim.attempt >= job.attempt:
+        if not job.stop_cause:
+            job.stop_cause, job.stop_reason = "lost", because("number-taken", job.attempt, host_id)
+        left_host(dispatch, job, host_id, "never-started", "its number was taken")
+
+
+def _stop(dispatch: Dispatch, host_id: HostId, claim: Claim) -> None:
+    job = dispatch.ledger.jobs.get(claim.job_id) if claim.verdict.save else None
+    _end(dispatch, host_id, claim, save=job is not None and job.phase not in ON_DEVICES)
+    if job is not None:
+        job.strays = tuple(dict.fromkeys((*job.strays, host_id)))
+        if job.phase is Phase.RESERVED:
+            dispatch.unreserve(job, because("stray", host_id))
+        else:
+            dispatch.hold_back(job)
+
+
+def _end(dispatch: Dispatch, host_id: HostId, claim: Claim, *, save: bool) -> None:
+    """Exactly this attempt, whatever else has its number."""
+    dispatch.out.append(
+        StopAttempt(
+            command_id=dispatch.command_id(),
+            host_id=host_id,
+            job_id=claim.job_id,
+            attempt=claim.attempt,
+            save=save,
+            deadline_s=dispatch.config.policy.stop_deadline_s if save else 0.0,
+            reason=because("fenced", host_id),
+            epoch=claim.epoch,
+            job_epoch=claim.job_epoch,
+        )
+    )
+
+
+def stray_gone(dispatch: Dispatch, job: Job, host_id: HostId) -> None:
+    """A host runs nothing of the job any more that the ledger does not know."""
+    job.strays = tuple(each for each in job.strays if each != host_id)
+    if job.phase is Phase.BLOCKED and job.reason.code == "stray" and not job.strays:
+        dispatch.ledger.change(job, Change.UNBLOCK, dispatch.submitted(job))
+        if not dispatch.queue_or_block(job):
+            ended(dispatch, job)
+
+
+# --- Epochs ----------------------------------------------------------------------------------------
+
+
+def on_epoch(dispatch: Dispatch, event: EpochBegan) -> None:
+    """A controller has started, or knows now that its journal was put back from a copy: what waits may be at
+    work somewhere, by the word of the history that is lost."""
+    ledger = dispatch.ledger
+    ledger.begin_epoch(event.epoch, event.after, goes_on=event.restored)
+    if not event.restored:
+        return
+    ledger.hold_until_s = max(ledger.hold_until_s, ledger.now_s + event.hold_s)
+    for job in list(ledger.jobs.values()):
+        if job.phase is Phase.RESERVED and ledger.must_wait(job):
+            dispatch.unreserve(job, job.reason)
+        else:
+            dispatch.hold_back(job)
