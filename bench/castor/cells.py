@@ -34,7 +34,7 @@ FOLDER: Final = places.CACHE / "castor"
 VERSION: Final = 1
 """As `lazer_cells.VERSION`."""
 
-EXCLUSIVE: Final = ("fifo", "sjf", "ssf", "srtf", "tiresias")
+EXCLUSIVE: Final = ("fifo", "sjf", "ssf", "srtf:newcomers=every", "tiresias")
 PUBLISHED: Final = ("lucid:part=false", "sjf-ffs:part=false", "castor:part=false")
 """As in the papers: nothing is parted."""
 OURS: Final = ("lucid", "sjf-ffs", "castor", "castor-cost")
