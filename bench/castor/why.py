@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from lazer.book import JCT_MEAN, Runs
-from lazer.texts import said
+from tables import said
 
 from castor import cells, texts
+from castor.book import JCT_MEAN, Runs
 from castor.cells import CASTOR
 from castor.grounds import SHARED, grounds, last_end, mean_over, ratio
 from cotenant.controller.policies.lucid import LucidParameters

@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Final
 
-from lazer.texts import said
 from live.errors import Errors, compare
 from live.run import DEVICES
+from tables import said
 
 from cotenant.controller.demo.picture import render
 from live_sharing import foretold, jobs, pairs, texts, why

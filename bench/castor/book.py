@@ -1,4 +1,4 @@
-"""Looks up the runs behind docs/results/lazer.md, and makes means, ratios and intervals of them.
+"""Looks up the runs behind docs/results/castor.md, and makes means, ratios and intervals of them.
 
 Rule: policies are compared seed by seed (both had the same jobs), so a ratio's interval is over seeds; over
 several traces a ratio is the geometric mean.
@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from castor.cells import Cell, Result
 from cotenant.controller.sim.results.intervals import Interval, interval
-from lazer.cells import Cell, Result, Sizes, load
 
-PAPER: dict[str, Any] = msgspec.json.decode(Path(__file__).with_name("paper.json").read_bytes())
 Number = Callable[[Result], float]
-Populations = ("futile_s", "futile_s_waited", "futile_s_hit")
 
 
 class Ratio(NamedTuple):
@@ -82,14 +79,6 @@ class Runs:
         return sorted({result.commit for result in self.results.values()})
 
 
-class Book(Runs):
-    """All results for docs/results/lazer.md that are on the disk."""
-
-    def __init__(self, sizes: Sizes, cells: Iterable[Cell]) -> None:
-        super().__init__((found for cell in cells if (found := load(cell)) is not None), sizes.seeds)
-        self.sizes = sizes
-
-
 # --- Numbers of a run ----------------------------------------------------------------------------------
 
 
@@ -105,22 +94,4 @@ def at(*keys: str) -> Number:
     return find
 
 
-JCT_MEAN, JCT_P50, JCT_P95 = (at("jct_s", name) for name in ("mean", "p50", "p95"))
-WAIT_MEAN, WAIT_P50, WAIT_P95 = (at("wait_s", name) for name in ("mean", "p50", "p95"))
-FUTILE_GPU_S = at("futile_s", "total_gpu_s")
-
-
-def lost_mean_s(result: Result) -> float:
-    """Mean time of a job's life in which it did not train: waiting, loading, pausing."""
-    return JCT_MEAN(result) - at("run_s", "mean")(result)
-
-
-PREEMPTIONS, FUTILE = at("preemptions"), at("futile_preemptions")
-
-
-def paper_ratio(metric: str, trace: str, policy: str, column: int) -> float | None:
-    """The paper's number of a policy / that of its Lazer; None where Lazer's is 0 or there is none."""
-    row = PAPER[metric][trace]
-    if policy not in row or not row["lazer"][column]:
-        return None
-    return float(row[policy][column]) / float(row["lazer"][column])
+JCT_MEAN, JCT_P50, WAIT_MEAN = at("jct_s", "mean"), at("jct_s", "p50"), at("wait_s", "mean")
