@@ -240,7 +240,7 @@ def waited(book: Runs, where: Where, policy: str, name: str) -> str:
         result.waits_s[name]
         for template in where.templates(policy=policy)
         for result in book.of(template, where.seeds)
-        if isinstance(result, cells.Result) and name in result.waits_s
+        if name in result.waits_s
     ]
     if not found:
         return "-"

@@ -77,6 +77,6 @@ def tails(book: Runs) -> str:
     shares = [
         result.longest_percent
         for cell, result in book.results.items()
-        if isinstance(result, cells.Result) and cell.policy == CASTOR and result.cell.xi == "measured"
+        if cell.policy == CASTOR and result.cell.xi == "measured"
     ]
     return said(texts.TAILS, percent=5, low=math.floor(min(shares)), high=math.ceil(max(shares)))

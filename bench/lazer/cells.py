@@ -1,7 +1,7 @@
 """The runs behind docs/results/lazer.md, one cell each, kept on disk: a stop loses nothing that was finished.
 
 Rule: a cell is all that its result depends on, and its file is named after that alone (not after the commit:
-the page lists those that its cells come from). It runs what `sim compare --windows` runs, on the same windows.
+the page lists those that its cells come from). Each runs what `sim compare --windows` does.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ TrimFlag = Annotated[
     ),
 ]
 WindowsFlag = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--windows",
         metavar="N",
