@@ -37,10 +37,10 @@ beside another, ours is off by {median} (median; P90 {p90}): {within} that claim
 warm-up measured it is off by {foreseen.median:.1%} ({foreseen.p90:.1%})."""
 
 FLOOR: Final = """\
-Two real runs of one schedule differ by {floor.median:.1%} and {floor.p90:.1%} themselves: no simulator that is
-told one run can come much nearer to the other. Told a run's own times, ours is off by {own} (median).
-That is no prediction, since load and training times are copied from the run it is set beside: it says how
-often the simulated decisions were those of the real run."""
+Two real runs of one schedule differ by {floor.median:.1%} and {floor.p90:.1%} themselves: no simulator
+that is told one run can come much nearer to the other. Told a run's own times, ours is off by {own}
+(median). That is no prediction, since load and training times are copied from the run it is set beside:
+it says how often the simulated decisions were those of the real run."""
 
 DIFFERENCES: Final = """\
 What the two worlds are known to differ in. The simulator has one load and one pause time per job, the mean of
