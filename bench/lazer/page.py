@@ -98,9 +98,9 @@ def answer(book: Book, folder: Path) -> str:
 
 
 def best_of(book: Book, grounds: Sequence[Ground]) -> str:
-    means = {policy: numbers(book.ratio(grounds, policy, JCT_MEAN))[0] for policy in RIVALS}
-    best = min(means, key=lambda policy: means[policy])
-    return best if means[best] < 1.0 else BASE
+    """Whose mean JCT is surest to be low: the least upper end of an interval."""
+    upper = {policy: numbers(book.ratio(grounds, policy, JCT_MEAN))[2] for policy in RIVALS}
+    return min(upper, key=lambda policy: upper[policy])
 
 
 def futile_of(book: Book, grounds: Sequence[Ground], policy: str) -> str:
@@ -117,11 +117,11 @@ def numbers(found: Ratio | None) -> tuple[float, float, float]:
 
 
 def change(found: Ratio | None) -> str:
-    mean, low, high = numbers(found)
-    text = f"({100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %)"
-    if found is not None and not found.differs:
-        return f"as it is {text}"
-    return f"{abs(100 * (mean - 1)):.1f} % {'lower' if mean < 1 else 'higher'} {text}"
+    assert found is not None
+    mean, low, high = (100.0 * (value - 1.0) for value in numbers(found))
+    if not found.differs:
+        return f"not surely another ({mean:+.0f} %, {low:+.0f} to {high:+.0f})"
+    return f"{abs(mean):.0f} % {'lower' if mean < 0 else 'higher'} ({low:+.0f} to {high:+.0f})"
 
 
 def shown(found: Ratio | None) -> str:

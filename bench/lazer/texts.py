@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-ANSWER: Final = """Deferral itself leaves the mean JCT {deferral[0]} where work arrives faster than the
-    cluster can do it (offered load {limit:g} and more) and {deferral[1]} below that, and futile GPU
-    time {deferral[2]} and {deferral[3]}: this is lazer against the same policy that never defers,
-    `{base}`, which is `srtf`. At offered loads of {limit:g} and more use `{best}`: its mean JCT is
-    {costs[0]}, its median {costs[1]}, its P95 {costs[2]}, and its futile GPU time is {futile}. Below
-    {limit:g} the best mean is that of `{calm}` ({eases[0]}; its median {eases[1]}), and what costs is a
-    fixed interval: with 600 s the median is {slow}."""
+ANSWER: Final = """Deferral itself brings this, against the same policy that never defers (`{base}`, which
+    is `srtf`): where work arrives faster than the cluster can do it (offered load {limit:g} and more) the
+    mean JCT is {deferral[0]} and futile GPU time {deferral[2]}, below that {deferral[1]} and
+    {deferral[3]}. At {limit:g} and more use `{best}`: its mean JCT is {costs[0]}, its P95 {costs[2]}, its
+    median {costs[1]}, and its futile GPU time {futile}. Below {limit:g} the choice matters less: the surest
+    is `{calm}` (mean JCT {eases[0]}), and to avoid is a fixed interval, with which the median is {slow} at
+    600 s. (In brackets: 95 % intervals.)"""
 
 CLAIMED: Final = """Go et al., Making Sense of Job Preemption for Distributed Deep Learning Acceleration,
     DAC '26: abstract, sections 3.2 and 5.3. How many times as large we find it, with the 95 % interval.

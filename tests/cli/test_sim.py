@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cotenant.controller.cli.simulation import sim as sim_verbs
+from cotenant.controller.cli.simulation import progress
 from cotenant.controller.cli.simulation import table as sim_table
 
 if TYPE_CHECKING:
@@ -93,14 +93,12 @@ def test_windows_are_compared_with_intervals_over_them(cotenant: Cotenant) -> No
 def test_a_stop_before_anything_was_compared_is_a_stop(
     cotenant: Cotenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = sim_verbs.run_with_bar
-
     def interrupted(tasks: Any, **more: Any) -> Any:
-        runs = real(tasks, **more)
+        runs = progress.run_with_bar(tasks, **more)
         runs[0].summary["interrupted"] = True
         return runs
 
-    monkeypatch.setattr(sim_verbs, "run_with_bar", interrupted)
+    monkeypatch.setattr("cotenant.controller.cli.simulation.sim.run_with_bar", interrupted)
     result = cotenant(*WINDOWS, "--policies", "fifo,sjf")
     assert (result.code, result.out) == (130, "")
 

@@ -205,16 +205,15 @@ def ranges(sets: Mapping[str, Sequence[Range]], title: str, axis: str, *, synthe
     axes.axvline(1.0, color="black", linewidth=0.8)
     for number, (name, found) in enumerate(sets.items()):
         means = np.array([each.mean for each in found])
-        sides = np.abs(np.array([[each.low for each in found], [each.high for each in found]]) - means)
+        ends = np.array([[each.low for each in found], [each.high for each in found]])
+        sides = np.maximum((ends - means) * np.array([[-1.0], [1.0]]), 0.0)
         at = places + 0.3 * (number - (len(sets) - 1) / 2)
         axes.errorbar(
             means, at, xerr=sides, fmt="o", markersize=4, capsize=2, color=COLOURS[number], label=name
         )
     axes.set_xscale("log")
-    ticks = [
-        tick for tick in (0.5, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 5, 10, 20) if axes.get_xlim()[0] <= tick
-    ]
-    ticks = [tick for tick in ticks if tick <= axes.get_xlim()[1]]
+    low, high = axes.get_xlim()
+    ticks = [tick for tick in (0.5, 0.7, 0.85, 1, 1.2, 1.5, 2, 3, 5, 10, 20, 50) if low <= tick <= high]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     _rows(axes, places, labels)
