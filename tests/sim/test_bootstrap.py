@@ -28,6 +28,7 @@ def test_a_constant_ratio_is_sure_however_much_windows_differ() -> None:
 
 def test_one_window_says_nothing_of_others() -> None:
     assert ratio([[[(2.0, 1.0)]]]) == Ratio(2.0, None, None)
+    assert ratio([[[(2.0, 1.0), (0.0, 0.0)]]]) == Ratio(2.0, None, None)
     assert not Ratio(2.0, None, None).differs
 
 

@@ -23,7 +23,8 @@ Table = NDArray[np.float64]
 
 
 class Ratio(NamedTuple):
-    """Below 1 the policy's number is the lower one. The 95 % interval is None where one window is all."""
+    """Below 1 the policy's number is the lower one. The 95 % interval is None where one window is all that
+    has anything to say."""
 
     mean: float
     low: float | None
@@ -43,7 +44,7 @@ def ratio(groups: Sequence[Sequence[Pairs]], *, seed: int = 0, draws: int = DRAW
         return None
     middle = [np.mean([_log(table.sum(axis=0)) for table in group]) for group in tables]
     mean = float(np.exp(np.mean(middle)))
-    if sum(len(table) for group in tables for table in group) < 2:
+    if sum(np.count_nonzero(table.any(axis=1)) for group in tables for table in group) < 2:
         return Ratio(mean, None, None)
     generator = np.random.default_rng(seed)
     logs = np.zeros(draws)
