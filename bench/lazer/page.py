@@ -6,6 +6,7 @@ way it comes out. Cells of tables stay below 60 characters.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -117,13 +118,17 @@ def futile_of(book: Book, grounds: Sequence[Ground], policy: str) -> str:
 
 
 def numbers(found: Ratio | None) -> tuple[float, float, float]:
-    assert found is not None and found.low is not None and found.high is not None
-    return found.mean, found.low, found.high
+    """With its interval; where there is none (small trials), the number alone."""
+    if found is None:
+        return math.nan, math.nan, math.nan
+    return found.mean, found.low or found.mean, found.high or found.mean
 
 
 def change(found: Ratio | None) -> str:
-    mean, low, high = (100.0 * (value - 1.0) for value in numbers(found))
-    return f"{mean:+.0f} % ({low:+.0f} to {high:+.0f})"
+    if found is None:
+        return "-"
+    mean, low, high = (round(100.0 * (value - 1.0)) for value in numbers(found))
+    return f"{mean:+d} % ({low:+d} to {high:+d})"
 
 
 def shown(found: Ratio | None) -> str:

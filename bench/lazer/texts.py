@@ -11,9 +11,9 @@ ANSWER: Final = """Deferral itself {brings}: against the same policy that never 
     `srtf`), lazer changes mean JCT by {deferral[0]} and futile GPU time by {deferral[1]} where work
     arrives faster than the cluster can do it (offered load {limit:g} and more), and by {deferral[2]}
     and {deferral[3]} below that. At offered loads of {limit:g} and more use `{best}`: against never
-    deferring it changes mean JCT by {gains[0]}, P95 by {gains[1]} and the median by {gains[2]}, at a
-    futile GPU time of {futile}. Below {limit:g} the surest is `{calm}` (mean JCT by {eases}), the
-    dearest `{dearest}` (median by {dear}), and a fixed interval of 600 s changes the median by {slow}."""
+    deferring it changes mean JCT by {gains[0]}, P95 by {gains[1]} and the median by {gains[2]}, with
+    {futile}. Below {limit:g} the surest is `{calm}` (mean JCT by {eases}), the dearest `{dearest}`
+    (median by {dear}), and a fixed interval of 600 s changes the median by {slow}."""
 
 CLAIMED: Final = """Go et al., Making Sense of Job Preemption for Distributed Deep Learning Acceleration,
     DAC '26: abstract, sections 3.2 and 5.3. Ours is how many times as large, with the 95 % interval.
