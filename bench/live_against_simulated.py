@@ -151,13 +151,15 @@ def report(runs: Sequence[LiveRun], data: Path, page: Path, picture: Path) -> No
         for n, jobs in enumerate(simulated, 1)
     ]
     foretold = [
-        compare(f"simulated with run 1's times beside run {n}", jobs, simulated[0])
-        for n, jobs in enumerate(live[1:], 2)
+        compare(f"simulated with run {n}'s times beside run {m}", jobs, told)
+        for n, told in enumerate(simulated, 1)
+        for m, jobs in enumerate(live, 1)
+        if n != m
     ]
     foreseen = compare(
         "simulated from the warm-up alone beside run 1", live[0], told_simulated(runs[0], foreseen=True)
     )
-    errors = [*floors, *own, *foretold, foreseen]
+    errors = [*foretold, foreseen, *floors, *own]
     write(data / "errors.json", errors)
     live_page.draw(picture, live, simulated[0])
     words = [Path(sys.argv[0]).name, *(word for word in sys.argv[1:] if word != "--page-only")]
@@ -166,9 +168,10 @@ def report(runs: Sequence[LiveRun], data: Path, page: Path, picture: Path) -> No
         live,
         simulated,
         errors,
-        own=own[0],
+        own=own,
         floor=floors[0] if floors else None,
-        foretold=foretold[0] if foretold else None,
+        foretold=foretold,
+        foreseen=foreseen,
         picture=os.path.relpath(picture.resolve(), page.parent.resolve()),
         command=f"python bench/{shlex.join(words)}",
     )

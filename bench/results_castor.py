@@ -17,8 +17,8 @@ from pathlib import Path
 
 import result_cells
 from castor import cells, page
+from castor.book import Runs
 from castor.grounds import grounds
-from lazer.book import Runs
 
 
 def main() -> int:

@@ -1,11 +1,11 @@
 """Lazer against the others: runs what is missing, then writes docs/results/lazer.md and its plots.
 
     python bench/results_lazer.py            everything, in as many minutes as it takes
-    python bench/results_lazer.py --minutes 25   stop then; the page has fewer seeds, and a later call goes on
+    python bench/results_lazer.py --minutes 25   stop then; a later call goes on
     python bench/results_lazer.py --quick --out quick-page   a few hundred jobs, to see that it works
-    python bench/results_lazer.py --page     only the page, from the runs that are there
+    python bench/results_lazer.py --fresh patient   forget the runs of one policy (`all`: of all), and go on
 
-Rule: what was run is kept in bench/.cache/lazer/; `--fresh` runs it again.
+Rule: what was run is kept in bench/.cache/lazer/; the page is written once every run is there.
 """
 
 from __future__ import annotations
@@ -23,34 +23,25 @@ def main() -> int:
     options = parsed()
     sizes = cells.QUICK if options.quick else cells.FULL
     wanted = cells.plan(sizes)
-    if options.fresh:
-        for cell in wanted:
+    for cell in wanted:
+        if options.fresh in ("all", cell.policy):
             (cells.FOLDER / f"{cell.key}.json").unlink(missing_ok=True)
-    complete = True
-    if not options.page:
-        print(f"{len(wanted)} runs in all")
-        try:
-            complete = cells.run_missing(wanted, workers=options.workers, minutes=options.minutes)
-        except KeyboardInterrupt:
-            complete = False
-            print("\ninterrupted: the page has what there is")
-    book = Book(sizes, wanted)
-    if not book.results:
-        print("nothing has been run yet", file=sys.stderr)
+    print(f"{len(wanted)} runs in all")
+    try:
+        complete = cells.run_missing(wanted, workers=options.workers, minutes=options.minutes)
+    except KeyboardInterrupt:
+        complete = False
+    if not complete:
+        print("\nnot all runs are there: run it again to go on", file=sys.stderr)
         return 1
-    written = page.write(book, options.out)
-    print(
-        f"{written}: {len(book.results)} of {len(wanted)} runs"
-        + ("" if complete else "; run it again to go on")
-    )
+    print(page.write(Book(sizes), options.out))
     return 0
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a few hundred jobs a run")
-    parser.add_argument("--page", action="store_true", help="run nothing")
-    parser.add_argument("--fresh", action="store_true", help="forget what was run before")
+    parser.add_argument("--fresh", metavar="POLICY", default="", help="forget what was run of it before")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after so long")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--out", type=Path, default=page.DOCS, help="folder of the page")

@@ -21,7 +21,7 @@ import places
 import xgboost
 from interference import pictures, study
 from interference.study import Left
-from lazer.texts import said
+from tables import said
 
 from cotenant.controller.domain.interference import InterferenceModel
 from cotenant.controller.interference.novelty import SCALE_MIN

@@ -1,4 +1,4 @@
-"""The runs behind docs/results/castor.md: cells as for Lazer's page, on samples of busiest periods.
+"""The runs behind docs/results/castor.md, one cell each, on samples of busiest periods.
 
 Rule: what a cell runs on follows from the cell alone: the period from its trace, the sample and each job's
 model from its seed. Venus is read where it lies and is kept nowhere: only sums of a run are.
@@ -6,6 +6,7 @@ model from its seed. Venus is read where it lies and is kept nowhere: only sums 
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from functools import cache
@@ -16,12 +17,13 @@ import msgspec
 import numpy as np
 import places
 import result_cells
-from lazer import cells as lazer_cells
 
 from cotenant.controller.sim import scenario
 from cotenant.controller.sim.busiest import busiest, sample
 from cotenant.controller.sim.choices import policies_named
+from cotenant.controller.sim.results import plots
 from cotenant.controller.sim.results.outcome import Outcome
+from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.scenario import Scenario
 from cotenant.controller.sim.simulate import simulate
 from cotenant.controller.sim.traces.problems import TraceProblem
@@ -32,9 +34,10 @@ from cotenant.controller.sim.world.workload import Cluster, Workload
 ROOT: Final = places.ROOT
 FOLDER: Final = places.CACHE / "castor"
 VERSION: Final = 1
-"""As `lazer_cells.VERSION`."""
+"""Of the result's form and of what a run means: raise it when the simulated world changes."""
+QUANTILES: Final = np.linspace(0.0, 1.0, 201)
 
-EXCLUSIVE: Final = ("fifo", "sjf", "ssf", "srtf", "tiresias")
+EXCLUSIVE: Final = ("fifo", "sjf", "ssf", "srtf:newcomers=every", "tiresias")
 PUBLISHED: Final = ("lucid:part=false", "sjf-ffs:part=false", "castor:part=false")
 """As in the papers: nothing is parted."""
 OURS: Final = ("lucid", "sjf-ffs", "castor", "castor-cost")
@@ -44,7 +47,10 @@ CASTOR: Final = "castor:part=false"
 """What the paper calls Castor."""
 
 VENUS: Final = "venus"
-PHILLY: Final = tuple(f"philly/{vc}" for vc in lazer_cells.PHILLY)
+PHILLY: Final = tuple(
+    f"philly/{vc}"
+    for vc in ("0e4a51", "103959", "51b7ef", "6214e9", "6c71a0", "b436b2", "e13805", "ed69ec", "ee9e8c")
+)
 SMALL_JOBS, LARGE_JOBS = 240, 480
 """The paper's workload, and twice as much."""
 SCALES: Final = (0.5, 1.0, 1.5, 2.0)
@@ -77,21 +83,43 @@ def ground(trace: str) -> Ground:
     return ON_VENUS if trace == VENUS else ON_PHILLY
 
 
-class Cell(lazer_cells.Cell, frozen=True, kw_only=True, order=True):
+class Cell(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """A run of a sample of `jobs`, with what the policies know of pairs beforehand."""
 
+    trace: str
+    policy: str
+    seed: int
+    jobs: int
+    hosts: int = 8
+    load_scale: float = 1.0
+    load_time_scale: float = 1.0
+    noise: float = 0.0
     gpus_per_host: int = 4
     xi: Literal["learned", "measured"] = "measured"
+
+    @property
+    def key(self) -> str:
+        return hashlib.blake2b(msgspec.json.encode([VERSION, self]), digest_size=12).hexdigest()
 
     @property
     def file(self) -> Path:
         return FOLDER / f"{VERSION}-{self.key}.json"
 
 
-class Result(lazer_cells.Result, frozen=True, kw_only=True):
-    """And what is kept of sharing."""
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of a run."""
 
     cell: Cell
+    commit: str
+    synthetic: bool
+    summary: dict[str, Any]
+    jct_s: list[float]
+    """At QUANTILES; finished jobs."""
+    wait_s: list[float]
+    parts_s: list[float]
+    """W, L, T, P, means over the jobs around the median JCT."""
+    futile_percent: float
+    """Of the GPU time that jobs held."""
     waits_s: dict[str, tuple[int, float, float]]
     """Class of width -> (jobs, mean, median waiting)."""
     longest_percent: float
@@ -214,10 +242,21 @@ def run(cell: Cell, commit: str) -> None:
 
 
 def result_of(cell: Cell, outcome: Outcome, commit: str) -> Result:
-    base: dict[str, Any] = msgspec.structs.asdict(lazer_cells.result_of(cell, outcome, commit))
+    done = outcome.finished
     longest = np.argsort(outcome.workload.duration_s)[-max(1, round(0.05 * len(outcome.workload))) :]
     share = np.nansum(outcome.jct_s[longest]) / np.nansum(outcome.jct_s)
-    return Result(**base, waits_s=waits(outcome), longest_percent=100.0 * float(share))
+    return Result(
+        cell=cell,
+        commit=commit,
+        synthetic=outcome.workload.synthetic,
+        summary=summarise(outcome),
+        jct_s=np.quantile(outcome.jct_s[done], QUANTILES).tolist(),
+        wait_s=np.quantile(outcome.wait_s[done], QUANTILES).tolist(),
+        parts_s=list(plots.parts(outcome, cell.policy)[1:]),
+        futile_percent=plots.futile_percent(outcome),
+        waits_s=waits(outcome),
+        longest_percent=100.0 * float(share),
+    )
 
 
 def waits(outcome: Outcome) -> dict[str, tuple[int, float, float]]:

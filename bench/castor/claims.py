@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from lazer.book import JCT_MEAN, JCT_P50, WAIT_MEAN, Number, Ratio, Runs
-from lazer.grounds import header, row_of
+from tables import header, row_of
 
+from castor.book import JCT_MEAN, JCT_P50, WAIT_MEAN, Number, Ratio, Runs
 from castor.cells import CASTOR
 from castor.grounds import (
     ALIKE,

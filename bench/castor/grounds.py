@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from lazer.book import JCT_MEAN, JCT_P50, WAIT_MEAN, Number, Ratio, Runs, at
-from lazer.cells import Result
 
 from castor import cells
-from castor.cells import CASTOR, LARGE_JOBS, POLICIES, SMALL_JOBS, VENUS, Cell
+from castor.book import JCT_MEAN, JCT_P50, WAIT_MEAN, Number, Ratio, Runs, at
+from castor.cells import CASTOR, LARGE_JOBS, POLICIES, SMALL_JOBS, VENUS, Cell, Result
 
 PAPER: Final[dict[str, Any]] = msgspec.json.decode(Path(__file__).with_name("paper.json").read_bytes())
 MAKESPAN, BUSY = at("makespan_s"), at("gpu_busy_ratio")

@@ -13,13 +13,11 @@ import machine
 import msgspec
 import numpy as np
 import places
-from lazer.book import JCT_MEAN, JCT_P50, WAIT_MEAN, Number, Runs
-from lazer.cells import QUANTILES
-from lazer.grounds import header, row_of, said_seeds, saved, scaled, shown
-from lazer.texts import said
+from tables import header, row_of, said, said_seeds, saved, scaled, shown
 
 from castor import cells, claims, texts, why
-from castor.cells import CASTOR, LARGE_JOBS, POLICIES, SHARING, SMALL_JOBS
+from castor.book import JCT_MEAN, JCT_P50, WAIT_MEAN, Number, Runs
+from castor.cells import CASTOR, LARGE_JOBS, POLICIES, QUANTILES, SHARING, SMALL_JOBS
 from castor.grounds import (
     BUSY,
     MAKESPAN,
@@ -242,7 +240,7 @@ def waited(book: Runs, where: Where, policy: str, name: str) -> str:
         result.waits_s[name]
         for template in where.templates(policy=policy)
         for result in book.of(template, where.seeds)
-        if isinstance(result, cells.Result) and name in result.waits_s
+        if name in result.waits_s
     ]
     if not found:
         return "-"

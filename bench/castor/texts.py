@@ -1,6 +1,6 @@
 """What docs/results/castor.md says beside its numbers: templates, filled from the runs.
 
-Rule: as in `lazer/texts.py`: a sentence that depends on a number has it in braces, or is chosen by it.
+Rule: a sentence that depends on a number has it in braces, or is chosen by it.
 """
 
 from __future__ import annotations

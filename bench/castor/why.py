@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from lazer.book import JCT_MEAN, Runs
-from lazer.texts import said
+from tables import said
 
 from castor import cells, texts
+from castor.book import JCT_MEAN, Runs
 from castor.cells import CASTOR
 from castor.grounds import SHARED, grounds, last_end, mean_over, ratio
 from cotenant.controller.policies.lucid import LucidParameters
@@ -77,6 +77,6 @@ def tails(book: Runs) -> str:
     shares = [
         result.longest_percent
         for cell, result in book.results.items()
-        if isinstance(result, cells.Result) and cell.policy == CASTOR and result.cell.xi == "measured"
+        if cell.policy == CASTOR and result.cell.xi == "measured"
     ]
     return said(texts.TAILS, percent=5, low=math.floor(min(shares)), high=math.ceil(max(shares)))

@@ -1,103 +1,28 @@
-"""Looks up the runs behind docs/results/lazer.md, and makes means, ratios and intervals of them.
+"""Looks up the runs behind docs/results/lazer.md, and makes ratios with intervals of them.
 
-Rule: policies are compared seed by seed (both had the same jobs), so a ratio's interval is over seeds; over
-several traces a ratio is the geometric mean.
+Rule: a ratio is of means over a window's jobs, both policies on the same windows; what it may be off by is
+drawn over VCs, cluster sizes and windows (`results/bootstrap.py`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
-import msgspec
+from cotenant.controller.sim.results.bootstrap import Ratio, ratio
+from lazer import cells
+from lazer.cells import BASE, Cell, Ground, Result, Sizes
 
-from cotenant.controller.sim.results.intervals import Interval, interval
-from lazer.cells import Cell, Result, Sizes, load
-
-PAPER: dict[str, Any] = msgspec.json.decode(Path(__file__).with_name("paper.json").read_bytes())
-Number = Callable[[Result], float]
-Populations = ("futile_s", "futile_s_waited", "futile_s_hit")
-
-
-class Ratio(NamedTuple):
-    """A geometric mean over seeds, and its 95 % interval (equal where there is one seed)."""
-
-    mean: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        if self.low == self.high:
-            return f"{self.mean:.2f}"
-        return f"{self.mean:.2f} ({self.low:.2f} to {self.high:.2f})"
-
-
-class Runs:
-    """Results by their cells, of whatever kind of cell."""
-
-    def __init__(self, results: Iterable[Result], seeds_max: int) -> None:
-        self.results = {result.cell: result for result in results}
-        self.seeds_max = seeds_max
-
-    def seeds(self, cells: Callable[[int], Iterable[Cell]]) -> list[int]:
-        """Those for which every cell of an experiment is there."""
-        return [seed for seed in range(self.seeds_max) if all(cell in self.results for cell in cells(seed))]
-
-    def of(self, template: Cell, seeds: Sequence[int]) -> list[Result]:
-        """One run for each seed."""
-        return [self.results[msgspec.structs.replace(template, seed=seed)] for seed in seeds]
-
-    def value(self, template: Cell, seeds: Sequence[int], number: Number) -> Interval:
-        return interval([number(result) for result in self.of(template, seeds)])
-
-    def ratio(
-        self, templates: Sequence[Cell], policy: str, base: str, seeds: Sequence[int], number: Number
-    ) -> Ratio:
-        """number(policy) / number(base): per seed the geometric mean over `templates`, then over seeds."""
-        logs = []
-        for seed in seeds:
-            parts = []
-            for template in templates:
-                one, other = (
-                    number(self.results[msgspec.structs.replace(template, seed=seed, policy=name)])
-                    for name in (policy, base)
-                )
-                if one > 0.0 and other > 0.0:
-                    parts.append(math.log(one / other))
-            logs.append(math.fsum(parts) / len(parts) if parts else math.nan)
-        found = interval(logs)
-        return Ratio(math.exp(found.mean), math.exp(found.low), math.exp(found.high))
-
-    def total(self, templates: Sequence[Cell], policy: str, seeds: Sequence[int], number: Number) -> Interval:
-        """Summed over `templates`, then the mean over seeds."""
-        cells = [
-            [msgspec.structs.replace(template, seed=seed, policy=policy) for template in templates]
-            for seed in seeds
-        ]
-        return interval([math.fsum(number(self.results[cell]) for cell in each) for each in cells])
-
-    def commits(self) -> list[str]:
-        return sorted({result.commit for result in self.results.values()})
-
-
-class Book(Runs):
-    """All results for docs/results/lazer.md that are on the disk."""
-
-    def __init__(self, sizes: Sizes, cells: Iterable[Cell]) -> None:
-        super().__init__((found for cell in cells if (found := load(cell)) is not None), sizes.seeds)
-        self.sizes = sizes
-
-
-# --- Numbers of a run ----------------------------------------------------------------------------------
+Number = Callable[[dict[str, Any]], float]
+CONTENDED: Final = 1.0
+"""Offered load from which on work arrives faster than the cluster can do it."""
 
 
 def at(*keys: str) -> Number:
-    """A number of the summary; 0 where there is none (nothing was preempted, so nothing was futile)."""
+    """A number of a window's summary; 0 where there is none: nothing was preempted."""
 
-    def find(result: Result) -> float:
-        found: Any = result.summary
+    def find(summary: dict[str, Any]) -> float:
+        found: Any = summary
         for key in keys:
             found = None if found is None else found[key]
         return 0.0 if found is None else float(found)
@@ -106,21 +31,43 @@ def at(*keys: str) -> Number:
 
 
 JCT_MEAN, JCT_P50, JCT_P95 = (at("jct_s", name) for name in ("mean", "p50", "p95"))
-WAIT_MEAN, WAIT_P50, WAIT_P95 = (at("wait_s", name) for name in ("mean", "p50", "p95"))
-FUTILE_GPU_S = at("futile_s", "total_gpu_s")
+WAIT_MEAN, FUTILE_GPU_S, PREEMPTIONS = at("wait_s", "mean"), at("futile_s", "total_gpu_s"), at("preemptions")
 
 
-def lost_mean_s(result: Result) -> float:
-    """Mean time of a job's life in which it did not train: waiting, loading, pausing."""
-    return JCT_MEAN(result) - at("run_s", "mean")(result)
+class Book:
+    """All results, each there."""
 
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        found = [cells.load(cell) for cell in cells.plan(sizes)]
+        self.results: dict[Cell, Result] = {one.cell: one for one in found if one is not None}
+        everywhere = cells.grounds(sizes)
+        self.contended = [ground for ground in everywhere if self.load(ground) >= CONTENDED]
+        self.light = [ground for ground in everywhere if self.load(ground) < CONTENDED]
 
-PREEMPTIONS, FUTILE = at("preemptions"), at("futile_preemptions")
+    def load(self, ground: Ground) -> float:
+        return self.results[Cell(ground=ground, policy=BASE)].offered_load
 
+    def ratio(self, grounds: Sequence[Ground], policy: str, number: Number, base: str = BASE) -> Ratio | None:
+        """Cells of a VC are a group."""
+        groups: dict[str, list[list[tuple[float, float]]]] = {}
+        for ground in grounds:
+            pairs = [
+                (number(one), number(other))
+                for one, other in zip(self.windows(ground, policy), self.windows(ground, base), strict=True)
+            ]
+            groups.setdefault(ground.trace, []).append(pairs)
+        return ratio(list(groups.values()))
 
-def paper_ratio(metric: str, trace: str, policy: str, column: int) -> float | None:
-    """The paper's number of a policy / that of its Lazer; None where Lazer's is 0 or there is none."""
-    row = PAPER[metric][trace]
-    if policy not in row or not row["lazer"][column]:
-        return None
-    return float(row[policy][column]) / float(row["lazer"][column])
+    def windows(self, ground: Ground, policy: str) -> list[dict[str, Any]]:
+        return self.results[Cell(ground=ground, policy=policy)].windows
+
+    def total(self, grounds: Sequence[Ground], policy: str, number: Number) -> float:
+        return sum(number(window) for ground in grounds for window in self.windows(ground, policy))
+
+    def cpu_min(self) -> float:
+        spent_s = at("cpu_s")
+        return sum(spent_s(window) for result in self.results.values() for window in result.windows) / 60.0
+
+    def commits(self) -> list[str]:
+        return sorted({result.commit for result in self.results.values()})

@@ -1,334 +1,285 @@
-"""docs/results/lazer.md and its plots, from the runs on the disk: the traces. The rest is in `lazer/why.py`.
+"""docs/results/lazer.md and its pictures, from the runs on the disk.
 
 Rule: no number and no conclusion on the page is typed here: what is said is counted from the runs, whichever
-way it comes out.
+way it comes out. Cells of tables stay below 60 characters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import machine
-import msgspec
 import numpy as np
 import places
+from tables import header, row_of, said, saved
 
-from cotenant.controller.policies import registry
 from cotenant.controller.sim.results import plots
+from cotenant.controller.sim.results.bootstrap import Ratio
 from lazer import cells, texts
 from lazer.book import (
-    FUTILE,
+    CONTENDED,
     FUTILE_GPU_S,
     JCT_MEAN,
     JCT_P50,
     JCT_P95,
-    PAPER,
     PREEMPTIONS,
-    WAIT_P50,
-    WAIT_P95,
+    WAIT_MEAN,
     Book,
     Number,
-    at,
-    paper_ratio,
 )
-from lazer.cells import BASELINES, POLICIES, Cell
-from lazer.grounds import (
-    PLOTS,
-    available,
-    grounds,
-    header,
-    offered,
-    real_seeds,
-    said_seeds,
-    saved,
-    scaled,
-    shown,
-    templates_real,
-    templates_synthetic,
-)
-from lazer.texts import said
-from lazer.why import efficiency, options, populations, regime, sensitivity
+from lazer.cells import BASE, LAZER, LOAD_TIMES, POLICIES, RATES, Ground
 
 DOCS: Final = places.RESULTS
+PLOTS: Final = "lazer"
+"""The folder of the pictures, beside the page."""
+RIVALS: Final = tuple(policy for policy in POLICIES if policy != BASE)
 
 
 def write(book: Book, folder: Path = DOCS) -> Path:
-    """The page; its plots go into a folder beside it."""
+    """The page; its pictures go into a folder beside it."""
     (folder / PLOTS).mkdir(parents=True, exist_ok=True)
     parts = [
-        head(book),
-        real(book, folder / PLOTS),
-        synthetic(book, folder / PLOTS),
-        populations(book),
-        options(book),
-        sensitivity(book, folder / PLOTS),
-        regime(book, folder / PLOTS),
-        efficiency(folder / PLOTS),
-        how(book),
+        answer(book, folder / PLOTS),
+        claims(book),
+        tables(book),
+        mapped(book, folder / PLOTS),
+        method(book),
     ]
     page = folder / "lazer.md"
-    page.write_text("\n\n".join(part.strip() for part in parts if part) + "\n")
+    page.write_text("\n\n".join(part.strip() for part in parts) + "\n")
     return page
 
 
-# --- The head ------------------------------------------------------------------------------------------
+# --- The answer ----------------------------------------------------------------------------------------
 
 
-def head(book: Book) -> str:
-    lines = [claim(book, *each) for each in CLAIMS]
-    skipped = [name for name in POLICIES if name not in registry.AVAILABLE]
+def answer(book: Book, folder: Path) -> str:
+    heavy, light = book.contended, book.light
+    best, calm = best_of(book, heavy), best_of(book, light)
+    brought = [
+        book.ratio(grounds, LAZER, number)
+        for grounds in (heavy, light)
+        for number in (JCT_MEAN, FUTILE_GPU_S)
+    ]
+    dearest = max(RIVALS, key=lambda policy: numbers(book.ratio(light, policy, JCT_P50))[1])
+    sets = {
+        name: [plots.Range(policy, *numbers(book.ratio(grounds, policy, JCT_MEAN))) for policy in RIVALS]
+        for name, grounds in (
+            (f"offered load {CONTENDED:g} and more", heavy),
+            (f"below {CONTENDED:g}", light),
+        )
+    }
+    title = "Mean JCT against lazer that never defers (1: no difference, below 1: better)"
+    figure = plots.ranges(sets, title, f"mean JCT / that of {BASE}, 95 % intervals", synthetic=False)
+    text = said(
+        texts.ANSWER,
+        limit=CONTENDED,
+        base=BASE,
+        brings=brings(brought),
+        deferral=[change(found) for found in brought],
+        best=best,
+        gains=[change(book.ratio(heavy, best, number)) for number in (JCT_MEAN, JCT_P95, JCT_P50)],
+        futile=futile_of(book, heavy, best),
+        calm=calm,
+        eases=change(book.ratio(light, calm, JCT_MEAN)),
+        dearest=dearest,
+        dear=change(book.ratio(light, dearest, JCT_P50)),
+        slow=change(book.ratio(light, "interval-600", JCT_P50)),
+    )
+    return "\n".join(["# Lazer, against the others", "", text, "", saved(figure, folder, "answer", title)])
+
+
+def brings(found: Sequence[Ratio | None]) -> str:
+    """Of mean JCT and futile time, contended and not: what is surely another."""
+    where = [
+        f"{what} {load}" for load in ("at high load", "at low load") for what in ("mean JCT", "futile time")
+    ]
+    sure = [(name, one) for name, one in zip(where, found, strict=True) if one is not None and one.differs]
+    if not sure:
+        return "changes nothing that 95 % intervals could tell from chance"
+    return "surely changes " + ", ".join(
+        f"{name} ({'less' if one.mean < 1 else 'MORE'})" for name, one in sure
+    )
+
+
+def best_of(book: Book, grounds: Sequence[Ground]) -> str:
+    """Whose mean JCT is surest to be low: the least upper end of an interval."""
+    upper = {policy: numbers(book.ratio(grounds, policy, JCT_MEAN))[2] for policy in RIVALS}
+    return min(upper, key=lambda policy: upper[policy])
+
+
+def futile_of(book: Book, grounds: Sequence[Ground], policy: str) -> str:
+    if not book.total(grounds, policy, FUTILE_GPU_S):
+        return "no futile GPU time at all"
+    return f"futile GPU time changed by {change(book.ratio(grounds, policy, FUTILE_GPU_S))}"
+
+
+def numbers(found: Ratio | None) -> tuple[float, float, float]:
+    """With its interval; where there is none (small trials), the number alone."""
+    if found is None:
+        return math.nan, math.nan, math.nan
+    return found.mean, found.low or found.mean, found.high or found.mean
+
+
+def change(found: Ratio | None) -> str:
+    if found is None:
+        return "-"
+    mean, low, high = (round(100.0 * (value - 1.0)) for value in numbers(found))
+    return f"{mean:+d} % ({low:+d} to {high:+d})"
+
+
+def shown(found: Ratio | None) -> str:
+    if found is None or found.low is None or found.high is None:
+        return "-" if found is None else f"{found.mean:.2f}"
+    return f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
+
+
+# --- Claim by claim ------------------------------------------------------------------------------------
+
+CLAIMS: Final[tuple[tuple[str, str, str, Number, float], ...]] = (
+    ("median JCT at least 1.2x below SJF's", "sjf", LAZER, JCT_P50, 1.2),
+    ("median JCT at least 1.2x below SRTF's", BASE, LAZER, JCT_P50, 1.2),
+    ("... Pollux's (`interval-60`)", "interval-60", LAZER, JCT_P50, 1.2),
+    ("... Muri's (`interval-360`)", "interval-360", LAZER, JCT_P50, 1.2),
+    ("... Optimus's (`interval-600`)", "interval-600", LAZER, JCT_P50, 1.2),
+    ("P95 JCT at least 1.2x below SJF's", "sjf", LAZER, JCT_P95, 1.2),
+    ("P95 JCT at least 1.2x below SRTF's", BASE, LAZER, JCT_P95, 1.2),
+    ("waiting at least 2x below SJF's", "sjf", LAZER, WAIT_MEAN, 2.0),
+    ("waiting at least 2x below SRTF's", BASE, LAZER, WAIT_MEAN, 2.0),
+    ("futile preemptions at least 23x below SRTF's", BASE, LAZER, FUTILE_GPU_S, 23.0),
+    ("SRTF's median JCT is 1.6x SJF's", BASE, "sjf", JCT_P50, 1.6),
+    ("at intervals of 600 s it is longer than SJF's", "interval-600", "sjf", JCT_P50, 1.0),
+)
+"""The paper's words; whose number over whose; how many times it should be at least."""
+
+
+def claims(book: Book) -> str:
+    lines = [
+        "## What the paper says",
+        "",
+        said(texts.CLAIMED, limit=CONTENDED),
+        "",
+        *header(("the paper", f"load {CONTENDED:g} and more", "", f"load below {CONTENDED:g}", "")),
+    ]
+    for text, one, other, number, times in CLAIMS:
+        cells_said = []
+        for grounds in (book.contended, book.light):
+            found = book.ratio(grounds, one, number, other)
+            cells_said += [f"{shown(found)}x", verdict(found, times)]
+        lines.append(row_of([text, *cells_said]))
+    return "\n".join(lines)
+
+
+def verdict(found: Ratio | None, times: float) -> str:
+    _, low, _ = numbers(found)
+    return "holds" if low >= times and low > 1.0 else "in part" if low > 1.0 else "no"
+
+
+# --- Tables --------------------------------------------------------------------------------------------
+
+
+def tables(book: Book) -> str:
+    lines = ["## All policies", "", said(texts.TABLES, base=BASE)]
+    for name, grounds in ((f"{CONTENDED:g} and more", book.contended), (f"below {CONTENDED:g}", book.light)):
+        lines += ["", f"### Offered load {name} ({len(grounds)} cells)", ""]
+        lines += header(("policy", "mean JCT", "median", "P95", "mean wait", "futile GPU-h", "preemptions"))
+        for policy in POLICIES:
+            ratios = [shown(book.ratio(grounds, policy, n)) for n in (JCT_MEAN, JCT_P50, JCT_P95, WAIT_MEAN)]
+            futile = f"{book.total(grounds, policy, FUTILE_GPU_S) / 3600:,.1f}"
+            preemptions = f"{book.total(grounds, policy, PREEMPTIONS):,.0f}"
+            lines.append(row_of([policy, *(["1"] * 4 if policy == BASE else ratios), futile, preemptions]))
+    lines += ["", "### Each VC and cluster size", ""]
+    lines += header(("VC", "hosts", "load", "JCT, h", "lazer", "lazer: futile", "srtf-full", "patient"))
+    for ground in [*book.contended, *book.light]:
+        base_h = float(np.mean([JCT_MEAN(window) for window in book.windows(ground, BASE)])) / 3600.0
+        ratios = [
+            shown(book.ratio([ground], policy, number))
+            for policy, number in (
+                (LAZER, JCT_MEAN),
+                (LAZER, FUTILE_GPU_S),
+                ("srtf-full", JCT_MEAN),
+                ("patient", JCT_MEAN),
+            )
+        ]
+        name = ground.trace.partition("/")[2]
+        lines.append(row_of([name, str(ground.hosts), f"{book.load(ground):.2f}", f"{base_h:,.1f}", *ratios]))
+    return "\n".join(lines)
+
+
+# --- Where deferral pays -------------------------------------------------------------------------------
+
+
+def mapped(book: Book, folder: Path) -> str:
+    found = [book.ratio([ground], LAZER, FUTILE_GPU_S) for ground in cells.mapped(book.sizes)]
+    times = [book.ratio([ground], LAZER, JCT_MEAN) for ground in cells.mapped(book.sizes)]
+    shape = (len(LOAD_TIMES), len(RATES))
+    percents = np.array([100.0 * (one.mean - 1.0) if one else np.nan for one in found]).reshape(shape)
+    title = f"Futile GPU time with deferral against without, {cells.MAPPED}"
+    figure = plots.heat_map(
+        percents,
+        title,
+        rows=[f"{scale:g}" for scale in LOAD_TIMES],
+        columns=[f"{rate:g}" for rate in RATES],
+        row_axis="load times (x)",
+        column_axis="arrivals (x)",
+        bar="% above never deferring",
+        synthetic=False,
+    )
+    counts = [counted(values) for values in (found, times)]
     return "\n".join(
         [
-            "# Lazer, against the others",
+            "## Where deferral pays",
             "",
-            said(texts.HEAD, source=PAPER["source"]),
+            said(texts.MAP, trace=cells.MAPPED, base=BASE, futile=counts[0], jct=counts[1]),
             "",
-            "| the paper says | here |",
-            "| --- | --- |",
-            *[line for line in lines if line],
-            *(["", f"Left out, for want of a library: {', '.join(skipped)}."] if skipped else []),
+            saved(figure, folder, "map", title),
         ]
     )
 
 
-def claim(book: Book, said: str, found: Callable[[Book], str]) -> str:
-    text = found(book)
-    return f"| {said} | {text} |" if text else ""
+def counted(found: Sequence[Ratio | None]) -> str:
+    known = [one for one in found if one is not None]
+    lower, higher = (
+        sum(one.differs and (one.mean < 1.0) is below for one in known) for below in (True, False)
+    )
+    alike = len(known) - lower - higher
+    return f"lower in {lower} of {len(known)} cells, higher in {higher}, no difference in {alike}"
 
 
-def median_claim(book: Book) -> str:
-    return counted(book, JCT_P50, "median JCT")
+# --- Method --------------------------------------------------------------------------------------------
 
 
-def tail_claim(book: Book) -> str:
-    return counted(book, JCT_P95, "P95 JCT")
-
-
-def counted(book: Book, number: Number, what: str) -> str:
-    """On how many traces lazer is better than each of the paper's baselines."""
-    found = []
-    for name, templates, seeds in grounds(book):
-        wins = {
-            policy: sum(book.ratio([one], policy, "lazer", seeds, number).mean >= 1.2 for one in templates)
-            for policy in BASELINES
-        }
-        every = [policy for policy, count in wins.items() if count == len(templates)]
-        none = [policy for policy, count in wins.items() if count == 0]
-        some = [f"{p} on {c} of {len(templates)}" for p, c in wins.items() if 0 < c < len(templates)]
-        parts = [
-            f"all of {', '.join(every)}" if every else "",
-            *some,
-            f"none of {', '.join(none)}" if none else "",
-        ]
-        found.append(f"{name}: {what} 1.2x lower than " + "; ".join(part for part in parts if part))
-    return ". ".join(found)
-
-
-def srtf_claim(book: Book) -> str:
-    found = []
-    for name, templates, seeds in grounds(book):
-        worse = sum(book.ratio([one], "srtf", "sjf", seeds, JCT_P50).mean > 1.0 for one in templates)
-        ratio = book.ratio(templates, "srtf", "sjf", seeds, JCT_P50)
-        found.append(f"{name}: {ratio}x; longer on {worse} of {len(templates)}")
-    return ". ".join(found)
-
-
-def futile_claim(book: Book) -> str:
-    """GPU time in all, and the paper's two columns over the jobs that were hit."""
-    found = []
-    for name, templates, seeds in grounds(book):
-        ratios = [
-            times(*(book.total(templates, policy, seeds, number).mean for policy in ("srtf", "lazer")))
-            for number in (FUTILE_GPU_S, at("futile_s_hit", "p50"), at("futile_s_hit", "p95"))
-        ]
-        found.append(f"{name}: {ratios[0]} in all; of jobs hit, {ratios[1]} (median) and {ratios[2]} (P95)")
-    return ". ".join(found)
-
-
-def times(srtf: float, lazer: float) -> str:
-    return f"{srtf / lazer:.2f}x" if lazer else "none at all"
-
-
-def patient_claim(book: Book) -> str:
-    found = []
-    for name, templates, seeds in grounds(book):
-        futile = book.total(templates, "patient", seeds, FUTILE).mean
-        below = sum(book.ratio([t], "patient", "srtf", seeds, JCT_MEAN).mean <= 1.0 for t in templates)
-        share = f"{below} of {len(templates)}"
-        found.append(f"{name}: {futile:.0f} futile preemptions, mean JCT at or below srtf's on {share}")
-    return ". ".join(found)
-
-
-CLAIMS: Final = (
-    ("lazer's median JCT is at least 1.2x lower than every baseline's", median_claim),
-    ("its P95 JCT as well", tail_claim),
-    ("srtf's median JCT is 1.6x sjf's", srtf_claim),
-    ("futile preemption time is 23x (median) and 41x (P95) below srtf's", futile_claim),
-    ("(ours) `patient`: no futile preemption, mean JCT not above srtf's", patient_claim),
-)
-
-
-# --- Real traces ---------------------------------------------------------------------------------------
-
-
-def real(book: Book, folder: Path) -> str:
-    lines = [
-        f"## {len(book.sizes.vcs)} Philly VCs",
-        "",
-        said(texts.REAL, jobs=book.sizes.philly_jobs),
-    ]
-    for load in book.sizes.loads:
-        seeds = real_seeds(book, load)
-        if seeds:
-            lines += ["", f"### {load:g}x the arrivals ({said_seeds(seeds)})", ""]
-            lines += across(book, templates_real(book, load), seeds)
-    seeds = real_seeds(book, 1.0)
-    if seeds:
-        lines += ["", "### Mean JCT of each VC at 1x, in hours", "", *by_vc(book, seeds)]
-        lines += ["", *real_plots(book, folder, seeds[0])]
-    return "\n".join(lines)
-
-
-def across(book: Book, templates: list[Cell], seeds: list[int]) -> list[str]:
-    lines = header(texts.ACROSS)
-    n = len(templates)
-    for policy in available(POLICIES):
-        ratios = [
-            str(book.ratio(templates, policy, "lazer", seeds, number))
-            for number in (JCT_P50, JCT_P95, JCT_MEAN)
-        ]
-        waits = [book.total(templates, policy, seeds, number).mean / n for number in (WAIT_P50, WAIT_P95)]
-        counts = [
-            shown(book.total(templates, policy, seeds, number), "{:,.0f}") for number in (PREEMPTIONS, FUTILE)
-        ]
-        futile = shown(scaled(book.total(templates, policy, seeds, FUTILE_GPU_S), 3600.0), "{:,.1f}")
-        row = [policy, *ratios, f"{waits[0]:,.0f}, {waits[1]:,.0f}", *counts, futile]
-        lines.append(f"| {' | '.join(row)} |")
-    return lines
-
-
-def by_vc(book: Book, seeds: list[int]) -> list[str]:
-    policies = available(POLICIES)
-    lines = [
-        f"| VC | jobs | load | {' | '.join(policies)} |",
-        f"| --- | --- | --- | {' | '.join('---' for _ in policies)} |",
-    ]
-    for template in templates_real(book, 1.0):
-        first = book.of(template, seeds)[0].summary
-        values = [
-            book.value(msgspec.structs.replace(template, policy=policy), seeds, JCT_MEAN).mean / 3600.0
-            for policy in policies
-        ]
-        best = min(values)
-        texts = [f"**{value:,.2f}**" if value <= best * (1 + 1e-4) else f"{value:,.2f}" for value in values]
-        load = first["offered_load"]
-        row = [template.trace.partition("/")[2], f"{first['jobs']:,}", f"{load:.2f}", *texts]
-        lines.append(f"| {' | '.join(row)} |")
-    return lines
-
-
-def real_plots(book: Book, folder: Path, seed: int) -> list[str]:
-    lines = []
-    shown_policies = available((*BASELINES, "lazer", "patient"))
-    for vc in ("6214e9", "ee9e8c"):
-        found = [
-            book.results[Cell(trace=f"philly/{vc}", policy=p, seed=seed, jobs=book.sizes.philly_jobs)]
-            for p in shown_policies
-        ]
-        for kind, values in (("jct", "jct_s"), ("wait", "wait_s")):
-            curves = [
-                plots.Curve(r.cell.policy, np.interp(plots.QUANTILES, cells.QUANTILES, getattr(r, values)))
-                for r in found
-            ]
-            title = f"{'Job completion' if kind == 'jct' else 'Waiting'} time, philly/{vc}"
-            figure = plots.distributions(
-                curves, title, "JCT" if kind == "jct" else "waiting", synthetic=False
-            )
-            lines.append(saved(figure, folder, f"{kind}-{vc}", title))
-        bars = [plots.Parts(r.cell.policy, *r.parts_s) for r in found]
-        title = f"What a JCT around the median is made of, philly/{vc} (as Fig. 3)"
-        lines.append(saved(plots.stacked(bars, title, synthetic=False), folder, f"parts-{vc}", title))
-    return lines
-
-
-# --- Synthetic traces ------------------------------------------------------------------------------------
-
-
-def synthetic(book: Book, folder: Path) -> str:
-    seeds = book.seeds(lambda seed: offered(cells.synthetic(book.sizes, seed)))
-    if not seeds:
-        return ""
-    sizes = book.sizes
-    lines = [
-        "## Three SYNTHETIC Helios-like traces",
-        "",
-        said(
-            texts.SYNTHETIC,
-            jobs=sizes.synthetic_jobs,
-            hosts=sizes.synthetic_hosts,
-            seeds=said_seeds(seeds),
-        ),
-    ]
-    for template in templates_synthetic(book):
-        lines += ["", *beside_paper(book, template, seeds)]
-    for template in templates_synthetic(book):
-        name = template.trace.split(":")[1]
-        found = [book.of(msgspec.structs.replace(template, policy=p), seeds) for p in available(POLICIES)]
-        percents = [
-            plots.Share(runs[0].cell.policy, float(np.mean([r.futile_percent for r in runs])))
-            for runs in found
-        ]
-        title = f"Loads that were for nothing, like {name} (as Fig. 4)"
-        axis = "futile preemptions (% of the GPU time held)"
-        lines += [
-            "",
-            saved(plots.shares(percents, title, axis, synthetic=True), folder, f"futile-{name}", title),
-        ]
-        bars = [
-            plots.Parts(runs[0].cell.policy, *np.mean([r.parts_s for r in runs], axis=0)) for runs in found
-        ]
-        title = f"What a JCT around the median is made of, like {name} (as Fig. 3)"
-        lines.append(saved(plots.stacked(bars, title, synthetic=True), folder, f"parts-{name}", title))
-    return "\n".join(lines)
-
-
-def beside_paper(book: Book, template: Cell, seeds: list[int]) -> list[str]:
-    name = template.trace.split(":")[1]
-    load = np.mean([r.summary["offered_load"] for r in book.of(template, seeds)])
-    lines = [
-        f"### Like {name} (SYNTHETIC, offered load {load:.2f})",
-        "",
-        *header(texts.BESIDE),
-    ]
-    for policy in available(POLICIES):
-        own = msgspec.structs.replace(template, policy=policy)
-        papers = [paper_ratio("jct_min", name, policy, column) for column in (0, 1)]
-        said = ["-" if p is None else f"{p:.1f}" for p in papers]
-        ratios = [
-            str(book.ratio([template], policy, "lazer", seeds, number)) for number in (JCT_P50, JCT_P95)
-        ]
-        values = [
-            shown(scaled(book.value(own, seeds, JCT_P50), 60.0), "{:,.1f}"),
-            shown(scaled(book.value(own, seeds, WAIT_P95), 60.0), "{:,.1f}"),
-            shown(book.value(own, seeds, at("futile_s_hit", "p95")), "{:,.0f}"),
-        ]
-        row = [policy, values[0], ratios[0], said[0], ratios[1], said[1], *values[1:]]
-        lines.append(f"| {' | '.join(row)} |")
-    return lines
-
-
-# --- Small parts -------------------------------------------------------------------------------------------
-
-
-def how(book: Book) -> str:
-    commits = book.commits()
+def method(book: Book) -> str:
+    sizes, commits = book.sizes, book.commits()
+    text = said(
+        texts.METHOD,
+        jobs=sizes.jobs,
+        vcs=len(sizes.vcs),
+        hosts=", ".join(map(str, sizes.hosts)),
+        windows=sizes.windows,
+        window_jobs=sizes.window_jobs,
+        runs=len(book.results),
+        minutes=book.cpu_min(),
+    )
+    rates, scales = ("|".join(f"{each:g}" for each in axis) for axis in (RATES, LOAD_TIMES))
+    scaled = f"--load-scale {rates} --load-time-scale {scales} --policies {BASE},{LAZER}"
+    size = f"--windows {sizes.windows} --window-jobs {sizes.window_jobs}"
     return "\n".join(
         [
             "## How this was made",
             "",
-            said(texts.HOW, runs=len(book.results)),
+            text,
+            "",
+            "One command per row (the map's cells are the last one's alternatives):",
+            "",
+            "```",
+            f"P={BASE},{','.join(RIVALS)}",
+            *(f"{ground.command()} --policies $P" for ground in [*book.contended, *book.light]),
+            f"cotenant sim compare {cells.MAPPED} --jobs {sizes.jobs} {size} {scaled}",
+            "```",
             "",
             machine.sentences(numpy=np.__version__),
             f"The runs were made at {'commit' if len(commits) == 1 else 'commits'} {', '.join(commits)}.",

@@ -13,15 +13,15 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Final
 
-from lazer.texts import said
-from live.errors import Errors, compare
+from live.errors import compare
 from live.run import DEVICES
+from tables import said
 
 from cotenant.controller.demo.picture import render
 from live_sharing import foretold, jobs, pairs, texts, why
 from live_sharing.counted import beside_loads_s, busy_s
 from live_sharing.run import CastorRun
-from live_sharing.side import BASE, Side, beside, found, mean_jct_s, named
+from live_sharing.side import BASE, Side, beside, by_policy, found, mean_jct_s, named
 
 CASTOR: Final = "castor:part=false"
 HEADS: Final = (
@@ -116,21 +116,42 @@ def _results(sides: Sequence[Side]) -> list[str]:
     ]
     alone_s = foretold.alone_s(side.run for side in sides)
     work_s = sum(alone_s[row.name] * row.gpus for row in sides[0].run.rows)
-    for side in sides:
-        live = side.live
-        cells = [
-            mean_jct_s(side),
-            median(job.jct_s for job in live),
-            *(fmean(job.jct_s for job in live if (job.gpus > 1) == is_gang) for is_gang in (False, True)),
-            side.makespan_s,
-            *(fmean(getattr(job, part) for job in live) for part in ("wait_s", "load_s", "run_s")),
-        ]
-        shared = sum(any(a.co_tenants for a in row.attempts) for row in side.run.rows)
-        done = work_s / busy_s(side.run.rows)
+    for name, same in rows(sides):
+        *cells, shared, done = means([measured(side, work_s) for side in same])
         lines.append(
-            f"| {side.name} | {' | '.join(f'{cell:.1f}' for cell in cells)} | {shared} | {done:.2f} |"
+            f"| {name} | {' | '.join(f'{cell:.1f}' for cell in cells)} | {shared:.0f} | {done:.2f} |"
         )
     return [*lines, "", said(texts.YIELD)]
+
+
+def rows(sides: Sequence[Side]) -> list[tuple[str, Sequence[Side]]]:
+    """A policy each; of several runs first their mean, then each of them."""
+    found: list[tuple[str, Sequence[Side]]] = []
+    for name, same in by_policy(sides).items():
+        if len(same) == 1:
+            found.append((name, same))
+        else:
+            found.append((f"{name}, mean of {len(same)} runs", same))
+            found += [(f"run {number} of it", [side]) for number, side in enumerate(same, 1)]
+    return found
+
+
+def means(columns: Sequence[Sequence[float]]) -> list[float]:
+    return [fmean(values) for values in zip(*columns, strict=True)]
+
+
+def measured(side: Side, work_s: float) -> list[float]:
+    """The cells of a run."""
+    live = side.live
+    return [
+        mean_jct_s(side),
+        median(job.jct_s for job in live),
+        *(fmean(job.jct_s for job in live if (job.gpus > 1) == is_gang) for is_gang in (False, True)),
+        side.makespan_s,
+        *(fmean(getattr(job, part) for job in live) for part in ("wait_s", "load_s", "run_s")),
+        sum(any(a.co_tenants for a in row.attempts) for row in side.run.rows),
+        work_s / busy_s(side.run.rows),
+    ]
 
 
 def verdicts(sides: Sequence[Side]) -> list[str]:
@@ -138,10 +159,10 @@ def verdicts(sides: Sequence[Side]) -> list[str]:
     castors = [side for side in sides if side.run.label == CASTOR]
     if not castors:
         return []
-    told, floor = [], 0.01
+    told, floor = [], noise_of(castors)
     if len(castors) > 1:
         one, again = castors[:2]
-        noise, floor = compare("again", one.live, again.live), _apart(mean_jct_s(one), mean_jct_s(again))
+        noise = compare("again", one.live, again.live)
         told.append(
             said(
                 texts.NOISE,
@@ -185,6 +206,11 @@ def _against(castors: Sequence[Side], other: Side, noise: float) -> str:
     )
 
 
+def noise_of(same: Sequence[Side]) -> float:
+    """How far mean JCTs of two runs of one policy are apart; a guess where there is one run."""
+    return _apart(mean_jct_s(same[0]), mean_jct_s(same[1])) if len(same) > 1 else 0.01
+
+
 def _apart(one: float, other: float) -> float:
     return abs(other / one - 1.0)
 
@@ -197,15 +223,27 @@ def _predicted(sides: Sequence[Side]) -> list[str]:
         HEADS,
         "| --- | --: | --: | --: | --: | --: | --: | --: | --: |",
     ]
-    for side in sides:
-        predicted = (side.told, side.foreseen)
-        cells = [
-            *(f"{jct_s:.1f}" for jct_s in (mean_jct_s(side), *(p.mean_jct_s for p in predicted))),
-            *(f"{makespan_s:.0f}" for makespan_s in (side.makespan_s, *(p.makespan_s for p in predicted))),
-            *(_error(compare(side.name, side.live, p.jobs)) for p in predicted),
-        ]
-        lines.append(f"| {side.name} | {' | '.join(cells)} |")
+    for name, same in rows(sides):
+        *cells, told, told_p90, foreseen, foreseen_p90 = means([_foretold(side) for side in same])
+        jct_s, makespan_s = (
+            " | ".join(f"{cell:{form}}" for cell in part)
+            for part, form in ((cells[:3], ".1f"), (cells[3:], ".0f"))
+        )
+        errors = f"{told:.1%}, {told_p90:.1%} | {foreseen:.1%}, {foreseen_p90:.1%}"
+        lines.append(f"| {name} | {jct_s} | {makespan_s} | {errors} |")
     return [*lines, "", *_order(sides)]
+
+
+def _foretold(side: Side) -> list[float]:
+    predicted = (side.told, side.foreseen)
+    errors = [compare(side.name, side.live, p.jobs) for p in predicted]
+    return [
+        mean_jct_s(side),
+        *(p.mean_jct_s for p in predicted),
+        side.makespan_s,
+        *(p.makespan_s for p in predicted),
+        *(value for e in errors for value in (e.median, e.p90)),
+    ]
 
 
 def _loads(sides: Sequence[Side]) -> str:
@@ -222,23 +260,38 @@ def _loads(sides: Sequence[Side]) -> str:
     )
 
 
-def _error(e: Errors) -> str:
-    return f"{e.median:.1%}, {e.p90:.1%}"
-
-
 def _order(sides: Sequence[Side]) -> list[str]:
-    """Whether the simulator would have chosen the same policy."""
-    once = [side for side in sides if not side.is_again]
-    if len(once) < 2:
+    """Whether the simulator would have chosen the same policy: by means over all runs of each, and only
+    where policies differ by more than two runs of one do."""
+    each = by_policy(sides)
+    if len(each) < 2:
         return []
-    live = [side.name for side in sorted(once, key=mean_jct_s)]
-    pairs = list(combinations(live, 2))
-    lines = [f"By mean JCT, live: {' < '.join(live)}.", ""]
+    live = {name: fmean(map(mean_jct_s, same)) for name, same in each.items()}
+    noise = noise_of([side for side in sides if side.run.label == CASTOR])
+    sure = [
+        (a, b)
+        for a, b in combinations(sorted(live, key=live.__getitem__), 2)
+        if live[b] > live[a] * (1 + noise)
+    ]
+    lines = [
+        said(
+            texts.ORDER,
+            live=_ordered(live),
+            noise=noise,
+            sure=len(sure),
+            pairs=len(each) * (len(each) - 1) // 2,
+        ),
+        "",
+    ]
     for what in ("told", "foreseen"):
-        order = [side.name for side in sorted(once, key=lambda s: s.predicted(what).mean_jct_s)]
-        kept = sum(order.index(a) < order.index(b) for a, b in pairs)
-        lines += [f"Simulated, {what}: {' < '.join(order)}; {kept} of {len(pairs)} as live.", ""]
+        means_s = {name: fmean(s.predicted(what).mean_jct_s for s in same) for name, same in each.items()}
+        kept = sum(means_s[a] < means_s[b] for a, b in sure)
+        lines += [f"Simulated, {what}: {_ordered(means_s)}; {kept} of these {len(sure)} as live.", ""]
     return lines[:-1]
+
+
+def _ordered(values_s: Mapping[str, float]) -> str:
+    return " < ".join(f"{name} ({values_s[name]:.1f})" for name in sorted(values_s, key=values_s.__getitem__))
 
 
 # --- Every job, and how ------------------------------------------------------------------------------

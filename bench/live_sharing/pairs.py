@@ -11,8 +11,8 @@ from itertools import combinations
 from statistics import fmean, median
 from typing import Final, NamedTuple
 
-from lazer.texts import said
 from live.run import JobRow
+from tables import said
 
 from cotenant.controller.domain.pairs import LOSS_MIN
 from live_sharing import foretold, jobs, texts

@@ -61,6 +61,14 @@ def beside(runs: Sequence[CastorRun], measured: Mapping[str, jobs.Measured]) -> 
     return sides
 
 
+def by_policy(sides: Sequence[Side]) -> dict[str, list[Side]]:
+    """All runs of each policy, by the name of the first: means are over all of them, none is chosen."""
+    found: dict[str, list[Side]] = {}
+    for side in sides:
+        found.setdefault(side.run.label, []).append(side)
+    return {same[0].name: same for same in found.values()}
+
+
 def makespan_s(told: Sequence[Told]) -> float:
     """First arrival to last end."""
     return max(job.arrived_s + job.jct_s for job in told)

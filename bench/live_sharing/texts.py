@@ -54,6 +54,10 @@ What the simulator does not know: a load slows the co-tenant here and not there;
 slowed by it in the measured load only; xi is one number per kind of pair, where a gang and its guest on
 one of its devices slow each other by more than their own device; memory (any two jobs fit)."""
 
+ORDER: Final = """\
+By mean JCT, live, all runs of a policy counted alike: {live}. {sure} of {pairs} pairs differ by more than
+two runs of one policy do ({noise:.1%})."""
+
 NOISE: Final = """\
 Two runs of `{policy}` differ by {mean:.1%} in mean JCT and {makespan:.1%} in makespan; job by job the
 median difference is {median:.1%}, P90 {p90:.1%}: the noise."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from lazer.texts import said
+from tables import said
 
 from cotenant.controller.policies.base import Parameters
 from live_sharing import foretold, jobs, texts

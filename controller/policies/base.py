@@ -131,12 +131,17 @@ def is_possible(view: View, job: Job) -> bool:
 
 def is_aged_waiting(view: View) -> bool:
     """Whether a job waits that all others must wait for."""
+    return first_aged(view) is not None
+
+
+def first_aged(view: View) -> Job | None:
+    """The job that all others must wait for, because it has aged."""
     for head in view.heads():  # Aged ones come first.
         if not head.aged:
-            return False
+            return None
         if is_possible(view, head):
-            return True
-    return False
+            return head
+    return None
 
 
 def _free(order: str, free: int, needed: int) -> tuple[str | int, ...]:

@@ -6,7 +6,7 @@ it does not grow with the backlog.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from cotenant.controller.domain.actions import NOTHING, Decision
 from cotenant.controller.domain.events import AnyEvent
@@ -17,12 +17,13 @@ from cotenant.controller.domain.view import View
 from cotenant.controller.policies.base import (
     Candidates,
     Stateless,
-    is_aged_waiting,
+    first_aged,
     is_possible,
     is_quiet,
     why_waiting,
 )  # fmt: skip
-from cotenant.controller.policies.victims import victims_for, worth_preempting
+from cotenant.controller.policies.newcomers import NewcomerParameters, newcomers
+from cotenant.controller.policies.victims import Room, victims_for, worth_preempting
 
 UNKNOWN_S = 1e12
 """Jobs that say nothing about their length go last under size-based orders."""
@@ -59,8 +60,10 @@ class Classic(Stateless):
         return why_waiting(view, job, self.name)
 
 
-def place_in_order(plan: Plan, order: str, strict: bool) -> Job | None:
-    """Give free devices to queued jobs in order.
+def place_in_order(
+    plan: Plan, order: str, strict: bool, passed_over: Callable[[Job], bool] | None = None
+) -> Job | None:
+    """Give free devices to queued jobs in order; those that are `passed_over` get none.
 
     Returns the job that all others must wait for, if there is one: the first that does not fit and has aged,
     or any that does not fit under a strict order while devices are left. (If smaller ones went on passing it
@@ -70,6 +73,9 @@ def place_in_order(plan: Plan, order: str, strict: bool) -> Job | None:
     candidates = Candidates(view)
     while (job := candidates.next()) is not None:
         if plan.actions and plan.is_placed(job.spec.job_id):
+            candidates.again(job)
+            continue
+        if passed_over is not None and passed_over(job):
             candidates.again(job)
             continue
         devices = plan.find_free(job) if free else None
@@ -101,13 +107,15 @@ class Srtf(Stateless):
     """Shortest remaining time first; a newcomer may preempt jobs with more remaining time.
 
     The orchestrator of Lazer section 4.1 with the deferral always 0: free devices first, then running
-    jobs by remaining time, longest first, until the newcomer fits. Only newcomers (jobs that have just
-    become eligible) preempt, and none while an aged job waits for its devices; freed devices go to the
-    queue in order (variant `srtf` of the notes on Lazer; the variant that re-evaluates the whole queue is
-    `srtf-full`).
+    jobs by remaining time, longest first, until the newcomer fits. Only newcomers preempt
+    (`newcomers.py` says who is one), and none past an aged job that waits for its devices; freed devices go
+    to the queue in order. The variant that re-evaluates the whole queue is `srtf-full`.
     """
 
     name = "srtf"
+
+    def __init__(self, parameters: NewcomerParameters | None = None) -> None:
+        self.parameters = parameters if parameters is not None else NewcomerParameters()
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return by_remaining(job)
@@ -115,7 +123,8 @@ class Srtf(Stateless):
     def decide(self, view: View, event: AnyEvent) -> Decision:
         if not view.queued_count() or is_quiet(view, event):
             return NOTHING
-        return place_or_preempt(Plan(view), self.name, preempt_longest)
+        fresh = newcomers(view, self.parameters.newcomers)
+        return place_or_preempt(Plan(view), self.name, fresh, preempt_longest)
 
     def explain(self, view: View, job: Job) -> Reason:
         reason = why_waiting(view, job, self.name)
@@ -124,37 +133,50 @@ class Srtf(Stateless):
         return why_no_victims(view, job) or reason
 
 
-def place_or_preempt(plan: Plan, order: str, preempt: Callable[[Plan, Job], bool]) -> Decision:
-    """Give free devices to queued jobs in order; newcomers that find none may preempt, unless an aged job
-    waits for its devices."""
+def place_or_preempt(
+    plan: Plan, order: str, fresh: Sequence[Job], preempt: Callable[[Plan, Job], object]
+) -> Decision:
+    """Give free devices to queued jobs in order; then those of `fresh` that found none may preempt."""
     view = plan.view
     if view.free.any():
-        newcomers = () if place_in_order(plan, order, strict=False) is not None else view.newcomers()
+        waited_for = place_in_order(plan, order, strict=False)
+    elif not fresh:
+        return NOTHING
     else:
-        newcomers = view.newcomers()
-        if not newcomers or is_aged_waiting(view):
-            return NOTHING
-    for newcomer in newcomers:
-        if not plan.is_placed(newcomer.spec.job_id):
-            preempt(plan, newcomer)
+        waited_for = first_aged(view)
+    preempt_for_each(plan, fresh, waited_for, preempt)
     return plan.decision()
 
 
-def preempt_longest(plan: Plan, newcomer: Job) -> bool:
+def preempt_for_each(
+    plan: Plan, fresh: Iterable[Job], waited_for: Job | None, preempt: Callable[[Plan, Job], object]
+) -> None:
+    """Ask those who found no devices, in turn; none that stands behind a job for which devices are kept
+    back, since what it would free is for that one."""
+    order_key = plan.view.order_key
+    for newcomer in fresh:
+        if plan.is_placed(newcomer.spec.job_id):
+            continue
+        if waited_for is None or order_key(newcomer) <= order_key(waited_for):
+            preempt(plan, newcomer)
+
+
+def preempt_longest(plan: Plan, newcomer: Job) -> None:
     """Make room for the newcomer by preempting the jobs with the most remaining time, or do nothing."""
     found = victims_for(plan, newcomer, worth_preempting(plan, newcomer))
-    if found is None:
-        return False
-    victims, devices = found
-    view = plan.view
-    mine_s = newcomer.remaining_s or 0.0
-    for victim in victims:
-        left_s = victim.remaining_now_s(view.now_s) or 0.0
-        plan.preempt(victim, newcomer, because("preempted-for", newcomer.job_id, mine_s, left_s))
-    least_s = min(victim.remaining_now_s(view.now_s) or 0.0 for victim in victims)
-    names = ", ".join(victim.job_id for victim in victims)
-    plan.place(newcomer, devices, because("preempts", mine_s, least_s, names))
-    return True
+    if found is not None:
+        take(plan, newcomer, found)
+
+
+def take(plan: Plan, newcomer: Job, room: Room, why: Reason | None = None) -> None:
+    """Preempt and place. `why` is the newcomer's reason; default: remaining time against remaining time."""
+    now_s, mine_s = plan.view.now_s, newcomer.remaining_s or 0.0
+    left_s = {victim.job_id: victim.remaining_now_s(now_s) or 0.0 for victim in room.victims}
+    for victim in room.victims:
+        reason = because("preempted-for", newcomer.job_id, mine_s, left_s[victim.job_id])
+        plan.preempt(victim, newcomer, reason)
+    shorter = because("preempts", mine_s, min(left_s.values()), ", ".join(left_s))
+    plan.place(newcomer, room.devices, why or shorter)
 
 
 def why_no_victims(view: View, job: Job) -> Reason | None:

@@ -20,6 +20,7 @@ from cotenant.controller.policies.guests import GuestParameters
 from cotenant.controller.policies.lazer.parameters import LazerParameters
 from cotenant.controller.policies.lazer.policy import Lazer
 from cotenant.controller.policies.lucid import Lucid, LucidParameters
+from cotenant.controller.policies.newcomers import NewcomerParameters
 from cotenant.controller.policies.patient import Patient, PatientParameters
 from cotenant.controller.policies.remaining import Interval, IntervalParameters, SrtfFull
 from cotenant.controller.policies.service import Srsf, ssf
@@ -66,10 +67,10 @@ AVAILABLE: dict[str, str] = {name: about for name, about in _ABOUT.items() if na
 _MAKERS: dict[str, Callable[[Parameters], Policy]] = {
     "fifo": lambda parameters: fifo(),
     "sjf": lambda parameters: sjf(),
-    "srtf": lambda parameters: Srtf(),
+    "srtf": lambda parameters: Srtf(NewcomerParameters.parse(parameters)),
     "srtf-full": lambda parameters: SrtfFull(),
     "ssf": lambda parameters: ssf(),
-    "srsf": lambda parameters: Srsf(),
+    "srsf": lambda parameters: Srsf(NewcomerParameters.parse(parameters)),
     "tiresias": lambda parameters: Tiresias(TiresiasParameters.parse(parameters)),
     "las": lambda parameters: Tiresias(TiresiasParameters.parse(parameters)),
     "interval": lambda parameters: Interval("interval", IntervalParameters.parse(parameters)),
@@ -94,6 +95,8 @@ _DEFAULTS: dict[str, Parameters] = {
     "las": TiresiasParameters().as_parameters(),
     "tiresias": TiresiasParameters().as_parameters(),
     "lazer": LazerParameters().as_parameters(),
+    "srsf": NewcomerParameters().as_parameters(),
+    "srtf": NewcomerParameters().as_parameters(),
 }
 
 

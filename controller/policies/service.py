@@ -2,7 +2,7 @@
 
 Source: the two-dimensional view of Tiresias (NSDI '19) section 3.2: a job of eight GPUs holds up eight
 times as much as one of the same length on one GPU, so what counts is the product. Departs from there in
-that `srsf` is to `srtf` what service is to time: only jobs that have just become eligible preempt.
+that `srsf` is to `srtf` what service is to time: only newcomers preempt (`newcomers.py` says who is one).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies.base import Stateless, is_quiet, why_waiting
 from cotenant.controller.policies.classic import UNKNOWN_S, Classic, place_or_preempt
+from cotenant.controller.policies.newcomers import NewcomerParameters, newcomers
 from cotenant.controller.policies.whole_queue import Why, find_room, take_room
 
 
@@ -86,7 +87,8 @@ class Srsf(Stateless):
 
     name = RemainingService.name
 
-    def __init__(self) -> None:
+    def __init__(self, parameters: NewcomerParameters | None = None) -> None:
+        self.parameters = parameters if parameters is not None else NewcomerParameters()
         self._order = RemainingService()
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
@@ -95,7 +97,8 @@ class Srsf(Stateless):
     def decide(self, view: View, event: AnyEvent) -> Decision:
         if not view.queued_count() or is_quiet(view, event):
             return NOTHING
-        return place_or_preempt(Plan(view), self.name, self._preempt)
+        fresh = newcomers(view, self.parameters.newcomers)
+        return place_or_preempt(Plan(view), self.name, fresh, self._preempt)
 
     def _preempt(self, plan: Plan, newcomer: Job) -> bool:
         return self._order.make_room(plan, newcomer, self._order.behind(plan, newcomer))

@@ -44,6 +44,10 @@ class Task:
     ageing_s: float = 0.0
     trim: float = 0.0
     """Share of the jobs at each end that run without being counted."""
+    warm: int = 0
+    """So many jobs at the beginning run without being counted: a window's company."""
+    window: int | None = None
+    """Which window of the trace it is about; None: all of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,7 +202,8 @@ def _run(number: int, task: Task, keep: bool, stop: Stop, report: Report) -> Run
         error.add_note(f"while policy {task.policy.label} was simulated, seed {task.seed}")
         raise
     report(Progress(number, int(outcome.finished.sum()), len(task.workload)))
-    summary = {"label": task.policy.label, **summarise(outcome, task.trim)}
+    said = {"label": task.policy.label, "window": task.window}
+    summary = {**said, **summarise(outcome, task.trim, task.warm)}
     return Run(task=task, summary=summary, outcome=outcome if keep else None)
 
 

@@ -47,10 +47,16 @@ class Scenario:
     """Mean time between failures of each host, in hours; None = nothing fails."""
     trim: float = 0.0
     """Share of the jobs at the beginning, and at the end, that run and are not counted."""
+    windows: int = 0
+    """Compare on so many warm windows of the trace, not on all of it (`windows.py`)."""
+    window_jobs: int = 256
+    """Jobs that count in each."""
     hosts: int = 8
     gpus_per_host: int = 8
 
     def __post_init__(self) -> None:
+        if self.windows and self.trim:
+            raise ValueError("windows leave out jobs by themselves: --trim does not go with --windows")
         if self.failures_mtbf_h is not None and not 0.0 < self.failures_mtbf_h < math.inf:
             raise ValueError(f"hosts must fail after a time above 0 h, got {self.failures_mtbf_h:g}")
         if not 0.0 <= self.trim < 0.5:

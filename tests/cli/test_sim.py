@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cotenant.controller.cli.simulation import progress
 from cotenant.controller.cli.simulation import table as sim_table
 
 if TYPE_CHECKING:
@@ -63,6 +64,43 @@ def test_several_seeds_have_intervals(cotenant: Cotenant) -> None:
     assert "±" in result.out
     value = json.loads(cotenant("sim", "compare", SMALL, "--policies", "fifo", "--seeds", "3", "--json").out)
     assert [run["seed"] for run in value["runs"]] == [0, 1, 2]
+
+
+WINDOWS = ("sim", "compare", SMALL, "--hosts", "1", "--windows", "3", "--window-jobs", "15")
+
+
+def test_windows_are_compared_with_intervals_over_them(cotenant: Cotenant) -> None:
+    result = cotenant(*WINDOWS, "--policies", "fifo,sjf")
+    lines = result.out.splitlines()
+    assert result.code == 0 and "means over 3 windows (seed 0)" in lines[0]
+    (said,) = [line for line in lines if line.startswith("sjf against fifo over 3 windows: JCT x ")]
+    assert " to " in said and "bounded slowdown x " in said
+    assert "15 jobs count in each window; those before them ran as well" in lines
+    value = json.loads(cotenant(*WINDOWS, "--policies", "fifo,sjf", "-o", "json").out)
+    assert [(run["window"], run["policy"]) for run in value["runs"]][:3] == [
+        (0, "fifo"),
+        (0, "sjf"),
+        (1, "fifo"),
+    ]
+    assert value["workload"]["jobs"] == 63
+    (paired,) = value["paired"]
+    assert (paired["policy"], paired["against"], paired["windows"]) == ("sjf", "fifo", 3)
+    for name in ("wait_ratio", "bsld_ratio", "jct_ratio"):
+        assert set(paired[name]) == {"mean", "low", "high"}
+        assert paired[name]["low"] <= paired[name]["mean"] <= paired[name]["high"]
+
+
+def test_a_stop_before_anything_was_compared_is_a_stop(
+    cotenant: Cotenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(tasks: Any, **more: Any) -> Any:
+        runs = progress.run_with_bar(tasks, **more)
+        runs[0].summary["interrupted"] = True
+        return runs
+
+    monkeypatch.setattr("cotenant.controller.cli.simulation.sim.run_with_bar", interrupted)
+    result = cotenant(*WINDOWS, "--policies", "fifo,sjf")
+    assert (result.code, result.out) == (130, "")
 
 
 def test_jsonl_and_id_are_one_line_a_run(cotenant: Cotenant) -> None:
@@ -120,6 +158,8 @@ def test_jobs_that_do_not_fit_are_counted_under_the_table(cotenant: Cotenant) ->
         (("compare", SMALL, "--pollcies", "fifo"), 2, "--policies"),
         (("compare", "synth:earth:many"), 2, "not a number of jobs"),
         (("run", SMALL), 2, "--policy"),
+        (("compare", SMALL, "--windows", "5", "--window-jobs", "20"), 2, "need 100 jobs, not 63"),
+        (("compare", SMALL, "--windows", "2", "--trim", "0.1"), 2, "--trim does not go with --windows"),
     ],
 )
 def test_a_mistake_is_one_line_with_what_to_do(

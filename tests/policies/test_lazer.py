@@ -364,8 +364,8 @@ def test_an_aged_newcomer_is_offered_devices_though_it_is_deferred() -> None:
         ({"bootstrap": 1}, "bootstrap must be at least 2"),
         ({"updates_min": 5}, "must not be below bootstrap"),
         ({"updates_max": 50}, "updates_max must be"),
-        ({"x_max_s": 0.0}, "x_max_s must be above 0"),
-        ({"x_max_s": float("nan")}, "x_max_s must be above 0"),
+        ({"x_max_s": -0.1}, "x_max_s must be 0 to"),
+        ({"x_max_s": float("nan")}, "x_max_s must be 0 to"),
         ({"ei_stop": 1.5}, "ei_stop must be"),
         ({"refit_every": 0}, "refit_every must be"),
         ({"window_s": -1.0}, "window_s must be"),
@@ -396,6 +396,7 @@ class Eager(Lazer):
 OPTIONS = st.fixed_dictionaries(
     {
         "chain": st.sampled_from(("first", "last")),
+        "newcomers": st.sampled_from(("first", "every")),
         "dwq_offered": st.booleans(),
         "protect_loading": st.booleans(),
         "reserve_head": st.booleans(),

@@ -225,3 +225,13 @@ def test_the_parts_of_a_bar_add_up_to_a_jct() -> None:
     bar = plots.parts(outcome, "srtf")
     rows = plots.around_median(outcome.jct_s)
     assert sum(bar[1:]) == pytest.approx(float(outcome.jct_s[rows].mean()))
+
+
+def test_ranges_are_drawn_with_their_intervals_and_one_is_marked() -> None:
+    pytest.importorskip("matplotlib")
+    sets = {name: [plots.Range("a", 1.5, 1.2, 2.0), plots.Range("b", 0.9, 0.95, 1.0)] for name in ("x", "y")}
+    figure = plots.ranges(sets, "Mean JCT", "against fifo", synthetic=True)
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b"]
+    assert "SYNTHETIC" in figure.get_suptitle()
+    assert "1" in [text.get_text() for text in axes.get_xticklabels()]

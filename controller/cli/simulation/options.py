@@ -104,6 +104,19 @@ TrimFlag = Annotated[
         help="The first and the last F of the jobs (0.1: a tenth) run and are not counted.",
     ),
 ]
+WindowsFlag = Annotated[
+    int | None,
+    typer.Option(
+        "--windows",
+        metavar="N",
+        min=1,
+        max=10_000,
+        help="On N warm windows of the trace; intervals over them.",
+    ),
+]
+WindowJobsFlag = Annotated[
+    int, typer.Option("--window-jobs", metavar="J", min=1, help="Jobs that count in each window.")
+]
 HostsFlag = Annotated[int, typer.Option("--hosts", metavar="H", min=1, max=100_000, help="Hosts.")]
 GpusFlag = Annotated[
     int, typer.Option("--gpus-per-host", metavar="G", min=1, max=1_024, help="GPUs of each host.")

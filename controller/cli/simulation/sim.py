@@ -42,6 +42,8 @@ from cotenant.controller.cli.simulation.options import (
     TraceArgument,
     TrimFlag,
     VcFlag,
+    WindowJobsFlag,
+    WindowsFlag,
     WorkersFlag,
     XiFlag,
     as_problems,
@@ -52,7 +54,8 @@ from cotenant.controller.cli.simulation.options import (
 from cotenant.controller.cli.simulation.progress import run_with_bar
 from cotenant.controller.cli.simulation.trace import trace
 from cotenant.controller.cli.simulation.whatif import AskedFlag, SinceFlag, replayed
-from cotenant.controller.sim.compare import Run
+from cotenant.controller.sim import windows as windowing
+from cotenant.controller.sim.compare import Run, Task
 from cotenant.controller.sim.results.document import document, write_document, write_jobs
 from cotenant.controller.sim.scenario import Scenario
 
@@ -144,6 +147,8 @@ def compare(
     xi: XiFlag = "learned",
     failures: FailuresFlag = None,
     trim: TrimFlag = 0.0,
+    windows: WindowsFlag = None,
+    window_jobs: WindowJobsFlag = 256,
     seed: SeedFlag = 0,
     seeds: SeedsFlag = 1,
     workers: WorkersFlag = None,
@@ -162,6 +167,7 @@ def compare(
       cotenant sim compare philly/b436b2 --load-scale 2 --policies srtf,lazer,patient --seeds 5
       cotenant sim compare synth:saturn:20000 --hosts 64 --policies sjf,srtf --out results
       cotenant sim compare jobs.csv --vc research --noise 0.5 -o json
+      cotenant sim compare jobs.csv --policies srtf,patient --windows 20
     """
     form = chosen(output, as_json)
     choices = chosen_policies(policies)
@@ -179,6 +185,8 @@ def compare(
             xi=xi,
             failures_mtbf_h=failures,
             trim=trim,
+            windows=windows or 0,
+            window_jobs=window_jobs,
             hosts=hosts,
             gpus_per_host=gpus_per_host,
         )
@@ -197,15 +205,49 @@ def simulated(
 ) -> int:
     """Runs, prints, writes; the exit code."""
     folder = writable(out)
-    tasks = prepared(scenario, policies, seeds)
+    if scenario.windows:
+        whole = prepared(scenario, [windowing.REFERENCE], seeds)
+        tasks = windowed(scenario, policies, whole, workers)
+    else:
+        whole, tasks = [], prepared(scenario, policies, seeds)
     runs = run_with_bar(tasks, workers=workers, keep=folder is not None)
-    done = {(run.label, run.task.seed) for run in runs}
-    missing = [f"{t.policy.label} seed {t.seed}" for t in tasks if (t.policy.label, t.seed) not in done]
-    value = document(scenario.trace, runs, options=scenario.options(), not_run=missing)
+    done = {name_of(run.task) for run in runs}
+    missing = [name_of(task) for task in tasks if name_of(task) not in done]
+    value = document(
+        scenario.trace,
+        runs,
+        options=scenario.options(),
+        not_run=missing,
+        whole=whole[0].workload if whole else None,
+    )
     show(value, runs, form)
     if folder is not None:
         write_results(folder, value, runs)
     return ended_by() if value["interrupted"] else OK
+
+
+def windowed(
+    scenario: Scenario, policies: Sequence[Any], whole: Sequence[Task], workers: int | None
+) -> list[Task]:
+    """A run for each window and policy, once it is known what was there when a window begins.
+
+    Raises:
+        Problem: the jobs are too few.
+        KeyboardInterrupt: stopped before anything was compared.
+    """
+    size = scenario.windows, scenario.window_jobs
+    with as_problems():
+        for task in whole:
+            windowing.windows_of(len(task.workload), *size)
+    references = run_with_bar([windowing.reference(task) for task in whole], workers=workers, keep=True)
+    if len(references) < len(whole) or any(run.summary["interrupted"] for run in references):
+        raise KeyboardInterrupt
+    return windowing.tasks(whole, references, policies, size)
+
+
+def name_of(task: Task) -> str:
+    where = "" if task.window is None else f" window {task.window}"
+    return f"{task.policy.label} seed {task.seed}{where}"
 
 
 @sim.command("replay")
@@ -274,6 +316,8 @@ def footnotes(value: dict[str, Any], has_best: bool) -> list[str]:
     lines = [f"{sim_table.BEST} best of its column"] if has_best else []
     lines += sim_table.differences(value["paired"])
     fewest = min((run["counted_jobs"] for run in value["runs"]), default=0)
+    if value["options"].get("windows"):
+        lines.append(f"{fewest:,} jobs count in each window; those before them ran as well")
     if value["options"].get("trim"):
         lines.append(f"{fewest:,} jobs count; those before and after them ran as well")
     if fewest < TAIL_JOBS:
@@ -298,7 +342,9 @@ def write_results(folder: Path, value: dict[str, Any], runs: Sequence[Run]) -> N
         write_document(value, folder / "result.json")
         for run in runs:
             if run.outcome is not None:
-                write_jobs(run.outcome, folder / f"jobs-{sim_table.file_name(run.label)}-{run.task.seed}.csv")
+                window = "" if run.task.window is None else f"-{run.task.window}"
+                name = f"jobs-{sim_table.file_name(run.label)}-{run.task.seed}{window}.csv"
+                write_jobs(run.outcome, folder / name)
         first = {run.label: run.outcome for run in reversed(runs) if run.outcome is not None}
         plots = matplotlib_or_hint()
         names = plots.write_all(dict(reversed(first.items())), folder) if plots is not None else []

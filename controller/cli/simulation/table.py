@@ -172,9 +172,12 @@ def best_of(measure: Measure, rows: Sequence[Row], known: dict[str, float]) -> f
 
 
 def differences(paired: Sequence[dict[str, Any]]) -> list[str]:
-    """The mean JCT of each policy against the first one's, seed by seed."""
+    """The mean JCT of each policy against the first one's, seed by seed; or what was paired by windows."""
     lines = []
     for each in paired:
+        if "windows" in each:
+            lines.append(ratios(each))
+            continue
         if each["measure"] != "jct_s.mean":
             continue
         scale, unit = unit_for([abs(each["difference"])])
@@ -183,6 +186,22 @@ def differences(paired: Sequence[dict[str, Any]]) -> list[str]:
         sure = "" if abs(each["difference"]) > each["half"] else ", which shows no difference"
         lines.append(f"{each['policy']} against {each['against']}, seed by seed: mean JCT {text}{sure}")
     return lines
+
+
+def ratios(each: dict[str, Any]) -> str:
+    """JCT, waiting time and bounded slowdown over those of the first policy."""
+    said = []
+    for name, title in (("jct_ratio", "JCT"), ("wait_ratio", "wait"), ("bsld_ratio", "bounded slowdown")):
+        found = each[name]
+        if found is None:
+            continue
+        text = f"{title} x {found['mean']:.3f}"
+        if found["low"] is not None:
+            alike = "" if not found["low"] <= 1.0 <= found["high"] else ", no difference shown"
+            text += f" ({found['low']:.3f} to {found['high']:.3f}{alike})"
+        said.append(text)
+    where = f"over {plural(each['windows'], 'window')}"
+    return f"{each['policy']} against {each['against']} {where}: " + "; ".join(said)
 
 
 def unit_for(values: Sequence[float]) -> tuple[float, str]:
@@ -200,6 +219,10 @@ def number(value: float, decimals: int | None = None) -> str:
 
 def seeds_line(summaries: Sequence[Summary]) -> str:
     seeds = sorted({int(summary["seed"]) for summary in summaries})
+    windows = {summary.get("window") for summary in summaries} - {None}
+    if windows:
+        drawn = f"seed {seeds[0]}" if len(seeds) == 1 else plural(len(seeds), "seed")
+        return f"means over {plural(len(windows), 'window')} ({drawn}) with half of their 95 % interval"
     if len(seeds) == 1:
         return f"seed {seeds[0]}"
     return f"means over {plural(len(seeds), 'seed')} with half of their 95 % interval (Student)"

@@ -7,13 +7,17 @@ from typing import Literal
 import msgspec
 
 from cotenant.controller.policies.base import Parameters
+from cotenant.controller.policies.newcomers import NewcomerRule
 
 
 class LazerParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the paper fixes, and what it leaves open as one option each."""
 
     x_max_s: float = 100.0
-    """Longest deferral (h of section 4.2); the shortest is 0."""
+    """Longest deferral (h of section 4.2); the shortest is 0. With 0 nothing is predicted, learned or
+    deferred: `srtf` with the same `newcomers`, command by command."""
+    newcomers: NewcomerRule = "first"
+    """Who may preempt: a job that never had devices (Algorithm 1), or every job that comes to the queue."""
     bootstrap: int = 10
     """M: samples collected by Latin hypercube before the model is asked (footnote 2)."""
     updates_min: int = 100
@@ -40,7 +44,7 @@ class LazerParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     def __post_init__(self) -> None:
         problems = (
-            (not 0.0 < self.x_max_s <= 86_400.0, "x_max_s must be above 0 and at most a day"),
+            (not 0.0 <= self.x_max_s <= 86_400.0, "x_max_s must be 0 to a day"),
             (self.bootstrap < 2, "bootstrap must be at least 2"),
             (self.updates_min < self.bootstrap, "updates_min must not be below bootstrap"),
             (not self.updates_min <= self.updates_max <= 1000, "updates_max must be updates_min to 1000"),

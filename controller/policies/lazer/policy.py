@@ -1,7 +1,7 @@
 """Lazer: preempt as srtf does, but after a predicted deferral. Algorithms 1 and 2.
 
-Rule: free devices come first (ours), and only a newcomer preempts: a job that has never started, when it
-arrives and once more at the end of its deferral. After that it is one of WQ, which gets what becomes free.
+Rule: free devices come first (ours), and only a newcomer preempts (`newcomers.py` says who is one): when it
+arrives, and once more at the end of its deferral. After that it is one of WQ, which gets what becomes free.
 
 Departs from the paper in that free devices are tried before the orchestrator, that all free devices (not only
 those of the job that ended) are offered, and that aged jobs are neither passed over nor preempted. The
@@ -10,7 +10,6 @@ orchestrator asks whether the newcomer really fits on what its victims leave; th
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import msgspec
@@ -22,11 +21,12 @@ from cotenant.controller.domain.job import Job, Phase
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
-from cotenant.controller.policies.base import QUIET, Candidates, is_possible, why_waiting
-from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.base import first_aged, is_quiet, why_waiting
+from cotenant.controller.policies.classic import by_remaining, place_in_order, preempt_for_each, take
 from cotenant.controller.policies.lazer.deferrals import Deferral, Deferrals
 from cotenant.controller.policies.lazer.learning import PREDICTED, Learner, Memory
 from cotenant.controller.policies.lazer.parameters import LazerParameters
+from cotenant.controller.policies.newcomers import newcomers
 from cotenant.controller.policies.victims import victims_for, worth_preempting
 
 
@@ -54,7 +54,7 @@ class Lazer:
         actions: list[AnyAction] = []
         if view.queued_count():
             due = self._deferrals.due(view)
-            if due or not isinstance(event, QUIET):
+            if due or not is_quiet(view, event):
                 actions = self._schedule(view, due)
         request = self.learner.request()
         if request is not None:
@@ -65,22 +65,19 @@ class Lazer:
         plan = Plan(view)
         waited_for = self._offer_free(plan)
         drq: set[JobId] = set()
-        for newcomer, is_due in self._newcomers(view, due):
-            if plan.is_placed(newcomer.job_id):
-                continue
-            if waited_for is not None and view.order_key(waited_for) < view.order_key(newcomer):
-                continue  # What it would free is for the one that waits for devices.
-            drq.update(self._orchestrate(plan, newcomer, drq, defer=not is_due))
-        return plan.actions
-
-    def _newcomers(self, view: View, due: list[Job]) -> Iterator[tuple[Job, bool]]:
-        """Those whose deferral is over (True), then those that have just arrived."""
         again = {job.job_id for job in due}
-        yield from ((job, True) for job in due)
-        for job in view.newcomers():
-            new = job.attempt == 0 and job.aborted_preemptions == 0 and job.job_id not in again
-            if new and self._deferrals.of(view, job.job_id) is None:
-                yield job, False
+        fresh = [
+            job
+            for job in newcomers(view, self.parameters.newcomers)
+            if job.job_id not in again and self._deferrals.of(view, job.job_id) is None
+        ]
+
+        def orchestrate(plan: Plan, newcomer: Job) -> None:
+            can_wait = self.parameters.x_max_s > 0.0 and newcomer.job_id not in again
+            drq.update(self._orchestrate(plan, newcomer, drq, defer=can_wait))
+
+        preempt_for_each(plan, (*due, *fresh), waited_for, orchestrate)
+        return plan.actions
 
     def _offer_free(self, plan: Plan) -> Job | None:
         """The completion handler: all free devices to WQ, shortest remaining first, as long as they fit.
@@ -89,21 +86,10 @@ class Lazer:
         """
         view, reserve = plan.view, self.parameters.reserve_head
         if not reserve and not plan.any_free():
-            return next((job for job in aged_first(view) if is_possible(view, job)), None)
-        candidates = Candidates(view)
-        while (job := candidates.next()) is not None:
-            if plan.is_placed(job.job_id) or self._is_out_of_wq(view, job):
-                candidates.again(job)
-                continue
-            devices = plan.find_free(job)
-            if devices is not None:
-                plan.place(job, devices, because("free-devices-in-order", self.name, len(devices)))
-                candidates.again(job)
-            elif (job.aged or reserve) and is_possible(view, job):
-                return job
-            elif not plan.any_free() and not job.aged:
-                return None
-        return None
+            return first_aged(view)
+        return place_in_order(
+            plan, self.name, strict=reserve, passed_over=lambda job: self._is_out_of_wq(view, job)
+        )
 
     def _is_out_of_wq(self, view: View, job: Job) -> bool:
         if self.parameters.dwq_offered or job.aged:
@@ -116,35 +102,26 @@ class Lazer:
         Returns the victims of a deferral: they are in DRQ from now on.
         """
         found = victims_for(plan, newcomer, self._running_queue(plan, newcomer, drq))
-        if found is None or not found[0]:
+        if found is None or not found.victims:
             return ()
-        victims, devices = found
-        now_s = plan.view.now_s
+        victims = found.victims
         names = tuple(victim.job_id for victim in victims)
+        if not defer:
+            take(plan, newcomer, found)
+            return ()
+        now_s, mine_s = plan.view.now_s, newcomer.remaining_s or 0.0
+        already = sum(action.reason.code in PREDICTED for action in plan.actions)
+        # A job that loads leaves without a save.
+        pause_s = max(v.expected_pause_s if v.phase is Phase.RUNNING else 0.0 for v in victims)
+        told = self.learner.predict(now_s, mine_s, newcomer.expected_load_s, pause_s, already)
+        operands = (*told.operands(), ", ".join(names))
+        if told.x_s > 0.0:
+            reason = because("deferred", *operands)
+            until_s = now_s + told.x_s
+            plan.actions.append(Defer(job_id=newcomer.job_id, victims=names, until_s=until_s, reason=reason))
+            return names
         least_s = min(victim.remaining_now_s(now_s) or 0.0 for victim in victims)
-        mine_s = newcomer.remaining_s or 0.0
-        reason = because("preempts", mine_s, least_s, ", ".join(names))
-        if defer:
-            already = sum(action.reason.code in PREDICTED for action in plan.actions)
-            # A job that loads leaves without a save.
-            pause_s = max(v.expected_pause_s if v.phase is Phase.RUNNING else 0.0 for v in victims)
-            told = self.learner.predict(now_s, mine_s, newcomer.expected_load_s, pause_s, already)
-            operands = (*told.operands(), ", ".join(names))
-            if told.x_s > 0.0:
-                plan.actions.append(
-                    Defer(
-                        job_id=newcomer.job_id,
-                        victims=names,
-                        until_s=now_s + told.x_s,
-                        reason=because("deferred", *operands),
-                    )
-                )
-                return names
-            reason = because("preempts-at-once", *operands, mine_s, least_s)
-        for victim in victims:
-            left_s = victim.remaining_now_s(now_s) or 0.0
-            plan.preempt(victim, newcomer, because("preempted-for", newcomer.job_id, mine_s, left_s))
-        plan.place(newcomer, devices, reason)
+        take(plan, newcomer, found, because("preempts-at-once", *operands, mine_s, least_s))
         return ()
 
     def _running_queue(self, plan: Plan, newcomer: Job, drq: set[JobId]) -> Iterator[Job]:
@@ -196,8 +173,3 @@ class Lazer:
             names = ", ".join(victim_id for victim_id, _ in deferral.victims)
             return because("deferred-until", names, deferral.until_s - view.now_s)
         return why_waiting(view, job, self.name)
-
-
-def aged_first(view: View) -> Iterator[Job]:
-    """The first of each shape that has aged: they stand before all others."""
-    return itertools.takewhile(lambda job: job.aged, view.heads())

@@ -17,7 +17,7 @@ import numpy as np
 
 from cotenant.controller.sim.compare import Run
 from cotenant.controller.sim.results.outcome import Outcome
-from cotenant.controller.sim.results.paired import paired
+from cotenant.controller.sim.results.paired import paired, paired_windows
 from cotenant.controller.sim.results.writing import whole, write_whole
 from cotenant.controller.sim.world.workload import Cluster, Workload
 
@@ -27,10 +27,17 @@ MEASURED: Final = frozenset({"decision_ms", "wall_s", "cpu_s", "thinking_s"})
 
 
 def document(
-    trace: str, runs: Sequence[Run], *, options: Mapping[str, Any], not_run: Sequence[str] = ()
+    trace: str,
+    runs: Sequence[Run],
+    *,
+    options: Mapping[str, Any],
+    not_run: Sequence[str] = (),
+    whole: Workload | None = None,
 ) -> dict[str, Any]:
-    """What `sim compare -o json` prints. `not_run`: labels of runs that an interrupt kept from starting."""
-    workload, cluster = runs[0].task.workload, runs[0].task.cluster
+    """What `sim compare -o json` prints. `not_run`: labels of runs that an interrupt kept from starting.
+    `whole`: what the runs are windows of."""
+    workload, cluster = whole or runs[0].task.workload, runs[0].task.cluster
+    compared = paired if whole is None else paired_windows
     return {
         "schema": SCHEMA,
         "trace": trace,
@@ -39,7 +46,7 @@ def document(
         "options": dict(options),
         "interrupted": bool(not_run) or any(run.summary["interrupted"] for run in runs),
         "not_run": list(not_run),
-        "paired": paired([run.summary for run in runs]),
+        "paired": compared([run.summary for run in runs]),
         "runs": [run.summary for run in runs],
     }
 

@@ -188,6 +188,40 @@ def lines(
     return figure
 
 
+class Range(NamedTuple):
+    """A number and its interval."""
+
+    label: str
+    mean: float
+    low: float
+    high: float
+
+
+def ranges(sets: Mapping[str, Sequence[Range]], title: str, axis: str, *, synthetic: bool) -> Figure:
+    """A row per label, a point with its interval for each set; 1 is marked. All sets have the same labels."""
+    figure, axes = _figure(title, synthetic)
+    labels = [each.label for each in next(iter(sets.values()))]
+    places = np.arange(len(labels))
+    axes.axvline(1.0, color="black", linewidth=0.8)
+    for number, (name, found) in enumerate(sets.items()):
+        means = np.array([each.mean for each in found])
+        ends = np.array([[each.low for each in found], [each.high for each in found]])
+        sides = np.maximum((ends - means) * np.array([[-1.0], [1.0]]), 0.0)
+        at = places + 0.3 * (number - (len(sets) - 1) / 2)
+        axes.errorbar(
+            means, at, xerr=sides, fmt="o", markersize=4, capsize=2, color=COLOURS[number], label=name
+        )
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    ticks = [tick for tick in (0.5, 0.7, 0.85, 1, 1.2, 1.5, 2, 3, 5, 10, 20, 50) if low <= tick <= high]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    _rows(axes, places, labels)
+    axes.set_xlabel(axis)
+    axes.legend(ncols=len(sets), loc="lower center", bbox_to_anchor=(0.42, 1.0), frameon=False, fontsize=8)
+    return figure
+
+
 def heat_map(
     values: Floats,
     title: str,

@@ -3,6 +3,7 @@
 Rule: a number that makes no sense for a run is null, never 0 and never NaN: no finished job has no mean.
 Distributions are over finished jobs; percentiles interpolate linearly. Times are seconds.
 
+* `bsld`, bounded slowdown: JCT / max(training time, 10 s), at least 1.
 * `offered_load`: work that arrives / work the cluster could do meanwhile.
 * `gpu_busy_ratio`: share of the GPU-time from first arrival to last end with at least one tenant.
 * `futile_s`: load time that ended in a preemption, over three populations: all jobs, those that waited
@@ -29,24 +30,26 @@ from cotenant.controller.sim.results.outcome import Outcome
 
 Mask = NDArray[np.bool_]
 Numbers = NDArray[np.float64]
+BOUND_S = 10.0
 DISTRIBUTIONS = ("jct_s", "wait_s", "load_s", "run_s", "pause_s", "rework_s")
 
 
-def counted(jobs: int, trim: float) -> Mask:
+def counted(jobs: int, trim: float, warm: int = 0) -> Mask:
     """The jobs, in order of arrival, that numbers about jobs are made of: all but the first and the last
-    `trim` of them. Those run like the others, and keep an empty cluster at both ends out of the numbers."""
+    `trim` of them, and but the first `warm`. Those run like the others, and keep an empty cluster at both
+    ends out of the numbers."""
     edge = int(jobs * trim)
     mask: Mask = np.ones(jobs, dtype=np.bool_)
-    mask[:edge] = mask[jobs - edge :] = False
+    mask[: max(edge, warm)] = mask[jobs - edge :] = False
     return mask
 
 
-def summarise(outcome: Outcome, trim: float = 0.0) -> dict[str, Any]:
+def summarise(outcome: Outcome, trim: float = 0.0, warm: int = 0) -> dict[str, Any]:
     """One run as a value for JSON. Equal runs give equal values, `decision_ms`, `wall_s`, `cpu_s` and
-    `thinking_s` aside. `trim`: see `counted`; what is said of the whole run (makespan, load, busy devices,
-    `finished`, `shared_jobs`, `sharing_benefit`) counts all jobs."""
+    `thinking_s` aside. `trim`, `warm`: see `counted`; what is said of the whole run (makespan, load, busy
+    devices, `finished`, `shared_jobs`, `sharing_benefit`) counts all jobs."""
     workload, cluster = outcome.workload, outcome.cluster
-    everyone, even = counted(len(workload), trim), fairness(outcome)
+    everyone, even = counted(len(workload), trim, warm), fairness(outcome)
     available_gpu_s = outcome.makespan_s * cluster.gpus
     return {
         "policy": outcome.policy,
@@ -91,11 +94,18 @@ def _times(outcome: Outcome, mask: Mask) -> dict[str, Any]:
     done = mask & outcome.finished
     return {
         **{name: distribution(getattr(outcome, name)[done]) for name in DISTRIBUTIONS},
+        "bsld": distribution(bounded_slowdown(outcome)[done]),
         "preemptions": int(outcome.preemptions[mask].sum()),
         "futile_preemptions": int(outcome.futile_preemptions[mask].sum()),
         "aborted_preemptions": int(outcome.aborted_preemptions[mask].sum()),
         "futile_s": _futile(outcome, mask),
     }
+
+
+def bounded_slowdown(outcome: Outcome) -> Numbers:
+    duration_s = np.maximum(outcome.workload.duration_s, BOUND_S)
+    slowdown: Numbers = np.maximum(outcome.jct_s / duration_s, 1.0)
+    return slowdown
 
 
 def distribution(values: Numbers) -> dict[str, float] | None:
