@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -77,5 +78,5 @@ def test_an_agents_spool(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FRAMES)
 def test_a_frame(name: str) -> None:
     kinds = {"submit": clients.Request, "failure": clients.AnyReply, "stop": agents.ToAgent}
-    said = decode(FRAMES[name], kinds.get(name, agents.FromAgent))
+    said: Any = decode(FRAMES[name], kinds.get(name, agents.FromAgent))
     assert said == decode(frames()[name], kinds.get(name, agents.FromAgent))
