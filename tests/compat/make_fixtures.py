@@ -1,0 +1,133 @@
+"""Write what else must stay readable: keys, a checkpoint, an attempt's records, an agent's spool, frames.
+
+    python -m tests.compat.make_fixtures
+
+Run it once per version of what it writes, before that version is released, and never again: the files are the
+promise. The keys are nobody's.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+
+from cotenant.agent.files import write_record
+from cotenant.agent.records import Order, Result
+from cotenant.agent.spool import Spool
+from cotenant.checkpoint.disk.saver import Place, Saver
+from cotenant.checkpoint.training.state import TrainingState
+from cotenant.controller.access import keys
+from cotenant.controller.domain.cluster import Device, HostReport
+from cotenant.controller.domain.commands import GangMember, StopAttempt
+from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
+from cotenant.controller.domain.job import JobSpec, Launch
+from cotenant.controller.domain.reasons import because
+from cotenant.controller.wire import agents, clients
+from cotenant.controller.wire.codec import encode
+from tests.agent.test_spool import NOTES
+
+HERE = Path(__file__).parent
+HOST, JOB, ONE = HostId("h1"), JobId("1"), AttemptNo(1)
+DEVICE = Device(
+    device_id=DeviceId("h1/0"), host_id=HOST, kind="cpu", type="cpu", local="0-1", memory_mib=8_000
+)
+
+
+def write_keys(folder: Path) -> None:
+    keys.init_cluster(folder)
+    keys.add_user(folder, "alice", 1001)
+    keys.add_agent(folder, "h1")
+
+
+def write_checkpoint(folder: Path) -> None:
+    """A model and its optimizer after three steps, with the numbers that came of them beside it."""
+    torch.manual_seed(1)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(4, 2)).sum().backward()
+        optimizer.step()
+    place = Place(root=folder, job="j1", attempt=1, rank=0, world_size=1, keep=2, idle_s_max=20.0)
+    state = TrainingState(model, optimizer, None, None, None)
+    manifest = {"job": "j1", "facts": {}, "history": ((0, 1),), "exact": True, "note": ""}
+    saver = Saver(place, state, lambda message, /, **fields: None)
+    assert saver.save(3, {**state.own(0), "position": {}}, manifest, wait=True)
+    values = [each.detach().reshape(-1).tolist() for each in model.parameters()]
+    (folder / "parameters.json").write_text(json.dumps(values) + "\n")
+
+
+def write_records(folder: Path) -> None:
+    order = Order(
+        job_id=JOB,
+        attempt=ONE,
+        host_id=HOST,
+        launch=Launch(argv=("python", "train.py"), workdir="/work", env={"A": "1"}),
+        gang=(GangMember(host_id=HOST, devices=(DEVICE.device_id,), first_rank=0),),
+        world_size=1,
+        master_address="127.0.0.1",
+        master_port=29_500,
+        ranks=(),
+        sub_batch=8,
+        accumulation_steps=4,
+        memory_cap_mib=4_000,
+        checkpoint_root="/c",
+        checkpoint_every_s=600.0,
+        resume_step=3,
+        lease_s=300.0,
+        start_deadline_s=60.0,
+        log_bytes_max=1 << 20,
+        jobside_path="/j",
+    )
+    result = Result(job_id=JOB, attempt=ONE, outcome="finished", exit_code=0, detail="exit code 0", step=7)
+    folder.mkdir(exist_ok=True)
+    write_record(folder / "order.json", order, mode=0o644)
+    write_record(folder / "result.json", result, mode=0o644)
+
+
+def write_spool(path: Path) -> None:
+    spool = Spool(path)
+    spool.load()
+    spool.append(NOTES)
+    spool.close()
+
+
+def frames() -> dict[str, bytes]:
+    stop = StopAttempt(
+        command_id=CommandId(9),
+        host_id=HOST,
+        job_id=JOB,
+        attempt=ONE,
+        save=True,
+        deadline_s=60.0,
+        reason=because("submitted", "alice"),
+    )
+    report = HostReport(host_id=HOST, devices=(DEVICE,))
+    submit = clients.Submit(
+        specs=(JobSpec(job_id=JobId(""), name="first", launch=Launch(argv=("true",))),), idempotency_key="k"
+    )
+    return {
+        "Hello": encode(agents.Hello(session="s", report=report, attempts=())),
+        "stop": encode(agents.Obey(command=stop)),
+        "beat": encode(agents.Heartbeat(beat=4, session="s")),
+        "submit": encode(clients.Request(request_id=1, body=submit)),
+        "failure": encode(clients.Failure(request_id=1, code="refused", message="no", hint="")),
+    }
+
+
+def main() -> None:
+    write_keys(HERE / "keys-1")
+    write_checkpoint(HERE / "checkpoint-1")
+    write_records(HERE / "attempt-1")
+    with tempfile.TemporaryDirectory() as name:
+        write_spool(Path(name) / "spool")
+        (HERE / "spool-1.bin").write_bytes((Path(name) / "spool").read_bytes())
+    text = json.dumps({name: frame.hex() for name, frame in frames().items()}, indent=1)
+    (HERE / "wire-1.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""What an earlier version wrote is read: `make_fixtures.py` and `make_journal.py` made the files, once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cotenant.agent.files import read_record
+from cotenant.agent.records import Order, Result
+from cotenant.agent.spool import Spool
+from cotenant.checkpoint.disk.layout import verify
+from cotenant.checkpoint.disk.load import load_newest
+from cotenant.controller.access import keys
+from cotenant.controller.wire import agents, clients
+from cotenant.controller.wire.codec import decode
+from tests.agent.test_spool import NOTES
+from tests.compat.make_fixtures import frames
+
+HERE = Path(__file__).parent
+FRAMES = {
+    name: bytes.fromhex(frame) for name, frame in json.loads((HERE / "wire-1.json").read_text()).items()
+}
+
+
+def test_keys(tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    shutil.copytree(HERE / "keys-1", folder)
+    folder.chmod(0o700)
+    for path in folder.iterdir():
+        path.chmod(0o600)
+    users = keys.Users(folder)
+    alice = users.get(keys.read_key(folder / "user-alice.key").public)
+    agent = users.get(keys.find_key(folder, host="h1").public)
+    assert alice is not None and (alice.name, alice.role, alice.uid) == ("alice", "user", 1001)
+    assert agent is not None and (agent.role, agent.host) == ("agent", "h1")
+    controller = keys.read_key(folder / keys.CONTROLLER_KEY)
+    assert keys.read_key(folder / keys.ADMIN_KEY).server == controller.public == controller.server
+
+
+def test_a_checkpoint(tmp_path: Path) -> None:
+    root = tmp_path / "checkpoints"
+    shutil.copytree(HERE / "checkpoint-1", root, symlinks=True)
+    manifest = verify(root / "a1-s3")
+    assert (manifest.step, manifest.job) == (3, "j1")
+    loaded = load_newest(root, attempt=2, resume=None, rank=0, world_size=1)
+    assert loaded is not None and loaded.manifest.step == 3
+    saved = json.loads((root / "parameters.json").read_text())
+    found = [each.reshape(-1).tolist() for each in tensors(loaded.shared)]
+    assert [values for values in saved if values in found] == saved
+
+
+def tensors(value: object) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [each for part in parts for each in tensors(part)]
+
+
+def test_an_attempts_records() -> None:
+    order = read_record(HERE / "attempt-1" / "order.json", Order)
+    assert order is not None and (order.launch.argv, order.memory_cap_mib) == (("python", "train.py"), 4_000)
+    result = read_record(HERE / "attempt-1" / "result.json", Result)
+    assert result is not None and (result.outcome, result.step) == ("finished", 7)
+
+
+def test_an_agents_spool(tmp_path: Path) -> None:
+    shutil.copy(HERE / "spool-1.bin", tmp_path / "spool")
+    spool = Spool(tmp_path / "spool")
+    assert spool.load() == NOTES
+    spool.close()
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_a_frame(name: str) -> None:
+    kinds = {"submit": clients.Request, "failure": clients.AnyReply, "stop": agents.ToAgent}
+    said: Any = decode(FRAMES[name], kinds.get(name, agents.FromAgent))
+    assert said == decode(frames()[name], kinds.get(name, agents.FromAgent))
