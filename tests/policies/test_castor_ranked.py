@@ -80,8 +80,8 @@ def waiting(desk: Desk) -> tuple[Plan, Job]:
 @given(desk=clusters(), shared_first=st.booleans())
 def test_castor_ranks_as_algorithm_2_does_one_room_after_the_other(desk: Desk, shared_first: bool) -> None:
     plan, job = waiting(desk)
-    if desk.phase(99) != "queued":
-        return
+    if desk.phase(99) != "queued" or plan.find_free(job) is not None:
+        return  # Whom free devices alone can hold is never asked about.
     castor = Castor(CastorParameters(shared_first=shared_first))
     rooms = castor.rooms(plan)
     offers, _ = paying(plan.view, job, rooms)
