@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.assembly import Problem, assemble
-from cotenant.agent.core.state import AgentState
-from cotenant.agent.runtime import Runtime, log
-from cotenant.controller.access.endpoint import BadEndpoint
+from cotenant.agent.daemon.assembly import Problem, assemble
+from cotenant.agent.daemon.core.state import AgentState
+from cotenant.agent.daemon.runtime import Runtime, log
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.settings import Settings
-from cotenant.controller.settings import SettingsError, load
+from cotenant.controller.system.endpoint import BadEndpoint
+from cotenant.controller.system.settings import SettingsError, load
 
 FAILED: Final = 1
 USAGE: Final = 2

@@ -30,13 +30,13 @@ from typing import Any
 import machine
 import zmq
 
-from cotenant.controller.access import keys
-from cotenant.controller.client import CLIENT_MARK, Client
+from cotenant.controller.client import Client
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.commands import StartAttempt
 from cotenant.controller.domain.events import AttemptEnded, AttemptStarted, FirstStepDone
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import JobSpec, Launch
+from cotenant.controller.system import keys
 from cotenant.controller.wire.agents import (
     AttemptProgress,
     CommandSeen,
@@ -49,7 +49,7 @@ from cotenant.controller.wire.agents import (
     ToAgent,
     Welcome,
 )
-from cotenant.controller.wire.clients import AnyReply, GetStatus, Request, Submit, Submitted
+from cotenant.controller.wire.clients import CLIENT_MARK, AnyReply, GetStatus, Request, Submit, Submitted
 from cotenant.controller.wire.codec import decode, encode
 
 SUBMISSIONS_PER_S = 10.0

@@ -25,11 +25,11 @@ import agent_footprint
 import machine
 
 from cotenant.agent.host.slots import SlotUse
-from cotenant.controller.core import DECISION_BOUNDS_S
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId, HostId
-from cotenant.controller.metrics.sheet import Histogram, Sheet
-from cotenant.controller.metrics.table import CONTROLLER
+from cotenant.controller.store.core import DECISION_BOUNDS_S
+from cotenant.controller.system.metrics.sheet import Histogram, Sheet
+from cotenant.controller.system.metrics.table import CONTROLLER
 from cotenant.profiler.indicators.choice import words_of
 from cotenant.profiler.indicators.cpu import CpuSource
 from cotenant.profiler.indicators.device_process import DeviceProcess
@@ -191,8 +191,8 @@ def of_a_scrape() -> list[Cost]:
     """Text of a sheet of 1,000 devices, made by prometheus_client; per scrape, not per second."""
     from prometheus_client.exposition import generate_latest
 
-    from cotenant.controller.metrics.endpoint import Endpoint
-    from cotenant.controller.metrics.listening import Address
+    from cotenant.controller.system.metrics.address import Address
+    from cotenant.controller.system.metrics.endpoint import Endpoint
 
     sheet = Sheet(CONTROLLER)
     for device in range(1000):

@@ -25,10 +25,10 @@ from typing import Any
 import machine
 import zmq
 
-from cotenant.controller.client import CLIENT_MARK, Client
+from cotenant.controller.client import Client
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch
-from cotenant.controller.wire.clients import AnyReply, GetStatus, Request, Submit, Submitted
+from cotenant.controller.wire.clients import CLIENT_MARK, AnyReply, GetStatus, Request, Submit, Submitted
 from cotenant.controller.wire.codec import decode, encode
 
 OPEN = (1, 8, 64, 256)

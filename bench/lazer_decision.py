@@ -56,7 +56,7 @@ from cotenant.controller.policies.lazer.surrogate import (
 from cotenant.controller.sim.scenario import Scenario, open_trace, workload_of
 from cotenant.controller.sim.simulate import simulate
 from cotenant.controller.sim.world.physics import Physics, pair_data
-from cotenant.controller.tuning.kinds import compute
+from cotenant.controller.training.kinds import compute
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULT: Final = Path(__file__).with_suffix(".json")
@@ -135,7 +135,11 @@ def ran(vc: str, jobs: int, policy: Lazer) -> Row:
     workload = workload_of(scenario, open_trace(vc), pair_data(scenario.pairs), 0)
     with made_by(lambda given: policy):
         outcome = simulate(
-            workload, scenario.cluster, "lazer", physics=Physics(pairs=scenario.pairs, xi=scenario.xi)
+            workload,
+            scenario.cluster,
+            "lazer",
+            physics=Physics(pairs=scenario.pairs, xi=scenario.xi),
+            compute=compute,
         )
     return {
         "jobs": len(workload),

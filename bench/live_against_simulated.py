@@ -27,7 +27,7 @@ from live.given import parameter, write
 from live.run import LiveRun, WentWrong, run_live
 from live.schedule import Arrival, Pace, draw
 
-from cotenant.controller.demo.cluster import StartFailed
+from cotenant.controller.cli.demo.cluster import StartFailed
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters
 

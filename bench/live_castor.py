@@ -28,8 +28,8 @@ from live.schedule import draw
 from live_sharing import jobs, page
 from live_sharing.run import CastorRun, children_first, go_first, run_live
 
-from cotenant.controller.demo.cluster import StartFailed
-from cotenant.controller.demo.run import slot_cores
+from cotenant.controller.cli.demo.cluster import StartFailed
+from cotenant.controller.cli.demo.run import slot_cores
 from cotenant.controller.policies.base import Parameters
 from cotenant.profiler.run import ProfileFailed
 

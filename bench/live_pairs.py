@@ -39,10 +39,10 @@ from cotenant.controller.domain.job import Job, JobSpec, Launch
 from cotenant.controller.domain.pairs import PairTable
 from cotenant.controller.domain.perf import Profile, duty_cycle_rule
 from cotenant.controller.domain.reasons import because
-from cotenant.controller.tuning import interference as training
-from cotenant.controller.tuning.judging import Both
-from cotenant.controller.tuning.own_pairs import Kinds
-from cotenant.controller.tuning.pair_rows import Pairs, read
+from cotenant.controller.training import interference as training
+from cotenant.controller.training.judging import Both
+from cotenant.controller.training.own_pairs import Kinds
+from cotenant.controller.training.pair_rows import Pairs, read
 from cotenant.profiler.ranks import Command, Seat
 from cotenant.profiler.run import Plan, ProfileFailed, SoloRun
 from cotenant.profiler.solo import measure_solo

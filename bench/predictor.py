@@ -36,10 +36,10 @@ from cotenant.controller.domain.job import Job, JobSpec
 from cotenant.controller.domain.pairs import PairTable
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.domain.reasons import because
-from cotenant.controller.interference.features import MEANS, VARIANCES, beside
-from cotenant.controller.interference.predictor import Predictor
-from cotenant.controller.tuning import boosting, interference
-from cotenant.controller.tuning.pair_rows import Pairs
+from cotenant.controller.models.interference.features import MEANS, VARIANCES, beside
+from cotenant.controller.models.interference.predictor import Predictor
+from cotenant.controller.training import boosting, interference
+from cotenant.controller.training.pair_rows import Pairs
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "results" / "bench-predictor.md"
 NAMES: Final = (*MEANS, *VARIANCES)

@@ -24,11 +24,11 @@ from interference.study import Left
 from tables import said
 
 from cotenant.controller.domain.interference import InterferenceModel
-from cotenant.controller.interference.novelty import SCALE_MIN
+from cotenant.controller.models.interference.novelty import SCALE_MIN
 from cotenant.controller.sim.results import plots
-from cotenant.controller.tuning import interference as training
-from cotenant.controller.tuning.judging import Both
-from cotenant.controller.tuning.pair_rows import Pairs
+from cotenant.controller.training import interference as training
+from cotenant.controller.training.judging import Both
+from cotenant.controller.training.pair_rows import Pairs
 
 DOCS: Final = places.RESULTS
 PLOTS: Final = "castor-predictor"

@@ -28,6 +28,8 @@ from typing import Any, Final, NamedTuple
 import machine
 from places import ROOT
 
+from cotenant.controller.training.kinds import compute
+
 DEFAULT: Final = "castor:synth:earth:1500,castor-cost:synth:earth:1500,patient:philly/6214e9:2000"
 
 
@@ -94,6 +96,7 @@ def simulated(asked: Asked, seed: int, failures_h: float | None, *, digest: bool
         seed=seed,
         physics=task.physics,
         failures=task.failures,
+        compute=compute,
     )
     for engine in engines:
         said.update(_bytes(engine.snapshot()))

@@ -33,6 +33,7 @@ from cotenant.controller.sim.simulate import simulate
 from cotenant.controller.sim.traces.reading import read
 from cotenant.controller.sim.traces.synth import synthesise
 from cotenant.controller.sim.world.workload import Cluster, Workload
+from cotenant.controller.training.kinds import compute
 
 VCS: Final = ("0e4a51", "103959", "51b7ef", "6214e9", "6c71a0", "b436b2", "e13805", "ed69ec", "ee9e8c")
 GROWTH_VC, GROWTH_JOBS, GROWTH = "6214e9", 5000, 10
@@ -46,7 +47,7 @@ def cell(name: str, policy: str, jobs: int | None) -> Row:
     """One run, in this process."""
     workload, cluster = workload_of(name, jobs)
     before_mib = peak_mib()
-    summary = summarise(simulate(workload, cluster, policy))
+    summary = summarise(simulate(workload, cluster, policy, compute=compute))
     waited = summary["wait_s"] or {"mean": 0.0}
     return {
         "what": name,

@@ -28,8 +28,8 @@ from typing import Any
 import machine
 from private_slurm import PrivateSlurm, SlurmMissing
 
+from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.client import Client
-from cotenant.controller.demo.cluster import PrivateCluster
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch
 from cotenant.controller.wire.clients import ListJobs, Submit, WaitJobs

@@ -25,8 +25,8 @@ from cotenant.checkpoint.talk.agreement import Agreement, Verdict
 from cotenant.checkpoint.talk.channel import Channel
 from cotenant.checkpoint.talk.introduction import Introduction
 from cotenant.checkpoint.talk.progress import Progress
-from cotenant.checkpoint.talk.stretches import Stretches
-from cotenant.checkpoint.talk.turns import Turn, agreed_ahead, recorded
+from cotenant.checkpoint.talk.window_reports import Stretches
+from cotenant.checkpoint.talk.windows import Turn, agreed_ahead, recorded
 from cotenant.checkpoint.training import data, facts
 from cotenant.checkpoint.training.cursor import Cursor
 from cotenant.checkpoint.training.lineage import Lineage, Resumed

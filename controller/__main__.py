@@ -10,21 +10,21 @@ import signal
 import sys
 from importlib.metadata import version
 
-from cotenant.controller import places
-from cotenant.controller import settings as sources
-from cotenant.controller.access.endpoint import BadEndpoint
-from cotenant.controller.access.keys import KeyProblem
-from cotenant.controller.core import Fatal
 from cotenant.controller.domain.job import ENDED
 from cotenant.controller.domain.settings import Settings
 from cotenant.controller.domain.texts import one_line
-from cotenant.controller.door import DoorError
-from cotenant.controller.journal.journal import Journal
-from cotenant.controller.journal.journal_file import JournalError
-from cotenant.controller.journal.recovery import replay
-from cotenant.controller.live import Controller
-from cotenant.controller.metrics.listening import MetricsProblem
 from cotenant.controller.policies import registry
+from cotenant.controller.router import DoorError
+from cotenant.controller.server import Controller
+from cotenant.controller.store.core import Fatal
+from cotenant.controller.store.journal import Journal
+from cotenant.controller.store.journal_file import JournalError
+from cotenant.controller.store.recovery import replay
+from cotenant.controller.system import paths
+from cotenant.controller.system import settings as sources
+from cotenant.controller.system.endpoint import BadEndpoint
+from cotenant.controller.system.keys import KeyProblem
+from cotenant.controller.system.metrics.address import MetricsProblem
 
 
 def main(words: list[str] | None = None) -> int:
@@ -82,7 +82,7 @@ def load(flags: argparse.Namespace) -> Settings:
 
 def check(settings: Settings) -> int:
     """Ask the policies again about a whole journal, while no controller runs on it: 1 if they differ."""
-    journal = Journal(places.controller_state_dir(settings))
+    journal = Journal(paths.controller_state_dir(settings))
     try:
         replayed = replay(journal, registry.make, version("cotenant"))
     finally:

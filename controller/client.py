@@ -22,13 +22,12 @@ from typing import Final, overload
 import msgspec
 import zmq
 
-from cotenant.controller.access.endpoint import BadEndpoint, check_owner, socket_path, user_endpoint
-from cotenant.controller.access.keys import KeyFile, KeyProblem, find_key
+from cotenant.controller.system.endpoint import BadEndpoint, check_owner, socket_path, user_endpoint
+from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
 from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire.clients import CLIENT_MARK
 from cotenant.controller.wire.codec import BadMessage, decode, encode
 
-CLIENT_MARK: Final = b"client"
-"""First of a client's two frames; an agent sends its one frame alone."""
 REPEAT_S: Final = 5.0
 CONNECT_S: Final = 3.0
 
@@ -58,7 +57,7 @@ class Client:
         """`keys` (a key file, its folder, or the key) is needed for tcp and ignored for ipc.
 
         Raises:
-            BadEndpoint: see `cotenant.controller.access.endpoint`.
+            BadEndpoint: see `cotenant.controller.system.endpoint`.
             KeyProblem: a tcp endpoint without a usable key.
         """
         self.endpoint = endpoint or user_endpoint()

@@ -12,10 +12,10 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from cotenant.controller.cli.demo.cluster import PrivateCluster
+from cotenant.controller.cli.demo.measuring import MANY_STEPS, job_environment
+from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
 from cotenant.controller.client import Client
-from cotenant.controller.demo.cluster import PrivateCluster
-from cotenant.controller.demo.measuring import MANY_STEPS, job_environment
-from cotenant.controller.demo.plan import DemoJob, MeasuredJob
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch
 from cotenant.controller.domain.perf import Profile, ProfilePoint

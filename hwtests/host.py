@@ -19,12 +19,12 @@ from typing import Final
 
 import pytest
 
-from cotenant.controller.cli.host import mps_check
+from cotenant.controller.cli.doctor import mps_check
 from cotenant.mps import device_memory
 from cotenant.mps.detection import look, verdict
 from cotenant.mps.environment import PIPE_DIRECTORY, without_mps
-from cotenant.profiler.driver.asking import driver_facts
 from cotenant.profiler.driver.facts import COMPUTE_DEFAULT, DriverFacts, GpuFacts
+from cotenant.profiler.driver.probe_client import driver_facts
 from hwtests.device import NO_DAEMON
 
 ROOT: Final = Path(__file__).resolve().parents[1]

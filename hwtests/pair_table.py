@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.interference.features import VOCABULARY
+from cotenant.controller.models.interference.features import VOCABULARY
 from cotenant.profiler.indicators.sources import Indicator, Summary
 from hwtests.driving import Job, Life, Report
 

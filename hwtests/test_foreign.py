@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from cotenant.controller import settings
-from cotenant.controller.cli.host.check import Facts
-from cotenant.controller.cli.host.gpu_checks import held_mib, tenants
-from cotenant.profiler.driver.asking import driver_facts
+from cotenant.controller.cli.doctor.check import Facts
+from cotenant.controller.cli.doctor.gpu_checks import held_mib, tenants
+from cotenant.controller.system import settings
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
+from cotenant.profiler.driver.probe_client import driver_facts
 from hwtests.busy import Busy
 from hwtests.device import Device
 from hwtests.measuring import Measure

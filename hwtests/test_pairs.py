@@ -132,7 +132,7 @@ def _measure(
 
 
 def test_the_table_can_train_a_predictor(pairs: Measured, tmp_path: Path, measured: Measure) -> None:
-    from cotenant.controller.tuning import pair_rows
+    from cotenant.controller.training import pair_rows
 
     if not pairs.runs:
         pytest.skip("no pair was measured in this run")

@@ -15,11 +15,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cotenant.controller.cli.demo.measuring import job_environment
+from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
+from cotenant.controller.cli.demo.reference import run_uninterrupted, schedule_of
+from cotenant.controller.cli.demo.watching import Watcher, all_ended
 from cotenant.controller.client import Client
-from cotenant.controller.demo.measuring import job_environment
-from cotenant.controller.demo.plan import DemoJob, MeasuredJob
-from cotenant.controller.demo.reference import run_uninterrupted, schedule_of
-from cotenant.controller.demo.watching import Watcher, all_ended
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch, Phase
 from cotenant.controller.wire.clients import ChangeJobs, SetPolicy, ShowJob, Shown, Submit

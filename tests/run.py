@@ -34,7 +34,7 @@ PYTEST = (sys.executable, "-m", "pytest", "-q")
 RUFF = (sys.executable, "-m", "ruff")
 APART = ("simulation", "live")
 """Folders of tests that are parts of their own."""
-FROM_THE_WHEEL = ("agent", "checkpoint", "cli", "gradaccum", "hwtests", "mps", "profiler")
+FROM_THE_WHEEL = ("agent", "checkpoint", "controller/cli", "gradaccum", "hwtests", "mps", "profiler")
 """Folders of unit tests that start our programs, or load us into a user's job: to them it could matter where
 we are installed and what came along. They run against the wheel; all other unit tests in the source tree."""
 AT_ONCE = min(2, len(os.sched_getaffinity(0)))

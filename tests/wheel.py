@@ -6,7 +6,7 @@ development environment: downloading torch a second time would prove nothing.
 
 The wheel's files are the source tree's, byte for byte, and each module is imported. So only those unit tests
 can find more here for which it matters where we are installed: tests/run.py names their folders. Arguments go
-to pytest in place of the whole unit set: python tests/wheel.py tests/cli
+to pytest in place of the whole unit set: python tests/wheel.py tests/controller/cli
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.agent.core.memory import Key
-from cotenant.agent.gpus.held import Held, who_holds
-from cotenant.agent.gpus.looks import Look, Process
-from cotenant.agent.gpus.marks import Counters, Mark, Past
+from cotenant.agent.daemon.core.memory import Key
+from cotenant.agent.gpus.device_state_store import Counters, Mark, Past
+from cotenant.agent.gpus.held_memory import Held, who_holds
+from cotenant.agent.gpus.probe_results import Look, Process
 from cotenant.controller.domain.cluster import DeviceState
 
 Foreign = Literal["avoid", "ignore"]

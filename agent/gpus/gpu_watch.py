@@ -1,6 +1,6 @@
 """The GPUs of this host, watched: what the watchers say becomes faults for the state machine and an offer.
 
-Rule: everything is decided in `health.py` and `held.py`; here their inputs are carried to them, their
+Rule: everything is decided in `health.py` and `held_memory.py`; here their inputs are carried to them, their
 answers away, and the marks to disk, by this class alone. A mark is on disk before anybody hears of it; an
 error counts as read only when all that follows from it was told. So an agent that is killed in between finds
 it in the kernel's log again, and to tell it twice changes nothing.
@@ -14,18 +14,18 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.core.edge import AgentConfig, GpuFault
-from cotenant.agent.core.memory import Attempt, Key
-from cotenant.agent.files import read_or_put_aside, write_record
+from cotenant.agent.daemon.core.edge import AgentConfig, GpuFault
+from cotenant.agent.daemon.core.memory import Attempt, Key
 from cotenant.agent.gpus.conditions import Condition, Foreign
+from cotenant.agent.gpus.device_state_store import Mark, Marks, recalled
 from cotenant.agent.gpus.health import Health
-from cotenant.agent.gpus.held import PATIENCE_S, Waits
+from cotenant.agent.gpus.held_memory import PATIENCE_S, Waits
 from cotenant.agent.gpus.kernel_log import KERNEL_LOG
-from cotenant.agent.gpus.looks import AnyWatchLine, Began, Look, XidSeen
-from cotenant.agent.gpus.marks import Mark, Marks, recalled
+from cotenant.agent.gpus.probe_results import AnyWatchLine, Began, Look, XidSeen
 from cotenant.agent.gpus.watchers import Timing, Watchers
 from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.identity import boot_id
+from cotenant.agent.ipc.files import read_or_put_aside, write_record
 from cotenant.controller.domain.cluster import Device
 
 MARKS: Final = "devices.json"

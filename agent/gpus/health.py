@@ -2,7 +2,8 @@
 
 Rule: `Health` takes in what the watchers say and tells, when asked, which devices may get work and why not.
 It ends nobody: a fault goes to the agent's state machine as a `GpuFault`. What is remembered over a restart
-of the agent is in `marks.py`; nothing else in here may matter for longer than this process lives.
+of the agent is in `device_state_store.py`; nothing else in here may matter for longer than this process
+lives.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.core.edge import GpuFault
-from cotenant.agent.core.memory import Key
+from cotenant.agent.daemon.core.edge import GpuFault
+from cotenant.agent.daemon.core.memory import Key
 from cotenant.agent.gpus.conditions import Condition, Foreign, Gpu, condition_of, strangers
+from cotenant.agent.gpus.device_state_store import Mark, Past
 from cotenant.agent.gpus.device_states import BY_BUCKET, QUIET_S, Happening, after
-from cotenant.agent.gpus.looks import Look, XidSeen
-from cotenant.agent.gpus.marks import Mark, Past
+from cotenant.agent.gpus.probe_results import Look, XidSeen
 from cotenant.agent.gpus.xid import RESET, meaning
 from cotenant.controller.domain.cluster import DeviceState
 from cotenant.profiler.driver.failures import LOST, RESET_REQUIRED

@@ -15,8 +15,8 @@ from pathlib import PurePosixPath
 
 import msgspec
 
-from cotenant.agent.core.memory import Key
-from cotenant.agent.records import Order
+from cotenant.agent.daemon.core.memory import Key
+from cotenant.agent.ipc.records import Order
 from cotenant.controller.wire.job import ENV_SOCKET
 from cotenant.mps import commands, process
 from cotenant.mps.channel import Channel, ChannelError, Incomplete, Rejected

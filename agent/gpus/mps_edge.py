@@ -15,28 +15,27 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.attempts import FOLDER_NAME
-from cotenant.agent.core.edge import (
+from cotenant.agent.daemon.core.edge import (
     AnyAgentEvent,
     ClientsCounted,
     DevicesChanged,
     GpuFault,
     TroubleNoticed,
 )
-from cotenant.agent.core.memory import Key
-from cotenant.agent.core.state import AgentState
-from cotenant.agent.files import BadRecord, read_record
-from cotenant.agent.folder import ORDER, RESULT, job_socket
+from cotenant.agent.daemon.core.memory import Key
+from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.gpus import mps_setup
 from cotenant.agent.gpus.mps_attach import Client, Found, client_of, verdict
 from cotenant.agent.gpus.mps_setup import Setup, shared
 from cotenant.agent.gpus.mps_watch import Facts, MpsWatch, Seen
-from cotenant.agent.host.offer import TAKEN
-from cotenant.agent.records import Order
-from cotenant.controller import places
+from cotenant.agent.gpus.offer import TAKEN
+from cotenant.agent.ipc.files import BadRecord, read_record
+from cotenant.agent.ipc.folder import FOLDER_NAME, ORDER, RESULT, job_socket
+from cotenant.agent.ipc.records import Order
 from cotenant.controller.domain.cluster import Device, sharing_in_words
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.settings import MpsSettings
+from cotenant.controller.system import paths
 from cotenant.mps import detection
 from cotenant.mps.paths import daemons_folder
 from cotenant.mps.process import CONTROL
@@ -89,7 +88,7 @@ def prepare(
     """
     if not any(device.kind == "cuda" for device in devices):
         return Mps(setup=Setup(), watch=MpsWatch(()), devices=devices)
-    runtime = places.mps_runtime_dir(settings)
+    runtime = paths.mps_runtime_dir(settings)
     host = detection.look(runtime, allowed=settings.mode != "off")
     setup = mps_setup.plan(settings, host, devices, gpus, logs=state_dir, owner=owner, one_uid=host.uid != 0)
     watch = MpsWatch(setup.specs)

@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from cotenant.agent.core.memory import Key
+from cotenant.agent.daemon.core.memory import Key
 from cotenant.agent.gpus.mps_attach import Client, Found, look_for
 from cotenant.mps.daemon import Daemon
 from cotenant.mps.health import Standing

@@ -1,9 +1,9 @@
 """Watch GPUs through NVML, as a process of its own: `python -m cotenant.agent.gpus.nvml_watch`.
 
 Rule: it may hang in any call, and be killed at any moment: it keeps nothing that matters, and says which GPU
-it is about to ask before it asks, so that whoever waits knows which one hangs. One JSON line (`looks.py`) per
-thing worth saying; errors that it can know of are said before a look that begins after them. A line on its
-standard input has it look at once. It ends by itself when nobody reads any more.
+it is about to ask before it asks, so that whoever waits knows which one hangs. One JSON line
+(`probe_results.py`) per thing worth saying; errors that it can know of are said before a look that begins
+after them. A line on its standard input has it look at once. It ends by itself when nobody reads any more.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any, Final
 import msgspec
 
 from cotenant.agent.gpus.kernel_log import KERNEL_LOG, XID, XidLine, bus_address, record_of, xid_in
-from cotenant.agent.gpus.looks import AnyWatchLine, Asking, Began, Failed, Look, Process, XidSeen
 from cotenant.agent.gpus.owners import Owners
+from cotenant.agent.gpus.probe_results import AnyWatchLine, Asking, Began, Failed, Look, Process, XidSeen
 from cotenant.agent.gpus.xid import RECOVERY_CHANGED
 from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.identity import stat_of

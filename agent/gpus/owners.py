@@ -15,15 +15,14 @@ import re
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.attempts import FOLDER_NAME
-from cotenant.agent.files import BadRecord, read_record
-from cotenant.agent.folder import SUPERVISOR, attempt_folder, job_socket
-from cotenant.agent.gpus.looks import Owner
+from cotenant.agent.gpus.probe_results import Owner
 from cotenant.agent.host.cgroups import group_tag
 from cotenant.agent.host.identity import boot_id, stat_of
-from cotenant.agent.records import Identity
+from cotenant.agent.ipc.files import BadRecord, read_record
+from cotenant.agent.ipc.folder import FOLDER_NAME, SUPERVISOR, attempt_folder, job_socket
+from cotenant.agent.ipc.records import Identity
 from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
-from cotenant.profiler.driver import who
+from cotenant.profiler.driver import process_info
 
 COMMAND_CHARS: Final = 80
 KNOWN_MAX: Final = 4096
@@ -54,8 +53,8 @@ class Owners:
         return self._known[identity]
 
     def _find_out(self, pid: int, session: int, start_ticks: int) -> Owner:
-        user, command = who.user(pid), who.command(pid, COMMAND_CHARS)
-        environment = who.environment(pid)
+        user, command = process_info.user(pid), process_info.command(pid, COMMAND_CHARS)
+        environment = process_info.environment(pid)
         job_id, attempt = environment.get(ENV_JOB, ""), environment.get(ENV_ATTEMPT, "")
         if job_id and attempt.isdecimal():
             own = job_socket(attempt_folder(self._attempts, job_id, int(attempt)))

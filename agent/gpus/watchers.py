@@ -18,7 +18,7 @@ from typing import IO, Final
 
 import msgspec
 
-from cotenant.agent.gpus.looks import AnyWatchLine, Asking, Failed, Look
+from cotenant.agent.gpus.probe_results import AnyWatchLine, Asking, Failed, Look
 from cotenant.controller.wire.codec import BadMessage, Json
 
 STUCK_MAX: Final = 4

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from cotenant.agent.records import Identity
+from cotenant.agent.ipc.records import Identity
 
 _PROC = Path("/proc")
 _boot_id = ""

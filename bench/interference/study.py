@@ -22,12 +22,12 @@ import places
 
 from cotenant.controller.domain.interference import InterferenceModel
 from cotenant.controller.domain.perf import DEFAULT_XI, pair_timing
-from cotenant.controller.interference import document, novelty
-from cotenant.controller.interference.predictor import Predictor
-from cotenant.controller.tuning import boosting
-from cotenant.controller.tuning import interference as training
-from cotenant.controller.tuning.judging import Both, predictions
-from cotenant.controller.tuning.pair_rows import Pairs, part, read, widened
+from cotenant.controller.models.interference import document, novelty
+from cotenant.controller.models.interference.predictor import Predictor
+from cotenant.controller.training import boosting
+from cotenant.controller.training import interference as training
+from cotenant.controller.training.judging import Both, predictions
+from cotenant.controller.training.pair_rows import Pairs, part, read, widened
 
 ROOT: Final = places.ROOT
 CACHE: Final = places.CACHE / "predictor"

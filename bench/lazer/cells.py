@@ -21,6 +21,7 @@ from cotenant.controller.sim.compare import Run, Task, run_all
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.scenario import Scenario
 from cotenant.controller.sim.simulate import simulate
+from cotenant.controller.training.kinds import compute
 
 FOLDER: Final = places.CACHE / "lazer"
 VERSION: Final = 2
@@ -145,7 +146,13 @@ def run(cell: Cell, commit: str) -> None:
     for task in windows.tasks([whole], [reference], policies_named(cell.policy), size):
         name, parameters = task.policy
         outcome = simulate(
-            task.workload, task.cluster, name, parameters, seed=task.seed, physics=task.physics
+            task.workload,
+            task.cluster,
+            name,
+            parameters,
+            seed=task.seed,
+            physics=task.physics,
+            compute=compute,
         )
         if outcome.interrupted:
             return

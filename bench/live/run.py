@@ -19,18 +19,18 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.host.locks import LOCK_DIR_ENV
+from cotenant.controller.cli.demo.cluster import PrivateCluster
+from cotenant.controller.cli.demo.measuring import job_environment
+from cotenant.controller.cli.demo.plan import WORKLOADS
 from cotenant.controller.client import Client
-from cotenant.controller.demo.cluster import PrivateCluster
-from cotenant.controller.demo.measuring import job_environment
-from cotenant.controller.demo.plan import WORKLOADS
 from cotenant.controller.domain.actions import Compute, Defer, Place
 from cotenant.controller.domain.events import Computed
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED, JobSpec, Launch, Phase
 from cotenant.controller.domain.reasons import render
-from cotenant.controller.journal.journal import Journal
-from cotenant.controller.journal.recovery import read_entry
 from cotenant.controller.policies.base import Parameters
+from cotenant.controller.store.journal import Journal
+from cotenant.controller.store.recovery import read_entry
 from cotenant.controller.wire.clients import (
     AttemptView,
     ChangeJobs,

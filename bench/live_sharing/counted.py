@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 from live.run import JobRow
 
 from cotenant.controller.domain.events import ProgressSeen
-from cotenant.controller.journal.journal import Journal
-from cotenant.controller.journal.recovery import read_entry
+from cotenant.controller.store.journal import Journal
+from cotenant.controller.store.recovery import read_entry
 
 TOGETHER_S_MIN: Final = 6.0
 """Shorter times are not counted: reports come every two seconds at most, and are up to half a second late."""

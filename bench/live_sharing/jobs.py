@@ -17,8 +17,8 @@ from typing import Final
 import msgspec
 from live.schedule import Arrival, Kind, Pace
 
-from cotenant.controller.demo.measuring import job_environment
-from cotenant.controller.demo.plan import CHECKPOINT_SLACK_MIB, WORKLOADS
+from cotenant.controller.cli.demo.measuring import job_environment
+from cotenant.controller.cli.demo.plan import CHECKPOINT_SLACK_MIB, WORKLOADS
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch
 from cotenant.controller.domain.perf import Profile, duty_cycle_rule

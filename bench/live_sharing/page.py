@@ -17,7 +17,7 @@ from live.errors import compare
 from live.run import DEVICES
 from tables import said
 
-from cotenant.controller.demo.picture import render
+from cotenant.controller.cli.demo.picture import render
 from live_sharing import foretold, jobs, pairs, texts, why
 from live_sharing.counted import beside_loads_s, busy_s
 from live_sharing.run import CastorRun

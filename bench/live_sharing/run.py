@@ -21,10 +21,10 @@ from live.run import DEVICES, JobRow, Play, Say, job_row, no_job_left
 from live.schedule import Arrival
 
 from cotenant.agent.host.locks import LOCK_DIR_ENV
+from cotenant.controller.cli.demo.cluster import PrivateCluster
+from cotenant.controller.cli.demo.outcome import timeline_of
+from cotenant.controller.cli.demo.timeline import Timeline
 from cotenant.controller.client import Client
-from cotenant.controller.demo.cluster import PrivateCluster
-from cotenant.controller.demo.outcome import timeline_of
-from cotenant.controller.demo.timeline import Timeline
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.wire.clients import GetStatus, ListNodes, ListPairs, PairView, SetPolicy, Shown
 from live_sharing import jobs

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.demo.measuring import job_environment
-from cotenant.controller.demo.plan import WORKLOADS
+from cotenant.controller.cli.demo.measuring import job_environment
+from cotenant.controller.cli.demo.plan import WORKLOADS
 from cotenant.controller.domain.fitting import measured_steps
 from cotenant.controller.domain.perf import Profile, fit_step_model
 from cotenant.controller.domain.reasons import Reason

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final
 
 from cotenant.checkpoint.talk.protocol import ACCUMULATE_AT, PHASE_COMMIT, PHASE_PROPOSE, STOP_AT, Order
-from cotenant.checkpoint.talk.turns import Turn
+from cotenant.checkpoint.talk.windows import Turn
 
 OPEN_MAX: Final = 8
 """More proposals than this at once are refused: a supervisor needs one of each kind."""

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.talk.agreement import Agreement, Confirm, Verdict
-from cotenant.checkpoint.talk.standing import place_of
+from cotenant.checkpoint.talk.stack_probe import place_of
 
 URGENT_S: Final = 2.0
 PATH_BYTES_MAX: Final = 107

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cotenant.checkpoint.disk.layout import Manifest
-from cotenant.checkpoint.talk.turns import History, recorded
+from cotenant.checkpoint.talk.windows import History, recorded
 
 log = logging.getLogger("cotenant.checkpoint")
 

@@ -10,17 +10,15 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from cotenant.controller.cli.frame import signals
 from cotenant.controller.cli.frame.problem import CLOSED_PIPE, FAILED, INTERRUPTED, OK, Problem
 from cotenant.controller.cli.frame.usage import nearest, part_of, usage_problem
+from cotenant.controller.cli.frame.verb_command import COMPLETE_VARIABLE, PROGRAM, as_command
 from cotenant.controller.cli.verbs import BY_NAME, Verb, help_text
 
-PROGRAM: Final = "cotenant"
 UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-COMPLETE_VARIABLE: Final = "_COTENANT_COMPLETE"
-"""Set by the shell's completion script."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,34 +109,6 @@ def execute(verb: Verb, words: list[str]) -> int:
     except typer.Abort:
         raise KeyboardInterrupt from None
     return code if isinstance(code, int) else OK
-
-
-def as_command(verb: Verb) -> Any:
-    """The verb's function (or, for a verb with parts, its app) as a command."""
-    import importlib
-
-    import typer
-
-    found = getattr(importlib.import_module(f"cotenant.controller.cli.{verb.module}"), verb.name)
-    from cotenant.controller.cli.frame.help_page import polish
-    from cotenant.controller.cli.frame.plain import PlainCommand
-
-    if isinstance(found, typer.Typer):
-        return polish(typer.main.get_command(found))
-
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    settings = {"help_option_names": ["-h", "--help"], "allow_interspersed_args": not verb.passes_words}
-    help_text = with_examples(found.__doc__)
-    app.command(name=verb.name, cls=PlainCommand, help=help_text, context_settings=settings)(found)
-    return polish(typer.main.get_command(app))
-
-
-def with_examples(doc: str) -> str:
-    """Indented paragraphs of a docstring keep their lines (the `\\b` is the library's mark for that)."""
-    import inspect
-
-    paragraphs = inspect.cleandoc(doc).split("\n\n")
-    return "\n\n".join(f"\b\n{each}" if each.startswith("  ") else each for each in paragraphs)
 
 
 if __name__ == "__main__":

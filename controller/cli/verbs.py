@@ -49,14 +49,14 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("pairs", "cluster.pairs", "which jobs share well: slowdowns measured both ways, and verdicts"),
         Verb("policy", "cluster.policy", "list, show or set the policy"),
         Verb(
-            "predictor", "cluster.predictor", "train and judge a model of how much jobs slow each other down"
+            "predictor", "offline.predictor", "train and judge a model of how much jobs slow each other down"
         ),
     ),
     "What if": (
-        Verb("sim", "simulation.sim", "policies over a trace; replay of a journal; traces"),
+        Verb("sim", "offline.sim", "policies over a trace; replay of a journal; traces"),
         Verb(
             "whatif",
-            "simulation.whatif",
+            "offline.whatif",
             "what this cluster's last days would have been under another policy",
         ),
     ),
@@ -65,7 +65,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("controller", "setup.daemons", "the controller alone"),
         Verb("agent", "setup.daemons", "the agent of this host alone"),
         Verb("init", "setup.init", "keys for a cluster, its users and its hosts"),
-        Verb("doctor", "host.doctor", "what works here, what does not, and what to do"),
+        Verb("doctor", "doctor.doctor", "what works here, what does not, and what to do"),
         Verb("config", "setup.config", "every setting and where it comes from"),
         Verb("completion", "setup.completion", "completion for bash, zsh or fish"),
         Verb("version", "setup.version", "versions of this command and of the controller"),

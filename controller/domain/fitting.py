@@ -15,7 +15,7 @@ from cotenant.controller.domain.perf import Profile
 from cotenant.controller.domain.throughput import Coefficients, Gang, MeasuredStep, Reach, ThroughputModel
 
 KIND: Final = "throughput-fit"
-"""Of the request, as `controller/tuning/kinds.py` knows it."""
+"""Of the request, as `controller/training/kinds.py` knows it."""
 SUB_BATCHES_MIN: Final = 3
 """Fewer determine no model with an error (`profiler/throughput.py`), so nobody is asked."""
 

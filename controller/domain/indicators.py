@@ -2,7 +2,7 @@
 
 Rule: what was not measured is None, never 0. A NaN is turned into None where the value is born: NaN is
 unequal to itself and JSON has no word for it, and these values are compared, journalled and printed. As a
-feature of a model a missing value is NaN again (`controller/interference/features.py`).
+feature of a model a missing value is NaN again (`controller/models/interference/features.py`).
 """
 
 from __future__ import annotations

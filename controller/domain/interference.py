@@ -2,7 +2,8 @@
 
 Rule: the model is configuration, not state. It reaches the engine as one value, is journalled with the rest
 of the configuration, and a replay finds it there; no decision ever opens a file. It says nothing of names:
-its features are what was measured of the two jobs. Evaluating it takes numpy: `controller/interference/`.
+its features are what was measured of the two jobs. Evaluating it takes numpy:
+`controller/models/interference/`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every setting, its default and what it means. Reading them from files is `controller/settings.py`.
+"""Every setting, its default and what it means. Reading them from files is `controller/system/settings.py`.
 
 Rule: one struct per TOML section, one line per key; `cotenant config` prints these docstrings.
 Environment: COTENANT_<SECTION>__<KEY>. Precedence: flag > environment > file > default.

@@ -102,7 +102,9 @@ class Engine:
         if pairs is not None:
             self._ledger.pairs = pairs
         if self.config.predictor is not None:
-            from cotenant.controller.interference.predictor import Predictor  # numpy, for those who use it
+            from cotenant.controller.models.interference.predictor import (
+                Predictor,  # numpy, for those who use it
+            )
 
             self._ledger.pairs.foresight = Predictor(self.config.predictor)
         self._dispatch = Dispatch(self._ledger, self.config)

@@ -27,8 +27,8 @@ from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies.base import Parameters, is_quiet, why_waiting
-from cotenant.controller.policies.waking import Alarm
-from cotenant.controller.policies.whole_queue import (
+from cotenant.controller.policies.toolkit.wake_up import Alarm
+from cotenant.controller.policies.toolkit.whole_queue import (
     Why,
     find_room,
     is_anybody_left,

@@ -15,15 +15,14 @@ from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies.base import (
-    Candidates,
     Stateless,
     first_aged,
-    is_possible,
     is_quiet,
     why_waiting,
 )  # fmt: skip
 from cotenant.controller.policies.newcomers import NewcomerParameters, newcomers
-from cotenant.controller.policies.victims import Room, victims_for, worth_preempting
+from cotenant.controller.policies.toolkit.in_order import place_in_order
+from cotenant.controller.policies.toolkit.victims import Room, victims_for, worth_preempting
 
 UNKNOWN_S = 1e12
 """Jobs that say nothing about their length go last under size-based orders."""
@@ -58,39 +57,6 @@ class Classic(Stateless):
 
     def explain(self, view: View, job: Job) -> Reason:
         return why_waiting(view, job, self.name)
-
-
-def place_in_order(
-    plan: Plan, order: str, strict: bool, passed_over: Callable[[Job], bool] | None = None
-) -> Job | None:
-    """Give free devices to queued jobs in order; those that are `passed_over` get none.
-
-    Returns the job that all others must wait for, if there is one: the first that does not fit and has aged,
-    or any that does not fit under a strict order while devices are left. (If smaller ones went on passing it
-    by, a wide job that has aged would still starve.) A job that is not possible now is never waited for.
-    """
-    view, free = plan.view, plan.free_everywhere()
-    candidates = Candidates(view)
-    while (job := candidates.next()) is not None:
-        if plan.actions and plan.is_placed(job.spec.job_id):
-            candidates.again(job)
-            continue
-        if passed_over is not None and passed_over(job):
-            candidates.again(job)
-            continue
-        devices = plan.find_free(job) if free else None
-        if devices is not None:
-            plan.place(job, devices, because("free-devices-in-order", order, len(devices)))
-            free -= len(devices)
-            if not free and not job.aged:  # And those that have aged stand before it.
-                return None
-            candidates.again(job)
-        elif strict or job.aged:
-            if is_possible(view, job):
-                return job
-        elif not free:
-            return None
-    return None
 
 
 def fifo() -> Classic:

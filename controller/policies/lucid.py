@@ -27,9 +27,9 @@ from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.tenancy import peak_mib
 from cotenant.controller.domain.view import View
-from cotenant.controller.policies.castor.rooms import Room, Rooms
-from cotenant.controller.policies.guests import Guest, GuestParameters, Guests, nobody
 from cotenant.controller.policies.service import by_service
+from cotenant.controller.policies.toolkit.colocation import Guest, GuestParameters, Guests, nobody
+from cotenant.controller.policies.toolkit.shareable_slots import Room, Rooms
 
 
 class LucidParameters(GuestParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):

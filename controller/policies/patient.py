@@ -33,10 +33,10 @@ from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies.base import Candidates, Parameters, is_quiet, why_waiting
 from cotenant.controller.policies.classic import UNKNOWN_S
-from cotenant.controller.policies.soon import Soon, Together
-from cotenant.controller.policies.victims import Room, is_kept_together
-from cotenant.controller.policies.waking import Alarm
-from cotenant.controller.policies.whole_queue import (
+from cotenant.controller.policies.toolkit.expected_releases import Soon, Together
+from cotenant.controller.policies.toolkit.victims import Room, is_kept_together
+from cotenant.controller.policies.toolkit.wake_up import Alarm
+from cotenant.controller.policies.toolkit.whole_queue import (
     Newcomers,
     Why,
     find_room,

@@ -10,13 +10,12 @@ import importlib.util
 from collections.abc import Callable
 from functools import partial
 
-from cotenant.controller.policies import own
+from cotenant.controller.policies import plugins
 from cotenant.controller.policies.attained import Tiresias, TiresiasParameters
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.castor.cost import CastorCost
 from cotenant.controller.policies.castor.policy import Castor, CastorParameters
 from cotenant.controller.policies.classic import Srtf, fifo, sjf
-from cotenant.controller.policies.guests import GuestParameters
 from cotenant.controller.policies.lazer.parameters import LazerParameters
 from cotenant.controller.policies.lazer.policy import Lazer
 from cotenant.controller.policies.lucid import Lucid, LucidParameters
@@ -25,6 +24,7 @@ from cotenant.controller.policies.patient import Patient, PatientParameters
 from cotenant.controller.policies.remaining import Interval, IntervalParameters, SrtfFull
 from cotenant.controller.policies.service import Srsf, ssf
 from cotenant.controller.policies.sjf_ffs import SjfFfs
+from cotenant.controller.policies.toolkit.colocation import GuestParameters
 
 _ABOUT: dict[str, str] = {
     "fifo": "first come, first served",
@@ -102,7 +102,9 @@ _DEFAULTS: dict[str, Parameters] = {
 
 def available() -> dict[str, str]:
     """Ours, then those of other packages: name -> what it is, in one line."""
-    return AVAILABLE | {name: found.about for name, found in _theirs().items() if isinstance(found, own.Own)}
+    return AVAILABLE | {
+        name: found.about for name, found in _theirs().items() if isinstance(found, plugins.Own)
+    }
 
 
 def unavailable() -> dict[str, str]:
@@ -110,13 +112,13 @@ def unavailable() -> dict[str, str]:
     return UNAVAILABLE | {name: why for name, why in _theirs().items() if isinstance(why, str)}
 
 
-def _theirs() -> dict[str, own.Own | str]:
+def _theirs() -> dict[str, plugins.Own | str]:
     """What other packages offer, or what is wrong with it. A name of ours stays ours."""
-    found: dict[str, own.Own | str] = {}
-    for name in own.offered():
+    found: dict[str, plugins.Own | str] = {}
+    for name in plugins.offered():
         if name not in _ABOUT:
             try:
-                found[name] = own.find(name)
+                found[name] = plugins.find(name)
             except ValueError as error:
                 found[name] = str(error)
     return found
@@ -124,7 +126,7 @@ def _theirs() -> dict[str, own.Own | str]:
 
 def is_known(name: str) -> bool:
     """Whether `make` would have one of this name."""
-    return name in AVAILABLE or name in available() or (own.is_path(name) and not why_not(name))
+    return name in AVAILABLE or name in available() or (plugins.is_path(name) and not why_not(name))
 
 
 def why_not(name: str) -> str:
@@ -142,7 +144,7 @@ def defaults(name: str) -> Parameters:
     if name in _ABOUT:
         return dict(_DEFAULTS.get(name, {}))
     try:
-        return dict(own.find(name).defaults)
+        return dict(plugins.find(name).defaults)
     except ValueError:
         return {}
 
@@ -156,10 +158,10 @@ def make(name: str, parameters: Parameters) -> Policy:
     """
     maker = _MAKERS.get(name)
     if maker is None:
-        if name not in own.offered() and not own.is_path(name):
+        if name not in plugins.offered() and not plugins.is_path(name):
             raise ValueError(f"no policy {name!r}; there are {', '.join(available())}")
-        own.find(name)
-        maker = partial(own.make, name)
+        plugins.find(name)
+        maker = partial(plugins.make, name)
     missing = lacks(name)
     if missing:
         raise ValueError(f"policy {name} is not available: {missing}")

@@ -25,9 +25,9 @@ from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies.base import Candidates, Parameters, Stateless, is_quiet, why_waiting
 from cotenant.controller.policies.classic import by_remaining
-from cotenant.controller.policies.victims import worth_preempting
-from cotenant.controller.policies.waking import Alarm
-from cotenant.controller.policies.whole_queue import (
+from cotenant.controller.policies.toolkit.victims import worth_preempting
+from cotenant.controller.policies.toolkit.wake_up import Alarm
+from cotenant.controller.policies.toolkit.whole_queue import (
     Why,
     find_room,
     rearrange,

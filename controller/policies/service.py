@@ -19,7 +19,7 @@ from cotenant.controller.domain.view import View
 from cotenant.controller.policies.base import Stateless, is_quiet, why_waiting
 from cotenant.controller.policies.classic import UNKNOWN_S, Classic, place_or_preempt
 from cotenant.controller.policies.newcomers import NewcomerParameters, newcomers
-from cotenant.controller.policies.whole_queue import Why, find_room, take_room
+from cotenant.controller.policies.toolkit.whole_queue import Why, find_room, take_room
 
 
 def service_now(job: Job, now_s: float) -> float:

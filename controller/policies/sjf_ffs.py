@@ -17,11 +17,11 @@ from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.policies.castor.policy import Where, places_of
-from cotenant.controller.policies.castor.rooms import Room, Rooms
 from cotenant.controller.policies.castor.sharing import no_memory
-from cotenant.controller.policies.castor.sub_batches import SubBatch, known_batches
 from cotenant.controller.policies.classic import by_remaining
-from cotenant.controller.policies.guests import Guest, GuestParameters, Guests, nobody
+from cotenant.controller.policies.toolkit.colocation import Guest, GuestParameters, Guests, nobody
+from cotenant.controller.policies.toolkit.shareable_slots import Room, Rooms
+from cotenant.controller.policies.toolkit.sub_batches import SubBatch, known_batches
 
 
 class SjfFfs(Guests):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from cotenant.controller.policies import own, registry
+from cotenant.controller.policies import plugins, registry
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.submission.problems import suggestion
+from cotenant.controller.sim.traces.problems import nearest
 
 _WORDS: Final = {"true": True, "yes": True, "false": False, "no": False}
 
@@ -91,7 +91,7 @@ def _split(word: str) -> tuple[str, str]:
     if name in registry.AVAILABLE or name in registry.UNAVAILABLE or not rest:
         return name, rest
     second, _, first = rest.partition(":")
-    return (f"{name}:{second}", first) if own.is_path(f"{name}:{second}") else (name, rest)
+    return (f"{name}:{second}", first) if plugins.is_path(f"{name}:{second}") else (name, rest)
 
 
 def _missing(name: str) -> str:
@@ -102,10 +102,10 @@ def _missing(name: str) -> str:
     """
     if name in (theirs := registry.unavailable()):
         return theirs[name]
-    if own.is_path(name):
+    if plugins.is_path(name):
         return registry.why_not(name)
     if name not in (known := registry.available()):
-        near = suggestion(name, known) or f"there are {_all_names()}; your own is MODULE:NAME"
+        near = nearest(name, known) or f"there are {_all_names()}; your own is MODULE:NAME"
         raise BadChoice(f"there is no policy {name!r}", near)
     return ""
 
@@ -116,7 +116,7 @@ def _parameter(policy: str, word: str, known: Parameters) -> tuple[str, str | in
     if not equals:
         raise BadChoice(f"{word!r} is not KEY=VALUE", "write NAME:KEY=VALUE,KEY=VALUE")
     if key not in known:
-        near = suggestion(key, known) or (f"it has {', '.join(sorted(known))}" if known else "it has none")
+        near = nearest(key, known) or (f"it has {', '.join(sorted(known))}" if known else "it has none")
         raise BadChoice(f"policy {policy} has no parameter {key!r}", near)
     kind = type(known[key])
     try:

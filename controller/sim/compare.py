@@ -22,6 +22,7 @@ from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.results.outcome import Outcome
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.simulate import simulate
+from cotenant.controller.sim.world.computing import Compute, nothing
 from cotenant.controller.sim.world.failures import Failures
 from cotenant.controller.sim.world.physics import Physics
 from cotenant.controller.sim.world.workload import Cluster, Workload
@@ -96,6 +97,7 @@ def run_all(
     keep: bool = False,
     report: Report | None = None,
     asked: Asked = lambda number: None,
+    compute: Compute = nothing,
 ) -> list[Run]:
     """Runs in the order of the tasks; after an interrupt (Ctrl-C, SIGTERM) those that were finished, and
     those under way as far as they got. A second interrupt ends everything at once.
@@ -104,6 +106,7 @@ def run_all(
         workers: processes; None = one per core. With one, everything runs in this process.
         keep: whether outcomes (columns of every job) come back as well.
         asked: told of the signal that interrupts.
+        compute: as `simulate` takes it; a function of a module, for it goes to other processes.
 
     Raises:
         WorkerLost: a process died.
@@ -113,22 +116,24 @@ def run_all(
     jobs = sum(len(task.workload) for task in tasks)
     count = min(workers or len(os.sched_getaffinity(0)), len(tasks))
     if count <= 1 or (workers is None and jobs < WORTH_A_PROCESS):
-        return _here(tasks, keep, tell, asked)
-    return _in_processes(tasks, count, keep, tell, asked)
+        return _here(tasks, keep, tell, asked, compute)
+    return _in_processes(tasks, count, keep, tell, asked, compute)
 
 
-def _here(tasks: Sequence[Task], keep: bool, report: Report, asked: Asked) -> list[Run]:
+def _here(tasks: Sequence[Task], keep: bool, report: Report, asked: Asked, compute: Compute) -> list[Run]:
     stop = threading.Event()
     runs: list[Run] = []
     with stopping(stop, asked):
         for number, task in enumerate(tasks):
             if stop.is_set():
                 break
-            runs.append(_run(number, task, keep, stop, report))
+            runs.append(_run(number, task, keep, stop, report, compute))
     return runs
 
 
-def _in_processes(tasks: Sequence[Task], count: int, keep: bool, report: Report, asked: Asked) -> list[Run]:
+def _in_processes(
+    tasks: Sequence[Task], count: int, keep: bool, report: Report, asked: Asked, compute: Compute
+) -> list[Run]:
     context = multiprocessing.get_context("spawn")  # A fork would copy threads' locks in unknown states.
     stop, mail = context.Event(), context.SimpleQueue()
     pool = ProcessPoolExecutor(count, context, initializer=_begin_worker, initargs=(stop, mail))
@@ -136,7 +141,7 @@ def _in_processes(tasks: Sequence[Task], count: int, keep: bool, report: Report,
     try:
         with _interrupts_blocked():  # What a process starts with, it keeps: only this one hears Ctrl-C.
             for number, task in enumerate(tasks):
-                futures[pool.submit(_run_task, number, task, keep)] = number
+                futures[pool.submit(_run_task, number, task, keep, compute)] = number
         with stopping(stop, asked):
             _wait_for(futures, stop, mail, report)
     except BrokenProcessPool:
@@ -178,14 +183,14 @@ def _begin_worker(stop: Stop, mail: Any) -> None:
     _stop, _mail = stop, mail
 
 
-def _run_task(number: int, task: Task, keep: bool) -> Run | None:
+def _run_task(number: int, task: Task, keep: bool, compute: Compute) -> Run | None:
     """None: the stop came before it began (a pool hands out a little more than it has processes)."""
     if _stop.is_set():
         return None
-    return _run(number, task, keep, _stop, _mail.put)
+    return _run(number, task, keep, _stop, _mail.put, compute)
 
 
-def _run(number: int, task: Task, keep: bool, stop: Stop, report: Report) -> Run:
+def _run(number: int, task: Task, keep: bool, stop: Stop, report: Report, compute: Compute) -> Run:
     try:
         outcome = simulate(
             task.workload,
@@ -197,6 +202,7 @@ def _run(number: int, task: Task, keep: bool, stop: Stop, report: Report) -> Run
             failures=task.failures,
             ageing_s=task.ageing_s,
             watch=_watch(number, stop, report),
+            compute=compute,
         )
     except Exception as error:  # Most often a mistake in a policy of one's own: the traceback shows the line.
         error.add_note(f"while policy {task.policy.label} was simulated, seed {task.seed}")

@@ -24,12 +24,12 @@ from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.sim.results.outcome import Outcome
 from cotenant.controller.sim.world.columns import Columns, cells
+from cotenant.controller.sim.world.computing import Compute, nothing, think
 from cotenant.controller.sim.world.devices import Devices
 from cotenant.controller.sim.world.failures import Failures, FailureTimes
 from cotenant.controller.sim.world.jobs import Specs, host_reports, known_pairs
 from cotenant.controller.sim.world.physics import Physics, pair_data
 from cotenant.controller.sim.world.run import Run
-from cotenant.controller.sim.world.thinking import think
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from cotenant.controller.sim.world.world import World
 
@@ -63,6 +63,7 @@ def simulate(
     checkpoint_every_s: float = 600.0,
     validate: bool = False,
     watch: Watch | None = None,
+    compute: Compute = nothing,
 ) -> Outcome:
     """Run a workload under one policy, to the end or until `watch` (or Ctrl-C) interrupts it.
 
@@ -70,13 +71,14 @@ def simulate(
         seed: of the failures; all else that is random was drawn when the workload was made.
         ageing_s: off as in the papers; see `PolicySettings`.
         checkpoint_every_s: of training in one attempt; matters only where hosts fail. 0 = only when asked.
+        compute: answers what the policy asks to be computed (`training.kinds.compute`).
         validate: after every event the engine checks all its invariants, and its tenants against the world's.
 
     Raises:
         ValueError: unknown policy, parameter or pair table.
     """
     physics = physics if physics is not None else Physics()
-    drive = _Drive(workload, cluster, policy, parameters or {}, physics, validate)
+    drive = _Drive(workload, cluster, policy, parameters or {}, physics, validate, compute)
     drive.prepare(seed, failures, ageing_s, checkpoint_every_s)
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     with _quiet_gc():
@@ -110,8 +112,10 @@ class _Drive:
         parameters: Parameters,
         physics: Physics,
         validate: bool,
+        compute: Compute,
     ) -> None:
         self.interrupted = False
+        self._compute = compute
         self._workload, self._cluster = workload, cluster
         self._submit_s, self._duration_s = cells(workload.submit_s), cells(workload.duration_s)
         self._policy, self._parameters = policy, parameters
@@ -185,7 +189,7 @@ class _Drive:
     def _think(self) -> None:
         thinks, self._world.thinks = self._world.thinks, []
         for command in thinks:
-            answer, spent_s = think(command)
+            answer, spent_s = think(command, self._compute)
             self._thinking_s += spent_s
             self._world.answer(answer, self._physics.charge_s)
 

@@ -6,7 +6,7 @@ repeated submission with the ids it gave the first time.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -417,3 +417,13 @@ AnyReply = (
     Submitted | Jobs | Shown | Explained | LogPart | Nodes | Pairs | PolicyView | Status | Decisions
     | KnownProfiles | Done | Failure
 )  # fmt: skip
+
+
+CLIENT_MARK: Final = b"client"
+"""First of a client's two frames; an agent sends its one frame alone."""
+
+
+DAMAGED_JOURNAL_ADVICE: Final = (
+    "jobs and decisions are not concerned. Stop the controller in order and start it: it writes a snapshot, "
+    "and the next start reads nothing before it. Keep older backups, and look at the disk (dmesg, SMART)"
+)

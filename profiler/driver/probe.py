@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from cotenant.profiler.driver import thorough
+from cotenant.profiler.driver import diagnostics
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 from cotenant.profiler.driver.failures import NvmlError
 from cotenant.profiler.driver.library import Library, tell
@@ -40,8 +40,8 @@ def everything(nvml: Library, only: int | None = None) -> DriverFacts:
     return DriverFacts(
         driver=found.driver,
         cuda=found.cuda,
-        gpus=tuple(thorough.looked_at(nvml, each) for each in found.gpus),
-        links=tuple(thorough.links(nvml, found.gpus)),
+        gpus=tuple(diagnostics.looked_at(nvml, each) for each in found.gpus),
+        links=tuple(diagnostics.links(nvml, found.gpus)),
     )
 
 

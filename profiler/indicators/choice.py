@@ -13,7 +13,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from cotenant.profiler.driver.asking import NoAnswer, ask
+from cotenant.profiler.driver.probe_client import NoAnswer, ask
 from cotenant.profiler.indicators.sources import Wanted, Wish
 
 ORDER: Final[tuple[Wish, ...]] = get_args(Wish)[1:]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.agent.core.edge import (
+from cotenant.agent.daemon.core.edge import (
     AnswerLog,
     Booted,
     EndCame,
@@ -15,7 +15,7 @@ from cotenant.agent.core.edge import (
     Say,
     StartSupervisor,
 )
-from cotenant.agent.core.memory import Memory
+from cotenant.agent.daemon.core.memory import Memory
 from cotenant.controller.domain.commands import ForgetJob
 from cotenant.controller.domain.epochs import Epoch
 from cotenant.controller.domain.events import JobKept
@@ -33,7 +33,7 @@ from cotenant.controller.wire.agents import (
     ReportSeen,
     Welcome,
 )
-from tests.agent.test_state import DAY_S, HOST, KEY, Agent, only, result, sent, start, stop
+from tests.agent.daemon.test_state import DAY_S, HOST, KEY, Agent, only, result, sent, start, stop
 
 FIRST, SECOND, LOST = Epoch(number=1, token="e1"), Epoch(number=2, token="e2"), Epoch(number=2, token="lost")
 AFTER = Epoch(number=3, token="e3")

@@ -20,27 +20,25 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.agent import state_folder
-from cotenant.agent.attempt import words
-from cotenant.agent.attempt.core import gang
-from cotenant.agent.attempt.processes import termination
-from cotenant.agent.core.memory import Aged, Obeyed
-from cotenant.agent.files import BadRecord, read_record
-from cotenant.agent.framing import Deframer, framed
-from cotenant.agent.gpus.looks import Asking
-from cotenant.agent.gpus.marks import Mark, Marks
+from cotenant.agent.daemon.core.memory import Aged, Obeyed
+from cotenant.agent.daemon.spool import Spool, SpoolProblem
+from cotenant.agent.gpus.device_state_store import Mark, Marks
+from cotenant.agent.gpus.probe_results import Asking
 from cotenant.agent.gpus.watchers import Line
-from cotenant.agent.host import locks
-from cotenant.agent.records import Durable, Identity, Result, Status
-from cotenant.agent.spool import Spool, SpoolProblem
+from cotenant.agent.host import locks, state_folder
+from cotenant.agent.ipc.files import BadRecord, read_record
+from cotenant.agent.ipc.framing import Deframer, framed
+from cotenant.agent.ipc.records import Durable, Identity, Result, Status
+from cotenant.agent.supervisor.core import gang, rank_messages
+from cotenant.agent.supervisor.processes import termination
 from cotenant.checkpoint.disk.layout import Damaged, Manifest, TooNew
-from cotenant.controller.access.keys import KeyProblem, read_key
-from cotenant.controller.access.secrets import BadSecrets, Secrets
+from cotenant.controller.cli.submission import options
 from cotenant.controller.domain.commands import StopAttempt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.domain.reasons import because
-from cotenant.controller.settings import SettingsError, load
-from cotenant.controller.submission import options
+from cotenant.controller.system.keys import KeyProblem, read_key
+from cotenant.controller.system.secrets import BadSecrets, Secrets
+from cotenant.controller.system.settings import SettingsError, load
 from cotenant.controller.wire import agents as wire
 from cotenant.controller.wire import clients
 from cotenant.controller.wire.codec import BadMessage, decode, decode_json, decode_text, encode, pack, unpack
@@ -181,8 +179,8 @@ KINDS: dict[str, Kind] = {
         framed(wire.Renew(beat=3)) * 2, lambda data, _: Deframer(wire.ToAgent).feed(data), (BadMessage,)
     ),
     "a journal's value": Kind(pack(STOP), lambda data, _: unpack(data, StopAttempt), (BadMessage,)),
-    "a rank's hello": Kind(HELLO, lambda data, _: words.parse(data)),
-    "a rank's step": Kind(SAID, lambda data, _: words.parse(data)),
+    "a rank's hello": Kind(HELLO, lambda data, _: rank_messages.parse(data)),
+    "a rank's step": Kind(SAID, lambda data, _: rank_messages.parse(data)),
     "a step for the profiler": Kind(SAID, lambda data, _: steps.parse(data)),
     "a gang's word": Kind(gang.payload(WORD), lambda data, _: gang.parse_payload(data)),
     "an order": record(of(1000)),

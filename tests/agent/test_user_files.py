@@ -16,18 +16,17 @@ from typing import Any
 
 import pytest
 
-from cotenant.agent import state_folder
-from cotenant.agent.attempt.processes import premises
-from cotenant.agent.attempt.processes.premises import (
+from cotenant.agent.host import locks, state_folder
+from cotenant.agent.host.checkpoint_root import domain_of, make_checkpoint_folder
+from cotenant.agent.host.user_files import Folder, exposed, remove_tree
+from cotenant.agent.ipc.folder import JOB, JOB_SOCKET
+from cotenant.agent.ipc.records import Order, RankOrder
+from cotenant.agent.supervisor.processes import attempt_folder
+from cotenant.agent.supervisor.processes.attempt_folder import (
     give_job_folder,
     make_job_folder,
     remove_short_folder,
 )
-from cotenant.agent.folder import JOB, JOB_SOCKET
-from cotenant.agent.host import locks
-from cotenant.agent.host.checkpoint_root import domain_of, make_checkpoint_folder
-from cotenant.agent.host.user_files import Folder, exposed, remove_tree
-from cotenant.agent.records import Order, RankOrder
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import Launch
@@ -200,7 +199,7 @@ def test_a_user_cannot_put_another_folder_in_the_place_of_his_sockets(
     shared = ground / "tmp"
     shared.mkdir()
     shared.chmod(0o1777)
-    monkeypatch.setattr(premises, "_SHORT_BASES", (str(shared),))
+    monkeypatch.setattr(attempt_folder, "_SHORT_BASES", (str(shared),))
     deep = ground / ("d" * 120)
     deep.mkdir()
     order = of(USER)

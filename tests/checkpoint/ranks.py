@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cotenant.agent.attempt import words
+from cotenant.agent.supervisor.core import rank_messages
 from tests.ports import free_port
 from tests.processes import IMPORT_S
 
@@ -204,7 +204,7 @@ class Supervisor:
     def hear(self, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
         self._socket.settimeout(deadline_s)
         data = self._socket.recv(8192)
-        assert words.parse(data) is not None, f"a real supervisor would drop {data!r}"
+        assert rank_messages.parse(data) is not None, f"a real supervisor would drop {data!r}"
         message: dict[str, Any] = json.loads(data)
         self.heard.append(message)
         return message

@@ -21,7 +21,7 @@ from cotenant.checkpoint import Session, parameters_sha256
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.talk.agreement import Agreement, Verdict
 from cotenant.checkpoint.talk.protocol import ACCUMULATE_AT, Order, decode
-from cotenant.checkpoint.talk.turns import Turn, agreed_ahead, recorded
+from cotenant.checkpoint.talk.windows import Turn, agreed_ahead, recorded
 from cotenant.gradaccum.schedule import PROGRESS, Progress
 
 DEADLINE_S = 60.0

@@ -14,20 +14,20 @@ from pathlib import Path
 
 import torch
 
-from cotenant.agent.files import write_record
-from cotenant.agent.records import Order, Result
-from cotenant.agent.spool import Spool
+from cotenant.agent.daemon.spool import Spool
+from cotenant.agent.ipc.files import write_record
+from cotenant.agent.ipc.records import Order, Result
 from cotenant.checkpoint.disk.saver import Place, Saver
 from cotenant.checkpoint.training.state import TrainingState
-from cotenant.controller.access import keys
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.commands import GangMember, StopAttempt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import JobSpec, Launch
 from cotenant.controller.domain.reasons import because
+from cotenant.controller.system import keys
 from cotenant.controller.wire import agents, clients
 from cotenant.controller.wire.codec import encode
-from tests.agent.test_spool import NOTES
+from tests.agent.daemon.test_spool import NOTES
 
 HERE = Path(__file__).parent
 HOST, JOB, ONE = HostId("h1"), JobId("1"), AttemptNo(1)

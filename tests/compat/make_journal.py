@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from cotenant.controller.domain.ids import JobId
-from cotenant.controller.journal.journal_file import JOURNAL_VERSION
+from cotenant.controller.store.journal_file import JOURNAL_VERSION
 from cotenant.controller.wire import clients
 from tests.controller.station import Station, job, run_one
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from cotenant.agent.files import read_record
-from cotenant.agent.records import Order, Result
-from cotenant.agent.spool import Spool
+from cotenant.agent.daemon.spool import Spool
+from cotenant.agent.ipc.files import read_record
+from cotenant.agent.ipc.records import Order, Result
 from cotenant.checkpoint.disk.layout import verify
 from cotenant.checkpoint.disk.load import load_newest
-from cotenant.controller.access import keys
+from cotenant.controller.system import keys
 from cotenant.controller.wire import agents, clients
 from cotenant.controller.wire.codec import decode
-from tests.agent.test_spool import NOTES
+from tests.agent.daemon.test_spool import NOTES
 from tests.compat.make_fixtures import frames
 
 HERE = Path(__file__).parent

@@ -6,11 +6,8 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from cotenant.controller.access.keys import Identity
-from cotenant.controller.access.secrets import Secrets
-from cotenant.controller.core import Core, Poisoned, Stuck
-from cotenant.controller.desk.clients_desk import ClientsDesk
-from cotenant.controller.desk.reading import About
+from cotenant.controller.api.handlers import ClientsDesk
+from cotenant.controller.api.queries import About
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.commands import StartAttempt
 from cotenant.controller.domain.epochs import Followed
@@ -25,11 +22,14 @@ from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import JobSpec, Launch
 from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import EngineConfig, MakePolicy
-from cotenant.controller.journal.clock import Clock
-from cotenant.controller.journal.committing import Callbacks
-from cotenant.controller.journal.journal import Journal
-from cotenant.controller.links.agents_link import AgentsLink
+from cotenant.controller.executors.agents.link import AgentsLink
 from cotenant.controller.policies import registry
+from cotenant.controller.store.clock import Clock
+from cotenant.controller.store.committing import Callbacks
+from cotenant.controller.store.core import Core, Poisoned, Stuck
+from cotenant.controller.store.journal import Journal
+from cotenant.controller.system.keys import Identity
+from cotenant.controller.system.secrets import Secrets
 from cotenant.controller.wire import agents, clients
 from cotenant.controller.wire.codec import decode
 

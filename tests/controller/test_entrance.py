@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.desk.rates import BYTES_BURST, BYTES_PER_SECOND
+from cotenant.controller.api.rates import BYTES_BURST, BYTES_PER_SECOND
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain import pairs
 from cotenant.controller.domain.cluster import HostState
@@ -235,7 +235,7 @@ def test_one_key_cannot_make_the_controller_hold_more_than_its_bound(
     """The largest things that it may say, faster than it may: counted, not timed. The bound is a small one,
     so that it is met soon."""
     bound = USER_BYTES_MAX // 8
-    monkeypatch.setattr("cotenant.controller.desk.arrivals.USER_BYTES_MAX", bound)
+    monkeypatch.setattr("cotenant.controller.api.arrivals.USER_BYTES_MAX", bound)
     chance, admitted_bytes, sent_bytes = random.Random(seed), 0, 0
     for _ in range(150):
         body = large(chance, chance.choice((900_000, 300_000, 500_000)))
@@ -259,7 +259,7 @@ def test_a_user_at_the_bound_goes_on_when_jobs_have_ended(
     station: Station, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = held_bytes(job(user=ALICE.name))
-    monkeypatch.setattr("cotenant.controller.desk.arrivals.USER_BYTES_MAX", one + JOB_BYTES)
+    monkeypatch.setattr("cotenant.controller.api.arrivals.USER_BYTES_MAX", one + JOB_BYTES)
     first = station.submit(ALICE)
     assert isinstance(station.ask(clients.Submit(specs=(job(),)), ALICE), clients.Failure)
     station.ask(clients.ChangeJobs(verb="cancel", job_ids=(first,)), ALICE)
@@ -282,7 +282,7 @@ def test_ended_jobs_are_forgotten_by_size_as_well_as_by_number(
 
 
 def test_waits_of_one_user_are_bounded_together(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cotenant.controller.desk.clients_desk.AWAITED_PER_USER", 5)
+    monkeypatch.setattr("cotenant.controller.api.handlers.AWAITED_PER_USER", 5)
     job_ids = tuple(station.submit(ALICE) for _ in range(3))
     station.post(clients.WaitJobs(job_ids=job_ids, timeout_s=30.0), ALICE)
     assert isinstance(station.ask(clients.WaitJobs(job_ids=job_ids, timeout_s=30.0), ALICE), clients.Failure)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.journal.journal import JOURNAL_NAME, Journal
-from cotenant.controller.journal.scrub import BITE, Scrub, Scrubbed, scrub
+from cotenant.controller.store.journal import JOURNAL_NAME, Journal
+from cotenant.controller.store.scrub import BITE, Scrub, Scrubbed, scrub
 
 MARK = b"the event of one entry"
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.agent.attempt.processes import stacks
-from cotenant.agent.attempt.processes.environment import STACKS_SIGNAL
+from cotenant.agent.supervisor.processes import stacks
+from cotenant.agent.supervisor.processes.environment import STACKS_SIGNAL
 from cotenant.controller.wire import job
 from cotenant.gradaccum.launch import STARTUP
 from tests.processes import IMPORT_S

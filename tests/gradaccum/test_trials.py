@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cotenant import gradaccum
-from cotenant.checkpoint.talk.turns import Turn
+from cotenant.checkpoint.talk.windows import Turn
 from cotenant.gradaccum import Refused
 from cotenant.gradaccum.schedule import PROGRESS, Progress
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.agent.host.cgroups import AGENT_LEAF
-from cotenant.controller import settings
+from cotenant.controller.system import settings
 
 DEPLOY = Path(__file__).resolve().parents[2] / "examples" / "deploy"
 AGENTS = ("cotenant-agent.service", "user/cotenant-agent.service")

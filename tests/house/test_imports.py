@@ -1,7 +1,8 @@
-"""Dependencies point one way: domain <- wire <- everything, and deciding code never touches the world.
+"""What may be imported from outside: deciding code never touches the world, heavy libraries have one home.
 
-Each rule is a line of `RULES`; a violation names file and line, the rule and the reason. Imports inside
-functions count as well: laziness changes when a module is loaded, not what depends on it.
+Rule: each line of `RULES` says where it holds; a violation names file and line, the rule and the reason.
+Imports inside functions count as well: laziness changes when a module is loaded, not what depends on it.
+Who may import whom among our own packages is in `test_layers.py`.
 """
 
 from __future__ import annotations
@@ -99,120 +100,65 @@ def none_of(*packages: str) -> Callable[[str], bool]:
 CONTROLLER = "cotenant.controller"
 DOMAIN = f"{CONTROLLER}.domain"
 WIRE = f"{CONTROLLER}.wire"
+ENGINE = f"{CONTROLLER}.engine"
+MODELS = f"{CONTROLLER}.models"
 POLICIES = f"{CONTROLLER}.policies"
-BASE = f"{POLICIES}.base"
-# fmt: off
-DRIVERS = tuple(f"{CONTROLLER}.{name}" for name in (
-    "live", "sim", "tuning", "journal", "cli", "demo", "client", "endpoint", "keys", "places", "settings",
-    "submission",
-))
-# fmt: on
-"""What acts, or serves those that act. The agent shares some of it; the engine none."""
-DECIDES = tuple(f"{CONTROLLER}.{name}" for name in ("live", "sim", "tuning", "journal", "cli", "demo"))
-NOT_ENGINE = (DOMAIN, WIRE, POLICIES, *DRIVERS)
-
-
-def engine_parts() -> tuple[str, ...]:
-    """The engine's package and every module of the controller that it reaches: what `handle` runs through.
-
-    Found by following imports, so that a part split off the engine cannot lose its purity.
-    """
-    folders = (ROOT / "controller", ROOT / "controller" / "engine")
-    files = {module_of(path): path for folder in folders for path in folder.glob("*.py")}
-    parts: set[str] = set()
-    waiting = {module for module in files if within(module, f"{CONTROLLER}.engine")}
-    while waiting:
-        part = waiting.pop()
-        parts.add(part)
-        found = imports_in(files[part].read_text(), part, is_package=False) if part in files else ()
-        reached = {".".join(each.module.split(".")[:3]) for each in found if within(each.module, CONTROLLER)}
-        waiting |= reached - parts - {CONTROLLER, *NOT_ENGINE}
-    return tuple(sorted(parts))
-
-
-ENGINE = engine_parts()
-WORKLOADS = f"{CONTROLLER}.demo.workloads"
+WORKLOADS = f"{CONTROLLER}.cli.demo.workloads"
 # fmt: off
 AGENT_PURE = tuple(f"cotenant.agent.{name}" for name in (
-    "core", "attempt.core", "attempt.processes.nccl",
-    "gpus.health", "gpus.held", "gpus.doubts", "gpus.faults",
-    "gpus.fault_roll", "gpus.marks", "gpus.conditions", "gpus.device_states", "gpus.xid", "gpus.looks",
+    "daemon.core", "supervisor.core", "supervisor.processes.nccl", "gpus.health", "gpus.held_memory",
+    "gpus.device_state_store", "gpus.conditions", "gpus.device_states", "gpus.xid", "gpus.probe_results",
 ))
 # fmt: on
-PURE = (DOMAIN, *ENGINE, POLICIES, *AGENT_PURE)
-JOB_SIDE = ("cotenant.checkpoint", "cotenant.gradaccum")
+PURE = (DOMAIN, ENGINE, MODELS, POLICIES, *AGENT_PURE)
+VALUES = ("cotenant.agent.supervisor.core.exit_classifier", "cotenant.agent.daemon.core.gpu_clients")
+"""They use names of signals, and paths, as values."""
 
 RULES = (
     Rule(
         name="domain stands alone",
-        why="everything depends on it, so it depends on nothing of ours",
+        why="everything depends on it",
         where=modules(DOMAIN),
         allowed=only(DOMAIN, "msgspec", "sortedcontainers"),
     ),
     Rule(
-        name="wire knows only the domain",
-        why="payloads are the domain's types; a message must not pull in who sends it",
+        name="wire is values and their encoding",
+        why="a message must not pull in who sends it",
         where=modules(WIRE),
         allowed=only(DOMAIN, WIRE, "msgspec", "msgpack"),
     ),
     Rule(
-        name="policies see values",
-        why="the same policy runs live, simulated and in what-if, on any machine",
-        where=modules(POLICIES),
-        allowed=only(DOMAIN, POLICIES, "numpy", "msgspec", "sortedcontainers"),
-    ),
-    Rule(
-        name="the engine is given its policy",
-        why="it runs under any policy and any driver: domain, wire and policies.base are all it sees",
-        where=modules(*ENGINE),
-        allowed=only(DOMAIN, WIRE, BASE, *ENGINE, "msgspec", "sortedcontainers", "numpy"),
+        name="deciding code needs no libraries but numpy and containers",
+        why="the same decisions run live, simulated and in what-if, on any machine",
+        where=modules(POLICIES, ENGINE, MODELS),
+        allowed=only("cotenant", "numpy", "msgspec", "sortedcontainers"),
     ),
     Rule(
         name="deciding code is pure",
         why="it gets the time and the event, and returns what should happen; drivers act",
-        where=modules(*PURE, but=("cotenant.agent.attempt.core.ends",)),  # It has signals' names.
+        where=modules(*PURE, but=VALUES),
         allowed=lambda module: top(module) not in WORLD | HEAVY,
     ),
     Rule(
-        name="heavy libraries live in tuning",
-        why="`handle` never fits, trains or loads; a controller starts without a training stack",
-        where=modules(CONTROLLER, but=(f"{CONTROLLER}.tuning", WORKLOADS)),
+        name="heavy libraries live in training",
+        why="`handle` never fits, trains or loads; a controller or an agent starts without a training stack",
+        where=modules(CONTROLLER, "cotenant.agent", but=(f"{CONTROLLER}.training", WORKLOADS)),
         allowed=lambda module: top(module) not in HEAVY,
     ),
     Rule(
-        name="workloads are programs",
-        why="the demo starts them as a user would; nothing imports them",
-        where=modules("cotenant", but=(WORKLOADS,)),
-        allowed=none_of(WORKLOADS),
-    ),
-    Rule(
-        name="the agent obeys",
-        why="it never imports what decides, and it stays small on every server",
-        where=modules("cotenant.agent"),
-        allowed=lambda module: (
-            none_of(POLICIES, *ENGINE, *DECIDES, *JOB_SIDE)(module) and top(module) not in HEAVY
-        ),
-    ),
-    Rule(
-        name="nothing imports the agent",
-        why="`up`, `demo` and `run` start `python -m cotenant.agent` as a process",
-        where=modules("cotenant", but=("cotenant.agent",)),
-        allowed=none_of("cotenant.agent"),
-    ),
-    Rule(
-        name="checkpoint runs inside the user's process",
+        name="job-side code runs inside the user's process",
         why="cotenant may not be installed there: standard library and torch only",
         where=modules("cotenant.checkpoint"),
         allowed=only("cotenant.checkpoint", "torch"),
     ),
     Rule(
-        name="gradaccum runs inside the user's process",
+        name="job-side code runs inside the user's process",
         why="cotenant may not be installed there: standard library and torch only",
         where=modules("cotenant.gradaccum"),
         allowed=only("cotenant.gradaccum", "torch"),
     ),
     Rule(
-        name="the profiler's rooms import nothing by themselves",
+        name="the profiler's packages import nothing by themselves",
         why="an agent that wants one source must not load them all",
         where=lambda module: module in ("cotenant.profiler", "cotenant.profiler.indicators"),
         allowed=lambda module: module == "__future__",
@@ -222,12 +168,6 @@ RULES = (
         why="an agent, doctor and a test use it; it decides nothing and knows no cluster",
         where=modules("cotenant.mps"),
         allowed=only("cotenant.mps", "psutil"),
-    ),
-    Rule(
-        name="the profiler measures",
-        why="it knows the domain's types, not who asks",
-        where=modules("cotenant.profiler"),
-        allowed=lambda module: none_of(CONTROLLER)(module) or within(module, DOMAIN, WIRE),
     ),
     Rule(
         name="the driver is asked in one place",
@@ -280,23 +220,14 @@ def test_job_side_code_is_python_3_9() -> None:
 
 
 BAD = {
-    "a domain that imports the wire": (f"{DOMAIN}.job", f"from {WIRE} import codec"),
-    "a domain that imports its package's sibling by its parent": (
-        f"{DOMAIN}.job",
-        f"from {CONTROLLER} import engine",
-    ),
     "a wire that imports zmq": (f"{WIRE}.codec", "import zmq"),
     "a policy that trains": (f"{POLICIES}.lazer.model", "import torch"),
     "a policy that trains lazily": (f"{POLICIES}.lazer.model", "def f():\n    import torch.nn"),
     "a policy that reads the clock": (f"{POLICIES}.classic", "import time"),
-    "an engine with a favourite policy": (f"{CONTROLLER}.engine", f"from {POLICIES} import castor"),
-    "an engine that logs": (f"{CONTROLLER}.engine", "import logging"),
-    "a ledger that knows who drives it": (f"{CONTROLLER}.engine.ledger", f"import {CONTROLLER}.live"),
-    "an agent state machine that sleeps": ("cotenant.agent.core.state", "from asyncio import sleep"),
-    "an agent that imports a policy": ("cotenant.agent.main", f"from {POLICIES} import base"),
-    "an agent that imports torch": ("cotenant.agent.attempt.supervisor", "import torch"),
-    "a command line that imports the agent": (f"{CONTROLLER}.cli.up", "from cotenant import agent"),
-    "a command line that imports torch": (f"{CONTROLLER}.cli.demo", "import torch"),
+    "an engine that logs": (ENGINE, "import logging"),
+    "an agent state machine that sleeps": ("cotenant.agent.daemon.core.state", "from asyncio import sleep"),
+    "an agent that imports torch": ("cotenant.agent.supervisor.runtime", "import torch"),
+    "a command line that imports torch": (f"{CONTROLLER}.cli.demo.run", "import torch"),
     "a checkpoint that needs msgspec": ("cotenant.checkpoint.disk.save", "import msgspec"),
     "a checkpoint that needs the wire": ("cotenant.checkpoint.disk.save", f"from {WIRE} import job"),
     "gradaccum that leans on checkpoint": ("cotenant.gradaccum.loop", "from cotenant.checkpoint import save"),
@@ -318,19 +249,17 @@ def test_the_rules_catch(module: str, source: str) -> None:
 
 
 GOOD = {
-    "an engine that is given its policy": (f"{CONTROLLER}.engine", f"from {POLICIES} import base"),
     "a policy with numbers": (
         f"{POLICIES}.pcs.front",
         f"import numpy as np, math\nfrom {POLICIES}.base import Policy",
     ),
-    "an agent that speaks": ("cotenant.agent.main", f"import asyncio, zmq\nfrom {WIRE} import codec"),
-    "a supervisor that watches the clock": ("cotenant.agent.attempt.supervisor", "import time"),
-    "a workload that trains": (f"{WORKLOADS}.digits", "import torch"),
-    "a watcher that asks where all ask": (
-        "cotenant.agent.gpus.nvml_watch",
-        "from cotenant.profiler.driver.library import open_library",
+    "an agent that speaks": (
+        "cotenant.agent.daemon.runtime",
+        f"import asyncio, zmq\nfrom {WIRE} import codec",
     ),
-    "tuning that trains": (f"{CONTROLLER}.tuning.fit", "import torch"),
+    "a supervisor that watches the clock": ("cotenant.agent.supervisor.runtime", "import time"),
+    "a workload that trains": (f"{WORKLOADS}.digits", "import torch"),
+    "training that trains": (f"{CONTROLLER}.training.fit", "import torch"),
 }
 
 
@@ -346,7 +275,7 @@ def test_a_relative_import_is_followed() -> None:
 
 
 def test_a_violation_says_where_which_rule_and_why() -> None:
-    (line,) = violations("\nimport torch\n", f"{CONTROLLER}.live", "controller/live.py")
+    (line,) = violations("\nimport torch\n", f"{CONTROLLER}.server", "controller/server.py")
     assert line.startswith(
-        "controller/live.py:2: imports torch. Rule: heavy libraries live in tuning, because "
+        "controller/server.py:2: imports torch. Rule: heavy libraries live in training, because "
     )

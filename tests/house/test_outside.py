@@ -22,7 +22,7 @@ CODEC = "controller/wire/codec.py"
 
 # --- Paths -----------------------------------------------------------------------------------------
 
-STATE = "the agent's own folder, which nobody else can change: agent/state_folder.py refuses another"
+STATE = "the agent's own folder, which nobody else can change: agent/host/state_folder.py refuses another"
 KERNEL = "/proc, /sys or /dev: only the kernel makes names there"
 CGROUP = "cgroup file systems: a group that jobs of users were given would be a fault of its own"
 TOOL = "looks for a program in the agent's own PATH"
@@ -32,23 +32,23 @@ CHECKED = "opened without following a link, and its owner and kind are read from
 
 # fmt: off
 PATHS: dict[str, tuple[str, frozenset[str]]] = {
-    "agent/attempt/control.py": (STATE, frozenset((".bind", ".unlink"))),
-    "agent/attempt/datagrams.py": (
+    "agent/supervisor/control.py": (STATE, frozenset((".bind", ".unlink"))),
+    "agent/supervisor/datagrams.py": (
         "bound before the folder is the user's; unlinked in, and sent through, an open Folder",
         frozenset((".bind", ".sendto", ".unlink")),
     ),
-    "agent/attempt/processes/logs.py": (STATE, frozenset(("open", "os.open", "os.scandir", ".unlink"))),
-    "agent/attempt/processes/premises.py": (
+    "agent/supervisor/processes/logs.py": (STATE, frozenset(("open", "os.open", "os.scandir", ".unlink"))),
+    "agent/supervisor/processes/attempt_folder.py": (
         "--output is opened with its user's rights; the link to the sockets is unlinked in an open Folder",
         frozenset(("os.open", ".unlink")),
     ),
-    "agent/attempt/processes/ranks.py": (KERNEL, frozenset(("os.listdir", "os.open", "shutil.which"))),
-    "agent/attempt/processes/sampling.py": (KERNEL, frozenset((".read_text",))),
-    "agent/attempt/processes/stacks.py": (KERNEL, frozenset((".read_text",))),
-    "agent/attempt/supervisor.py": (STATE, frozenset((".mkdir",))),
-    "agent/attempts.py": (STATE, frozenset((".glob", ".iterdir", ".mkdir", ".read_bytes", "open",
-    "os.open"))), "agent/files.py": (STATE, frozenset((".open", "os.open", "os.replace", "os.unlink"))),
-    "agent/framing.py": (STATE, frozenset((".open_unix_connection", "os.open"))),
+    "agent/supervisor/processes/ranks.py": (KERNEL, frozenset(("os.listdir", "os.open", "shutil.which"))),
+    "agent/supervisor/processes/sampling.py": (KERNEL, frozenset((".read_text",))),
+    "agent/supervisor/processes/stacks.py": (KERNEL, frozenset((".read_text",))),
+    "agent/supervisor/runtime.py": (STATE, frozenset((".mkdir",))),
+    "agent/daemon/supervisors.py": (STATE, frozenset((".glob", ".iterdir", ".mkdir", ".read_bytes", "open",
+    "os.open"))), "agent/ipc/files.py": (STATE, frozenset((".open", "os.open", "os.replace", "os.unlink"))),
+    "agent/ipc/framing.py": (STATE, frozenset((".open_unix_connection", "os.open"))),
     "agent/gpus/mps_edge.py": (STATE, frozenset((".iterdir",))),
     "agent/gpus/nvml_watch.py": (KERNEL, frozenset(("os.open",))),
     "agent/gpus/owners.py": (f"{KERNEL}; {STATE}", frozenset((".read_text", "os.listdir"))),
@@ -67,16 +67,19 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
         )),
     ),
     "agent/host/locks.py": (CHECKED, frozenset(("os.mkdir", "os.open"))),
-    "agent/leftovers.py": (f"{KERNEL}; {STATE}", frozenset((".read_bytes", ".touch", "os.listdir"))),
-    "agent/spool.py": (STATE, frozenset((".read_bytes", "os.open"))),
-    "agent/state_folder.py": (STATE, frozenset((".mkdir", ".read_bytes", "os.open"))),
-    "controller/access/endpoint.py": (OWNER, frozenset((".mkdir",))),
-    "controller/access/keys.py": (
+    "agent/supervisor/processes/leftovers.py": (
+        f"{KERNEL}; {STATE}",
+        frozenset((".read_bytes", ".touch", "os.listdir")),
+    ),
+    "agent/daemon/spool.py": (STATE, frozenset((".read_bytes", "os.open"))),
+    "agent/host/state_folder.py": (STATE, frozenset((".mkdir", ".read_bytes", "os.open"))),
+    "controller/system/endpoint.py": (OWNER, frozenset((".mkdir",))),
+    "controller/system/keys.py": (
         f"{OWNER}; an agent reads its key where the administrator put it",
         frozenset((".glob", ".mkdir", ".read_text", "os.chmod", "os.open", "os.replace")),
     ),
-    "controller/places.py": (CHECKED, frozenset((".mkdir", "os.open"))),
-    "controller/settings.py": ("read from where the administrator put it", frozenset((".glob",
+    "controller/system/paths.py": (CHECKED, frozenset((".mkdir", "os.open"))),
+    "controller/system/settings.py": ("read from where the administrator put it", frozenset((".glob",
     ".read_text"))), "mps/channel.py": (CHECKED, frozenset(("os.open",))),
     "mps/detection.py": (TOOL, frozenset(("shutil.which",))),
     "mps/logs.py": (STATE, frozenset((".open", ".write_bytes", "os.truncate"))),
@@ -85,7 +88,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
     "mps/starting.py": (f"{RUNTIME}; {STATE}", frozenset((".mkdir",))),
     "mps/sweep.py": (RUNTIME, frozenset((".glob", ".unlink"))),
     "profiler/driver/bus.py": (KERNEL, frozenset((".iterdir", ".read_text"))),
-    "profiler/driver/who.py": (KERNEL, frozenset((".read_bytes", ".read_text"))),
+    "profiler/driver/process_info.py": (KERNEL, frozenset((".read_bytes", ".read_text"))),
     "profiler/indicators/cpu.py": (KERNEL, frozenset((".read_text", "open", "os.listdir"))),
     "profiler/indicators/network.py": (KERNEL, frozenset((".glob", ".read_text"))),
 }
@@ -202,23 +205,23 @@ PURE = (
 PERSON = "a command of a person about files of his own, which another command of ours has just written"
 # fmt: off
 DECODED: dict[str, tuple[str, frozenset[str]]] = {
-    "agent/attempt/processes/sampling.py": (NUMBERS, frozenset((".read_text",))),
+    "agent/supervisor/processes/sampling.py": (NUMBERS, frozenset((".read_text",))),
     "agent/host/cgroups.py": (NUMBERS, frozenset((".read_text",))),
     "agent/host/facts.py": (NUMBERS, frozenset((".read_text",))),
     "agent/host/identity.py": (NUMBERS, frozenset((".read_text",))),
-    "controller/access/keys.py": (OURS, frozenset((".decode",))),
+    "controller/system/keys.py": (OURS, frozenset((".decode",))),
     "controller/cli/frame/output.py": (OURS, frozenset((".decode",))),
     "controller/cli/frame/terminal.py": ("what is no UTF-8 is replaced", frozenset((".decode",))),
-    "controller/demo/reference.py": (PERSON, frozenset((".read_text", "json.loads"))),
-    "controller/demo/outcome.py": (PERSON, frozenset(("json.loads",))),
-    "controller/demo/workloads/language_model.py": ("a text of ours", frozenset((".read_text",))),
-    "controller/door.py": (OURS, frozenset((".decode",))),
-    "controller/interference/document.py": (OURS, frozenset((".decode",))),
-    "controller/journal/clock.py": (NUMBERS, frozenset((".read_text",))),
+    "controller/cli/demo/reference.py": (PERSON, frozenset((".read_text", "json.loads"))),
+    "controller/cli/demo/outcome.py": (PERSON, frozenset(("json.loads",))),
+    "controller/cli/demo/workloads/language_model.py": ("a text of ours", frozenset((".read_text",))),
+    "controller/router.py": (OURS, frozenset((".decode",))),
+    "controller/models/interference/document.py": (OURS, frozenset((".decode",))),
+    "controller/store/clock.py": (NUMBERS, frozenset((".read_text",))),
     "controller/policies/lazer/policy.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
-    "controller/policies/waking.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
+    "controller/policies/toolkit/wake_up.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/sim/past/journal.py": (OURS, frozenset(("msgspec.msgpack.decode",))),
-    "controller/tuning/boosting.py": (OURS, frozenset(("json.loads",))),
+    "controller/training/boosting.py": (OURS, frozenset(("json.loads",))),
     "mps/process.py": (NUMBERS, frozenset((".read_text",))),
     "profiler/driver/library.py": (OURS, frozenset((".decode",))),
     "profiler/indicators/cpu.py": (NUMBERS, frozenset((".read_text",))),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cotenant.controller.cli.main import as_command
+from cotenant.controller.cli.frame.verb_command import as_command
 from cotenant.controller.cli.verbs import BY_NAME
 
 ROOT = Path(__file__).resolve().parents[2]

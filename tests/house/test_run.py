@@ -112,7 +112,9 @@ def test_the_live_part_knows_which_of_its_tests_failed(
 ) -> None:
     monkeypatch.setattr(driver, "LAST_FAILED", tmp_path / "lastfailed")
     assert driver.failed_live() == []
-    (tmp_path / "lastfailed").write_text('{"tests/live/test_b.py::b": true, "tests/cli/test_a.py::a": true}')
+    (tmp_path / "lastfailed").write_text(
+        '{"tests/live/test_b.py::b": true, "tests/controller/cli/test_a.py::a": true}'
+    )
     assert driver.failed_live() == ["tests/live/test_b.py::b"]
     (tmp_path / "lastfailed").write_text("{")
     assert driver.failed_live() == []
@@ -127,7 +129,7 @@ def test_every_folder_of_tests_belongs_to_exactly_one_part(driver: ModuleType) -
     """The unit part takes what no other has."""
     apart = [*driver.APART, *driver.FROM_THE_WHEEL]
     assert len(set(apart)) == len(apart)
-    assert [folder for folder in apart if not any((ROOT / "tests" / folder).glob("test_*.py"))] == []
+    assert [folder for folder in apart if not any((ROOT / "tests" / folder).rglob("test_*.py"))] == []
     assert {f"--ignore=tests/{folder}" for folder in apart} == set(driver.unit_tests()[1:])
     assert [f"tests/{folder}" for folder in driver.FROM_THE_WHEEL] == driver.wheel_tests()
 

@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from cotenant.controller.tuning import pair_rows
+from cotenant.controller.training import pair_rows
 from cotenant.profiler.indicators.sources import Indicator, Summary
 from hwtests.driving import Job, Life, Report
 from hwtests.pair_table import (

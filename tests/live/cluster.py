@@ -21,13 +21,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cotenant.agent.files import read_record
-from cotenant.agent.folder import RESULT, SUPERVISOR, attempt_folder
 from cotenant.agent.host.locks import LOCK_DIR_ENV
-from cotenant.agent.records import Identity, Result
+from cotenant.agent.ipc.files import read_record
+from cotenant.agent.ipc.folder import RESULT, SUPERVISOR, attempt_folder
+from cotenant.agent.ipc.records import Identity, Result
+from cotenant.controller.cli.demo.plan import WORKLOADS
+from cotenant.controller.cli.demo.reference import schedule_of
 from cotenant.controller.client import Client, Unreachable
-from cotenant.controller.demo.plan import WORKLOADS
-from cotenant.controller.demo.reference import schedule_of
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED, JobSpec, Launch, Phase
 from cotenant.controller.domain.perf import Profile

@@ -14,16 +14,16 @@ from functools import partial
 from typing import Any
 
 from cotenant.agent import __main__ as agent
-from cotenant.agent import assembly, runtime
+from cotenant.agent.daemon import assembly, runtime
+from cotenant.agent.daemon.gpu_release import Release
 from cotenant.agent.gpus import conditions, mps_watch
 from cotenant.agent.gpus.device_states import QUIET_S
 from cotenant.agent.gpus.gpu_watch import GpuWatch
 from cotenant.agent.gpus.mps_edge import MpsEdge
-from cotenant.agent.gpus.release import Release
 from cotenant.agent.gpus.watchers import Timing
 from cotenant.agent.host import devices
 from cotenant.mps import daemon
-from cotenant.profiler.driver.asking import driver_facts
+from cotenant.profiler.driver.probe_client import driver_facts
 
 TIMING = Timing(look_s=0.3, start_s=20.0, silent_s=4.0, retry_s=0.3, retry_s_max=2.0, reap_s=1.0)
 

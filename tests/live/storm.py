@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from cotenant.controller.access import keys
 from cotenant.controller.client import Unreachable
 from cotenant.controller.domain.job import ENDED
 from cotenant.controller.domain.perf import Profile, ProfilePoint
+from cotenant.controller.system import keys
 from tests.checkpoint.ranks import one_warm_process
 from tests.live.cluster import Cluster, References, Training
 from tests.live.storm_blows import Striker

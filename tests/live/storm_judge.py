@@ -14,9 +14,9 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED, Phase
 from cotenant.controller.engine import Engine, EngineConfig
-from cotenant.controller.journal.journal import Journal
-from cotenant.controller.journal.recovery import State, read_entry, replay
 from cotenant.controller.policies import registry
+from cotenant.controller.store.journal import Journal
+from cotenant.controller.store.recovery import State, read_entry, replay
 from cotenant.controller.wire.clients import AttemptView, ListJobs, Shown
 from cotenant.controller.wire.codec import unpack
 from tests.live.cluster import References

@@ -19,7 +19,6 @@ import zmq
 
 from cotenant.agent.host.devices import lock_names
 from cotenant.agent.host.locks import LOCK_DIR_ENV
-from cotenant.controller.access.keys import add_agent, find_key, init_cluster, read_key
 from cotenant.controller.domain.commands import (
     AgentCommand,
     GangMember,
@@ -31,6 +30,7 @@ from cotenant.controller.domain.events import AttemptEnded, AttemptStarted, Firs
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import Launch
 from cotenant.controller.domain.reasons import because
+from cotenant.controller.system.keys import add_agent, find_key, init_cluster, read_key
 from cotenant.controller.wire.agents import (
     CommandSeen,
     FromAgent,

@@ -1,6 +1,6 @@
 """Mistakes at the command line, with a real controller: one line that helps, the right code, no harm done.
 
-What each option refuses is tested in tests/cli; here is one of each kind, as a person meets it.
+What each option refuses is tested in tests/controller/cli; here is one of each kind, as a person meets it.
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ import msgpack
 import pytest
 import zmq
 
-from cotenant.controller.access import keys
 from cotenant.controller.client import Client, Refusal, Unreachable
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import JobSpec, Launch
+from cotenant.controller.system import keys
 from cotenant.controller.wire import agents
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire.codec import (

@@ -22,15 +22,15 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.agent.attempts import stored_orders
+from cotenant.agent.daemon.supervisors import stored_orders
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED, JobSpec, Launch, Phase
 from cotenant.controller.domain.perf import Profile, ProfilePoint
 from cotenant.controller.engine import Engine, EngineConfig
-from cotenant.controller.journal.journal import Journal
-from cotenant.controller.journal.recovery import State, read_entry
 from cotenant.controller.policies import registry
+from cotenant.controller.store.journal import Journal
+from cotenant.controller.store.recovery import State, read_entry
 from cotenant.controller.wire.clients import ChangeNode, JobView, ListNodes, Shown, Submit, WaitJobs
 from cotenant.controller.wire.codec import unpack
 from cotenant.mps.environment import PIPE_DIRECTORY

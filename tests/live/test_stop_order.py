@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 import cotenant.mps.paths
-from cotenant.agent.channel import StopNow
-from cotenant.agent.files import read_record
-from cotenant.agent.folder import SUPERVISOR, UNCLEAN, job_socket
-from cotenant.agent.leftovers import end_leftovers
-from cotenant.agent.records import Identity, MpsClient
+from cotenant.agent.ipc.channel import StopNow
+from cotenant.agent.ipc.files import read_record
+from cotenant.agent.ipc.folder import SUPERVISOR, UNCLEAN, job_socket
+from cotenant.agent.ipc.records import Identity, MpsClient
+from cotenant.agent.supervisor.processes.leftovers import end_leftovers
 from tests.live.test_supervisor import WAIT_S, Attempt, Make, make, python
 
 __all__ = ["make"]

@@ -23,15 +23,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.attempt.processes.logs import read_log
-from cotenant.agent.channel import EndedNow, FromSupervisor, SaveNow, StatusNow, StopNow
-from cotenant.agent.files import read_record, write_record
-from cotenant.agent.folder import CONTROL, JOB, LOGS, ORDER, RESULT, STATUS, SUPERVISOR
-from cotenant.agent.framing import receive_message, send_message, short_address
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup, find_cgroups, sweep
 from cotenant.agent.host.identity import identity_of, stat_of
-from cotenant.agent.leftovers import end_leftovers
-from cotenant.agent.records import Identity, Order, RankOrder, Result, Status
+from cotenant.agent.ipc.channel import EndedNow, FromSupervisor, SaveNow, StatusNow, StopNow
+from cotenant.agent.ipc.files import read_record, write_record
+from cotenant.agent.ipc.folder import CONTROL, JOB, LOGS, ORDER, RESULT, STATUS, SUPERVISOR
+from cotenant.agent.ipc.framing import receive_message, send_message, short_address
+from cotenant.agent.ipc.records import Identity, Order, RankOrder, Result, Status
+from cotenant.agent.supervisor.processes.leftovers import end_leftovers
+from cotenant.agent.supervisor.processes.logs import read_log
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import Launch
@@ -114,7 +114,7 @@ class Attempt:
 
     def start(self, **fields: Any) -> Attempt:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "cotenant.agent.attempt.supervisor", str(self.folder)],
+            [sys.executable, "-m", "cotenant.agent.supervisor.runtime", str(self.folder)],
             cwd="/",
             start_new_session=True,
             **fields,
@@ -561,7 +561,7 @@ def test_an_attempt_is_started_at_most_once(make: Make, tmp_path: Path) -> None:
     attempt = make("sh", "-c", "echo ran >> runs").start()
     attempt.result()
     again = subprocess.run(
-        [sys.executable, "-m", "cotenant.agent.attempt.supervisor", str(attempt.folder)],
+        [sys.executable, "-m", "cotenant.agent.supervisor.runtime", str(attempt.folder)],
         cwd="/",
         capture_output=True,
         timeout=WAIT_S,

@@ -17,7 +17,7 @@ from cotenant.profiler.run import Plan, SoloRun
 from cotenant.profiler.solo import measure_solo
 from tests.processes import IMPORT_S
 
-WORKLOADS = Path(__file__).resolve().parents[2] / "controller" / "demo" / "workloads"
+WORKLOADS = Path(__file__).resolve().parents[2] / "controller" / "cli" / "demo" / "workloads"
 SEAT = Seat(cores=(min(os.sched_getaffinity(0)),))
 KINDS = {"compute_bound": 25, "memory_heavy": 8, "loader_bound": 25, "language_model": 25}
 """How many steps are enough to see the loss fall."""

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from cotenant.controller.wire.job import ENV_JOB
-from cotenant.profiler.driver import asking, who
-from cotenant.profiler.driver.asking import NO_WORD, NoAnswer, Silence, ask, driver_facts, one_by_one
+from cotenant.profiler.driver import probe_client, process_info
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts, GpuProcess, Link, MigInstance
 from cotenant.profiler.driver.failures import FAILURES, LOST, NO_PERMISSION, NOT_NVMLS, NvmlError
 from cotenant.profiler.driver.library import NO_BINDING
+from cotenant.profiler.driver.probe_client import NO_WORD, NoAnswer, Silence, ask, driver_facts, one_by_one
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
 
 GONE = 2**22 + 7
@@ -122,8 +122,12 @@ def test_a_thorough_look_says_who_they_are_and_one_that_is_gone_stays_nameless(g
 
 
 def test_a_command_stands_on_one_short_line() -> None:
-    assert len(who.command(os.getpid(), 12)) <= 12
-    assert who.command(GONE, 80) == "" and who.environment(GONE) == {} and who.name(GONE) == ""
+    assert len(process_info.command(os.getpid(), 12)) <= 12
+    assert (
+        process_info.command(GONE, 80) == ""
+        and process_info.environment(GONE) == {}
+        and process_info.name(GONE) == ""
+    )
 
 
 # --- Failures --------------------------------------------------------------------------------------
@@ -203,8 +207,8 @@ class Stuck:
 
 
 def test_nobody_is_asked_while_too_many_children_are_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    stuck = [Stuck() for _ in range(asking.STUCK_MAX)]
-    monkeypatch.setattr(asking, "_left_behind", list(stuck))
+    stuck = [Stuck() for _ in range(probe_client.STUCK_MAX)]
+    monkeypatch.setattr(probe_client, "_left_behind", list(stuck))
     answers = python("print('{}')")
     with pytest.raises(NoAnswer, match="hang in the driver"):
         ask(answers, DriverFacts, 20.0)

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from cotenant.agent.core.edge import DevicesChanged, GpuFault
-from cotenant.agent.records import Order
+from cotenant.agent.daemon.core.edge import DevicesChanged, GpuFault
+from cotenant.agent.ipc.records import Order
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.commands import AnyCommand

@@ -1,6 +1,6 @@
 """The controller as a process: real core, real agents' link; it can be killed at any moment.
 
-What is ours here is only what `controller/live.py` does around them: decode, guard, seal, tick, ring.
+What is ours here is only what `controller/server.py` does around them: decode, guard, seal, tick, ring.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from cotenant.controller.access.keys import Identity
-from cotenant.controller.access.secrets import Secrets
-from cotenant.controller.core import Core, Stuck
 from cotenant.controller.domain.commands import AnyCommand
 from cotenant.controller.domain.events import AlarmRang, AnyEvent
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.engine.ledger import Ledger
-from cotenant.controller.journal.clock import Clock
-from cotenant.controller.journal.journal import Journal
-from cotenant.controller.links.agents_link import AgentsLink
+from cotenant.controller.executors.agents.link import AgentsLink
 from cotenant.controller.policies import registry
+from cotenant.controller.store.clock import Clock
+from cotenant.controller.store.core import Core, Stuck
+from cotenant.controller.store.journal import Journal
+from cotenant.controller.system.keys import Identity
+from cotenant.controller.system.secrets import Secrets
 from cotenant.controller.wire import agents as wire
 from cotenant.controller.wire.codec import decode
 from tests.simulation.clockwork import Alarm, Clockwork

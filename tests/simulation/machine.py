@@ -1,7 +1,7 @@
 """One host: its disk, its agent and its supervisors as processes that can be killed, and their edges.
 
-What is ours here is what `agent/runtime.py`, `attempts.py` and `supervisor.py` do around the real state
-machines: carry out effects in order, watch processes, connect, and keep on disk what was kept.
+What is ours here is what `agent/daemon/runtime.py`, `supervisors.py` and `runtime.py` do around the real
+state machines: carry out effects in order, watch processes, connect, and keep on disk what was kept.
 """
 
 from __future__ import annotations
@@ -10,25 +10,7 @@ from typing import Any
 
 import msgspec
 
-from cotenant.agent.attempt.core.edge import (
-    AllGone,
-    AnyHappening,
-    ClearLeftovers,
-    EndRanks,
-    Finish,
-    Publish,
-    RankExited,
-    Sampled,
-    Started,
-    TakeSample,
-    TellRank,
-)
-from cotenant.agent.attempt.core.edge import Heard as RankHeard
-from cotenant.agent.attempt.core.edge import Ticked as SupervisorTicked
-from cotenant.agent.attempt.core.supervision import Supervision
-from cotenant.agent.attempt.words import AnyRankWord
-from cotenant.agent.channel import GangOut, ToSupervisor
-from cotenant.agent.core.edge import (
+from cotenant.agent.daemon.core.edge import (
     Adopt,
     AgentConfig,
     AnyAgentEvent,
@@ -59,9 +41,27 @@ from cotenant.agent.core.edge import (
     Ticked,
     Trust,
 )
-from cotenant.agent.core.memory import AnyNote, Memory
-from cotenant.agent.core.state import AgentState
-from cotenant.agent.records import Order, Result
+from cotenant.agent.daemon.core.memory import AnyNote, Memory
+from cotenant.agent.daemon.core.state import AgentState
+from cotenant.agent.ipc.channel import GangOut, ToSupervisor
+from cotenant.agent.ipc.records import Order, Result
+from cotenant.agent.supervisor.core.edge import (
+    AllGone,
+    AnyHappening,
+    ClearLeftovers,
+    EndRanks,
+    Finish,
+    Publish,
+    RankExited,
+    Sampled,
+    Started,
+    TakeSample,
+    TellRank,
+)
+from cotenant.agent.supervisor.core.edge import Heard as RankHeard
+from cotenant.agent.supervisor.core.edge import Ticked as SupervisorTicked
+from cotenant.agent.supervisor.core.rank_messages import AnyRankWord
+from cotenant.agent.supervisor.core.supervision import Supervision
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.wire import agents as wire

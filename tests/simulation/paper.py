@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from cotenant.controller.domain.ids import HostId
-from cotenant.controller.journal.clock import Uptime
-from cotenant.controller.journal.committing import Callbacks
-from cotenant.controller.journal.journal import Entry, Run
+from cotenant.controller.store.clock import Uptime
+from cotenant.controller.store.committing import Callbacks
+from cotenant.controller.store.journal import Entry, Run
 from tests.simulation.clockwork import Clockwork
 
 

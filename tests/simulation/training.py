@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from cotenant.agent.attempt.words import (
+from cotenant.agent.ipc.records import Order
+from cotenant.agent.supervisor.core.rank_messages import (
     AnyRankWord,
     Confirm,
     DurableSaid,
@@ -23,7 +24,6 @@ from cotenant.agent.attempt.words import (
     Stopped,
     Stretch,
 )
-from cotenant.agent.records import Order
 from cotenant.checkpoint.talk.agreement import Agreement, Verdict
 from cotenant.checkpoint.talk.protocol import decode
 from cotenant.controller.domain.ids import AttemptNo, JobId

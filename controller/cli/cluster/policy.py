@@ -23,8 +23,8 @@ from cotenant.controller.cli.frame.output import (
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column, say
 from cotenant.controller.cli.setup.completion import complete_policy
+from cotenant.controller.cli.submission.problems import suggestion
 from cotenant.controller.domain.texts import for_people
-from cotenant.controller.submission.problems import suggestion
 from cotenant.controller.wire.clients import GetPolicy, Parameters, PolicyView, SetPolicy
 
 policy = group()

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from cotenant.controller import places, settings
-from cotenant.controller.access.endpoint import BadEndpoint, socket_path
-from cotenant.controller.access.keys import KeyProblem
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.client import Client, Refusal, Unreachable
+from cotenant.controller.system import paths, settings
+from cotenant.controller.system.endpoint import BadEndpoint, socket_path
+from cotenant.controller.system.keys import KeyProblem
 from cotenant.controller.wire.codec import BadMessage
 
 PATIENCE_S: Final = 600.0
@@ -39,8 +39,8 @@ def asking(
     """
     loaded = loaded_settings(endpoint)
     try:
-        where = places.client_endpoint(loaded.settings)
-        keys = places.keys_dir(loaded.settings) if socket_path(where) is None else None
+        where = paths.client_endpoint(loaded.settings)
+        keys = paths.keys_dir(loaded.settings) if socket_path(where) is None else None
         with Client(where, keys, timeout_s=timeout_s) as client:
             client.patience_s, client.on_silence = patience_s, tell
             yield client
@@ -50,7 +50,7 @@ def asking(
         raise Problem(error.failure.code, error.failure.message, error.failure.hint) from None
     except KeyProblem as error:
         raise Problem("not-allowed", str(error)) from None
-    except (BadEndpoint, places.PlaceError) as error:
+    except (BadEndpoint, paths.PlaceError) as error:
         raise Problem("config", str(error)) from None
     except BadMessage as error:
         raise Problem("usage", str(error)) from None

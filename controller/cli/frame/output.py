@@ -20,8 +20,8 @@ import typer
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column
+from cotenant.controller.cli.submission.quantities import count
 from cotenant.controller.domain.texts import HIDDEN, for_people, one_line
-from cotenant.controller.submission.quantities import count
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.submission.options import CONTAINERS, OPTIONS, Option, Options, read
-from cotenant.controller.submission.problems import BadSubmission
+from cotenant.controller.cli.submission.options import CONTAINERS, OPTIONS, Option, Options, read
+from cotenant.controller.cli.submission.problems import BadSubmission
 
 _PREFIX: Final = "job_"
 _CONTAINER: Final = "container"

@@ -6,15 +6,15 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from cotenant.controller import places
-from cotenant.controller.access.endpoint import socket_path
 from cotenant.controller.cli.frame.asking import loaded_settings
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.cli.jobs.flags import submission_problem
-from cotenant.controller.submission.build import Submission, Where, submission
-from cotenant.controller.submission.options import Options
-from cotenant.controller.submission.problems import BadSubmission
+from cotenant.controller.cli.submission.build import Submission, Where, submission
+from cotenant.controller.cli.submission.options import Options
+from cotenant.controller.cli.submission.problems import BadSubmission
+from cotenant.controller.system import paths
+from cotenant.controller.system.endpoint import socket_path
 from cotenant.controller.wire.clients import Submit
 
 
@@ -46,7 +46,7 @@ def prepared_submission(
     where = Where(
         folder=folder,
         environ=os.environ,
-        same_machine=socket_path(places.client_endpoint(loaded.settings)) is not None,
+        same_machine=socket_path(paths.client_endpoint(loaded.settings)) is not None,
     )
     try:
         made = submission(words, flags, where, command_only=command_only)

@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from cotenant.controller import places
-from cotenant.controller.access.endpoint import socket_path
 from cotenant.controller.cli.frame.asking import asking, loaded_settings
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.domain.cluster import HostState
+from cotenant.controller.system import paths
+from cotenant.controller.system.endpoint import socket_path
 from cotenant.controller.wire.clients import GetStatus, ListNodes
 
 IDLE_EXIT_S: Final = 600.0
@@ -41,10 +41,10 @@ def ensure_controller(endpoint: str | None) -> None:
         ask_status(endpoint)
         return
     except Problem as problem:
-        where = places.client_endpoint(loaded_settings(endpoint).settings)
+        where = paths.client_endpoint(loaded_settings(endpoint).settings)
         if problem.code != "unreachable" or socket_path(where) is None:
             raise
-    folder = places.runtime_dir()
+    folder = paths.runtime_dir()
     with one_at_a_time(folder / "start.lock"):
         try:
             ask_status(endpoint)

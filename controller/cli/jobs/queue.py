@@ -20,10 +20,10 @@ from cotenant.controller.cli.frame.output import (
     whole_number,
 )
 from cotenant.controller.cli.jobs.view import COLUMNS, WIDE_COLUMNS, clock_of, job_json
+from cotenant.controller.cli.submission.recording import user_name
 from cotenant.controller.client import Client
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import WAITING
-from cotenant.controller.submission.recording import user_name
 from cotenant.controller.wire.clients import Jobs, ListJobs
 
 PAGE: Final = 1_000

@@ -20,11 +20,11 @@ from cotenant.controller.cli.jobs.following import Follower, Missing, Piece
 from cotenant.controller.cli.jobs.preparing import prepared
 from cotenant.controller.cli.jobs.private import ensure_controller
 from cotenant.controller.cli.jobs.view import devices
+from cotenant.controller.cli.submission.options import Options
 from cotenant.controller.client import Client
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED, Phase
 from cotenant.controller.domain.texts import one_line
-from cotenant.controller.submission.options import Options
 from cotenant.controller.wire.clients import ChangeJobs, JobView
 
 GIVEN_UP: Final = ("held-infra", "workdir-missing")

@@ -15,9 +15,9 @@ from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.cli.jobs.flags import takes_job_flags
 from cotenant.controller.cli.jobs.preparing import after_dashes, prepared_submission
 from cotenant.controller.cli.profiles.series import planned
+from cotenant.controller.cli.submission.options import Options
+from cotenant.controller.cli.submission.series import behind
 from cotenant.controller.client import Client
-from cotenant.controller.submission.options import Options
-from cotenant.controller.submission.series import behind
 from cotenant.controller.wire.clients import Submit
 
 SUBMIT_TIMEOUT_S = 30.0

@@ -14,11 +14,11 @@ from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
 from cotenant.controller.cli.frame.screen import duration, paint
 from cotenant.controller.cli.jobs.change import JobsArgument
 from cotenant.controller.cli.jobs.view import clock_of, job_json
+from cotenant.controller.cli.submission.quantities import duration_s
 from cotenant.controller.client import Client
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED, Phase
 from cotenant.controller.domain.texts import for_people
-from cotenant.controller.submission.quantities import duration_s
 from cotenant.controller.wire.clients import Jobs, JobView, WaitJobs
 
 ROUND_S = 20.0

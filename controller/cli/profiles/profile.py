@@ -38,8 +38,8 @@ from cotenant.controller.cli.profiles.view import (
     series_json,
     series_table,
 )
+from cotenant.controller.cli.submission.options import Options
 from cotenant.controller.domain.texts import one_line
-from cotenant.controller.submission.options import Options
 from cotenant.controller.wire.clients import ForgetProfiles, KnownProfile, KnownProfiles, ListProfiles
 
 MEASURE: Final = "measure"

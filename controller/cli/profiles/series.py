@@ -11,17 +11,17 @@ import msgspec
 
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import duration, plural, tell
-from cotenant.controller.client import Client
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import ENDED, JobSpec
-from cotenant.controller.domain.perf import Profile
-from cotenant.controller.submission.series import (
+from cotenant.controller.cli.submission.series import (
     Configuration,
     configurations,
     device_seconds,
     series_specs,
 )
+from cotenant.controller.client import Client
+from cotenant.controller.domain.cluster import HostState
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import ENDED, JobSpec
+from cotenant.controller.domain.perf import Profile
 from cotenant.controller.wire.clients import (
     ChangeJobs,
     Jobs,

@@ -36,7 +36,7 @@ def completion(
       cotenant completion zsh > ~/.zfunc/_cotenant
       cotenant completion fish > ~/.config/fish/completions/cotenant.fish
     """
-    from cotenant.controller.cli.main import COMPLETE_VARIABLE
+    from cotenant.controller.cli.frame.verb_command import COMPLETE_VARIABLE
 
     name = shell or os.path.basename(os.environ.get("SHELL", ""))
     if name not in SHELLS:
@@ -49,7 +49,7 @@ def answer() -> int:
     """Answers the shell's question, then exits: the one place that builds the tree of all verbs."""
     from typer.core import TyperGroup
 
-    from cotenant.controller.cli.main import COMPLETE_VARIABLE, PROGRAM, as_command
+    from cotenant.controller.cli.frame.verb_command import COMPLETE_VARIABLE, PROGRAM, as_command
     from cotenant.controller.cli.verbs import BY_NAME
 
     class Verbs(TyperGroup):

@@ -10,12 +10,12 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from cotenant.controller import places, settings
 from cotenant.controller.cli.frame.asking import loaded_settings
 from cotenant.controller.cli.frame.output import JsonFlag, Listing, OutputFlag, chosen, show_listing
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column, hint
 from cotenant.controller.domain import settings as definitions
+from cotenant.controller.system import paths, settings
 
 
 class Row(NamedTuple):
@@ -28,12 +28,12 @@ class Row(NamedTuple):
 
 
 WHERE_EMPTY: Final[dict[str, Callable[[definitions.Settings], object]]] = {
-    "controller.endpoint": places.controller_endpoint,
-    "controller.state_dir": places.controller_state_dir,
-    "controller.keys_dir": places.keys_dir,
-    "agent.controller": places.agent_endpoint,
-    "agent.state_dir": places.agent_state_dir,
-    "checkpoint.root": places.checkpoint_root,
+    "controller.endpoint": paths.controller_endpoint,
+    "controller.state_dir": paths.controller_state_dir,
+    "controller.keys_dir": paths.keys_dir,
+    "agent.controller": paths.agent_endpoint,
+    "agent.state_dir": paths.agent_state_dir,
+    "checkpoint.root": paths.checkpoint_root,
 }
 
 

@@ -14,7 +14,7 @@ import typer
 
 from cotenant.controller.cli.frame.asking import loaded_settings
 from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.submission.quantities import duration_s
+from cotenant.controller.cli.submission.quantities import duration_s
 
 CONTROLLER: Final = "cotenant.controller"
 AGENT: Final = "cotenant.agent"

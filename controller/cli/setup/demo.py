@@ -25,7 +25,7 @@ def demo(
       cotenant demo --out demo-out
     """
     try:
-        from cotenant.controller.demo.run import run_demo
+        from cotenant.controller.cli.demo.run import run_demo
     except ModuleNotFoundError as error:
         raise Problem(
             "failed", f"the demo needs {error.name}", "pip install 'cotenant[train,demo]'"

@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from cotenant.controller import places
-from cotenant.controller.access import keys
 from cotenant.controller.cli.frame.asking import loaded_settings
 from cotenant.controller.cli.frame.output import JsonFlag, write_json
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import say
+from cotenant.controller.system import keys, paths
 
 
 def init(
@@ -51,7 +50,7 @@ def init(
         raise Problem("usage", "--user, --host and --remove exclude each other", "one at a time")
     if (admin or uid >= 0) and not user:
         raise Problem("usage", "--uid and --admin belong to --user", "cotenant init --user NAME --admin")
-    place = Path(folder).expanduser() if folder else places.keys_dir(loaded_settings().settings)
+    place = Path(folder).expanduser() if folder else paths.keys_dir(loaded_settings().settings)
     try:
         if remove:
             _remove(place, remove)

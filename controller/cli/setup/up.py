@@ -31,7 +31,7 @@ from cotenant.controller.cli.setup.daemons import (
     idle_seconds,
 )
 from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.places import client_endpoint
+from cotenant.controller.system.paths import client_endpoint
 from cotenant.controller.wire.clients import GetStatus, ListNodes, NodeView
 
 READY_WITHIN_S: Final = 60.0

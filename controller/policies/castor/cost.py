@@ -2,7 +2,7 @@
 
 Source: ours. Castor's Theorem 1 compares sharing with "start when THIS partner ends", which is too
 pessimistic about waiting: other jobs may end earlier. Here waiting costs what it is expected to take until
-enough devices of any jobs are free (`openings.py`), and a share is judged by all whom it touches:
+enough devices of any jobs are free (`expected_free.py`), and a share is judged by all whom it touches:
 
     gain = (wait + remaining alone) - (remaining when shared)      of the newcomer
     cost = sum over the partners of how much later each of them ends
@@ -28,22 +28,22 @@ from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
+from cotenant.controller.policies.castor.expected_free import NEVER, Openings
 from cotenant.controller.policies.castor.newcomers import beside_all, may_be_whole
-from cotenant.controller.policies.castor.openings import NEVER, Openings
 from cotenant.controller.policies.castor.policy import Where, places_of
-from cotenant.controller.policies.castor.rooms import Room, Rooms
 from cotenant.controller.policies.castor.sharing import (
     no_memory,
     why_unknown,
 )
-from cotenant.controller.policies.castor.sub_batches import (
+from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.toolkit.colocation import Guest, GuestParameters, Guests, nobody
+from cotenant.controller.policies.toolkit.shareable_slots import Room, Rooms
+from cotenant.controller.policies.toolkit.sub_batches import (
     Numbers,
     SubBatch,
     known_batches,
     sub_batches,
 )
-from cotenant.controller.policies.classic import by_remaining
-from cotenant.controller.policies.guests import Guest, GuestParameters, Guests, nobody
 
 
 class Beside(NamedTuple):

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.view import View
-from cotenant.controller.policies.castor.rooms import Mask, Rooms
-from cotenant.controller.policies.castor.sub_batches import (
+from cotenant.controller.policies.toolkit.shareable_slots import Mask, Rooms
+from cotenant.controller.policies.toolkit.sub_batches import (
     Numbers,
     SubBatch,
     known_batches,

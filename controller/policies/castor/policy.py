@@ -20,7 +20,6 @@ from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
-from cotenant.controller.policies.castor.rooms import Place, Room, Rooms, is_suitable
 from cotenant.controller.policies.castor.sharing import (
     Chances,
     SharingChoice,
@@ -30,7 +29,8 @@ from cotenant.controller.policies.castor.sharing import (
     with_all,
 )
 from cotenant.controller.policies.classic import by_remaining
-from cotenant.controller.policies.guests import Guest, GuestParameters, Guests, nobody
+from cotenant.controller.policies.toolkit.colocation import Guest, GuestParameters, Guests, nobody
+from cotenant.controller.policies.toolkit.shareable_slots import Place, Room, Rooms, is_suitable
 
 Offers = Sequence[Room]
 """Rooms in which sharing pays, best pair completion time first."""

@@ -19,8 +19,8 @@ from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.tenancy import peak_mib
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies.castor.newcomers import beside_all, may_be_whole
-from cotenant.controller.policies.castor.rooms import Mask, Rooms
-from cotenant.controller.policies.castor.sub_batches import Numbers, SubBatch, stretch, sub_batches
+from cotenant.controller.policies.toolkit.shareable_slots import Mask, Rooms
+from cotenant.controller.policies.toolkit.sub_batches import Numbers, SubBatch, stretch, sub_batches
 
 
 class SharingChoice(msgspec.Struct, frozen=True, kw_only=True):

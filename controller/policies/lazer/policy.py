@@ -22,12 +22,13 @@ from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies.base import first_aged, is_quiet, why_waiting
-from cotenant.controller.policies.classic import by_remaining, place_in_order, preempt_for_each, take
+from cotenant.controller.policies.classic import by_remaining, preempt_for_each, take
 from cotenant.controller.policies.lazer.deferrals import Deferral, Deferrals
 from cotenant.controller.policies.lazer.learning import PREDICTED, Learner, Memory
 from cotenant.controller.policies.lazer.parameters import LazerParameters
 from cotenant.controller.policies.newcomers import newcomers
-from cotenant.controller.policies.victims import victims_for, worth_preempting
+from cotenant.controller.policies.toolkit.in_order import place_in_order
+from cotenant.controller.policies.toolkit.victims import victims_for, worth_preempting
 
 
 class State(msgspec.Struct, kw_only=True):

@@ -1,6 +1,6 @@
 """The Gaussian process over (X, c): BoTorch's SingleTaskGP posterior, in numpy from a cached factorisation.
 
-Rule: nothing here fits. Hyperparameters come from outside (`controller/tuning/deferral.py`, or the prior's
+Rule: nothing here fits. Hyperparameters come from outside (`controller/training/deferral.py`, or the prior's
 modes before the first fit); given them, mean and variance equal BoTorch's.
 
 Inputs, each in [0, 1] by a fixed map, so that adding a sample moves no other:

@@ -17,15 +17,15 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.actions import Decision
 from cotenant.controller.domain.commands import AnyCommand
 from cotenant.controller.engine import Engine, EngineConfig
-from cotenant.controller.journal.journal import JOURNAL_NAME
-from cotenant.controller.journal.journal_file import (
+from cotenant.controller.policies import registry
+from cotenant.controller.store.journal import JOURNAL_NAME
+from cotenant.controller.store.journal_file import (
     JournalError,
     JournalMissing,
     check_version,
     checksum,
     damaged,
 )
-from cotenant.controller.policies import registry
 from cotenant.controller.wire.codec import BadMessage, unpack
 
 _RUNS: Final = "SELECT first_seq, configuration FROM runs ORDER BY rowid"

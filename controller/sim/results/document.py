@@ -18,8 +18,8 @@ import numpy as np
 from cotenant.controller.sim.compare import Run
 from cotenant.controller.sim.results.outcome import Outcome
 from cotenant.controller.sim.results.paired import paired, paired_windows
-from cotenant.controller.sim.results.writing import whole, write_whole
 from cotenant.controller.sim.world.workload import Cluster, Workload
+from cotenant.controller.system.files import whole, write_whole
 
 SCHEMA: Final = "sim-compare/1"
 MEASURED: Final = frozenset({"decision_ms", "wall_s", "cpu_s", "thinking_s"})

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from cotenant.controller.sim.results.outcome import Outcome
-from cotenant.controller.sim.results.writing import whole
+from cotenant.controller.system.files import whole
 
 Floats = NDArray[np.float64]
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from cotenant.controller.sim.results.writing import write_whole
 from cotenant.controller.sim.traces.drafting import Draft, finish
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.table import Table, table
 from cotenant.controller.sim.traces.trace import Labels, Trace
+from cotenant.controller.system.files import write_whole
 
 REQUIRED = ("submit_time_s", "duration_s", "gpus")
 COLUMNS = (

@@ -32,7 +32,7 @@ from cotenant.controller.domain.commands import (
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.domain.pairs import OBSERVATIONS
 from cotenant.controller.sim.results.waiting import wait_s
-from cotenant.controller.sim.world import words
+from cotenant.controller.sim.world import reports
 from cotenant.controller.sim.world.columns import cells
 from cotenant.controller.sim.world.devices import Devices, part_on
 from cotenant.controller.sim.world.failures import FailureTimes
@@ -136,7 +136,7 @@ class World:
             run.reports -= 1
             if run.reports and self.devices.beside(run, run.gang):
                 run.report = self._push(at_s + self._observe_s, REPORT, row)
-            return words.progress(run)
+            return reports.progress(run)
         self.now_s = at_s
         if rank == ANSWER:
             return self._answers.pop(ticket)
@@ -162,7 +162,7 @@ class World:
             self._will_report(run)
             self._repace_beside(run)
         run.ticket = self._push(now_s + left_s, LEAVES, row)
-        return words.first_step(run)
+        return reports.first_step(run)
 
     def _leaves(self, run: Run) -> ev.AnyEvent:
         """The end of the work, or of a pause: every host of the gang says so, in rank order."""
@@ -174,7 +174,7 @@ class World:
             if len(run.gang) > 1:
                 return self._last_words(run, "finished")
             host_id = run.gang[0].host_id
-            ended = words.ended(run, host_id, "finished")
+            ended = reports.ended(run, host_id, "finished")
             self._vacate(run, host_id)
             return ended
         run.paused_s += self.now_s - run.since_s
@@ -188,7 +188,7 @@ class World:
     def _last_words(self, run: Run, outcome: ev.Outcome) -> ev.AnyEvent:
         """`AttemptEnded` of every host that is left, after what is already to be told."""
         for member in run.gang:
-            self._ready.append((words.ended(run, member.host_id, outcome), run))
+            self._ready.append((reports.ended(run, member.host_id, outcome), run))
         return self._next_ready()
 
     # --- Obeying -----------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ class World:
                 other.shared = True
                 self._will_report(other)
         if run.safe_s > 0.0 and command.resume_step < run.safe_steps:
-            self._ready += [(words.resumed(run, member.host_id), run) for member in run.gang]
+            self._ready += [(reports.resumed(run, member.host_id), run) for member in run.gang]
         run.ticket = self._push(now_s + self._load_s[row], FIRST_STEP, row)
 
     def _had_it_waited_s(self, row: int, run: Run) -> float:
@@ -353,7 +353,7 @@ class World:
     def _tell_safe(self, run: Run) -> None:
         if run.safe_s > run.told_s:
             run.told_s = run.safe_s
-            self._ready.append((words.durable(run), run))
+            self._ready.append((reports.durable(run), run))
 
     def _host_is_gone(self, host_id: HostId) -> None:
         """Gangs with a part on it stop training at this moment; other parts hold on until they are told."""

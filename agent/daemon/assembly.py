@@ -1,0 +1,375 @@
+"""From settings to the parts of an agent: its state folder, devices, locks, memory and configuration.
+
+Rule: the state folder is locked before anything in it is read, so it never has two agents.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from cotenant.agent.daemon.core.edge import AgentConfig
+from cotenant.agent.daemon.core.memory import Memory
+from cotenant.agent.daemon.spool import Spool, SpoolProblem
+from cotenant.agent.daemon.supervisors import stored_orders
+from cotenant.agent.gpus.gpu_watch import GpuWatch
+from cotenant.agent.gpus.kernel_log import bus_address
+from cotenant.agent.gpus.mps_edge import Mps, prepare
+from cotenant.agent.gpus.offer import offered
+from cotenant.agent.host import devices, jobside, state_folder
+from cotenant.agent.host.cgroups import Cgroups, device_regions, find_cgroups, sweep
+from cotenant.agent.host.checkpoint_root import BadRoot, domain_of
+from cotenant.agent.host.facts import (
+    OPEN_ONE,
+    BadHostName,
+    closed_folder,
+    host_name,
+    memory_mib,
+    usable_cores,
+)
+from cotenant.agent.host.locks import DeviceLocks, LockProblem, Owner, lock_folder
+from cotenant.agent.host.ports import BadPorts, first_port
+from cotenant.agent.host.state_folder import StateProblem
+from cotenant.agent.host.user_files import exposed
+from cotenant.controller.domain.cluster import Device, HostReport
+from cotenant.controller.domain.ids import HostId
+from cotenant.controller.domain.settings import AgentSettings, Settings
+from cotenant.controller.system import paths
+from cotenant.controller.system.endpoint import BadEndpoint, socket_path
+from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
+from cotenant.controller.system.metrics.address import MetricsProblem
+from cotenant.controller.system.metrics.listening import opened
+from cotenant.profiler.driver.facts import GpuFacts
+from cotenant.profiler.driver.process_info import sees_host_processes
+from cotenant.profiler.indicators.sources import Wanted
+
+if TYPE_CHECKING:
+    from cotenant.controller.system.metrics.endpoint import Endpoint
+
+T = TypeVar("T")
+
+SPOOL: Final = "spool"
+ATTEMPTS: Final = "attempts"
+JOBSIDE: Final = "jobside"
+_DAY_S: Final = 86_400.0
+
+
+class Problem(Exception):
+    """Why the agent cannot start, in one line, and the exit code for it."""
+
+    def __init__(self, text: str, code: int = 1) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Parts(msgspec.Struct, kw_only=True):
+    config: AgentConfig
+    memory: Memory
+    spool: Spool
+    locks: DeviceLocks
+    attempts: Path
+    endpoint: str
+    key: KeyFile | None
+    metrics: Endpoint | None
+    """Listening, and not answering yet."""
+    warnings: list[str]
+    watch: GpuWatch | None = None
+    """None: there is no GPU that works."""
+    mps: Mps | None = None
+    """Its daemons; None: no device here is shared through MPS."""
+
+
+def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> Parts:
+    """`checkpoint_every_s`: only if it was set for this agent. Raises Problem."""
+    agent = settings.agent
+    warnings: list[str] = []
+    host_id = _or_problem(lambda: host_name(agent.host), 2)
+    choice = _or_problem(lambda: devices.parse(agent.devices), 2)
+    endpoint = paths.agent_endpoint(settings)
+    key = _key(endpoint, agent.keys_dir, host_id)
+    state_dir = paths.agent_state_dir(settings)
+    _or_problem(lambda: state_folder.take(state_dir), 1)
+    closed = closed_folder(state_dir) if key is not None else None
+    if closed is not None:
+        warnings.append(f"{closed} is closed to other users: {OPEN_ONE}")
+    token = _or_problem(lambda: state_folder.token_in(state_dir), 1)
+    metrics = _or_problem(lambda: opened(settings.metrics.agent_listen, "metrics.agent_listen"), 2)
+    warnings += [metrics.warning] if metrics is not None and metrics.warning else []
+    inventory = _inventory(agent, choice, host_id, in_cluster=key is not None)
+    warnings += [inventory.note] if inventory.note else []
+    if inventory.gpus and not sees_host_processes():
+        warnings.append(
+            "this agent is in a PID namespace of its own: whose a process on a GPU is cannot be told, and "
+            "memory in use after a job is held against its device until the co-tenant has ended too "
+            "(`cotenant doctor`)"
+        )
+    groups = find_cgroups()
+    cgroup_root = _groups_for_jobs(groups, warnings)
+    regions = _device_regions(groups, inventory.gpus, warnings)
+    inventory = _with_limits(inventory, regions if cgroup_root else {})
+    folder = _or_problem(lock_folder, 1)
+    locks = DeviceLocks(folder, _owner(host_id, token))
+    attempts = state_dir / ATTEMPTS
+    watch = _watch(settings, inventory, state_dir, attempts, warnings)
+    root = paths.checkpoint_root(settings).absolute()
+    mps = _or_problem(
+        lambda: prepare(
+            settings.mps,
+            offered(inventory.devices, locks, watch.conditions() if watch is not None else None),
+            inventory.gpus,
+            state_dir=state_dir,
+            attempts=attempts,
+            owner=token,
+        ),
+        1,
+    )
+    warnings += mps.said
+    alone = socket_path(endpoint) is not None and not agent.address
+    ports = _or_problem(
+        lambda: first_port(
+            agent.port_first,
+            agent.port_count,
+            alone=alone,
+            uid=os.geteuid(),
+            folder=state_dir,
+            take=locks.take,
+        ),
+        2,
+    )
+    report = _report(agent, host_id, mps.devices, _domain(root, host_id, warnings), ports)
+    spool = Spool(state_dir / SPOOL)
+    notes = _or_problem(spool.load, 1)
+    if spool.damaged:
+        warnings.append(f"{spool.path} was damaged in {spool.damaged} places; what could be read is kept")
+    config = _config(
+        settings,
+        report,
+        mps,
+        checkpoint_root=str(root),
+        checkpoint_every_s=checkpoint_every_s,
+        jobside_path=str(_job_side(state_dir / JOBSIDE, attempts)),
+        cgroup_root=cgroup_root,
+        device_regions=regions,
+    )
+    return Parts(
+        config=config,
+        memory=Memory(notes),
+        spool=spool,
+        locks=locks,
+        attempts=attempts,
+        endpoint=endpoint,
+        key=key,
+        metrics=metrics,
+        warnings=warnings,
+        watch=watch,
+        mps=mps if mps.specs else None,
+    )
+
+
+def _inventory(
+    agent: AgentSettings, choice: devices.Choice, host_id: HostId, *, in_cluster: bool
+) -> devices.Inventory:
+    """A server whose driver is not there yet, such as in the middle of its boot, tries again (its unit does)
+    instead of offering its cores for GPUs until somebody notices."""
+    return _or_problem(
+        lambda: devices.find(
+            choice,
+            host_id,
+            usable_cores(),
+            memory_mib(),
+            slot_memory_mib=agent.slot_memory_mib,
+            oversubscribe=agent.oversubscribe,
+            stand_in=not in_cluster,
+        ),
+        6,
+    )
+
+
+def _report(
+    agent: AgentSettings,
+    host_id: HostId,
+    offered_devices: tuple[Device, ...],
+    checkpoint_domain: str,
+    port_first: int,
+) -> HostReport:
+    return HostReport(
+        host_id=host_id,
+        devices=offered_devices,
+        features=agent.features,
+        cpus=len(usable_cores()),
+        memory_mib=memory_mib(),
+        address=agent.address or "127.0.0.1",
+        port_first=port_first,
+        port_count=agent.port_count,
+        checkpoint_domain=checkpoint_domain,
+        version=_version(),
+    )
+
+
+def _config(
+    settings: Settings,
+    report: HostReport,
+    mps: Mps,
+    *,
+    checkpoint_root: str,
+    checkpoint_every_s: float | None,
+    jobside_path: str,
+    cgroup_root: str,
+    device_regions: dict[str, str],
+) -> AgentConfig:
+    agent = settings.agent
+    return AgentConfig(
+        report=report,
+        session=uuid.uuid4().hex,
+        uid=os.geteuid(),
+        shared_account=agent.shared_account,
+        heartbeat_s=agent.heartbeat_s,
+        start_deadline_s=agent.start_deadline_s,
+        log_bytes_max=agent.log_bytes_max,
+        checkpoint_root=checkpoint_root,
+        checkpoint_every_s=checkpoint_every_s,
+        jobside_path=jobside_path,
+        cgroup_root=cgroup_root,
+        device_regions=device_regions,
+        network=agent.network,
+        watchdog_floor_s=agent.watchdog_floor_s,
+        watchdog_multiple=agent.watchdog_multiple,
+        mps_percentage=settings.mps.active_thread_percentage,
+        prune_after_s=agent.prune_after_days * _DAY_S,
+        keep_checkpoints_s=settings.checkpoint.keep_days * _DAY_S,
+        mps_runtime=mps.runtime,
+        mps_per_host=mps.per_host,
+        indicators=Wanted(
+            source=settings.profiler.source,
+            dcgm=settings.profiler.dcgm,
+            exporter=settings.profiler.exporter,
+        ),
+        indicators_every_s=settings.metrics.every_s,
+    )
+
+
+def _watch(
+    settings: Settings, inventory: devices.Inventory, state_dir: Path, attempts: Path, warnings: list[str]
+) -> GpuWatch | None:
+    if not any(device.kind == "cuda" and device.healthy for device in inventory.devices):
+        return None
+    return GpuWatch(
+        inventory.devices,
+        state_dir=state_dir,
+        attempts=attempts,
+        log=warnings.append,
+        foreign=settings.agent.foreign,
+        busy=inventory.busy,
+    )
+
+
+def _or_problem(make: Callable[[], T], code: int) -> T:
+    """What `make` returns, or its trouble as a Problem with this exit code."""
+    try:
+        return make()
+    except (
+        BadHostName,
+        BadPorts,
+        devices.BadDevices,
+        devices.NotThisHost,
+        LockProblem,
+        MetricsProblem,
+        SpoolProblem,
+        StateProblem,
+    ) as error:
+        raise Problem(str(error), code) from None
+    except OSError as error:
+        raise Problem(f"{error.filename or ''}: {error.strerror or error}", code) from None
+
+
+def _key(endpoint: str, keys_dir: str, host_id: HostId) -> KeyFile | None:
+    """The key for a TCP endpoint; a Unix socket needs none."""
+    try:
+        if socket_path(endpoint) is not None:
+            return None
+        if not keys_dir:
+            raise Problem(f"{endpoint} needs keys: set agent.keys_dir to what `cotenant init` made", 2)
+        return find_key(Path(keys_dir).expanduser(), host=host_id)
+    except BadEndpoint as error:
+        raise Problem(str(error), 2) from None
+    except KeyProblem as error:
+        raise Problem(str(error), 4) from None
+
+
+# --- The state folder ------------------------------------------------------------------------------
+
+
+def _owner(host_id: HostId, token: str) -> Owner:
+    uid = os.getuid()
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user = str(uid)
+    since = time.strftime("%Y-%m-%d %H:%M")
+    return Owner(pid=os.getpid(), uid=uid, user=user, host=host_id, since=since, token=token)
+
+
+def _job_side(base: Path, attempts: Path) -> Path:
+    try:
+        folder = jobside.prepare(base)
+    except (jobside.NoJobSide, OSError) as error:
+        raise Problem(str(error)) from None
+    in_use = {Path(order.jobside_path) for order in stored_orders(attempts)}
+    jobside.remove_others(base, {folder, *in_use})
+    return folder
+
+
+# --- The host --------------------------------------------------------------------------------------
+
+
+def _domain(root: Path, host_id: HostId, warnings: list[str]) -> str:
+    if (where := exposed(root)) is not None:
+        warnings.append(f"others than root can change {where}, which is on the way to checkpoint.root")
+    try:
+        return domain_of(root, host_id)
+    except BadRoot as error:
+        warnings.append(str(error))
+        return ""
+
+
+def _groups_for_jobs(groups: Cgroups, warnings: list[str]) -> str:
+    sweep(groups)
+    if groups.why_not:
+        warnings.append(f"{groups.why_not}: limits are watched, not enforced by the kernel")
+    return groups.track
+
+
+def _device_regions(groups: Cgroups, gpus: Sequence[GpuFacts], warnings: list[str]) -> dict[str, str]:
+    """By UUID: where the kernel can limit a job's device memory."""
+    by_bus = {bus_address(bus): region for bus, region in device_regions()}
+    found = {
+        gpu.uuid: by_bus[bus_address(gpu.bus)] for gpu in gpus if gpu.bus and bus_address(gpu.bus) in by_bus
+    }
+    if found and not groups.device_memory:
+        warnings.append(
+            "the kernel could limit jobs' device memory (cgroup dmem) and this agent may not use that: "
+            "MPS and torch limit it, as elsewhere"
+        )
+        return {}
+    return found
+
+
+def _with_limits(inventory: devices.Inventory, regions: Mapping[str, str]) -> devices.Inventory:
+    """The devices say whether the kernel limits what a job takes of them."""
+    known = (msgspec.structs.replace(each, limits_jobs=each.local in regions) for each in inventory.devices)
+    return msgspec.structs.replace(inventory, devices=tuple(known))
+
+
+def _version() -> str:
+    try:
+        return metadata.version("cotenant")
+    except metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,184 @@
+"""The agent's connection to its controller.
+
+Rule: sending never waits. What cannot be sent now is dropped and counted: everything that matters is said
+again until it is confirmed, and a queue of old messages would arrive as news. Whatever comes in is
+decoded and checked here; what is wrong with a frame is counted and logged, at most once a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import zmq
+
+from cotenant.controller.domain.commands import TrustDevices
+from cotenant.controller.system.endpoint import BadEndpoint, check_owner, socket_path
+from cotenant.controller.system.keys import KeyFile
+from cotenant.controller.wire.agents import FromAgent, GangWord, Obey, ReadLog, ToAgent
+from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX, BadMessage, decode, encode
+
+RECONNECT_MS: Final = 200
+RECONNECT_MS_MAX: Final = 2000
+QUEUE_MAX: Final = 1000
+HANDSHAKE_MS: Final = 10_000
+HEARTBEAT_MS: Final = 5_000
+COMPLAIN_PERIOD_S: Final = 60.0
+_DRAIN_MAX: Final = 100
+"""Messages taken in one go, before others get their turn."""
+_TOKEN: Final = re.compile(r"[0-9A-Za-z]{0,64}")
+_JOB_ID: Final = re.compile(r"[0-9A-Za-z]+(_[0-9A-Za-z]+)*")
+
+
+class Link:
+    def __init__(
+        self,
+        endpoint: str,
+        name: str,
+        key: KeyFile | None,
+        *,
+        post: Callable[[ToAgent], None],
+        log: Callable[[str], None],
+    ) -> None:
+        """Checks the endpoint; connects with `open`. `name` is unique among all agents and their starts.
+
+        Raises:
+            BadEndpoint: nothing to connect to, or TCP without a key.
+        """
+        self._socket_file = socket_path(endpoint)
+        if self._socket_file is None and key is None:
+            raise BadEndpoint(f"{endpoint} needs keys: set agent.keys_dir to what `cotenant init` made")
+        self._endpoint = endpoint
+        self._name = name
+        self._connections = 0
+        self._key = key
+        self._post = post
+        self._log = log
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket: zmq.Socket[bytes] | None = None
+        self._complained_s = float("-inf")
+        self.bad_messages = 0
+        self.unsent_messages = 0
+
+    def open(self) -> None:
+        """Connect; a controller that is not there yet is found when it comes.
+
+        Raises:
+            BadEndpoint: the socket belongs to another user.
+        """
+        if self._socket_file is not None:
+            _refuse_strangers(self._socket_file)
+        socket = self._context.socket(zmq.DEALER)
+        # A name of its own for each connection: a ROUTER ignores a new connection by the name of an old one
+        # that it has not yet seen close.
+        self._connections += 1
+        socket.setsockopt(zmq.IDENTITY, f"{self._name}/{self._connections}".encode())
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.IMMEDIATE, 1)  # Nothing waits for a controller that is not there.
+        socket.setsockopt(zmq.SNDHWM, QUEUE_MAX)
+        socket.setsockopt(zmq.RCVHWM, QUEUE_MAX)
+        socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
+        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        if self._key is not None and self._socket_file is None:
+            socket.curve_publickey = self._key.public.encode()
+            socket.curve_secretkey = self._key.secret.encode()
+            socket.curve_serverkey = self._key.server.encode()
+        socket.connect(self._endpoint)
+        self._socket = socket
+        asyncio.get_running_loop().add_reader(socket.fileno(), self._drain)
+
+    def send(self, message: FromAgent) -> None:
+        if self._socket is None:
+            return
+        try:
+            self._socket.send(encode(message), zmq.DONTWAIT)
+        except zmq.Again:
+            self.unsent_messages += 1
+        except BadMessage as error:
+            self._complain(f"cannot send {type(message).__name__}: {error}")
+        # The descriptor reports changes, not states: what came in while we sent would go unnoticed.
+        self._wake()
+
+    def reconnect(self) -> None:
+        """A fresh connection: the old one may be half dead, and its queue is of yesterday."""
+        self.close()
+        self.open()
+
+    def close(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+            self._socket.close(linger=0)
+            self._socket = None
+
+    def end(self) -> None:
+        self.close()
+        self._context.term()
+
+    def _wake(self) -> None:
+        if self._socket is not None and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            asyncio.get_running_loop().call_soon(self._drain)
+
+    def _drain(self) -> None:
+        for _ in range(_DRAIN_MAX):
+            if self._socket is None:
+                return
+            try:
+                parts = self._socket.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            self._take(parts)
+        self._wake()
+
+    def _take(self, parts: list[bytes]) -> None:
+        try:
+            if len(parts) != 1:
+                raise BadMessage(f"{len(parts)} parts in place of one")
+            message: ToAgent = decode(parts[0], ToAgent)
+            check_names(message)
+        except BadMessage as error:
+            self.bad_messages += 1
+            self._complain(f"dropped a message from the controller ({self.bad_messages} so far): {error}")
+            return
+        self._post(message)
+
+    def _complain(self, text: str) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._complained_s + COMPLAIN_PERIOD_S:
+            self._complained_s = now_s
+            self._log(text)
+
+
+def check_names(message: ToAgent) -> None:
+    """A job's number and the token of its epoch become the name of a folder: nothing else may.
+
+    Raises:
+        BadMessage: it has something else in it.
+    """
+    match message:
+        case Obey(command=command):
+            if isinstance(command, TrustDevices):
+                return
+            job_id, job_epoch = command.job_id, command.job_epoch
+        case ReadLog(job_id=job_id) | GangWord(job_id=job_id):
+            job_epoch = ""
+        case _:
+            return
+    if not _JOB_ID.fullmatch(job_id) or len(job_id) > 64:
+        raise BadMessage(f"{job_id[:80]!r} is not a job number")
+    if not _TOKEN.fullmatch(job_epoch):
+        raise BadMessage(f"{job_epoch[:80]!r} is not the token of an epoch")
+
+
+def _refuse_strangers(path: Path) -> None:
+    try:
+        check_owner(path)
+    except FileNotFoundError:
+        return  # Not there yet.
+    except PermissionError:
+        raise BadEndpoint(f"{path} is not open to this user: set agent.controller") from None

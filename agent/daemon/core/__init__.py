@@ -1,0 +1,1 @@
+"""What the agent decides, from events and the time alone. Pure."""

@@ -1,0 +1,302 @@
+"""The attempts on this host: what was asked of them, what they do, what was reported. Pure.
+
+The last part of the table is `teardown.py`; what their supervisors are told of itself is `tenants.py`.
+
+Rule: an attempt goes down this table and never up, and it holds its devices until it has ended:
+
+    nothing   StartAttempt, may start        -> live      order written, supervisor started
+    nothing   StartAttempt, may not          -> ended     infra-failed, with the objection
+    nothing   StopAttempt                    -> ended     never-started: the fence for a late start
+    live      its supervisor says the end    -> ended     as the supervisor decided
+    live      its supervisor dies silently   -> cleaning  leftovers are ended, a result is written for it
+    live      a stop is long overdue         -> cleaning  likewise, and the supervisor first
+    live      a fault of its GPU             -> live      told to end; what it says then is judged by `faults`
+    cleaning  the result is on disk          -> ended
+    ...       on GPUs                        -> releasing  until their memory is back, or known to be held
+    releasing a fault of its GPU             -> releasing  likewise: the verdict is made when it leaves
+    releasing memory is back, or held        -> ended     in the second case those devices are suspect
+    ended     controller confirms the report -> settled   folder and record go after `prune_after_s`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from cotenant.agent.daemon.core import reporting
+from cotenant.agent.daemon.core.edge import (
+    Adopt,
+    Found,
+    StartFailed,
+    StartSupervisor,
+    SupervisorGone,
+)
+from cotenant.agent.daemon.core.lease import Lease
+from cotenant.agent.daemon.core.live import Live
+from cotenant.agent.daemon.core.memory import Attempt, Kept, Key, StopAsked
+from cotenant.agent.daemon.core.orders import objection, order_for, own_part
+from cotenant.agent.daemon.core.outbox import Outbox
+from cotenant.agent.daemon.core.teardown import Leaving, name_of
+from cotenant.agent.daemon.core.tenants import Present
+from cotenant.agent.ipc.channel import CompanyNow, SaveNow, StopNow
+from cotenant.agent.ipc.records import Status
+from cotenant.controller.domain.commands import SaveAttempt, StartAttempt, StopAttempt
+from cotenant.controller.domain.ids import CommandId, HostId, JobId
+from cotenant.controller.domain.reasons import render
+
+_NEVER: Final = float("inf")
+
+
+class Roster:
+    def __init__(self, present: Present, leaving: Leaving, outbox: Outbox, lease: Lease) -> None:
+        self._present = present
+        self._leaving = leaving
+        self._out = outbox
+        self._memory = outbox.memory
+        self._lease = lease
+        self._live = present.live
+
+    @property
+    def host_id(self) -> HostId:
+        return self._present.host_id
+
+    # --- After a start of the agent: what is still here --------------------------------------------
+
+    def recover(self, found: tuple[Found, ...], now_s: float) -> None:
+        here = {(each.job_id, each.attempt): each for each in found}
+        for key, attempt in list(self._memory.attempts.items()):
+            if key not in here and attempt.ended is None:
+                self._leaving.end(attempt, "infra-failed", "the agent stopped before it could start it")
+        for key, each in here.items():
+            self._recover(key, each)
+        self._leaving.doubts.only(self._live)
+        for each in found:  # Now that it is known who shares what.
+            if each.result is not None:
+                self._leaving.ended(each.result, now_s)
+
+    def _recover(self, key: Key, found: Found) -> None:
+        attempt = self._memory.attempts.get(key)
+        if attempt is None:  # The spool has lost it.
+            attempt = self._attempt_of(found)
+            self._out.keep(Kept(attempt=attempt))
+        if attempt.ended is not None:
+            return
+        self._live[key] = Live()
+        if found.result is not None:
+            return
+        if found.alive:
+            self._out.add(Adopt(job_id=key[0], attempt=key[1]))
+        else:
+            self._leaving.clean(key, "the host restarted" if found.rebooted else "its supervisor was killed")
+
+    def _attempt_of(self, found: Found) -> Attempt:
+        order = found.order
+        parts = [member for member in order.gang if member.host_id == self.host_id] if order else []
+        return Attempt(
+            job_id=found.job_id,
+            attempt=found.attempt,
+            command_id=CommandId(0),
+            epoch=order.epoch if order else "",
+            job_epoch=order.job_epoch if order else "",
+            devices=tuple(device for part in parts for device in part.devices),
+            mps=order is not None and bool(order.mps),
+            uses_library=order is not None and order.resume_step > 0,
+            memory_cap_mib=order.memory_cap_mib if order else None,
+        )
+
+    # --- Commands ----------------------------------------------------------------------------------
+
+    def is_fenced(self, command: StartAttempt) -> bool:
+        fence = self._memory.fences.get((command.job_id, command.job_epoch))
+        return fence is not None and command.attempt <= fence.attempt
+
+    def is_taken(self, command: StartAttempt) -> bool:
+        """Whether its number is in use here by an attempt of another epoch: of a history that is lost to the
+        controller, so that it has to choose another."""
+        here = self._memory.attempts.get((command.job_id, command.attempt))
+        if here is not None and _differ((here.job_epoch, command.job_epoch), (here.epoch, command.epoch)):
+            return True
+        fence = self._memory.fences.get((command.job_id, command.job_epoch))
+        fenced = fence is not None and command.attempt <= fence.attempt
+        return fenced and fence is not None and _differ((fence.epoch, command.epoch))
+
+    def start(self, command: StartAttempt, secrets: dict[str, str], folder: str, now_s: float) -> None:
+        if self.is_fenced(command):
+            return
+        attempt = Attempt(
+            job_id=command.job_id,
+            attempt=command.attempt,
+            command_id=command.command_id,
+            epoch=command.epoch,
+            job_epoch=command.job_epoch,
+            uses_library=command.resume_step > 0,
+            memory_cap_mib=command.memory_cap_mib,
+            profiled=command.profile_s > 0,
+        )
+        why = objection(command, self._present.config, self._present.attempts) or self._too_old(command)
+        if why:
+            self._leaving.end(msgspec.structs.replace(attempt, has_folder=False), "infra-failed", why)
+            return
+        part = own_part(command, self.host_id)
+        assert part is not None, f"{command.job_id}: no part for {self.host_id}"
+        seen = self._processes_seen(command.job_id)
+        left_s = self._lease.left_s(now_s)
+        order = order_for(command, secrets, self._present.config, folder, left_s, cuda_processes=seen)
+        record = msgspec.structs.replace(attempt, devices=part.devices, mps=bool(order.mps))
+        self._out.keep(Kept(attempt=record))
+        self._live[attempt.key] = Live()
+        # Before the newcomer's first breath: what is measured from now on is shared.
+        self._present.tell_company()
+        self._out.add(StartSupervisor(order=order))
+
+    def _too_old(self, command: StartAttempt) -> str:
+        if (
+            command.job_id,
+            command.job_epoch,
+        ) in self._memory.fences or command.command_id > self._memory.stale_below:
+            return ""
+        return f"the start came after {self.host_id} had forgotten the job"
+
+    def stop(self, command: StopAttempt, now_s: float) -> None:
+        key = (command.job_id, command.attempt)
+        attempt = self._memory.attempts.get(key)
+        live = self._live.get(key)
+        if attempt is not None and _differ(
+            (attempt.job_epoch, command.job_epoch), (attempt.epoch, command.epoch)
+        ):
+            return  # Meant for another of this number, which cannot be here while this one is.
+        if attempt is None:
+            fence = Attempt(
+                job_id=command.job_id,
+                attempt=command.attempt,
+                command_id=command.command_id,
+                epoch=command.epoch,
+                job_epoch=command.job_epoch,
+                has_folder=False,
+            )
+            self._leaving.end(fence, "never-started", "stopped before it started here")
+        elif attempt.ended is not None:
+            if attempt.settled_age_s is not None:  # It was confirmed once; whoever asks has lost that.
+                self._out.report(attempt.ended, msgspec.structs.replace(attempt, settled_age_s=None))
+        elif live is not None and live.is_there and not _covers(attempt.stop, command):
+            stop = StopAsked(save=command.save, deadline_s=command.deadline_s, reason=render(command.reason))
+            self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, stop=stop)))
+            live.stop_asked_s = now_s
+            self._present.tell(key, StopNow(save=stop.save, deadline_s=stop.deadline_s, reason=stop.reason))
+
+    def save(self, command: SaveAttempt) -> None:
+        key = (command.job_id, command.attempt)
+        live = self._live.get(key)
+        if live is None or not live.is_there:
+            return
+        if live.connected:
+            self._present.tell(key, SaveNow())
+        else:
+            self._out.keep(Kept(attempt=msgspec.structs.replace(self._memory.attempts[key], save=True)))
+
+    # --- From supervisors --------------------------------------------------------------------------
+
+    def status(self, status: Status, now_s: float) -> None:
+        key = (status.job_id, status.attempt)
+        live = self._live.get(key)
+        if live is None or not live.is_there:
+            return
+        live.status = status
+        self._leaving.doubts.stepped(key, status.step)
+        if status.started and live.started_s is None:
+            live.started_s = now_s
+        record = self._memory.attempts[key]
+        told = reporting.from_status(record, status, self.host_id, self._present.device_type(record))
+        for event, attempt in told:
+            self._out.report(event, attempt)
+
+    def trouble(self, key: Key, what: str) -> None:
+        """Noticed on this host, not by its supervisor."""
+        if key in self._live:
+            for event, attempt in reporting.troubles(self._memory.attempts[key], (what,), self.host_id):
+                self._out.report(event, attempt)
+                self._out.say(f"{name_of(key)}: {what}", bad=True)
+
+    def clients_counted(self, key: Key, processes: int) -> None:
+        """Its next attempt's memory limit, which holds for each process, is divided among so many."""
+        if key in self._live:
+            attempt = self._memory.attempts[key]
+            self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, cuda_processes=processes)))
+            self._out.say(f"{name_of(key)}: {processes} processes of a worker use its GPU")
+
+    def _processes_seen(self, job_id: JobId) -> int:
+        attempts = self._memory.attempts.values()
+        return max((each.cuda_processes for each in attempts if each.job_id == job_id), default=1)
+
+    def start_failed(self, failed: StartFailed) -> None:
+        key = (failed.job_id, failed.attempt)
+        if key in self._live:
+            missing = failed.workdir_missing  # Which folder it runs in is its user's word, not the host's.
+            self._leaving.end(
+                self._memory.attempts[key],
+                "infra-failed",
+                failed.why,
+                workdir_missing=missing,
+                host_fault=not missing,
+            )
+
+    def supervisor_gone(self, gone: SupervisorGone) -> None:
+        key = (gone.job_id, gone.attempt)
+        if (live := self._live.get(key)) and live.is_there:
+            self._leaving.clean(key, gone.why)
+
+    def connected(self, key: Key, now_s: float) -> None:
+        """A fresh connection: what was asked before may not have arrived."""
+        live = self._live.get(key)
+        if live is None or not live.is_there:
+            return
+        live.connected, live.lease_told = True, None
+        self._present.tell_lease(key, live, now_s)
+        live.company_told = CompanyNow(alone=True)
+        self._present.tell_company()
+        attempt = self._memory.attempts[key]
+        if attempt.stop is not None:
+            if live.stop_asked_s is None:
+                live.stop_asked_s = now_s
+            left_s = max(0.0, live.stop_asked_s + attempt.stop.deadline_s - now_s)
+            self._present.tell(
+                key, StopNow(save=attempt.stop.save, deadline_s=left_s, reason=attempt.stop.reason)
+            )
+        elif attempt.save:
+            self._present.tell(key, SaveNow())
+            self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, save=False)))
+
+    def disconnected(self, key: Key) -> None:
+        if live := self._live.get(key):
+            live.connected = False
+
+    # --- Time --------------------------------------------------------------------------------------
+
+    @property
+    def next_alarm_s(self) -> float:
+        return min((min(q, o) for _, _, q, o in self._deadlines()), default=_NEVER)
+
+    def tick(self, now_s: float) -> None:
+        for key, attempt, quiet_until_s, overdue_s in list(self._deadlines()):
+            if now_s >= quiet_until_s:
+                self._out.report(*reporting.assumed_step(attempt, self.host_id))
+            if now_s >= overdue_s:
+                self._leaving.clean(key, "its supervisor did not obey a stop request and was ended")
+
+    def _deadlines(self) -> Iterator[tuple[Key, Attempt, float, float]]:
+        for key, live in self._live.items():
+            attempt = self._memory.attempts[key]
+            quiet_until_s = live.quiet_until_s(attempt, self._present.config.quiet_start_s)
+            yield key, attempt, quiet_until_s, live.overdue_s(attempt)
+
+
+def _differ(*pairs: tuple[str, str]) -> bool:
+    """Whether the tokens of any pair are of two epochs, as far as both are known."""
+    return any(one and other and one != other for one, other in pairs)
+
+
+def _covers(asked: StopAsked | None, command: StopAttempt) -> bool:
+    """A stop that was asked for already; one without a save overrides one with."""
+    return asked is not None and (not asked.save or command.save)

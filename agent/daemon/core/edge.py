@@ -1,0 +1,304 @@
+"""What the agent's edge tells its state machine, and what the state machine asks of the edge.
+
+Rule: `state.py` knows nothing but these. Effects are carried out in order, and every `Keep` of a list is
+on disk before the first effect after it; a crash may come between any two.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from cotenant.agent.daemon.core.memory import AnyNote, Key
+from cotenant.agent.ipc.channel import ToSupervisor
+from cotenant.agent.ipc.records import Order, Result, Status
+from cotenant.controller.domain.cluster import Device, HostReport
+from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
+from cotenant.controller.domain.indicators import DeviceReading
+from cotenant.controller.wire.agents import FromAgent, ReadLog, ToAgent
+from cotenant.profiler.indicators.sources import Wanted
+
+
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What one agent is, fixed for its life but for its devices (`DevicesChanged`) and how they are divided
+    (`PartitionsRead`)."""
+
+    report: HostReport
+    session: str
+    uid: int
+    """The agent's own; 0 may become any job's."""
+    shared_account: bool = False
+    heartbeat_s: float = 1.0
+    start_deadline_s: float = 1800.0
+    log_bytes_max: int = 64 * 1024 * 1024
+    checkpoint_root: str
+    checkpoint_every_s: float | None = None
+    """Set for this agent: in place of the controller's for the gangs that this host leads."""
+    jobside_path: str
+    cgroup_root: str = ""
+    """Where the agent may make groups for attempts; empty = nowhere."""
+    device_regions: dict[str, str] = {}
+    """By UUID: the kernel's name for the memory of a device, where attempts' groups can limit it."""
+    network: str = ""
+    prune_after_s: float = 14 * 86_400.0
+    keep_checkpoints_s: float = 7 * 86_400.0
+    mps_runtime: str = ""
+    """Below it live the MPS daemons' pipe directories (`mps.paths`); empty = no MPS on this host."""
+    mps_per_host: bool = False
+    """One daemon serves all devices of the host, not one each."""
+    mps_percentage: float = 100.0
+    """Cap on the share of a device's multiprocessors that one client gets."""
+    watchdog_floor_s: float = 600.0
+    """See `watchdog.py`; 0 = jobs that make no steps are left alone."""
+    watchdog_multiple: float = 20.0
+    indicators: Wanted = Wanted()
+    """Where those of CUDA devices come from."""
+    indicators_every_s: float = 0.0
+    """How often the devices are read for heartbeats and Prometheus; 0 = never."""
+    quiet_start_s: float = 10.0
+    """A started job that says nothing is taken to be loading for this long, and to run from then on."""
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt's folder, as it was when the agent started."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    alive: bool
+    """Its supervisor runs, or is just about to."""
+    rebooted: bool = False
+    """Its supervisor was started before the host's last boot."""
+    order: Order | None = None
+    result: Result | None = None
+
+
+# --- Edge -> state ---------------------------------------------------------------------------------
+
+
+class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of what the edge says."""
+
+
+class Booted(AgentEvent, frozen=True, kw_only=True):
+    """First of all events; the memory was handed over at construction."""
+
+    found: tuple[Found, ...] = ()
+
+
+class Ticked(AgentEvent, frozen=True, kw_only=True):
+    """`next_alarm_s` has come (early or late does not matter)."""
+
+    cpu_percent: float | None = None
+
+
+class Heard(AgentEvent, frozen=True, kw_only=True):
+    message: ToAgent
+
+
+class OfAttempt(AgentEvent, frozen=True, kw_only=True):
+    job_id: JobId
+    attempt: AttemptNo
+
+
+class StartFailed(OfAttempt, frozen=True, kw_only=True):
+    """No supervisor runs and none will: its folder, its program or the working directory is missing."""
+
+    why: str
+    workdir_missing: bool = False
+
+
+class Connected(OfAttempt, frozen=True, kw_only=True):
+    """A new connection to the supervisor: what it was told before may be lost."""
+
+
+class Disconnected(OfAttempt, frozen=True, kw_only=True):
+    """The connection broke; the edge tries again."""
+
+
+class StatusCame(AgentEvent, frozen=True, kw_only=True):
+    status: Status
+
+
+class EndCame(AgentEvent, frozen=True, kw_only=True):
+    """`result.json` is on disk and no process of the attempt is left."""
+
+    result: Result
+
+
+class SupervisorGone(OfAttempt, frozen=True, kw_only=True):
+    """Its process is dead and left no result."""
+
+    why: str = "its supervisor was killed"
+
+
+class TroubleNoticed(OfAttempt, frozen=True, kw_only=True):
+    """Something of an attempt is not as it should be, and it goes on; its supervisor does not know."""
+
+    what: str
+
+
+class ClientsCounted(OfAttempt, frozen=True, kw_only=True):
+    """With how many processes each of its workers is a client of an MPS daemon, if it is more than one."""
+
+    processes: int
+
+
+class GangSaid(OfAttempt, frozen=True, kw_only=True):
+    to_host: HostId
+    payload: bytes
+
+
+class DevicesChanged(AgentEvent, frozen=True, kw_only=True):
+    """A lock was won or lost, a device failed or came back."""
+
+    devices: tuple[Device, ...]
+
+
+class IndicatorsRead(AgentEvent, frozen=True, kw_only=True):
+    """What the devices do just now, for the next heartbeat."""
+
+    readings: tuple[DeviceReading, ...]
+
+
+class GpuFault(AgentEvent, frozen=True, kw_only=True):
+    """A fatal fault on devices: an Xid that ends what runs there, or an MPS server in FAULT.
+
+    Whoever was on them is ended and goes on from its last checkpoint elsewhere or later.
+    """
+
+    uuids: tuple[str, ...]
+    why: str
+    """One line: "Xid 31 (GPU memory page fault)", "its MPS server is in FAULT"."""
+    xid: int | None = None
+    culprit_pids: tuple[int, ...] = ()
+    """Processes that are known to have caused it; empty: nobody knows."""
+    culprits: tuple[Key, ...] = ()
+    """Attempts that these belong to, as far as that is known."""
+    device_failed: bool = False
+    """The device itself: no program is to blame."""
+    ends: bool = True
+    """False: it is contained in the process that caused it, and whoever does not die by itself goes on."""
+    strangers: bool = False
+    """Processes that are not ours were on the devices as well."""
+    spared: tuple[Key, ...] = ()
+    """Attempts that are on the devices by now and came after it."""
+    by_words: bool = False
+    """Nobody has told of it but a process that died of it."""
+
+
+class MemoryFree(OfAttempt, frozen=True, kw_only=True):
+    """The answer to `AwaitMemory`: its devices have their memory back."""
+
+
+class MemoryHeld(OfAttempt, frozen=True, kw_only=True):
+    """The other answer: long after the attempt somebody still holds memory of its devices. That these are
+    suspect was told before."""
+
+    holders: dict[str, str]
+    """By UUID: who, for a person."""
+
+
+AnyAgentEvent = (
+    Booted | Ticked | Heard | StartFailed | Connected | Disconnected | StatusCame | EndCame | SupervisorGone
+    | GangSaid | DevicesChanged | IndicatorsRead | GpuFault | MemoryFree | MemoryHeld
+    | TroubleNoticed | ClientsCounted
+)  # fmt: skip
+
+
+# --- State -> edge ---------------------------------------------------------------------------------
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of what the state asks for."""
+
+
+class Keep(Effect, frozen=True, kw_only=True):
+    """Write the note and flush it to disk before any later effect."""
+
+    note: AnyNote
+
+
+class Send(Effect, frozen=True, kw_only=True):
+    """To the controller; may be lost."""
+
+    message: FromAgent
+
+
+class Reconnect(Effect, frozen=True, kw_only=True):
+    """The controller is silent: use a fresh socket."""
+
+
+class StartSupervisor(Effect, frozen=True, kw_only=True):
+    """Make the folder, write `order.json`, start the supervisor; `StartFailed` if that is impossible."""
+
+    order: Order
+
+
+class Adopt(Effect, frozen=True, kw_only=True):
+    """Watch and talk to a supervisor that is running already."""
+
+    job_id: JobId
+    attempt: AttemptNo
+
+
+class Tell(Effect, frozen=True, kw_only=True):
+    """To a connected supervisor; may be lost if the connection breaks."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    message: ToSupervisor
+
+
+class EndLeftovers(Effect, frozen=True, kw_only=True):
+    """End the supervisor, if it still lives, and every process of the attempt; then write this result (unless
+    there is one by now) and answer `EndCame`."""
+
+    result: Result
+
+
+class AwaitMemory(Effect, frozen=True, kw_only=True):
+    """The attempt has ended on these GPUs: answer `MemoryFree` or `MemoryHeld` when their memory is back, or
+    is known to be held, and after everything that was known of faults on them until then."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    devices: tuple[Device, ...]
+    failed: bool = False
+    """By itself: it may have died of a fault that is still to be told."""
+
+
+class RemoveAttempt(Effect, frozen=True, kw_only=True):
+    job_id: JobId
+    attempt: AttemptNo
+
+
+class RemoveCheckpoints(Effect, frozen=True, kw_only=True):
+    """The job's folder under the checkpoint root."""
+
+    folder: str
+
+
+class AnswerLog(Effect, frozen=True, kw_only=True):
+    read: ReadLog
+
+
+class Trust(Effect, frozen=True, kw_only=True):
+    """A person says that all is well with this host's devices: suspects are offered again."""
+
+
+class Say(Effect, frozen=True, kw_only=True):
+    """A line for the agent's own log."""
+
+    text: str
+    bad: bool = False
+
+
+class Halt(Effect, frozen=True, kw_only=True):
+    """Stop the agent; its jobs live on."""
+
+    why: str
+
+
+AnyEffect = (
+    Keep | Send | Reconnect | StartSupervisor | Adopt | Tell | EndLeftovers | RemoveAttempt
+    | RemoveCheckpoints | AwaitMemory | AnswerLog | Trust | Say | Halt
+)  # fmt: skip

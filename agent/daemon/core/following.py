@@ -1,0 +1,140 @@
+"""Whose orders this host follows: one epoch of one controller's journal at a time. Pure.
+
+Rule: a controller of a later epoch is followed from its `Welcome` on, and no other is obeyed. What an earlier
+epoch has started stays, named with its epoch: the controller says what becomes of it.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final, Literal
+
+from cotenant.agent.daemon.core.edge import AnswerLog, RemoveAttempt
+from cotenant.agent.daemon.core.memory import Bound, Follows, Forgotten, JobKey, Reset
+from cotenant.agent.daemon.core.outbox import Outbox
+from cotenant.controller.domain.commands import StartAttempt
+from cotenant.controller.domain.epochs import Followed
+from cotenant.controller.domain.events import JobKept
+from cotenant.controller.wire.agents import LogReply, NotFollowed, Obey, ReadLog, Welcome
+
+KEPT_TOLD_MAX: Final = 1000
+"""In one hello; the others follow once these are forgotten."""
+
+Answer = Literal["welcome", "greet-again", "refuse"]
+
+
+class Following:
+    def __init__(self, outbox: Outbox) -> None:
+        self._out = outbox
+        self._memory = outbox.memory
+        self._knows_epochs: bool | None = None
+        """Whether the controller does; None: it has not welcomed this start of the agent."""
+        self._taken: set[JobKey] = set()
+        """Jobs whose numbers a start had that could not be obeyed for it: told of in every hello."""
+
+    def refuses_journal(self, journal: str, running: int) -> str:
+        """Why this state is not for the controller of this journal; empty if it is, from now on. Job 1 of
+        another journal is another job 1: its fences, reports and logs must not meet ours."""
+        memory = self._memory
+        mine = memory.journal
+        if mine == journal or (mine and not journal):
+            return ""
+        if mine and (running or memory.pending):
+            return (
+                f"this state folder belongs to another controller (journal {mine}), with {running} "
+                f"attempts running and {len(memory.pending)} reports it has not heard: start that "
+                "controller, or use another --state-dir"
+            )
+        if mine:
+            for attempt in memory.attempts.values():
+                if attempt.has_folder:
+                    self._out.add(RemoveAttempt(job_id=attempt.job_id, attempt=attempt.attempt))
+            self._out.keep(Reset())
+        self._out.keep(Bound(journal=journal))
+        return ""
+
+    def welcomed(self, message: Welcome) -> Answer:
+        """Whether this controller may be obeyed. One whose journal was restored first hears what is here."""
+        mine, theirs = self._memory.epoch, message.epoch
+        if not theirs.number:
+            if self._knows_epochs is not False:
+                self._out.say("the controller is older than epochs: a restored journal would go unnoticed")
+            self._knows_epochs = False
+            return "welcome"
+        self._knows_epochs = True
+        if theirs == mine:
+            return "greet-again" if message.restored else "welcome"
+        if theirs.number <= mine.number:
+            self._out.say(
+                f"not obeying a controller of epoch {theirs.number}: this host follows {mine.number}",
+                bad=True,
+            )
+            return "refuse"
+        follows = Follows(
+            epoch=theirs,
+            reached=message.reached,
+            restored=message.restored,
+            reports_seen=message.reports_seen,
+        )
+        self._out.keep(follows)
+        if not message.restored:
+            return "welcome"
+        self._out.say("the controller's journal was put back from a copy: telling it what is here", bad=True)
+        return "greet-again"
+
+    def obeys(self, message: Obey) -> bool:
+        """An order of another epoch is answered, and not obeyed."""
+        if message.epoch == self._memory.epoch.token or (not message.epoch and not self._knows_epochs):
+            return True
+        self._out.send(NotFollowed(epoch=message.epoch, follows=self._memory.epoch))
+        return False
+
+    def is_taken(self, command: StartAttempt) -> None:
+        """A start was not obeyed, for its number is in use here by an attempt of another epoch."""
+        attempts = self._memory.attempts.values()
+        self._taken |= {attempt.job for attempt in attempts if attempt.job_id == command.job_id}
+        self._taken.add((command.job_id, command.job_epoch))
+        self._out.say(f"job {command.job_id} attempt {command.attempt}: its number is taken here", bad=True)
+
+    def read_log(self, read: ReadLog) -> None:
+        """Of the job that is meant, not of one that had its number in a lost history."""
+        attempt = self._memory.attempts.get((read.job_id, read.attempt))
+        if attempt is None or not read.job_epoch or attempt.job_epoch in ("", read.job_epoch):
+            self._out.add(AnswerLog(read=read))
+            return
+        nothing = LogReply(
+            request=read.request,
+            data=b"",
+            next_offset=max(0, read.offset),
+            at_end=True,
+            closed=True,
+            missing=f"job {read.job_id} attempt {read.attempt} left no log here: it never started",
+        )
+        self._out.send(nothing)
+
+    def forgets(self, forgotten: Forgotten) -> None:
+        self._taken.discard(forgotten.job)
+        self._out.keep(forgotten)
+
+    # --- For a hello -------------------------------------------------------------------------------
+
+    def followed(self) -> Followed:
+        memory = self._memory
+        return Followed(
+            journal=memory.journal or "",
+            epoch=memory.epoch,
+            reached=memory.reached,
+            confirmed=memory.confirmed,
+            past=memory.epochs_past,
+        )
+
+    def kept(self) -> tuple[JobKept, ...]:
+        """Jobs that the inventory does not name, and those whose numbers are taken."""
+        jobs = dict.fromkeys((*self._taken, *self._memory.kept_jobs()))
+        return tuple(self._kept(job) for job in islice(jobs, KEPT_TOLD_MAX))
+
+    def _kept(self, job: JobKey) -> JobKept:
+        fence = self._memory.fences.get(job)
+        if fence is None:
+            return JobKept(job_id=job[0], job_epoch=job[1])
+        return JobKept(job_id=job[0], job_epoch=job[1], attempt=fence.attempt, epoch=fence.epoch)

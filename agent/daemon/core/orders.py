@@ -1,0 +1,153 @@
+"""From a StartAttempt to the supervisor's order, or to the reason why it cannot be obeyed here.
+
+Rule: what the controller's ledger promised is checked again on this side of the hand-over: the devices
+exist, are ours and have room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cotenant.agent.daemon.core.edge import AgentConfig
+from cotenant.agent.daemon.core.gpu_clients import Clients, clients_of, process_limit_mib
+from cotenant.agent.daemon.core.memory import Attempt
+from cotenant.agent.ipc.records import Order, RankOrder, WatchRule
+from cotenant.controller.domain.cluster import Device
+from cotenant.controller.domain.commands import GangMember, StartAttempt
+from cotenant.controller.domain.ids import DeviceId, HostId
+
+
+def own_part(command: StartAttempt, host_id: HostId) -> GangMember | None:
+    return next((member for member in command.gang if member.host_id == host_id), None)
+
+
+def objection(command: StartAttempt, config: AgentConfig, running: Iterable[Attempt]) -> str:
+    """Why the attempt cannot start here, for a person; empty if it can."""
+    host_id = config.report.host_id
+    running = tuple(running)
+    part = own_part(command, host_id)
+    if command.host_id != host_id or part is None or not part.devices:
+        return f"the order for job {command.job_id} names no devices of {host_id}"
+    earlier = next((a for a in running if a.job_id == command.job_id), None)
+    if earlier is not None:
+        return f"attempt {earlier.attempt} of job {command.job_id} still runs on {host_id}"
+    uid = command.launch.uid
+    if config.uid not in (0, uid) and not config.shared_account:
+        return (
+            f"the agent on {host_id} runs as uid {config.uid} and cannot run a job of uid {uid}: "
+            f"run the agent as root, or set agent.shared_account (unsafe)"
+        )
+    return next(filter(None, (_device_objection(d, config, running) for d in part.devices)), "")
+
+
+def _device_objection(device_id: DeviceId, config: AgentConfig, running: tuple[Attempt, ...]) -> str:
+    device = next((d for d in config.report.devices if d.device_id == device_id), None)
+    if device is None:
+        return f"{config.report.host_id} has no device {device_id}"
+    if not device.healthy:
+        return f"device {device_id} is not available: {device.note}"
+    tenants = [attempt.job_id for attempt in running if device_id in attempt.devices]
+    if len(tenants) >= device.max_tenants:
+        return f"device {device_id} already has {len(tenants)} tenants (jobs {', '.join(tenants)})"
+    return ""
+
+
+def order_for(
+    command: StartAttempt,
+    secrets: dict[str, str],
+    config: AgentConfig,
+    checkpoint_folder: str,
+    lease_s: float | None,
+    *,
+    cuda_processes: int = 1,
+) -> Order:
+    """The order; `objection` has said nothing. `cuda_processes`: with how many processes an earlier attempt's
+    workers were seen to use their GPUs."""
+    part = own_part(command, config.report.host_id)
+    assert part is not None, f"{command.job_id}: no part for {config.report.host_id}"
+    by_id = {device.device_id: device for device in config.report.devices}
+    devices = tuple(by_id[device_id] for device_id in part.devices)
+    clients = clients_of(command, config, devices, cuda_processes)
+    return Order(
+        job_id=command.job_id,
+        attempt=command.attempt,
+        host_id=config.report.host_id,
+        epoch=command.epoch,
+        job_epoch=command.job_epoch,
+        name=command.name,
+        launch=command.launch,
+        secrets=secrets,
+        gang=command.gang,
+        world_size=sum(len(member.devices) for member in command.gang),
+        master_address=command.master_address,
+        master_port=command.master_port,
+        ranks=_ranks(command, part, devices, clients),
+        sub_batch=command.sub_batch,
+        accumulation_steps=command.accumulation_steps,
+        memory_cap_mib=command.memory_cap_mib,
+        torch_limit_mib=_torch_limit_mib(command, devices, cuda_processes),
+        device_regions=_device_regions(command.memory_cap_mib, config, devices),
+        mps=clients.mps,
+        collective_scale=float(max(device.max_tenants for device in devices)),
+        watch=watch_rule(command, config),
+        notes=(f"time-slicing, not MPS: {clients.why_not}",) if clients.why_not else (),
+        host_memory_mib=command.host_memory_mib,
+        cpus=command.cpus,
+        checkpoint_root=checkpoint_folder,
+        checkpoint_every_s=command.checkpoint_every_s
+        if config.checkpoint_every_s is None
+        else config.checkpoint_every_s,
+        resume_step=command.resume_step,
+        lease_s=lease_s,
+        profile_s=command.profile_s,
+        indicators=config.indicators,
+        start_deadline_s=config.start_deadline_s,
+        log_bytes_max=config.log_bytes_max,
+        network=config.network,
+        jobside_path=config.jobside_path,
+        cgroup=f"{config.cgroup_root}/{command.job_id}-a{command.attempt}" if config.cgroup_root else "",
+    )
+
+
+def watch_rule(command: StartAttempt, config: AgentConfig) -> WatchRule | None:
+    """The job's own word, else the host's setting."""
+    declared_s = command.launch.watchdog_s
+    if declared_s is not None:
+        return WatchRule(floor_s=declared_s) if declared_s > 0 else None
+    if config.watchdog_floor_s <= 0:
+        return None
+    return WatchRule(floor_s=config.watchdog_floor_s, multiple=config.watchdog_multiple)
+
+
+def _ranks(
+    command: StartAttempt, part: GangMember, devices: tuple[Device, ...], clients: Clients
+) -> tuple[RankOrder, ...]:
+    uuids = tuple(device.local for device in devices if device.kind == "cuda")
+    if command.launch.mode == "host":
+        cores = tuple(sorted({core for device in devices for core in device.cores}))
+        return (RankOrder(rank=part.first_rank, local_rank=0, cores=cores, cuda_uuids=uuids),)
+    each = clients.one_device_each
+    return tuple(
+        RankOrder(
+            rank=part.first_rank + local,
+            local_rank=0 if each else local,  # The number of its device among those that it sees.
+            cores=device.cores,
+            cuda_uuids=(device.local,) if each else uuids,
+        )
+        for local, device in enumerate(devices)
+    )
+
+
+def _device_regions(cap_mib: int | None, config: AgentConfig, devices: tuple[Device, ...]) -> tuple[str, ...]:
+    """Of all its devices or of none: half a limit would be taken for a whole one."""
+    regions = [config.device_regions.get(device.local, "") for device in devices]
+    if cap_mib is None or not config.cgroup_root or not all(regions):
+        return ()
+    return tuple(dict.fromkeys(regions))
+
+
+def _torch_limit_mib(command: StartAttempt, devices: tuple[Device, ...], processes_seen: int) -> int | None:
+    """Of a client of MPS as well: nothing tells whether its daemon's limit is in force."""
+    if all(device.kind != "cuda" for device in devices):
+        return None
+    return process_limit_mib(command, processes_seen)

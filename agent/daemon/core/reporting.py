@@ -1,0 +1,155 @@
+"""What the controller has not been told yet, from a whole status or result.
+
+Rule: a supervisor sends everything it knows every time; only the difference to what was reported before
+becomes a report. So a lost, repeated or skipped status changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from cotenant.agent.daemon.core.memory import Attempt
+from cotenant.agent.ipc.records import Durable, Result, Status
+from cotenant.controller.domain.events import (
+    AttemptEnded,
+    AttemptStarted,
+    CapabilitiesSeen,
+    CheckpointDurable,
+    FirstStepDone,
+    FromAttempt,
+    ProfileLearned,
+    TroubleSeen,
+)
+from cotenant.controller.domain.ids import HostId
+
+TROUBLES_MAX: Final = 16
+"""Reports of one attempt's troubles; after these its log has the rest."""
+
+Told = tuple[FromAttempt, Attempt]
+"""A report, and the attempt's record once it is made."""
+
+
+def from_status(attempt: Attempt, status: Status, host_id: HostId, device_type: str = "") -> Iterator[Told]:
+    """In the order in which things happen: started, hello, first step, checkpoints, profile."""
+    job_id, number = attempt.key
+    if status.started and not attempt.started:
+        attempt = msgspec.structs.replace(attempt, started=True)
+        yield AttemptStarted(job_id=job_id, attempt=number, host_id=host_id), attempt
+    said = (attempt.resumable, attempt.accumulates, attempt.accumulates_note)
+    known = (status.resumable, status.accumulates, status.accumulates_note)
+    if status.resumable is not None and (not attempt.capabilities or said != known):
+        attempt = msgspec.structs.replace(
+            attempt,
+            capabilities=True,
+            resumable=status.resumable,
+            accumulates=status.accumulates,
+            accumulates_note=status.accumulates_note,
+        )
+        hello = CapabilitiesSeen(
+            job_id=job_id,
+            attempt=number,
+            host_id=host_id,
+            resumable=status.resumable,
+            accumulates=status.accumulates,
+            step=status.start_step,
+            exact=status.exact,
+            note=status.note,
+            accumulates_note=status.accumulates_note,
+            resumable_note=status.resumable_note,
+        )
+        yield hello, attempt
+    if status.first_step is not None and not attempt.first_step:
+        yield first_step(attempt, status.first_step, host_id)
+        attempt = msgspec.structs.replace(attempt, first_step=True)
+    for told in _checkpoints(attempt, status.durable, host_id):
+        attempt = told[1]
+        yield told
+    if status.profile is not None and status.profile_no > attempt.profile_no:
+        attempt = msgspec.structs.replace(attempt, profile_no=status.profile_no)
+        learned = ProfileLearned(
+            job_id=job_id,
+            profile=status.profile,
+            attempt=number,
+            host_id=host_id,
+            device_type=device_type,
+            is_complete=status.profile_complete,
+        )
+        yield learned, attempt
+    yield from troubles(attempt, status.failed, host_id)
+
+
+def from_result(attempt: Attempt, result: Result, host_id: HostId, device_type: str = "") -> Iterator[Told]:
+    """What no status had time to say, then the end."""
+    last = Status(
+        job_id=result.job_id,
+        attempt=result.attempt,
+        resumable=result.resumable,
+        accumulates=result.accumulates,
+        accumulates_note=result.accumulates_note,
+        resumable_note=result.resumable_note,
+        first_step=result.first_step,
+        durable=result.durable,
+        profile=result.profile,
+        profile_no=result.profile_no,
+        profile_complete=result.profile_complete,
+    )
+    for told in from_status(attempt, last, host_id, device_type):
+        attempt = told[1]
+        yield told
+    ended = AttemptEnded(
+        job_id=result.job_id,
+        attempt=result.attempt,
+        host_id=host_id,
+        outcome=result.outcome,
+        exit_code=result.exit_code,
+        detail=result.detail,
+        step=result.step,
+        workdir_missing=result.workdir_missing,
+        out_of_memory=result.out_of_memory,
+        host_fault=result.host_fault,
+        gpu_fault=result.gpu_fault,
+    )
+    yield ended, with_end(attempt, ended)
+
+
+def first_step(attempt: Attempt, step: int, host_id: HostId) -> Told:
+    event = FirstStepDone(job_id=attempt.job_id, attempt=attempt.attempt, host_id=host_id, step=step)
+    return event, msgspec.structs.replace(attempt, first_step=True)
+
+
+def assumed_step(attempt: Attempt, host_id: HostId) -> Told:
+    """It has run a while without a word; what it says later is reported as well."""
+    event = FirstStepDone(
+        job_id=attempt.job_id, attempt=attempt.attempt, host_id=host_id, step=0, assumed=True
+    )
+    return event, msgspec.structs.replace(attempt, first_step_assumed=True)
+
+
+def with_end(attempt: Attempt, ended: AttemptEnded) -> Attempt:
+    """Nothing more can be asked of it."""
+    return msgspec.structs.replace(attempt, ended=ended, stop=None, save=False)
+
+
+def _checkpoints(attempt: Attempt, durable: tuple[Durable, ...], host_id: HostId) -> Iterator[Told]:
+    for each in sorted(durable, key=lambda d: d.step):
+        if each.step > attempt.durable_step:
+            attempt = msgspec.structs.replace(attempt, durable_step=each.step)
+            event = CheckpointDurable(
+                job_id=attempt.job_id,
+                attempt=attempt.attempt,
+                host_id=host_id,
+                step=each.step,
+                exact=each.exact,
+            )
+            yield event, attempt
+
+
+def troubles(attempt: Attempt, failed: tuple[str, ...], host_id: HostId) -> Iterator[Told]:
+    for what in failed:
+        if what in attempt.troubles or len(attempt.troubles) >= TROUBLES_MAX:
+            continue
+        attempt = msgspec.structs.replace(attempt, troubles=(*attempt.troubles, what))
+        yield TroubleSeen(job_id=attempt.job_id, attempt=attempt.attempt, host_id=host_id, what=what), attempt

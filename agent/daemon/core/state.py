@@ -1,0 +1,405 @@
+"""The agent's decisions: what it does about everything that reaches it. Pure.
+
+Rule: `handle(event, now_s) -> effects` reads no clock, file or socket, and what must survive a crash is
+changed only through `Keep`. Every message may come twice, late, out of order or not at all.
+
+The parts: `following.py` whose orders are obeyed, `attempts.py` the attempts and their table, `tenants.py`
+those that hold devices, `teardown.py` those on their way out, `registration.py` how we stand to the
+controller, `lease.py` how long our jobs are our own, `memory.py` what is durable, `pruning.py` what is thrown
+away.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from cotenant.agent.daemon.core import pruning
+from cotenant.agent.daemon.core.attempts import Roster
+from cotenant.agent.daemon.core.edge import (
+    AgentConfig,
+    AnyAgentEvent,
+    AnyEffect,
+    Booted,
+    ClientsCounted,
+    Connected,
+    DevicesChanged,
+    Disconnected,
+    EndCame,
+    Found,
+    GangSaid,
+    GpuFault,
+    Halt,
+    Heard,
+    IndicatorsRead,
+    Keep,
+    MemoryFree,
+    MemoryHeld,
+    StartFailed,
+    StatusCame,
+    SupervisorGone,
+    Ticked,
+    TroubleNoticed,
+    Trust,
+)
+from cotenant.agent.daemon.core.following import Following
+from cotenant.agent.daemon.core.memory import (
+    Attempt,
+    Confirmed,
+    Doubt,
+    Forgotten,
+    JobKey,
+    Memory,
+    Obeyed,
+    Renumbered,
+)
+from cotenant.agent.daemon.core.outbox import Outbox
+from cotenant.agent.daemon.core.registration import Standing
+from cotenant.agent.daemon.core.teardown import Leaving
+from cotenant.agent.daemon.core.tenants import Present
+from cotenant.agent.ipc.channel import GangIn
+from cotenant.controller.domain.cluster import Device
+from cotenant.controller.domain.commands import (
+    AgentCommand,
+    ForgetJob,
+    SaveAttempt,
+    StartAttempt,
+    StopAttempt,
+    TrustDevices,
+)
+from cotenant.controller.domain.events import AttemptSeen
+from cotenant.controller.domain.ids import CommandId, DeviceId
+from cotenant.controller.domain.indicators import DeviceReading
+from cotenant.controller.wire.agents import (
+    CommandSeen,
+    GangWord,
+    Heartbeat,
+    Hello,
+    Obey,
+    ReadLog,
+    Refused,
+    Renew,
+    ReportSeen,
+    ToAgent,
+    Welcome,
+)
+
+WAITING_STARTS_MAX: Final = 64
+
+
+class AgentState:
+    """Owns what the agent knows. `handle` is the only way to change it."""
+
+    def __init__(self, config: AgentConfig, memory: Memory | None = None) -> None:
+        self.config = config
+        self.memory = memory if memory is not None else Memory()
+        self.standing = Standing(config.heartbeat_s)
+        self.halted = ""
+        self._out = Outbox(self.memory, self.standing)
+        self._following = Following(self._out)
+        self._present = Present(config, self._out, self.standing.lease)
+        self._leaving = Leaving(self._present, self._out)
+        self._roster = Roster(self._present, self._leaving, self._out, self.standing.lease)
+        self.found_devices = config.report.devices
+        """As the edge has them; what is in doubt is laid over them."""
+        self._doubts_told: dict[str, Doubt] = {}
+        self._waiting: dict[CommandId, Obey] = {}
+        """Starts that came before the lease was good enough for them."""
+        self._unsent_from: int | None = self.memory.sequence + 1
+        """Reports from here on were never sent: nobody has heard of us in this life yet."""
+        self._born_s = 0.0
+        self._age_at_birth_s = self.memory.age_s
+        self._prune_at_s = 0.0
+        self._readings: tuple[DeviceReading, ...] = ()
+        """Read since the last heartbeat, at `_read_s`."""
+        self._read_s = 0.0
+
+    # --- The entry point ---------------------------------------------------------------------------
+
+    def handle(self, event: AnyAgentEvent, now_s: float) -> list[AnyEffect]:
+        """What to do about an event, in order."""
+        if not self.halted:
+            self._take(event, now_s)
+            if self.memory.doubts != self._doubts_told:
+                self._devices(self.found_devices, now_s)
+        return self._out.drain()
+
+    @property
+    def next_alarm_s(self) -> float:
+        """When to say `Ticked` next, if nothing else happens before."""
+        if self.halted:
+            return float("inf")
+        standing_s = self.standing.next_alarm_s(reports_wait=bool(self.memory.pending))
+        return min(standing_s, self._roster.next_alarm_s, self._prune_at_s)
+
+    def _take(self, event: AnyAgentEvent, now_s: float) -> None:
+        match event:
+            case Heard(message=message):
+                self._hear(message, now_s)
+            case Ticked(cpu_percent=cpu_percent):
+                self._tick(now_s, cpu_percent)
+            case StatusCame(status=status):
+                self._roster.status(status, now_s)
+            case EndCame(result=result):
+                self._leaving.ended(result, now_s)
+            case SupervisorGone():
+                self._roster.supervisor_gone(event)
+            case TroubleNoticed(what=what):
+                self._roster.trouble((event.job_id, event.attempt), what)
+            case ClientsCounted(processes=processes):
+                self._roster.clients_counted((event.job_id, event.attempt), processes)
+            case StartFailed():
+                self._roster.start_failed(event)
+            case Connected():
+                self._roster.connected((event.job_id, event.attempt), now_s)
+            case Disconnected():
+                self._roster.disconnected((event.job_id, event.attempt))
+            case GangSaid():
+                self._gang_said(event)
+            case GpuFault():
+                self._leaving.faulted(event, now_s)
+            case DevicesChanged(devices=devices):
+                self._devices(devices, now_s)
+            case MemoryFree() | MemoryHeld():
+                self._leaving.memory_known(event)
+            case IndicatorsRead(readings=readings):
+                self._readings, self._read_s = readings, now_s
+            case Booted(found=found):
+                self._boot(found, now_s)
+
+    # --- What others ask ---------------------------------------------------------------------------
+
+    @property
+    def running(self) -> tuple[Attempt, ...]:
+        """Attempts that hold their devices."""
+        return self._present.attempts
+
+    def memory_seen_mib(self) -> dict[DeviceId, float]:
+        """Per device: the peaks of its tenants' memory, added up; without those that nothing is known of."""
+        return self._present.memory_seen_mib()
+
+    def inventory(self) -> tuple[AttemptSeen, ...]:
+        """What `Hello` lists: what runs, and what has ended without the controller knowing."""
+        return tuple(
+            AttemptSeen(
+                job_id=a.job_id,
+                attempt=a.attempt,
+                running=a.ended is None,
+                epoch=a.epoch,
+                job_epoch=a.job_epoch,
+            )
+            for a in self.memory.attempts.values()
+            if a.settled_age_s is None
+        )
+
+    def checkpoint_folder(self, job: JobKey) -> str:
+        """A job that arrived before there were epochs has a folder of its number alone."""
+        journal = f"/{self.memory.journal}" if self.memory.journal else ""
+        return f"{self.config.checkpoint_root}{journal}/{'-'.join(filter(None, job))}"
+
+    def age_s(self, now_s: float) -> float:
+        """Seconds this agent has run in all its lives."""
+        return self._age_at_birth_s + max(0.0, now_s - self._born_s)
+
+    # --- The host ----------------------------------------------------------------------------------
+
+    def _boot(self, found: tuple[Found, ...], now_s: float) -> None:
+        self._born_s = now_s
+        self._prune_at_s = now_s + pruning.PERIOD_S
+        for filler in list(self.memory.gaps()):
+            self._out.keep(filler)
+        self._roster.recover(found, now_s)
+        self._devices(self.found_devices, now_s)
+        self._greet_again(now_s)
+
+    def _devices(self, devices: tuple[Device, ...], now_s: float) -> None:
+        self.found_devices = devices
+        self._doubts_told = dict(self.memory.doubts)
+        offered = self._leaving.doubts.laid_over(devices)
+        if offered == self.config.report.devices:
+            return
+        report = msgspec.structs.replace(self.config.report, devices=offered)
+        self.config = self._present.config = msgspec.structs.replace(self.config, report=report)
+        self._greet_again(now_s)
+
+    def _gang_said(self, event: GangSaid) -> None:
+        if self.standing.welcomed:
+            word = GangWord(
+                job_id=event.job_id,
+                attempt=event.attempt,
+                to_host=event.to_host,
+                from_host=self.config.report.host_id,
+                payload=event.payload,
+            )
+            self._out.send(word)
+
+    # --- From the controller -----------------------------------------------------------------------
+
+    def _hear(self, message: ToAgent, now_s: float) -> None:
+        match message:
+            case Obey():
+                self._obey(message, now_s)
+            case Renew(beat=beat, reached=reached):
+                if self.standing.welcomed:
+                    self.memory.reached = max(self.memory.reached, reached)
+                if self.standing.renewed(beat, now_s):
+                    self._lease_news(now_s)
+            case ReportSeen(sequence=sequence):
+                self._confirmed(sequence)
+            case Welcome():
+                self._welcome(message, now_s)
+            case ReadLog():
+                self._following.read_log(message)
+            case GangWord():
+                inward = GangIn(from_host=message.from_host, payload=message.payload)
+                self._present.tell((message.job_id, message.attempt), inward)
+            case Refused(why=why):
+                self._halt(f"the controller refused this agent: {why}")
+
+    def _welcome(self, message: Welcome, now_s: float) -> None:
+        if message.session != self.config.session:
+            return
+        journal, epoch = self.memory.journal, self.memory.epoch
+        if why := self._following.refuses_journal(message.journal, len(self.running)):
+            self._halt(why)
+            return
+        answer = self._following.welcomed(message)
+        if self.memory.epoch != epoch:
+            self._waiting.clear()
+        if answer == "greet-again" or journal not in (None, self.memory.journal):
+            self._unsent_from = None  # Reports are counted anew.
+        if answer == "greet-again":
+            self._greet_again(now_s)
+        if answer != "welcome":
+            return
+        if self._unsent_from is not None and message.reports_seen >= self._unsent_from:
+            # The controller has heard reports that our spool lost: their numbers are taken.
+            self._out.keep(Renumbered(first=self._unsent_from, to=message.reports_seen + 1))
+        self._unsent_from = None
+        self._confirmed(message.reports_seen)
+        self.standing.welcomed_now(message.lease_s, now_s)
+        self._out.report_again(now_s)
+        self._beat(now_s, None)
+        self._lease_news(now_s)
+
+    def _confirmed(self, sequence: int) -> None:
+        if sequence > self.memory.confirmed:
+            self._out.keep(Confirmed(sequence=sequence))
+
+    def _lease_news(self, now_s: float) -> None:
+        self._present.pass_lease_on(now_s)
+        waiting, self._waiting = self._waiting, {}
+        for message in waiting.values():
+            self._obey(message, now_s)
+
+    def _halt(self, why: str) -> None:
+        self.halted = why
+        self._out.add(Halt(why=why))
+
+    # --- Commands ----------------------------------------------------------------------------------
+
+    def _obey(self, message: Obey, now_s: float) -> None:
+        command = message.command
+        if not self._following.obeys(message):
+            return
+        if command.command_id not in self.memory.commands:
+            if isinstance(command, StartAttempt):
+                if self._roster.is_taken(command):
+                    self._following.is_taken(command)  # Not confirmed either: the inventory says why.
+                    self._greet_again(now_s)
+                    return
+                if not self._is_time_for(command, message, now_s):
+                    return  # Not confirmed: a controller that still wants it says it again.
+            self._carry_out(command, message.secrets, now_s)
+            self._out.keep(Obeyed(command_id=command.command_id, reached=message.reached))
+        self._out.send(CommandSeen(command_id=command.command_id, epoch=message.epoch))
+
+    def _is_time_for(self, command: StartAttempt, message: Obey, now_s: float) -> bool:
+        """Whether a start is neither too late (the job may run elsewhere by now) nor too early for our lease;
+        one that is too early waits for the next renewal."""
+        if self._roster.is_fenced(command):
+            return True
+        lease = self.standing.lease
+        if message.session and (
+            message.session != self.config.session or not lease.still_meant(message.beat, now_s)
+        ):
+            return False
+        if lease.may_start(now_s):
+            return True
+        if len(self._waiting) < WAITING_STARTS_MAX:
+            self._waiting[command.command_id] = message
+        return False
+
+    def _carry_out(self, command: AgentCommand, secrets: dict[str, str], now_s: float) -> None:
+        match command:
+            case StartAttempt():
+                folder = self.checkpoint_folder((command.job_id, command.job_epoch))
+                self._roster.start(command, secrets, folder, now_s)
+            case StopAttempt():
+                self._roster.stop(command, now_s)
+            case SaveAttempt():
+                self._roster.save(command)
+            case TrustDevices():
+                self._out.add(Trust())
+            case ForgetJob(job_id=job_id, command_id=command_id, job_epoch=job_epoch):
+                forgotten = Forgotten(
+                    job_id=job_id, command_id=command_id, age_s=self.age_s(now_s), job_epoch=job_epoch
+                )
+                self._following.forgets(forgotten)
+
+    # --- Time --------------------------------------------------------------------------------------
+
+    def _tick(self, now_s: float, cpu_percent: float | None) -> None:
+        if self.standing.is_silent(now_s):
+            self._waiting.clear()
+            for effect in self.standing.lost_sight(now_s):
+                self._out.add(effect)
+        self._greet(now_s)
+        if now_s >= self.standing.beat_at_s:
+            self._beat(now_s, cpu_percent)
+        if now_s >= self.standing.reports_at_s:
+            self._out.report_again(now_s)
+        self._roster.tick(now_s)
+        if now_s >= self._prune_at_s:
+            self._prune(now_s)
+
+    def _greet_again(self, now_s: float) -> None:
+        self.standing.greet_again(now_s)
+        self._greet(now_s)
+
+    def _greet(self, now_s: float) -> None:
+        if self.standing.hello_due(now_s):
+            kept = self._following.kept()
+            hello = Hello(
+                session=self.config.session,
+                report=self.config.report,
+                attempts=self.inventory(),
+                keeps=tuple(job.job_id for job in kept),
+                number=self.standing.next_hello(),
+                followed=self._following.followed(),
+                kept=kept,
+            )
+            self._out.send(hello)
+
+    def _beat(self, now_s: float, cpu_percent: float | None) -> None:
+        beat = Heartbeat(
+            beat=self.standing.next_beat(now_s),
+            session=self.config.session,
+            progress=self._present.progress(),
+            cpu_percent=cpu_percent,
+            devices=tuple(
+                msgspec.structs.replace(reading, age_s=reading.age_s + max(0.0, now_s - self._read_s))
+                for reading in self._readings
+            ),
+        )
+        self._readings = ()
+        self._out.send(beat)
+
+    def _prune(self, now_s: float) -> None:
+        self._prune_at_s = now_s + pruning.PERIOD_S
+        for step in pruning.due(self.memory, self.config, self.age_s(now_s), self.checkpoint_folder):
+            if isinstance(step, Keep):
+                self._out.keep(step.note)
+            else:
+                self._out.add(step)

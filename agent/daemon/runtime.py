@@ -1,0 +1,386 @@
+"""The agent's edge: carries out what the state machine asks for, and tells it what happens.
+
+Rule: this loop takes no decision. Notes reach the disk before anything that follows from them leaves the
+process; while the disk refuses them, confirmations and reports stay unsaid and nothing is started, but
+leases and heartbeats go on, so a full disk does not end running jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cotenant.agent.daemon.controller_link import Link
+from cotenant.agent.daemon.core.edge import (
+    Adopt,
+    AnswerLog,
+    AnyAgentEvent,
+    AnyEffect,
+    AwaitMemory,
+    Booted,
+    DevicesChanged,
+    EndLeftovers,
+    GpuFault,
+    Halt,
+    Heard,
+    IndicatorsRead,
+    Keep,
+    Reconnect,
+    RemoveAttempt,
+    RemoveCheckpoints,
+    Say,
+    Send,
+    StartFailed,
+    StartSupervisor,
+    Tell,
+    Ticked,
+    Trust,
+)
+from cotenant.agent.daemon.core.memory import AnyNote
+from cotenant.agent.daemon.core.state import AgentState
+from cotenant.agent.daemon.gpu_release import Release
+from cotenant.agent.daemon.log_relay import LogRelay
+from cotenant.agent.daemon.metrics import Edge, Read, sheet_of
+from cotenant.agent.daemon.spool import Spool
+from cotenant.agent.daemon.supervisors import Attempts
+from cotenant.agent.daemon.tasks import Tasks
+from cotenant.agent.gpus.gpu_watch import GpuWatch
+from cotenant.agent.gpus.mps_edge import Mps, MpsEdge
+from cotenant.agent.gpus.offer import offered
+from cotenant.agent.host.devices import lock_names
+from cotenant.agent.host.facts import CpuUse, now_s
+from cotenant.agent.host.indicators import Indicators
+from cotenant.agent.host.locks import DeviceLocks
+from cotenant.agent.host.user_files import remove_tree
+from cotenant.agent.ipc.records import Order
+from cotenant.controller.domain.ids import DeviceId
+from cotenant.controller.domain.indicators import DeviceReading
+from cotenant.controller.domain.texts import one_line
+from cotenant.controller.system.endpoint import BadEndpoint
+from cotenant.controller.system.keys import KeyFile
+from cotenant.controller.system.metrics.sheet import Sheet
+from cotenant.controller.system.metrics.sheets import Sheets
+from cotenant.controller.wire.agents import CommandSeen, Report, ToAgent
+
+if TYPE_CHECKING:
+    from cotenant.controller.system.metrics.endpoint import Endpoint
+
+DISK_RETRY_S: Final = 1.0
+OFFER_PERIOD_S: Final = 10.0
+"""How often a device that another agent holds is asked for again."""
+UNWRITTEN_MAX: Final = 100_000
+
+
+def log(text: str) -> None:
+    """One line on stderr."""
+    print(f"{time.strftime('%H:%M:%S')} agent: {one_line(text)}", file=sys.stderr, flush=True)
+
+
+class Runtime:
+    def __init__(
+        self,
+        state: AgentState,
+        spool: Spool,
+        locks: DeviceLocks,
+        *,
+        attempts: Path,
+        endpoint: str,
+        key: KeyFile | None,
+        on_welcome: Callable[[], None],
+        watch: GpuWatch | None = None,
+        mps: Mps | None = None,
+        metrics: Endpoint | None = None,
+    ) -> None:
+        self._state = state
+        self._spool = spool
+        self._locks = locks
+        self._watch = watch
+        self._on_welcome: Callable[[], None] | None = on_welcome
+        self._attempts = Attempts(attempts, post=self.post, log=log, lock_devices=self._lock_devices)
+        name = f"{state.config.report.host_id}/{state.config.session[:12]}"
+        self._link = Link(endpoint, name, key, post=self._heard, log=log)
+        self._mps = (
+            None
+            if mps is None
+            else MpsEdge(mps, state, folder=self._attempts.folder, post=self.post, log=log)
+        )
+        self._release = Release(self.post, watch, self._mps.looked if self._mps is not None else None)
+        self._logs = LogRelay(self._attempts.folder, self._link.send)
+        self._events: deque[AnyAgentEvent] = deque()
+        self._busy = False
+        self._unwritten: list[AnyNote] = []
+        self._postponed: list[AnyEffect] = []
+        """What must not happen before `_unwritten` is on disk."""
+        self._alarm: asyncio.TimerHandle | None = None
+        self._cpu = CpuUse()
+        self._removals = Tasks("removing checkpoints")
+        self._tasks = Tasks("working beside the mail")
+        """What goes on beside the loop until the end."""
+        self._metrics = metrics
+        self._readings: dict[DeviceId, Read] = {}
+        """The newest of each device, for Prometheus."""
+        self._faults: Counter[str] = Counter()
+        """Of each GPU, by UUID, likewise."""
+        self._leave = asyncio.Event()
+        self.why_halted = ""
+
+    async def run(self) -> None:
+        """Work until `leave` is called or the controller refuses us. Jobs live on.
+
+        Raises:
+            BadEndpoint: the controller's socket belongs to another user.
+        """
+        asyncio.get_running_loop().set_exception_handler(self._fail)
+        self._link.open()
+        self.post(Booted(found=self._attempts.scan()))
+        if self._watch is not None:
+            self._watch.start(
+                post=self._take,
+                changed=self._offer,
+                look_around=lambda: (self._state.config, self._state.running),
+                log=log,
+            )
+        if self._mps is not None:
+            self._mps.open()
+        for each in self._beside():  # None of them ends by itself, unless by a mistake of ours.
+            self._tasks.keep(each)
+        if self._metrics is not None:
+            self._metrics.serve(Sheets(asyncio.get_running_loop(), self._sheet).newest)
+            log(f"metrics at http://{self._metrics.address}/metrics")
+        try:
+            await self._leave.wait()
+        finally:
+            await self._tasks.leave()
+            if self._watch is not None:
+                self._watch.close()
+            if self._alarm is not None:
+                self._alarm.cancel()
+            if self._metrics is not None:
+                await asyncio.to_thread(self._metrics.close)
+            self._logs.close()
+            if self._mps is not None:
+                await self._mps.leave()
+            await self._attempts.leave()
+            await self._release.leave()
+            self._link.end()
+            self._spool.close()
+            self._locks.release()
+
+    def _beside(self) -> list[Coroutine[Any, Any, None]]:
+        """What is to go on beside the loop."""
+        found = [self._look_for_devices()]
+        config = self._state.config
+        if config.indicators_every_s > 0:
+            indicators = Indicators(
+                lambda: self._state.config.report.devices,
+                self._state.memory_seen_mib,
+                self._indicators_read,
+                wanted=config.indicators,
+                every_s=config.indicators_every_s,
+            )
+            found.append(indicators.run())
+        return found
+
+    def _indicators_read(self, readings: tuple[DeviceReading, ...]) -> None:
+        at_s = now_s()
+        offered_now = {device.device_id for device in self._state.config.report.devices}
+        self._readings = {each: read for each, read in self._readings.items() if each in offered_now}
+        self._readings |= {reading.device_id: Read(reading, at_s) for reading in readings}
+        self.post(IndicatorsRead(readings=readings))
+
+    def _sheet(self) -> Sheet:
+        """For one scrape."""
+        edge = Edge(
+            notes_waiting=len(self._unwritten),
+            faults=self._faults,
+            held=self._watch.held if self._watch is not None else frozenset(),
+            mps=self._mps.wrong if self._mps is not None else {},
+        )
+        return sheet_of(self._state, self._readings, now_s(), edge)
+
+    def leave(self) -> None:
+        self._leave.set()
+
+    def _fail(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A mistake of ours: what we know may be wrong, so stop. The next start knows what is on disk."""
+        error = context.get("exception")
+        log(f"internal error: {context['message']}")
+        if error is not None:
+            traceback.print_exception(error)
+        self.why_halted = f"internal error ({error!r}): start the agent again; jobs live on"
+        self._leave.set()
+
+    def leave_on_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, self.leave)
+
+    # --- Events ------------------------------------------------------------------------------------
+
+    def post(self, event: AnyAgentEvent) -> None:
+        """Handle an event now, or right after the one that is being handled."""
+        if isinstance(event, GpuFault) and self._watch is not None:
+            event = self._watch.attributed(event)
+        self._take(event)
+
+    def _take(self, event: AnyAgentEvent) -> None:
+        self._events.append(event)
+        if isinstance(event, GpuFault):
+            self._faults.update(event.uuids)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._events and not self._leave.is_set():
+                self._perform(self._state.handle(self._events.popleft(), now_s()))
+        finally:
+            self._busy = False
+        if self._on_welcome is not None and self._state.standing.welcomed:
+            self._on_welcome()
+            self._on_welcome = None
+        self._set_alarm()
+
+    def _heard(self, message: ToAgent) -> None:
+        self.post(Heard(message=message))
+
+    def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if not self._leave.is_set():
+            wait_s = max(0.0, self._state.next_alarm_s - now_s())
+            self._alarm = asyncio.get_running_loop().call_later(min(wait_s, 3600.0), self._tick)
+
+    def _tick(self) -> None:
+        self.post(Ticked(cpu_percent=self._cpu.percent()))
+
+    # --- Effects -----------------------------------------------------------------------------------
+
+    def _perform(self, effects: list[AnyEffect]) -> None:
+        """Notes first; messages last, so that one flush serves all notes of the list."""
+        self._write([effect.note for effect in effects if isinstance(effect, Keep)])
+        messages = [effect.message for effect in effects if isinstance(effect, Send)]
+        for effect in effects:
+            self._do(effect)
+        for message in messages:
+            if not (self._unwritten and isinstance(message, Report | CommandSeen)):
+                self._link.send(message)
+
+    def _do(self, effect: AnyEffect) -> None:
+        match effect:
+            case StartSupervisor(order=order) if self._unwritten:
+                why = f"the disk of {order.host_id} takes no more notes of its agent"
+                self.post(StartFailed(job_id=order.job_id, attempt=order.attempt, why=why))
+            case RemoveAttempt() | RemoveCheckpoints() if self._unwritten:
+                self._postponed.append(effect)
+            case StartSupervisor(order=order):
+                self._attempts.start(order)
+            case Tell(job_id=job_id, attempt=attempt, message=message):
+                self._attempts.tell(job_id, attempt, message)
+            case Adopt(job_id=job_id, attempt=attempt):
+                self._attempts.adopt(job_id, attempt)
+            case EndLeftovers(result=result):
+                self._attempts.clean(result)
+            case AwaitMemory():
+                self._release.wait(effect)
+            case RemoveAttempt(job_id=job_id, attempt=attempt):
+                self._remove(self._attempts.folder(job_id, attempt), self._attempts.base)
+            case RemoveCheckpoints(folder=folder):
+                self._remove(Path(folder), Path(self._state.config.checkpoint_root))
+            case AnswerLog(read=read):
+                self._logs.answer(read)
+            case Trust():
+                if self._watch is not None:
+                    self._watch.trust()
+            case Say(text=text):
+                log(text)
+            case Reconnect():
+                self._reconnect()
+            case Halt(why=why):
+                self.why_halted = why
+                self._leave.set()
+
+    def _remove(self, folder: Path, trusted: Path) -> None:
+        """In a thread: a folder of checkpoints may be large, and its file system slow. No link is followed
+        from `trusted` on."""
+
+        def remove() -> None:
+            try:
+                remove_tree(folder, trusted)
+            except OSError as error:
+                log(f"cannot remove all of {folder}: {error.strerror or error}")
+
+        self._removals.keep(asyncio.to_thread(remove))
+
+    def _reconnect(self) -> None:
+        try:
+            self._link.reconnect()
+        except BadEndpoint as error:
+            self.why_halted = str(error)
+            self._leave.set()
+
+    # --- The disk ----------------------------------------------------------------------------------
+
+    def _write(self, notes: list[AnyNote]) -> None:
+        """Flush notes to the spool; those that the disk refuses wait."""
+        if notes and self._unwritten:
+            self._unwritten += notes
+        elif notes:
+            try:
+                self._spool.append(notes)
+                self._compact_if_bloated()
+            except OSError as error:
+                log(f"cannot write {self._spool.path}: {error.strerror}; trying again every second")
+                self._unwritten = list(notes)
+                asyncio.get_running_loop().call_later(DISK_RETRY_S, self._write_again)
+        if len(self._unwritten) > UNWRITTEN_MAX:
+            self.why_halted = (
+                f"{self._spool.path} could not be written for too long: free space, then start again"
+            )
+            self._leave.set()
+
+    def _write_again(self) -> None:
+        try:
+            self._spool.append(self._unwritten)
+        except OSError:
+            asyncio.get_running_loop().call_later(DISK_RETRY_S, self._write_again)
+            return
+        log(f"{self._spool.path} can be written again")
+        self._unwritten = []
+        postponed, self._postponed = self._postponed, []
+        for effect in postponed:
+            self._do(effect)
+
+    def _compact_if_bloated(self) -> None:
+        if self._spool.is_bloated:
+            try:
+                self._spool.compact(self._state.memory.notes())
+            except OSError as error:  # The old file still counts; the next note tries again.
+                log(f"cannot compact {self._spool.path}: {error.strerror}")
+
+    # --- Devices -----------------------------------------------------------------------------------
+
+    def _lock_devices(self, order: Order) -> list[int]:
+        """Descriptors for the supervisor, which keep its devices from other agents when we are gone."""
+        part = next(member for member in order.gang if member.host_id == order.host_id)
+        devices = [d for d in self._state.config.report.devices if d.device_id in part.devices]
+        names = sorted({name for device in devices for name in lock_names(device)})
+        return self._locks.for_supervisor(names)
+
+    async def _look_for_devices(self) -> None:
+        """Ask again for what another agent holds."""
+        while True:
+            await asyncio.sleep(OFFER_PERIOD_S)
+            self._offer()
+
+    def _offer(self) -> None:
+        """Say so if devices have become available, or are so no more."""
+        before = self._state.found_devices
+        after = offered(before, self._locks, self._watch.conditions() if self._watch is not None else None)
+        if after != before:
+            self.post(DevicesChanged(devices=after))

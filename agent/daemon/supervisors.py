@@ -1,0 +1,357 @@
+"""Attempts as the world has them: folders, supervisors, connections to them.
+
+Rule: a supervisor inherits a locked file, `alive.lock` in its folder, from the moment it is spawned. Who
+can lock that file knows that no supervisor runs and none is about to; so an agent that was killed in the
+middle of a start never starts a second one. A process is only ever signalled through a pidfd that was
+checked against its recorded start time and boot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from cotenant.agent.daemon.core.edge import AnyAgentEvent, EndCame, Found, StartFailed, SupervisorGone
+from cotenant.agent.daemon.core.memory import Key
+from cotenant.agent.daemon.supervisor_link import Line
+from cotenant.agent.daemon.tasks import Tasks
+from cotenant.agent.host.checkpoint_root import make_checkpoint_folder
+from cotenant.agent.host.facts import OPEN_ONE, closed_folder
+from cotenant.agent.host.identity import boot_id, open_pidfd
+from cotenant.agent.ipc.channel import ToSupervisor
+from cotenant.agent.ipc.files import BadRecord, read_or_put_aside, read_record, write_record
+from cotenant.agent.ipc.folder import FOLDER_NAME, JOB, ORDER, RESULT, SUPERVISOR, UNCLEAN, attempt_folder
+from cotenant.agent.ipc.records import Identity, Order, Result
+from cotenant.agent.ipc.secrets import forgotten_on_disk, kept_in_memory, without_secrets
+from cotenant.agent.supervisor.processes.leftovers import end_leftovers
+from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
+from cotenant.controller.domain.job import Launch
+
+ALIVE_LOCK: Final = "alive.lock"
+SUPERVISOR_LOG: Final = "supervisor.log"
+_COMING_PERIOD_S: Final = 0.05
+_RETRY_S_MAX: Final = 30.0
+_EXIT_WAIT_S: Final = 10.0
+_LOG_TAIL_BYTES: Final = 4096
+
+T = TypeVar("T")
+Post = Callable[[AnyAgentEvent], None]
+Log = Callable[[str], None]
+LockDevices = Callable[[Order], list[int]]
+"""Descriptors that keep the order's devices locked for as long as the supervisor lives."""
+
+
+class Attempts:
+    """All attempts of this host, by folder."""
+
+    def __init__(self, base: Path, *, post: Post, log: Log, lock_devices: LockDevices) -> None:
+        self.base = base
+        self._post = post
+        self._log = log
+        self._lock_devices = lock_devices
+        self._lines: dict[Key, Line] = {}
+        self._tasks = Tasks("looking after an attempt")
+
+    def folder(self, job_id: str, attempt: int) -> Path:
+        return attempt_folder(self.base, job_id, attempt)
+
+    # --- What is here ------------------------------------------------------------------------------
+
+    def scan(self) -> tuple[Found, ...]:
+        """Every attempt's folder. Records that are damaged are put aside, and an attempt is what the others
+        say: without its order, of whatever devices our own memory has for it, and its processes are known by
+        the supervisor's session or by the lock; without its result, one that left none; without its
+        supervisor's identity, one that runs as long as its lock is held, and is not spoken to.
+        """
+        self.base.mkdir(mode=0o711, parents=True, exist_ok=True)
+        names = sorted(entry.name for entry in self.base.iterdir() if entry.is_dir())
+        matches = (FOLDER_NAME.fullmatch(name) for name in names)
+        return tuple(self._found(JobId(m["job"]), AttemptNo(int(m["attempt"]))) for m in matches if m)
+
+    def _found(self, job_id: JobId, attempt: AttemptNo) -> Found:
+        folder = self.folder(job_id, attempt)
+        identity = self._read(folder / SUPERVISOR, Identity)
+        alive = not _is_free(folder / ALIVE_LOCK)
+        order = self._read(folder / ORDER, Order)
+        if order is not None and order.secrets and (identity is not None or not alive):
+            with suppress(BadRecord, OSError):  # Of an agent of 0.1.0, and read by now.
+                forgotten_on_disk(folder)
+        return Found(
+            job_id=job_id,
+            attempt=attempt,
+            alive=alive,
+            rebooted=identity is not None and identity.boot_id != boot_id(),
+            order=order,
+            result=self._read(folder / RESULT, Result),
+        )
+
+    def _read(self, path: Path, kind: type[T]) -> T | None:
+        return read_or_put_aside(path, kind, self._log)
+
+    # --- Starting and adopting ---------------------------------------------------------------------
+
+    def start(self, order: Order) -> None:
+        """Start a supervisor and watch it, or answer `StartFailed`."""
+        workdir = order.launch.workdir
+        # Another user's is looked at with his rights alone, by his own processes: see `ranks.py`.
+        if order.launch.uid == os.geteuid() and not os.path.isdir(workdir):
+            why = f"the working directory {workdir} does not exist on {order.host_id}"
+            self._fail(order, why, workdir_missing=True)
+            return
+        closed = closed_folder(self.base) if order.launch.uid != 0 else None
+        if closed is not None:
+            self._fail(order, f"{closed} on {order.host_id} is closed to other users: {OPEN_ONE}")
+            return
+        folder = self.folder(order.job_id, order.attempt)
+        try:
+            self._make_folders(folder, order)
+            process = self._spawn(folder, order)
+        except OSError as error:
+            self._fail(
+                order, f"cannot start its supervisor: {error.strerror or error}: {error.filename or ''}"
+            )
+            return
+        # Our own child: its pid is its own until we have waited for it.
+        self._watch((order.job_id, order.attempt), os.pidfd_open(process.pid), process)
+
+    def _fail(self, order: Order, why: str, *, workdir_missing: bool = False) -> None:
+        failed = StartFailed(
+            job_id=order.job_id, attempt=order.attempt, why=why, workdir_missing=workdir_missing
+        )
+        self._post(failed)
+
+    def _make_folders(self, folder: Path, order: Order) -> None:
+        folder.mkdir(mode=0o711, parents=True)
+        try:
+            make_checkpoint_folder(Path(order.checkpoint_root), order.launch.uid, order.launch.gid)
+        except OSError as error:  # The job can still run; its saves will say the same.
+            self._log(f"job {order.job_id}: no checkpoints in {order.checkpoint_root}: {error.strerror}")
+        # Not flushed: it is of use only to a supervisor, and none outlives the machine.
+        write_record(folder / ORDER, without_secrets(order), durable=False)
+
+    def _spawn(self, folder: Path, order: Order) -> subprocess.Popen[bytes]:
+        held = [_locked(folder / ALIVE_LOCK)]
+        try:
+            held += self._lock_devices(order)
+            held.append(secrets := kept_in_memory(order.secrets))
+            log = os.open(
+                folder / SUPERVISOR_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+            )
+            with open(log, "ab") as output:
+                return subprocess.Popen(
+                    [sys.executable, "-m", "cotenant.agent.supervisor.runtime", str(folder), str(secrets)],
+                    cwd="/",
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,  # What ends the agent's session does not end its jobs.
+                    pass_fds=held,
+                )
+        finally:
+            for descriptor in held:
+                os.close(descriptor)
+
+    def adopt(self, job_id: JobId, attempt: AttemptNo) -> None:
+        """Watch a supervisor that an earlier start of the agent has spawned."""
+        self._tasks.keep(self._adopt((job_id, attempt)))
+
+    async def _adopt(self, key: Key) -> None:
+        folder = self.folder(*key)
+        while (identity := self._read(folder / SUPERVISOR, Identity)) is None:
+            if _is_free(folder / ALIVE_LOCK):
+                break
+            await asyncio.sleep(_COMING_PERIOD_S)  # It holds its lock and is about to say who it is.
+        pidfd = open_pidfd(identity) if identity is not None else None
+        if pidfd is None:
+            self._exited(key, None)
+        else:
+            self._watch(key, pidfd, None)
+
+    def _watch(self, key: Key, pidfd: int, process: subprocess.Popen[bytes] | None) -> None:
+        line = Line(key, self.folder(*key), post=self._post, log=self._log)
+        self._lines[key] = line
+        self._tasks.keep(line.run())
+        self._tasks.keep(self._wait_for_exit(key, pidfd, process))
+
+    async def _wait_for_exit(self, key: Key, pidfd: int, process: subprocess.Popen[bytes] | None) -> None:
+        try:
+            await _readable(pidfd)
+        finally:
+            os.close(pidfd)
+        code = process.wait() if process is not None else None
+        if line := self._lines.pop(key, None):
+            line.close()
+        self._exited(key, code)
+
+    def _exited(self, key: Key, code: int | None) -> None:
+        folder = self.folder(*key)
+        result = self._read(folder / RESULT, Result)
+        if result is not None:
+            self._post(EndCame(result=result))
+        else:
+            self._post(SupervisorGone(job_id=key[0], attempt=key[1], why=_death(code, folder)))
+
+    def tell(self, job_id: JobId, attempt: AttemptNo, message: ToSupervisor) -> None:
+        if line := self._lines.get((job_id, attempt)):
+            line.tell(message)
+
+    # --- Ending and removing -----------------------------------------------------------------------
+
+    def clean(self, result: Result) -> None:
+        """End what is left of an attempt, see that it has a result, and say so."""
+        self._tasks.keep(self._clean(result))
+
+    async def _clean(self, result: Result) -> None:
+        key = (result.job_id, result.attempt)
+        folder = self.folder(*key)
+        wait_s = 1.0
+        while True:
+            try:
+                left = await asyncio.to_thread(self._end_all, folder, result)
+                if not left:
+                    break
+                why = f"processes {', '.join(map(str, left))} cannot be ended"
+            except OSError as error:
+                why = f"{error.strerror}: {error.filename or folder}"
+            self._log(f"job {key[0]} attempt {key[1]}: {why}; trying again in {wait_s:.0f} s")
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _RETRY_S_MAX)
+        self._post(EndCame(result=self._read(folder / RESULT, Result) or result))
+
+    def _end_all(self, folder: Path, result: Result) -> list[int]:
+        """Runs in a thread. Returns the processes that would not go."""
+        identity = self._read(folder / SUPERVISOR, Identity)
+        if identity is not None:
+            end_process(identity)
+        order = self._read(folder / ORDER, Order) or _empty_order(result, _user_of(folder))
+        left = end_leftovers(folder, order, identity)
+        if not left and not _is_free(folder / ALIVE_LOCK):
+            raise OSError(errno.EBUSY, "its supervisor is still coming up", str(folder))
+        if not left and self._read(folder / RESULT, Result) is None:
+            folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+            unclean = (folder / UNCLEAN).exists()
+            write_record(folder / RESULT, msgspec.structs.replace(result, unclean=unclean))
+        return left
+
+    async def leave(self) -> None:
+        """Stop watching; everything lives on."""
+        await self._tasks.leave()
+        for line in self._lines.values():
+            line.close()
+
+
+def stored_orders(base: Path) -> Iterator[Order]:
+    """The orders of all attempts whose folders are there."""
+    for path in base.glob(f"*/{ORDER}"):
+        with suppress(BadRecord, OSError):
+            order = read_record(path, Order)
+            if order is not None:
+                yield order
+
+
+def _death(code: int | None, folder: Path) -> str:
+    """What became of a supervisor that left no result, as far as its exit code and its log say."""
+    if code is None or code < 0:
+        return f"its supervisor was killed{'' if code is None else f' (signal {-code})'}"
+    try:
+        lines = (folder / SUPERVISOR_LOG).read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").split("\n")
+    except OSError:
+        lines = []
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"its supervisor ended with code {code}{': ' + last[:200] if last else ''}"
+
+
+def end_process(identity: Identity) -> None:
+    """SIGKILL exactly this process and wait for it; nothing if it is gone."""
+    pidfd = open_pidfd(identity)
+    if pidfd is None:
+        return
+    try:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+        select.select([pidfd], [], [], _EXIT_WAIT_S)
+    finally:
+        os.close(pidfd)
+
+
+async def _readable(descriptor: int) -> None:
+    """A pidfd becomes readable when its process ends."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def _locked(path: Path) -> int:
+    """The file, locked and open. Raises OSError: someone holds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _is_free(path: Path) -> bool:
+    """Whether no supervisor holds this lock."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _user_of(folder: Path) -> int:
+    """Whose the attempt is, by the folder that was given to its user."""
+    try:
+        return (folder / JOB).stat().st_uid
+    except OSError:  # It never came so far.
+        return os.geteuid()
+
+
+def _empty_order(result: Result, uid: int) -> Order:
+    """Stands for an order that cannot be read: enough to find processes by their session and socket."""
+    return Order(
+        job_id=result.job_id,
+        attempt=result.attempt,
+        host_id=HostId(""),
+        launch=Launch(uid=uid),
+        gang=(),
+        world_size=0,
+        master_address="",
+        master_port=0,
+        ranks=(),
+        sub_batch=None,
+        accumulation_steps=1,
+        memory_cap_mib=None,
+        checkpoint_root="",
+        checkpoint_every_s=0.0,
+        resume_step=0,
+        lease_s=None,
+        start_deadline_s=0.0,
+        log_bytes_max=0,
+        jobside_path="",
+    )

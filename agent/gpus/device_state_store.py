@@ -1,0 +1,113 @@
+"""What an agent must not forget of its host's GPUs when it is started anew. Pure.
+
+Rule: a mark ends by the proof that `device_states.py` asks for, never because the agent was restarted. So
+what that proof is made of is kept beside it: whom the trouble concerned, the counters that fall when a GPU
+begins anew, up to where the kernel's log was read, and whether a person has vouched for the device. A boot
+begins all of them anew: a device that was draining or lost has to show that it works, everything else is
+forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+
+from cotenant.agent.daemon.core.memory import Key
+from cotenant.agent.gpus.device_states import QUIET_S, after
+from cotenant.agent.gpus.probe_results import Look
+from cotenant.controller.domain.cluster import DeviceState
+
+VERSION: Final = 1
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known against a device."""
+
+    uuid: str
+    state: DeviceState
+    why: str
+    since_s: float
+    """Seconds since the boot."""
+    quiet_s: float = 0.0
+    """How long it must be without trouble, while it is suspect."""
+    concerned: tuple[Key, ...] = ()
+    """Whom the trouble concerned: they must be gone before it counts as over."""
+
+
+class Counters(msgspec.Struct, frozen=True, kw_only=True):
+    """What only grows while a driver lives; None where it is not known."""
+
+    energy_mj: int | None = None
+    ecc_uncorrected: int | None = None
+
+    def after(self, look: Look) -> Counters:
+        """What a look does not say is as it was."""
+        energy_mj, errors = look.energy_mj, look.ecc_uncorrected
+        return Counters(
+            energy_mj=energy_mj if energy_mj is not None else self.energy_mj,
+            ecc_uncorrected=errors if errors is not None else self.ecc_uncorrected,
+        )
+
+    def began_anew(self, now: Counters) -> bool:
+        """Whether the driver was loaded again, or the GPU reset, between this and `now`."""
+        return _less(now.energy_mj, self.energy_mj) or _less(now.ecc_uncorrected, self.ecc_uncorrected)
+
+    def has_more_errors(self, now: Counters) -> bool:
+        return _less(self.ecc_uncorrected, now.ecc_uncorrected)
+
+
+def _less(one: int | None, other: int | None) -> bool:
+    return one is not None and other is not None and one < other
+
+
+class Past(msgspec.Struct, frozen=True, kw_only=True):
+    """What else was known of a device when it was last written down."""
+
+    uuid: str
+    counters: Counters = Counters()
+    is_away: bool = False
+    """NVML said that it is lost or wants a reset: an answer means that it began anew."""
+    is_pardoned: bool = False
+    """A person knows that it wants a reset, and trusts it all the same."""
+    record: int | None = None
+    """Of the kernel's log: everything up to here was dealt with."""
+
+
+class Marks(msgspec.Struct, frozen=True, kw_only=True):
+    """The file."""
+
+    version: int = VERSION
+    boot_id: str
+    marks: tuple[Mark, ...] = ()
+    pasts: tuple[Past, ...] = ()
+
+    def without(self, uuids: Collection[str]) -> Marks:
+        return Marks(
+            boot_id=self.boot_id,
+            marks=tuple(mark for mark in self.marks if mark.uuid not in uuids),
+            pasts=tuple(past for past in self.pasts if past.uuid not in uuids),
+        )
+
+
+def recalled(kept: Marks | None, boot_id: str, now_s: float) -> Marks:
+    """What of a file still counts now."""
+    if kept is None:
+        return Marks(boot_id=boot_id)
+    if kept.boot_id == boot_id:
+        # What has been quiet while nobody watched proves nothing.
+        marks = tuple(msgspec.structs.replace(mark, since_s=now_s) for mark in kept.marks)
+        return Marks(boot_id=boot_id, marks=marks, pasts=kept.pasts)
+    renewed = tuple(
+        Mark(
+            uuid=mark.uuid,
+            state=after(mark.state, "renewed"),
+            why=f"the host was booted after: {mark.why}",
+            since_s=now_s,
+            quiet_s=QUIET_S["renewed"],
+        )
+        for mark in kept.marks
+        if mark.state in ("draining", "lost")
+    )
+    return Marks(boot_id=boot_id, marks=renewed)

@@ -1,0 +1,69 @@
+"""The agent's own folder: one agent at a time, and only its own user writes to it.
+
+Rule: everything in it is opened by its path, so nobody else may be able to put something else in the way.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from pathlib import Path
+from typing import Final
+
+from cotenant.agent.host.user_files import exposed
+from cotenant.agent.ipc.files import put_aside, write_whole
+from cotenant.controller.wire.codec import BadMessage, decode_text
+
+STATE_LOCK: Final = "agent.lock"
+TOKEN: Final = "token"
+_TOKEN_BYTES_MAX: Final = 256
+
+
+class StateProblem(Exception):
+    """The folder cannot be used; one line with what to do."""
+
+
+def take(folder: Path) -> None:
+    """Make and lock it for the life of this process.
+
+    Others may pass through (jobs of other users reach their own sockets), but not look around.
+
+    Raises:
+        StateProblem: another agent has it, or somebody else could change what is in it.
+        OSError: it cannot be made.
+    """
+    folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+    if (where := exposed(folder)) is not None:
+        raise StateProblem(
+            f"others than root can change {where}: root's agent needs a --state-dir that only root can change"
+        )
+    descriptor = os.open(folder / STATE_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "?"
+        raise StateProblem(
+            f"another agent (pid {holder}) works in {folder}: stop it, or use another --state-dir"
+        ) from None
+    text = f"{os.getpid()}\n".encode()
+    os.pwrite(descriptor, text, 0)
+    os.ftruncate(descriptor, len(text))
+
+
+def token_in(folder: Path) -> str:
+    """The folder's random name: by it an agent knows the devices that its own earlier jobs still hold. A
+    damaged one is put aside, and these jobs count as another agent's until they have ended."""
+    path = folder / TOKEN
+    try:
+        token = decode_text(path.read_bytes(), bytes_max=_TOKEN_BYTES_MAX).strip()
+        if token.isalnum():
+            return token
+        put_aside(path)
+    except BadMessage:
+        put_aside(path)
+    except FileNotFoundError:
+        pass
+    token = uuid.uuid4().hex
+    write_whole(path, f"{token}\n".encode(), mode=0o644)
+    return token

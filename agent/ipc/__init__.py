@@ -1,0 +1,1 @@
+"""What daemon and supervisors say to each other: files in an attempt's folder, messages on its socket."""

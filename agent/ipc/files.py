@@ -1,0 +1,128 @@
+"""Writing files that are either there as a whole or not at all.
+
+Rule: temporary name, write, fsync, rename, fsync of the folder. What was renamed survives a power cut;
+what was not is swept away by the next start. Records carry a version: this one and the one before are
+read, a newer one is refused with what to upgrade.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from cotenant.agent.ipc.records import RECORD_VERSION
+from cotenant.controller.wire.codec import BadMessage, decode_json
+
+T = TypeVar("T")
+
+RECORD_BYTES_MAX = 4 * 1024 * 1024
+ASIDE_MAX = 100
+"""Damaged files of one name that are kept; from then on the last is replaced."""
+
+
+class BadRecord(ValueError):
+    """A file that cannot be used; the text says which, why and what to do."""
+
+
+class Damaged(BadRecord):
+    """What is in it is no record of any version."""
+
+
+def write_whole(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
+    """Replace a file in one step. Without `durable` it survives a crash of ours, not of the machine."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_record(path: Path, record: msgspec.Struct, *, mode: int = 0o600, durable: bool = True) -> None:
+    """A record as JSON, readable for a person who looks into the folder."""
+    write_whole(path, msgspec.json.format(msgspec.json.encode(record)) + b"\n", mode=mode, durable=durable)
+
+
+def read_record(path: Path, kind: type[T]) -> T | None:
+    """The record in a file; None if there is no such file.
+
+    Raises:
+        BadRecord: damaged, too large, or written by a newer version.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(RECORD_BYTES_MAX + 1)
+    except FileNotFoundError:
+        return None
+    if len(data) > RECORD_BYTES_MAX:
+        raise Damaged(f"{path}: larger than {RECORD_BYTES_MAX} bytes")
+    try:
+        versioned: _Versioned = decode_json(data, _Versioned)
+        version = versioned.version
+        if not RECORD_VERSION - 1 <= version <= RECORD_VERSION or version < 1:
+            raise BadRecord(
+                f"{path}: has version {version}, this cotenant reads {RECORD_VERSION}: upgrade it"
+            )
+        record: T = decode_json(data, kind)
+    except BadMessage as error:
+        raise Damaged(f"{path}: not a valid {kind.__name__}: {error}") from None
+    return record
+
+
+def read_or_put_aside(path: Path, kind: type[T], say: Callable[[str], None]) -> T | None:
+    """The record in a file of ours; None if there is none that can be used, and `say` was told why.
+
+    A damaged one is put aside under a name that says so: it is looked at once, does not stand in the way of
+    a new one, and is there for whoever wants to know. One of a newer version stays: what wrote it can read
+    it.
+    """
+    try:
+        return read_record(path, kind)
+    except Damaged as error:
+        aside = put_aside(path)
+        say(f"{error}; it is {aside.name} now" if aside is not None else str(error))
+    except (BadRecord, OSError) as error:
+        say(f"cannot use {path}: {error}")
+    return None
+
+
+def put_aside(path: Path) -> Path | None:
+    """The new name of a damaged file, `NAME.damaged-N` with the first N that is free; None: it cannot be
+    renamed."""
+    for number in range(1, ASIDE_MAX + 1):
+        aside = path.with_name(f"{path.name}.damaged-{number}")
+        if number < ASIDE_MAX and aside.exists():
+            continue
+        try:
+            os.replace(path, aside)
+        except OSError:
+            return None
+        return aside
+    raise AssertionError("unreachable: the last name is used again")
+
+
+class _Versioned(msgspec.Struct):
+    version: int

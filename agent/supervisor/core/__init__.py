@@ -1,0 +1,1 @@
+"""What the supervisor decides, from events and the time alone. Pure."""

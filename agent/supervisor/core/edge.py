@@ -1,0 +1,171 @@
+"""What a supervisor's edge tells its state machine, and what the state machine asks of the edge.
+
+Rule: `supervision.py` knows nothing but these and the agent's `ToSupervisor` words. Effects are carried
+out in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from cotenant.agent.ipc.channel import CompanyNow, GangIn, GangOut, LeaseNow, SaveNow, StopNow
+from cotenant.agent.ipc.records import Result, Status
+from cotenant.agent.supervisor.core.exit_classifier import StartProblem
+from cotenant.agent.supervisor.core.rank_messages import AnyRankWord
+from cotenant.profiler.indicators.sources import Timed
+
+# --- Edge -> state machine -------------------------------------------------------------------------
+
+
+class Happening(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of what the edge says."""
+
+
+class Started(Happening, frozen=True, kw_only=True):
+    """Every process of `Order.ranks` has been started."""
+
+
+class CouldNotStart(Happening, frozen=True, kw_only=True):
+    """One could not; those before it may run and have to be ended."""
+
+    problem: StartProblem
+
+
+class Heard(Happening, frozen=True, kw_only=True):
+    word: AnyRankWord
+
+
+class RankExited(Happening, frozen=True, kw_only=True):
+    """A process that we started is gone; its children may not be. Exactly one of the two is set."""
+
+    rank: int
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+class Sampled(Happening, frozen=True, kw_only=True):
+    """Measured about once a second; None = not known (never 0 instead)."""
+
+    memory_mib: float | None = None
+    """Of the rank that uses most."""
+    duty_cycle: float | None = None
+    cpu_s: float = 0.0
+    """Of all processes together, since the start."""
+    output_bytes: int = 0
+    samples: tuple[Timed, ...] = ()
+    """Indicators since the last time; only while the attempt is profiled."""
+    is_stopped: bool = False
+    """A process is stopped (SIGSTOP, a debugger): it cannot make steps, and that is somebody's wish."""
+    others_mib: float = 0.0
+    """Private memory of processes beside the worker's own (data loaders), where that is most."""
+
+
+class OverMemory(Happening, frozen=True, kw_only=True):
+    """The processes use more host memory than the job asked for, where no cgroup enforces it."""
+
+    used_mib: float
+
+
+class Noted(Happening, frozen=True, kw_only=True):
+    """Something does not work as it should, and the attempt goes on."""
+
+    text: str
+
+
+class ClientsTerminated(Happening, frozen=True, kw_only=True):
+    """The answer to `TerminateClients`: what became of each process, in the words of
+    `cotenant.mps.terminate`: done, refused, unclear, gone, no-daemon."""
+
+    outcomes: Mapping[int, str] = {}
+    problem: str = ""
+    """Why it could not be asked at all, or not to the end."""
+
+
+class AllGone(Happening, frozen=True, kw_only=True):
+    """The answer to `ClearLeftovers`: no process of the attempt is left."""
+
+    tails: Mapping[int, str] = {}
+    """The end of each process's log."""
+    oom_kills: int = 0
+    host_oom_kills: int = 0
+    counts_oom: bool = False
+    """As `Ending` says."""
+
+
+class Ticked(Happening, frozen=True, kw_only=True):
+    """`next_alarm_s` has come; early or late does not matter."""
+
+
+AnyHappening = (
+    Started | CouldNotStart | Heard | RankExited | Sampled | OverMemory | Noted | ClientsTerminated | AllGone
+    | Ticked | StopNow | SaveNow | LeaseNow | CompanyNow | GangIn
+)  # fmt: skip
+
+# --- State machine -> edge -------------------------------------------------------------------------
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of what the state machine asks for."""
+
+
+class TellRank(Effect, frozen=True, kw_only=True):
+    """Send a datagram to a rank of this host; may be lost."""
+
+    rank: int
+    data: bytes
+
+
+class EndRanks(Effect, frozen=True, kw_only=True):
+    """SIGTERM to the processes that we started and their groups; SIGKILL to everything if `force`."""
+
+    force: bool
+
+
+class TerminateClients(Effect, frozen=True, kw_only=True):
+    """Have the MPS daemons take back what the attempt's processes hold, before anybody signals them; answer
+    `ClientsTerminated` within `timeout_s` and a little."""
+
+    timeout_s: float
+
+
+class DumpStacks(Effect, frozen=True, kw_only=True):
+    """Have every process write the stacks of its threads into its log, and go on; with `abort`, those that
+    could not are aborted, which writes them as well."""
+
+    abort: bool = False
+
+
+class Publish(Effect, frozen=True, kw_only=True):
+    """To the agent, if there is one; into `status.json` as well if `keep`."""
+
+    status: Status
+    keep: bool
+
+
+class TakeSample(Effect, frozen=True, kw_only=True):
+    """Measure now, beside the usual times: answer `Sampled`."""
+
+
+class ClearLeftovers(Effect, frozen=True, kw_only=True):
+    """All that we started is gone: end whatever else is left, then answer `AllGone`."""
+
+
+class Finish(Effect, frozen=True, kw_only=True):
+    """Write `result.json`, tell the agent, and leave."""
+
+    result: Result
+
+
+AnyEffect = (
+    TellRank
+    | EndRanks
+    | TerminateClients
+    | DumpStacks
+    | Publish
+    | TakeSample
+    | ClearLeftovers
+    | Finish
+    | GangOut
+)

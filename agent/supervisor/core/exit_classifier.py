@@ -1,0 +1,316 @@
+"""How an attempt ended, from a table: what is matched, whose failure it is, what a person reads.
+
+Rule: what we or the job itself know for sure comes before any guess: a start that failed, a job that said
+it has stopped, processes that we ended and why. Only a process that ended by itself is looked up in
+`end_rows`, with its exit status and the last error in its log. Where a gang fails, a rank that only lost the
+connection to another one is a symptom, and never the explanation if there is a better one.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from cotenant.agent.ipc.records import Durable
+from cotenant.agent.supervisor.core.exit_rules import ROWS, SIGNALS_OF_SHELLS, Row
+from cotenant.controller.domain.events import Outcome
+from cotenant.controller.domain.texts import one_line
+
+TAIL_BYTES: Final = 16 * 1024
+LAST_WORDS_CHARS: Final = 4096
+"""Without a traceback only so much of the end of a log can explain an end."""
+DETAIL_CHARS: Final = 400
+
+Cause = Literal[
+    "", "stop", "no-agreement", "deadline", "lease", "start-deadline", "peer", "memory", "linger", "hang"
+]  # fmt: skip
+"""Why the supervisor ended the processes; empty if they ended by themselves."""
+
+Stage = Literal["workdir", "command", "output", "user", "process"]
+
+
+class Exit(msgspec.Struct, frozen=True, kw_only=True):
+    """One started process, in the order in which they ended."""
+
+    rank: int
+    exit_code: int | None = None
+    signal: int | None = None
+    was_told: bool = False
+    """It ended after we had told it to."""
+
+    @property
+    def is_good(self) -> bool:
+        return self.exit_code == 0
+
+    @property
+    def shell_code(self) -> int:
+        """As a shell would say it: 128 + n on a signal."""
+        return 128 + self.signal if self.signal is not None else self.exit_code or 0
+
+    @property
+    def by_signal(self) -> int | None:
+        """The signal, also where a shell in between turned it into 128 + n."""
+        code = self.exit_code or 0
+        return self.signal or (code - 128 if code - 128 in SIGNALS_OF_SHELLS else None)
+
+
+class StartProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """A process could not be started at all."""
+
+    rank: int
+    stage: Stage
+    code: int
+    """errno."""
+    text: str
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known once no process is left."""
+
+    host_id: str
+    workdir: str
+    command: str
+    port: int
+    exits: tuple[Exit, ...]
+    problem: StartProblem | None = None
+    cause: Cause = ""
+    stop_reason: str = ""
+    stop_step: int | None = None
+    has_stopped: bool = False
+    """The job itself says that it stopped where it was asked to."""
+    durable: tuple[Durable, ...] = ()
+    failed: tuple[str, ...] = ()
+    deadline_s: float = 0.0
+    silent_s: float = 0.0
+    """Without an optimizer step, before it was taken to hang."""
+    step_s: float | None = None
+    host_memory_mib: int = 0
+    on_cuda: bool = True
+    """False on CPU slots, whose memory is the host's."""
+    memory_cap_mib: int | None = None
+    memory_mib: float | None = None
+    oom_kills: int = 0
+    """By the kernel, of the attempt's processes, at the attempt's own limit of memory."""
+    host_oom_kills: int = 0
+    """For lack of memory on the host: of the attempt's processes if they are counted, else of anybody's."""
+    counts_oom: bool = False
+    """Its control group counts them: what is counted is its own."""
+    tails: Mapping[int, str] = {}
+    knows_saves: bool = True
+    """False on a gang's other hosts: rank 0 alone says what is durable."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    outcome: Outcome
+    exit_code: int | None
+    detail: str
+    workdir_missing: bool = False
+    out_of_memory: bool = False
+    """Of the device."""
+    cuda_fault: bool = False
+    """A fatal error on the device: under MPS it ends all clients."""
+    host_fault: bool = False
+    """The host's doing for certain: nothing of the job's had run."""
+
+
+def decide(ending: Ending) -> Verdict:
+    """The verdict on a whole attempt, as far as this host knows."""
+    verdict = _certain(ending) or _looked_up(ending)
+    detail = one_line(" ".join(verdict.detail.split()))[:DETAIL_CHARS]
+    return msgspec.structs.replace(verdict, detail=detail)
+
+
+# --- What is certain -------------------------------------------------------------------------------
+
+
+def _certain(ending: Ending) -> Verdict | None:
+    if ending.problem is not None:
+        return _never_ran(ending, ending.problem)
+    if ending.has_stopped:
+        step = f" at step {ending.stop_step}" if ending.stop_step is not None else ""
+        return Verdict(outcome="stopped", exit_code=None, detail=f"saved and stopped{step}")
+    text = _TOLD_TO_END.get(ending.cause)
+    if text is None:
+        return None
+    outcome = _OUTCOMES.get(ending.cause, "stopped")
+    code = ending.exits[0].shell_code if ending.exits and outcome == "user-failed" else None
+    return Verdict(outcome=outcome, exit_code=code, detail=text.format(**_words(ending)))
+
+
+_TOLD_TO_END: Final[dict[Cause, str]] = {
+    "stop": "ended on request{reason}",
+    "no-agreement": "its ranks could not agree on a step to stop at; {back}{failed}",
+    "deadline": "did not save and stop within {deadline_s:.0f} s after the request; {back}{failed}",
+    "lease": "ended because the controller was out of reach for too long; {back}",
+    "start-deadline": "no first step within {deadline_s:.0f} s after the start: it hangs "
+    "(the limit is agent.start_deadline_s)",
+    "hang": "no step for {silent_s:.0f} s{usual} and no training thread moved: it hangs; all stacks are in "
+    "its log; {back}",
+    "memory": "used {memory_mib:.0f} MiB of host memory and asked for {host_memory_mib} MiB (--host-mem)",
+}
+
+
+_OUTCOMES: Final[dict[Cause, Outcome]] = {
+    "start-deadline": "user-failed",
+    "memory": "user-failed",
+    "hang": "infra-failed",  # A lost link, a peer that died unseen: another start may well go on.
+}
+
+
+def _words(ending: Ending) -> dict[str, object]:
+    newest = max((each.step for each in ending.durable), default=None)
+    return {
+        "reason": f" ({ending.stop_reason})" if ending.stop_reason else "",
+        "back": _back(newest, ending.knows_saves),
+        "failed": f" ({ending.failed[-1]})" if ending.failed else "",
+        "deadline_s": ending.deadline_s,
+        "silent_s": ending.silent_s,
+        "usual": f" (usually {ending.step_s:.3g} s)" if ending.step_s is not None else "",
+        "memory_mib": ending.memory_mib or 0.0,
+        "host_memory_mib": ending.host_memory_mib,
+    }
+
+
+def _back(newest: int | None, knows_saves: bool) -> str:
+    if not knows_saves:
+        return "goes back to its newest checkpoint, if there is one"
+    return "no checkpoint was made" if newest is None else f"goes back to step {newest}"
+
+
+def _never_ran(ending: Ending, problem: StartProblem) -> Verdict:
+    where = f"on {ending.host_id}"
+    if problem.stage == "workdir":
+        detail = f"working directory {ending.workdir} cannot be used {where}: {problem.text}"
+        return Verdict(outcome="infra-failed", exit_code=None, detail=detail, workdir_missing=True)
+    if problem.stage == "command" and not ending.command:
+        return Verdict(outcome="user-failed", exit_code=126, detail="no command was given")
+    if problem.stage == "command" and problem.code in (2, 20):
+        detail = f"command not found {where}: {ending.command}"
+        if "/" in ending.command:  # The kernel says the same of a script's interpreter.
+            detail += " (or the program that its first line names)"
+        return Verdict(outcome="user-failed", exit_code=127, detail=detail)
+    if problem.stage == "command":
+        detail = f"cannot execute {ending.command} {where}: {problem.text}"
+        return Verdict(outcome="user-failed", exit_code=126, detail=detail)
+    if problem.stage == "output":
+        detail = f"its output file (--output) cannot be used: {problem.text}"
+        return Verdict(outcome="user-failed", exit_code=126, detail=detail)
+    detail = f"could not start a process {where} ({problem.stage}): {problem.text}"
+    return Verdict(outcome="infra-failed", exit_code=None, detail=detail, host_fault=True)
+
+
+# --- What has to be looked up ----------------------------------------------------------------------
+
+
+def _looked_up(ending: Ending) -> Verdict:
+    failures = [each for each in ending.exits if not each.is_good and not each.was_told]
+    if not failures:
+        bad = next((each for each in ending.exits if not each.is_good), None)
+        if bad is None and ending.exits:
+            return Verdict(outcome="finished", exit_code=0, detail="")
+        failures = [bad] if bad is not None else []
+    if not failures:
+        return Verdict(outcome="infra-failed", exit_code=None, detail=f"never ran on {ending.host_id}")
+    found = [(each, _row_for(each, ending)) for each in failures]
+    exit_, row = min(found, key=lambda pair: pair[1].is_symptom)  # Stable: else the first to end.
+    who = f"rank {exit_.rank}: " if len(ending.exits) > 1 else ""
+    return Verdict(
+        outcome=row.outcome,
+        exit_code=exit_.shell_code,
+        detail=who + row.text.format(**_row_words(exit_, ending)).removesuffix(": "),
+        out_of_memory=row.memory == "device" or (row.memory == "host" and not ending.on_cuda),
+        cuda_fault=row.is_cuda_fault and ending.on_cuda,
+    )
+
+
+def _row_for(exit_: Exit, ending: Ending) -> Row:
+    tail = ending.tails.get(exit_.rank, "")
+    error, chain = last_error(tail), chained_errors(tail)
+    by_host = ending.host_oom_kills > 0
+    needs = {
+        "": True,
+        "own-oom": ending.oom_kills > 0,
+        "host-oom": by_host,
+        "oom-here": by_host and ending.counts_oom,
+    }
+    for row in ROWS:
+        if not needs[row.need]:
+            continue
+        if row.signals and exit_.by_signal not in row.signals:
+            continue
+        if row.codes and exit_.exit_code not in row.codes:
+            continue
+        if row.pattern and not re.search(row.pattern, chain if row.chained else error):
+            continue
+        return row
+    raise AssertionError("the last row of ROWS matches everything")
+
+
+def _row_words(exit_: Exit, ending: Ending) -> dict[str, object]:
+    cap = f" (its part of the device is {ending.memory_cap_mib} MiB)" if ending.memory_cap_mib else ""
+    return {
+        "error": error_line(ending.tails.get(exit_.rank, "")),
+        "signal": _signal_name(exit_.by_signal),
+        "code": exit_.shell_code,
+        "port": ending.port,
+        "host_memory_mib": ending.host_memory_mib,
+        "cap": cap,
+    }
+
+
+def _signal_name(number: int | None) -> str:
+    try:
+        return signal.Signals(number or 0).name
+    except ValueError:
+        return f"signal {number}"
+
+
+# --- The last error in a log -----------------------------------------------------------------------
+
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_LAUNCHERS: Final = ("ChildFailedError", "SignalException", "CalledProcessError")
+"""Errors of torchrun and accelerate that only say that a worker failed."""
+
+
+def last_error(tail: str) -> str:
+    """The part of a log that explains its end: the last traceback that is no launcher's, else all of it."""
+    starts = [match.start() for match in re.finditer(re.escape(_TRACEBACK), tail)]
+    ends = [*starts[1:], len(tail)] if starts else []
+    for start, end in zip(reversed(starts), reversed(ends), strict=True):
+        part = tail[start:end]
+        if not any(name in part for name in _LAUNCHERS):
+            return part
+    return (tail[: starts[0]] if starts and starts[0] > 0 else tail)[-LAST_WORDS_CHARS:]
+
+
+_FROM_ANOTHER: Final = re.compile(
+    r"(direct cause of the following exception|another exception occurred):(\s|\[\w+\]:)*$"
+)
+"""Before a traceback: it came from the one above. torch prefixes lines with "[rank0]: "."""
+
+
+def chained_errors(tail: str) -> str:
+    """The last error, with those that it came from before it, and what launchers say of it after it."""
+    start = tail.rfind(last_error(tail))
+    while _FROM_ANOTHER.search(tail[:start]):
+        start = max(0, tail.rfind(_TRACEBACK, 0, start))  # 0: its beginning is no longer in the tail.
+    return tail[start:]
+
+
+def error_line(tail: str) -> str:
+    """One line for a person: the exception of the last traceback, else the last line."""
+    part = last_error(tail)
+    lines = [line.rstrip() for line in part.splitlines() if line.strip()]
+    fatal = next((line for line in lines if line.startswith("Fatal Python error: ")), None)
+    if fatal is not None:  # faulthandler's; the stacks come after it.
+        return fatal
+    if part.startswith(_TRACEBACK):
+        # The exception stands after the frames, which are indented; torch prefixes lines with "[rank0]: ".
+        plain = [re.sub(r"^\[\w+\]:\s?", "", line) for line in lines[1:]]
+        named = [line for line in plain if re.match(r"[A-Za-z_][\w.]*(:|$)", line)]
+        return named[0] if named else (plain[-1] if plain else "")
+    return lines[-1].strip() if lines else ""

@@ -1,0 +1,155 @@
+"""The supervisor's part in the profile in place: agrees with the ranks on windows, tells what they showed.
+
+Rule: pure, and only the gang's first host measures: its ranks stand for all. Nothing here ever stops, fails
+or delays a job; where ranks cannot agree, or words are lost, there is less of a profile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+from typing import Final
+
+from cotenant.agent.ipc.records import Order
+from cotenant.agent.supervisor.core.coordination import Coordination, Voice
+from cotenant.agent.supervisor.core.progress import Progress
+from cotenant.agent.supervisor.core.rank_messages import Step, Stretch, ToRank
+from cotenant.controller.domain.perf import Profile
+from cotenant.profiler.indicators.sources import Timed
+from cotenant.profiler.inplace import BLIND_AFTER_S, InPlace, Window
+
+LOOK_PERIOD_S: Final = 0.25
+"""How often it is looked whether the next window is due, if nothing else happens."""
+
+
+class Profiling:
+    """Of one attempt; idle where none was asked for."""
+
+    def __init__(self, order: Order, progress: Progress, coordination: Coordination) -> None:
+        self._order = order
+        self._progress = progress
+        self._coordination = coordination
+        self._inplace: InPlace | None = None
+        self._started_s = inf
+        self._clock_s = -inf
+        self._first_step_s: float | None = None
+        self._turn: ToRank | None = None
+        self._others_mib = 0.0
+        self._was_alone = True
+        self._told_complete = False
+        self._is_wanted = order.profile_s > 0 and order.is_first_host
+
+    def started(self, now_s: float) -> None:
+        """The processes run."""
+        self._started_s = now_s
+        order = self._order
+        if self._is_wanted:
+            batch = None if order.sub_batch is None else order.sub_batch * order.accumulation_steps
+            self._inplace = InPlace(
+                budget_s=order.profile_s,
+                ordered=order.accumulation_steps,
+                batch_size=batch,
+                started_s=now_s,
+            )
+
+    @property
+    def is_sampling(self) -> bool:
+        """Whether indicators are wanted, now or soon."""
+        return self._inplace is not None and not self._inplace.is_complete
+
+    @property
+    def next_alarm_s(self) -> float:
+        """Always ahead of the last `advance`."""
+        inplace = self._inplace
+        if inplace is None or inplace.is_complete:
+            return inf
+        if self._first_step_s is not None or inplace.is_outside:
+            return self._clock_s + LOOK_PERIOD_S
+        return inf if self._progress.hellos else self._started_s + BLIND_AFTER_S
+
+    # --- What is heard --------------------------------------------------------------------------------
+
+    def first_step(self, now_s: float) -> None:
+        if self._first_step_s is None:
+            self._first_step_s = now_s
+
+    def stepped(self, word: Step, now_s: float) -> None:
+        if self._inplace is not None and word.rank == self._first_rank:
+            self._inplace.stepped(
+                step=word.step, count=word.count, elapsed_s=word.elapsed_s, s=word.s, now_s=now_s
+            )
+
+    def stretch_over(self, word: Stretch, now_s: float) -> bool:
+        """Whether now is the time for a sample: a window begins or ends."""
+        if self._inplace is None:
+            return False
+        is_first_rank = word.rank == self._first_rank
+        self._inplace.stretch_over(
+            first=word.first,
+            step=word.step,
+            s=word.s,
+            memory_mib=word.memory_mib,
+            is_first_rank=is_first_rank,
+            now_s=now_s,
+        )
+        return is_first_rank and not self._inplace.is_complete
+
+    def sampled(self, samples: Iterable[Timed], others_mib: float) -> None:
+        self._others_mib = max(self._others_mib, others_mib)
+        if self._inplace is not None:
+            for sample in samples:
+                self._inplace.sampled(sample)
+
+    @property
+    def _first_rank(self) -> int:
+        return min(self._progress.hellos, default=-1)
+
+    # --- What follows ---------------------------------------------------------------------------------
+
+    def advance(self, now_s: float, *, may_ask: bool) -> Voice:
+        """Let time pass, take in what was agreed, ask for the next window."""
+        inplace = self._inplace
+        if inplace is None:
+            return []
+        self._clock_s = now_s
+        hellos = self._progress.hellos
+        if hellos:
+            inplace.watch_from_inside()
+        elif now_s >= self._started_s + BLIND_AFTER_S:
+            inplace.watch_from_outside()
+        alone = self._coordination.is_alone
+        inplace.clock(now_s, alone=alone, is_training=self._first_step_s is not None or inplace.is_outside)
+        self._take_turns(inplace)
+        if not may_ask or not alone or self._first_step_s is None or not self._coordination.can_turn:
+            return []
+        accumulates = self._progress.status.accumulates and self._coordination.may_try
+        wish = inplace.wish(self._progress.step_s, accumulates=accumulates)
+        return [] if wish is None else self._coordination.ask_to_turn(wish.s, wish.count, now_s)
+
+    def _take_turns(self, inplace: InPlace) -> None:
+        if self._coordination.gave_up("accumulate"):
+            inplace.not_agreed()
+        turn = self._coordination.turn
+        if turn is not None and turn != self._turn:
+            self._turn = turn
+            inplace.agreed(Window(start=turn.step, until=turn.until, s=turn.s))
+
+    def take_result(self, *, is_over: bool = False) -> Profile | None:
+        """The profile where there is something new to tell: it is complete, the job has got company, or its
+        attempt is over."""
+        inplace = self._inplace
+        if inplace is None or self._told_complete:
+            return None
+        lost_company = self._was_alone and not self._coordination.is_alone
+        self._was_alone = self._coordination.is_alone
+        complete = inplace.is_complete
+        if not (complete or lost_company or is_over) or not (inplace.take_news() or complete):
+            return None
+        self._told_complete = complete
+        status = self._progress.status
+        load_s = None if self._first_step_s is None else self._first_step_s - self._started_s
+        return inplace.profile(load_s=load_s, peak_mib=status.memory_mib, others_mib=self._others_mib)
+
+    @property
+    def is_complete(self) -> bool:
+        return self._inplace is not None and self._inplace.is_complete

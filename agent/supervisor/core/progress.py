@@ -1,0 +1,119 @@
+"""What the ranks of one host have said so far, as a `Status`.
+
+Rule: facts only; nothing here decides. A rank may repeat itself, and words of different ranks come in any
+order, so every fact is kept per rank or as a maximum.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+from typing import Final
+
+import msgspec
+
+from cotenant.agent.ipc.records import Durable, Order, Status
+from cotenant.agent.supervisor.core.rank_messages import DurableSaid, Failed, FirstStep, Hello, Step
+from cotenant.controller.domain.texts import one_line
+
+REPORTS_KEPT: Final = 31
+DURABLES_KEPT: Final = 4
+FAILURES_KEPT: Final = 8
+FAILURE_CHARS: Final = 300
+
+
+class Progress:
+    """Collects; `status` is what the agent gets."""
+
+    def __init__(self, order: Order) -> None:
+        self.status = Status(job_id=order.job_id, attempt=order.attempt, step=order.resume_step)
+        self._ordered = order.accumulation_steps if order.profile_s > 0 else None
+        """s as ordered, where the profile in place may use another for a while."""
+        self.hellos: dict[int, Hello] = {}
+        self.steps: dict[int, int] = {}
+        self._step_times: deque[float] = deque(maxlen=REPORTS_KEPT)
+        self._loss_rank = 1 << 30
+        self._memory_mib_peak: float | None = None
+
+    def change(self, **fields: object) -> bool:
+        """Set fields of the status; whether anything is different now."""
+        changed = any(getattr(self.status, name) != value for name, value in fields.items())
+        if changed:
+            self.status = msgspec.structs.replace(self.status, **fields)
+        return changed
+
+    def hello(self, word: Hello, ranks_expected: int) -> bool:
+        """The whole host can resume if every one of its ranks can. Until all have spoken it is not known."""
+        self.hellos[word.rank] = word
+        self._reached(word.rank, word.step)
+        words = self.hellos.values()
+        if not all(each.resumable for each in words):
+            resumable: bool | None = False
+        else:
+            resumable = True if len(self.hellos) >= ranks_expected else None
+        first = self.hellos[min(self.hellos)]
+        return self.change(
+            resumable=resumable,
+            accumulates=all(each.accumulates for each in words),
+            accumulates_note=next((each.accumulates_note for each in words if each.accumulates_note), ""),
+            resumable_note=next((each.resumable_note for each in words if each.resumable_note), ""),
+            start_step=first.step,
+            exact=None if first.exact is None else all(each.exact is not False for each in words),
+            note=next((each.note for each in words if each.note), ""),
+            step=max(self.status.step, word.step),
+        )
+
+    def first_step(self, word: FirstStep) -> bool:
+        self._reached(word.rank, word.step)
+        if self.status.first_step is not None:
+            return False
+        return self.change(first_step=word.step, step=max(self.status.step, word.step))
+
+    def step(self, word: Step) -> bool:
+        """Progress; not worth a durable record by itself."""
+        self._reached(word.rank, word.step)
+        if word.count > 0 and word.elapsed_s > 0.0 and self._ordered in (None, word.s):
+            self._step_times.append(word.elapsed_s / word.count)
+        fields: dict[str, object] = {"step": max(self.status.step, word.step), "step_s": self.step_s}
+        if word.rank <= self._loss_rank and word.loss is not None:
+            self._loss_rank = word.rank
+            fields["loss"] = word.loss
+        return self.change(**fields)
+
+    def durable(self, word: DurableSaid) -> bool:
+        new = Durable(step=word.step, name=word.name, exact=word.exact)
+        if new in self.status.durable:
+            return False
+        kept = sorted((*self.status.durable, new), key=lambda each: each.step)[-DURABLES_KEPT:]
+        return self.change(durable=tuple(kept), saving=False)
+
+    def failed(self, word: Failed) -> bool:
+        self.note(f"{word.what}: {word.error}")
+        if word.what == "accumulate":  # What it said it could do, it cannot: a later word counts.
+            self.change(accumulates=False, accumulates_note=word.error[:FAILURE_CHARS])
+        return self.change(saving=False) if word.what == "save" else True
+
+    def note(self, text: str) -> None:
+        """Something went wrong that does not end the attempt."""
+        line = one_line(" ".join(text.split()))[:FAILURE_CHARS]
+        self.change(failed=(*self.status.failed, line)[-FAILURES_KEPT:])
+
+    def sampled(self, memory_mib: float | None, duty_cycle: float | None) -> bool:
+        if memory_mib is not None:
+            self._memory_mib_peak = max(memory_mib, self._memory_mib_peak or 0.0)
+        return self.change(memory_mib=self._memory_mib_peak, duty_cycle=duty_cycle)
+
+    @property
+    def steps_measured(self) -> int:
+        """How many reports `step_s` is the median of."""
+        return len(self._step_times)
+
+    @property
+    def step_s(self) -> float | None:
+        return median(self._step_times) if self._step_times else None
+
+    def is_durable_at(self, step: int) -> bool:
+        return any(each.step == step for each in self.status.durable)
+
+    def _reached(self, rank: int, step: int) -> None:
+        self.steps[rank] = max(step, self.steps.get(rank, 0))

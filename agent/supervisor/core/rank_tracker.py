@@ -1,0 +1,89 @@
+"""Which processes of an attempt are here, how those that are gone went, and for whom the others wait. Pure.
+
+Rule: the job's own word (`stopped`) counts more than exit codes: torchrun exits 1 after its workers stopped.
+After a failure its peers get a moment to fail by themselves, with their own words in the log; after a stop,
+to leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import inf
+from typing import Final
+
+from cotenant.agent.ipc.records import Order
+from cotenant.agent.supervisor.core.departure import KILL_GRACE_S
+from cotenant.agent.supervisor.core.edge import RankExited
+from cotenant.agent.supervisor.core.exit_classifier import Exit
+from cotenant.agent.supervisor.core.rank_messages import Hello
+from cotenant.agent.supervisor.core.stopping import Leave
+
+PEER_GRACE_S: Final = 20.0
+"""After one rank failed: time for the others to fail by themselves, with their own words in the log."""
+LINGER_S: Final = 20.0
+"""A rank that said `stopped` should exit within this."""
+
+
+class RollCall:
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self.alive = {each.rank for each in order.ranks}
+        self.exits: list[Exit] = []
+        self.stopped: set[int] = set()
+        """Ranks that said so."""
+        self._peer_s = inf
+        self._linger_s = inf
+
+    def is_of(self, rank: int) -> bool:
+        """Whether that rank can be here. A launcher starts ranks that we do not know."""
+        order = self._order
+        return order.launch.mode != "worker" or any(each.rank == rank for each in order.ranks)
+
+    def expected_here(self, hello: Hello) -> int:
+        """How many ranks of this host must say hello. A launcher may start more than there are devices."""
+        if len(self._order.gang) == 1:
+            return hello.world_size
+        return next(len(m.devices) for m in self._order.gang if m.host_id == self._order.host_id)
+
+    def exited(self, event: RankExited, now_s: float, *, told: bool) -> bool:
+        """A process has ended; False: that was known. `told`: after we had told it to."""
+        if event.rank not in self.alive:
+            return False
+        self.alive.discard(event.rank)
+        exit_ = Exit(rank=event.rank, exit_code=event.exit_code, signal=event.signal, was_told=told)
+        self.exits.append(exit_)
+        if not told and not exit_.is_good and event.rank not in self.stopped:
+            self._peer_s = min(self._peer_s, now_s + PEER_GRACE_S)
+        return True
+
+    @property
+    def has_failed(self) -> bool:
+        """A rank has, and the others are waited for."""
+        return self._peer_s < inf
+
+    @property
+    def next_alarm_s(self) -> float:
+        return min(self._peer_s, self._linger_s)
+
+    def judge_peers(self, now_s: float) -> Leave | None:
+        return Leave(cause="peer", grace_s=KILL_GRACE_S) if now_s >= self._peer_s else None
+
+    def judge_linger(self, hellos: Collection[int], now_s: float) -> Leave | None:
+        if self.all_stopped(hellos):
+            self._linger_s = min(self._linger_s, now_s + LINGER_S)
+        return Leave(cause="linger", grace_s=KILL_GRACE_S) if now_s >= self._linger_s else None
+
+    def all_stopped(self, hellos: Collection[int]) -> bool:
+        """All ranks that have said hello."""
+        return bool(hellos) and set(hellos) <= self.stopped
+
+    def has_stopped(self, hellos: Collection[int], *, is_durable_there: bool) -> bool:
+        """Whether the job has stopped as it was asked to. `is_durable_there`: there is a checkpoint of the
+        agreed step.
+
+        If the last datagrams were lost, a good end behind a durable agreed step is the same.
+        """
+        if self.all_stopped(hellos):
+            return True
+        ended_well = bool(self.exits) and all(each.is_good for each in self.exits)
+        return ended_well and (bool(self.stopped) or is_durable_there)

@@ -1,0 +1,428 @@
+"""What the supervisor of one attempt does, on one host: pure, so that simulations run it unchanged.
+
+Rule: `handle(event, now_s)` is the only way in, and its effects the only way out. No clock, no sockets,
+no processes. A job is asked to stop or save only through the two-phase agreement, and only when all its
+ranks have said that they can resume; every other job gets SIGTERM, time, and SIGKILL.
+
+    starting -> running -> (leaving ->) clearing -> done
+
+`leaving` means that we have told the processes to go, for the reason in `_cause`; `clearing` that those
+we started are gone and what they left behind is being ended.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Literal
+
+from cotenant.agent.ipc.channel import CompanyNow, GangIn, LeaseNow, SaveNow, StopNow
+from cotenant.agent.ipc.records import Order, Status
+from cotenant.agent.supervisor.core.conclusion import concluded, ending_of
+from cotenant.agent.supervisor.core.coordination import Coordination, Voice
+from cotenant.agent.supervisor.core.departure import KILL_GRACE_S, TERMINATE_S, Departure, unclean
+from cotenant.agent.supervisor.core.edge import (
+    AllGone,
+    AnyEffect,
+    AnyHappening,
+    ClientsTerminated,
+    CouldNotStart,
+    DumpStacks,
+    Finish,
+    Heard,
+    Noted,
+    OverMemory,
+    RankExited,
+    Sampled,
+    Started,
+    TakeSample,
+    TellRank,
+)
+from cotenant.agent.supervisor.core.exit_classifier import Cause, StartProblem
+from cotenant.agent.supervisor.core.lease_limit import LeaseLimit, may_run_elsewhere
+from cotenant.agent.supervisor.core.profiling import Profiling
+from cotenant.agent.supervisor.core.progress import Progress
+from cotenant.agent.supervisor.core.publishing import Publishing
+from cotenant.agent.supervisor.core.rank_messages import (
+    AnyRankWord,
+    Confirm,
+    DurableSaid,
+    Failed,
+    FirstStep,
+    Hello,
+    Saving,
+    Standing,
+    Step,
+    Stopped,
+    Stretch,
+    look,
+    room,
+)
+from cotenant.agent.supervisor.core.rank_tracker import RollCall
+from cotenant.agent.supervisor.core.start_limit import StartLimit
+from cotenant.agent.supervisor.core.stopping import SAVE_RETRY_S, Leave, Stop, grace_s
+from cotenant.agent.supervisor.core.watchdog import Watchdog
+
+
+class Supervision:
+    """One attempt on one host."""
+
+    def __init__(self, order: Order, now_s: float) -> None:
+        self._order = order
+        self._now_s = now_s
+        self._progress = Progress(order)
+        self._coordination = Coordination(order, self._progress)
+        self._profiling = Profiling(order, self._progress, self._coordination)
+        self._departure = Departure(is_client=bool(order.mps))
+        self._watchdog = Watchdog(order.watch, judges=order.is_first_host)
+        self._start = StartLimit(order.start_deadline_s, now_s)
+        self._phase: Literal["starting", "running", "leaving", "clearing", "done"] = "starting"
+        self._roll = RollCall(order)
+        self._stop: Stop | None = None
+        self._lease: LeaseLimit | None = None
+        self._set_lease(order.lease_s, order.lease_s)
+        self._cause: Cause = ""
+        self._problem: StartProblem | None = None
+        self._over_mib: float | None = None
+        self._room_mib: int | None = None
+        self._is_held_up = False
+        """Somebody has stopped a process of it."""
+        self._save_s = inf
+        self._publishing = Publishing()
+        self._out: list[AnyEffect] = []
+        for note in order.notes:
+            self._progress.note(note)
+
+    @property
+    def status(self) -> Status:
+        return self._progress.status
+
+    @property
+    def is_done(self) -> bool:
+        return self._phase == "done"
+
+    @property
+    def is_profiling(self) -> bool:
+        """Indicators are wanted with each sample."""
+        return self._profiling.is_sampling
+
+    def handle(self, event: AnyHappening, now_s: float) -> list[AnyEffect]:
+        """Take in what happened; returns what is to be done, in order."""
+        if self._phase == "done":
+            return []
+        self._now_s = now_s
+        self._out = []
+        self._take_in(event)
+        self._advance()
+        if not self.is_done:
+            self._out += self._publishing.due(self.status, now_s)
+        return self._out
+
+    @property
+    def next_alarm_s(self) -> float:
+        """When to send `Ticked` if nothing else happens before."""
+        alarms = [self._departure.next_alarm_s, self._publishing.next_alarm_s]
+        if self._phase == "running":
+            alarms += [self._roll.next_alarm_s, self._save_s]
+            alarms += [self._coordination.next_alarm_s, self._profiling.next_alarm_s]
+            alarms += [self._watchdog.next_alarm_s, self._start.next_alarm_s(has_stepped=self._has_stepped)]
+            if self._stop is not None and not self._all_stopped():
+                alarms += self._stop.alarms(self._coordination)
+            if self._lease is not None:
+                alarms.append(self._lease.next_alarm_s)
+        return min(alarms)
+
+    # --- Taking in ----------------------------------------------------------------------------------
+
+    def _take_in(self, event: AnyHappening) -> None:
+        match event:
+            case Heard(word=word):
+                self._hear(word)
+            case Sampled():
+                self._sampled(event)
+            case RankExited():
+                self._exited(event)
+            case Started() if self._phase == "starting":
+                self._phase, self._start.started_s = "running", self._now_s
+                self._profiling.started(self._now_s)
+                self._publishing.changed(self._progress.change(started=True))
+            case CouldNotStart(problem=problem) if self._phase == "starting":
+                self._problem = problem
+                # Those that did start are ended as leftovers: they never ran as a gang.
+                self._roll.alive.clear()
+                self._phase = "running"
+            case StopNow():
+                self._asked_to_stop(event)
+            case SaveNow():
+                self._save_now()
+            case LeaseNow(left_s=left_s, full_s=full_s):
+                self._set_lease(left_s, full_s)
+            case CompanyNow(alone=alone, room_mib=room_mib):
+                self._coordination.alone = alone
+                self._hold_to(room_mib)
+                self._coordination.report_soon(self._now_s)
+            case GangIn():
+                self._say(self._coordination.hear(event, self._now_s))
+            case OverMemory(used_mib=used_mib):
+                self._over_mib = used_mib
+                self._leave(Leave(cause="memory", grace_s=0.0))
+                if self._phase == "leaving":
+                    self._departure.hurry(self._now_s)
+            case ClientsTerminated(outcomes=outcomes, problem=problem):
+                if trouble := unclean(outcomes, problem):
+                    self._progress.note(trouble)
+                    self._publishing.changed(True)
+                self._out += self._departure.terminated(outcomes, problem, self._now_s)
+            case Noted(text=text):
+                self._progress.note(text)
+                self._publishing.changed(True)
+            case AllGone():
+                self._finish(event)
+            case _:  # Ticked, and a start that is told twice.
+                pass
+
+    def _hear(self, word: AnyRankWord) -> None:
+        progress, coordination, now_s = self._progress, self._coordination, self._now_s
+        if not self._roll.is_of(word.rank):
+            return
+        match word:
+            case Hello():
+                self._publishing.changed(progress.hello(word, self._roll.expected_here(word)))
+                coordination.hello(word, now_s)
+            case FirstStep(rank=rank, step=step):
+                self._publishing.changed(progress.first_step(word))
+                coordination.saw_step(rank, step, now_s)
+                coordination.report_soon(now_s)
+                self._profiling.first_step(now_s)
+                self._watchdog.stepped(step)
+                if self._save_s == inf and coordination.is_first and self._order.checkpoint_every_s > 0:
+                    self._save_s = now_s + self._order.checkpoint_every_s
+            case Step(rank=rank, step=step):
+                self._publishing.progressed(progress.step(word))
+                coordination.saw_step(rank, step, now_s)
+                self._profiling.stepped(word, now_s)
+                self._watchdog.stepped(step)
+            case Stretch(rank=rank, step=step):
+                self._say(coordination.reached(rank, step, now_s))
+                if self._profiling.stretch_over(word, now_s):
+                    self._out.append(TakeSample())
+            case Standing(rank=rank, look=number, place=place):
+                self._watchdog.stands(rank, number, place)
+            case Saving(rank=rank, step=step):
+                self._watchdog.saves(now_s)
+                self._publishing.changed(progress.change(saving=True))
+                self._say(coordination.reached(rank, step, now_s))
+            case DurableSaid():
+                self._watchdog.saved()
+                self._publishing.changed(progress.durable(word))
+            case Confirm():
+                self._say(coordination.confirmed(word, now_s))
+            case Stopped(rank=rank, step=step):
+                self._roll.stopped.add(rank)
+                self._publishing.changed(progress.change(saving=False, stop_step=step, step=step))
+                self._say(coordination.reached(rank, step, now_s))
+            case Failed(what=what):
+                self._publishing.changed(progress.failed(word))
+                if what == "save":
+                    self._watchdog.saved()
+                    if self._stop is not None:  # The job goes on; there may be time to try again.
+                        self._stop.retry_s = min(self._stop.retry_s, now_s + SAVE_RETRY_S)
+
+    def _sampled(self, event: Sampled) -> None:
+        self._start.sampled(event, self._now_s)
+        self._watchdog.used(event.cpu_s)
+        self._is_held_up = event.is_stopped
+        self._publishing.progressed(self._progress.sampled(event.memory_mib, event.duty_cycle))
+        self._profiling.sampled(event.samples, event.others_mib)
+
+    def _exited(self, event: RankExited) -> None:
+        known = self._roll.exited(event, self._now_s, told=self._phase == "leaving")
+        if known and self._order.launch.mode == "worker":
+            self._say(self._coordination.exited(event.rank, self._now_s))
+
+    def _asked_to_stop(self, word: StopNow) -> None:
+        if self._stop is None:
+            self._stop = Stop.asked(word, self._now_s)
+        else:
+            self._stop.asked_again(word, self._now_s)
+        if self._phase == "leaving" and not word.save:
+            self._departure.hurry(self._now_s + grace_s(self._stop, is_loading=self._is_loading))
+
+    def _save_now(self) -> None:
+        if self._phase == "running" and self._stop is None and self._coordination.can_save:
+            self._say(self._coordination.ask_to_save(self._now_s))
+            if self._save_s < inf:
+                self._save_s = self._now_s + self._order.checkpoint_every_s
+
+    def _set_lease(self, left_s: float | None, full_s: float | None) -> None:
+        if self._phase == "running" and self._lease is not None and self._lease.is_over(self._now_s):
+            self._judge_lease()  # We were frozen: a renewal that comes after the end does not undo it.
+        full_s = full_s or self._order.lease_s
+        if left_s is None or full_s is None:
+            self._lease = None
+            return
+        before, ends_s = self._lease, self._now_s + left_s
+        lease = LeaseLimit(ends_s=ends_s, full_s=full_s)
+        self._lease = lease if before is None else before.renewed(ends_s, full_s, self._now_s)
+
+    def _say(self, voice: Voice) -> None:
+        self._out += voice
+        if self._coordination.stop_step is not None and not self._roll.stopped:
+            self._publishing.changed(self._progress.change(stop_step=self._coordination.stop_step))
+
+    # --- Going on -----------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Whatever is due. Each judgement is made from the state alone; the more important come first."""
+        if self._phase in ("running", "leaving") and not self._roll.alive:
+            self._phase = "clearing"
+            self._out += self._departure.clear(self._now_s)
+        for judge in (
+            self._judge_stop,
+            self._judge_lease,
+            self._judge_start,
+            self._judge_peers,
+            self._judge_linger,
+            self._judge_silence,
+            self._keep_agreeing,
+        ):
+            if self._phase == "running":
+                judge()
+        self._say(
+            self._profiling.advance(self._now_s, may_ask=self._phase == "running" and self._stop is None)
+        )
+        self._tell_profile(is_over=self._phase == "clearing")
+        self._out += self._departure.advance(self._now_s)
+        if self._progress.change(farewell=self._departure.record):
+            self._publishing.changed(True)
+
+    def _leave(self, leave: Leave, *, terminate_s: float = TERMINATE_S) -> None:
+        if self._phase != "running":
+            return
+        self._phase, self._cause = "leaving", leave.cause
+        self._out += self._departure.begin(
+            self._now_s, leave.grace_s, terminate_s=terminate_s, aborts=leave.cause == "hang"
+        )
+
+    @property
+    def _has_stepped(self) -> bool:
+        return self.status.first_step is not None
+
+    @property
+    def _is_loading(self) -> bool:
+        """It knows the library and has made no step: there is nothing to lose."""
+        return bool(self._progress.hellos) and not self._has_stepped
+
+    def _judge_stop(self) -> None:
+        """One whose state is durable is on its way out; `_judge_linger` waits for it."""
+        if self._stop is None or self._all_stopped():
+            return
+        verdict = self._stop.judge(self._coordination, self._now_s, is_loading=self._is_loading)
+        if isinstance(verdict, Leave):
+            self._leave(verdict)
+        elif verdict == "ask":
+            self._say(self._coordination.ask_to_stop(self._now_s))
+
+    def _judge_lease(self) -> None:
+        lease = self._lease
+        for due in lease.due(self._now_s) if lease is not None else ():
+            assert lease is not None
+            if due == "save":
+                self._save_now()
+            elif may_run_elsewhere(
+                self._order,
+                self.status,
+                has_said_hello=bool(self._progress.hellos),
+                quiet_s=self._now_s - self._start.started_s,
+            ):
+                self._leave(
+                    Leave(cause="lease", grace_s=lease.grace_s(self._now_s)), terminate_s=lease.terminate_s
+                )
+
+    def _judge_start(self) -> None:
+        has_said_hello = bool(self._progress.hellos)
+        if self._start.hangs(self._now_s, has_stepped=self._has_stepped, has_said_hello=has_said_hello):
+            self._leave(Leave(cause="start-deadline", grace_s=KILL_GRACE_S))
+
+    def _judge_peers(self) -> None:
+        leave = self._roll.judge_peers(self._now_s)
+        if leave is not None:
+            self._leave(leave)
+
+    def _all_stopped(self) -> bool:
+        return self._roll.all_stopped(self._progress.hellos)
+
+    def _judge_linger(self) -> None:
+        leave = self._roll.judge_linger(self._progress.hellos, self._now_s)
+        if leave is not None:
+            self._leave(leave)
+
+    def _judge_silence(self) -> None:
+        """Whether it hangs. Who is stopped, leaves, or has lost its controller has limits of its own."""
+        lease_runs_out = self._lease is not None and self._now_s >= self._lease.save_s
+        going = self._stop is not None or bool(self._roll.stopped) or self._roll.has_failed
+        hellos, progress = self._progress.hellos, self._progress
+        words = self._watchdog.advance(
+            self._now_s,
+            ranks=frozenset(hellos) if all(each.looks for each in hellos.values()) else frozenset(),
+            step_s=progress.step_s,
+            steps=progress.steps_measured,
+            is_suspended=self._is_held_up or lease_runs_out or going,
+            is_alone=self._coordination.is_alone,
+            far_still_s=self._coordination.far_still_s(self._now_s),
+        )
+        self._coordination.still_s = self._watchdog.still_s
+        if "look" in words:
+            self._out += [TellRank(rank=rank, data=look(self._watchdog.look)) for rank in sorted(hellos)]
+        if "dump" in words:
+            self._out.append(DumpStacks())
+        if "hang" in words:
+            self._leave(Leave(cause="hang", grace_s=KILL_GRACE_S))
+
+    def _hold_to(self, room_mib: int | None) -> None:
+        """Company has come to a job that started without a limit, or has gone."""
+        if room_mib != self._room_mib:
+            self._room_mib = room_mib
+            told = room(room_mib)
+            self._out += [TellRank(rank=rank, data=told) for rank in sorted(self._progress.hellos)]
+
+    def _keep_agreeing(self) -> None:
+        if self._now_s >= self._save_s:
+            self._save_s = self._now_s + self._order.checkpoint_every_s
+            self._save_now()
+        self._say(self._coordination.tick(self._now_s))
+        if self._coordination.gave_up("save"):
+            self._progress.note("save: the ranks could not agree on a step; the next one is tried as planned")
+            self._publishing.changed(True)
+
+    # --- Saying so ----------------------------------------------------------------------------------
+
+    def _tell_profile(self, *, is_over: bool) -> None:
+        profile = self._profiling.take_result(is_over=is_over)
+        if profile is not None:
+            fields = {
+                "profile": profile,
+                "profile_no": self.status.profile_no + 1,
+                "profile_complete": self._profiling.is_complete,
+            }
+            self._publishing.changed(self._progress.change(**fields))
+
+    def _finish(self, gone: AllGone) -> None:
+        if self._phase != "clearing":
+            return
+        self._phase = "done"
+        stop_step, hellos = self._coordination.stop_step, self._progress.hellos
+        durable = stop_step is not None and self._progress.is_durable_at(stop_step)
+        ending = ending_of(
+            self._order,
+            self.status,
+            gone,
+            exits=self._roll.exits,
+            problem=self._problem,
+            cause=self._cause,
+            stop=self._stop,
+            has_stopped=self._roll.has_stopped(hellos, is_durable_there=durable),
+            silent_s=self._watchdog.silent_s,
+            over_mib=self._over_mib,
+        )
+        unclean = self._departure.is_unclean
+        self._out.append(Finish(result=concluded(self._order, self.status, ending, unclean=unclean)))

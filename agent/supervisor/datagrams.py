@@ -1,0 +1,72 @@
+"""The socket between the supervisor and the job's own library, in the `select` loop.
+
+Rule: datagrams may be lost both ways, and what a job says is foreign (`rank_messages.py`): nothing here waits
+for a rank, and a flood of words leaves others their turn. The folder is the job's user's from the moment the
+socket is in it: a rank is written to only where the socket of its name is that user's own.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from cotenant.agent.host.user_files import Folder
+from cotenant.agent.ipc.folder import JOB_SOCKET
+from cotenant.agent.ipc.records import Order
+from cotenant.agent.supervisor.core.rank_messages import AnyRankWord, parse
+from cotenant.agent.supervisor.processes.attempt_folder import give_job_folder, make_job_folder
+from cotenant.controller.wire.job import DATAGRAM_BYTES_MAX
+
+DATAGRAMS_MAX: Final = 64
+"""Taken in one go, before others get their turn."""
+
+
+class Datagrams:
+    def __init__(
+        self,
+        folder: Path,
+        order: Order,
+        selector: selectors.BaseSelector,
+        heard: Callable[[AnyRankWord], None],
+    ) -> None:
+        self.path = make_job_folder(folder, order) / JOB_SOCKET
+        """What ranks are told."""
+        self._folder = Folder.at(self.path.parent)
+        self._uid = order.launch.uid if os.geteuid() == 0 else os.geteuid()
+        self._heard = heard
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        before = os.umask(0o177)
+        try:
+            self._socket.bind(str(self.path))
+        finally:
+            os.umask(before)
+        give_job_folder(self._folder, order)
+        selector.register(self._socket, selectors.EVENT_READ, self._read)
+
+    def tell(self, rank: int, data: bytes) -> None:
+        try:
+            with self._folder.socket(f"rank-{rank}.sock", self._uid) as address:
+                self._socket.sendto(data, address)
+        except OSError:
+            return  # Gone, not its own, or its queue is full: the agreement says it again.
+
+    def close(self) -> None:
+        self._socket.close()
+        with suppress(OSError):
+            self._folder.unlink(JOB_SOCKET)
+        self._folder.close()
+
+    def _read(self) -> None:
+        for _ in range(DATAGRAMS_MAX):
+            try:
+                data = self._socket.recv(DATAGRAM_BYTES_MAX + 1)
+            except BlockingIOError:
+                return
+            word = parse(data)
+            if word is not None:
+                self._heard(word)

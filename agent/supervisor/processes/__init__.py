@@ -1,0 +1,1 @@
+"""How the supervisor acts: workers, their environment, their output, their end."""

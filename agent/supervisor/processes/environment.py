@@ -1,0 +1,194 @@
+"""The environment and command line of each process of an attempt.
+
+Rule: a job sees what its submission recorded, its secrets, and what this file adds; nothing of the
+agent's own environment. What tells a worker its place (RANK, MASTER_ADDR, COTENANT_JOB, the devices) is
+ours and wins; what only helps (OMP_NUM_THREADS, HOME, the network interface, NCCL's settings) yields to the
+user's own. MPS variables come from the placement alone: a stale pipe directory in the submitter's shell would
+attach a job to a foreign daemon, or silently to none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import msgspec
+
+from cotenant.agent.ipc.records import MpsClient, Order, RankOrder
+from cotenant.agent.supervisor.processes.launchers import (
+    Meeting,
+    host_command,
+    launcher_of,
+    meeting_environment,
+)
+from cotenant.agent.supervisor.processes.nccl import nccl_environment
+from cotenant.controller.wire import job as protocol
+from cotenant.mps.environment import ClientLimits, MemoryLimit, client_environment, without_mps
+
+STARTUP: Final = "cotenant/gradaccum/startup"
+"""In the job-side folder: what every Python interpreter of a job runs first."""
+STACKS_SIGNAL: Final = 47
+"""SIGRTMIN + 13 on Linux: nobody else's. Only ever sent to a process that has taken it (see `stacks.py`)."""
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom the processes run as, as the host's user database has it."""
+
+    name: str = ""
+    home: str = ""
+    shell: str = ""
+
+
+def meeting_of(order: Order) -> Meeting:
+    own = order.gang.index(next(m for m in order.gang if m.host_id == order.host_id))
+    return Meeting(
+        hosts=len(order.gang),
+        host_no=own,
+        workers=order.world_size,
+        workers_here=len(order.gang[own].devices),
+        address=order.master_address,
+        port=order.master_port,
+    )
+
+
+def command_of(order: Order) -> tuple[str, ...]:
+    """What to execute.
+
+    Raises:
+        NotLaunchable: the launcher cannot be given its place.
+    """
+    argv = order.launch.argv
+    return host_command(argv, meeting_of(order)) if order.launch.mode == "host" else argv
+
+
+def environment_of(
+    order: Order,
+    rank: RankOrder,
+    socket: Path,
+    account: Account,
+    cuda_indices: tuple[int, ...] = (),
+) -> dict[str, str]:
+    """Everything that a process gets. `cuda_indices` only for launchers that cannot read device UUIDs."""
+    helpful = _account_words(account) | _threads(order, rank) | _network(order) | nccl_environment(order)
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "PYTHONUNBUFFERED": "1",  # Else `logs -f` lags behind by 8 KiB.
+        "PYTHONFAULTHANDLER": "1",  # A crash says where.
+        **helpful,
+        **without_mps(order.launch.env),
+        **without_mps(order.secrets),
+        **_python_path(order),
+        **_devices(rank, cuda_indices),
+        **_mps(order, rank),
+        **_place(order, rank),
+        **_protocol_words(order, socket),
+        **rank.env,
+    }
+
+
+def needs_cuda_indices(order: Order) -> bool:
+    """deepspeed reads CUDA_VISIBLE_DEVICES as a list of numbers."""
+    return order.launch.mode == "host" and launcher_of(order.launch.argv) == "deepspeed"
+
+
+def _account_words(account: Account) -> dict[str, str]:
+    words = {"USER": account.name, "LOGNAME": account.name, "HOME": account.home, "SHELL": account.shell}
+    return {name: value for name, value in words.items() if value}
+
+
+def _threads(order: Order, rank: RankOrder) -> dict[str, str]:
+    """As many threads as the worker has cores: more only get in each other's way."""
+    workers = meeting_of(order).workers_here
+    if order.launch.mode == "host":
+        cores = len(rank.cores) // workers
+    else:
+        cores = len(rank.cores)
+    cores = cores or order.cpus // workers
+    return {"OMP_NUM_THREADS": str(cores)} if cores > 0 else {}
+
+
+def _network(order: Order) -> dict[str, str]:
+    if not order.network:
+        return {}
+    return {"GLOO_SOCKET_IFNAME": order.network, "NCCL_SOCKET_IFNAME": order.network}
+
+
+def _python_path(order: Order) -> dict[str, str]:
+    own = order.launch.env.get("PYTHONPATH", "")
+    ours = (f"{order.jobside_path}/{STARTUP}", order.jobside_path) if order.jobside_path else ()
+    parts = [part for part in (*ours, own) if part]
+    return {"PYTHONPATH": ":".join(parts)} if parts else {}
+
+
+def _devices(rank: RankOrder, cuda_indices: tuple[int, ...]) -> dict[str, str]:
+    """The devices it was given and no other; a job without any sees none."""
+    if not cuda_indices:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(rank.cuda_uuids)}
+    return {
+        "CUDA_VISIBLE_DEVICES": ",".join(str(each) for each in cuda_indices),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    }
+
+
+def client_of(order: Order, rank: RankOrder) -> MpsClient | None:
+    """How a process of the order is an MPS client; None if it is none."""
+    if len(order.mps) < 2:
+        return order.mps[0] if order.mps else None
+    return order.mps[order.ranks.index(rank)]
+
+
+def _mps(order: Order, rank: RankOrder) -> dict[str, str]:
+    client = client_of(order, rank)
+    if client is None:
+        return {}
+    uuids = (client.device_uuid,) if client.device_uuid else rank.cuda_uuids
+    limit_mib = client.memory_limit_mib
+    memory = () if limit_mib is None else uuids
+    limits = ClientLimits(
+        memory=tuple(MemoryLimit(device_uuid=uuid, limit_mib=limit_mib or 1) for uuid in memory),
+        active_thread_percentage=client.active_thread_percentage,
+        priority=client.priority,
+    )
+    return client_environment(PurePosixPath(client.pipe_directory), limits)
+
+
+def _place(order: Order, rank: RankOrder) -> dict[str, str]:
+    meeting = meeting_of(order)
+    common = {
+        "MASTER_ADDR": order.master_address,
+        "MASTER_PORT": str(order.master_port),
+        "GROUP_RANK": str(meeting.host_no),
+    }
+    if order.launch.mode == "host":  # The launcher numbers its workers itself.
+        return common | meeting_environment(meeting)
+    return common | {
+        "RANK": str(rank.rank),
+        "LOCAL_RANK": str(rank.local_rank),
+        "WORLD_SIZE": str(order.world_size),
+        "LOCAL_WORLD_SIZE": str(meeting.workers_here),
+    }
+
+
+def _protocol_words(order: Order, socket: Path) -> dict[str, str]:
+    words = {
+        protocol.ENV_PROTOCOL: str(protocol.PROTOCOL_VERSION),
+        protocol.ENV_JOB: order.job_id,
+        protocol.ENV_ATTEMPT: str(order.attempt),
+        protocol.ENV_CHECKPOINT_ROOT: order.checkpoint_root,
+        protocol.ENV_ACCUMULATION_STEPS: str(order.accumulation_steps),
+        protocol.ENV_SOCKET: str(socket),
+    }
+    if order.watch is not None:
+        words[protocol.ENV_STACKS_SIGNAL] = str(STACKS_SIGNAL)
+    if order.collective_scale > 1.0:
+        words[protocol.ENV_COLLECTIVE_SCALE] = str(order.collective_scale)
+    if order.profile_s > 0:
+        words[protocol.ENV_TRIALS] = "1"
+    if order.sub_batch is not None:
+        words[protocol.ENV_SUB_BATCH] = str(order.sub_batch)
+    if order.launch.zero_code:
+        words[protocol.ENV_ZERO_CODE] = ",".join(order.launch.zero_code)
+    if order.torch_limit_mib is not None:
+        words[protocol.ENV_MEMORY_MIB] = str(order.torch_limit_mib)
+    return words

@@ -1,0 +1,241 @@
+"""Starting and ending the processes of an attempt.
+
+Rule: each process is forked from the main thread, gives up what it must not have (root, our signal
+handling, our files) and only then executes the user's command; whatever fails before is reported with its
+stage. It is killed when the supervisor dies (PR_SET_PDEATHSIG): a job without a supervisor could neither
+be stopped at the end of a lease nor be kept from running twice. That it holds for the main thread only is
+why nothing here may run in another one. MPS clients alone are left to an heir instead (`reaper.py`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pwd
+import select
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final, NoReturn
+
+import msgspec
+
+from cotenant.agent.host.cgroups import RANKS, AttemptCgroup
+from cotenant.agent.host.identity import children_of
+from cotenant.agent.ipc.records import Order, RankOrder
+from cotenant.agent.supervisor.core.exit_classifier import Stage, StartProblem
+from cotenant.agent.supervisor.processes.environment import Account
+from cotenant.controller.wire.codec import BadMessage, decode_json
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_EXEC_WAIT_S: Final = 30.0
+_RESET: Final = ("SIGHUP", "SIGINT", "SIGTERM", "SIGPIPE", "SIGXFSZ", "SIGCHLD", "SIGUSR1", "SIGUSR2")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class StartFailed(Exception):
+    """A process could not be started; `problem` says at which stage."""
+
+    def __init__(self, problem: StartProblem) -> None:
+        super().__init__(problem.text)
+        self.problem = problem
+
+
+def become_subreaper() -> None:
+    """From now on orphans below us become our children instead of init's."""
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "cannot become a subreaper")
+
+
+def keep_files_to_ourselves() -> None:
+    """Locks that we were handed say that we live; a rank that had them would say so after our death."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            with suppress(OSError):  # The listing's own.
+                os.set_inheritable(int(name), False)
+
+
+def account_of(uid: int) -> Account:
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:  # Known to the submitter's host, not to this one.
+        return Account()
+    return Account(name=entry.pw_name, home=entry.pw_dir, shell=entry.pw_shell)
+
+
+def cuda_indices(uuids: tuple[str, ...]) -> tuple[int, ...]:
+    """The numbers of devices in PCI order, from the driver's own tool; empty if it cannot say."""
+    import shutil  # Rarely needed, and every attempt pays for what is imported above.
+    import subprocess
+
+    tool = shutil.which("nvidia-smi")
+    if tool is None or not uuids:
+        return ()
+    query = [tool, "--query-gpu=uuid,index", "--format=csv,noheader"]
+    try:
+        text = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    index = dict(line.split(", ") for line in text.splitlines() if ", " in line)
+    return tuple(int(index[uuid]) for uuid in uuids if uuid in index)
+
+
+def start(
+    order: Order,
+    rank: RankOrder,
+    argv: tuple[str, ...],
+    env: Mapping[str, str],
+    output: int,
+    cgroup: AttemptCgroup,
+    *,
+    dies_with_us: bool = True,
+) -> int:
+    """Start one process with stdout and stderr on `output`; returns its pid.
+
+    Raises:
+        StartFailed: it never came to execute the command.
+    """
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+    parent = os.getpid()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        os.close(read_end)
+        os.close(write_end)
+        raise _failed(rank, "process", error) from None
+    if pid == 0:
+        _be_rank(order, rank, argv, env, output, cgroup, write_end, parent if dies_with_us else None)
+    os.close(write_end)
+    try:
+        # A working directory on a file system that hangs must not hang us as well.
+        ready, _, _ = select.select([read_end], [], [], _EXEC_WAIT_S)
+        said = os.read(read_end, 4096) if ready else b""
+    finally:
+        os.close(read_end)
+    if not said:
+        return pid
+    os.waitpid(pid, 0)
+    try:
+        problem: StartProblem = decode_json(said, StartProblem)
+    except BadMessage:  # It was ended in the middle of its words.
+        problem = StartProblem(rank=rank.rank, stage="process", code=0, text="it ended before it began")
+    raise StartFailed(problem)
+
+
+def end_groups(pids: list[int], number: signal.Signals) -> None:
+    """Signal started processes and their process groups. None of them may have been waited for yet."""
+    for pid in pids:
+        try:
+            os.killpg(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def kill_children() -> None:
+    """SIGKILL all of them; their own children become ours and are found the next time."""
+    for pid in children_of(os.getpid()):
+        try:
+            os.kill(pid, signal.SIGKILL)  # Safe: a child keeps its pid until we wait for it.
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def reap() -> list[tuple[int, int]]:
+    """Wait for whatever has ended: pids and exit codes, negative for signals."""
+    ended: list[tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append((pid, os.waitstatus_to_exitcode(status)))
+
+
+def has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+# --- In the new process ----------------------------------------------------------------------------
+
+
+def _be_rank(
+    order: Order,
+    rank: RankOrder,
+    argv: tuple[str, ...],
+    env: Mapping[str, str],
+    output: int,
+    cgroup: AttemptCgroup,
+    report: int,
+    parent: int | None,
+) -> NoReturn:
+    """Never returns: executes the command, or reports why not."""
+    launch = order.launch
+    stages: tuple[tuple[Stage, Callable[[], object]], ...] = (
+        ("process", lambda: _shed_signals_and_files(output)),
+        ("process", lambda: cgroup.enter(RANKS) if cgroup else None),
+        ("process", lambda: _pin(rank.cores)),
+        ("user", lambda: drop_to(launch.uid, launch.gid, launch.groups)),
+        ("process", lambda: _die_with(parent) if parent is not None else None),
+        ("workdir", lambda: os.chdir(launch.workdir)),
+        ("command", lambda: os.execvpe(argv[0], list(argv), dict(env))),
+    )
+    try:
+        for stage, act in stages:
+            try:
+                act()
+            except OSError as error:
+                os.write(report, msgspec.json.encode(_failed(rank, stage, error).problem))
+                break
+            except (ValueError, IndexError) as error:  # A zero byte in an argument; no command at all.
+                problem = StartProblem(rank=rank.rank, stage="command", code=22, text=str(error))
+                os.write(report, msgspec.json.encode(problem))
+                break
+    finally:
+        os._exit(126)
+
+
+def _failed(rank: RankOrder, stage: Stage, error: OSError) -> StartFailed:
+    text = os.strerror(error.errno) if error.errno else str(error)
+    return StartFailed(StartProblem(rank=rank.rank, stage=stage, code=error.errno or 0, text=text))
+
+
+def _shed_signals_and_files(output: int) -> None:
+    signal.set_wakeup_fd(-1)
+    for name in _RESET:
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.setpgid(0, 0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)  # Everything else is closed on exec.
+    os.umask(0o022)
+
+
+def _pin(cores: tuple[int, ...]) -> None:
+    if cores:
+        os.sched_setaffinity(0, cores)
+
+
+def drop_to(uid: int, gid: int, groups: tuple[int, ...]) -> None:
+    """Become the job's user, for good. Without root there is nothing to drop."""
+    if os.geteuid() != 0:
+        return
+    os.setgroups(groups or (gid,))
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+
+
+def _die_with(parent: int) -> None:
+    """After the change of user, which clears it."""
+    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+    if os.getppid() != parent:  # It died before we asked to be told.
+        os._exit(126)

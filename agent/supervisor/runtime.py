@@ -1,0 +1,398 @@
+"""The supervisor of one attempt: `python -m cotenant.agent.supervisor.runtime ATTEMPT_FOLDER [SECRETS]`.
+
+`SECRETS` is the number of an open file with them (`secrets.py`).
+
+Rule: it outlives its agent, needs nobody, and leaves a result. It takes no decision (`core/supervision.py`
+does); this loop only waits for something to happen and carries out what follows. One thread, one
+`select`: nothing here may block for long, and every process is started from here.
+
+SIGTERM, SIGINT and SIGHUP are ignored. A session that ends, a Ctrl-C in a terminal that started the
+agent, or systemd stopping it must not take jobs along; whoever wants the job to end says so through the
+agent (`cotenant cancel`), which also saves its state. SIGKILL works, and takes the ranks along.
+
+It is started at most once per attempt: if `supervisor.json` is there, an earlier one has run.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from math import inf
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
+from cotenant.agent.host.identity import own_identity
+from cotenant.agent.ipc.channel import EndedNow, GangOut, StatusNow
+from cotenant.agent.ipc.files import BadRecord, read_record, write_record
+from cotenant.agent.ipc.folder import CONTROL, LOGS, ORDER, RESULT, STATUS
+from cotenant.agent.ipc.folder import SUPERVISOR as SUPERVISOR_FILE
+from cotenant.agent.ipc.records import Order, RankOrder, Result
+from cotenant.agent.ipc.secrets import forgotten_on_disk, taken
+from cotenant.agent.supervisor.conversations import Conversations
+from cotenant.agent.supervisor.core.edge import (
+    AllGone,
+    AnyEffect,
+    AnyHappening,
+    ClearLeftovers,
+    ClientsTerminated,
+    CouldNotStart,
+    DumpStacks,
+    EndRanks,
+    Finish,
+    Heard,
+    Noted,
+    Publish,
+    RankExited,
+    Started,
+    TakeSample,
+    TellRank,
+    TerminateClients,
+    Ticked,
+)
+from cotenant.agent.supervisor.core.exit_classifier import Stage, StartProblem
+from cotenant.agent.supervisor.core.supervision import Supervision
+from cotenant.agent.supervisor.datagrams import Datagrams
+from cotenant.agent.supervisor.processes.attempt_folder import remove_short_folder
+from cotenant.agent.supervisor.processes.environment import command_of, environment_of, needs_cuda_indices
+from cotenant.agent.supervisor.processes.launchers import NotLaunchable
+from cotenant.agent.supervisor.processes.measuring import Measuring
+from cotenant.agent.supervisor.processes.outputs import Outputs, UnusableOutput
+from cotenant.agent.supervisor.processes.ranks import (
+    StartFailed,
+    account_of,
+    become_subreaper,
+    cuda_indices,
+    end_groups,
+    has_children,
+    keep_files_to_ourselves,
+    kill_children,
+    reap,
+    start,
+)
+from cotenant.agent.supervisor.processes.reaper import leave_to_heir
+from cotenant.agent.supervisor.processes.sampling import host_oom_kills, tree_of
+from cotenant.agent.supervisor.processes.stacks import abort_others, dump
+from cotenant.agent.supervisor.processes.termination import Terminations, by_pipe
+from cotenant.controller.wire.codec import BadMessage
+
+CLEAR_PERIOD_S: Final = 0.1
+TERMINATION_PERIOD_S: Final = 0.05
+STUBBORN_S: Final = 10.0
+RETRY_S: Final = 5.0
+LONGEST_WAIT_S: Final = 3600.0
+EXIT_USAGE: Final = 2
+EXIT_HAS_RUN: Final = 3
+
+
+class Supervisor:
+    """The loop around one `Supervision`."""
+
+    def __init__(self, folder: Path, order: Order, *, has_heir: bool = False) -> None:
+        """`has_heir`: it sees to the processes if we are killed; else they die with us."""
+        self._has_heir = has_heir
+        self._folder = folder
+        self._order = order
+        self._cgroup = AttemptCgroup(order, folder)
+        self._selector = selectors.DefaultSelector()
+        self._supervision = Supervision(order, time.monotonic())
+        self._pids: dict[int, int] = {}
+        """Of processes that we started and that have not ended, by rank."""
+        self._outputs = Outputs(folder, order, self._selector, lambda text: self._handle(Noted(text=text)))
+        self._measuring = Measuring(order, self._pids)
+        self._terminations = Terminations()
+        self._clear_s = inf
+        self._clearing_since_s = inf
+        self._result: Result | None = None
+        self._result_s = inf
+        self._is_over = False
+        self._oom_kills_before = host_oom_kills()
+        self._datagrams = Datagrams(
+            folder, order, self._selector, lambda word: self._handle(Heard(word=word))
+        )
+        self._conversations = Conversations(
+            folder / CONTROL, self._selector, status=lambda: self._supervision.status, heard=self._handle
+        )
+        self._wakeup = self._open_wakeup()
+
+    # --- Setting up ---------------------------------------------------------------------------------
+
+    def _open_wakeup(self) -> socket.socket:
+        """Becomes readable when a child has ended, whichever it was."""
+        ours, for_signals = socket.socketpair()
+        for end in (ours, for_signals):
+            end.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(for_signals.fileno(), warn_on_full_buffer=False)
+        self._selector.register(ours, selectors.EVENT_READ, self._children_ended)
+        self._for_signals = for_signals
+        return ours
+
+    def run(self) -> None:
+        """Start the processes, stay with them to the end, write the result."""
+        self._enter_cgroup()
+        self._start_all()
+        while not self._is_over:
+            for key, _ in self._selector.select(self._wait_s()):
+                key.data()
+            self._work_through_timers()
+        self._say_farewell()
+
+    def _enter_cgroup(self) -> None:
+        if not self._cgroup:
+            return
+        try:
+            self._cgroup.make()
+            self._cgroup.enter(SUPERVISOR)
+        except OSError as error:
+            self._cgroup = AttemptCgroup.none(self._order, self._folder)
+            self._handle(Noted(text=f"no cgroup: {error.strerror}: {error.filename or ''}"))
+        if self._cgroup.problem:
+            self._handle(Noted(text=f"device memory is not limited by the kernel: {self._cgroup.problem}"))
+        self._order = self._cgroup.order_within(self._order)
+
+    # --- Starting -----------------------------------------------------------------------------------
+
+    def _start_all(self) -> None:
+        order = self._order
+        (self._folder / LOGS).mkdir(mode=0o700, exist_ok=True)
+        try:
+            argv = command_of(order)
+            for rank in order.ranks:
+                self._start_one(rank, argv)
+        except StartFailed as failure:
+            self._handle(CouldNotStart(problem=failure.problem))
+            return
+        except NotLaunchable as refusal:
+            self._could_not_start("command", 22, str(refusal))
+            return
+        except UnusableOutput as unusable:
+            self._could_not_start("output", 22, str(unusable))
+            return
+        except OSError as error:  # A log that cannot be made: our own folder's disk.
+            self._could_not_start("process", error.errno or 0, f"{error.strerror}: {error.filename or ''}")
+            return
+        self._measuring.begin(self._cgroup, time.monotonic())
+        self._handle(Started())
+
+    def _could_not_start(self, stage: Stage, code: int, text: str) -> None:
+        problem = StartProblem(rank=self._order.ranks[0].rank, stage=stage, code=code, text=text)
+        self._handle(CouldNotStart(problem=problem))
+
+    def _start_one(self, rank: RankOrder, argv: tuple[str, ...]) -> None:
+        order = self._order
+        output = self._outputs.open(rank)
+        indices = cuda_indices(rank.cuda_uuids) if needs_cuda_indices(order) else ()
+        env = environment_of(order, rank, self._datagrams.path, account_of(order.launch.uid), indices)
+        try:
+            dies = not self._has_heir
+            pid = start(order, rank, argv, env, output.rank_end, self._cgroup, dies_with_us=dies)
+            self._pids[rank.rank] = pid
+        finally:
+            output.hand_over()
+        self._outputs.listen(rank.rank)
+
+    # --- What happens -------------------------------------------------------------------------------
+
+    def _children_ended(self) -> None:
+        try:
+            while self._wakeup.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+        ranks = {pid: rank for rank, pid in self._pids.items()}
+        for pid, code in reap():
+            if pid in ranks:
+                rank = ranks[pid]
+                del self._pids[rank]
+                self._outputs.drain(rank)  # Its last words are in the pipe: they say why.
+                self._handle(
+                    RankExited(rank=rank, exit_code=code)
+                    if code >= 0
+                    else RankExited(rank=rank, signal=-code)
+                )
+
+    # --- Time ---------------------------------------------------------------------------------------
+
+    def _wait_s(self) -> float:
+        measuring = [self._measuring.sample_s, self._measuring.collect_s]
+        alarms = [self._supervision.next_alarm_s, self._outputs.next_alarm_s, *measuring]
+        alarms += [self._clear_s, self._result_s]
+        if self._terminations.is_under_way:
+            alarms.append(time.monotonic() + TERMINATION_PERIOD_S)
+        return max(0.0, min(LONGEST_WAIT_S, min(alarms) - time.monotonic()))
+
+    def _work_through_timers(self) -> None:
+        now_s = time.monotonic()
+        self._outputs.listen_again(now_s)
+        if now_s >= self._measuring.sample_s:
+            self._sample(now_s)
+        self._look_at_terminations(now_s)
+        if now_s >= self._measuring.collect_s:
+            self._measuring.collect(now_s)
+        if now_s >= self._clear_s:
+            self._clear(now_s)
+        if now_s >= self._result_s:
+            self._write_result()
+        if now_s >= self._supervision.next_alarm_s:
+            self._handle(Ticked())
+
+    def _sample(self, now_s: float) -> None:
+        is_profiling = self._supervision.is_profiling
+        output_bytes = self._outputs.bytes_seen
+        for measured in self._measuring.sample(now_s, is_profiling=is_profiling, output_bytes=output_bytes):
+            self._handle(measured)
+
+    def _look_at_terminations(self, now_s: float) -> None:
+        answer = self._terminations.poll(self._clients, now_s)
+        if answer is not None:
+            self._handle(ClientsTerminated(outcomes=answer[0], problem=answer[1]))
+
+    def _clients(self) -> dict[str, list[int]]:
+        """Every process of the attempt, by the pipe directory of the MPS daemon that may know it."""
+        trees = {rank: tree_of(pid) for rank, pid in self._pids.items()}
+        return by_pipe(self._order, trees, tree_of(os.getpid())[1:])
+
+    # --- What follows -------------------------------------------------------------------------------
+
+    def _handle(self, event: AnyHappening) -> None:
+        for effect in self._supervision.handle(event, time.monotonic()):
+            self._do(effect)
+
+    def _do(self, effect: AnyEffect) -> None:
+        match effect:
+            case TellRank(rank=rank, data=data):
+                self._datagrams.tell(rank, data)
+            case EndRanks(force=False):
+                end_groups(list(self._pids.values()), signal.SIGTERM)
+            case EndRanks():
+                end_groups(list(self._pids.values()), signal.SIGKILL)
+                self._cgroup.kill(RANKS)
+                kill_children()
+            case TerminateClients(timeout_s=timeout_s):
+                self._terminations.ask(self._clients, timeout_s)
+                self._look_at_terminations(time.monotonic())
+            case DumpStacks(abort=abort):
+                (abort_others if abort else dump)(self._measuring.tree_pids())
+            case Publish(status=status, keep=keep):
+                if keep:
+                    self._keep(STATUS, status)
+                self._conversations.say(StatusNow(status=status))
+            case GangOut():
+                self._conversations.say(effect)
+            case TakeSample():
+                self._sample(time.monotonic())
+            case ClearLeftovers():
+                self._clearing_since_s = self._clear_s = time.monotonic()
+            case Finish(result=result):
+                self._result = result
+                self._write_result()
+
+    def _keep(self, name: str, record: msgspec.Struct) -> bool:
+        """Whether it is on disk. A full disk does not end a job."""
+        try:
+            write_record(self._folder / name, record)
+        except OSError as error:
+            print(f"cannot write {self._folder / name}: {error.strerror}", file=sys.stderr, flush=True)
+            return False
+        return True
+
+    def _clear(self, now_s: float) -> None:
+        """End what the processes left behind. Orphans become our children, so none is missed."""
+        self._cgroup.kill(RANKS)
+        kill_children()
+        self._children_ended()
+        if has_children() or self._cgroup.pids(RANKS):
+            self._clear_s = now_s + CLEAR_PERIOD_S
+            if now_s >= self._clearing_since_s + STUBBORN_S:
+                self._clear_s = now_s + STUBBORN_S
+                self._handle(Noted(text="processes do not end although they were killed (state D?)"))
+            return
+        self._clear_s = inf
+        self._outputs.drain_all()
+        own = self._cgroup.memory_kills()
+        anybodys = host_oom_kills() - self._oom_kills_before
+        self._handle(
+            AllGone(
+                tails=self._outputs.tails,
+                oom_kills=own.at_limit if own is not None else 0,
+                host_oom_kills=own.by_host if own is not None else anybodys,
+                counts_oom=own is not None,
+            )
+        )
+
+    def _write_result(self) -> None:
+        assert self._result is not None
+        if not self._keep(RESULT, self._result):
+            self._result_s = time.monotonic() + RETRY_S
+            return
+        self._result_s = inf
+        self._conversations.say(EndedNow(result=self._result))
+        self._is_over = True
+
+    def _say_farewell(self) -> None:
+        """Give a connected agent a moment to take the last words; the file says the same."""
+        self._outputs.close()
+        self._conversations.say_farewell()
+        self._datagrams.close()
+        self._cgroup.leave()
+        self._cgroup.remove()
+        remove_short_folder(self._folder)
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) not in (1, 2) or not all(each.isdecimal() for each in arguments[1:]):
+        print("usage: python -m cotenant.agent.supervisor.runtime ATTEMPT_FOLDER [SECRETS]", file=sys.stderr)
+        return EXIT_USAGE
+    folder = Path(arguments[0]).resolve()
+    try:
+        order = read_record(folder / ORDER, Order)
+        if order is not None and len(arguments) > 1:
+            order = taken(order, int(arguments[1]))
+    except (BadRecord, BadMessage, OSError) as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
+    if order is None:
+        print(f"no {ORDER} in {folder}", file=sys.stderr)
+        return EXIT_USAGE
+    if (folder / SUPERVISOR_FILE).exists():
+        print(f"attempt {order.attempt} of job {order.job_id} was started before", file=sys.stderr)
+        return EXIT_HAS_RUN
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    keep_files_to_ourselves()
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    write_record(folder / SUPERVISOR_FILE, own_identity())
+    _forget_on_disk(folder)
+    heir = _heir(folder) if order.mps else None
+    become_subreaper()
+    Supervisor(folder, order, has_heir=heir is not None).run()
+    return 0
+
+
+def _forget_on_disk(folder: Path) -> None:
+    """What an older agent wrote to the order; a disk that is full is tried again by the next agent."""
+    try:
+        forgotten_on_disk(folder)
+    except (BadRecord, OSError) as error:
+        print(f"secrets stay in {folder / ORDER}: {error}", file=sys.stderr, flush=True)
+
+
+def _heir(folder: Path) -> int | None:
+    """What keeps it waiting as long as it is open. Without one the processes die with us."""
+    try:
+        return leave_to_heir(folder)
+    except OSError as error:
+        print(f"no heir: {error}", file=sys.stderr, flush=True)
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,1 +1,0 @@
-"""Who may come in, through which door, and what stays secret."""

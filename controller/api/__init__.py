@@ -1,0 +1,1 @@
+"""Requests of users checked and answered: handlers, and views of what there is."""

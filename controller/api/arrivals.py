@@ -1,0 +1,174 @@
+"""Submissions: checked, numbered, stored, and only then there.
+
+Rule: secrets are on disk before the job is journalled, and the job is journalled before anybody hears its
+number. A repeat of a submission gets the first one's numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from cotenant.controller.api.submissions import Accepted, Denied, accept
+from cotenant.controller.domain.cluster import HostReport
+from cotenant.controller.domain.events import JobArrived
+from cotenant.controller.domain.held import USER_BYTES_MAX, held_bytes
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import ENDED, JobSpec, Phase
+from cotenant.controller.domain.reasons import Reason, because, render
+from cotenant.controller.store.core import Core, Stuck
+from cotenant.controller.system.keys import Identity
+from cotenant.controller.system.secrets import Secrets
+from cotenant.controller.wire.clients import Submit, Submitted
+
+NO_HOST: Final = "no host has joined yet: it waits for the first one"
+
+COUNT_EVERY_S: Final = 5.0
+"""All jobs are looked through at most so often for one user who is at the bound."""
+
+
+class Held(NamedTuple):
+    """What a user's jobs take in memory."""
+
+    at_most: int
+    """Jobs that have ended since they were counted are still in it."""
+    counted_s: float
+
+
+SubmissionKey = tuple[str, str]
+"""User and idempotency key."""
+
+
+class Arrivals:
+    """Takes submissions."""
+
+    def __init__(self, core: Core, secrets: Secrets) -> None:
+        self._core = core
+        self._secrets = secrets
+        self._fresh: dict[SubmissionKey, tuple[JobId, ...]] = {}
+        """Submissions that are not durable yet."""
+        self._held: dict[str, Held] = {}
+        """By user: what their jobs take."""
+        core.after_rebuild.append(self._fresh.clear)
+
+    def submit(self, request_id: int, request: Submit, who: Identity) -> Submitted:
+        """The answer, which must not leave before the commit.
+
+        Raises:
+            Denied: nothing of it was accepted.
+        """
+        core, engine = self._core, self._core.state.engine
+        key = (who.name, request.idempotency_key)
+        before = self._submitted_before(key)
+        if before:
+            return Submitted(request_id=request_id, job_ids=before)
+        accepted = accept(request, who, engine.next_number, engine.jobs)
+        self._check_fit(accepted)
+        notes: tuple[str, ...] = () if engine.hosts else (NO_HOST,)
+        if request.dry_run:
+            return Submitted(request_id=request_id, job_ids=(), notes=notes)
+        self._check_memory(who, accepted.specs)
+        self._check_disk()
+        job_ids = tuple(spec.job_id for spec in accepted.specs)
+        with_secrets = [spec.job_id for spec in accepted.specs if spec.launch.secrets]
+        if with_secrets:
+            self._secrets.keep(with_secrets, accepted.secrets)
+        for spec in accepted.specs:
+            core.happen(JobArrived(spec=spec))
+        if request.idempotency_key:
+            core.journal.keep_submission(*key, job_ids)
+            self._remember(key, job_ids)
+        names = job_ids[0] if len(job_ids) == 1 else f"{job_ids[0]}..{job_ids[-1]}"
+        core.audit(who, "submit", names, accepted.specs[0].name)
+        notes = notes or self._first_reason(job_ids)
+        return Submitted(request_id=request_id, job_ids=job_ids, notes=notes)
+
+    def _submitted_before(self, key: SubmissionKey) -> tuple[JobId, ...] | None:
+        if not key[1]:
+            return None
+        return self._fresh.get(key) or self._core.journal.submission(*key)
+
+    def _remember(self, key: SubmissionKey, job_ids: tuple[JobId, ...]) -> None:
+        """Until it is durable, a repeat finds it here; afterwards in the journal."""
+        self._fresh[key] = job_ids
+
+        def forget() -> None:
+            self._fresh.pop(key, None)
+
+        self._core.after_commit(forget)
+
+    def _check_fit(self, accepted: Accepted) -> None:
+        """Every kind of job in it must be able to start on the hosts there are, one day."""
+        engine = self._core.state.engine
+        reports = [host.report for host in engine.hosts.values()]
+        kinds = {
+            (s.gpus_min, s.nodes, s.gpu_type, s.features, s.memory_mib, s.cpus, s.host_memory_mib): s
+            for s in accepted.specs
+        }
+        for spec in kinds.values():
+            reason = engine.never_fits(spec) or exceeds_hosts(spec, reports)
+            if reason is not None:
+                raise Denied(
+                    "never-fits", f"it can never run here: {render(reason)}", _what_to_do(reason, reports)
+                )
+
+    def _check_memory(self, who: Identity, specs: Sequence[JobSpec]) -> None:
+        """One key's jobs may not take all of the controller's memory."""
+        if who.role != "user":
+            return
+        now_s, size = self._core.clock.now_s(), sum(map(held_bytes, specs))
+        held = self._held.get(who.name)
+        if held is None or (held.at_most + size > USER_BYTES_MAX and now_s - held.counted_s >= COUNT_EVERY_S):
+            jobs = self._core.state.engine.jobs.values()
+            mine = (job.spec for job in jobs if job.spec.user == who.name and job.phase not in ENDED)
+            held = Held(sum(map(held_bytes, mine)), now_s)
+        if held.at_most + size > USER_BYTES_MAX:
+            self._held[who.name] = held
+            raise Denied(
+                "refused",
+                f"your jobs and their variables would take {(held.at_most + size) >> 20} MiB of the "
+                f"controller's memory, of {USER_BYTES_MAX >> 20} possible",
+                "wait until some have ended",
+            )
+        self._held[who.name] = Held(held.at_most + size, held.counted_s)
+
+    def _check_disk(self) -> None:
+        journal = self._core.journal
+        if self._core.stuck:
+            raise Stuck(self._core.stuck)
+        if not journal.has_room():
+            raise Denied(
+                "refused", f"no new jobs: the disk of {journal.path} is nearly full", "make room there"
+            )
+
+    def _first_reason(self, job_ids: tuple[JobId, ...]) -> tuple[str, ...]:
+        """Why a single new job does not start at once, if it does not."""
+        engine = self._core.state.engine
+        job = engine.jobs[job_ids[0]]
+        if len(job_ids) > 1 or job.phase in (Phase.LOADING, Phase.RUNNING):
+            return ()
+        return (render(engine.explain(job.job_id, self._core.clock.now_s())[0]),)
+
+
+def exceeds_hosts(spec: JobSpec, reports: Sequence[HostReport]) -> Reason | None:
+    """Why no host known now has the cores or the main memory; None if one has, or if there is no host."""
+    if not reports:
+        return None
+    cpus, memory_mib = max(r.cpus for r in reports), max(r.memory_mib for r in reports)
+    if spec.cpus > cpus:
+        return because("needs-cpus", spec.cpus, cpus)
+    if memory_mib and spec.host_memory_mib > memory_mib:
+        return because("needs-host-memory", spec.host_memory_mib, memory_mib)
+    return None
+
+
+def _what_to_do(reason: Reason, reports: Sequence[HostReport]) -> str:
+    """Hosts that others cannot reach take no part in a job over several; no list of devices shows that."""
+    lonely = [report.host_id for report in reports if report.address.startswith("127.")]
+    devices = sum(len(report.devices) for report in reports)
+    if reason.code == "never-fits" and lonely and len(reports) > 1 and int(reason.operands[0]) <= devices:
+        return (
+            f"jobs over several hosts need agent.address set on each: it is not on {len(lonely)} of "
+            f"{len(reports)} hosts ({lonely[0]}{', ...' if len(lonely) > 1 else ''})"
+        )
+    return "`cotenant nodes` lists what there is"

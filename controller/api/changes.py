@@ -1,0 +1,170 @@
+"""What people may change: jobs, hosts, the policy.
+
+Rule: the tables say which verb means something in which phase; a verb that means nothing is refused with
+the reason, never swallowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from cotenant.controller.api.permissions import jobs_named, must_be_admin, must_own, policies_offered
+from cotenant.controller.api.submissions import Denied
+from cotenant.controller.domain.cluster import HostState
+from cotenant.controller.domain.events import (
+    AnyEvent,
+    CancelRequested,
+    CheckpointRequested,
+    HoldRequested,
+    HostDrained,
+    HostLost,
+    HostResumed,
+    PolicyChanged,
+    PreemptRequested,
+    ReleaseRequested,
+)
+from cotenant.controller.domain.ids import HostId, JobId
+from cotenant.controller.domain.job import ENDED, Job, Phase
+from cotenant.controller.policies import plugins, registry
+from cotenant.controller.store.core import Core
+from cotenant.controller.system.keys import Identity
+from cotenant.controller.wire import clients as wire
+
+Make = Callable[[JobId, str], AnyEvent]
+
+EVENTS: Final[dict[str, Make]] = {
+    "cancel": lambda job_id, by: CancelRequested(job_id=job_id, by=by),
+    "hold": lambda job_id, by: HoldRequested(job_id=job_id, by=by),
+    "release": lambda job_id, by: ReleaseRequested(job_id=job_id, by=by),
+    "preempt": lambda job_id, by: PreemptRequested(job_id=job_id, by=by),
+    "checkpoint": lambda job_id, by: CheckpointRequested(job_id=job_id, by=by),
+}
+
+NODE_EVENTS: Final[dict[str, Callable[[HostId, str], AnyEvent]]] = {
+    "drain": lambda host_id, by: HostDrained(host_id=host_id, by=by),
+    "resume": lambda host_id, by: HostResumed(host_id=host_id, by=by),
+    "lost": lambda host_id, by: HostLost(host_id=host_id, by=by),
+}
+
+POSSIBLE: Final[dict[str, frozenset[Phase]]] = {
+    "cancel": frozenset(set(Phase) - ENDED),
+    "hold": frozenset({Phase.QUEUED, Phase.BLOCKED, Phase.RESERVED}),
+    "release": frozenset({Phase.HELD}),
+    "preempt": frozenset({Phase.LOADING, Phase.RUNNING}),
+    "checkpoint": frozenset({Phase.RUNNING}),
+}
+
+ADVICE: Final[dict[str, str]] = {
+    "hold": "only waiting jobs can be held",
+    "release": "only held jobs can be released",
+    "preempt": "only running jobs can be preempted",
+    "checkpoint": "only running jobs can be saved",
+}
+
+DONE: Final[dict[str, str]] = {
+    "cancel": "is cancelled",
+    "hold": "is held",
+    "release": "is released",
+    "preempt": "saves its state and makes room",
+    "checkpoint": "saves its state and goes on",
+}
+
+
+def why_not(verb: str, job: Job) -> str:
+    """Why the verb means nothing for this job now; empty if it does."""
+    if job.phase in ENDED:
+        return f"job {job.job_id} has already ended ({job.phase})"
+    if job.phase not in POSSIBLE[verb]:
+        return f"job {job.job_id} is {job.phase}: {ADVICE[verb]}"
+    if verb in ("preempt", "checkpoint") and not job.resumable:
+        return f"job {job.job_id} cannot resume: it does not use cotenant.checkpoint"
+    return ""
+
+
+class Changing:
+    """Carries changes out, for those who may ask for them; every one is in the audit log."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def jobs(self, request_id: int, request: wire.ChangeJobs, who: Identity) -> wire.Done:
+        """All jobs named, or (if one is unknown or not theirs) none."""
+        verb = request.verb
+        jobs = jobs_named(self._core.state.engine.jobs, request.job_ids)
+        if verb == "preempt":
+            must_be_admin(who, "preempt jobs")
+        for job in jobs:
+            must_own(who, job, verb)
+        lines, done = [], 0
+        for job in jobs:
+            problem = why_not(verb, job)
+            if not problem:
+                self._core.happen(EVENTS[verb](job.job_id, who.name))
+                self._core.audit(who, verb, job.job_id)
+                done += 1
+            lines.append(problem or f"job {job.job_id} {DONE[verb]}")
+        if not done:
+            raise Denied("refused", "; ".join(lines[:10]) or "no jobs were named")
+        return wire.Done(request_id=request_id, lines=tuple(lines))
+
+    def node(self, request_id: int, request: wire.ChangeNode, who: Identity) -> wire.Done:
+        verb, host_id = request.verb, request.host_id
+        must_be_admin(who, f"{verb} hosts")
+        host = self._core.state.engine.hosts.get(host_id)
+        if host is None:
+            raise Denied("not-found", f"no host {host_id}", "`cotenant nodes` lists them")
+        if verb == "lost" and host.state not in (HostState.SILENT, HostState.LOST):
+            raise Denied(
+                "refused",
+                f"host {host_id} answers (or did a moment ago): its jobs would run twice",
+                f"`cotenant nodes drain {host_id}` keeps new work away",
+            )
+        self._core.happen(NODE_EVENTS[verb](host_id, who.name))
+        self._core.audit(who, verb, host_id)
+        state = self._core.state.engine.hosts[host_id].state
+        return wire.Done(request_id=request_id, lines=(f"host {host_id} is {state}",))
+
+    def policy(self, request_id: int, request: wire.SetPolicy, who: Identity) -> wire.Done:
+        must_be_admin(who, "change the policy")
+        try:
+            if plugins.is_path(request.name) and request.name not in policies_offered(
+                self._core.state.engine
+            ):
+                raise ValueError(
+                    f"policy {request.name} is not offered here: a controller imports policies of installed "
+                    "packages (entry point cotenant.policies), and the one that policy.name in its "
+                    "configuration names"
+                )
+            registry.make(request.name, request.parameters)
+        except ValueError as error:
+            raise Denied("usage", str(error), "`cotenant policy list` describes them") from None
+        engine = self._core.state.engine
+        before = engine.policy_name, engine.policy_parameters
+        self._core.happen(PolicyChanged(name=request.name, parameters=request.parameters, by=who.name))
+        self._core.audit(who, "policy", request.name, repr(request.parameters))
+        lines = policy_change(*before, request.name, request.parameters)
+        return wire.Done(request_id=request_id, lines=lines)
+
+
+def policy_change(old_name: str, old: wire.Parameters, name: str, given: wire.Parameters) -> tuple[str, ...]:
+    """What is different now: the policy, and each parameter as it was -> as it is. What was set before and is
+    not given again is back at its default, which is said as well."""
+    known = registry.defaults(name)
+    now = {**known, **given}
+    then = {**known, **old} if name == old_name else known
+    lines = [
+        f"  {key}: {in_words(then[key])} -> {in_words(now[key])}"
+        + (" (its default)" if key not in given else "")
+        for key in sorted(now)
+        if now[key] != then.get(key)
+    ]
+    if name != old_name:
+        return (f"policy is {name} (it was {old_name})", *(line for line in lines))
+    return (f"policy is {name}, as before" + ("" if lines else "; no parameter has changed"), *lines)
+
+
+def in_words(value: str | int | float | bool) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,224 @@
+"""Answers command lines: one request, one reply.
+
+Rule: takes no decision. Whatever a reply says is durable before it leaves. A user sees every job and
+touches only their own; nodes, policy and preemption are for admins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from cotenant.controller.api.arrivals import Arrivals
+from cotenant.controller.api.changes import Changing
+from cotenant.controller.api.logs import LogDesk
+from cotenant.controller.api.permissions import jobs_named, must_be_admin, must_own, one_job
+from cotenant.controller.api.profiles import ProfileDesk
+from cotenant.controller.api.queries import About, Reading
+from cotenant.controller.api.rates import BYTES_BURST, BYTES_PER_SECOND, Rates
+from cotenant.controller.api.submissions import Denied
+from cotenant.controller.domain.commands import AnyCommand
+from cotenant.controller.domain.events import AnyEvent, AttemptEnded, CancelRequested, JobArrived
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import ENDED
+from cotenant.controller.executors.agents.link import AgentsLink
+from cotenant.controller.store.core import Core, Poisoned, Stuck
+from cotenant.controller.system.keys import Identity
+from cotenant.controller.system.secrets import Secrets
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire.codec import BadMessage, encode
+from cotenant.controller.wire.entrance import FROM_CLIENTS, Inadmissible, admitted
+
+WAITS_MAX: Final = 5_000
+WAITS_PER_USER: Final = 1_000
+AWAITED_PER_USER: Final = 200_000
+"""Jobs in all waits of one user together: each is kept in memory."""
+WAIT_S_MAX: Final = 60.0
+ENDING: Final = (AttemptEnded, CancelRequested, JobArrived)
+"""Events that can end a job without a command (a command makes us look as well)."""
+
+
+class Asked(NamedTuple):
+    """Who asked, and where the answer goes."""
+
+    address: bytes
+    who: Identity
+    request_id: int
+
+
+class Wait(NamedTuple):
+    """A `WaitJobs` that is not answered yet."""
+
+    asked: Asked
+    job_ids: tuple[JobId, ...]
+    deadline_s: float
+
+
+class ClientsDesk:
+    """All clients."""
+
+    def __init__(
+        self,
+        core: Core,
+        link: AgentsLink,
+        send: Callable[[bytes, bytes], bool],
+        secrets: Secrets,
+        about: About,
+        stop: Callable[[], None],
+    ) -> None:
+        self._core = core
+        self._send_frame = send
+        self._stop = stop
+        self._rates = Rates()
+        self._byte_rates = Rates(BYTES_PER_SECOND, BYTES_BURST)
+        self._reading = reading = Reading(core, link, about)
+        self._logs = LogDesk(core, link)
+        changing = Changing(core)
+        profiles = ProfileDesk(core)
+        self._waits: dict[tuple[bytes, int], Wait] = {}
+        self._look_again = False
+        self.asked_s = core.clock.now_s()
+        """When somebody last asked."""
+        core.watchers.append(self._happened)
+        self._answers: dict[type, Callable[[int, Any, Identity], wire.AnyReply]] = {
+            wire.Submit: Arrivals(core, secrets).submit,
+            wire.ListJobs: reading.jobs,
+            wire.ShowJob: reading.shown,
+            wire.Explain: reading.explained,
+            wire.GetDecisions: reading.decisions,
+            wire.ListNodes: reading.nodes,
+            wire.ListPairs: reading.pairs,
+            wire.GetPolicy: reading.policy,
+            wire.GetStatus: reading.status,
+            wire.ChangeJobs: changing.jobs,
+            wire.ChangeNode: changing.node,
+            wire.SetPolicy: changing.policy,
+            wire.ListProfiles: profiles.known,
+            wire.ForgetProfiles: profiles.forget,
+            wire.Stop: self._stop_asked,
+        }
+
+    # --- In and out --------------------------------------------------------------------------------
+
+    def affords(self, who: Identity, size: int) -> bool:
+        """Whether somebody may send a message of so many bytes now. Asked before it is read: reading is what
+        takes memory."""
+        return who.role != "user" or self._byte_rates.allow(who.name, self._core.clock.now_s(), size)
+
+    def ask(self, address: bytes, who: Identity, request: wire.Request) -> None:
+        """Answer, now or later, exactly once per question."""
+        asked = Asked(address, who, request.request_id)
+        self.asked_s = self._core.clock.now_s()
+        try:
+            self._answer(asked, admitted(request.body, FROM_CLIENTS))
+        except Inadmissible as refused:
+            self._fail(asked, Denied("usage", str(refused)))
+        except Denied as denied:
+            if denied.code == "not-allowed":
+                self._core.audit(who, "not-allowed", type(request.body).__name__, str(denied))
+            self._fail(asked, denied)
+        except Stuck as stuck:
+            hint = "make room on its disk, then try again"
+            self._fail(asked, Denied("refused", f"nothing can be changed now: {stuck}", hint))
+        except Poisoned as poisoned:
+            hint = "nothing was changed; please report it with the controller's log"
+            self._fail(asked, Denied("internal", f"this request broke the scheduler: {poisoned}", hint))
+
+    def _answer(self, asked: Asked, body: wire.AnyRequest) -> None:
+        if asked.who.role == "agent":
+            raise Denied("not-allowed", f"the key of {asked.who.name} is an agent's: it cannot ask for this")
+        if asked.who.role == "user" and not self._rates.allow(asked.who.name, self.asked_s, cost_of(body)):
+            raise Denied("refused", "too many requests", "wait a few seconds and try again")
+        if isinstance(body, wire.WaitJobs):
+            self._wait(asked, body)
+        elif isinstance(body, wire.ReadJobLog):
+            job = one_job(self._core.state.engine.jobs, body.job_id)
+            must_own(asked.who, job, "read the log of")
+            self._logs.read(asked.address, asked.request_id, body, partial(self._say, asked))
+        else:
+            self._reply(asked, self._answers[type(body)](asked.request_id, body, asked.who))
+
+    def _reply(self, asked: Asked, message: wire.AnyReply) -> None:
+        """Once all that happened before is durable."""
+        path = self._core.journal.path
+        not_written = wire.Failure(
+            request_id=asked.request_id,
+            code="refused",
+            message=f"the journal {path} could not be written: nothing was changed",
+            hint="make room on its disk, then try again",
+        )
+        self._core.after_commit(
+            partial(self._say, asked, message), otherwise=partial(self._say, asked, not_written)
+        )
+
+    def _fail(self, asked: Asked, denied: Denied) -> None:
+        self._core.counters["refused_requests"] += 1
+        failure = wire.Failure(
+            request_id=asked.request_id, code=denied.code, message=str(denied), hint=denied.hint
+        )
+        self._core.after_commit(partial(self._say, asked, failure))
+
+    def _say(self, asked: Asked, message: wire.AnyReply) -> None:
+        try:
+            frame = encode(message)
+        except BadMessage as error:
+            too_large = wire.Failure(
+                request_id=asked.request_id,
+                code="refused",
+                message=f"the answer is too large: {error}",
+                hint="ask for less",
+            )
+            frame = encode(too_large)
+        self._send_frame(asked.address, frame)
+
+    def _stop_asked(self, request_id: int, request: wire.Stop, who: Identity) -> wire.Done:
+        must_be_admin(who, "stop the controller")
+        self._core.audit(who, "stop", "controller")
+        self._core.after_commit(self._stop)
+        return wire.Done(request_id=request_id, lines=("the controller ends; jobs go on",))
+
+    # --- Waiting -----------------------------------------------------------------------------------
+
+    def _wait(self, asked: Asked, request: wire.WaitJobs) -> None:
+        jobs = jobs_named(self._core.state.engine.jobs, request.job_ids)
+        mine = [wait for wait in self._waits.values() if wait.asked.who.name == asked.who.name]
+        awaited = len(jobs) + sum(len(wait.job_ids) for wait in mine)
+        if len(self._waits) >= WAITS_MAX or len(mine) >= WAITS_PER_USER or awaited > AWAITED_PER_USER:
+            raise Denied("refused", "too many clients are waiting", "ask `cotenant queue` instead")
+        now_s = self._core.clock.now_s()
+        deadline_s = now_s + min(max(0.0, request.timeout_s), WAIT_S_MAX)
+        # The same question again (clients repeat themselves) neither adds an answer nor prolongs the wait.
+        wait = Wait(asked, tuple(job.job_id for job in jobs), deadline_s)
+        self._waits.setdefault((asked.address, asked.request_id), wait)
+        self._answer_waits(now_s)
+
+    def _answer_waits(self, now_s: float) -> None:
+        jobs = self._core.state.engine.jobs
+        for key, wait in list(self._waits.items()):
+            known = [jobs[job_id] for job_id in wait.job_ids if job_id in jobs]
+            if wait.deadline_s <= now_s or all(job.phase in ENDED for job in known):
+                del self._waits[key]
+                self._reply(wait.asked, self._reading.job_list(wait.asked.request_id, known))
+
+    def _happened(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+        if commands or isinstance(event, ENDING):
+            self._look_again = True
+
+    def settle(self) -> None:
+        """After each message, before its effects are sealed: somebody's answer may be due."""
+        if self._look_again:
+            self._look_again = False
+            now_s = self._core.clock.now_s()
+            self._answer_waits(now_s)
+            self._core.after_commit(self._logs.look_again)
+
+    def tick(self) -> None:
+        """About twice a second, for deadlines."""
+        self._look_again = True
+        self.settle()
+
+
+def cost_of(body: wire.AnyRequest) -> int:
+    """What a request costs its user's bucket."""
+    return len(body.specs) if isinstance(body, wire.Submit) else 1

@@ -1,0 +1,186 @@
+"""Answers `ReadJobLog`: finds the host that holds an attempt's output and passes its answer on.
+
+Rule: logs are for the job's owner and admins. A reader may have a few questions open at a time, so that
+nobody's `logs -f` keeps others from reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from cotenant.controller.api.submissions import Denied
+from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
+from cotenant.controller.domain.job import ENDED, Job, Phase
+from cotenant.controller.engine.history import Stretch
+from cotenant.controller.executors.agents.link import AgentsLink
+from cotenant.controller.executors.agents.log_relay import LogQuestion
+from cotenant.controller.store.core import Core
+from cotenant.controller.wire.agents import LogReply
+from cotenant.controller.wire.clients import LogPart, ReadJobLog
+
+OPEN_PER_READER: Final = 8
+PARKED_MAX: Final = 2_000
+WAIT_S_MAX: Final = 60.0
+NEVER: Final = "it never started"
+
+Answer = Callable[[LogPart], None]
+
+
+class Parked(NamedTuple):
+    """A question; parked while its job has not started yet."""
+
+    reader: bytes
+    request_id: int
+    request: ReadJobLog
+    deadline_s: float
+    answer: Answer
+
+
+class LogDesk:
+    """Questions about logs."""
+
+    def __init__(self, core: Core, link: AgentsLink) -> None:
+        self._core = core
+        self._link = link
+        self._open: dict[bytes, set[int]] = {}
+        """Questions by reader that are not answered yet."""
+        self._parked: list[Parked] = []
+
+    def read(self, reader: bytes, request_id: int, request: ReadJobLog, answer: Answer) -> None:
+        """`answer` is called once.
+
+        Raises:
+            Denied: no such job, attempt or rank, or too many questions at once.
+        """
+        if request_id in self._open.get(reader, ()):
+            return  # The same question again: it will be answered.
+        if len(self._open.get(reader, ())) >= OPEN_PER_READER or len(self._parked) >= PARKED_MAX:
+            raise Denied(
+                "refused", "too many logs are being read at once", "wait for answers before asking on"
+            )
+        deadline_s = self._core.clock.now_s() + min(max(0.0, request.wait_s), WAIT_S_MAX)
+        question = Parked(reader, request_id, request, deadline_s, answer)
+        self._open.setdefault(reader, set()).add(request_id)
+        try:
+            self._ask_or_park(question)
+        except Denied:
+            self._close(question)
+            raise
+
+    def _answer(self, asked: Parked, part: LogPart) -> None:
+        self._close(asked)
+        asked.answer(part)
+
+    def _close(self, asked: Parked) -> None:
+        mine = self._open.get(asked.reader, set())
+        mine.discard(asked.request_id)
+        if not mine:
+            self._open.pop(asked.reader, None)
+
+    def _ask_or_park(self, asked: Parked) -> None:
+        job = self._core.state.engine.jobs[asked.request.job_id]
+        if self._core.state.history.stretches(job.job_id):
+            self._ask(asked)
+        elif job.phase in ENDED:
+            self._answer(asked, empty(asked, job, NEVER))
+        elif asked.deadline_s <= self._core.clock.now_s():
+            self._answer(asked, empty(asked, job, ""))
+        else:
+            self._parked.append(asked)
+
+    def _ask(self, asked: Parked) -> None:
+        """Pass the question on to the host that holds the output."""
+        job_id, request = asked.request.job_id, asked.request
+        job, stretches = self._core.state.engine.jobs[job_id], self._core.state.history.stretches(job_id)
+        number = stretches[-1].attempt if request.attempt is None else request.attempt
+        stretch = next((s for s in stretches if s.attempt == number), None)
+        if stretch is None:
+            raise Denied("not-found", f"job {job_id} has no attempt {number}")
+        logs = logs_of(job, stretch)
+        if not 0 <= request.rank < len(logs):
+            raise Denied("not-found", f"job {job_id} has {ranks_of(len(logs))}, no rank {request.rank}")
+        host_id, rank = logs[request.rank]
+        question = LogQuestion(
+            job_id=job_id,
+            attempt=AttemptNo(number),
+            rank=rank,
+            offset=max(0, request.offset),
+            limit=max(1, request.limit),
+            wait_s=max(0.0, asked.deadline_s - self._core.clock.now_s()),
+            job_epoch=job.epoch,
+        )
+        self._link.logs.ask(host_id, question, partial(self._came, asked, stretch, len(logs)))
+
+    def _came(self, asked: Parked, stretch: Stretch, ranks: int, reply: LogReply) -> None:
+        job_id, ended = asked.request.job_id, stretch.ended_s is not None
+        missing, closed = reply.missing, reply.closed or bool(reply.missing and ended)
+        if reply.request and missing and not ended and self._is_starting(job_id):
+            if self._core.clock.now_s() < asked.deadline_s:
+                self._parked.append(asked)
+                return
+            missing, closed = "", False
+        part = LogPart(
+            request_id=asked.request_id,
+            job_id=job_id,
+            attempt=stretch.attempt,
+            rank=asked.request.rank,
+            data=reply.data,
+            next_offset=reply.next_offset,
+            at_end=reply.at_end,
+            closed=closed,
+            attempts=tuple(s.attempt for s in self._core.state.history.stretches(job_id)),
+            ranks=ranks,
+            missing=missing,
+        )
+        self._answer(asked, part)
+
+    def _is_starting(self, job_id: JobId) -> bool:
+        """Its agent may not have heard of it yet: no output is no sign of anything."""
+        job = self._core.state.engine.jobs.get(job_id)
+        return job is not None and job.phase is Phase.LOADING
+
+    def look_again(self) -> None:
+        """Something happened, or time passed: jobs may have started."""
+        parked, self._parked = self._parked, []
+        for each in parked:
+            job = self._core.state.engine.jobs.get(each.request.job_id)
+            if job is None:  # Ended and forgotten: its reader asks again and is told.
+                self._close(each)
+                continue
+            try:
+                self._ask_or_park(each)
+            except Denied as denied:
+                self._answer(each, empty(each, job, str(denied)))
+
+
+def logs_of(job: Job, stretch: Stretch) -> list[tuple[HostId, int]]:
+    """Where each output is: one per rank, or one per host if the command runs once per host."""
+    if job.spec.launch.mode == "worker":
+        return [(host_id, rank) for rank, host_id in enumerate(stretch.hosts)]
+    first_ranks: dict[HostId, int] = {}
+    for rank, host_id in enumerate(stretch.hosts):
+        first_ranks.setdefault(host_id, rank)
+    return list(first_ranks.items())
+
+
+def ranks_of(count: int) -> str:
+    return "only rank 0" if count == 1 else f"ranks 0 to {count - 1}"
+
+
+def empty(parked: Parked, job: Job, missing: str) -> LogPart:
+    """Nothing yet, or (with a reason) nothing ever."""
+    return LogPart(
+        request_id=parked.request_id,
+        job_id=job.job_id,
+        attempt=0,
+        rank=parked.request.rank,
+        data=b"",
+        next_offset=parked.request.offset,
+        at_end=True,
+        closed=bool(missing),
+        attempts=(),
+        ranks=0,
+        missing=missing,
+    )

@@ -1,0 +1,62 @@
+"""Which jobs there are for whom: lookups that say what is missing, who may touch what, and which policies may
+be set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cotenant.controller.api.submissions import Denied, with_tasks
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import Job
+from cotenant.controller.engine import Engine
+from cotenant.controller.policies import registry
+from cotenant.controller.system.keys import Identity
+
+_LIST = "`cotenant queue --all` lists jobs"
+
+
+def one_job(jobs: Mapping[JobId, Job], job_id: JobId) -> Job:
+    """Raises Denied: there is none of this id."""
+    job = jobs.get(job_id)
+    if job is None:
+        tasks = with_tasks(job_id, jobs)
+        raise Denied("not-found", f"no job {job_id}", f"it is an array: try {tasks[0]}" if tasks else _LIST)
+    return job
+
+
+def jobs_named(jobs: Mapping[JobId, Job], wanted: Sequence[JobId]) -> list[Job]:
+    """The jobs, an array's number standing for its tasks. Raises Denied: one is not known."""
+    found: dict[JobId, Job] = {}
+    for name in wanted:
+        job_ids = with_tasks(name, jobs)
+        if not job_ids:
+            raise Denied("not-found", f"no job {name}", _LIST)
+        found.update({job_id: jobs[job_id] for job_id in job_ids})
+    return list(found.values())
+
+
+def may_touch(who: Identity, job: Job) -> bool:
+    return who.role == "admin" or job.spec.user == who.name
+
+
+def must_own(who: Identity, job: Job, what: str) -> None:
+    if not may_touch(who, job):
+        raise Denied("not-allowed", f"you cannot {what} job {job.job_id}: it belongs to {job.spec.user}")
+
+
+def must_be_admin(who: Identity, what: str) -> None:
+    if who.role != "admin":
+        raise Denied("not-allowed", f"only admins may {what}", "ask one, or use an admin's key")
+
+
+def policies_offered(engine: Engine) -> dict[str, str]:
+    """What can be set by a message, with a line about each: ours, those of packages that are installed beside
+    the controller, and the one that its configuration names.
+
+    No other module: whoever sends messages must not choose what a controller imports.
+    """
+    named = engine.config.policy.name
+    found = registry.available()
+    if named not in found and not registry.why_not(named):
+        found[named] = "named in this controller's configuration"
+    return found

@@ -1,0 +1,216 @@
+"""Answers to questions: read the state, change nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from cotenant.controller.api import views
+from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, policies_offered
+from cotenant.controller.domain.job import ENDED, Job, Phase
+from cotenant.controller.domain.pairs import OBSERVATIONS
+from cotenant.controller.domain.reasons import Reason, render
+from cotenant.controller.executors.agents.link import AgentsLink
+from cotenant.controller.policies import registry
+from cotenant.controller.store.core import Core
+from cotenant.controller.system.keys import Identity
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX
+
+REASONS_S_MAX: Final = 0.05
+"""Time for working out anew why queued jobs in one listing wait; the others show their last reason."""
+REASONS_OF_PAGE_S_MAX: Final = 0.01
+"""Likewise, for one page: other work has its turn between pages."""
+LIST_MAX: Final = 20_000
+LIMIT_MAX: Final = 1_000_000
+"""Of a listing in pages."""
+LIST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
+HISTORY_LINES: Final = 20
+PAIRS_MAX: Final = 10_000
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What `Status` says of the process itself."""
+
+    version: str
+    endpoint: str
+    started_s: float
+
+
+class Reading:
+    """All questions that can be answered at once."""
+
+    def __init__(self, core: Core, link: AgentsLink, about: About) -> None:
+        self._core = core
+        self._link = link
+        self._about = about
+
+    # --- Jobs --------------------------------------------------------------------------------------
+
+    def jobs(self, request_id: int, request: wire.ListJobs, who: Identity) -> wire.Jobs:
+        jobs = self._core.state.engine.jobs
+        found = jobs_named(jobs, request.job_ids) if request.job_ids else list(jobs.values())
+        chosen = [
+            job
+            for job in found
+            if (request.include_ended or request.job_ids or job.phase not in ENDED)
+            and (not request.user or job.spec.user == request.user)
+        ]
+        if request.page:
+            return self._page(request_id, request, chosen)
+        limit = min(max(1, request.limit), LIST_MAX)
+        return self.job_list(request_id, chosen[:limit], more=max(0, len(chosen) - limit))
+
+    def _page(self, request_id: int, request: wire.ListJobs, chosen: list[Job]) -> wire.Jobs:
+        """Jobs are numbered as they arrive, so a number says where to go on, whatever has ended meanwhile."""
+        rest = sorted((job for job in chosen if job.number > request.after), key=lambda job: job.number)
+        limit = min(max(1, request.limit), LIMIT_MAX)
+        page = rest[: min(limit, max(1, request.page), LIST_MAX)]
+        reply = self.job_list(
+            request_id, page, more=len(rest) - len(page), reasons_s_max=REASONS_OF_PAGE_S_MAX
+        )
+        shown = len(reply.jobs)
+        is_over = not shown or shown >= min(limit, len(rest))
+        return msgspec.structs.replace(reply, next=0 if is_over else page[shown - 1].number)
+
+    def job_list(
+        self, request_id: int, jobs: Sequence[Job], more: int = 0, *, reasons_s_max: float = REASONS_S_MAX
+    ) -> wire.Jobs:
+        now_s = self._core.clock.now_s()
+        until_s = time.monotonic() + reasons_s_max
+        shown: list[wire.JobView] = []
+        size = 0
+        for job in jobs:
+            view = self._view(job, now_s, fresh_reason=time.monotonic() < until_s)
+            size += len(msgspec.msgpack.encode(view))
+            if size > LIST_BYTES_MAX:
+                more += len(jobs) - len(shown)
+                break
+            shown.append(view)
+        wall_s = self._core.clock.wall()
+        return wire.Jobs(request_id=request_id, jobs=tuple(shown), now_s=now_s, wall_s=wall_s, more=more)
+
+    def _view(self, job: Job, now_s: float, *, fresh_reason: bool = True) -> wire.JobView:
+        state = self._core.state
+        reason: Reason | None = None
+        if fresh_reason and job.phase is Phase.QUEUED:
+            reason = state.engine.explain(job.job_id, now_s)[0]
+        return views.job_view(state.engine, state.history, self._link.telemetry, job, now_s, reason)
+
+    def shown(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:
+        job = one_job(self._core.state.engine.jobs, request.job_id)
+        now_s = self._core.clock.now_s()
+        stretches = self._core.state.history.stretches(job.job_id)
+        return wire.Shown(
+            request_id=request_id,
+            job=self._view(job, now_s),
+            spec=views.spec_view(job.spec, whole=may_touch(who, job)),
+            attempts=tuple(views.attempt_view(stretch) for stretch in stretches),
+            profile=job.profile,
+            profile_given=job.profile_given,
+            now_s=now_s,
+            wall_s=self._core.clock.wall(),
+        )
+
+    # --- Why ---------------------------------------------------------------------------------------
+
+    def explained(self, request_id: int, request: wire.Explain, who: Identity) -> wire.Explained:
+        state, now_s = self._core.state, self._core.clock.now_s()
+        job = one_job(state.engine.jobs, request.job_id)
+        reasons = (*state.engine.explain(job.job_id, now_s), *views.sharing_reasons(state.engine, job))
+        present = dict.fromkeys(map(render, reasons))
+        past = [
+            f"{views.ago(now_s - note.at_s)}: {views.note_text(note)}"
+            for note in state.history.notes(job.job_id, HISTORY_LINES)
+        ]
+        return wire.Explained(
+            request_id=request_id,
+            job=self._view(job, now_s),
+            lines=(*present, *past),
+            now_s=now_s,
+            wall_s=self._core.clock.wall(),
+        )
+
+    def decisions(self, request_id: int, request: wire.GetDecisions, who: Identity) -> wire.Decisions:
+        if request.job_id is not None:
+            one_job(self._core.state.engine.jobs, request.job_id)
+        notes = self._core.state.history.notes(request.job_id, min(max(1, request.limit), LIST_MAX))
+        return wire.Decisions(
+            request_id=request_id,
+            decisions=tuple(views.decision_view(note) for note in notes),
+            now_s=self._core.clock.now_s(),
+            wall_s=self._core.clock.wall(),
+        )
+
+    # --- The cluster -------------------------------------------------------------------------------
+
+    def nodes(self, request_id: int, request: wire.ListNodes, who: Identity) -> wire.Nodes:
+        engine, now_s = self._core.state.engine, self._core.clock.now_s()
+        readings = {
+            device_id: msgspec.structs.replace(read.reading, age_s=max(0.0, now_s - read.at_s))
+            for device_id, read in self._link.readings.items()
+        }
+        nodes = [
+            views.node_view(engine, host, self._link.watch.age_s(host_id, now_s), readings)
+            for host_id, host in sorted(engine.hosts.items())
+        ]
+        wall_s = self._core.clock.wall()
+        return wire.Nodes(request_id=request_id, nodes=tuple(nodes), now_s=now_s, wall_s=wall_s)
+
+    def pairs(self, request_id: int, request: wire.ListPairs, who: Identity) -> wire.Pairs:
+        engine = self._core.state.engine
+        observations = int(engine.policy_parameters.get("observations", OBSERVATIONS))
+        now_s = self._core.clock.now_s()
+        found = views.pair_views(engine.pairs.seen(), observations, request.containing, now_s=now_s)
+        limit = min(max(1, request.limit), PAIRS_MAX)
+        return wire.Pairs(
+            request_id=request_id,
+            pairs=tuple(found[:limit]),
+            observations=observations,
+            now_s=self._core.clock.now_s(),
+            wall_s=self._core.clock.wall(),
+            more=max(0, len(found) - limit),
+        )
+
+    def policy(self, request_id: int, request: wire.GetPolicy, who: Identity) -> wire.PolicyView:
+        engine = self._core.state.engine
+        available = policies_offered(engine)
+        return wire.PolicyView(
+            request_id=request_id,
+            name=engine.policy_name,
+            parameters=engine.policy_parameters,
+            available=available,
+            defaults={name: registry.defaults(name) for name in available},
+            unavailable=registry.unavailable(),
+        )
+
+    def status(self, request_id: int, request: wire.GetStatus, who: Identity) -> wire.Status:
+        core, engine, now_s = self._core, self._core.state.engine, self._core.clock.now_s()
+        counters = {
+            **core.counters,
+            "commits": core.journal.commits,
+            "entries": core.journal.last_seq,
+            "undelivered": self._link.undelivered,
+        }
+        return wire.Status(
+            request_id=request_id,
+            version=self._about.version,
+            pid=os.getpid(),
+            now_s=now_s,
+            wall_s=core.clock.wall(),
+            uptime_s=now_s - self._about.started_s,
+            policy=engine.policy_name,
+            jobs_by_phase=dict(Counter(job.phase.value for job in engine.jobs.values())),
+            hosts=len(engine.hosts),
+            devices=sum(len(host.report.devices) for host in engine.hosts.values()),
+            counters=counters,
+            journal=core.stuck or f"{core.journal.path}, {core.journal.last_seq} entries",
+            endpoint=self._about.endpoint,
+            journal_damages=core.scrubbed.damages if core.scrubbed else (),
+            journal_checked_s=time.monotonic() - core.scrubbed.ended_s if core.scrubbed else None,
+        )

@@ -1,0 +1,149 @@
+"""From a submission to numbered, checked jobs. Pure: says what is wrong before anything happens.
+
+Rule: all jobs of a submission are accepted together or not at all, and what a message claims about its
+sender counts for nothing: user, uid and groups come from the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from cotenant.controller.domain.ids import JobId, natural_key
+from cotenant.controller.domain.job import Dependency, Job, JobSpec
+from cotenant.controller.system.keys import Identity
+from cotenant.controller.system.secrets import SECRET_NAME
+from cotenant.controller.wire.clients import Submit
+from cotenant.controller.wire.entrance import JOBS_MAX, LAUNCH_BYTES_MAX
+
+INDEX_MAX: Final = 999_999
+DEPENDENCIES_MAX: Final = 100_000
+"""In one submission, an array counting as its tasks."""
+
+Code = Literal["refused", "usage", "not-found", "not-allowed", "never-fits", "version", "internal"]
+
+
+class Denied(Exception):
+    """A request that is not carried out: becomes a `Failure`."""
+
+    def __init__(self, code: Code, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.code: Code = code
+        self.hint = hint
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs that may arrive, and the values that must be stored first."""
+
+    specs: tuple[JobSpec, ...]
+    secrets: dict[str, str]
+
+
+def accept(request: Submit, who: Identity, first_number: int, jobs: Mapping[JobId, Job]) -> Accepted:
+    """Raises Denied: what is wrong, with the job's name where there are several."""
+    check_size(request)
+    job_ids = numbered(request, first_number)
+    placeholders: dict[JobId, JobId] = {}
+    specs, values = [], dict(request.secrets)
+    arrays: dict[JobId, list[JobId]] = {}
+    dependencies = 0
+    for spec, job_id in zip(request.specs, job_ids, strict=True):
+        after = tuple(resolved(spec, placeholders, jobs, arrays))
+        dependencies += len(after)
+        if dependencies > DEPENDENCIES_MAX:
+            raise Denied(
+                "usage", f"more than {DEPENDENCIES_MAX} dependencies in one submission", "split it up"
+            )
+        if spec.job_id in placeholders:
+            raise Denied("usage", f"two jobs of one submission are called {spec.job_id}")
+        placeholders[spec.job_id] = job_id
+        specs.append(owned(spec, job_id, after, who, values))
+    used = {name for spec in specs for name in spec.launch.secrets}
+    return Accepted(
+        specs=tuple(specs), secrets={name: values[name] for name in sorted(used) if name in values}
+    )
+
+
+def check_size(request: Submit) -> None:
+    count = len(request.specs)
+    if not 1 <= count <= JOBS_MAX:
+        raise Denied("usage", f"a submission has 1 to {JOBS_MAX} jobs, this one has {count}", "split it up")
+    indices = request.array_indices
+    if indices and (len(indices) != count or len(set(indices)) != count):
+        raise Denied(
+            "usage", f"an array of {count} tasks needs as many different indices, got {len(set(indices))}"
+        )
+    if any(not 0 <= index <= INDEX_MAX for index in indices):
+        raise Denied("usage", f"array indices are 0 to {INDEX_MAX}")
+    for spec in request.specs:
+        if not spec.launch.argv or not spec.launch.argv[0]:
+            raise Denied("usage", "there is no command to run", "put it behind `--`")
+        if launch_bytes(spec) > LAUNCH_BYTES_MAX:
+            raise Denied("usage", f"command and environment are larger than {LAUNCH_BYTES_MAX} bytes")
+        if not spec.launch.workdir.startswith("/"):
+            raise Denied("usage", f"working directory {spec.launch.workdir!r} is not an absolute path")
+
+
+def launch_bytes(spec: JobSpec) -> int:
+    words = (*spec.launch.argv, *spec.launch.env, *spec.launch.env.values(), spec.launch.workdir)
+    return sum(len(word.encode(errors="surrogateescape")) for word in words)
+
+
+def numbered(request: Submit, first_number: int) -> list[JobId]:
+    if request.array_indices:
+        return [JobId(f"{first_number}_{index}") for index in request.array_indices]
+    return [JobId(str(first_number + at)) for at in range(len(request.specs))]
+
+
+def resolved(
+    spec: JobSpec,
+    placeholders: Mapping[JobId, JobId],
+    jobs: Mapping[JobId, Job],
+    arrays: dict[JobId, list[JobId]],
+) -> Iterator[Dependency]:
+    """What it waits for, by number: earlier jobs of the submission, known jobs, all tasks of an array."""
+    for dependency in spec.after:
+        wanted = dependency.job_id
+        if wanted in placeholders:
+            yield Dependency(job_id=placeholders[wanted], need=dependency.need)
+            continue
+        if wanted not in arrays:
+            arrays[wanted] = with_tasks(wanted, jobs)
+        found = arrays[wanted]
+        if not found:
+            raise Denied(
+                "usage",
+                f"it should start after job {wanted}, which is not known (any more)",
+                "`cotenant queue --all` lists what is",
+            )
+        yield from (Dependency(job_id=job_id, need=dependency.need) for job_id in found)
+
+
+def with_tasks(job_id: JobId, jobs: Mapping[JobId, Job]) -> list[JobId]:
+    """The job itself, or all tasks of the array of this number; empty if there is neither."""
+    if job_id in jobs:
+        return [job_id]
+    if not job_id.isdigit():
+        return []
+    prefix = f"{job_id}_"
+    return sorted((known for known in jobs if known.startswith(prefix)), key=natural_key)
+
+
+def owned(
+    spec: JobSpec, job_id: JobId, after: Sequence[Dependency], who: Identity, values: dict[str, str]
+) -> JobSpec:
+    """The spec with its number and its owner; variables that look like secrets move to `values`."""
+    launch = spec.launch
+    overlooked = {name: value for name, value in launch.env.items() if SECRET_NAME.search(name)}
+    values.update(overlooked)
+    env = {name: value for name, value in launch.env.items() if name not in overlooked}
+    names = tuple(sorted({*launch.secrets, *overlooked}))
+    launch = msgspec.structs.replace(
+        launch, env=env, secrets=names, uid=who.uid, gid=who.gid, groups=who.groups
+    )
+    try:
+        return msgspec.structs.replace(spec, job_id=job_id, user=who.name, after=tuple(after), launch=launch)
+    except ValueError as error:
+        raise Denied("usage", str(error)) from None

@@ -1,0 +1,299 @@
+"""From the engine's state to what users see. Pure: reads, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from cotenant.controller.domain.cluster import Device, Host, HostState
+from cotenant.controller.domain.ids import DeviceId, JobId
+from cotenant.controller.domain.indicators import DeviceReading
+from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, JobSpec, Phase
+from cotenant.controller.domain.pairs import PairSeen, Verdict
+from cotenant.controller.domain.reasons import Reason, because, render
+from cotenant.controller.domain.tenancy import why_alone
+from cotenant.controller.engine import Engine
+from cotenant.controller.engine.history import History, Note, Stretch
+from cotenant.controller.engine.starting import memory_cap_mib
+from cotenant.controller.wire.agents import AttemptProgress
+from cotenant.controller.wire.clients import AttemptView, DecisionView, JobView, NodeView, PairView
+
+Telemetry = Mapping[JobId, AttemptProgress]
+
+
+def job_view(
+    engine: Engine,
+    history: History,
+    telemetry: Telemetry,
+    job: Job,
+    now_s: float,
+    reason: Reason | None = None,
+) -> JobView:
+    """One job now. `reason`: the present one, where the job's own may be out of date."""
+    spec, placed = job.spec, job.phase in ON_DEVICES
+    wait_s, load_s, run_s, pause_s = times(job, now_s)
+    news = telemetry.get(job.job_id)
+    current = news if news is not None and placed and news.attempt == job.attempt else None
+    stretches = history.stretches(job.job_id)
+    newest = stretches[-1] if stretches else None
+    shown = reason if reason is not None else job.reason
+    placement = job.placement
+    return JobView(
+        job_id=job.job_id,
+        name=spec.name,
+        user=spec.user,
+        phase=job.phase,
+        reason=render(shown),
+        reason_code=shown.code,
+        attempt=job.attempt,
+        gpus=len(placement.devices) if placement else spec.gpus_min,
+        devices=devices_shown(job, newest),
+        co_tenants=engine.partners(job.job_id) if placed else (),
+        co_tenants_ever=job.co_tenants,
+        sub_batch=placement.sub_batch if placement else newest.sub_batch if newest else None,
+        accumulation_steps=(
+            placement.accumulation_steps if placement else newest.accumulation_steps if newest else 1
+        ),
+        accumulation_steps_ever=tuple(dict.fromkeys(s.accumulation_steps for s in stretches)),
+        step=max(job.step, current.step if current else 0),
+        iterations=spec.iterations,
+        step_s=current.step_s if current and current.step_s is not None else job.step_s,
+        loss=news.loss if news else None,
+        resumable=job.resumable,
+        accumulates=job.accumulates,
+        accumulates_note=job.accumulates_note,
+        resumable_note=job.resumable_note,
+        remaining_s=None if job.phase in ENDED else job.remaining_now_s(now_s),
+        estimate_source="" if job.phase in ENDED else job.estimate_source,
+        durable_step=job.durable_step,
+        submitted_s=job.submitted_s,
+        started_s=job.first_start_s,
+        ended_s=job.ended_s,
+        wait_s=wait_s,
+        load_s=load_s,
+        run_s=run_s,
+        pause_s=pause_s,
+        preemptions=job.preemptions,
+        exit_code=job.exit_code,
+        job_class=spec.job_class,
+        share=spec.share,
+        futile_s=job.futile_s,
+        futile_preemptions=job.futile_preemptions,
+        aborted_preemptions=job.aborted_preemptions,
+        expected_load_s=job.expected_load_s,
+        expected_pause_s=job.expected_pause_s,
+    )
+
+
+def times(job: Job, now_s: float) -> tuple[float, float, float, float]:
+    """(wait, load, run, pause) with the present phase's share: the ledger adds it at the phase's end."""
+    so_far_s = 0.0 if job.phase in ENDED else max(0.0, now_s - job.phase_since_s)
+    load_s = so_far_s if job.phase is Phase.LOADING else 0.0
+    run_s = so_far_s if job.phase is Phase.RUNNING else 0.0
+    pause_s = so_far_s if job.phase in (Phase.CHECKPOINTING, Phase.STOPPING) else 0.0
+    wait_s = so_far_s if job.phase not in ON_DEVICES else 0.0
+    return job.wait_s + wait_s, job.load_s + load_s, job.run_s + run_s, job.pause_s + pause_s
+
+
+def devices_shown(job: Job, newest: Stretch | None) -> tuple[str, ...]:
+    """Where it is, or where it was when it ended."""
+    if job.placement is not None:
+        return job.placement.devices
+    return newest.devices if newest is not None and job.phase in ENDED else ()
+
+
+def attempt_view(stretch: Stretch) -> AttemptView:
+    return AttemptView(
+        attempt=stretch.attempt,
+        devices=stretch.devices,
+        co_tenants=stretch.co_tenants,
+        accumulation_steps=stretch.accumulation_steps,
+        launched_s=stretch.launched_s,
+        first_step_s=stretch.first_step_s,
+        first_step=stretch.first_step,
+        stop_requested_s=stretch.stop_requested_s,
+        ended_s=stretch.ended_s,
+        outcome=stretch.outcome,
+        reason=stretch.reason,
+        start_step=stretch.start_step,
+        end_step=stretch.end_step,
+        exact=stretch.exact,
+    )
+
+
+def spec_view(spec: JobSpec, *, whole: bool) -> JobSpec:
+    """What others may see of a job: not its environment."""
+    if whole:
+        return spec
+    launch = msgspec.structs.replace(spec.launch, env={}, secrets=())
+    return msgspec.structs.replace(spec, launch=launch)
+
+
+def node_view(
+    engine: Engine,
+    host: Host,
+    heartbeat_age_s: float | None,
+    readings: Mapping[DeviceId, DeviceReading] | None = None,
+) -> NodeView:
+    """`readings`: of any devices, with their ages."""
+    tenants: dict[str, tuple[JobId, ...]] = {}
+    planned: dict[str, int] = {}
+    for device in host.report.devices:
+        here = engine.tenants(device.device_id)
+        tenants[device.device_id] = here
+        planned[device.device_id] = sum(planned_mib(engine, device.device_id, job_id) for job_id in here)
+    return NodeView(
+        report=host.report,
+        state=host.state,
+        reason=render(host.reason) if host.reason is not None and host.state is not HostState.OK else "",
+        tenants=tenants,
+        planned_mib=planned,
+        heartbeat_age_s=heartbeat_age_s,
+        readings={
+            device.device_id: readings[device.device_id]
+            for device in host.report.devices
+            if readings and device.device_id in readings
+        },
+    )
+
+
+def planned_mib(engine: Engine, device_id: DeviceId, job_id: JobId) -> int:
+    """A tenant's planned memory; one with an unknown need has the whole device."""
+    placement = engine.jobs[job_id].placement
+    planned = placement.memory_mib if placement is not None else None
+    return engine.view().devices[device_id].usable_mib if planned is None else planned
+
+
+_FIRST_SHOWN: Final = ("crowded", "faulted", "loses")
+
+
+def pair_views(
+    seen: Iterable[PairSeen], observations: int, containing: str = "", *, now_s: float = 0.0
+) -> list[PairView]:
+    """Those that are not made again first, then by benefit, the worst first; unmeasured ones last."""
+    shown = [
+        pair_view(pair, observations, now_s) for pair in seen if containing in pair.first + "\n" + pair.second
+    ]
+    inf = float("inf")
+    shown.sort(
+        key=lambda pair: (
+            pair.verdict not in _FIRST_SHOWN,
+            inf if pair.benefit is None else pair.benefit,
+            pair.first,
+            pair.second,
+        )
+    )
+    return shown
+
+
+def pair_view(pair: PairSeen, observations: int, now_s: float) -> PairView:
+    xi, verdict = pair.xi, pair.verdict(observations)
+    return PairView(
+        first=pair.first,
+        second=pair.second,
+        first_xi=pair.first_xi,
+        second_xi=pair.second_xi,
+        first_count=pair.first_count,
+        second_count=pair.second_count,
+        first_never_alone=pair.first_xi is None and pair.first_not_compared > 0,
+        second_never_alone=pair.second_xi is None and pair.second_not_compared > 0,
+        benefit=None if xi is None else xi.gain,
+        verdict=verdict,
+        quarantine=_quarantine(pair, verdict, now_s),
+    )
+
+
+def _quarantine(pair: PairSeen, verdict: Verdict, now_s: float) -> str:
+    if verdict == "faulted":
+        left_s = max(0.0, (pair.apart_until_s or 0.0) - now_s)
+        return (
+            f"a fatal GPU fault struck the two together ({pair.faults} x): kept apart for another "
+            f"{left_s / 3600:.1f} h"
+        )
+    if verdict == "loses":
+        return "together they get less done than taking turns"
+    if verdict != "crowded":
+        return ""
+    one, two = (pair.first, pair.second) if pair.first != pair.second else ("one", "the other")
+    died = [
+        f"{job} ran out of device memory beside {beside} ({count} x)"
+        for job, beside, count in (
+            (one, two, pair.first_out_of_memory),
+            (two, one, pair.second_out_of_memory if pair.first != pair.second else 0),
+        )
+        if count
+    ]
+    return "; ".join(died)
+
+
+def sharing_reasons(engine: Engine, job: Job) -> list[Reason]:
+    """How the GPUs that a job runs on are shared: said once for all that are shared alike."""
+    if job.placement is None or job.phase not in ON_DEVICES:
+        return []
+    wanted = set(job.placement.devices)
+    found: dict[str, Reason] = {}
+    for host in engine.hosts.values():
+        for device in host.report.devices:
+            if device.device_id not in wanted or device.kind != "cuda":
+                continue
+            if device.sharing == "time-slicing":
+                why = device.sharing_note or "its agent does not say why"
+                found.setdefault(why, because("co-tenants-take-turns", device.device_id, why))
+            else:
+                if device.sharing_note:  # Also alone: it may be held to a part of the device.
+                    noted = because("co-tenants-by-mps-noted", device.device_id, device.sharing_note)
+                    found.setdefault(device.sharing_note, noted)
+                elif len(engine.tenants(device.device_id)) > 1:
+                    found.setdefault("mps", because("co-tenants-by-mps", device.device_id))
+            found.setdefault("limit", _limit(engine, job, device))
+    return list(found.values())
+
+
+def _limit(engine: Engine, job: Job, device: Device) -> Reason:
+    """Who holds the job to its part of a GPU, or why nobody does."""
+    placement = job.placement
+    assert placement is not None
+    limit_mib = memory_cap_mib(job)
+    if limit_mib is not None and device.limits_jobs:
+        return because("kernel-limit", limit_mib)
+    if limit_mib is not None and device.sharing == "mps":
+        return because("mps-limit", limit_mib)
+    if limit_mib is not None:
+        return because("torch-limit", limit_mib)
+    if placement.memory_mib is None:
+        why = "nobody knows how much it needs, and nobody is put beside it before that is known"
+    elif device.max_tenants < 2:
+        why = "the device takes one job"
+    elif len(engine.tenants(device.device_id)) > 1:
+        why = "it started alone; while others are there our library in it keeps it to what they leave"
+    elif (alone := why_alone(job)) is not None:
+        why = render(alone)
+    else:
+        why = "it was started under a policy that puts nobody beside it"
+    return because("no-memory-limit", why)
+
+
+def note_text(note: Note) -> str:
+    """`attempt 1 failed: exit code 3`: what an outcome and its reason have in common is said once."""
+    reason = render(note.reason)
+    before, _, outcome = note.what.rpartition(" ")
+    word = outcome.removeprefix("user-")
+    if before and (reason == word or reason.startswith((f"{word}:", f"{word} "))):
+        return f"{before} {reason}"
+    return f"{note.what}: {reason}"
+
+
+def decision_view(note: Note) -> DecisionView:
+    return DecisionView(
+        at_s=note.at_s, event=note.event, job_id=note.job_id, what=note.what, reason=render(note.reason)
+    )
+
+
+def ago(seconds: float) -> str:
+    """A duration for a person, in its largest unit."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"

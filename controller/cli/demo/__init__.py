@@ -1,0 +1,1 @@
+"""`cotenant demo`: real jobs share a device, one is preempted and resumes."""

@@ -1,0 +1,209 @@
+"""`cotenant demo`: real DDP jobs share devices, one is preempted, and resumes bit for bit.
+
+Rule: nothing is scripted but the submissions and one `policy set`. What happens in between is decided by the
+policies from what was measured a minute before, on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cotenant.controller.cli.demo import plan
+from cotenant.controller.cli.demo.cluster import PrivateCluster, StartFailed
+from cotenant.controller.cli.demo.measuring import job_environment, measure_jobs
+from cotenant.controller.cli.demo.outcome import job_reports, timeline_of
+from cotenant.controller.cli.demo.picture import render
+from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
+from cotenant.controller.cli.demo.reference import ReferenceFailed, run_uninterrupted, schedule_of
+from cotenant.controller.cli.demo.report import DemoReport, failures, plain_table, rich_table, to_json
+from cotenant.controller.cli.demo.watching import TooSlow, Watcher, all_ended
+from cotenant.controller.client import Client
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import JobSpec, Launch, Phase
+from cotenant.controller.system.files import write_whole
+from cotenant.controller.wire.clients import GetStatus, ListNodes, NodeView, SetPolicy, ShowJob, Shown, Submit
+from cotenant.profiler.run import ProfileFailed
+
+SLOTS = 2
+ACT_TIMEOUT_S = 420.0
+PREEMPT_AFTER_STEPS_RATIO = 0.15
+"""The short jobs of act 2 are submitted when the long one has done this share of its steps."""
+
+
+def run_demo(out_dir: Path) -> int:
+    """The whole demo. Returns the exit code: 0 iff every job finished and the resume was exact."""
+    started_s = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"{time.monotonic() - started_s:6.1f} s  {line}", flush=True)
+
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"{out_dir} cannot be made ({error.strerror}); choose another with --out"
+        print(f"error[refused]: {problem}", file=sys.stderr)
+        return 1
+    folder = Path(tempfile.mkdtemp(prefix="cotenant-demo-"))
+    try:
+        report = _Demo(out_dir, folder, say).play()
+    except (ProfileFailed, StartFailed, TooSlow, ReferenceFailed, plan.MemoryTooClose) as error:
+        kept = out_dir / "logs"
+        _keep_logs(folder, kept)
+        print(f"error[failed]: {error}\nlogs of controller, agent and jobs: {kept}", file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return _conclude(report, out_dir, time.monotonic() - started_s)
+
+
+class _Demo:
+    """One run: measured jobs, a private cluster, two acts, an uninterrupted run to compare with."""
+
+    def __init__(self, out_dir: Path, folder: Path, say: Callable[[str], None]) -> None:
+        self._out_dir, self._folder, self._say = out_dir, folder, say
+        self._results = folder / "results"
+        self._slots = slot_cores(SLOTS)
+        self._names: dict[JobId, str] = {}
+        self._policies: list[tuple[float, str]] = []
+        self._measured: dict[str, MeasuredJob] = {}
+
+    def play(self) -> DemoReport:
+        kinds = len({job.measure_key for job in plan.JOBS})
+        self._say(f"measuring {kinds} kinds of job, each alone on a CPU slot of its own")
+        self._say("(a CPU slot stands in for a GPU and time-slices, as a GPU without MPS does)")
+        self._measured = measure_jobs(plan.JOBS, self._slots, self._say)
+        memory_mib = plan.declared_memory_mib(self._measured)
+        heavy = self._measured[plan.MEMORY.name]
+        beside = self._measured[plan.SONNETS.name].memory_mib(1)
+        self._say(
+            f"each of the {SLOTS} devices declares {memory_mib} MiB: {plan.MEMORY.name} needs "
+            f"{heavy.memory_mib(1):.0f} MiB whole, {heavy.memory_mib(2):.0f} MiB with half its batch; "
+            f"beside {plan.SONNETS.name} {memory_mib - beside:.0f} MiB are left"
+        )
+        with (
+            PrivateCluster(self._folder, f"cpu:{SLOTS}", memory_mib) as cluster,
+            Client(cluster.endpoint) as client,
+        ):
+            self._client = client
+            check_devices(client.ask(ListNodes()).nodes)
+            self._watcher = Watcher(client, self._say, self._names)
+            self._act_one()
+            self._act_two()
+            shown = [client.ask(ShowJob(job_id=job_id)) for job_id in self._names]
+            nodes = client.ask(ListNodes()).nodes
+        picture = timeline_of(shown, nodes, self._policies, f"{SLOTS} CPU slots, {memory_mib} MiB each")
+        write_whole(self._out_dir / "timeline.svg", render(picture).encode())
+        return job_reports(shown, self._measured, self._results, self._uninterrupted(shown))
+
+    def _act_one(self) -> None:
+        self._set_policy("castor", "Act 1: castor shares a device when Theorem 1 says it pays")
+        first = [self._submit(job) for job in (plan.SONNETS, plan.DIGITS)]
+        self._watcher.until(lambda jobs: all(jobs[j].phase is Phase.RUNNING for j in first), ACT_TIMEOUT_S)
+        newcomers = [self._submit(job) for job in (plan.LOADER, plan.MEMORY)]
+        self._watcher.until(lambda jobs: all_ended(jobs, [*first, *newcomers]), ACT_TIMEOUT_S)
+
+    def _act_two(self) -> None:
+        self._set_policy("srtf", "Act 2: srtf lets a shorter job preempt a longer one")
+        gang = self._submit(plan.LONG_GANG)
+        enough = PREEMPT_AFTER_STEPS_RATIO * self._measured[plan.LONG_GANG.name].steps
+        self._watcher.until(
+            lambda jobs: jobs[gang].phase is Phase.RUNNING and jobs[gang].step >= enough, ACT_TIMEOUT_S
+        )
+        short = [self._submit(job) for job in (plan.URGENT, plan.BRIEF)]
+        self._watcher.until(lambda jobs: all_ended(jobs, [gang, *short]), ACT_TIMEOUT_S)
+
+    def _set_policy(self, name: str, why: str) -> None:
+        self._client.ask(SetPolicy(name=name))
+        self._policies.append((self._client.ask(GetStatus()).now_s, name))
+        self._say(f"--- {why}")
+
+    def _submit(self, job: DemoJob) -> JobId:
+        measured = self._measured[job.name]
+        spec = JobSpec(
+            job_id=JobId("new-0"),
+            name=job.name,
+            gpus_min=job.workers,
+            gpus_max=job.workers,
+            batch_size=job.batch_size,
+            iterations=measured.steps,
+            profile=measured.profile,
+            launch=Launch(
+                argv=job.argv(sys.executable, measured.steps, self._results / f"{job.name}.json"),
+                workdir=os.getcwd(),
+                env=job_environment(),
+            ),
+        )
+        job_id = self._client.ask(Submit(specs=(spec,))).job_ids[0]
+        self._names[job_id] = job.name
+        length = f"{measured.steps} steps, about {job.train_s:.0f} s alone"
+        self._say(f"submitted {job.name} ({job_id}): {job.about}; {length}")
+        return job_id
+
+    def _uninterrupted(self, shown: Sequence[Shown]) -> dict[str, str]:
+        """The parameters' hash of each preempted job, had nobody interrupted it."""
+        found = {}
+        for s in shown:
+            if s.job.preemptions == 0:
+                continue
+            schedule = schedule_of(s.attempts)
+            self._say(
+                f"--- the same training of {s.job.name} without interruption (schedule of s: {schedule})"
+            )
+            measured = self._measured[s.job.name]
+            found[s.job.name] = run_uninterrupted(
+                measured, self._slots, schedule, self._folder / f"alone-{s.job.job_id}", ACT_TIMEOUT_S
+            )
+        return found
+
+
+def slot_cores(slots: int) -> list[tuple[int, ...]]:
+    """The cores of each CPU slot, as the agent divides them; cores are shared where there are too few."""
+    cores = sorted(os.sched_getaffinity(0))
+    share = max(1, len(cores) // slots)
+    return [tuple(cores[(i * share + k) % len(cores)] for k in range(share)) for i in range(slots)]
+
+
+def check_devices(nodes: Sequence[NodeView]) -> None:
+    """Raises StartFailed if the devices are not this demo's to use, naming who has them."""
+    devices = [device for node in nodes for device in node.report.devices]
+    taken = [f"{device.device_id}: {device.note}" for device in devices if not device.healthy]
+    if taken or len(devices) < SLOTS:
+        raise StartFailed(
+            f"the demo needs {SLOTS} free devices; {'; '.join(taken) or f'there are {len(devices)}'}. "
+            "End the other agent (or `cotenant run`) and try again"
+        )
+
+
+def _keep_logs(folder: Path, kept: Path) -> None:
+    """What a person needs to find out why the demo failed."""
+    kept.mkdir(parents=True, exist_ok=True)
+    for log in [*folder.glob("*.log"), *folder.glob("agent/daemon/supervisors/*/logs/*")]:
+        name = "-".join(log.relative_to(folder).parts)
+        shutil.copyfile(log, kept / name)
+
+
+def _conclude(report: DemoReport, out_dir: Path, wall_s: float) -> int:
+    write_whole(out_dir / "report.json", to_json(report))
+    print()
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(rich_table(report))
+    else:
+        print(plain_table(report), end="")
+    print(f"\nreport: {out_dir / 'report.json'}\ntimeline: {out_dir / 'timeline.svg'}")
+    found = failures(report)
+    for failure in found:
+        print(f"error[failed]: {failure}", file=sys.stderr)
+    for job in report.jobs if not found else ():
+        if job.uninterrupted_sha256 is not None:
+            print(f"{job.job}: preempted, resumed, equal to the uninterrupted run bit for bit")
+            print(f"  parameters {job.parameters_sha256}")
+    print(f"{len(report.jobs)} jobs in {wall_s:.0f} s")
+    return 1 if found else 0

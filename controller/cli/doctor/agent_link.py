@@ -1,0 +1,97 @@
+"""Whether this host's agent would be let in by its controller: asked, with the agent's own key.
+
+Rule: on a server only `agent.controller` is set, and the key is root's; whoever may not read it is told so,
+and nothing is guessed. An agent may not ask this question: that it is refused proves that the key is known.
+"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cotenant.controller.client import Client, Refusal, Unreachable
+from cotenant.controller.domain.settings import Settings
+from cotenant.controller.system import paths
+from cotenant.controller.system.endpoint import BadEndpoint, socket_path
+from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
+from cotenant.controller.wire.clients import GetStatus
+
+ANSWER_S_MAX: Final = 3.0
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the question."""
+
+    endpoint: str
+    why: str = ""
+    """Why the agent would not get in; empty: it would."""
+    todo: str = ""
+    command: str = ""
+    sure: bool = True
+    """Else we could not ask as the agent would."""
+
+
+def ask_as_agent(settings: Settings, timeout_s: float = ANSWER_S_MAX) -> Link | None:
+    """None: this host's agent meets its controller on a Unix socket, which needs no key."""
+    endpoint = paths.agent_endpoint(settings)
+    try:
+        if socket_path(endpoint) is not None:
+            return None
+    except BadEndpoint as error:
+        return Link(endpoint=endpoint, why=str(error), todo="set agent.controller to tcp://HOST:PORT")
+    host = settings.agent.host or socket.gethostname().partition(".")[0]
+    if not settings.agent.keys_dir:
+        todo = (
+            f"an admin makes its key with `cotenant init --host {host}`; set agent.keys_dir to the file here"
+        )
+        return Link(
+            endpoint=endpoint, why=f"{endpoint} needs a key, and agent.keys_dir is not set", todo=todo
+        )
+    try:
+        key = find_key(Path(settings.agent.keys_dir).expanduser(), host=host)
+    except PermissionError:
+        return _not_ours(endpoint, settings.agent.keys_dir)
+    except KeyProblem as error:
+        if isinstance(error.__context__, PermissionError):
+            return _not_ours(endpoint, settings.agent.keys_dir)
+        return Link(endpoint=endpoint, why=str(error), todo="the agent does not start without it")
+    return _asked(endpoint, key, timeout_s)
+
+
+def _not_ours(endpoint: str, place: str) -> Link:
+    return Link(
+        endpoint=endpoint,
+        why=f"whether {endpoint} accepts it is not known: its key in {place} is not for you to read, rightly",
+        todo="ask again as root",
+        command="sudo cotenant doctor",
+        sure=False,
+    )
+
+
+def _asked(endpoint: str, key: KeyFile, timeout_s: float) -> Link:
+    try:
+        with Client(endpoint, key, timeout_s=timeout_s) as client:
+            client.ask(GetStatus())
+    except Refusal:
+        return Link(endpoint=endpoint)
+    except Unreachable as error:
+        return Link(endpoint=endpoint, why=str(error), todo=_what_to_try(endpoint, error.hint))
+    except (BadEndpoint, KeyProblem) as error:
+        return Link(endpoint=endpoint, why=str(error), todo="set agent.controller and agent.keys_dir")
+    return Link(  # A person's key: the controller would answer its questions and not obey its reports.
+        endpoint=endpoint,
+        why="the key in agent.keys_dir is a person's, not this host's",
+        todo="an admin makes this host's with `cotenant init --host HOST`",
+    )
+
+
+def _what_to_try(endpoint: str, hint: str) -> str:
+    """The client's own hints are for people who start their controller themselves."""
+    if "cotenant up" not in hint:
+        return hint
+    port = endpoint.rpartition(":")[2]
+    running = "is it running there (`systemctl status cotenant-controller`)"
+    return f"{running}, and does its firewall let port {port} in?"

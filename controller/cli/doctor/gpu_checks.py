@@ -1,0 +1,334 @@
+"""What this host's GPUs can do, in plain words: driver, sharing, counters, permissions, who is on them.
+
+Rule: pure, from `Facts` alone. None of NVML's answers means "unknown": it is said or left out, never guessed.
+A host without GPUs gets one line about that, not one for each thing it lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from cotenant.controller.cli.doctor import enabling
+from cotenant.controller.cli.doctor.check import Check, Facts
+from cotenant.controller.cli.doctor.counter_checks import counters, indicators
+from cotenant.controller.cli.doctor.enabling import Step, as_us
+from cotenant.controller.cli.doctor.gpu_phrases import answering, checked, numbers, ranged, uuids_of
+from cotenant.controller.cli.frame.screen import plural, size
+from cotenant.controller.domain.cluster import HELD_MIB_MIN
+from cotenant.profiler.driver.facts import (
+    COMPUTE_DEFAULT,
+    COMPUTE_MODES,
+    COMPUTE_PROHIBITED,
+    GpuFacts,
+    GpuProcess,
+    Link,
+)
+from cotenant.profiler.driver.failures import (
+    LOST,
+    MISMATCH,
+    NO_LIBRARY,
+    NO_PERMISSION,
+    NOT_LOADED,
+    NOT_NVMLS,
+    UNKNOWN,
+)
+
+NAMED_MAX: Final = 4
+CUDA_MIN: Final = 11
+"""Of torch 2.5, the oldest that checkpoints can be made with: it was built for CUDA 11.8 and 12."""
+
+
+def gpus(facts: Facts) -> Check:
+    """Which there are; the one check that a host without GPUs gets."""
+    if facts.driver.problem:
+        return _no_driver(facts)
+    if not facts.driver.gpus:
+        on_the_bus = facts.files.pci_devices or 0
+        if on_the_bus:
+            found = (
+                f"{plural(on_the_bus, 'NVIDIA GPU')} on the bus, and driver {facts.driver.driver} serves none"
+            )
+            return checked("GPUs", "fail", found, enabling.unsupported_gpu(facts.files))
+        return Check("GPUs", "warn", "a driver, but no GPU", "is one passed through to this machine?")
+    lost = [gpu for gpu in facts.driver.gpus if gpu.problem]
+    if lost:
+        found = "; ".join(f"{gpu.index}: {gpu.problem}" for gpu in lost)
+        fallen = any(gpu.problem_code == LOST for gpu in lost)
+        named = lost[0].uuid or str(lost[0].index)
+        step = enabling.reboot(facts.files) if fallen else enabling.reset(named, facts.files)
+        count = f"{len(lost)} of {len(facts.driver.gpus)}"
+        return checked("GPUs", "fail", f"{count} do not answer: {found}", step)
+    missing = (facts.files.pci_devices or 0) - len(facts.driver.gpus)
+    if missing > 0 and not facts.files.container:  # There the others' GPUs are on the bus as well.
+        found = f"{len(facts.driver.gpus)} of {facts.files.pci_devices} on the bus: {missing} not served"
+        return checked("GPUs", "warn", found, enabling.unsupported_gpu(facts.files))
+    alike = {
+        what: [gpu for gpu in facts.driver.gpus if _described(gpu) == what]
+        for what in map(_described, facts.driver.gpus)
+    }
+    return Check("GPUs", "ok", "; ".join(f"{ranged(group)}: {what}" for what, group in alike.items()))
+
+
+def _no_driver(facts: Facts) -> Check:
+    answer, files = facts.driver, facts.files
+    on_the_bus = files.pci_devices or 0
+    if not on_the_bus and not files.module and answer.problem_code in (NOT_NVMLS, NO_LIBRARY, NOT_LOADED):
+        todo = "CPU slots stand in for GPUs; see `cotenant up --devices cpu:2`"
+        return Check("GPUs", "warn", f"none ({answer.problem})", todo)
+    seen = f"{plural(on_the_bus, 'NVIDIA GPU')} on the bus, but " if on_the_bus else ""
+    step = {
+        NO_LIBRARY: enabling.install("driver", files),
+        NOT_LOADED: enabling.load_driver(files),
+        MISMATCH: enabling.mismatch(files),
+        NO_PERMISSION: _permission_step(facts),
+        **({UNKNOWN: enabling.let_container_in(files)} if files.container else {}),
+    }.get(
+        answer.problem_code, Step("`dmesg | grep NVRM` says what the driver met; often only a reboot helps")
+    )
+    return checked("GPUs", "fail", f"{seen}NVML: {answer.problem}", step)
+
+
+def driver(facts: Facts) -> Check | None:
+    if not facts.driver.gpus:
+        return None
+    cuda = "" if facts.driver.cuda is None else ", serves CUDA up to {}.{}".format(*facts.driver.cuda)
+    found = f"{facts.driver.driver or 'of unknown version'}{cuda}"
+    if facts.driver.cuda is None or facts.driver.cuda[0] > CUDA_MIN:
+        return Check("driver", "ok", found)
+    step = enabling.install("driver", facts.files)
+    newer = Step(step.todo.replace("install", "install a newer one of", 1), step.command)
+    if facts.driver.cuda[0] < CUDA_MIN:
+        return checked("driver", "fail", f"{found}: torch 2.5, the oldest that works here, needs 11.8", newer)
+    return checked("driver", "warn", f"{found}: only torch built for CUDA 11.8 works with it", newer)
+
+
+def compute_mode(facts: Facts) -> Check | None:
+    """Whether two processes may be on a GPU at once."""
+    known = [gpu for gpu in answering(facts) if gpu.compute_mode is not None]
+    others = [gpu for gpu in known if gpu.compute_mode != COMPUTE_DEFAULT]
+    if not known:
+        return None
+    if not others:
+        return Check("compute mode", "ok", "DEFAULT: several processes may be on a GPU")
+    names = sorted({COMPUTE_MODES.get(gpu.compute_mode or 0, "an unknown") for gpu in others})
+    modes = f"{numbers(others)} in {' and '.join(names)} mode"
+    uuids = uuids_of(others)
+    if any(gpu.compute_mode == COMPUTE_PROHIBITED for gpu in others):
+        step = enabling.compute_mode_default(uuids, facts.files, "allow processes on it again")
+        return checked("compute mode", "fail", f"{modes}: nothing can run there", step)
+    why = "two jobs share it through MPS or not at all"
+    step = enabling.compute_mode_default(uuids, facts.files, "unless you want that, allow several processes")
+    return checked("compute mode", "warn", f"{modes}: {why}", step)
+
+
+def mig(facts: Facts) -> Check | None:
+    split = [gpu for gpu in answering(facts) if gpu.mig]
+    waiting = [gpu for gpu in answering(facts) if gpu.mig_next is not None and gpu.mig_next != bool(gpu.mig)]
+    if waiting:
+        after = "leave" if waiting[0].mig else "enter"
+        found = f"{numbers(waiting)} will {after} MIG mode at the next reset"
+        return checked("MIG", "warn", found, enabling.mig_after_reset(uuids_of(waiting), facts.files))
+    if not split:
+        return None
+    instances = sum(len(gpu.instances) for gpu in split)
+    found = f"{numbers(split)} in MIG mode ({plural(instances, 'instance')}), which is not offered to jobs"
+    return checked("MIG", "warn", found, enabling.mig_off(uuids_of(split), facts.files))
+
+
+def persistence(facts: Facts) -> Check | None:
+    known = [gpu for gpu in answering(facts) if gpu.persistence is not None]
+    without = [gpu for gpu in known if not gpu.persistence]
+    if not known:
+        return None
+    if not without:
+        return Check("persistence", "ok", "the driver stays loaded between jobs")
+    daemon = ", and nvidia-persistenced runs without it" if facts.files.persistenced else ""
+    found = f"off on {numbers(without)}{daemon}: the driver may unload between jobs"
+    return checked("persistence", "warn", found, enabling.persistence(facts.files))
+
+
+def memory_errors(facts: Facts) -> Check | None:
+    """ECC: what was not corrected, and what waits for a reset."""
+    alive = answering(facts)
+    failed = [gpu for gpu in alive if gpu.remap_failed]
+    if failed:
+        found = f"{numbers(failed)} ran out of spare memory rows"
+        return Check("memory errors", "fail", found, "take it out of service and have it replaced")
+    bad = [gpu for gpu in alive if gpu.ecc_uncorrected or gpu.remap_pending]
+    if bad:
+        words = "; ".join(f"{gpu.index}: {_errors(gpu)}" for gpu in bad)
+        return checked("memory errors", "warn", words, enabling.reset(bad[0].uuid, facts.files))
+    if not any(gpu.ecc_uncorrected is not None for gpu in alive):
+        return None
+    return Check("memory errors", "ok", "none that ECC could not correct")
+
+
+def _errors(gpu: GpuFacts) -> str:
+    words = [f"{plural(gpu.ecc_uncorrected, 'uncorrected error')}"] if gpu.ecc_uncorrected else []
+    return " and ".join([*words, *(["memory waits to be replaced at a reset"] if gpu.remap_pending else [])])
+
+
+def device_files(facts: Facts) -> Check | None:
+    files = facts.files.device_files
+    if not files and not facts.driver.gpus:
+        return None
+    closed = [file for file in files if not file.ours]
+    if closed:
+        names = ", ".join(
+            f"{file.path} ({file.mode:o} {file.owner}:{file.group})" for file in closed[:NAMED_MAX]
+        )
+        step = _permission_step(facts)
+        return checked("device files", "fail", f"not for {facts.files.user}: {names}", step)
+    if files and not any(file.path == "/dev/nvidia-uvm" for file in files):
+        step = enabling.make_device_files(facts.files)
+        return checked("device files", "warn", "/dev/nvidia-uvm is missing: CUDA cannot start", step)
+    if not files:
+        return Check("device files", "ok", "none in /dev, and the driver answers all the same")
+    return Check("device files", "ok", f"{plural(len(files), 'file')} in /dev, all for you")
+
+
+def _permission_step(facts: Facts) -> Step:
+    closed = [file for file in facts.files.device_files if not file.ours]
+    by_group = [file.group for file in closed if file.mode & 0o060 == 0o060 and file.group != "root"]
+    if by_group:
+        return enabling.join_group(by_group[0], facts.files)
+    if facts.files.container:
+        return Step(
+            "start the container with --gpus all; a rootless one needs rights on them on the host, too"
+        )
+    if closed:
+        names = " ".join(file.path for file in closed[:NAMED_MAX])
+        return Step(
+            "open them (until the next boot; their mode comes from the driver's NVreg_DeviceFileMode)",
+            as_us(f"sudo chmod a+rw {names}", facts.files),
+        )
+    return Step("their mode comes from the driver's NVreg_DeviceFileMode")
+
+
+def tenants(facts: Facts) -> Check | None:
+    """Who is on the GPUs now."""
+    alive = answering(facts)
+    if not alive:
+        return None
+    everybody = [(gpu, process) for gpu in alive for process in gpu.processes]
+    foreign = [(gpu, process) for gpu, process in everybody if not process.ours]
+    if not everybody:
+        return Check("on the GPUs", "ok", "nobody")
+    ours = len({process.pid for _, process in everybody if process.ours})
+    own = f"{ours} {'process' if ours == 1 else 'processes'} of cotenant's jobs" if ours else ""
+    if not foreign:
+        return Check("on the GPUs", "ok", own)
+    named = "; ".join(f"{gpu.index}: {_named(process)}" for gpu, process in foreign[:NAMED_MAX])
+    more = f" and {len(foreign) - NAMED_MAX} more" if len(foreign) > NAMED_MAX else ""
+    todo = "the scheduler does not know them; it does well to be alone on a GPU"
+    return Check("on the GPUs", "warn", f"{named}{more}" + (f"; beside {own}" if own else ""), todo)
+
+
+def _named(process: GpuProcess) -> str:
+    used = "" if process.memory_mib is None else f", {size(process.memory_mib)}"
+    if not process.command:
+        return f"pid {process.pid}{used}, which cannot be seen from here"
+    return f"pid {process.pid} of {process.user}{used}: {_short(process.command)}"
+
+
+def _short(command: str, characters: int = 48) -> str:
+    return command if len(command) <= characters else command[: characters - 1] + "…"
+
+
+def process_numbers(facts: Facts) -> Check | None:
+    """Whether the driver's processes are those that can be seen from here."""
+    if not answering(facts) or not facts.files.own_pids:
+        return None
+    found = "this is a PID namespace of its own: whose a process on a GPU is cannot be told"
+    todo = (
+        "run the agent on the host, or its container with the host's processes (`--pid=host`); else memory "
+        "in use after a job has ended is held against the device until its co-tenant has ended as well"
+    )
+    return Check("processes", "warn", found, todo)
+
+
+def held_memory(facts: Facts) -> Check | None:
+    """Memory in use that no process accounts for."""
+    held = [(gpu, mib) for gpu in answering(facts) if (mib := held_mib(gpu)) is not None]
+    if not held:
+        return None
+    much = [(gpu, mib) for gpu, mib in held if mib >= HELD_MIB_MIN]
+    if not much:
+        return Check("held memory", "ok", "none: what is used belongs to processes that can be seen")
+    words = ", ".join(f"{gpu.index}: {size(mib)}" for gpu, mib in much)
+    todo = "a process of another container, or one that the driver still cleans up after; see nvidia-smi"
+    return Check("held memory", "warn", f"{words}, by nobody who can be seen", todo)
+
+
+def held_mib(gpu: GpuFacts) -> int | None:
+    """None where a process's share, or the driver's, is not known."""
+    if gpu.used_mib is None or any(process.memory_mib is None for process in gpu.processes):
+        return None
+    return max(0, gpu.used_mib - sum(process.memory_mib or 0 for process in gpu.processes))
+
+
+def clocks(facts: Facts) -> Check | None:
+    known = [gpu for gpu in answering(facts) if gpu.clock_mhz is not None and gpu.clock_mhz_max]
+    if not known:
+        return None
+    slow = [gpu for gpu in known if gpu.slowed_by]
+    if slow:
+        found = "; ".join(
+            f"{g.index}: {g.clock_mhz} of {g.clock_mhz_max} MHz, {' and '.join(g.slowed_by)}" for g in slow
+        )
+        return Check(
+            "clocks", "warn", found, "see to cooling and power; step times measured now are too long"
+        )
+    ranges = sorted({f"{gpu.clock_mhz} of {gpu.clock_mhz_max} MHz" for gpu in known})
+    return Check("clocks", "ok", f"{', '.join(ranges[:NAMED_MAX])}; neither heat nor power holds them down")
+
+
+def links(facts: Facts) -> Check | None:
+    """How the GPUs of this host reach each other."""
+    found = facts.driver.links
+    if not found:
+        return None
+    words = [f"{_pairs(group, len(found))} by {path}" for path, group in _by_path(found).items()]
+    without = [link for link in found if link.peer is False]
+    nvlinks = sorted({gpu.nvlinks for gpu in answering(facts) if gpu.nvlinks})
+    counts = f" ({' or '.join(map(str, nvlinks))} links each)" if nvlinks else ""
+    blind = f"; no peer access between {_pairs(without, len(found))}" if without else ""
+    return Check("links", "ok", f"{', '.join(words)}{counts}{blind}")
+
+
+def _by_path(found: Iterable[Link]) -> dict[str, list[Link]]:
+    groups: dict[str, list[Link]] = {}
+    for link in found:
+        groups.setdefault(link.path, []).append(link)
+    return groups
+
+
+def _pairs(group: Sequence[Link], of: int) -> str:
+    if len(group) == of > 1:
+        return f"all {of} pairs"
+    shown = ", ".join(f"{link.first}-{link.second}" for link in group[:NAMED_MAX])
+    return shown if len(group) <= NAMED_MAX else f"{shown} and {len(group) - NAMED_MAX} more pairs"
+
+
+def _described(gpu: GpuFacts) -> str:
+    capability = "" if gpu.capability is None else ", compute capability {}.{}".format(*gpu.capability)
+    return f"{gpu.name}, {size(gpu.memory_mib)}{capability}"
+
+
+GPU_CHECKS: Final[tuple[Callable[[Facts], Check | None], ...]] = (
+    gpus,
+    driver,
+    compute_mode,
+    mig,
+    persistence,
+    memory_errors,
+    counters,
+    indicators,
+    device_files,
+    tenants,
+    process_numbers,
+    held_memory,
+    clocks,
+    links,
+)

@@ -1,0 +1,248 @@
+"""What surrounds the GPUs, judged: agent, groups, limits, disks, torch, network cards. Pure, from `Facts`.
+
+Rule: as in `gpu_checks`: what is unknown is left out, and what is not ok says what to do. Numbers that were
+chosen, not measured, say why beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from cotenant.controller.cli.doctor import enabling
+from cotenant.controller.cli.doctor.check import Check, Facts, Verdict
+from cotenant.controller.cli.doctor.enabling import Step
+from cotenant.controller.cli.doctor.surroundings import Folder, Seen, Torch, unit_of
+from cotenant.controller.cli.frame.screen import plural, size
+from cotenant.controller.system.paths import NETWORK_DISKS
+
+FREE_MIB_MIN: Final = 2048
+"""A checkpoint of a small model; below 32 MiB the controller refuses work."""
+STATE_FREE_MIB_MIN: Final = 256
+FREE_FILES_MIN: Final = 1000
+OPEN_FILES_MIN: Final = 4096
+"""A data loader opens some files per worker and batch; 1024, the usual default, is what people run out of."""
+LOCKED_KIB_MIN: Final = 1024 * 1024
+"""NCCL over InfiniBand registers (locks) its buffers; the usual defaults are 64 KiB and 8 MiB."""
+VOLTA_LAST_CUDA: Final = 12
+"""CUDA 13 has no code for GPUs before Turing, says its release note."""
+TURING: Final = (7, 5)
+
+
+def torch(facts: Facts) -> Check:
+    """Whether what jobs train with was built for this driver and these GPUs."""
+    found = facts.around.torch
+    if found is None:
+        return Check("torch", "ok", "not in this environment: jobs bring their own")
+    where = f" in {found.place}" if found.place else ""
+    said = f"{found.version}{where}"
+    if _number(found.version) < (2, 5):
+        return Check("torch", "warn", said, "checkpoint and gradaccum need torch 2.5 or newer")
+    gpus = [gpu for gpu in facts.driver.gpus if not gpu.problem]
+    if not gpus:
+        return Check("torch", "ok", said)
+    problem = _torch_problem(found, facts)
+    if problem is not None:
+        return Check("torch", "warn", f"{said} {problem.todo}", problem.command)
+    assert found.cuda is not None
+    return Check("torch", "ok", "{}, built for CUDA {}.{}".format(said, *found.cuda))
+
+
+def _torch_problem(torch: Torch, facts: Facts) -> Step | None:
+    """What is wrong, and what to install instead, since no one command is right for every environment."""
+    serves = facts.driver.cuda
+    if torch.cuda is None:
+        most = "" if serves is None else f" (CUDA {serves[0]} at most)"
+        return Step("has no CUDA: its jobs do not see the GPUs", f"install torch built for CUDA{most} there")
+    if serves is not None and torch.cuda[0] > serves[0]:
+        what = "was built for CUDA {}.{}, the driver serves {}.{} at most".format(*torch.cuda, *serves)
+        return Step(
+            f"{what}: it does not see the GPUs",
+            f"install a newer driver, or torch built for CUDA {serves[0]}",
+        )
+    old = [g for g in facts.driver.gpus if g.capability is not None and g.capability < TURING]
+    if old and torch.cuda[0] > VOLTA_LAST_CUDA:
+        names = ", ".join(sorted({gpu.name for gpu in old}))
+        return Step(
+            f"was built for CUDA {torch.cuda[0]}, which has no code for {names}",
+            "install torch built for CUDA 12.6 there",
+        )
+    return None
+
+
+def _number(version: str) -> tuple[int, ...]:
+    parts = version.partition("+")[0].split(".")[:2]
+    return tuple(int(part) if part.isdigit() else 0 for part in parts)
+
+
+def agent(facts: Facts) -> Check:
+    """Whether one runs, and whether its controller lets it in."""
+    running, link = facts.around.agent, facts.link
+    who = f"process {running.pid} of {running.user}" if running is not None else "none runs here"
+    if link is None:  # It would meet its controller on the user's own socket.
+        return Check("agent", "ok", who if running else f"{who}: `run` and `up` start one")
+    if link.why:
+        return Check("agent", "fail" if link.sure else "warn", f"{who}; {link.why}", link.todo, link.command)
+    if running is None:
+        step = enabling.start_agent(facts.files)
+        return Check("agent", "fail", f"{who}, and {link.endpoint} would accept it", step.todo, step.command)
+    return Check("agent", "ok", f"{who}; {link.endpoint} accepts this host's key")
+
+
+def cgroups(facts: Facts) -> Check:
+    """Without a group of their own, jobs have no memory limit and share the agent's fate."""
+    group = facts.around.cgroup
+    if group.version == 2:
+        if group.ours:
+            return Check("cgroups", "ok", f"v2, {group.path or '/'} is ours to divide")
+        todo = (
+            "run the agent from a unit with Delegate=yes (examples/deploy); until then limits on main memory "
+        )
+        return Check(
+            "cgroups",
+            "warn",
+            f"v2, but {group.path} belongs to someone else",
+            f"{todo}are watched, not enforced",
+        )
+    if group.writable:
+        return Check("cgroups", "ok", f"v1 with {', '.join(group.writable)}")
+    which = "v1, and none of them is ours" if group.version == 1 else "none that we may use"
+    return Check(
+        "cgroups",
+        "warn",
+        which,
+        "limits on main memory are then watched, not enforced; an agent of root's may use them",
+    )
+
+
+def survival(facts: Facts) -> Check:
+    """Promise 13: what ends the agent must not end its jobs."""
+    running = facts.around.agent
+    own = running.cgroup if running else facts.around.cgroup.path
+    who = f"the agent (process {running.pid})" if running else "an agent started here"
+    unit = unit_of(own)
+    if unit.endswith(".service") and running:
+        mode = running.kill_mode
+        if mode not in ("process", "none", ""):
+            found = f"{who} is in {unit} with KillMode={mode}: a restart ends its jobs"
+            step = enabling.keep_jobs(unit, facts.files)
+            return Check("survival", "fail", found, step.todo, step.command)
+        return Check("survival", "ok", f"{who} is in {unit}" + (f", KillMode={mode}" if mode else ""))
+    if unit.startswith("session-") and not facts.around.lingers:
+        todo = "let what you start outlive your login, or run it as a service (examples/deploy)"
+        found = f"{who} is in {unit}: logging out may end its jobs"
+        return Check("survival", "warn", found, todo, "loginctl enable-linger")
+    return Check("survival", "ok", f"{who} is in {own or 'no cgroup'}; jobs get sessions of their own")
+
+
+def limits(facts: Facts) -> Check | None:
+    """What jobs inherit from their agent."""
+    found = facts.around.limits
+    whose = "the agent's" if facts.around.agent else "an agent that is started here has"
+    low = []
+    if found.open_files is not None and found.open_files < OPEN_FILES_MIN:
+        low.append(f"{found.open_files} open files (data loaders run out of them)")
+    if facts.around.infiniband and found.locked_kib is not None and found.locked_kib < LOCKED_KIB_MIN:
+        low.append(f"{size(found.locked_kib / 1024)} of locked memory (NCCL over InfiniBand needs more)")
+    if not low:
+        return Check("limits", "ok", "open files and locked memory suffice")
+    running = facts.around.agent
+    unit = unit_of(running.cgroup) if running else ""
+    step = enabling.raise_limits(unit if unit.endswith(".service") else "", facts.files)
+    return Check("limits", "warn", f"{whose} {' and '.join(low)}", step.todo, step.command)
+
+
+def settings_files(facts: Facts) -> Check | None:
+    """Where the settings come from, and who else may change them."""
+    files = facts.around.settings
+    if not files:
+        return None
+    loose = [each.path for each in files if each.open_to_others]
+    if loose:
+        step = enabling.close_files(loose, facts.files)
+        found = f"others may write {', '.join(loose)}: whoever can decides what the agent does"
+        return Check("settings", "fail", found, step.todo, step.command)
+    closed = [each.path for each in files if not each.readable]
+    if closed:
+        found = f"not for you to read: {', '.join(closed)}; what is said here is without them"
+        return Check("settings", "warn", found, "ask as root, or open them: keys are not in there", "")
+    return Check("settings", "ok", ", ".join(each.path for each in files))
+
+
+def folders(facts: Facts) -> list[Check]:
+    return [_folder(each) for each in facts.around.folders]
+
+
+def _folder(folder: Folder) -> Check:
+    verdict: Verdict
+    name, setting = folder.role, folder.setting
+    if not folder.writable:
+        return Check(name, "fail", f"{folder.exists} is not writable for you", f"set {setting}")
+    where = folder.path if folder.path == folder.exists else f"{folder.path} (not there yet)"
+    if folder.filesystem in NETWORK_DISKS and name != "checkpoints":
+        verdict = "fail" if name == "journal" else "warn"
+        found = f"{where} lies on a network disk ({folder.filesystem}): locks and files there do not last"
+        return Check(name, verdict, found, f"set {setting} to a local disk")
+    if folder.free_files is not None and folder.free_files < FREE_FILES_MIN:
+        found = f"{where}: room for {plural(folder.free_files, 'more file')} only (inodes)"
+        return Check(name, "fail", found, f"remove files there, or set {setting} to another disk")
+    least = FREE_MIB_MIN if name == "checkpoints" else STATE_FREE_MIB_MIN
+    if folder.free_mib is not None and folder.free_mib < least:
+        verdict = "fail" if folder.free_mib < least // 8 else "warn"
+        found = f"{where}: only {size(folder.free_mib)} free"
+        return Check(name, verdict, found, f"make room, or set {setting} to a larger disk")
+    disk = f" on {folder.filesystem}" if folder.filesystem in NETWORK_DISKS else ""
+    return Check(name, "ok", f"{where}{disk}, {size(folder.free_mib)} free")
+
+
+def mps_neighbours(facts: Facts) -> Check | None:
+    """MPS daemons that are not ours: a GPU that they hold in EXCLUSIVE_PROCESS mode is closed to us."""
+    others = facts.around.mps_daemons
+    if not others or not facts.driver.gpus:
+        return None
+    words = ", ".join(f"pid {each.pid} of {each.user or 'somebody'} ({_pipes(each)})" for each in others)
+    found = (
+        f"MPS daemons that are not ours: {words}: jobs under them and ours time-slice, and a GPU that they "
+        "hold in EXCLUSIVE_PROCESS mode is closed to us"
+    )
+    step = enabling.quit_mps(others[0], facts.files)
+    return Check("other MPS", "warn", found, step.todo, step.command)
+
+
+def _pipes(daemon: Seen) -> str:
+    return daemon.pipes or "its pipe directory cannot be read"
+
+
+def dcgm_neighbours(facts: Facts) -> Check | None:
+    """Two who watch profiling counters get in each other's way."""
+    engines = facts.around.hostengines
+    if len(engines) < 2:
+        return None
+    words = ", ".join(f"{each.words[0].rpartition('/')[2]} (pid {each.pid})" for each in engines)
+    todo = "keep one: let the exporter ask the engine (dcgm-exporter -r localhost:5555)"
+    return Check("DCGM twice", "warn", f"{words}: each changes what the other measures", todo)
+
+
+def network_cards(facts: Facts) -> Check | None:
+    """InfiniBand cards reach GPU memory by a module, or by DMA-BUF; without either NCCL copies through main
+    memory."""
+    cards = facts.around.infiniband
+    if not cards or not facts.driver.gpus:
+        return None
+    names = ", ".join(cards[:4]) + (f" and {len(cards) - 4} more" if len(cards) > 4 else "")
+    if facts.around.peer_memory:
+        return Check("InfiniBand", "ok", f"{names}; nvidia_peermem is loaded")
+    step = enabling.load_peer_memory(facts.files)
+    found = f"{names}; nvidia_peermem is not loaded: unless NCCL finds DMA-BUF, gangs over hosts are slow"
+    return Check("InfiniBand", "warn", found, step.todo, step.command)
+
+
+HOST_CHECKS: Final[tuple[Callable[[Facts], Check | None], ...]] = (
+    mps_neighbours,
+    dcgm_neighbours,
+    network_cards,
+    cgroups,
+    survival,
+    limits,
+    settings_files,
+)

@@ -1,0 +1,141 @@
+"""What `cotenant predictor` says: documents for scripts, tables and notes for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from cotenant.controller.cli.frame import screen
+from cotenant.controller.cli.frame.screen import Column
+
+if TYPE_CHECKING:
+    from cotenant.controller.domain.interference import InterferenceModel
+    from cotenant.controller.training.judging import Evaluation
+    from cotenant.controller.training.pair_rows import Pairs
+
+NAMES_SHOWN: Final = 4
+
+
+def tell_of_rows(pairs: Pairs) -> None:
+    if pairs.infeasible or pairs.unlabelled:
+        screen.tell(
+            f"{pairs.name}: {len(pairs)} rows used; left out: {pairs.infeasible} that did not run, "
+            f"{pairs.unlabelled} without a ratio"
+        )
+    if pairs.ignored:
+        screen.tell(f"{pairs.name}: columns without a meaning here: {', '.join(pairs.ignored)}")
+
+
+def tell_of_licences(model: InterferenceModel) -> None:
+    for file in model.training.files:
+        screen.tell(f"licence of {file.name}: {file.licence}; the model is under the same terms")
+
+
+def tell_of_judgement(result: Evaluation, model: InterferenceModel) -> None:
+    if result.seen_before:
+        names = result.seen_before
+        shown = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
+        screen.tell(
+            f"note: {screen.plural(len(names), 'pair')} of models were in the training ({shown}); "
+            "on these the model looks better than it is"
+        )
+    if result.missing:
+        screen.tell(f"note: missing in the file, and taken as missing values: {', '.join(result.missing)}")
+
+
+def as_evaluation(result: Evaluation) -> dict[str, Any]:
+    return {
+        "schema": "predictor-eval/1",
+        "pairs": result.pairs,
+        "rmse": list(result.rmse),
+        "mae": list(result.mae),
+        "mean_prediction_rmse": list(result.mean_prediction_rmse),
+        "features": list(result.features),
+    }
+
+
+def evaluation_table(result: Evaluation) -> str:
+    rows = [
+        ("model, RMSE", result.rmse),
+        ("model, MAE", result.mae),
+        ("mean of the training, RMSE", result.mean_prediction_rmse),
+    ]
+    columns = (
+        Column("XI", lambda row: row[0]),
+        Column("JOB 1", lambda row: number(row[1][0]), right=True),
+        Column("JOB 2", lambda row: number(row[1][1]), right=True),
+    )
+    return "\n".join(
+        (
+            screen.plural(result.pairs, "pair"),
+            screen.table(columns, rows, screen.terminal_width()),
+            f"{100 * result.coverage:.0f} % of the measured ratios lie within the model's margins",
+        )
+    )
+
+
+def described(model: InterferenceModel) -> dict[str, Any]:
+    checked, training = model.cross_validation, model.training
+    return {
+        "schema": "predictor/1",
+        "features": list(model.features),
+        "importances": dict(zip(model.features, model.importances, strict=True)),
+        "trees": len(model.trees.sizes),
+        "settings": model.settings,
+        "seed": training.seed,
+        "made_by": training.made_by,
+        "files": [
+            {"name": f.name, "sha256": f.sha256, "rows": f.rows, "licence": f.licence} for f in training.files
+        ],
+        "pairs": list(training.pairs),
+        "gpu_types": list(training.gpu_types),
+        "mean_xi": list(model.mean_xi),
+        "cross_validated": {
+            "folds": checked.folds,
+            "rmse": list(checked.rmse),
+            "mean_prediction_rmse": list(checked.mean_prediction_rmse),
+            "unseen_model_rmse": checked.unseen_model_rmse,
+            "tried": [{"settings": trial.settings, "rmse": trial.rmse} for trial in checked.tried],
+        },
+        "coverage": model.coverage,
+        "margins": [
+            {"novelty_max": band.novelty_max, "factor": band.factor, "rows": band.rows}
+            for band in model.bands
+        ],
+    }
+
+
+def page(model: InterferenceModel) -> str:
+    checked, training = model.cross_validation, model.training
+    files = ", ".join(f"{file.name} ({file.rows:,} rows, licence: {file.licence})" for file in training.files)
+    leans = sorted(zip(model.importances, model.features, strict=True), reverse=True)
+    rmse, mean = both(checked.rmse), both(checked.mean_prediction_rmse)
+    from cotenant.controller.models.interference.novelty import SCALE_MIN
+
+    at_one_and_a_half = SCALE_MIN + 0.5
+    margins = ", ".join(
+        f"±{band.factor * at_one_and_a_half:.2f}"
+        + (f" up to {band.novelty_max:.2g}" if band.novelty_max is not None else " beyond")
+        for band in model.bands
+    )
+    facts = (
+        ("trained on", files),
+        (
+            "pairs",
+            f"{len(training.pairs)} of models"
+            + (f" on {', '.join(training.gpu_types)}" * bool(training.gpu_types)),
+        ),
+        ("on pairs left out", f"RMSE {rmse}; the mean alone {mean}"),
+        ("on unseen models", f"RMSE {number(checked.unseen_model_rmse)}"),
+        (f"{100 * model.coverage:.0f} % margins", f"at xi = 1.5, by how strange a job is: {margins}"),
+        ("leans on", ", ".join(f"{name} {100 * share:.0f} %" for share, name in leans[:6] if share > 0)),
+        ("made by", f"{training.made_by}, seed {training.seed}"),
+    )
+    return "\n".join(f"{title:<18}  {text}" for title, text in facts)
+
+
+def both(numbers: tuple[float | None, float | None]) -> str:
+    return " and ".join(map(number, numbers))
+
+
+def number(value: float | None) -> str:
+    return screen.NONE if value is None else f"{value:.3f}"

@@ -1,0 +1,219 @@
+"""`cotenant sim trace`: what a trace holds, a generated one, another format turned into ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+
+from cotenant.controller.cli.frame import screen
+from cotenant.controller.cli.frame.group import group
+from cotenant.controller.cli.frame.output import JsonFlag, Listing, OutputFlag, chosen, show_listing, show_one
+from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.frame.screen import NONE, Column, duration
+from cotenant.controller.cli.offline.options import (
+    FormatFlag,
+    SeedFlag,
+    TraceArgument,
+    VcFlag,
+    as_problems,
+)
+from cotenant.controller.sim.scenario import SYNTH, open_trace
+from cotenant.controller.sim.traces.trace import Trace
+
+trace = group(no_args_is_help=True)
+
+FileArgument = Annotated[
+    str, typer.Argument(metavar="FILE", help="To write: .csv, or .csv.gz to have it packed.")
+]
+ForceFlag = Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")]
+
+
+@trace.callback()
+def about() -> None:
+    """Traces: what was submitted to a cluster, when, and how long it ran.
+
+    \b
+    For example:
+      cotenant sim trace list
+      cotenant sim trace show philly/6214e9
+      cotenant sim trace import cluster_job_log ours.csv.gz --format philly
+      cotenant sim trace synth earth.csv.gz --like earth --jobs 50000 --seed 7
+    """
+
+
+class Known(NamedTuple):
+    """A trace that can be named without a file."""
+
+    name: str
+    synthetic: bool
+    about: str
+
+
+@trace.command("list")
+def list_traces(output: OutputFlag = None, as_json: JsonFlag = False) -> None:
+    """The traces that come with cotenant, and those it can generate."""
+    from cotenant.controller.sim.traces.bundled import NAMES
+    from cotenant.controller.sim.traces.synth import KINDS
+
+    real = [Known(name, False, _about_bundled(name)) for name in NAMES]
+    made = [
+        Known(
+            f"{SYNTH}{name}", True, f"SYNTHETIC: generated like {kind.title}; {SYNTH}{name}:JOBS for so many"
+        )
+        for name, kind in KINDS.items()
+    ]
+    listing = Listing(
+        noun="trace",
+        rows=[*real, *made],
+        as_json=lambda row: {"trace": row.name, "synthetic": row.synthetic, "about": row.about},
+        identity=lambda row: row.name,
+        columns=LIST_COLUMNS,
+    )
+    show_listing(listing, chosen(output, as_json))
+
+
+LIST_COLUMNS: Final = (
+    Column("TRACE", lambda row: row.name),
+    Column("ABOUT", lambda row: row.about, wraps=True),
+)
+
+
+def _about_bundled(name: str) -> str:
+    vc = name.partition("/")[2]
+    if not vc:
+        return "Microsoft Philly 2017, twelve VCs on one clock (durations halved by its source)"
+    return f"Microsoft Philly 2017, virtual cluster {vc}"
+
+
+@trace.command("show")
+def show_trace(
+    trace: TraceArgument,
+    format: FormatFlag = "auto",
+    vc: VcFlag = None,
+    seed: SeedFlag = 0,
+    output: OutputFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """How many jobs, how long, how wide, how often; what was left out, and where it comes from."""
+    from cotenant.controller.sim.traces.description import describe
+
+    form = chosen(output, as_json)
+    with as_problems():
+        found = open_trace(trace, format=format, seed=seed)
+        if vc is not None:
+            found = found.of_vc(vc)
+        value = {"schema": "trace/1", **describe(found)}
+    show_one(form, value, found.name, value, lambda shown: page(found, shown))
+
+
+def page(found: Trace, value: dict[str, Any]) -> str:
+    lines = [f"{found.name}: {len(found):,} jobs"]
+    if found.synthetic:
+        lines[0] += "  " + screen.paint("SYNTHETIC", "yellow")
+    known = [("source", found.source or NONE), ("licence", found.licence or "not known"), *facts(value)]
+    lines += [f"  {key:<12}  {screen.wrapped(text, 16)}" for key, text in known]
+    if len(value["vcs"]) > 1:
+        lines += ["", screen.table(VC_COLUMNS, value["vcs"], screen.terminal_width())]
+    below = [f"  left out {count:,}: {reason}" for reason, count in sorted(found.excluded.items())]
+    below += [f"  note: {note}" for note in found.notes]
+    return "\n".join([*lines, *([""] if len(value["vcs"]) > 1 and below else []), *below])
+
+
+VC_COLUMNS: Final = (
+    Column("VC", lambda vc: vc["vc"]),
+    Column("JOBS", lambda vc: f"{vc['jobs']:,}", right=True),
+    Column("GPU-HOURS", lambda vc: _hours(vc["gpu_hours"]), right=True),
+    Column("MEDIAN", lambda vc: duration(vc["duration_s"]["p50"]), right=True),
+    Column("MEAN GPUS", lambda vc: f"{vc['gpus']['mean']:.2f}", rank=1, right=True),
+    Column("BETWEEN ARRIVALS", lambda vc: duration(vc["interarrival_s"]["mean"]), rank=2, right=True),
+)
+
+
+def _hours(hours: float) -> str:
+    """Two digits of a small trace's: 0 would say that nothing ran."""
+    return f"{hours:,.0f}" if hours >= 10.0 else f"{hours:.2g}"
+
+
+def facts(value: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What there is to say of the jobs as a whole; what the trace does not have is left out."""
+    if value["span_s"] is not None:
+        yield "submissions", f"over {duration(value['span_s'])}"
+    for title, key, text in (
+        ("durations", "duration_s", duration),
+        ("gpus", "gpus", lambda number: f"{number:.3g}"),
+        ("arrivals", "interarrival_s", duration),
+    ):
+        if value[key]["mean"] is not None:
+            yield title, ", ".join(f"{name} {text(number)}" for name, number in value[key].items())
+    yield "one GPU", f"{100 * value['one_gpu_share']:.1f} % of the jobs"
+    yield "work", f"{_hours(value['gpu_hours'])} GPU-hours"
+    if value["users"]:
+        yield "users", f"{value['users']:,}"
+    if value["models"]:
+        yield "models", ", ".join(value["models"])
+    if value["states"]:
+        yield "states", ", ".join(f"{name} {count:,}" for name, count in value["states"].items())
+
+
+@trace.command("synth")
+def synth(
+    file: FileArgument,
+    like: Annotated[str, typer.Option("--like", metavar="earth|saturn|uranus|philly", help="What to match.")],
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, max=10_000_000, help="Jobs.")] = 20_000,
+    seed: SeedFlag = 0,
+    force: ForceFlag = False,
+) -> None:
+    """Generate a trace: heavy-tailed durations, bursty arrivals, means as published. Labelled synthetic.
+
+    \b
+    For example:
+      cotenant sim trace synth earth.csv.gz --like earth --jobs 50000 --seed 7
+    """
+    with as_problems():
+        made = open_trace(f"{SYNTH}{like}:{jobs}", seed=seed)
+    write(made, file, force)
+
+
+@trace.command("import")
+def import_trace(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file of another system.")],
+    file: FileArgument,
+    format: FormatFlag = "auto",
+    vc: VcFlag = None,
+    force: ForceFlag = False,
+) -> None:
+    """Turn a trace of another system into our CSV: Philly, Helios, Alibaba PAI, SWF, Slurm's sacct.
+
+    \b
+    For example:
+      cotenant sim trace import cluster_log.csv venus.csv.gz
+      cotenant sim trace import sacct.txt ours.csv.gz --format sacct     (docs/traces.md: how to make it)
+    """
+    with as_problems():
+        found = open_trace(source, format=format)
+        if vc is not None:
+            found = found.of_vc(vc)
+    write(found, file, force)
+
+
+def write(made: Trace, file: str, force: bool) -> None:
+    """Raises Problem."""
+    from cotenant.controller.sim.traces.schema import write_csv
+
+    path = Path(file).expanduser()
+    if path.exists() and not force:
+        raise Problem("refused", f"{path} is already there", "replace it with --force")
+    try:
+        write_csv(made, path)
+    except OSError as error:
+        raise Problem(
+            "refused", f"{path} cannot be written: {error.strerror}", "choose another FILE"
+        ) from None
+    screen.tell(f"{path}: {screen.plural(len(made), 'job')}" + (", SYNTHETIC" if made.synthetic else ""))
+    for reason, count in sorted(made.excluded.items()):
+        screen.tell(f"left out: {screen.plural(count, 'row')} ({reason})")
+    for note in made.notes:
+        screen.tell(f"note: {note}")

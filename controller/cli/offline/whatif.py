@@ -1,0 +1,232 @@
+"""`cotenant whatif`: this cluster's last days under another policy, from its own journal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from cotenant.controller.cli.frame import screen
+from cotenant.controller.cli.frame.asking import asking, loaded_settings
+from cotenant.controller.cli.frame.output import (
+    EndpointFlag,
+    Format,
+    JsonFlag,
+    OutputFlag,
+    as_text,
+    chosen,
+    write_json,
+    write_lines,
+)
+from cotenant.controller.cli.frame.problem import OK, Problem
+from cotenant.controller.cli.frame.signals import ended_by
+from cotenant.controller.cli.offline import table as sim_table
+from cotenant.controller.cli.offline.files import matplotlib_or_hint, writable
+from cotenant.controller.cli.offline.named_files import journal_problem
+from cotenant.controller.cli.offline.options import (
+    OutFlag,
+    PairsFlag,
+    SeedFlag,
+    WorkersFlag,
+    as_problems,
+    chosen_policies,
+    complete_policies,
+)
+from cotenant.controller.cli.offline.progress import run_with_bar
+from cotenant.controller.cli.submission.quantities import duration_s
+from cotenant.controller.sim.choices import PolicyChoice
+from cotenant.controller.sim.compare import Run
+from cotenant.controller.sim.past import what_if
+from cotenant.controller.sim.past.journal import NothingToReplay
+from cotenant.controller.sim.past.replay import Record, read_journal
+from cotenant.controller.sim.results.document import write_document, write_jobs
+from cotenant.controller.store.journal_file import JournalError
+from cotenant.controller.system import paths
+from cotenant.controller.wire.clients import GetStatus
+
+ASK_WITHIN_S: Final = 3.0
+
+SinceFlag = Annotated[
+    str, typer.Option("--since", metavar="TIME", help="Only jobs of so long before the journal's last entry.")
+]
+AskedFlag = Annotated[
+    str,
+    typer.Option(
+        "--policy", "--policies", metavar="A,B,...", help="Policies.", autocompletion=complete_policies
+    ),
+]
+
+
+def whatif(
+    policies: AskedFlag = "",
+    since: SinceFlag = "",
+    journal: Annotated[
+        str,
+        typer.Option("--journal", metavar="PATH", help="A state folder or journal file (default: yours)."),
+    ] = "",
+    pairs: PairsFlag = "gavel-v100",
+    seed: SeedFlag = 0,
+    workers: WorkersFlag = None,
+    out: OutFlag = None,
+    output: OutputFlag = None,
+    as_json: JsonFlag = False,
+    endpoint: EndpointFlag = None,
+) -> int:
+    """What the last days would have been under another policy.
+
+    The jobs that this cluster's controller has seen, with the lengths, loads and pauses that it measured,
+    are simulated under the policy of the time (how well does that reproduce what happened?) and under those
+    asked for. Nothing is changed: the journal is only read, also while the controller runs.
+
+    For example:
+
+      cotenant whatif --policy srtf --since 7d
+      cotenant whatif --policies srtf,lazer,patient --out what-if
+      cotenant whatif --policy sjf --journal /var/lib/cotenant/controller -o json
+    """
+    form = chosen(output, as_json)
+    choices = chosen_policies(policies) if policies else ()
+    where = Path(journal).expanduser() if journal else own_journal(endpoint)
+    return replayed(
+        where,
+        choices,
+        named=bool(journal),
+        since=since,
+        pairs=pairs,
+        seed=seed,
+        workers=workers,
+        out=out,
+        form=form,
+    )
+
+
+def own_journal(endpoint: str | None) -> Path:
+    """Of the controller that answers; where none does, of the one that the settings describe.
+
+    Raises:
+        Problem: it runs on another machine.
+    """
+    try:
+        with asking(endpoint, timeout_s=ASK_WITHIN_S) as client:
+            said = client.ask(GetStatus()).journal
+    except Problem as problem:
+        if problem.code != "unreachable" or endpoint:
+            raise
+        return paths.controller_state_dir(loaded_settings().settings)
+    path = Path(said.rpartition(",")[0] or said)
+    if not path.is_file():
+        raise Problem(
+            "not-found",
+            f"the controller's journal {path} is not on this machine",
+            "run this where the controller runs, or copy the file and name it with --journal",
+        )
+    return path
+
+
+def replayed(
+    where: Path,
+    choices: Sequence[PolicyChoice],
+    *,
+    named: bool,
+    since: str,
+    pairs: str,
+    seed: int,
+    workers: int | None,
+    out: str | None,
+    form: Format,
+) -> int:
+    """Reads, runs, prints, writes; the exit code. `named`: the journal, by the command line."""
+    folder = writable(out)
+    record = read(where, since, named=named)
+    with as_problems():
+        tasks = what_if.replay_tasks(record, choices, pairs=pairs, seed=seed)
+    if not tasks:
+        raise Problem(
+            "usage", f"{record.setting.policy} is not available here", "name others with --policies"
+        )
+    runs = run_with_bar(tasks, workers=workers, keep=True)
+    times = [screen.utc(wall_s) or "" for wall_s in (record.begin_wall_s, record.end_wall_s)]
+    value = what_if.document(record, runs, pairs=pairs, begin=times[0], end=times[1])
+    show(value, record, runs, form)
+    if folder is not None:
+        write(folder, value, record, runs)
+    return ended_by() if value["interrupted"] or len(runs) < len(tasks) else OK
+
+
+def read(where: Path, since: str, *, named: bool) -> Record:
+    """Raises Problem."""
+    try:
+        since_s = duration_s(since) if since else None
+    except ValueError as error:
+        raise Problem("usage", f"--since {error}") from None
+    try:
+        return read_journal(where, since_s=since_s)
+    except JournalError as error:
+        raise journal_problem(error, named=named) from None
+    except NothingToReplay as error:
+        hint = "take more with a longer --since" if since else "submit jobs first"
+        raise Problem("refused", str(error), hint) from None
+
+
+# --- Showing -----------------------------------------------------------------------------------------
+
+
+def show(value: dict[str, Any], record: Record, runs: Sequence[Run], form: Format) -> None:
+    rows = [value["actual"], *value["runs"]]
+    if form == "json":
+        write_json(value)
+    elif form == "jsonl":
+        write_lines([as_text({"schema": "sim-run/1", **row}) for row in rows])
+    elif form == "id":
+        write_lines([row["label"] for row in rows])
+    else:
+        wide = form == "wide"
+        width = None if wide else screen.terminal_width()
+        lines = [headline(record), sim_table.table(rows, wide=wide, width=width)]
+        screen.say("\n".join([*lines, *footnotes(value, record, runs)]))
+
+
+def headline(record: Record) -> str:
+    begin, end = screen.local_time(record.begin_wall_s), screen.local_time(record.end_wall_s)
+    cluster = record.cluster
+    return (
+        f"{screen.plural(len(record.jobs), 'job')} that arrived from {begin} to {end}, on {cluster.hosts} x "
+        f"{cluster.gpus_per_host} devices, under {record.setting.policy}"
+    )
+
+
+def footnotes(value: dict[str, Any], record: Record, runs: Sequence[Run]) -> list[str]:
+    found = value["calibration"]
+    lines = []
+    if found is None:
+        lines.append(f"there is no {record.setting.policy} here: nothing says how far to trust the rest")
+    else:
+        error = found["jct_error"]
+        lines.append(
+            f"trust: {found['policy']}, simulated, misses a job's real JCT by {100 * error['p50']:.0f} % "
+            f"(median; {100 * error['p90']:.0f} % at P90); mean JCT is {found['jct_mean_ratio']:.2f} x real"
+        )
+    lines += [f"left out: {screen.plural(count, 'job')} ({why})" for why, count in record.excluded.items()]
+    lines += [f"note: {note}" for note in record.notes]
+    if any(run.summary["shared_jobs"] for run in runs):
+        lines.append(f"note: what sharing costs is taken from {value['pairs']}, not from this cluster")
+    return [f"  {screen.wrapped(line, 2)}"[2:] for line in lines]
+
+
+def write(folder: Path, value: dict[str, Any], record: Record, runs: Sequence[Run]) -> None:
+    """`result.json`, the jobs as they were and as simulated, and the distributions as a plot."""
+    outcomes = {what_if.HAPPENED: record.outcome()}
+    outcomes.update({f"{run.label}, simulated": run.outcome for run in runs if run.outcome is not None})
+    try:
+        write_document(value, folder / "result.json")
+        for label, outcome in outcomes.items():
+            write_jobs(outcome, folder / f"jobs-{sim_table.file_name(label)}.csv")
+        plots = matplotlib_or_hint()
+        names = plots.write_all(outcomes, folder) if plots is not None else []
+    except OSError as error:
+        raise Problem(
+            "refused", f"{folder}: {error.strerror}", "make room, or choose another --out"
+        ) from None
+    screen.tell(f"written to {folder}: result.json, a CSV of each row" + "".join(f", {n}" for n in names))

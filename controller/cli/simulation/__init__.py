@@ -1,1 +1,0 @@
-"""`cotenant sim` and `cotenant whatif`."""

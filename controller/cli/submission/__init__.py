@@ -1,0 +1,1 @@
+"""Flags, YAML and scripts become one job spec."""

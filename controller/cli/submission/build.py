@@ -1,0 +1,226 @@
+"""From options and a command to the `Submit` that goes to the controller.
+
+Rule: pure but for a look at the files the command names. Ids are placeholders (`new-0`); the
+controller gives the real ones.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cotenant.controller.cli.submission import commands, directives, recording
+from cotenant.controller.cli.submission.code import code_sha256
+from cotenant.controller.cli.submission.options import Options, merged
+from cotenant.controller.cli.submission.problems import BadSubmission
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import JobSpec, Launch
+from cotenant.controller.domain.texts import one_line
+from cotenant.controller.wire.clients import Submit
+
+YAML_SUFFIXES = (".yaml", ".yml")
+NAME_SHOWN_MAX = 80
+FULL_PROFILE = "full"
+ARRAY_VARIABLE = "COTENANT_ARRAY_INDEX"
+SLURM_ARRAY_VARIABLE = "SLURM_ARRAY_TASK_ID"
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """Ready to send, and what its author should know."""
+
+    request: Submit
+    notes: tuple[str, ...] = ()
+    full_profile: bool = False
+    """The series of `cotenant profile` is wanted first."""
+
+
+class Where(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the user stands."""
+
+    folder: Path
+    environ: Mapping[str, str]
+    same_machine: bool = True
+    """The controller is this user's own: a command that cannot start here can start nowhere."""
+
+
+class _Source(msgspec.Struct, frozen=True, kw_only=True):
+    """A command, whatever it was written in."""
+
+    argv: tuple[str, ...]
+    options: Options
+    notes: tuple[str, ...] = ()
+    slurm: bool = False
+    host: bool = False
+
+
+def submission(
+    words: Sequence[str], flags: Options, where: Where, *, command_only: bool = False
+) -> Submission:
+    """What `submit WORDS` means: a YAML file, a script with directives, or a command.
+
+    Flags win over what a file says. `command_only` (after `--`, and for `run`) takes words as a command.
+
+    Raises:
+        BadSubmission: something in it is wrong.
+    """
+    if not words:
+        raise BadSubmission("no command was given", "put it behind `--`, as in: -- python train.py")
+    try:
+        return _submission(_command(words) if command_only else _source(words), flags, where)
+    except OSError as error:  # A name too long for a file, a folder that may not be looked into.
+        raise BadSubmission(f"{_named(error)}: {error.strerror}", "check the names in it") from None
+
+
+def _named(error: OSError) -> str:
+    name = str(error.filename or "a file")
+    return name if len(name) <= NAME_SHOWN_MAX else name[:NAME_SHOWN_MAX] + "..."
+
+
+def _submission(source: _Source, flags: Options, where: Where) -> Submission:
+    if any("\0" in word for word in source.argv):
+        raise BadSubmission("the command has a NUL in it", "no program can be given one")
+    options = merged(source.options, flags)
+    values = {key: given.value for key, given in options.items()}
+    workdir = where.folder / _expanded(values.get("workdir", "."), "workdir")
+    environment = recording.record(where.environ, values.get("export", ()), values.get("env", ()))
+    notes = list(source.notes)
+    commands.refuse_container(source.argv)
+    doubt = commands.doubts(source.argv, workdir, {**environment.open}.get("PATH", os.defpath))
+    doubt = doubt or commands.output_doubt(_output(values.get("output"), workdir))
+    if doubt is not None and where.same_machine:
+        raise doubt
+    if doubt is not None:
+        notes.append(f"on this machine {doubt.message}")
+    launch = Launch(
+        argv=source.argv,
+        workdir=os.path.abspath(workdir),
+        env=environment.open,
+        secrets=tuple(environment.secrets),
+        output=_output(values.get("output"), workdir),
+        mode=values.get("launch") or ("host" if source.host else commands.launch_mode(source.argv)),
+        uid=os.getuid(),
+        gid=os.getgid(),
+        groups=tuple(sorted(os.getgroups())),
+        zero_code=_zero_code(values),
+        watchdog_s=values.get("watchdog"),
+    )
+    path = {**environment.open}.get("PATH", os.defpath)
+    spec = _spec(values, launch, code_sha256(source.argv, Path(launch.workdir), path))
+    indices: tuple[int, ...] = values.get("array", ())
+    request = Submit(
+        specs=tuple(_task(spec, at, index, source.slurm) for at, index in enumerate(indices)) or (spec,),
+        array_indices=indices,
+        secrets=environment.secrets,
+        idempotency_key=uuid.uuid4().hex,
+    )
+    return Submission(request=request, notes=tuple(notes), full_profile=values.get("profile") == FULL_PROFILE)
+
+
+def _source(words: Sequence[str]) -> _Source:
+    path = Path(words[0])
+    if path.suffix in YAML_SUFFIXES:
+        if len(words) > 1:
+            raise BadSubmission(
+                f"{words[1]!r} stands behind the job file", f"flags go before it: cotenant submit ... {path}"
+            )
+        if path.is_dir():
+            raise BadSubmission(f"{path} is a folder, not a job file", "give a file in it")
+        if not path.is_file():
+            near = commands.near_file(str(path), Path())
+            raise BadSubmission(f"{path} does not exist", near, missing=True)
+        from cotenant.controller.cli.submission import yaml_file  # YAML takes a while to load
+
+        file = yaml_file.read_job_file(path)
+        return _Source(argv=file.command, options=file.options)
+    if directives.is_script(path):
+        script = directives.read_script(path)
+        return _Source(
+            argv=(*script.interpreter, os.path.abspath(path), *words[1:]),
+            options=script.options,
+            notes=script.notes,
+            slurm=script.slurm,
+            host=script.launches_ranks,
+        )
+    return _command(words)
+
+
+def _command(words: Sequence[str]) -> _Source:
+    return _Source(argv=tuple(words), options={})
+
+
+def _spec(values: dict[str, Any], launch: Launch, code: str) -> JobSpec:
+    profile = values.get("profile")
+    gpus = values.get("gpus") or values.get("nodes") or 1
+    try:
+        return JobSpec(
+            job_id=JobId("new-0"),
+            name=values.get("name") or _name(launch.argv),
+            user=recording.user_name(),
+            job_class=values.get("class", "spot"),
+            gpus_min=gpus,
+            gpus_max=gpus,
+            nodes=values.get("nodes", 0),
+            gpu_type=values.get("gpu_type", ""),
+            features=values.get("constraint", ()),
+            memory_mib=values.get("mem"),
+            cpus=values.get("cpus", 0),
+            host_memory_mib=values.get("host_mem", 0),
+            batch_size=values.get("batch_size"),
+            iterations=values.get("iterations"),
+            expected_s=values.get("expect"),
+            time_limit_s=values.get("time"),
+            share=values.get("share", "auto"),
+            resumable=values.get("resumable"),
+            retries=values.get("retries", 0),
+            after=tuple(each for group in values.get("after", ()) for each in group),
+            hold=values.get("hold", False),
+            profile=None if isinstance(profile, str) else profile,
+            profiling="never" if profile == "never" else "auto",
+            code_sha256=code,
+            launch=launch,
+        )
+    except ValueError as error:
+        raise BadSubmission(str(error).removeprefix("job new-0: ")) from None
+
+
+def _zero_code(values: dict[str, Any]) -> tuple[str, ...]:
+    """What the hook is asked to do. A batch of unknown size is never split, nor is one that never shares."""
+    how = values.get("accumulate", "auto")
+    splits = how != "never" and values.get("batch_size") is not None and values.get("share") != "never"
+    words = {"accumulate": splits, "mean": splits and how == "mean", "checkpoint": _saves(values)}
+    return tuple(word for word, wanted in words.items() if wanted)
+
+
+def _saves(values: dict[str, Any]) -> bool:
+    return values.get("checkpoint") == "auto" and values.get("resumable") is not False
+
+
+def _name(argv: Sequence[str]) -> str:
+    """The script's name, or the program's: what one would call the job."""
+    scripts = [word for word in argv if word.endswith((".py", ".sh", ".slurm", ".sbatch"))]
+    named = os.path.basename(scripts[0] if scripts else argv[0])
+    return one_line(os.path.splitext(named)[0])[:64] or "job"
+
+
+def _task(spec: JobSpec, at: int, index: int, slurm: bool) -> JobSpec:
+    env = {**spec.launch.env, ARRAY_VARIABLE: str(index)}
+    if slurm:
+        env[SLURM_ARRAY_VARIABLE] = str(index)
+    launch = msgspec.structs.replace(spec.launch, env=env)
+    return msgspec.structs.replace(spec, job_id=JobId(f"new-{at}"), launch=launch)
+
+
+def _output(pattern: str | None, workdir: Path) -> str:
+    return os.path.abspath(workdir / _expanded(pattern, "output")) if pattern else ""
+
+
+def _expanded(path: str, option: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # `~name` of nobody.
+        raise BadSubmission(f"--{option} {path}: there is no such user", "give the folder itself") from None

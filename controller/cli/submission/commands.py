@@ -1,0 +1,144 @@
+"""The user's command: how it is started, and whether it can be.
+
+Rule: what can be seen to fail from here is refused here, before a queue is waited through. On a
+cluster the hosts may have what this machine has not, so there the same finding is only a note.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from cotenant.controller.cli.submission.options import CONTAINERS
+from cotenant.controller.cli.submission.problems import BadSubmission
+from cotenant.controller.domain.job import LaunchMode
+
+CONTAINER_PROGRAMS: Final = ("docker", "podman", "apptainer", "singularity", "enroot", "nerdctl", "ch-run")
+HOST_MODULES: Final = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+_PYTHON: Final = re.compile(r"(.*/)?python(3(\.\d+)?)?")
+_PYTHON_WITH_VALUE: Final = ("-W", "-X")
+
+
+def launch_mode(argv: Sequence[str]) -> LaunchMode:
+    """`host` for commands that start the ranks themselves (torchrun, accelerate, deepspeed)."""
+    program = os.path.basename(argv[0])
+    if program in ("torchrun", "deepspeed") or (program == "accelerate" and "launch" in argv[1:2]):
+        return "host"
+    if _PYTHON.fullmatch(argv[0]):
+        for flag, module in itertools.pairwise(argv[1:]):
+            if flag == "-m":
+                return "host" if module in HOST_MODULES else "worker"
+            if not flag.startswith("-"):
+                break
+    return "worker"
+
+
+def refuse_container(argv: Sequence[str]) -> None:
+    """Raises BadSubmission for a command that starts a container."""
+    if os.path.basename(argv[0]) in CONTAINER_PROGRAMS or argv[:2] == ["srun", "--container-image"]:
+        raise BadSubmission(f"{argv[0]}: {CONTAINERS}")
+
+
+def doubts(argv: Sequence[str], workdir: Path, path: str) -> BadSubmission | None:
+    """Why this command would fail on this machine, or None. `path` is the job's PATH."""
+    if not workdir.is_dir():
+        return BadSubmission(f"working directory {workdir} does not exist", "give another with --workdir DIR")
+    program = argv[0]
+    if "/" in program:
+        found = _file(program, workdir)
+        if found is not None:
+            return found
+    elif shutil.which(program, path=path) is None:
+        return _not_on_path(program, workdir, path)
+    return _missing_script(argv, workdir)
+
+
+def output_doubt(output: str) -> BadSubmission | None:
+    """Why `--output` could not be opened here; a folder with a placeholder in its name is not looked at."""
+    folder = os.path.dirname(output)
+    if not output or "%" in folder or os.path.isdir(folder):
+        return None
+    return BadSubmission(
+        f"the folder of --output, {folder}, does not exist", f"mkdir -p {shlex.quote(folder)}"
+    )
+
+
+def _file(program: str, workdir: Path) -> BadSubmission | None:
+    file = workdir / program
+    if file.is_dir():
+        return BadSubmission(f"{program} is a folder, not a command")
+    if not file.exists():
+        return BadSubmission(f"{program} does not exist in {workdir}", near_file(program, workdir))
+    if not os.access(file, os.X_OK):
+        with file.open("rb") as opened:
+            runner = "python" if file.suffix == ".py" else "bash"
+            hint = f"chmod +x {program}" if opened.read(2) == b"#!" else f"start it with {runner} {program}"
+        return BadSubmission(f"{program} is not executable", hint)
+    interpreter = _interpreter(file)
+    if interpreter and not os.path.exists(interpreter):
+        message = f"the first line of {program} names {interpreter}, which does not exist"
+        return BadSubmission(message, "correct it, or start the script with an interpreter")
+    return None
+
+
+def _interpreter(file: Path) -> str:
+    """The absolute path in a script's first line; empty for anything else."""
+    try:
+        with file.open("rb") as opened:
+            first = opened.readline(256)
+    except OSError:  # Executable, but not for reading: nothing to say.
+        return ""
+    words = first[2:].split() if first.startswith(b"#!") else []
+    return os.fsdecode(words[0]) if words and words[0].startswith(b"/") else ""
+
+
+def _not_on_path(program: str, workdir: Path, path: str) -> BadSubmission:
+    message = f"there is no command {program!r} on your PATH"
+    if (workdir / program).is_file():
+        runner = "python " if program.endswith(".py") else "./"
+        return BadSubmission(message, f"did you mean {runner}{program}?")
+    near = difflib.get_close_matches(program, _programs(path), n=1, cutoff=0.75)
+    return BadSubmission(message, f"did you mean {near[0]}?" if near else "is its environment activated?")
+
+
+def _programs(path: str) -> list[str]:
+    names: set[str] = set()
+    for folder in path.split(os.pathsep)[:64]:
+        with suppress(OSError):  # Not there, no folder, not to be read.
+            names.update(entry.name for entry in os.scandir(folder))
+    return sorted(names)
+
+
+def _missing_script(argv: Sequence[str], workdir: Path) -> BadSubmission | None:
+    """`python trian.py`: the file that Python is asked to run."""
+    if not _PYTHON.fullmatch(argv[0]):
+        return None
+    words = iter(argv[1:])
+    for word in words:
+        if word in ("-m", "-c", "-"):
+            return None
+        if word in _PYTHON_WITH_VALUE:
+            next(words, None)
+        elif not word.startswith("-"):
+            if (workdir / word).exists():
+                return None
+            return BadSubmission(f"{word} does not exist in {workdir}", near_file(word, workdir))
+    return BadSubmission(f"{argv[0]} alone has nothing to run", "give it a file: python train.py")
+
+
+def near_file(name: str, workdir: Path) -> str:
+    """A hint with the file that was probably meant."""
+    try:
+        names = sorted(entry.name for entry in os.scandir((workdir / name).parent))
+    except OSError:
+        return "check the path"
+    near = difflib.get_close_matches(os.path.basename(name), names, n=1, cutoff=0.6)
+    return f"did you mean {os.path.join(os.path.dirname(name), near[0])}?" if near else "check the path"

@@ -1,0 +1,254 @@
+"""Every option of a job, once: its flags, its YAML key, its check and its help.
+
+Rule: nothing else knows a job option by name. `run`, `submit`, YAML files and scripts read this table,
+so a new option is one line here and one in `build.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from cotenant.controller.cli.submission.problems import BadSubmission, MissingFile, suggestion
+from cotenant.controller.cli.submission.quantities import (
+    DURATION_FORMS,
+    array_indices,
+    count,
+    duration_s,
+    from_zero,
+    shown,
+    size_mib,
+    time_limit_s,
+    word_list,
+    yes_or_no,
+)
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import Dependency
+from cotenant.controller.domain.perf import Profile
+from cotenant.controller.wire.codec import BadMessage, decode_json
+
+PROFILE_BYTES_MAX: Final = 1024 * 1024
+PROFILE_WORDS: Final = ("auto", "never", "full")
+
+
+class Option(msgspec.Struct, frozen=True):
+    """One option. `parse` raises ValueError with a sentence that fits behind the option's name."""
+
+    key: str
+    """In YAML; with dashes it is the long flag."""
+    metavar: str
+    parse: Callable[[str], Any]
+    help: str
+    short: str = ""
+    repeat: bool = False
+    """May be given several times: the values are collected."""
+    switch: bool = False
+    """A flag without a value."""
+    listed: bool = False
+    """Its one value is a list between commas, which a YAML file may write as a list of its own."""
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.key.replace("_", "-")
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return (self.short, self.flag) if self.short else (self.flag,)
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """A parsed value and where it was written (the flag itself, or `FILE:LINE`), for messages."""
+
+    value: Any
+    where: str
+
+
+Options = dict[str, Given]
+"""By key. An option that was not given is absent."""
+
+
+def choice(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"must be {' or '.join(words)}, got {shown(text)}")
+        return text
+
+    return parse
+
+
+def tri_state(text: str) -> bool | None:
+    return None if text.strip().lower() == "auto" else yes_or_no(text)
+
+
+def watchdog_s(text: str) -> float | None:
+    """None for the host's own rule, 0 for never."""
+    word = text.strip().lower()
+    if word == "auto":
+        return None
+    return 0.0 if word in ("off", "never") else duration_s(text)
+
+
+def name(text: str) -> str:
+    if not 0 < len(text) <= 128 or not text.isprintable():
+        raise ValueError(f"must be 1 to 128 printable characters, got {shown(text)}")
+    return text
+
+
+def path(text: str) -> str:
+    if not text or "\0" in text or len(text) > 4096:
+        raise ValueError("must be a path")
+    return text
+
+
+def one_word(text: str) -> str:
+    words = word_list(text)
+    if len(words) != 1:
+        raise ValueError(f"must be one word, got {shown(text)}")
+    return words[0]
+
+
+def variable(text: str) -> tuple[str, str | None]:
+    """`NAME=VALUE`, or `NAME` alone: the submitter's own value."""
+    variable_name, equals, value = text.partition("=")
+    if not re.fullmatch(r"[A-Za-z_]\w*", variable_name):
+        raise ValueError(f"must be NAME=VALUE, got {shown(text)}")
+    return variable_name, value if equals else None
+
+
+def dependencies(text: str) -> tuple[Dependency, ...]:
+    """`7`, `7,9`, `any:7`, and Slurm's `afterok:7:9` and `afterany:7`."""
+    found = []
+    for part in text.split(","):
+        kind, _, rest = part.strip().partition(":") if ":" in part else ("", "", part.strip())
+        need = {"": "ok", "ok": "ok", "any": "any", "afterok": "ok", "afterany": "any"}.get(kind)
+        ids = rest.split(":")
+        if need is None or not all(re.fullmatch(r"\d+(_\d+)?", each) for each in ids):
+            raise ValueError(f"must be job ids such as 7, 7,9 or any:7, got {shown(text)}")
+        found += [Dependency(job_id=JobId(each), need="ok" if need == "ok" else "any") for each in ids]
+    return tuple(found)
+
+
+def exported(text: str) -> tuple[str, ...]:
+    """`ALL`, `NONE`, or names; `NAME=VALUE` is `--env`."""
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(re.fullmatch(r"[A-Za-z_]\w*", each) for each in names):
+        raise ValueError(f"must be ALL, NONE or names of variables, got {shown(text)} (use --env NAME=VALUE)")
+    return names
+
+
+def profile(text: str) -> Profile | str:
+    """`auto`, `never`, `full`, or a measured profile from a JSON file."""
+    if text in PROFILE_WORDS:
+        return text
+    try:
+        file = Path(text).expanduser()
+        if file.stat().st_size > PROFILE_BYTES_MAX:
+            raise ValueError(f"file {text} is larger than {PROFILE_BYTES_MAX} bytes")
+        content: object = decode_json(file.read_bytes(), Any, bytes_max=PROFILE_BYTES_MAX)
+        found = content.get("profile", content) if isinstance(content, dict) else content
+        return msgspec.convert(found, Profile)
+    except FileNotFoundError:
+        raise MissingFile(f"file {text} does not exist") from None
+    except OSError as error:
+        raise ValueError(f"file {text} cannot be read: {error.strerror}") from None
+    except (BadMessage, msgspec.ValidationError) as error:
+        raise ValueError(f"file {text} is not a measured profile: {error}") from None
+    except RuntimeError as error:  # `~name` of nobody.
+        raise ValueError(f"file {text} cannot be read: {error}") from None
+
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    Option("gpus", "N", count, "GPUs, one worker on each (default 1)", short="-g"),
+    Option("nodes", "N", count, "spread over N hosts, equally many GPUs on each", short="-N"),
+    Option("time", "TIME", time_limit_s, f"time limit: {DURATION_FORMS}", short="-t"),
+    Option("expect", "TIME", duration_s, "how long you expect it to train, alone"),
+    Option("mem", "SIZE", size_mib, "peak device memory of one worker, such as 8G or 512M"),
+    Option("cpus", "N", count, "CPU cores per host"),
+    Option("host_mem", "SIZE", size_mib, "main memory per host"),
+    Option("name", "NAME", name, "a name to recognise it by", short="-J"),
+    Option("batch_size", "N", count, "batch per worker; known, it can be split to share a GPU"),
+    Option("iterations", "N", count, "optimizer steps in all; known, its end can be told"),
+    Option(
+        "accumulate",
+        "auto|mean|never",
+        choice("auto", "mean", "never"),
+        "whether a script's batches may be split without changing it (auto: where that is exact)",
+    ),
+    Option(
+        "checkpoint",
+        "auto|never",
+        choice("auto", "never"),
+        "whether a script is saved and resumed without changing it (default: never)",
+    ),
+    Option("share", "auto|never", choice("auto", "never"), "whether it may share its GPUs"),
+    Option("class", "hp|spot", choice("hp", "spot"), "class hp is never preempted (default: spot)"),
+    Option("gpu_type", "TYPE", one_word, "only on this type (see `cotenant nodes`)"),
+    Option("constraint", "WORD,...", word_list, "only on hosts with all these features", listed=True),
+    Option("workdir", "DIR", path, "where it runs (default: here)", short="-D"),
+    Option("output", "FILE", path, "its output also goes there; %j job, %a attempt, %r rank"),
+    Option("retries", "N", from_zero, "start it again after N failures of its own (default 0)"),
+    Option("env", "NAME=VALUE", variable, "set a variable; NAME alone copies yours", repeat=True),
+    Option("export", "NAMES", exported, "copy these variables as well: ALL, NONE, or names", listed=True),
+    Option("after", "JOB", dependencies, "only after JOB finished; any:JOB: ended at all", repeat=True),
+    Option(
+        "array", "LIST", array_indices, "one task per index: 0-9, 1,3,7 or 0-20:5", short="-a", listed=True
+    ),
+    Option("launch", "worker|host", choice("worker", "host"), "start the command per GPU or per host"),
+    Option("hold", "", yes_or_no, "do not start it before `cotenant release`", switch=True),
+    Option(
+        "profile",
+        "auto|never|full|FILE",
+        profile,
+        "measure it in place (auto), never, with the full series first, or take a profile from a JSON file",
+    ),
+    Option(
+        "watchdog",
+        "auto|off|TIME",
+        watchdog_s,
+        "how long it may make no step and stand still before it is taken to hang",
+    ),
+    Option("resumable", "yes|no|auto", tri_state, "whether it can resume (default: ask the job)"),
+)
+
+BY_KEY: Final[Mapping[str, Option]] = {option.key: option for option in OPTIONS}
+BY_FLAG: Final[Mapping[str, Option]] = {flag: option for option in OPTIONS for flag in option.flags}
+CONTAINERS: Final = "containers are not supported yet: install the environment on the hosts instead"
+
+
+def read(option: Option, texts: tuple[str, ...], where: str) -> Given:
+    """The value of an option as written, one text or (where it may repeat) several.
+
+    Raises:
+        BadSubmission: it does not parse; the message names the place.
+    """
+    try:
+        values = tuple(option.parse(text) for text in texts)
+    except ValueError as error:
+        subject = where if where == option.flag else f"{where}: {option.key}"
+        raise BadSubmission(f"{subject} {error}", missing=isinstance(error, MissingFile)) from None
+    return Given(value=values if option.repeat else values[-1], where=where)
+
+
+def merged(*layers: Options) -> Options:
+    """Later layers win; what may repeat is collected over all of them."""
+    result: Options = {}
+    for layer in layers:
+        for key, given in layer.items():
+            earlier = result.get(key)
+            if earlier is not None and BY_KEY[key].repeat:
+                given = Given(value=(*earlier.value, *given.value), where=given.where)
+            result[key] = given
+    return result
+
+
+def unknown_key(key: str, where: str) -> BadSubmission:
+    if key in ("container", "image"):
+        return BadSubmission(f"{where}: {CONTAINERS}")
+    known = [*BY_KEY, "command"]
+    return BadSubmission(
+        f"{where}: unknown key {key!r}", suggestion(key.lower(), known) or f"keys are {', '.join(known)}"
+    )

@@ -1,0 +1,1 @@
+"""Who carries out what the engine decides, one package for each kind."""

@@ -1,0 +1,1 @@
+"""Our agents as executors: commands out, reports in, leases."""

@@ -1,0 +1,82 @@
+"""Whether an agent and this journal mean the same history, and what is done where they do not.
+
+Rule: agents are the witnesses. A journal cannot see that it was put back from a copy, and an agent that has
+followed what the copy lacks can; the first such hello begins another epoch, before anything else is told.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from cotenant.controller.domain import epochs
+from cotenant.controller.domain.events import AttemptEnded
+from cotenant.controller.domain.ids import HostId
+from cotenant.controller.engine.claims import agree
+from cotenant.controller.store.core import Core
+from cotenant.controller.wire.agents import Hello, Report
+
+log = logging.getLogger("cotenant.controller")
+
+
+class Histories:
+    def __init__(self, core: Core, lease_s: float | None) -> None:
+        self._core = core
+        self._hold_until_s = core.clock.now_s() + (lease_s or 0.0)
+        """What a controller of before us gave leases for has ended by then, if it hears from nobody."""
+        self._knows_restored = False
+        """An agent has shown that this journal was put back from a copy."""
+        self._without: set[HostId] = set()
+        """Hosts of which we have said that their agents know no epochs."""
+
+    def standing(self, hello: Hello, reports_seen: int) -> epochs.Standing:
+        """How the agent stands to this journal; an older one has nothing to go by."""
+        host_id, engine = hello.report.host_id, self._core.state.engine
+        if hello.followed is None:
+            if host_id not in self._without:
+                self._without.add(host_id)
+                log.warning(
+                    "host %s: its cotenant is too old to notice a restored journal: upgrade it", host_id
+                )
+            return "follows"
+        self._without.discard(host_id)
+        name = self._core.journal.name
+        return epochs.standing(hello.followed, name, engine.epoch, engine.epochs_past, reports_seen)
+
+    def refusal(self, hello: Hello) -> str:
+        """To an agent that has gone over to another controller."""
+        assert hello.followed is not None
+        self._core.counters["superseded"] += 1
+        host_id, theirs = hello.report.host_id, hello.followed.epoch.number
+        log.error("host %s follows epoch %d of another controller: is a second one running?", host_id, theirs)
+        mine = self._core.state.engine.epoch.number
+        return (
+            f"this controller is of epoch {mine}, {host_id} follows {theirs} of another: stop the older one"
+        )
+
+    def restored(self, hello: Hello) -> bool:
+        """A history is lost here: none of its attempts may meet one of ours. True: another epoch has begun,
+        once in a run, and beyond each that an agent has followed."""
+        core, followed = self._core, hello.followed
+        assert followed is not None
+        if self._knows_restored and core.state.engine.epoch.number > followed.epoch.number:
+            return False
+        self._knows_restored = True
+        hold_s = max(0.0, self._hold_until_s - core.clock.now_s())
+        core.begin_epoch(followed.epoch.number, restored=True, hold_s=hold_s)
+        core.counters["restored"] += 1
+        log.warning(
+            "this journal was restored from a copy: host %s has followed epoch %d to entry %d. What was lost "
+            "is ended on its hosts; jobs that wait since before the start may wait for %.0f s more",
+            hello.report.host_id, followed.epoch.number, followed.reached, hold_s,
+        )  # fmt: skip
+        return True
+
+    def is_meant(self, report: Report) -> bool:
+        """Whether it is about the job, and the attempt, that have these numbers here. The end of an attempt
+        of a lost history is heard all the same: its job waits for it."""
+        event, job = report.event, self._core.state.engine.jobs.get(report.event.job_id)
+        if job is None or not agree(job.epoch, report.job_epoch):
+            return job is None
+        if event.attempt != job.attempt or isinstance(event, AttemptEnded):
+            return True
+        return agree(job.attempt_epoch, report.epoch)

@@ -1,0 +1,446 @@
+"""The controller's side of every agent: greeting, leases, commands out, reports in, gang words through.
+
+Rule: takes no decision. A host speaks through one connection at a time, the one on which it last said
+hello; words from any other are not heard, so its agent greets again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+
+from cotenant.controller.domain.commands import AgentCommand, AnyCommand, StartAttempt, Think
+from cotenant.controller.domain.events import AnyEvent, AttemptEnded, HostJoined, HostLost
+from cotenant.controller.domain.ids import DeviceId, HostId, JobId
+from cotenant.controller.domain.indicators import DeviceReading
+from cotenant.controller.domain.job import ON_DEVICES, Job
+from cotenant.controller.executors.agents.delivery import Delivery, Overflow
+from cotenant.controller.executors.agents.histories import Histories
+from cotenant.controller.executors.agents.log_relay import LogRelay
+from cotenant.controller.executors.agents.reducers import HostWatch, ProgressFilter
+from cotenant.controller.store.core import Core
+from cotenant.controller.system.keys import Identity
+from cotenant.controller.system.secrets import BadSecrets, Secrets
+from cotenant.controller.wire import agents as wire
+from cotenant.controller.wire.codec import encode
+from cotenant.controller.wire.entrance import FROM_AGENTS, Inadmissible, admitted
+
+Send = Callable[[bytes, bytes], bool]
+
+GAP_S: Final = 10.0
+"""How long an earlier report may be missing before it counts as lost with its agent's disk."""
+RIVAL_PROOF_S: Final = 2.5
+"""A host's old connection that still talks this long after a rival's hello is alive."""
+RIVAL_SILENCE_S: Final = 5.0
+GANG_BYTES_MAX: Final = 64 * 1024
+
+
+class Link(msgspec.Struct, kw_only=True):
+    """One host's present connection."""
+
+    address: bytes
+    session: str
+    hello: wire.Hello
+    heard_s: float
+    beat: int = 0
+    """The newest heartbeat heard on this connection: each order says what it was decided after."""
+    welcomed: bool = False
+    rival: str = ""
+    """Session of another agent that claims this host, and since when."""
+    rival_since_s: float = 0.0
+    gap_at: int = 0
+    gap_since_s: float = 0.0
+
+
+class Read(NamedTuple):
+    """What a device did, and when that was."""
+
+    reading: DeviceReading
+    at_s: float
+
+
+class AgentsLink:
+    """All agents."""
+
+    def __init__(
+        self, core: Core, send: Send, secrets: Secrets, *, lease_s: float | None, silent_after_s: float
+    ) -> None:
+        self._core = core
+        self._send_frame = send
+        self._secrets = secrets
+        self._lease_s = lease_s
+        self._links: dict[HostId, Link] = {}
+        self._addresses: dict[bytes, HostId] = {}
+        self._delivery = Delivery()
+        self._unstartable: list[AttemptEnded] = []
+        self._progress = ProgressFilter()
+        self._histories = Histories(core, lease_s)
+        self.logs = LogRelay(core.clock, self.say)
+        self.telemetry: dict[JobId, wire.AttemptProgress] = {}
+        """The newest progress of each job, for views: never journalled."""
+        self.readings: dict[DeviceId, Read] = {}
+        """The newest of each device, for views and Prometheus: never journalled."""
+        now_s = core.clock.now_s()
+        self.watch = HostWatch(silent_after_s=silent_after_s, lease_s=lease_s, now_s=now_s)
+        core.watchers.append(self._decided)
+        core.after_rebuild.append(self._rebuilt)
+        self._rebuilt()
+
+    def _rebuilt(self) -> None:
+        """The state was read from the journal: believe it, and grant every known host a full lease."""
+        now_s = self._core.clock.now_s()
+        for host_id, host in self._core.state.engine.hosts.items():
+            self.watch.know(host_id, now_s, silent=host.silent, lost=host.lost)
+        self._seen = self._core.journal.reports()
+        for host_id in [host_id for host_id, link in self._links.items() if not link.welcomed]:
+            self._drop(host_id)  # Its joining was not written; it greets again.
+
+    # --- Agents speak ------------------------------------------------------------------------------
+
+    def heard(self, address: bytes, who: Identity, message: wire.FromAgent) -> bool:
+        """Take in a message; False if it makes no sense from this sender."""
+        try:
+            message = admitted(message, FROM_AGENTS)
+        except Inadmissible as refused:
+            if isinstance(message, wire.Hello):  # It would greet for ever; so its log says why.
+                self._say(address, wire.Refused(why=f"the controller refuses this host's report: {refused}"))
+            return False
+        if isinstance(message, wire.Hello):
+            return self._hello(address, who, message)
+        link = self._link_at(address)
+        if link is None:
+            self._core.counters["strangers"] += 1
+            return True  # From before our restart, or from an old connection: it will greet again.
+        host_id = link.hello.report.host_id
+        match message:
+            case wire.Heartbeat():
+                self._beat(link, host_id, message)
+            case wire.Report():
+                return self._report(link, host_id, message)
+            case wire.CommandSeen():
+                if message.epoch in ("", self._core.state.engine.epoch.token):
+                    self._delivery.seen(host_id, message.command_id)
+            case wire.NotFollowed():
+                self._not_followed(host_id, message)
+            case wire.GangWord():
+                return self._relay(host_id, message)
+            case wire.LogReply():
+                self.logs.came(host_id, message)
+        return True
+
+    def _link_at(self, address: bytes) -> Link | None:
+        host_id = self._addresses.get(address)
+        return None if host_id is None else self._links[host_id]
+
+    def _hello(self, address: bytes, who: Identity, message: wire.Hello) -> bool:
+        host_id = message.report.host_id
+        why = not_allowed(who, message)
+        if why:
+            self._say(address, wire.Refused(why=why))
+            return False
+        link, now_s = self._links.get(host_id), self._core.clock.now_s()
+        if link is not None and link.session != message.session:
+            if self._rival_proven(link, message, now_s):
+                self._core.counters["refused_agents"] += 1
+                self._say(
+                    address, wire.Refused(why=f"another agent works for host {host_id}: set agent.host")
+                )
+                return True
+            if not self._is_gone(link, now_s):
+                return True  # It greets again until we know.
+        if link is not None and link.session == message.session and message.number < link.hello.number:
+            return True  # From before the one that we know, by another road.
+        if not self._is_of_our_history(address, message):
+            return True
+        if link is not None and link.address == address and same_but_number(link.hello, message):
+            link.hello = message
+            if link.welcomed:
+                self._welcome(host_id, link)
+            return True
+        self._join(address, host_id, message, now_s)
+        return True
+
+    def _is_of_our_history(self, address: bytes, message: wire.Hello) -> bool:
+        """Whether its agent has followed nothing but what this journal knows. If not, it is told so first."""
+        host_id = message.report.host_id
+        where = self._histories.standing(message, self._seen.get(host_id, 0))
+        if where == "superseded":
+            self._say(address, wire.Refused(why=self._histories.refusal(message)))
+        elif where == "restored" and not self._core.stuck:
+            if self._histories.restored(message):
+                for other, link in self._links.items():
+                    if link.welcomed:
+                        self._core.after_commit(partial(self._welcome, other, link))
+            self._core.after_commit(partial(self._tell_restored, address, message))
+        return where == "follows"
+
+    def _tell_restored(self, address: bytes, message: wire.Hello) -> None:
+        self._say(address, self._welcome_for(message, restored=True))
+
+    def _not_followed(self, host_id: HostId, message: wire.NotFollowed) -> None:
+        """It greets again, and both sides see who is right."""
+        self._core.counters["not_followed"] += 1
+        if message.epoch == self._core.state.engine.epoch.token:
+            self._drop(host_id)
+
+    def _rival_proven(self, link: Link, message: wire.Hello, now_s: float) -> bool:
+        """Whether the agent we know went on talking after another one first claimed its host."""
+        if link.rival != message.session:
+            link.rival, link.rival_since_s = message.session, now_s
+        return link.heard_s - link.rival_since_s > RIVAL_PROOF_S
+
+    def _is_gone(self, link: Link, now_s: float) -> bool:
+        """Whether its connection is closed, or silent for so long that it counts as closed."""
+        alive = self._say(link.address, wire.Renew(beat=0))
+        return not alive or now_s - link.heard_s > RIVAL_SILENCE_S
+
+    def _join(self, address: bytes, host_id: HostId, message: wire.Hello, now_s: float) -> None:
+        if self._core.stuck:
+            return  # It greets again in a second.
+        joined = HostJoined(
+            report=message.report,
+            attempts=message.attempts,
+            keeps=message.keeps if not message.kept else (),
+            kept=message.kept,
+            knows_epochs=message.followed is not None,
+        )
+        self._core.happen(joined)
+        self._drop(host_id)
+        link = Link(address=address, session=message.session, hello=message, heard_s=now_s)
+        self._links[host_id], self._addresses[address] = link, host_id
+        self.watch.joined(host_id, now_s)
+        self._core.after_commit(partial(self._welcome, host_id, link))
+
+    def _welcome(self, host_id: HostId, link: Link) -> None:
+        link.welcomed = True
+        self._say(link.address, self._welcome_for(link.hello))
+        self._send_due(self._core.clock.now_s(), host_id)
+
+    def _welcome_for(self, hello: wire.Hello, *, restored: bool = False) -> wire.Welcome:
+        return wire.Welcome(
+            session=hello.session,
+            lease_s=self._lease_s,
+            reports_seen=self._seen.get(hello.report.host_id, 0),
+            journal=self._core.journal.name,
+            epoch=self._core.state.engine.epoch,
+            reached=self._core.durable_seq,
+            restored=restored,
+        )
+
+    def _drop(self, host_id: HostId) -> None:
+        """What was said on the old connection is void; the engine repeats what is still wanted."""
+        link = self._links.pop(host_id, None)
+        if link is not None:
+            del self._addresses[link.address]
+
+    def _beat(self, link: Link, host_id: HostId, message: wire.Heartbeat) -> None:
+        if message.session != link.session or not link.welcomed:
+            return
+        now_s = self._core.clock.now_s()
+        link.heard_s = now_s
+        link.beat = max(link.beat, message.beat)
+        self._say(link.address, wire.Renew(beat=message.beat, reached=self._core.durable_seq))
+        self._take_readings(link, message.devices, now_s)
+        if self._core.stuck:
+            return
+        back = self.watch.heard(host_id, now_s)
+        if back is not None:
+            self._core.happen(back)
+        for news in message.progress:
+            self._take_progress(host_id, news, now_s)
+
+    def _take_readings(self, link: Link, readings: Sequence[DeviceReading], now_s: float) -> None:
+        """Of this host's own devices only; a heartbeat that came late says how old they were when it left."""
+        own = {device.device_id for device in link.hello.report.devices} if readings else set()
+        for reading in readings:
+            if reading.device_id in own:
+                self.readings[reading.device_id] = Read(reading, now_s - reading.age_s)
+
+    def _take_progress(self, host_id: HostId, news: wire.AttemptProgress, now_s: float) -> None:
+        engine = self._core.state.engine
+        job = engine.jobs.get(news.job_id)
+        if job is None or job.attempt != news.attempt or job.phase not in ON_DEVICES:
+            return
+        if first_host(job) != host_id:
+            return  # The gang's first host speaks for it.
+        self.telemetry[news.job_id] = news
+        event = self._progress.take(news, job.spec.iterations, now_s)
+        if event is not None:
+            self._core.happen(event)
+
+    def _report(self, link: Link, host_id: HostId, message: wire.Report) -> bool:
+        if message.event.host_id != host_id:
+            return False
+        seen = self._seen.get(host_id, 0)
+        if self._core.stuck or not link.welcomed:
+            return True  # It comes again.
+        if message.sequence > seen + 1 and not self._gap_is_final(link, message.sequence):
+            return True
+        if message.sequence > seen:
+            if self._histories.is_meant(message):
+                self._core.happen(message.event)
+            else:
+                self._core.counters["reports_of_lost_history"] += 1
+            self._seen[host_id] = seen = message.sequence
+            self._core.journal.keep_report(host_id, seen)
+        self._core.after_commit(partial(self._confirm, link.address, seen))
+        return True
+
+    def _confirm(self, address: bytes, sequence: int) -> None:
+        self._say(address, wire.ReportSeen(sequence=sequence))
+
+    def _gap_is_final(self, link: Link, sequence: int) -> bool:
+        """Reports come in order; a hole that stays is a report that its agent has lost for good."""
+        now_s = self._core.clock.now_s()
+        if link.gap_at == 0 or sequence < link.gap_at:
+            link.gap_at, link.gap_since_s = sequence, now_s
+        if sequence != link.gap_at or now_s - link.gap_since_s < GAP_S:
+            return False
+        link.gap_at = 0
+        self._core.counters["report_gaps"] += 1
+        return True
+
+    def _relay(self, host_id: HostId, message: wire.GangWord) -> bool:
+        """Between hosts of one gang only."""
+        job = self._core.state.engine.jobs.get(message.job_id)
+        if message.from_host != host_id or len(message.payload) > GANG_BYTES_MAX:
+            return False
+        if job is None or job.attempt != message.attempt or job.placement is None:
+            return True
+        devices = self._core.state.engine.view().devices
+        hosts = {devices[d].host_id for d in job.placement.devices if d in devices}
+        if {host_id, message.to_host} <= hosts:
+            self.say(message.to_host, message)
+        return True
+
+    # --- Commands ----------------------------------------------------------------------------------
+
+    def _decided(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+        """Commands leave once the event that caused them is durable."""
+        if isinstance(event, HostJoined):
+            self._core.after_commit(partial(self._delivery.clear, event.report.host_id))
+        elif isinstance(event, HostLost):
+            self._core.after_commit(partial(self._lost, event.host_id))
+        for_agents = [command for command in commands if not isinstance(command, Think)]
+        if for_agents:
+            self._core.after_commit(partial(self._deliver, for_agents))
+
+    def _lost(self, host_id: HostId) -> None:
+        """Nothing more is sent; if its agent lives, it hears nothing and greets again."""
+        self.watch.declare_lost(host_id)
+        self._delivery.clear(host_id)
+        self._drop(host_id)
+
+    def _deliver(self, commands: Sequence[AgentCommand]) -> None:
+        now_s = self._core.clock.now_s()
+        for command in commands:
+            try:
+                self._delivery.put(command, now_s)
+            except Overflow:
+                self._core.counters["overflows"] += 1
+                self._drop(command.host_id)
+        for host_id in dict.fromkeys(command.host_id for command in commands):
+            self._send_due(now_s, host_id)
+
+    def _send_due(self, now_s: float, host_id: HostId) -> None:
+        link = self._links.get(host_id)
+        if link is None or not link.welcomed:
+            return
+        for command, again in list(self._delivery.due(now_s, host_id)):
+            self._core.counters["resent"] += again
+            secrets: dict[str, str] = {}
+            if isinstance(command, StartAttempt) and command.launch.secrets:
+                try:
+                    secrets = self._secrets.read(command.job_id, command.launch.secrets)
+                except BadSecrets as problem:
+                    if not again:
+                        self._delivery.seen(host_id, command.command_id)
+                        self._cannot_start(command, str(problem))
+                    continue  # Sent before: it may run there with the secrets it had.
+            # A start that is delayed until this beat's lease is nearly over must not be obeyed any more.
+            order = wire.Obey(
+                command=command,
+                secrets=secrets,
+                session=link.session,
+                beat=link.beat,
+                epoch=self._core.state.engine.epoch.token,
+                reached=self._core.durable_seq,
+            )
+            self._say(link.address, order)
+
+    def _cannot_start(self, command: StartAttempt, why: str) -> None:
+        """Its host was never told of it, so it is for us to say that it has ended there: with the next
+        tick, for commands leave while a group of events is being closed."""
+        self._core.counters["bad_secrets"] += 1
+        ended = AttemptEnded(
+            job_id=command.job_id,
+            attempt=command.attempt,
+            host_id=command.host_id,
+            outcome="user-failed",  # Another host could not do better.
+            detail=why,
+        )
+        self._unstartable.append(ended)
+
+    # --- Time --------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """About twice a second."""
+        now_s = self._core.clock.now_s()
+        for host_id in self._delivery.hosts():
+            self._send_due(now_s, host_id)
+        self.logs.tick(now_s)
+        if not self._core.stuck:
+            for event in self.watch.tick(now_s):
+                self._core.happen(event)
+            while self._unstartable:
+                self._core.happen(self._unstartable.pop(0))
+        self._forget_jobs()
+
+    def _forget_jobs(self) -> None:
+        jobs, devices = self._core.state.engine.jobs, self._core.state.engine.view().devices
+        if len(self.readings) > len(devices):
+            self.readings = {each: read for each, read in self.readings.items() if each in devices}
+        if len(self.telemetry) > len(jobs):
+            gone = [job_id for job_id in self.telemetry if job_id not in jobs]
+            self._progress.forget(gone)
+            for job_id in gone:
+                del self.telemetry[job_id]
+
+    def connected(self) -> Iterable[HostId]:
+        return self._links.keys()
+
+    @property
+    def undelivered(self) -> int:
+        return len(self._delivery)
+
+    def say(self, host_id: HostId, message: wire.ToAgent) -> bool:
+        """To a host; False if it is not connected."""
+        link = self._links.get(host_id)
+        return link is not None and link.welcomed and self._say(link.address, message)
+
+    def _say(self, address: bytes, message: wire.ToAgent) -> bool:
+        return self._send_frame(address, encode(message))
+
+
+def not_allowed(who: Identity, message: wire.Hello) -> str:
+    """Why this key may not speak for this host; empty if it may."""
+    host_id = message.report.host_id
+    if who.role == "user":
+        return (
+            f"the key of {who.name} is a user's: an agent needs one made by `cotenant init --host {host_id}`"
+        )
+    if who.role == "agent" and who.host != host_id:
+        return f"this key belongs to host {who.host}, not to {host_id}: set agent.host or use the right key"
+    return ""
+
+
+def same_but_number(one: wire.Hello, other: wire.Hello) -> bool:
+    return msgspec.structs.replace(one, number=other.number) == other
+
+
+def first_host(job: Job) -> HostId | None:
+    """The host of rank 0: devices are named after their hosts."""
+    return None if job.placement is None else HostId(job.placement.devices[0].rpartition("/")[0])

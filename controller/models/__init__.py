@@ -1,0 +1,1 @@
+"""Models at work: evaluated here, never trained."""

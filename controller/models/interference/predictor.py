@@ -1,0 +1,140 @@
+"""Asks a trained model about jobs: xi of each of a pair, with the margin of the answer.
+
+Rule: an answer is a function of the model and the two profiles alone, the same whichever job is named first
+and however many are asked about together. Where a job shows less than half of what the model leans on
+(by importance), there is no answer: the duty-cycle rule knows more then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from cotenant.controller.domain.interference import InterferenceModel
+from cotenant.controller.domain.job import Job
+from cotenant.controller.domain.perf import Interference, Profile
+from cotenant.controller.models.interference.features import Matrix, beside, names_in, of_job
+from cotenant.controller.models.interference.forest import Forest, Values
+from cotenant.controller.models.interference.novelty import Novelty, band_of, scale_of
+
+SEEN_MIN: Final = 0.5
+"""Of the importance of a job's own features: what must be measured of it."""
+KINDS_MAX: Final = 4096
+ANSWERS_MAX: Final = 65_536
+
+
+class Predictor:
+    """One model, ready; remembers what it was asked."""
+
+    def __init__(self, model: InterferenceModel) -> None:
+        """Raises:
+        ValueError: the model names features that this version does not know, or its trees are too large.
+        """
+        self.model = model
+        self.names = names_in(model.features)
+        self._forest = Forest(model.trees, len(model.features))
+        self._novelty = Novelty(model.known)
+        self._factors = np.array([band.factor for band in model.bands])
+        self._weights = _weights(model, self.names)
+        self._kinds: dict[int, _Kind] = {}
+        self._answers: dict[tuple[int, int], Interference] = {}
+        self._count = 0
+
+    def ratios(self, jobs: Matrix, others: Matrix) -> Values:
+        """Raw xi of each job beside its other, which may be below 1. Columns are `names`."""
+        return self._forest.predict(beside(self.names, jobs, others, self.model.features))
+
+    def factors(self, jobs: Matrix, others: Matrix) -> Values:
+        """Of the stranger of the two: times `scale_of` an answer it is the margin of that answer."""
+        strange = np.maximum(self._novelty.of(jobs), self._novelty.of(others))
+        factors: Values = self._factors[band_of(self.model.bands, strange)]
+        return factors
+
+    def of_pair(self, first: Job, second: Job) -> Interference | None:
+        """The ratios of (first, second), at least 1; None where too little is known of one of them."""
+        return self.beside(first, (second,))[0]
+
+    def beside(self, job: Job, partners: Sequence[Job]) -> list[Interference | None]:
+        """As `of_pair` for each partner, at the cost of one."""
+        kind = self._kind(job)
+        others = [self._kind(partner) for partner in partners]
+        if not kind.enough:
+            return [None] * len(others)
+        asked = {other.number: other for other in others if other.enough}
+        found = {number: self._remembered(kind.number, number) for number in asked}
+        new = [other for number, other in asked.items() if found[number] is None]
+        if new:
+            found.update(self._answer(kind, new))
+        return [found.get(other.number) for other in others]
+
+    def _remembered(self, one: int, other: int) -> Interference | None:
+        answer = self._answers.get((one, other))
+        if answer is None and (back := self._answers.get((other, one))) is not None:
+            answer = back.swapped()
+        return answer
+
+    def _answer(self, kind: _Kind, others: Sequence[_Kind]) -> dict[int, Interference]:
+        """New answers, by the other's number."""
+        if len(self._answers) + len(others) > ANSWERS_MAX:
+            self._answers.clear()
+        one = np.repeat(kind.values, len(others), axis=0)
+        two = np.concatenate([other.values for other in others])
+        xi = self.ratios(np.concatenate((one, two)), np.concatenate((two, one)))
+        xi = np.maximum(xi, 1.0)
+        factors = [max(kind.factor, other.factor) for other in others]
+        margins = scale_of(xi) * np.tile(factors, 2)
+        answers: dict[int, Interference] = {}
+        for other, ratios, wide in zip(
+            others, xi.reshape(2, -1).T.tolist(), margins.reshape(2, -1).T.tolist(), strict=True
+        ):
+            answer = Interference(
+                first=ratios[0], second=ratios[1], source="predicted", margins=(wide[0], wide[1])
+            )
+            answers[other.number] = self._answers[kind.number, other.number] = answer
+        return answers
+
+    def _kind(self, job: Job) -> _Kind:
+        """Jobs with one profile and batch are one kind to a model. Found by identity: profiles are values
+        that never change, and comparing two of them costs more than the answer."""
+        kind = self._kinds.get(id(job.profile))
+        if kind is not None and kind.profile is job.profile and kind.batch_size == job.spec.batch_size:
+            return kind
+        if len(self._kinds) >= KINDS_MAX:
+            self._kinds.clear()
+            self._answers.clear()
+        values = np.array([of_job(job, self.names)], np.float32)
+        seen = float(self._weights[~np.isnan(values[0])].sum())
+        factor = float(self._factors[band_of(self.model.bands, self._novelty.of(values))][0])
+        self._count += 1
+        kind = _Kind(job.profile, job.spec.batch_size, self._count, values, seen >= SEEN_MIN, factor)
+        self._kinds[id(job.profile)] = kind
+        return kind
+
+
+class _Kind:
+    """What the model knows of jobs with one profile."""
+
+    __slots__ = ("batch_size", "enough", "factor", "number", "profile", "values")
+
+    def __init__(
+        self,
+        profile: Profile | None,
+        batch_size: int | None,
+        number: int,
+        values: Matrix,
+        enough: bool,
+        factor: float,
+    ) -> None:
+        self.profile, self.batch_size = profile, batch_size
+        self.number, self.values, self.enough, self.factor = number, values, enough, factor
+
+
+def _weights(model: InterferenceModel, names: tuple[str, ...]) -> Values:
+    """The importance of each of a job's features, over all columns that need it; they sum to 1."""
+    weights = np.zeros(len(names))
+    for column, importance in zip(model.features, model.importances, strict=True):
+        weights[names.index(column.partition(".")[2])] += importance
+    total = weights.sum()
+    return weights / total if total > 0 else np.full(len(names), 1.0 / len(names))

@@ -1,0 +1,86 @@
+"""When devices become free by themselves: what waiting costs, as `castor-cost` sees it.
+
+Rule: an estimate from the predicted ends of those that hold devices now, with no later arrivals and nobody
+ahead in the queue. A tenant that is past its predicted end counts as needing `OVERRUN_RATIO` of what it has
+had, or a job whose estimate was too short would make waiting look free for as long as it runs.
+"""
+
+from __future__ import annotations
+
+from cotenant.controller.domain.cluster import HostState
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import LEAVING, RUNNING, Job
+from cotenant.controller.domain.plan import Plan
+from cotenant.controller.domain.view import Shape, View
+from cotenant.controller.policies.toolkit.shareable_slots import Place, is_suitable
+
+OVERRUN_RATIO = 0.1
+NEVER = float("inf")
+
+
+def leaves_in_s(view: View, job: Job) -> float:
+    """Seconds until a job that holds devices, or has been promised some, has left them; infinite if nobody
+    knows its length."""
+    left_s, is_running = job.remaining_now_s(view.now_s), job.phase is RUNNING
+    if not is_running and job.phase in LEAVING:
+        return job.expected_pause_s
+    if left_s is None:
+        return NEVER
+    if not is_running:
+        return left_s * job.slowdown + job.expected_load_s
+    if left_s <= 0.0:
+        left_s = OVERRUN_RATIO * (job.run_s + view.now_s - job.phase_since_s)
+    return left_s * job.slowdown
+
+
+class Openings:
+    """Of a plan as it was when this was made: at each place, when one device after the other is free."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._view = view = plan.view
+        hosts = {host_id for host_id, host in view.hosts.items() if host.state is HostState.OK}
+        is_plain = not plan.actions and not view.claimants()
+        known: dict[JobId, float] = {}
+        at: dict[Place, list[tuple[float, int]]] = {}
+        for device_id, device in view.devices.items():
+            if device.host_id not in hosts or not device.healthy:
+                continue
+            free_s = 0.0
+            here = view.tenants(device_id)
+            for job_id in here if is_plain else (*here, *plan.staying(device_id)):
+                leaves_s = known.get(job_id)
+                if leaves_s is None:
+                    leaves_s = known[job_id] = leaves_in_s(view, view.jobs[job_id])
+                if leaves_s > free_s:
+                    free_s = leaves_s
+            at.setdefault((device.host_id, device.type), []).append((free_s, device.usable_mib))
+        self._at = {place: sorted(devices) for place, devices in at.items()}
+        self._waits: dict[Shape, float] = {}
+
+    def wait_s(self, job: Job) -> float:
+        """Seconds until the job's whole gang could have free devices, from now; infinite if never."""
+        shape = self._view.shape(job)
+        if shape not in self._waits:
+            self._waits[shape] = min(
+                (self._type_s(shape, type) for type in self._types(shape)), default=NEVER
+            )
+        return self._waits[shape]
+
+    def _types(self, shape: Shape) -> list[str]:
+        return [shape.gpu_type] if shape.gpu_type else sorted({type for _, type in self._at})
+
+    def _type_s(self, shape: Shape, type: str) -> float:
+        """On one host if one could hold the gang, else over several; with `nodes`, that many equal parts."""
+        here = [
+            [free_s for free_s, usable_mib in devices if usable_mib >= shape.memory_mib]
+            for place, devices in self._at.items()
+            if place[1] == type and is_suitable(self._view, shape, place)
+        ]
+        if shape.nodes > 1:
+            per_node = shape.gpus // shape.nodes
+            parts = sorted(times[per_node - 1] for times in here if len(times) >= per_node)
+            return parts[shape.nodes - 1] if len(parts) >= shape.nodes else NEVER
+        if shape.nodes == 0 and shape.gpus > self._view.largest_host(shape, type):
+            everywhere = sorted(free_s for times in here for free_s in times)
+            return everywhere[shape.gpus - 1] if len(everywhere) >= shape.gpus else NEVER
+        return min((times[shape.gpus - 1] for times in here if len(times) >= shape.gpus), default=NEVER)

@@ -1,0 +1,1 @@
+"""What several policies use: victims, co-location, orders that look at the whole queue."""

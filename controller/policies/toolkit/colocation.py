@@ -1,0 +1,150 @@
+"""What all policies that share have in common: free devices first, then guests; pairs that lose are parted.
+
+Rule: such a policy says only whom a waiting job may join (`join`). When it is asked, for how many jobs, what
+an aged job keeps back and what happens to a pair that was measured to lose is the same for all of them. At
+most `lookahead` queued jobs are tried per event: a scan of the whole queue costs more the longer it is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple, Self
+
+import msgspec
+
+from cotenant.controller.domain.actions import NOTHING, Decision
+from cotenant.controller.domain.events import AnyEvent, PairObserved, ProgressSeen
+from cotenant.controller.domain.ids import DeviceId
+from cotenant.controller.domain.job import Job
+from cotenant.controller.domain.pairs import OBSERVATIONS
+from cotenant.controller.domain.plan import Plan
+from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain.tenancy import why_alone
+from cotenant.controller.domain.view import View
+from cotenant.controller.policies.base import QUIET, Parameters, Stateless, why_waiting
+from cotenant.controller.policies.toolkit.in_order import place_in_order
+from cotenant.controller.policies.toolkit.parting import parting
+from cotenant.controller.policies.toolkit.shareable_slots import Rooms
+
+TOGETHER = 64
+"""So many waiting jobs are announced together (`Guests.expect`)."""
+
+
+class Guest(NamedTuple):
+    """Where a waiting job joins others, and how."""
+
+    devices: tuple[DeviceId, ...]
+    accumulation_steps: int
+    reason: Reason
+
+
+class GuestParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Named options of every policy that shares."""
+
+    lookahead: int = 64
+    """Queued jobs tried for sharing per event."""
+    part: bool = True
+    """Part pairs whose measured benefit is negative, and do not make such pairs again; false is what the
+    papers do."""
+    observations: int = OBSERVATIONS
+    """So many measurements, both ways, before a pair is parted or not made again."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("lookahead", self.lookahead), ("observations", self.observations)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+
+    @classmethod
+    def parse(cls, parameters: Parameters) -> Self:
+        """Raises ValueError for a wrong name, type or range."""
+        return msgspec.convert(parameters, cls, strict=False)
+
+    def as_parameters(self) -> Parameters:
+        return msgspec.structs.asdict(self)
+
+
+class Guests(Stateless, ABC):
+    """The frame of a policy that shares."""
+
+    name: str
+    shares = True
+    parts_by_theorem = False
+    """Whether pairs are judged when they are made, and so are parted by Theorem 1 as well."""
+
+    def __init__(self, parameters: GuestParameters) -> None:
+        self._options = parameters
+
+    @abstractmethod
+    def queue_key(self, job: Job) -> tuple[float, ...]: ...
+
+    def expect(self, plan: Plan, jobs: Sequence[Job], rooms: Rooms) -> None:
+        """Called before `join` of these jobs, in this order: what is cheaper for all of them at once can be
+        worked out now. Rooms may be taken in between."""
+
+    @abstractmethod
+    def join(self, plan: Plan, job: Job, rooms: Rooms) -> Guest | None:
+        """Whom a job joins that free devices alone cannot hold; None if nobody. Asked for many jobs."""
+
+    @abstractmethod
+    def why_not(self, plan: Plan, job: Job, rooms: Rooms) -> Reason | None:
+        """Why it joins nobody, None if it would. Asked when a person asks."""
+
+    def decide(self, view: View, event: AnyEvent) -> Decision:
+        if isinstance(event, ProgressSeen | PairObserved) and self.observations is not None:
+            apart = parting(view, event, self.observations, by_theorem=self.parts_by_theorem)
+            if apart is not None:
+                return Decision(actions=(apart,))
+        if isinstance(event, QUIET) or not view.queued_count():
+            return NOTHING
+        plan = Plan(view)
+        while (waited_for := place_in_order(plan, self.name, strict=False)) is not None:
+            self._admit(plan, waited_for)
+            if not plan.is_placed(waited_for.job_id):
+                break
+        else:
+            self._admit(plan, None)
+        return plan.decision()
+
+    def _admit(self, plan: Plan, waited_for: Job | None) -> None:
+        """Try the first queued jobs in order; none behind an aged one, whose devices a guest would hold."""
+        rooms = self.rooms(plan)
+        waiting = (job for job in plan.view.queued() if not plan.is_placed(job.job_id)) if rooms else iter(())
+        first = islice(waiting, self._options.lookahead)
+        while batch := list(islice(first, TOGETHER)):
+            self.expect(plan, batch, rooms)
+            for job in batch:
+                guest = self.join(plan, job, rooms) if why_alone(job) is None else None
+                if guest is not None:
+                    plan.share(job, guest.devices, guest.reason, guest.accumulation_steps)
+                    rooms.take(guest.devices)
+                elif job is waited_for:
+                    return
+                if not rooms:
+                    return
+
+    def rooms(self, plan: Plan) -> Rooms:
+        return Rooms(plan, self.observations)
+
+    @property
+    def observations(self) -> int | None:
+        """So many show a loss for certain; None: losses are not looked at."""
+        return self._options.observations if self._options.part else None
+
+    def explain(self, view: View, job: Job) -> Reason:
+        reason = why_waiting(view, job, self.name)
+        if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
+            return reason
+        plan = Plan(view)
+        rooms = self.rooms(plan)
+        if not rooms and rooms.closed is None:
+            return reason
+        told = why_alone(job) or (self.why_not(plan, job, rooms) if rooms else rooms.closed) or reason
+        other = rooms.of_another_user(job) if told.code in ("sharing-nobody", "sharing-too-few") else None
+        return because("sharing-uid", other.job_id) if other is not None else told
+
+
+def nobody(rooms: Rooms) -> Reason:
+    """No room suits the job at all."""
+    return rooms.closed or because("sharing-nobody")

@@ -1,0 +1,171 @@
+"""Devices that get free by themselves before a time, and the jobs to which they are promised.
+
+Rule: what a running job leaves is worked out once per plan; from one question to the next only the jobs that
+end in between are taken in or out, and nothing is looked at that nobody asks for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+from typing import Final
+
+from cotenant.controller.domain.ids import DeviceId, HostId
+from cotenant.controller.domain.job import Job
+from cotenant.controller.domain.plan import Freed, HostType, Plan
+from cotenant.controller.domain.view import View
+from cotenant.controller.policies.toolkit.victims import devices_by_host, is_kept_together
+
+NEVER_S: Final = float("inf")
+
+
+class Ends:
+    """Running jobs in the order of their ends, looked at no further than anybody asks. Those that are late
+    are left out: they may be so for long."""
+
+    def __init__(self, view: View) -> None:
+        self.jobs: list[Job] = []
+        self._view = view
+        self._rest = (job for job in view.running() if job.end_s > view.now_s)
+        self._next = next(self._rest, None)
+        self._ends_s: list[float] = []
+        self._gpus = [0]
+        """Of the first so many jobs together."""
+        self._together = Together(view)
+
+    def by(self, until_s: float) -> int:
+        """How many of the jobs will have ended by then."""
+        while self._next is not None and self._next.end_s <= until_s:
+            self.jobs.append(self._next)
+            self._ends_s.append(self._next.end_s)
+            self._gpus.append(self._gpus[-1] + self._next.spec.gpus_min)
+            self._next = next(self._rest, None)
+        return bisect_right(self._ends_s, until_s)
+
+    def may_be_enough(self, plan: Plan, free: int, job: Job, count: int) -> bool:
+        """Whether by number alone, on one host where one host must do, the job may find enough devices among
+        those `free` in the plan and those of so many jobs. A no is certain, a yes is not."""
+        view, gpus = self._view, job.spec.gpus_min
+        if free + self._gpus[count] < gpus:
+            return False
+        if gpus == 1 or free >= gpus or not is_kept_together(view, view.shape(job)):
+            return True
+        if not free:
+            return self._together.most(self.jobs, count) >= gpus
+        on_host: Counter[HostId] = Counter()
+        for one in self.jobs[:count]:
+            for host_id, devices in devices_by_host(view, one):
+                on_host[host_id] += devices
+        return any(plan.free_on(host_id) + devices >= gpus for host_id, devices in on_host.items())
+
+
+class Together:
+    """Of the first so many jobs of a list, how many devices they have on the host where they have most."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._on_host: dict[HostId, int] = {}
+        self._most = [0]
+        """As far as anybody asked."""
+
+    def most(self, jobs: Sequence[Job], count: int) -> int:
+        """Args: jobs: the same list each time; it may have grown at its end."""
+        for job in jobs[len(self._most) - 1 : count]:
+            most = self._most[-1]
+            for host_id, devices in devices_by_host(self._view, job):
+                self._on_host[host_id] = here = self._on_host.get(host_id, 0) + devices
+                most = max(most, here)
+            self._most.append(most)
+        return self._most[count]
+
+
+class Soon:
+    """One pass over the queue: the plan as it will be at some time, when jobs have left and what is promised
+    is taken."""
+
+    def __init__(self, view: View) -> None:
+        self._ends = Ends(view)
+        self._promises: list[tuple[Job, tuple[DeviceId, ...]]] = []
+        self._newest: tuple[Job, tuple[DeviceId, ...]] | None = None
+        """A promise that counts from the next question on."""
+        self._promised: dict[DeviceId, HostType] = {}
+        self._seen_actions = -1
+        """Of the plan with so many actions is what follows."""
+        self._free = 0
+        self._later: Plan
+        self._later_s, self._gone = NEVER_S, 0
+        """The plan as it will be at that time, when so many have left."""
+        self._left: list[list[Freed]] = []
+        """What each of the first jobs leaves of devices that were not promised before."""
+        self._where: list[tuple[HostType, ...]] = [()]
+        """Where the first so many leave something, the first first."""
+
+    def find(self, plan: Plan, job: Job, until_s: float) -> tuple[DeviceId, ...] | None:
+        """Devices for the job among those free by then and promised to nobody."""
+        if self._newest is not None:
+            self._promise(*self._newest)
+        if self._seen_actions != len(plan.actions):
+            self._seen_actions, self._later_s, self._free = len(plan.actions), NEVER_S, plan.free_everywhere()
+        count = self._ends.by(until_s)
+        if not self._ends.may_be_enough(plan, self._free, job, count):
+            return None
+        if self._later_s == NEVER_S:
+            self._begin(plan)
+        elif until_s < self._later_s:
+            self._go_back(plan, count)
+        self._later_s = until_s
+        if count > self._gone:
+            self._go_on(count)
+        return self._later.find_free(job)
+
+    def promise(self, job: Job, devices: tuple[DeviceId, ...]) -> None:
+        """These, which were found just now, are for this job: nobody else counts on them."""
+        self._newest = (job, devices)
+
+    def is_unpromised(self) -> bool:
+        """Whether it can serve another pass over the same view, for which nothing is promised or planned."""
+        if self._promises or self._seen_actions:
+            return False
+        self._newest = None
+        return True
+
+    def _promise(self, job: Job, devices: tuple[DeviceId, ...]) -> None:
+        self._newest = None
+        known = self._later.view.devices
+        self._promises.append((job, devices))
+        self._promised.update({d: (known[d].host_id, known[d].type) for d in devices})
+        self._later.suppose_placed(job, devices)
+
+    def _begin(self, plan: Plan) -> None:
+        """Nobody has left."""
+        self._later, self._gone, self._left, self._where = plan.fork(), 0, [], [()]
+        for job, devices in self._promises:
+            self._later.suppose_placed(job, devices)
+
+    def _go_on(self, count: int) -> None:
+        """More have left."""
+        later, promised = self._later, self._promised
+        for left in self._left[self._gone : count]:
+            for host_id, type, devices in left:
+                later.suppose_free(host_id, type, [d for d in devices if d not in promised])
+        for job in self._ends.jobs[len(self._left) : count]:
+            left = later.suppose_left(job)
+            where = self._where[-1]
+            for host_id, type, _ in left:
+                if (host_id, type) not in where:
+                    where = (*where, (host_id, type))
+            self._left.append(left)
+            self._where.append(where)
+        self._gone = count
+
+    def _go_back(self, plan: Plan, count: int) -> None:
+        """Fewer have left. The same as if one had begun again, in whatever order things were asked."""
+        for left in self._left[count : self._gone]:
+            for host_id, type, devices in left:
+                self._later.suppose_taken(host_id, type, devices)
+        self._gone = count
+        self._later.forget_touches(
+            dict.fromkeys(chain(plan.touched(), self._promised.values(), self._where[count]))
+        )

@@ -1,0 +1,312 @@
+"""Where a guest could go: devices with one tenant that may take another, by tenant and place.
+
+Rule: looked up once for a decision and kept up with it, so that trying many jobs costs what is shareable,
+not what the cluster holds. What is the same for every newcomer (the tenant's remaining time, the memory
+beside it) is worked out once; what is the same for all newcomers of one kind (their interference ratios)
+once per kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cotenant.controller.domain.cluster import HostState
+from cotenant.controller.domain.ids import DeviceId, HostId, JobId
+from cotenant.controller.domain.job import LOADING, RUNNING, Job
+from cotenant.controller.domain.pairs import loses, signature
+from cotenant.controller.domain.perf import Interference
+from cotenant.controller.domain.plan import Plan
+from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain.tenancy import tenant_mib, why_alone
+from cotenant.controller.domain.view import Shape, View, suits
+from cotenant.controller.policies.toolkit.sub_batches import Batches, Numbers
+
+Place = tuple[HostId, str]
+"""A host and one type of its devices."""
+Kind = tuple[str, int]
+"""What decides on interference: a job's signature, and which profile object it has (within one decision)."""
+Mask = NDArray[np.bool_]
+
+
+class Room(NamedTuple):
+    """What one tenant leaves at one place."""
+
+    partner: Job
+    place: Place
+    devices: tuple[DeviceId, ...]
+    left_mib: int
+    """Beside the tenant, on the device that has least."""
+    one_uid: bool
+    """Under MPS both tenants must be one user's."""
+
+    def admits(self, view: View, job: Job, shape: Shape) -> bool:
+        if not is_suitable(view, shape, self.place):
+            return False
+        return not self.one_uid or job.spec.launch.uid == self.partner.spec.launch.uid
+
+
+def is_suitable(view: View, shape: Shape, place: Place) -> bool:
+    """Whether a job of this shape may use devices of the place."""
+    host_id, type = place
+    return shape.gpu_type in ("", type) and suits(view.hosts[host_id], shape)
+
+
+class Ratios(NamedTuple):
+    """Of one kind of newcomer beside each tenant, in the order of the rooms."""
+
+    mine: Numbers
+    theirs: Numbers
+    allowed: Mask
+    """False where the pair is not made again."""
+
+
+class Rooms:
+    """All rooms of a plan, in the order of their first devices."""
+
+    def __init__(self, plan: Plan, observations: int | None = None) -> None:
+        """`observations`: so many make a measured loss certain, and such a pair is not made again; None:
+        losses are not looked at."""
+        self._view, self._plan = plan.view, plan
+        self._observations = observations
+        self.closed: Reason | None = None
+        """Why somebody who has a device to himself shares it with nobody."""
+        view = plan.view
+        found: dict[tuple[JobId, Place], list[DeviceId]] = {}
+        able: dict[JobId, int] = {}
+        takes_work = {host_id: host.state is HostState.OK for host_id, host in view.hosts.items()}
+        for device_id in view.shareable():
+            device = view.devices[device_id]
+            staying = plan.staying(device_id) if plan.actions else view.tenants(device_id)
+            if len(staying) != 1 or not takes_work[device.host_id]:
+                continue
+            job_id = staying[0]
+            needed = able.get(job_id)
+            if needed is None:
+                needed = able[job_id] = self._needs_mib(view.jobs[job_id])
+            if needed:
+                found.setdefault((job_id, (device.host_id, device.type)), []).append(device_id)
+        self._all = [self._room(job_id, place, here, able[job_id]) for (job_id, place), here in found.items()]
+        self._at = {device_id: n for n, room in enumerate(self._all) for device_id in room.devices}
+        self._open = len(self._all)
+        self._ratios: dict[Kind, Ratios] = {}
+        self._tenants: tuple[list[Job], NDArray[np.intp]] | None = None
+        self._suited: dict[Shape, Mask | None] = {}
+        self._wide: dict[Shape, bool] = {}
+        self._open_mask: Mask | None = None
+        self._is_one_uid = any(room.one_uid for room in self._all)
+        self.batches: Batches = {}
+        """Ways to split batches, worked out once for all jobs that are alike."""
+        self._pairs: dict[tuple[Kind, int], Interference] = {}
+        self._left_s: Numbers | None = None
+        self._left_mib: Numbers | None = None
+
+    def _needs_mib(self, partner: Job) -> int:
+        """What a tenant that may share needs; 0 if it may not."""
+        if partner.phase is not RUNNING and partner.phase is not LOADING:
+            return 0
+        alone = why_alone(partner, beside=partner)
+        if alone is not None:
+            self.closed = alone
+            return 0
+        planned = tenant_mib(partner)
+        if planned is None:
+            why = f"the memory that job {partner.job_id} needs is not known"
+            self.closed = because("sharing-unknown", partner.job_id, why)
+        return planned or 0
+
+    def _room(self, job_id: JobId, place: Place, here: list[DeviceId], planned: int) -> Room:
+        devices, partner = self._view.devices, self._view.jobs[job_id]
+        first = devices[here[0]]
+        if len(here) == 1:
+            left_mib = first.usable_mib - planned
+            return Room(partner, place, (here[0],), left_mib, first.sharing == "mps")
+        left_mib = min([devices[d].usable_mib for d in here]) - planned
+        return Room(partner, place, tuple(here), left_mib, any(devices[d].sharing == "mps" for d in here))
+
+    def __bool__(self) -> bool:
+        return self._open > 0
+
+    def __len__(self) -> int:
+        """Rooms that there were; some may have been taken."""
+        return len(self._all)
+
+    def __getitem__(self, number: int) -> Room:
+        return self._all[number]
+
+    def everything(self) -> list[Room]:
+        """Also those that have been taken: as `left_s` and the like count them."""
+        return self._all
+
+    def __iter__(self) -> Iterator[Room]:
+        return (room for room in self._all if room.devices)
+
+    def take(self, taken: tuple[DeviceId, ...]) -> None:
+        """A guest has moved in."""
+        for number in dict.fromkeys(self._at[d] for d in taken if d in self._at):
+            room = self._all[number]
+            left = tuple(d for d in room.devices if d not in taken)
+            self._all[number] = room._replace(devices=left)
+            self._open -= not left
+            if self._open_mask is not None:
+                self._open_mask[number] = bool(left)
+        for device_id in taken:
+            self._at.pop(device_id, None)
+        self._left_mib = None
+
+    # --- Places --------------------------------------------------------------------------------------
+
+    def devices_at(self) -> NDArray[np.int64]:
+        """Devices that each room has left at each place of any; shape (rooms, places)."""
+        places = {place: n for n, place in enumerate(self._places())}
+        found = np.zeros((len(self._all), len(places)), dtype=np.int64)
+        for number, room in enumerate(self._all):
+            found[number, places[room.place]] = len(room.devices)
+        return found
+
+    def free_at(self) -> NDArray[np.int64]:
+        """Free devices at each of these places."""
+        return np.array([len(self._plan.free_devices(*place)) for place in self._places()], dtype=np.int64)
+
+    def free_everywhere(self) -> int:
+        return self._plan.free_everywhere()
+
+    def _places(self) -> list[Place]:
+        return list(dict.fromkeys(room.place for room in self._all))
+
+    def is_wide(self, view: View, job: Job) -> bool:
+        """Whether there are devices of a type of which no host could hold the job's gang: it is spread."""
+        gpus = job.spec.gpus
+        if gpus == 1:
+            return False
+        shape = view.shape(job)
+        known = self._wide.get(shape)
+        if known is None:
+            types = {type for _, type in self._places()}
+            known = self._wide[shape] = any(gpus > view.largest_host(shape, type) for type in types)
+        return known
+
+    # --- All rooms at once -------------------------------------------------------------------------
+
+    def left_s(self) -> Numbers:
+        """Seconds that each tenant still trains, alone; NaN if nobody knows."""
+        if self._left_s is None:
+            now_s = self._view.now_s
+            lefts = (room.partner.remaining_now_s(now_s) for room in self._all)
+            self._left_s = np.array([np.nan if left is None else left for left in lefts])
+        return self._left_s
+
+    def left_mib(self) -> Numbers:
+        """Beside each tenant; below 0 where no device is left."""
+        if self._left_mib is None:
+            self._left_mib = np.array([room.left_mib if room.devices else -1.0 for room in self._all])
+        return self._left_mib
+
+    def open(self) -> Mask:
+        """Rooms of which a device is left; changes as they are taken."""
+        if self._open_mask is None:
+            self._open_mask = np.array([bool(room.devices) for room in self._all], dtype=np.bool_)
+        return self._open_mask
+
+    def kind(self, job: Job) -> Kind:
+        """Jobs of one kind have the same ratios beside everybody."""
+        return signature(job.spec), id(job.profile)
+
+    def ratios(self, job: Job) -> Ratios:
+        """Of a newcomer beside each tenant; asked once for each kind of it and of tenants."""
+        kind = self.kind(job)
+        known = self._ratios.get(kind)
+        if known is None:
+            tenants, of = self._kinds_of_tenants()
+            self._view.foresee(job, tenants)
+            pairs = [self._view.interference(job, tenant) for tenant in tenants]
+            allowed = [not (xi.crowded or xi.faulted or self._has_lost(xi)) for xi in pairs]
+            known = self._ratios[kind] = Ratios(
+                np.array([xi.first for xi in pairs])[of],
+                np.array([xi.second for xi in pairs])[of],
+                np.array(allowed, dtype=np.bool_)[of],
+            )
+        return known
+
+    def _kinds_of_tenants(self) -> tuple[list[Job], NDArray[np.intp]]:
+        """A tenant of each kind, and for every room which of them is its tenant's like."""
+        if self._tenants is None:
+            at: dict[Kind, int] = {}
+            first: list[Job] = []
+            of: list[int] = []
+            for room in self._all:
+                kind = self.kind(room.partner)
+                if kind not in at:
+                    at[kind] = len(first)
+                    first.append(room.partner)
+                of.append(at[kind])
+            self._tenants = first, np.array(of, dtype=np.intp)
+        return self._tenants
+
+    def interference(self, job: Job, partner: Job) -> Interference:
+        """The view's, looked up once for each kind of newcomer."""
+        key = ((signature(job.spec), id(job.profile)), partner.number)
+        xi = self._pairs.get(key)
+        if xi is None:
+            xi = self._pairs[key] = self._view.interference(job, partner)
+        return xi
+
+    def _were_parted(self, job: Job, partner: Job) -> bool:
+        """Whether these two have shared before, and one was stopped since."""
+        return (
+            self._observations is not None
+            and partner.job_id in job.co_tenants
+            and (job.preemptions > 0 or partner.preemptions > 0)
+        )
+
+    def _has_lost(self, xi: Interference) -> bool:
+        return self._observations is not None and loses(xi, self._observations)
+
+    def why_not_again(self, job: Job, partner: Job) -> Reason | None:
+        """Why this pair is not made again, whatever it would bring by the model; None if it may be."""
+        if self._were_parted(job, partner):
+            return because("sharing-parted", partner.job_id)
+        xi = self.interference(job, partner)
+        if xi.crowded:
+            return because("sharing-crowded", partner.job_id)
+        if xi.faulted:
+            return because("sharing-faulted", partner.job_id)
+        if self._has_lost(xi):
+            return because("sharing-lost", partner.job_id, xi.first, xi.second)
+        return None
+
+    def of_another_user(self, job: Job) -> Job | None:
+        """A tenant that the job cannot join only because MPS wants both to be one user's."""
+        uid = job.spec.launch.uid
+        others = (room.partner for room in self if room.one_uid and room.partner.spec.launch.uid != uid)
+        return next(others, None)
+
+    def admitted(self, job: Job, shape: Shape) -> Mask | None:
+        """Rooms whose host and device type suit the job, under MPS of the same user, and whose tenant it was
+        not parted from; None: all."""
+        suited = self._suited[shape] if shape in self._suited else self._suits(shape)
+        if not job.co_tenants and not self._is_one_uid:
+            return suited
+        uid = job.spec.launch.uid
+        here = [
+            (not room.one_uid or room.partner.spec.launch.uid == uid)
+            and not self._were_parted(job, room.partner)
+            for room in self._all
+        ]
+        mask: Mask = np.array(here, dtype=np.bool_)
+        return mask if suited is None else mask & suited
+
+    def _suits(self, shape: Shape) -> Mask | None:
+        """Rooms whose place suits jobs of a shape; None: all."""
+        places: dict[Place, bool] = {}
+        for room in self._all:
+            if room.place not in places:
+                places[room.place] = is_suitable(self._view, shape, room.place)
+        suited: Mask | None = None
+        if not all(places.values()):
+            suited = np.array([places[room.place] for room in self._all], dtype=np.bool_)
+        self._suited[shape] = suited
+        return suited

@@ -1,0 +1,167 @@
+"""A queue whose earlier jobs take the devices of jobs that stand later in one common order.
+
+Rule: one pass in order. Whoever stands earlier is asked first, for free devices and then for those of jobs
+that stand later; so nobody is started on devices that an earlier job would take from it at the next event.
+
+A pass looks at the first waiting job of each shape, and at the next only once that one is settled; it ends
+when nothing is free and no waiting job stands before one that runs. Its cost does not grow with the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import NamedTuple, Protocol
+
+from cotenant.controller.domain.actions import Place, Wake
+from cotenant.controller.domain.events import AnyEvent, AttemptEnded, FirstStepDone, JobArrived
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import CHECKPOINTING, LOADING, RUNNING, Job, Phase
+from cotenant.controller.domain.plan import Plan
+from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain.view import View
+from cotenant.controller.policies.base import Candidates, is_aged_waiting, is_possible
+from cotenant.controller.policies.toolkit.victims import Room, enough_of, room_of, victims_for
+
+
+class Why(NamedTuple):
+    """The reasons of one preemption: the newcomer's, and each victim's."""
+
+    newcomer: Reason
+    victims: dict[JobId, Reason]
+
+
+class Order(Protocol):
+    """Who stands before whom, among jobs that wait and jobs that have devices."""
+
+    @property
+    def name(self) -> str: ...
+
+    def is_last(self, job: Job) -> bool:
+        """Whether nobody after a job that stands before no other does either."""
+
+    def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
+        """Jobs that may lose their devices, or their reservation, to a waiting job; last in the order
+        first."""
+
+    def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
+        """Settle what becomes of a job that found nothing free; False if nothing can be done for it now."""
+
+
+class Waiting(Protocol):
+    """Jobs to be asked, in order."""
+
+    def next(self) -> Job | None: ...
+
+    def again(self, job: Job) -> None:
+        """The job that `next` has just given is settled: go on with its shape."""
+
+
+class Newcomers:
+    """Only the jobs that were not queued before this event."""
+
+    def __init__(self, view: View) -> None:
+        self._jobs = iter(view.newcomers())
+
+    def next(self) -> Job | None:
+        return next(self._jobs, None)
+
+    def again(self, job: Job) -> None:
+        """Each is asked anyway."""
+
+
+ROUTINE = (JobArrived, FirstStepDone, AttemptEnded)
+"""What happens all the time."""
+
+
+def whose_turn(plan: Plan, event: AnyEvent) -> Waiting | None:
+    """Who is to be asked after an event, given that the whole queue was asked after each one before it.
+
+    While nothing is free, those who found no victims before an arrival find none after it: jobs that run
+    only come nearer to their end, and what started since then stood before them. Nor do they after a first
+    step, or the end of an attempt whose devices somebody waited for. Any other event may change that.
+    """
+    if not isinstance(event, ROUTINE) or plan.any_free():
+        return Candidates(plan.view)
+    if not plan.view.newcomers():
+        return None
+    return Candidates(plan.view) if is_aged_waiting(plan.view) else Newcomers(plan.view)
+
+
+def rearrange(plan: Plan, order: Order, waiting: Waiting) -> None:
+    """Give each job in order free devices, else those of jobs that stand behind it, else nothing."""
+    any_free = plan.any_free()
+    while (job := waiting.next()) is not None:
+        if plan.is_placed(job.job_id):
+            waiting.again(job)
+            continue
+        devices = plan.find_free(job) if any_free else None
+        if devices is not None:
+            plan.place(job, devices, because("free-devices-in-order", order.name, len(devices)))
+            any_free = plan.any_free()
+            waiting.again(job)
+            continue
+        behind = order.behind(plan, job)
+        last = next(behind, None)
+        if last is not None and order.make_room(plan, job, chain((last,), behind)):
+            any_free = any_free and plan.any_free()
+            waiting.again(job)
+        elif job.aged:
+            if is_possible(plan.view, job):
+                return
+        elif last is None and not any_free and order.is_last(job):
+            return
+
+
+def is_anybody_left(plan: Plan) -> bool:
+    """Whether somebody waits once the plan is carried out; those who lose their devices come back."""
+    placed = sum(1 for action in plan.actions if isinstance(action, Place))
+    return placed < max(plan.view.queued_count(), len(plan.actions))
+
+
+def find_room(plan: Plan, job: Job, behind: Iterator[Job]) -> Room | None:
+    """The last jobs in the order whose leaving is enough; fewer of them, or none, where others leave
+    already."""
+    leaving = leaving_now(plan)
+    if not leaving:
+        return victims_for(plan, job, behind)
+    enough = enough_of(plan, job, behind)
+    if enough is None:
+        return None
+    trial = plan.fork()
+    for one in leaving:
+        trial.suppose_left(one)
+    if (devices := trial.find_free(job)) is not None:
+        return Room((), devices)
+    needed, more = enough
+    return room_of(trial, job, (), chain(needed, more))
+
+
+def leaving_now(plan: Plan) -> list[Job]:
+    """Jobs that save and leave, by this plan or one before it, by predicted end; not those whose end nobody
+    can tell."""
+    found = [job for job in plan.view.leaving() if job.phase is CHECKPOINTING]
+    found += [job for job in plan.preempted() if job.phase is RUNNING or job.phase is LOADING]
+    found.sort(key=lambda job: (job.end_s, job.number))
+    return found
+
+
+def take_room(plan: Plan, job: Job, room: Room, order: str, why: Why) -> None:
+    """Preempt the victims, if there are any, and reserve what they leave."""
+    if not room.victims:
+        plan.place(job, room.devices, because("devices-being-left", order, len(room.devices)))
+        return
+    for victim in room.victims:
+        plan.preempt(victim, job, why.victims[victim.job_id])
+    plan.place(job, room.devices, why.newcomer)
+    if any(victim.phase is Phase.RESERVED for victim in room.victims):
+        # It waits again, and may find others: ask as soon as this decision is carried out.
+        plan.actions.append(Wake(at_s=plan.view.now_s, reason=because("reservation-replaced", job.job_id)))
+
+
+def reserved(plan: Plan) -> list[Job]:
+    """Jobs that wait for their victims to leave, as far as this plan has not put them back; class hp, which
+    keeps what it was given, left out."""
+    view = plan.view
+    jobs = [view.jobs[job_id] for job_id in view.claimants() if not plan.is_leaving(job_id)]
+    return [job for job in jobs if job.spec.job_class != "hp"]

@@ -1,0 +1,439 @@
+"""The live controller: one socket in, events through the engine, commands and answers out.
+
+Rule: takes no decision and keeps no state of its own; what it knows beyond the journal (who is
+connected, what was sent) it could forget at any moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from cotenant.controller.api.handlers import ClientsDesk
+from cotenant.controller.api.metrics import ClusterMetrics, Facts
+from cotenant.controller.api.queries import About
+from cotenant.controller.api.submissions import Code
+from cotenant.controller.compute_worker import Thinking
+from cotenant.controller.domain.commands import AnyCommand, Think
+from cotenant.controller.domain.events import AlarmRang, AnyEvent, Computed
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.interference import InterferenceModel
+from cotenant.controller.domain.job import ENDED
+from cotenant.controller.domain.settings import Settings
+from cotenant.controller.engine import EngineConfig
+from cotenant.controller.executors.agents.link import AgentsLink
+from cotenant.controller.policies import registry
+from cotenant.controller.policies.missing import make_or_stand_in
+from cotenant.controller.router import Door, raise_descriptor_limit
+from cotenant.controller.store.clock import uptime
+from cotenant.controller.store.committing import Callbacks
+from cotenant.controller.store.core import Core, Fatal, Poisoned, Stuck
+from cotenant.controller.store.journal import Journal
+from cotenant.controller.store.scrub import Scrub, Scrubbed
+from cotenant.controller.system import paths
+from cotenant.controller.system.keys import Identity, KeyProblem
+from cotenant.controller.system.metrics.listening import opened
+from cotenant.controller.system.metrics.sheet import Sheet
+from cotenant.controller.system.metrics.sheets import Sheets
+from cotenant.controller.system.secrets import Secrets
+from cotenant.controller.system.settings import SettingsError
+from cotenant.controller.wire.agents import FromAgent, Refused
+from cotenant.controller.wire.clients import DAMAGED_JOURNAL_ADVICE, Failure, Request
+from cotenant.controller.wire.codec import BadMessage, WrongVersion, decode, encode, request_in
+from cotenant.controller.wire.peer_versions import UNKNOWN_REQUEST, Tongues
+
+TICK_S: Final = 0.5
+WAITING_ROWS_MAX: Final = 20_000
+"""With more on the way to the disk, the socket is not read until it has caught up."""
+TRY_AGAIN_S: Final = 2.0
+ALARM_SPACING_S: Final = 0.01
+ALARM_WAIT_S_MAX: Final = 3600.0
+
+INTERNAL: Final = "the controller failed on this request and goes on without it; its log has the story"
+
+TOO_MUCH: Final = "too much at once: wait a few seconds and try again"
+
+log = logging.getLogger("cotenant.controller")
+
+
+def engine_config(settings: Settings) -> EngineConfig:
+    """What the engine is told; a change takes effect at the next start.
+
+    Raises:
+        SettingsError: the interference model cannot be used.
+    """
+    return EngineConfig(
+        policy=settings.policy,
+        checkpoint_every_s=settings.checkpoint.every_s,
+        profile_s=settings.profiler.seconds,
+        keep_ended=settings.controller.keep_ended,
+        predictor=interference_model(settings.controller.predictor),
+    )
+
+
+def interference_model(path: str) -> InterferenceModel | None:
+    """None for no path.
+
+    Raises:
+        SettingsError: no such file, or no usable model in it.
+    """
+    if not path:
+        return None
+    from cotenant.controller.models.interference import document
+
+    try:
+        model = document.read(Path(path).expanduser().read_bytes(), path)
+    except OSError as error:
+        raise SettingsError(f"controller.predictor: {path}: {error.strerror}") from None
+    except document.ModelProblem as error:
+        raise SettingsError(f"controller.predictor: {error}") from None
+    for file in model.training.files:
+        log.info("interference model %s: trained on %s, licence: %s", path, file.name, file.licence)
+    return model
+
+
+class Controller:
+    """One running controller. Make it inside a running event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Recover, listen, be ready.
+
+        Raises:
+            MetricsProblem, JournalError, DoorError, BadEndpoint, KeyProblem: one line with what to do.
+        """
+        began_s = time.monotonic()
+        self._settings = settings.controller
+        self._loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_s = 0.0
+        self._failed_alarms = 0
+        self._try_again_s = 0.0
+        self._is_full = False
+        self._released = (-1, 0)
+        self._fatal: Fatal | None = None
+        state_dir = paths.controller_state_dir(settings)
+        raise_descriptor_limit()
+        self._endpoint = opened(settings.metrics.controller_listen, "metrics.controller_listen")
+        self._journal = Journal(
+            state_dir,
+            commit_every_ms=settings.controller.commit_every_ms,
+            hand_over=self._hand_over,
+            on_failure=self._commit_failed,
+        )
+        try:
+            self._start(settings, state_dir)
+        except BaseException:
+            self._journal.close()
+            if self._endpoint is not None:
+                self._endpoint.close()
+            raise
+        self.recovery_s = time.monotonic() - began_s
+
+    def _start(self, settings: Settings, state_dir: Path) -> None:
+        self._package = package = version("cotenant")
+        self.core = Core(
+            self._journal,
+            make_or_stand_in,
+            engine_config(settings),
+            package=package,
+            wall_s=time.time(),
+            up=uptime(),
+            snapshot_every=settings.controller.snapshot_every,
+        )
+        if why := registry.why_not(self.core.state.engine.policy_name):
+            log.error("%s; nothing new starts until `cotenant policy set` names another", why)
+        self._secrets = Secrets(state_dir / "secrets")
+        self._secrets.used_by(self.core.state.engine.jobs)
+        self._secrets.release(self._is_over)  # Also of what a restored journal has lost.
+        endpoint = paths.controller_endpoint(settings)
+        self._door = Door(endpoint, paths.keys_dir(settings), self._receive, self.core.counters)
+        self._tongues = Tongues(self._door.send)
+        self.endpoint = self._door.endpoint
+        lease_s = None if self._door.is_local else settings.controller.lease_s
+        self._link = AgentsLink(
+            self.core,
+            self._tongues.send,
+            self._secrets,
+            lease_s=lease_s,
+            silent_after_s=settings.controller.silent_after_s,
+        )
+        about = About(version=package, endpoint=self.endpoint, started_s=self.core.clock.now_s())
+        self._desk = ClientsDesk(
+            self.core, self._link, self._tongues.send, self._secrets, about, self._stopped.set
+        )
+        self._thinking = Thinking(self._computed)
+        self.core.watchers.append(self._decided)
+        self._scrub = Scrub(self._journal.path, settings.controller.scrub_every_s, self._scrubbed_soon)
+        self._started_s = about.started_s
+        if self._endpoint is not None:
+            self._metrics = metrics = ClusterMetrics(self.core.state.engine)
+            self.core.watchers.append(lambda event, _: metrics.happened(event))
+            self._endpoint.serve(Sheets(self._loop, self._sheet).newest)
+            log.info("metrics at http://%s/metrics", self._endpoint.address)
+            if self._endpoint.warning:
+                log.warning("%s", self._endpoint.warning)
+
+    # --- Running -----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until `stop`, a client's `Stop`, or idleness. What is open is written before it returns.
+
+        Raises:
+            Fatal: it had to end.
+        """
+        for think in self.core.state.thinks.values():
+            self._thinking.start(think)
+        self._set_alarm()
+        self._scrub.start()
+        ticking = self._loop.create_task(self._tick_for_ever())
+        stopping = self._loop.create_task(self._stopped.wait())
+        try:
+            done, _ = await asyncio.wait((ticking, stopping), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            ticking.cancel()
+            stopping.cancel()
+            await self._close()
+
+    def stop(self) -> None:
+        """End soon and in order."""
+        self._stopped.set()
+
+    async def _close(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._is_full = False
+        self._door.pause(True)
+        if self._endpoint is not None:
+            await asyncio.to_thread(self._endpoint.close)
+        await self._thinking.close()
+        await asyncio.to_thread(self._scrub.close)
+        if self._fatal is None:
+            if not self.core.stuck:
+                self.core.snapshot()
+            self.core.seal()
+            self._journal.flush()
+            await asyncio.sleep(0)  # What became durable is handed over by the loop: answers leave.
+        self._door.close()
+        self._journal.close()
+        self._secrets.close()
+        if self._fatal is not None:
+            raise self._fatal
+
+    async def _tick_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._guarded(self._tick)
+
+    def _tick(self) -> None:
+        now_s = self.core.clock.now_s()
+        self._door.take_pulse(TICK_S)
+        if self.core.stuck and now_s >= self._try_again_s:
+            self._try_again_s = now_s + TRY_AGAIN_S
+            if self.core.try_again():
+                log.warning("the journal can be written again")
+                self._set_alarm()
+        self._link.tick()
+        self._desk.tick()
+        try:
+            self._door.refresh_users()
+        except KeyProblem as problem:
+            self.core.counters["bad_users_file"] += 1
+            log.error("keys are as before: %s", problem)
+        seen = self._journal.last_seq, self.core.counters["failed_commits"]
+        if self._journal.is_settled and seen != self._released:
+            self._released = seen
+            self._secrets.release(self._is_over)
+        self._rest_if_idle(now_s)
+
+    def _sheet(self) -> Sheet:
+        """For one scrape."""
+        core, now_s = self.core, self.core.clock.now_s()
+        facts = Facts(
+            version=self._package,
+            uptime_s=now_s - self._started_s,
+            counters=core.counters,
+            decisions=core.decisions,
+            undelivered=self._link.undelivered,
+            entries=core.journal.last_seq,
+            commits=core.journal.commits,
+            waiting_rows=core.journal.waiting,
+            size_bytes=core.journal.size_bytes(),
+            stuck=bool(core.stuck),
+            damages=None if core.scrubbed is None else len(core.scrubbed.damages),
+            checked_s=None if core.scrubbed is None else time.monotonic() - core.scrubbed.ended_s,
+        )
+        return self._metrics.sheet(core.state.engine, facts, now_s)
+
+    def _is_over(self, job_id: JobId) -> bool:
+        job = self.core.state.engine.jobs.get(job_id)
+        return job is None or job.phase in ENDED
+
+    def _rest_if_idle(self, now_s: float) -> None:
+        limit_s = self._settings.idle_exit_s
+        if limit_s > 0 and now_s - self._desk.asked_s >= limit_s and not self._has_work():
+            log.info("nothing to do for %g s: ending", limit_s)
+            self.stop()
+
+    def _has_work(self) -> bool:
+        return any(job.phase not in ENDED for job in self.core.state.engine.jobs.values())
+
+    # --- In ----------------------------------------------------------------------------------------
+
+    def _receive(self, address: bytes, who: Identity, is_client: bool, frame: bytes) -> None:
+        """One message, from bytes to effects."""
+        if is_client and not self._desk.affords(who, len(frame)):
+            self.core.counters["refused_requests"] += 1
+            number = request_in(frame)
+            if number is not None:
+                self._refuse(address, number, "refused", TOO_MUCH)
+            return
+        self._tongues.heard(address, frame)
+        try:
+            if is_client:
+                request: Request = decode(frame, Request)
+                self._guarded(
+                    lambda: self._desk.ask(address, who, request),
+                    lambda: self._refuse(address, request.request_id, "internal", INTERNAL),
+                )
+            else:
+                message: FromAgent = decode(frame, FromAgent)
+                self._guarded(lambda: self._heard(address, who, message))
+        except WrongVersion:
+            self.core.counters["bad_messages"] += 1
+            if is_client:
+                self._refuse(address, 0, "version", self._tongues.refusal(address))
+            else:
+                self._tongues.send(address, encode(Refused(why=self._tongues.refusal(address))))
+        except BadMessage:
+            self.core.counters["bad_messages"] += 1
+            number = request_in(frame) if is_client else None
+            if number is not None:
+                self._refuse(address, number, "version", UNKNOWN_REQUEST)
+
+    def _heard(self, address: bytes, who: Identity, message: FromAgent) -> None:
+        if not self._link.heard(address, who, message):
+            self.core.counters["bad_messages"] += 1
+
+    def _refuse(self, address: bytes, request_id: int, code: Code, message: str) -> None:
+        self._tongues.send(address, encode(Failure(request_id=request_id, code=code, message=message)))
+
+    def _guarded(self, work: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+        """Do it and commit what it led to. What breaks the engine is put aside, with its story.
+
+        State changes only inside `core.happen`, which takes back what fails; so whatever else a message
+        breaks, the controller goes on without it.
+        """
+        try:
+            work()
+            self._desk.settle()
+        except Fatal as fatal:
+            self._end_badly(fatal)
+            return
+        except Poisoned as poisoned:
+            log.error("put aside: %s", poisoned, exc_info=poisoned)
+        except Stuck:
+            self.core.counters["stuck"] += 1
+        except Exception:
+            log.exception("a message was dropped")
+            self.core.counters["internal_errors"] += 1
+            if otherwise is not None:
+                otherwise()
+        self.core.seal()
+        self._set_alarm()
+        if self._journal.waiting > WAITING_ROWS_MAX:
+            self._is_full = True
+            self._door.pause(True)
+
+    def _end_badly(self, fatal: Fatal) -> None:
+        """Nothing more is read, written or said."""
+        log.critical("ending: %s", fatal)
+        self._fatal = fatal
+        self._door.pause(True)
+        self.stop()
+
+    # --- Out ---------------------------------------------------------------------------------------
+
+    def _decided(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+        for command in commands:
+            if isinstance(command, Think):
+                self._think_later(command)
+
+    def _think_later(self, think: Think) -> None:
+        self.core.after_commit(lambda: self._thinking.start(think))
+
+    def _computed(self, result: Computed) -> None:
+        if result.request_id in self.core.state.thinks:
+            self._guarded(lambda: void(self.core.happen(result)))
+
+    # --- Time --------------------------------------------------------------------------------------
+
+    def _set_alarm(self) -> None:
+        """The engine is woken when it wants to be. Asked after every message: mostly nothing has changed."""
+        stopping = self.core.stuck or self._stopped.is_set()
+        alarm_s = None if stopping else self.core.state.engine.next_alarm_s()
+        if self._alarm is not None and alarm_s == self._alarm_s:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if alarm_s is None:
+            return
+        wait_s = max(alarm_s - self.core.clock.now_s(), ALARM_SPACING_S * 2**self._failed_alarms)
+        self._alarm_s = alarm_s
+        self._alarm = self._loop.call_later(min(wait_s, ALARM_WAIT_S_MAX), self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        broken = self.core.counters["quarantined"]
+        if self.core.ring():
+            self._guarded(lambda: void(self.core.happen(AlarmRang())))
+        failed = self.core.counters["quarantined"] > broken
+        self._failed_alarms = min(self._failed_alarms + 1, 14) if failed else 0
+        self._set_alarm()
+
+    # --- From the writer thread --------------------------------------------------------------------
+
+    def _hand_over(self, callbacks: Callbacks) -> None:
+        self._loop.call_soon_threadsafe(self._durable, callbacks)
+
+    def _durable(self, callbacks: Callbacks) -> None:
+        for callback in callbacks:
+            callback()
+        if self._is_full and self._journal.waiting <= WAITING_ROWS_MAX // 2:
+            self._is_full = False
+            self._door.pause(False)
+
+    def _scrubbed_soon(self, result: Scrubbed) -> None:
+        with suppress(RuntimeError):  # The loop is closed: the process is ending.
+            self._loop.call_soon_threadsafe(self._scrubbed, result)
+
+    def _scrubbed(self, result: Scrubbed) -> None:
+        self.core.scrubbed = result
+        for damage in result.damages:
+            log.error("the journal %s is damaged: %s; %s", self._journal.path, damage, DAMAGED_JOURNAL_ADVICE)
+        if not result.damages:
+            log.info("the journal is sound: %d entries, %d snapshots", result.entries, result.snapshots)
+
+    def _commit_failed(self, error: sqlite3.Error) -> None:
+        self._loop.call_soon_threadsafe(self._failed, error)
+
+    def _failed(self, error: sqlite3.Error) -> None:
+        log.error("the journal cannot be written (%s): nothing new is accepted, jobs go on", error)
+        try:
+            self.core.commit_failed(error)
+        except Fatal as fatal:
+            self._end_badly(fatal)
+
+
+def void(value: object) -> None:
+    """For callbacks whose answer nobody needs."""

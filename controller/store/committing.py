@@ -1,0 +1,147 @@
+"""The writer thread: commits groups of rows, many of them with one flush of the disk.
+
+Rule: a group is written whole or not at all, and groups in the order in which they were sealed. After a
+failed commit nothing more is written until the journal was rewound, because what follows was decided on
+a state that is not on disk.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sqlite3
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cotenant.controller.store.journal_file import connect
+from cotenant.controller.store.reserve import Reserve
+
+GROUP_ROWS_MAX: Final = 5_000
+
+Statement = tuple[str, tuple[object, ...]]
+Callbacks = list[Callable[[], None]]
+
+
+class Group(msgspec.Struct, kw_only=True):
+    """Rows that are committed together or not at all, and what may happen then."""
+
+    epoch: int
+    rows: list[Statement] = []
+    then: Callbacks = []
+
+
+class Writer(threading.Thread):
+    """Commits groups. After a failure it drops groups until the journal was rewound."""
+
+    def __init__(
+        self,
+        path: Path,
+        commit_every_s: float,
+        written: Callable[[Sequence[Group], bool], None],
+        on_failure: Callable[[sqlite3.Error], None],
+    ) -> None:
+        super().__init__(name="journal", daemon=True)
+        self.groups: queue.SimpleQueue[Group | threading.Event | None] = queue.SimpleQueue()
+        self._path = path
+        self._commit_every_s = commit_every_s
+        self._written = written
+        self._on_failure = on_failure
+        self._failed_epoch = -1
+        self._mutex = threading.Lock()
+        self._database = connect(path)
+        self._reserve = Reserve(path, self._database)
+
+    def run(self) -> None:
+        try:
+            self._commit_for_ever()
+        except BaseException:  # noqa: BLE001 - it ends with us
+            # Nobody would ever hear of a commit again. A crash is what everything here is made for.
+            traceback.print_exc()
+            os._exit(70)
+
+    def _commit_for_ever(self) -> None:
+        self._provide(self._reserve.begin)
+        committed_s, last_count = 0.0, 0
+        while True:
+            first = self.groups.get()
+            # Whoever is alone is not made to wait; where there was company, more gathers until the next slot.
+            wait_s = committed_s + self._commit_every_s - time.monotonic()
+            if isinstance(first, Group) and last_count > 1 and wait_s > 0:
+                time.sleep(min(wait_s, self._commit_every_s))
+            groups, other = self._gather(first)
+            if groups:
+                self._write(groups)
+                committed_s, last_count = time.monotonic(), len(groups)
+            if isinstance(other, threading.Event):
+                other.set()
+            elif other is _END:
+                self._database.close()
+                return
+
+    def _gather(self, first: Group | threading.Event | None) -> tuple[list[Group], object]:
+        """All that is waiting now, up to a bound, or up to something that is no group."""
+        groups: list[Group] = []
+        item: Group | threading.Event | None = first
+        rows = 0
+        while isinstance(item, Group):
+            groups.append(item)
+            rows += len(item.rows)
+            if rows >= GROUP_ROWS_MAX:
+                return groups, None
+            try:
+                item = self.groups.get_nowait()
+            except queue.Empty:
+                return groups, None
+        return groups, _END if item is None else item
+
+    def _write(self, groups: Sequence[Group]) -> None:
+        if any(group.epoch == self._failed_epoch for group in groups):
+            self._written(groups, False)
+            return
+        try:
+            with self._mutex:
+                self._commit([statement for group in groups for statement in group.rows])
+        except sqlite3.Error as error:
+            self._failed_epoch = groups[0].epoch
+            self._written(groups, False)
+            self._on_failure(error)
+            return
+        self._written(groups, True)
+        self._provide(self._reserve.refill)
+
+    def _provide(self, room: Callable[[], None]) -> None:
+        """For later. If it fails nothing is lost; a commit would say so."""
+        with self._mutex, suppress(sqlite3.Error, OSError):
+            room()
+
+    def _commit(self, rows: Sequence[Statement]) -> None:
+        if not rows:
+            return
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            for sql, row in rows:
+                self._database.execute(sql, row)
+            self._database.execute("COMMIT")
+        except sqlite3.Error:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
+
+    def probe(self) -> bool:
+        with self._mutex:
+            try:
+                self._commit([("INSERT OR REPLACE INTO meta VALUES('probe', ?)", ("x" * 65_536,))])
+                self._commit([("DELETE FROM meta WHERE key = 'probe'", ())])
+            except sqlite3.Error:
+                return False
+        return True
+
+
+_END: Final = object()

@@ -1,0 +1,225 @@
+"""The controller without its socket: what happens is decided, journalled, and only then has effects.
+
+Rule: between an event and anything that follows from it lies one commit. Nobody is told, asked or
+ordered anything that a crash could make untrue. If a commit fails, or an event breaks the engine, the
+state in memory is thrown away and read back from the journal, exactly as after a crash.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from cotenant.controller.domain.commands import AnyCommand
+from cotenant.controller.domain.epochs import Epoch
+from cotenant.controller.domain.events import AnyEvent, EpochBegan
+from cotenant.controller.engine import EngineConfig, MakePolicy
+from cotenant.controller.store.clock import UNKNOWN, Clock, Uptime
+from cotenant.controller.store.committing import Callbacks
+from cotenant.controller.store.journal import Journal
+from cotenant.controller.store.journal_file import JournalError
+from cotenant.controller.store.recovery import State, digest, recover
+from cotenant.controller.store.scrub import Scrubbed
+from cotenant.controller.system.keys import Identity
+from cotenant.controller.system.metrics.sheet import Histogram
+from cotenant.controller.wire.codec import pack
+
+DECISION_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+QUARANTINED_MAX = 100
+"""Events that broke the engine, in one run; after so many the controller ends."""
+
+Watcher = Callable[[AnyEvent, Sequence[AnyCommand]], None]
+
+
+def _new_token() -> str:
+    return secrets.token_hex(6)
+
+
+class Stuck(Exception):
+    """The journal cannot be written, so nothing may happen; the text says why."""
+
+
+class Poisoned(Exception):
+    """An event broke the engine. It was put aside; the state is what it was before."""
+
+
+class Fatal(Exception):
+    """There is no state to go on with: the controller must end; a start reads the journal or says why not."""
+
+
+class Core:
+    """State, journal and clock, and the order in which they are used. One thread only."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        make_policy: MakePolicy,
+        config: EngineConfig,
+        *,
+        package: str,
+        wall_s: float,
+        up: Uptime = UNKNOWN,
+        snapshot_every: int = 20_000,
+        clock: Callable[[float], Clock] = Clock,
+        token: Callable[[], str] = _new_token,
+    ) -> None:
+        """Recover, and begin a new run, in a new epoch.
+
+        Raises:
+            JournalDamaged: see `recover`.
+        """
+        self.journal = journal
+        self.counters: Counter[str] = Counter()
+        self.decisions = Histogram(DECISION_BOUNDS_S)
+        """How long events took to handle, in seconds."""
+        self.stuck = ""
+        """Why the journal cannot be written; empty if it can."""
+        self.scrubbed: Scrubbed | None = None
+        """What the last look at the whole journal found; None: there was none since the start."""
+        self.watchers: list[Watcher] = []
+        """Told of every event once it is decided, before it is durable: only to mark what to do then."""
+        self.after_rebuild: list[Callable[[], None]] = []
+        self._make_policy = make_policy
+        self._config = config
+        self._snapshot_every = snapshot_every
+        self._snapshot_seq = next((seq for seq, _ in journal.snapshots()), 0)
+        self.state: State = recover(journal, make_policy, config)
+        self.recovered_entries = journal.last_seq - self._snapshot_seq
+        self.clock = clock(journal.begin_run(pack(config), package, wall_s, up))
+        self._then: Callbacks = []
+        self._promises: dict[int, Callable[[], None]] = {}
+        self._promise_count = 0
+        self._token = token
+        self._own_epochs: set[str] = set()
+        """Those that this run began; in any other nothing may be said."""
+        self.durable_seq = journal.last_seq
+        """The last entry that is known to be on disk: agents may hear of it."""
+        self.begin_epoch()
+        self.seal()
+
+    def begin_epoch(self, above: int = 0, *, restored: bool = False, hold_s: float = 0.0) -> None:
+        """What is decided from now on belongs to no history that anybody else may have. It is on disk before
+        anything of it is said, as every event is."""
+        number = max(self.state.engine.epoch.number, above) + 1
+        epoch = Epoch(number=number, token=self._token())
+        self._own_epochs.add(epoch.token)
+        self.happen(EpochBegan(epoch=epoch, after=self.journal.last_seq, restored=restored, hold_s=hold_s))
+
+    # --- Happening ---------------------------------------------------------------------------------
+
+    def happen(self, event: AnyEvent) -> list[AnyCommand]:
+        """Decide, and add to the open group. The caller registers effects with `after_commit`.
+
+        Raises:
+            Stuck: the journal cannot be written.
+            Poisoned: the engine failed on this event.
+            Fatal: and the state before it cannot be read back.
+        """
+        if self.stuck:
+            raise Stuck(self.stuck)
+        now_s, began_s = self.clock.now_s(), time.perf_counter()
+        try:
+            commands = self.state.handle(event, now_s)
+        except Exception as error:  # A policy may fail in any way; the state is rebuilt.
+            self._quarantine(event, traceback.format_exc())
+            raise Poisoned(f"{type(event).__name__}: {type(error).__name__}: {error}") from error
+        self.decisions.observe(time.perf_counter() - began_s)
+        decision = pack(self.state.engine.decision)
+        self.journal.append(now_s, self.clock.wall(), pack(event), decision, digest(commands))
+        self.counters["events"] += 1
+        self.counters["commands"] += len(commands)
+        for watch in self.watchers:
+            watch(event, commands)
+        return commands
+
+    def after_commit(self, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+        """Run `then` when all that happened so far is durable, `otherwise` if it could not be."""
+        if otherwise is None:
+            self._then.append(then)
+            return
+        self._promise_count += 1
+        number = self._promise_count
+        self._promises[number] = otherwise
+
+        def kept() -> None:
+            if self._promises.pop(number, None) is not None:
+                then()
+
+        self._then.append(kept)
+
+    def seal(self) -> None:
+        """End of one message: what it led to is committed together."""
+        then, self._then = self._then, []
+        if self.journal.is_settled:
+            for callback in then:
+                callback()
+            return
+        if self.journal.last_seq - self._snapshot_seq >= self._snapshot_every:
+            self.snapshot()
+        self.journal.seal([partial(self._is_durable, self.journal.last_seq), *then])
+
+    def _is_durable(self, seq: int) -> None:
+        self.durable_seq = max(self.durable_seq, seq)
+
+    def audit(self, who: Identity, verb: str, target: str, detail: str = "") -> None:
+        now_s = self.clock.now_s()
+        self.journal.keep_audit(self.clock.wall(), now_s, who.name, who.uid, verb, target, detail[:1000])
+
+    def snapshot(self) -> None:
+        """Add one to the open group, if anything happened since the last. The last room on a disk is for
+        entries."""
+        if self.journal.last_seq > self._snapshot_seq and self.journal.has_room():
+            self._snapshot_seq = self.journal.last_seq
+            self.journal.keep_snapshot(self.state.save())
+
+    def ring(self) -> bool:
+        """Whether the engine wants to be woken now."""
+        alarm_s = self.state.engine.next_alarm_s()
+        return alarm_s is not None and alarm_s <= self.clock.now_s()
+
+    # --- When it goes wrong ------------------------------------------------------------------------
+
+    def commit_failed(self, error: sqlite3.Error) -> None:
+        """The disk is full or broken: back to what is on it, and nothing more happens until it works.
+
+        Raises:
+            Fatal: what is on it cannot be read.
+        """
+        self.stuck = f"the journal {self.journal.path} cannot be written: {error}"
+        self.counters["failed_commits"] += 1
+        self._rebuild()
+        promises, self._promises = self._promises, {}
+        for otherwise in promises.values():
+            otherwise()
+
+    def try_again(self) -> bool:
+        """While stuck: whether the disk works again."""
+        if self.stuck and self.journal.has_room() and self.journal.can_write():
+            self.stuck = ""
+            if self.state.engine.epoch.token not in self._own_epochs:  # Its beginning was what failed.
+                self.begin_epoch()
+        return not self.stuck
+
+    def _quarantine(self, event: AnyEvent, story: str) -> None:
+        self.counters["quarantined"] += 1
+        if self.counters["quarantined"] > QUARANTINED_MAX:
+            raise Fatal(f"{QUARANTINED_MAX} events broke the engine; the last:\n{story}")
+        self._rebuild()
+        self.journal.keep_quarantined(self.clock.wall(), pack(event), story)
+        self.journal.seal()
+
+    def _rebuild(self) -> None:
+        self.journal.rewind()
+        self._then = []
+        try:
+            self.state = recover(self.journal, self._make_policy, self._config)
+        except JournalError as error:
+            raise Fatal(f"the state cannot be read back: {error}") from error
+        self._snapshot_seq = min(self._snapshot_seq, self.journal.last_seq)
+        for told in self.after_rebuild:
+            told()

@@ -1,0 +1,210 @@
+"""From the journal back to the state it led to, and the proof that it would lead there again.
+
+Rule: recovery loads the newest snapshot and folds recorded events and decisions; it never asks a policy.
+Replay asks again, from the first entry on, and compares: same program, same configuration, same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+
+from cotenant.controller.domain.actions import Decision
+from cotenant.controller.domain.commands import AnyCommand, Think
+from cotenant.controller.domain.events import AnyEvent, Computed
+from cotenant.controller.engine import SNAPSHOT_VERSION, Engine, EngineConfig, MakePolicy, history
+from cotenant.controller.engine import Snapshot as EngineSnapshot
+from cotenant.controller.engine.history import History
+from cotenant.controller.store.journal import Entry, Journal, Run
+from cotenant.controller.store.journal_file import damaged
+from cotenant.controller.wire.codec import BadMessage, pack, unpack, unpack_struct
+
+DIFFERENCES_MAX = 100
+
+
+class Image(msgspec.Struct, kw_only=True):
+    """All that a snapshot holds."""
+
+    engine: EngineSnapshot
+    history: history.Saved
+    thinks: list[Think]
+
+
+class State:
+    """What the events lead to: the engine, the history beside it, and thinking not yet answered."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.history = History()
+        self.thinks: dict[int, Think] = {}
+
+    def handle(self, event: AnyEvent, now_s: float) -> list[AnyCommand]:
+        """Let something happen, now."""
+        commands = self.engine.handle(event, now_s)
+        self._watch(event, commands)
+        return commands
+
+    def fold(self, event: AnyEvent, decision: Decision, now_s: float) -> list[AnyCommand]:
+        """Let something happen that has happened before."""
+        commands = self.engine.fold(event, decision, now_s)
+        self._watch(event, commands)
+        return commands
+
+    def _watch(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+        self.history.observe(self.engine, event, commands)
+        if isinstance(event, Computed):
+            self.thinks.pop(event.request_id, None)
+        for command in commands:
+            if isinstance(command, Think):
+                self.thinks[command.request_id] = command
+
+    def save(self) -> bytes:
+        """For `Journal.keep_snapshot`; encoded at once, since the parts go on changing."""
+        image = Image(
+            engine=self.engine.snapshot(), history=self.history.save(), thinks=list(self.thinks.values())
+        )
+        return msgspec.msgpack.encode(image)
+
+    def load(self, data: bytes) -> None:
+        """Into a new state.
+
+        Raises:
+            BadMessage: damaged data, or of another version.
+        """
+        image = unpack_struct(data, Image)
+        if image.engine.version != SNAPSHOT_VERSION:
+            raise BadMessage(f"snapshot of version {image.engine.version}")
+        try:
+            self.engine.restore(image.engine)
+        except msgspec.DecodeError as error:  # What its policy had kept.
+            raise BadMessage(f"not a valid snapshot: {error}") from None
+        self.history = History(image.history)
+        self.thinks = {think.request_id: think for think in image.thinks}
+
+
+def digest(commands: Sequence[AnyCommand]) -> bytes:
+    """What replay compares; empty for no commands."""
+    return hashlib.blake2b(pack(commands), digest_size=12).digest() if commands else b""
+
+
+# --- Recovery --------------------------------------------------------------------------------------
+
+
+def recover(journal: Journal, make_policy: MakePolicy, config: EngineConfig) -> State:
+    """The state after the last durable entry, under `config`.
+
+    Raises:
+        JournalDamaged: an entry cannot be read; nothing is skipped.
+    """
+    runs = journal.runs()
+    state, after, ran = _start(journal, make_policy, config, runs)
+    upcoming = [run for run in runs if run.first_seq > after + 1]
+    for entry in journal.entries(after):
+        while upcoming and upcoming[0].first_seq <= entry.seq:
+            state, ran = _under(state, make_policy, ran, upcoming.pop(0).configuration)
+        event, decision = read_entry(journal, entry)
+        state.fold(event, decision, entry.now_s)
+    return _under(state, make_policy, ran, pack(config))[0]
+
+
+def _start(
+    journal: Journal, make_policy: MakePolicy, config: EngineConfig, runs: Sequence[Run]
+) -> tuple[State, int, bytes]:
+    """The newest snapshot that can be read, else the beginning; its entry and its configuration."""
+    for seq, data in journal.snapshots():
+        configuration = _configuration_at(runs, seq + 1)
+        state = State(Engine(make_policy, unpack(configuration, EngineConfig)))
+        try:
+            state.load(data)
+        except BadMessage:
+            continue  # Of another version: the entries are read instead.
+        return state, seq, configuration
+    configuration = runs[0].configuration if runs else pack(config)
+    return State(Engine(make_policy, unpack(configuration, EngineConfig))), 0, configuration
+
+
+def _configuration_at(runs: Sequence[Run], seq: int) -> bytes:
+    return [run for run in runs if run.first_seq <= seq][-1].configuration
+
+
+def _under(state: State, make_policy: MakePolicy, before: bytes, after: bytes) -> tuple[State, bytes]:
+    """The same state under another configuration: a snapshot moved into a new engine."""
+    if before == after:
+        return state, after
+    moved = State(Engine(make_policy, unpack(after, EngineConfig)))
+    moved.load(state.save())
+    return moved, after
+
+
+def read_entry(journal: Journal, entry: Entry) -> tuple[AnyEvent, Decision]:
+    """Raises JournalDamaged: the text names the entry."""
+    try:
+        event: AnyEvent = unpack(entry.event, AnyEvent)
+        decision: Decision = unpack(entry.decision, Decision)
+    except BadMessage as error:
+        raise damaged(journal.path, f"entry {entry.seq} cannot be read ({error})") from None
+    return event, decision
+
+
+# --- Replay ----------------------------------------------------------------------------------------
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """Where asking again gave another answer."""
+
+    seq: int
+    event: str
+    what: str
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    entries: int
+    differences: tuple[Difference, ...]
+    note: str = ""
+    """Why equality is not promised, if it is not."""
+
+
+def replay(journal: Journal, make_policy: MakePolicy, package: str) -> Replayed:
+    """Ask the policies again about the whole journal.
+
+    After a difference both sides go on from the recorded state, so that each is reported once.
+    """
+    runs = journal.runs()
+    packages = sorted({run.package for run in runs} - {package})
+    note = f"written by cotenant {', '.join(packages)}, replayed by {package}" if packages else ""
+    if not runs:
+        return Replayed(entries=0, differences=())
+    ran = runs[0].configuration
+    recorded = State(Engine(make_policy, unpack(ran, EngineConfig)))
+    asked = State(Engine(make_policy, unpack(ran, EngineConfig)))
+    upcoming, differences, count = list(runs[1:]), [], 0
+    for entry in journal.entries():
+        while upcoming and upcoming[0].first_seq <= entry.seq:
+            after = upcoming.pop(0).configuration
+            asked, _ = _under(asked, make_policy, ran, after)
+            recorded, ran = _under(recorded, make_policy, ran, after)
+        event, decision = read_entry(journal, entry)
+        folded = recorded.fold(event, decision, entry.now_s)
+        what = _compare(entry, asked, asked.handle(event, entry.now_s), folded)
+        count += 1
+        if what:
+            differences.append(Difference(seq=entry.seq, event=type(event).__name__, what=what))
+            asked = State(Engine(make_policy, unpack(ran, EngineConfig)))
+            asked.load(recorded.save())
+            if len(differences) >= DIFFERENCES_MAX:
+                note = f"{note}; " * bool(note) + f"stopped after {DIFFERENCES_MAX} differences"
+                break
+    return Replayed(entries=count, differences=tuple(differences), note=note)
+
+
+def _compare(entry: Entry, asked: State, commands: Sequence[AnyCommand], folded: Sequence[AnyCommand]) -> str:
+    decision = asked.engine.decision
+    if pack(decision) != entry.decision:
+        return f"decided {decision}, recorded {unpack(entry.decision, Decision)}"
+    if digest(commands) != entry.commands:
+        return f"commands {list(commands)} are not the recorded ones"
+    if digest(folded) != entry.commands:
+        return f"the recorded decision now gives commands {list(folded)}"
+    return ""

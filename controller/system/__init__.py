@@ -1,0 +1,1 @@
+"""One machine: settings, paths, keys, files, locks, and the endpoint that Prometheus reads."""

@@ -1,0 +1,1 @@
+"""Which metrics there are, and the endpoint that answers Prometheus."""

@@ -1,0 +1,237 @@
+"""Every metric there is, with its labels and meaning. docs/metrics.md is made from it.
+
+Rule: Prometheus's conventions: base units (seconds, bytes, shares of 1), the unit last, `_total` for what
+only rises. A value that is missing has no series; it is never 0. What happens seldom is there with 0 from the
+start: Prometheus cannot see a counter rise that begins with 1. A label is never called `job` or `instance`:
+Prometheus sets these itself, and renames ours.
+
+    python -m cotenant.controller.system.metrics.table        prints the tables of docs/metrics.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import msgspec
+
+Kind = Literal["gauge", "counter", "histogram"]
+
+
+class Metric(msgspec.Struct, frozen=True):
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+
+
+SHARES: Final = ("GRACT", "SMACT", "SMOCC", "TENSO", "DRAMA", "FP32A", "FP16A", "FP64A", "INTA")
+RATES: Final = ("PCITX", "PCIRX", "NVLTX", "NVLRX", "NETTX", "NETRX")
+
+INCIDENTS: Final = (
+    "bad_messages",
+    "bad_secrets",
+    "bad_users_file",
+    "failed_commits",
+    "internal_errors",
+    "not_followed",
+    "overflows",
+    "quarantined",
+    "refused_agents",
+    "refused_requests",
+    "report_gaps",
+    "reports_of_lost_history",
+    "resent",
+    "restored",
+    "strangers",
+    "stuck",
+    "superseded",
+    "unauthenticated",
+    "unsent",
+)
+"""What a controller counts and should rarely have to; a test looks for them in its code."""
+
+CONTROLLER: Final = (
+    Metric(
+        "cotenant_controller_info", "gauge", ("version", "policy"), "1; the version and the policy in force"
+    ),
+    Metric("cotenant_controller_uptime_seconds", "gauge", (), "Since this controller started"),
+    Metric("cotenant_hosts", "gauge", ("state",), "Known hosts by state: ok, silent, drained, suspect, lost"),
+    Metric(
+        "cotenant_host_state",
+        "gauge",
+        ("host", "state"),
+        "1 for the state that the host is in, 0 for the others",
+    ),
+    Metric(
+        "cotenant_devices",
+        "gauge",
+        ("use",),
+        "Devices by use: free, alone (one job), shared (more), out (it or its host takes no work)",
+    ),
+    Metric(
+        "cotenant_jobs", "gauge", ("phase",), "Jobs by phase, the ended ones that are still listed included"
+    ),
+    Metric("cotenant_jobs_submitted_total", "counter", (), "Jobs accepted since this controller started"),
+    Metric("cotenant_jobs_ended_total", "counter", ("phase",), "Jobs ended: done, failed, cancelled"),
+    Metric(
+        "cotenant_attempts_ended_total",
+        "counter",
+        ("host", "outcome"),
+        "Attempts that left a host: finished, user-failed, infra-failed, stopped, never-started; a gang "
+        "counts on each of its hosts",
+    ),
+    Metric("cotenant_preemptions_total", "counter", (), "Attempts that were preempted"),
+    Metric("cotenant_futile_preemptions_total", "counter", (), "Of those, before their first step"),
+    Metric("cotenant_queue_wait_seconds", "histogram", (), "From submission to first start"),
+    Metric(
+        "cotenant_queue_oldest_seconds",
+        "gauge",
+        (),
+        "The longest time that a queued job has been in the queue this time",
+    ),
+    Metric(
+        "cotenant_queue_longest_wait_seconds",
+        "gauge",
+        (),
+        "The longest that a job which waits now could have run and did not, before all of its attempts",
+    ),
+    Metric(
+        "cotenant_decision_seconds", "histogram", (), "Time to handle one event, the policy's part included"
+    ),
+    Metric("cotenant_events_total", "counter", (), "Events handled and journalled"),
+    Metric("cotenant_commands_total", "counter", (), "Commands that followed"),
+    Metric("cotenant_commands_undelivered", "gauge", (), "Commands that no agent has confirmed yet"),
+    Metric(
+        "cotenant_incidents_total",
+        "counter",
+        ("kind",),
+        f"What should be rare: {', '.join(INCIDENTS)}",
+    ),
+    Metric("cotenant_journal_entries_total", "counter", (), "Entries in the journal, over all starts"),
+    Metric("cotenant_journal_commits_total", "counter", (), "Commits since this controller started"),
+    Metric("cotenant_journal_waiting_rows", "gauge", (), "Rows on their way to the disk"),
+    Metric("cotenant_journal_size_bytes", "gauge", (), "Size of its file and its write-ahead log"),
+    Metric("cotenant_journal_stuck", "gauge", (), "1 while it cannot be written: nothing new is accepted"),
+    Metric("cotenant_journal_damages", "gauge", (), "Damaged places that the last scrub of it found"),
+    Metric("cotenant_journal_checked_seconds", "gauge", (), "Since the last scrub of the journal ended"),
+    Metric(
+        "cotenant_pair_interference_ratio",
+        "gauge",
+        ("job_id", "beside"),
+        "Measured iteration time beside the other job / alone, of jobs that share a device now",
+    ),
+    Metric(
+        "cotenant_pair_sharing_benefit_ratio",
+        "gauge",
+        ("job_id", "beside"),
+        "What that pair yields beyond taking turns: 1/xi + 1/xi' - 1, where both were measured",
+    ),
+    Metric(
+        "cotenant_device_planned_memory_bytes",
+        "gauge",
+        ("host", "device"),
+        "Sum of its tenants' planned memory",
+    ),
+    Metric(
+        "cotenant_controller_series_left_out",
+        "gauge",
+        (),
+        "Series that were too many for this page (more than 20000)",
+    ),
+)
+
+AGENT: Final = (
+    Metric("cotenant_agent_info", "gauge", ("host", "version"), "1; the host's name in the cluster"),
+    Metric("cotenant_agent_connected", "gauge", ("host",), "1 while the controller answers"),
+    Metric("cotenant_agent_attempts", "gauge", ("host",), "Attempts that hold devices of this host"),
+    Metric(
+        "cotenant_agent_reports_waiting",
+        "gauge",
+        ("host",),
+        "Reports that the controller has not confirmed yet",
+    ),
+    Metric(
+        "cotenant_agent_notes_waiting",
+        "gauge",
+        ("host",),
+        "Notes that its disk has refused; while there are any it starts nothing",
+    ),
+    Metric(
+        "cotenant_device_info",
+        "gauge",
+        ("host", "device", "kind", "type", "sharing"),
+        "1; what the device is (kind: cuda or cpu) and how its tenants share it",
+    ),
+    Metric(
+        "cotenant_device_state",
+        "gauge",
+        ("host", "device", "state"),
+        "1 for the state that the agent has it in (ok, suspect, draining, lost), 0 for the others",
+    ),
+    Metric("cotenant_device_healthy", "gauge", ("host", "device"), "1 if it takes new work"),
+    Metric(
+        "cotenant_device_faults_total",
+        "counter",
+        ("host", "device"),
+        "Errors of a GPU or of its MPS server that concerned jobs, since this agent started; one that is "
+        "seen twice counts twice",
+    ),
+    Metric(
+        "cotenant_device_memory_held",
+        "gauge",
+        ("host", "device"),
+        "1 while memory of a GPU stays in use after its job or has no visible owner; it takes no work then",
+    ),
+    Metric(
+        "cotenant_device_mps_up",
+        "gauge",
+        ("host", "device"),
+        "1 while the MPS daemon that is to serve it works; only of devices that have one",
+    ),
+    Metric("cotenant_device_tenants", "gauge", ("host", "device"), "Jobs on it"),
+    Metric("cotenant_device_memory_bytes", "gauge", ("host", "device"), "Its memory"),
+    Metric(
+        "cotenant_device_memory_used_bytes",
+        "gauge",
+        ("host", "device"),
+        "In use, by anybody; of a CPU slot the peaks of its present tenants",
+    ),
+    Metric(
+        "cotenant_device_active_ratio",
+        "gauge",
+        ("host", "device", "indicator", "source"),
+        f"Share of the time, the units or the bandwidth: {', '.join(SHARES)}",
+    ),
+    Metric(
+        "cotenant_device_traffic_bytes_per_second",
+        "gauge",
+        ("host", "device", "indicator", "source"),
+        f"What crosses its links: {', '.join(RATES[:4])}",
+    ),
+    Metric(
+        "cotenant_device_cpu_cores",
+        "gauge",
+        ("host", "device", "source"),
+        "Cores of a CPU slot that are in use",
+    ),
+    Metric("cotenant_device_reading_age_seconds", "gauge", ("host", "device"), "Since its newest reading"),
+    Metric(
+        "cotenant_agent_series_left_out",
+        "gauge",
+        ("host",),
+        "Series that were too many for this page (more than 20000)",
+    ),
+)
+
+
+def markdown(metrics: Sequence[Metric]) -> str:
+    lines = ["| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
+    for each in metrics:
+        labels = ", ".join(f"`{label}`" for label in each.labels)
+        lines.append(f"| `{each.name}` | {each.kind} | {labels} | {each.help} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(f"{markdown(CONTROLLER)}\n\n{markdown(AGENT)}")

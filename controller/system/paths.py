@@ -1,0 +1,133 @@
+"""Where things lie on this machine: the user's one socket, and the folders for state.
+
+Rule: a socket's folder belongs to this user and nobody else can enter it (0700, checked): whoever can
+reach an embedded controller's socket is taken for its owner.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from cotenant.controller.domain.settings import MpsSettings, Settings
+from cotenant.controller.system.endpoint import socket_path, user_endpoint
+
+
+class PlaceError(OSError):
+    """A folder or a socket path that cannot be used; the text says which and what to do."""
+
+
+def runtime_dir() -> Path:
+    """The user's folder for sockets and locks; made if it is not there.
+
+    Raises:
+        PlaceError: it belongs to someone else, or it cannot be made.
+    """
+    path = socket_path(user_endpoint())
+    assert path is not None  # the user's endpoint is a Unix socket
+    return private_dir(path.parent)
+
+
+def mps_runtime_dir(mps: MpsSettings) -> PurePosixPath:
+    """A short place for the pipe directories of MPS daemons, which their owner's jobs can reach: root's may
+    be of any user.
+
+    Raises:
+        PlaceError: the user's runtime folder belongs to somebody else.
+    """
+    if mps.runtime_dir:
+        return PurePosixPath(os.path.abspath(os.path.expanduser(mps.runtime_dir)))
+    if os.geteuid() == 0:
+        return PurePosixPath("/run/cotenant")
+    return PurePosixPath(runtime_dir())
+
+
+def private_dir(path: Path) -> Path:
+    """A folder of ours with mode 0700.
+
+    Raises:
+        PlaceError: it cannot be made, is a link, or belongs to someone else.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (FileExistsError, NotADirectoryError):
+        raise PlaceError(f"{path}: not a folder; remove it, or set XDG_RUNTIME_DIR") from None
+    except OSError as error:
+        raise PlaceError(f"{path}: cannot be made: {error.strerror}; set XDG_RUNTIME_DIR") from None
+    try:
+        found = os.fstat(folder)
+        if found.st_uid != os.getuid():
+            raise PlaceError(f"{path}: belongs to uid {found.st_uid}, not to you; set XDG_RUNTIME_DIR")
+        if found.st_mode & 0o077:
+            os.fchmod(folder, 0o700)
+    finally:
+        os.close(folder)
+    return path
+
+
+def controller_endpoint(settings: Settings) -> str:
+    """Where the controller listens."""
+    return settings.controller.endpoint or user_endpoint()
+
+
+def client_endpoint(settings: Settings) -> str:
+    """Where command lines find the controller: a wildcard address means this host."""
+    endpoint = controller_endpoint(settings)
+    for wildcard in ("tcp://*:", "tcp://0.0.0.0:"):
+        if endpoint.startswith(wildcard):
+            return "tcp://127.0.0.1:" + endpoint.removeprefix(wildcard)
+    return endpoint
+
+
+def agent_endpoint(settings: Settings) -> str:
+    """Where the agent finds its controller."""
+    return settings.agent.controller or user_endpoint()
+
+
+def controller_state_dir(settings: Settings) -> Path:
+    """Journal, snapshots, secrets (not made here)."""
+    return Path(settings.controller.state_dir or _state_dir() / "controller").expanduser()
+
+
+def agent_state_dir(settings: Settings) -> Path:
+    """Attempts, logs, unacknowledged reports (not made here)."""
+    return Path(settings.agent.state_dir or _state_dir() / "agent").expanduser()
+
+
+def checkpoint_root(settings: Settings) -> Path:
+    """Where jobs' checkpoints go (not made here)."""
+    return Path(settings.checkpoint.root or agent_state_dir(settings) / "checkpoints").expanduser()
+
+
+def keys_dir(settings: Settings) -> Path:
+    """Where `cotenant init` writes keys, and where command lines look for theirs (not made here)."""
+    if settings.controller.keys_dir:
+        return Path(settings.controller.keys_dir).expanduser()
+    from platformdirs import user_config_path
+
+    return user_config_path("cotenant", appauthor=False) / "keys"
+
+
+def _state_dir() -> Path:
+    from platformdirs import user_state_path
+
+    return user_state_path("cotenant", appauthor=False)
+
+
+NETWORK_DISKS: Final = frozenset(
+    (
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "lustre",
+        "beegfs",
+        "gpfs",
+        "ceph",
+        "fuse.sshfs",
+        "fuse.glusterfs",
+        "afs",
+    )
+)

@@ -1,0 +1,262 @@
+"""Parts of the agent's edge: log questions, names from the wire, and a disk that refuses notes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cotenant.agent.daemon.controller_link import Link, check_names
+from cotenant.agent.daemon.core.edge import (
+    AgentConfig,
+    AnyAgentEvent,
+    AnyEffect,
+    Keep,
+    Send,
+    StartFailed,
+    StartSupervisor,
+)
+from cotenant.agent.daemon.core.memory import Obeyed
+from cotenant.agent.daemon.core.state import AgentState
+from cotenant.agent.daemon.log_relay import BYTES_MAX, LogRelay, look
+from cotenant.agent.daemon.runtime import Runtime
+from cotenant.agent.daemon.spool import Spool
+from cotenant.agent.host.locks import DeviceLocks, Owner
+from cotenant.agent.ipc.folder import LOGS, RESULT, attempt_folder
+from cotenant.agent.ipc.records import Order
+from cotenant.agent.supervisor.processes.logs import LogWriter
+from cotenant.controller.domain.cluster import HostReport
+from cotenant.controller.domain.commands import ForgetJob
+from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
+from cotenant.controller.domain.job import Launch
+from cotenant.controller.system.endpoint import BadEndpoint
+from cotenant.controller.wire.agents import (
+    CommandSeen,
+    FromAgent,
+    Heartbeat,
+    LogReply,
+    Obey,
+    ReadLog,
+    Renew,
+)
+from cotenant.controller.wire.codec import BadMessage
+
+JOB, ONE, HOST = JobId("7"), AttemptNo(1), HostId("h")
+
+
+async def until(what: Callable[[], bool]) -> None:
+    while True:
+        if what():
+            return
+        await asyncio.sleep(0.01)
+
+
+# --- Logs ------------------------------------------------------------------------------------------
+
+
+def question(**changes: Any) -> ReadLog:
+    plain: dict[str, Any] = {
+        "request": 1,
+        "job_id": JOB,
+        "attempt": ONE,
+        "rank": 0,
+        "offset": 0,
+        "limit": 100,
+    }
+    return ReadLog(**{**plain, **changes})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = attempt_folder(tmp_path, JOB, ONE)
+    (made / LOGS).mkdir(parents=True)
+    return made
+
+
+@pytest.fixture
+def writer(folder: Path) -> Iterator[LogWriter]:
+    made = LogWriter(folder / LOGS, 0, 1_000_000)
+    yield made
+    made.close()
+
+
+def test_a_log_is_read_piece_by_piece_and_closed_by_the_result(folder: Path, writer: LogWriter) -> None:
+    writer.write(b"hello world")
+    first = look(folder, question(limit=5))
+    assert (first.data, first.next_offset, first.at_end, first.closed) == (b"hello", 5, False, False)
+    rest = look(folder, question(offset=5))
+    assert (rest.data, rest.at_end, rest.closed) == (b" world", True, False)
+    (folder / RESULT).touch()
+    assert look(folder, question(offset=5)).closed
+    assert not look(folder, question(limit=5)).closed
+
+
+def test_an_answer_is_bounded(folder: Path, writer: LogWriter) -> None:
+    writer.write(b"x" * 400_000)
+    assert len(look(folder, question(limit=10**9)).data) == BYTES_MAX
+
+
+def test_a_log_that_is_not_there_is_explained(folder: Path) -> None:
+    assert "was removed after agent.prune_after_days" in look(folder.with_name("8-a1"), question()).missing
+    assert look(folder, question()).missing == "", "not yet: its rank has not started"
+    (folder / RESULT).touch()
+    assert "no log of rank 3" in look(folder, question(rank=3)).missing
+
+
+def test_a_follower_is_answered_when_there_is_news(folder: Path, writer: LogWriter) -> None:
+    replies: list[LogReply] = []
+
+    async def follow() -> None:
+        relay = LogRelay(
+            lambda job_id, attempt: attempt_folder(folder.parent, job_id, attempt), replies.append
+        )
+        relay.answer(question(wait_s=30.0))
+        assert replies == []
+        writer.write(b"news")
+        await until(lambda: len(replies) == 1)
+        relay.answer(question(offset=4, wait_s=0.0))
+        relay.answer(question(offset=4, wait_s=0.3))
+        await until(lambda: len(replies) == 3)
+
+    asyncio.run(asyncio.wait_for(follow(), 20))
+    assert [reply.data for reply in replies] == [b"news", b"", b""]
+
+
+# --- The wire --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("job_id", ["../../etc", "", "a/b", ".", "7\n", "x" * 65, "7_"])
+def test_a_job_number_that_would_be_a_path_is_no_message(job_id: str) -> None:
+    with pytest.raises(BadMessage, match="is not a job number"):
+        check_names(question(job_id=JobId(job_id)))
+    forget = ForgetJob(command_id=CommandId(1), host_id=HOST, job_id=JobId(job_id))
+    with pytest.raises(BadMessage, match="is not a job number"):
+        check_names(Obey(command=forget))
+
+
+@pytest.mark.parametrize("token", ["../../etc", "a/b", ".", "7\n", "x" * 65, "-"])
+def test_a_token_of_an_epoch_that_would_be_a_path_is_no_message(token: str) -> None:
+    forget = ForgetJob(command_id=CommandId(1), host_id=HOST, job_id=JobId("7"), job_epoch=token)
+    with pytest.raises(BadMessage, match="is not the token of an epoch"):
+        check_names(Obey(command=forget))
+
+
+def test_ordinary_messages_pass() -> None:
+    check_names(question(job_id=JobId("12_3")))
+    check_names(Renew(beat=1))
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "text"),
+    [("tcp://head:7070", "needs keys"), ("inproc://x", "neither"), ("ipc://" + "/x" * 80, "longer than")],
+)
+def test_an_endpoint_that_cannot_be_used_is_refused_at_once(endpoint: str, text: str) -> None:
+    with pytest.raises(BadEndpoint, match=text):
+        Link(endpoint, "h", None, post=lambda _: None, log=lambda _: None)
+
+
+# --- A disk that takes no more notes ---------------------------------------------------------------
+
+
+class Scripted(AgentState):
+    """A state machine that asks for what the test says."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        super().__init__(config)
+        self.script: list[list[AnyEffect]] = []
+        self.events: list[AnyAgentEvent] = []
+
+    def handle(self, event: AnyAgentEvent, now_s: float) -> list[AnyEffect]:
+        self.events.append(event)
+        return self.script.pop(0) if self.script else []
+
+    @property
+    def next_alarm_s(self) -> float:
+        return float("inf")
+
+
+def order(folder: Path) -> Order:
+    return Order(
+        job_id=JOB,
+        attempt=ONE,
+        host_id=HOST,
+        launch=Launch(workdir=str(folder)),
+        gang=(),
+        world_size=1,
+        master_address="",
+        master_port=0,
+        ranks=(),
+        sub_batch=None,
+        accumulation_steps=1,
+        memory_cap_mib=None,
+        checkpoint_root=str(folder / "ckpt"),
+        checkpoint_every_s=0.0,
+        resume_step=0,
+        lease_s=None,
+        start_deadline_s=1.0,
+        log_bytes_max=1,
+        jobside_path="",
+    )
+
+
+def test_a_full_disk_stops_promises_and_starts_but_not_heartbeats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path / "spool")
+    spool.load()
+    state = Scripted(
+        AgentConfig(
+            report=HostReport(host_id=HOST, devices=()),
+            session="s",
+            uid=os.geteuid(),
+            checkpoint_root="/c",
+            jobside_path="/j",
+        )
+    )
+    owner = Owner(pid=1, uid=0, user="ann", host="h", since="", token="t")
+    sent: list[FromAgent] = []
+
+    async def play() -> None:
+        runtime = Runtime(
+            state,
+            spool,
+            DeviceLocks(tmp_path, owner),
+            attempts=tmp_path / "attempts",
+            endpoint=f"ipc://{tmp_path}/none.sock",
+            key=None,
+            on_welcome=lambda: None,
+        )
+        monkeypatch.setattr(runtime._link, "send", sent.append)
+        running = asyncio.create_task(runtime.run())
+        await asyncio.sleep(0)
+        good = spool._file
+        spool._file = os.open("/dev/full", os.O_RDWR)
+        seen = CommandSeen(command_id=CommandId(5))
+        beat = Heartbeat(beat=1, session="s")
+        note = Keep(note=Obeyed(command_id=CommandId(5)))
+        state.script = [
+            [note, StartSupervisor(order=order(tmp_path)), Send(message=seen), Send(message=beat)]
+        ]
+        runtime.post(state.events[0])
+        assert sent == [beat], "nothing is confirmed that is not on disk"
+        failed = state.events[-1]
+        assert isinstance(failed, StartFailed)
+        assert "takes no more notes" in failed.why
+        assert not (tmp_path / "attempts" / "7-a1").exists()
+        os.close(spool._file)
+        spool._file = good
+        await until(lambda: not runtime._unwritten)
+        state.script = [[Send(message=seen)]]
+        runtime.post(state.events[0])
+        assert sent == [beat, seen]
+        runtime.leave()
+        await running
+
+    asyncio.run(asyncio.wait_for(play(), 20))
+    again = Spool(spool.path)
+    assert again.load() == [Obeyed(command_id=CommandId(5))], "written once the disk had room"
+    again.close()

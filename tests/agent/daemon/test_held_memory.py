@@ -1,0 +1,304 @@
+"""Memory that is still held after a job: who is named, who waits for it, and when a device goes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cotenant.agent.daemon.core.edge import (
+    AwaitMemory,
+    Connected,
+    DevicesChanged,
+    EndCame,
+    Found,
+    MemoryFree,
+    MemoryHeld,
+    StatusCame,
+    Ticked,
+)
+from cotenant.agent.daemon.core.memory import Key, Memory
+from cotenant.agent.gpus.held_memory import UNASKED, Waits, who_holds
+from cotenant.agent.gpus.probe_results import Look, Owner, OwnerKind, Process
+from cotenant.controller.domain.cluster import HELD_MIB_MIN, Device, HostReport
+from cotenant.controller.domain.commands import GangMember
+from cotenant.controller.domain.events import AttemptEnded
+from cotenant.controller.domain.ids import AttemptNo, DeviceId, JobId
+from cotenant.controller.wire.agents import Hello, Welcome
+from tests.agent.daemon.test_state import (
+    HOST,
+    KEY,
+    Agent,
+    only,
+    reported,
+    result,
+    sent,
+    start,
+    status,
+    stop,
+    welcomed,
+)
+
+GPU = Device(
+    device_id=DeviceId("h1/gpu-a"), host_id=HOST, kind="cuda", type="H200", local="GPU-a",
+    memory_mib=80_000, reserve_mib=600,
+)  # fmt: skip
+OTHER = Device(
+    device_id=DeviceId("h1/gpu-b"), host_id=HOST, kind="cuda", type="H200", local="GPU-b",
+    memory_mib=80_000, reserve_mib=600,
+)  # fmt: skip
+RESERVE_MIB = 600
+MINE: Key = (JobId("7"), AttemptNo(1))
+BESIDE: Key = (JobId("8"), AttemptNo(1))
+
+
+def look(used_mib: int, *processes: Process, **facts: Any) -> Look:
+    return Look(uuid="GPU-a", used_mib=used_mib, processes=processes, **facts)
+
+
+def process(
+    pid: int, used_mib: int | None, state: str = "S", *, kind: OwnerKind = "foreign", of: Key | None = None
+) -> Process:
+    owner = Owner(kind=kind, command="python")
+    if of is not None:
+        owner = Owner(kind="attempt", command="python", job_id=of[0], attempt=of[1])
+    return Process(pid=pid, used_mib=used_mib, state=state, owner=owner)
+
+
+NOBODY = "9000 MiB are still held by no process that can be seen here"
+# fmt: off
+HELD: list[tuple[str, Look, set[Key], str]] = [
+    ("back at the reserve", look(600), set(), ""),
+    ("a little more than that", look(600 + HELD_MIB_MIN - 1), set(), ""),
+    ("just enough", look(600 + HELD_MIB_MIN), set(), f"{HELD_MIB_MIN} MiB are still held"),
+    ("less than the reserve", look(500), set(), ""),
+    ("a co-tenant's", look(20_600, process(7, 20_000, of=BESIDE)), {BESIDE}, ""),
+    ("a stranger's", look(20_600, process(7, 20_000)), set(), ""),
+    ("our MPS server's", look(1_600, process(7, 1_000, kind="mps")), set(), ""),
+    ("nobody's", look(9_600), set(), NOBODY),
+    ("partly a co-tenant's", look(13_600, process(7, 4_000, of=BESIDE)), {BESIDE}, NOBODY),
+    ("a zombie's", look(9_600, process(7, 9_000, "Z")), set(), "process 7 (python), a zombie"),
+    ("one in the kernel's", look(9_600, process(7, 9_000, "D", of=MINE)), set(), "stuck in the kernel"),
+    ("a job's that has ended", look(9_600, process(7, 9_000, of=MINE)), {BESIDE}, "of a job that has ended"),
+    ("a co-tenant's that waits for a disk", look(9_600, process(7, 9_000, "D", of=BESIDE)), {BESIDE}, ""),
+    ("one we cannot see", look(9_600, process(7, 9_000, "", kind="hidden")), set(), "not visible from here"),
+    ("one we cannot see's, beside a job", look(9_600, process(7, 9_000, "", kind="hidden")), {BESIDE}, ""),
+    ("the driver does not say whose", look(9_600, process(7, None)), set(), ""),
+    ("it does not say, and there is a zombie", look(9_600, process(7, None), process(8, None, "Z")), set(),
+     "memory is still held by process 8"),
+    ("a zombie that holds nothing", look(600, process(7, 0, "Z")), set(), ""),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("name", "seen", "live", "says"), HELD, ids=[row[0] for row in HELD])
+def test_who_holds_memory_is_named(name: str, seen: Look, live: set[Key], says: str) -> None:
+    held = who_holds(seen, RESERVE_MIB, live)
+    assert (held is None) == (says == ""), name
+    assert held is None or says in held.text
+
+
+def test_many_holders_are_counted() -> None:
+    held = who_holds(look(60_000, *(process(pid, 5_000, "Z") for pid in range(10, 16))), RESERVE_MIB, ())
+    assert held is not None
+    assert "process 12" in held.text and "process 13" not in held.text and held.text.endswith("and 3 more")
+
+
+# --- Waits -----------------------------------------------------------------------------------------
+
+
+def waiting(*uuids: str) -> Waits:
+    waits = Waits(60.0)
+    assert waits.add(MINE, uuids or ("GPU-a",), since_s=100.0) == 160.0
+    return waits
+
+
+def test_only_a_look_that_began_after_the_end_counts() -> None:
+    waits = waiting()
+    waits.looked(look(600, at_s=99.9), RESERVE_MIB, {MINE})
+    assert waits.over(101.0) == {}
+    waits.looked(look(600, at_s=100.0), RESERVE_MIB, {MINE})
+    assert waits.over(101.0) == {MINE: {}}
+    assert waits.over(101.0) == {}, "told once"
+
+
+def test_every_device_has_to_be_looked_at() -> None:
+    waits = waiting("GPU-a", "GPU-b")
+    waits.looked(look(600, at_s=101.0), RESERVE_MIB, {MINE})
+    assert waits.over(102.0) == {}
+    assert waits.over(160.0) == {MINE: {"GPU-b": UNASKED}}
+
+
+def test_what_waits_has_ended_and_its_processes_should_be_gone() -> None:
+    waits = waiting()
+    waits.add(BESIDE, ("GPU-a",), since_s=101.0)
+    waits.looked(look(9_600, process(7, 9_000, of=BESIDE), at_s=102.0), RESERVE_MIB, {MINE, BESIDE})
+    assert waits.over(103.0) == {}
+    held = waits.over(161.0)
+    assert "process 7 (python), of a job that has ended" in held[MINE]["GPU-a"]
+    assert held.keys() == {MINE, BESIDE}
+
+
+def test_one_that_cannot_be_asked_is_not_free_and_one_that_is_lost_is_not_waited_for() -> None:
+    waits = waiting()
+    waits.looked(look(0, code=999, problem="it has a problem", at_s=102.0), RESERVE_MIB, {MINE})
+    assert waits.over(160.0) == {MINE: {"GPU-a": "its memory cannot be asked for: it has a problem"}}
+    waits = waiting()
+    waits.lost(["GPU-a"])
+    assert waits.over(102.0) == {MINE: {}}
+
+
+@given(st.lists(st.tuples(st.sampled_from([600, 9_600]), st.floats(90.0, 170.0)), max_size=8))
+def test_a_wait_ends_with_the_first_free_look_or_with_its_patience(looks: list[tuple[int, float]]) -> None:
+    waits = waiting()
+    expected: dict[str, str] | None = None
+    for used_mib, at_s in sorted(looks, key=lambda each: each[1]):
+        waits.looked(look(used_mib, at_s=at_s), RESERVE_MIB, {MINE})
+        ended = waits.over(at_s).get(MINE)
+        assert ended is None or expected is None, "told once"
+        if ended is not None:
+            expected = ended
+            assert (ended == {}) == (used_mib == 600 and at_s >= 100.0)
+            assert ended == {} or at_s >= 160.0
+    assert expected is not None or not any(used == 600 and at_s >= 100.0 for used, at_s in looks)
+
+
+# --- The agent ---------------------------------------------------------------------------------------
+
+REPORT = HostReport(host_id=HOST, devices=(GPU, OTHER), cpus=4)
+ON_GPU = (GangMember(host_id=HOST, devices=(GPU.device_id,), first_rank=0),)
+
+
+def ended(**changes: Any) -> tuple[Agent, list[Any]]:
+    """An attempt has run on a GPU, and no process of it is left."""
+    agent = welcomed(report=REPORT, **changes)
+    agent.obey(start(gang=ON_GPU))
+    agent.say(Connected(**KEY), StatusCame(status=status(started=True)))
+    return agent, agent.say(EndCame(result=result()))
+
+
+def ends(effects: list[Any]) -> list[AttemptEnded]:
+    return [each for each in reported(effects) if isinstance(each, AttemptEnded)]
+
+
+def test_the_end_is_held_back_until_the_memory_is_back() -> None:
+    agent, effects = ended()
+    assert only(AwaitMemory, effects) == [
+        AwaitMemory(job_id=JobId("7"), attempt=AttemptNo(1), devices=(GPU,), failed=False)
+    ]
+    assert ends(effects) == []
+    assert [each.job_id for each in agent.state.running] == ["7"], "its devices are not given out"
+    again = agent.say(EndCame(result=result()), Ticked())
+    assert only(AwaitMemory, again) == [] and ends(again) == []
+    assert len(ends(agent.say(MemoryFree(**KEY)))) == 1
+    assert agent.state.running == ()
+    assert ends(agent.say(MemoryFree(**KEY))) == [], "said twice, heard once"
+
+
+def test_a_stop_that_comes_while_it_waits_changes_nothing() -> None:
+    agent, _ = ended()
+    agent.obey(stop(command=9))
+    agent.wait(500.0, answered=True)
+    assert len(ends(agent.say(MemoryFree(**KEY)))) == 1
+
+
+def test_held_memory_makes_the_device_suspect_before_the_end_is_heard() -> None:
+    agent, _ = ended()
+    suspect = msgspec.structs.replace(GPU, state="suspect", healthy=False, note="suspect: held by process 7")
+    [hello] = sent(Hello, agent.say(DevicesChanged(devices=(suspect, OTHER))))
+    assert hello.report.devices == (suspect, OTHER)
+    effects = agent.say(MemoryHeld(**KEY, holders={"GPU-a": "held by process 7"}))
+    assert ends(effects) == [], "not before the controller knows the device"
+    effects = agent.hear(Welcome(session="s1", lease_s=None, reports_seen=0, journal="j"))
+    assert len(ends(effects)) == 1
+    assert agent.state.running == ()
+    agent.obey(start("8", command=5, gang=ON_GPU))
+    assert len(agent.state.running) == 0, "nothing starts there"
+
+
+def test_an_agent_that_starts_anew_asks_again() -> None:
+    agent, _ = ended()
+    again, effects = agent.restarted(
+        Found(job_id=JobId("7"), attempt=AttemptNo(1), alive=False, result=result()), report=REPORT
+    )
+    assert len(only(AwaitMemory, effects)) == 1
+    assert [each.job_id for each in again.state.running] == ["7"]
+    again.hear(Welcome(session="s2", lease_s=None, reports_seen=0, journal="j"))
+    assert len(ends([*again.say(MemoryFree(**KEY)), *again.wait(5.0)])) >= 1
+
+
+def beside(*, first_step: int | None = 1) -> Agent:
+    """Two clients on one GPU; the second one has come to step 40."""
+    agent = welcomed(report=REPORT)
+    agent.obey(start(gang=ON_GPU), start("8", command=2, gang=ON_GPU))
+    other: dict[str, Any] = {"job_id": JobId("8"), "attempt": AttemptNo(1)}
+    agent.say(Connected(**KEY), Connected(**other))
+    agent.say(StatusCame(status=status("8", started=True, first_step=first_step, step=40)))
+    return agent
+
+
+def test_after_a_client_was_killed_without_its_daemons_help_its_co_client_has_to_make_a_step() -> None:
+    agent = beside()
+    [hello] = sent(Hello, agent.say(EndCame(result=result(unclean=True))))
+    assert hello.report.devices[0].state == "suspect"
+    assert "waiting for job 8 to make a step" in hello.report.devices[0].note
+    agent.say(MemoryFree(**KEY))
+    assert sent(Hello, agent.say(StatusCame(status=status("8", started=True, first_step=1, step=40)))) == []
+    [hello] = sent(Hello, agent.say(StatusCame(status=status("8", started=True, first_step=1, step=41))))
+    assert hello.report.devices == (GPU, OTHER)
+
+
+def test_a_co_client_that_ends_instead_settles_it_as_well() -> None:
+    agent = beside()
+    agent.say(EndCame(result=result(unclean=True)), EndCame(result=result("8")))
+    [hello] = sent(Hello, agent.say(MemoryFree(job_id=JobId("8"), attempt=AttemptNo(1))))
+    assert hello.report.devices == (GPU, OTHER)
+
+
+@pytest.mark.parametrize(
+    ("clean", "first_step"), [(True, 1), (False, None)], ids=("a clean end", "nobody makes steps")
+)
+def test_otherwise_nobody_is_doubted(clean: bool, first_step: int | None) -> None:
+    agent = beside(first_step=first_step)
+    assert sent(Hello, agent.say(EndCame(result=result(unclean=not clean)))) == []
+
+
+def test_a_doubt_outlives_the_agent_and_ends_with_a_step_after_it() -> None:
+    agent = beside()
+    agent.say(EndCame(result=result(unclean=True)), MemoryFree(**KEY))
+    found = Found(job_id=JobId("8"), attempt=AttemptNo(1), alive=True)
+    assert Memory(agent.state.memory.notes()).doubts == agent.state.memory.doubts, "compacted as well"
+    again, effects = agent.restarted(found, report=REPORT)
+    hellos = sent(Hello, effects)
+    assert hellos and all(hello.report.devices[0].state == "suspect" for hello in hellos), (
+        "from the first word on"
+    )
+    other: dict[str, Any] = {"job_id": JobId("8"), "attempt": AttemptNo(1)}
+    again.hear(Welcome(session="s2", lease_s=None, reports_seen=0, journal="j"))
+    again.say(Connected(**other), StatusCame(status=status("8", started=True, first_step=1, step=40)))
+    assert again.state.config.report.devices[0].state == "suspect"
+    again.say(StatusCame(status=status("8", started=True, first_step=1, step=41)))
+    assert again.state.config.report.devices == (GPU, OTHER)
+    assert again.state.memory.doubts == {}
+
+
+def test_a_doubt_does_not_outlive_those_it_waits_for() -> None:
+    agent = beside()
+    agent.say(EndCame(result=result(unclean=True)), MemoryFree(**KEY))
+    again, _ = agent.restarted(report=REPORT)
+    assert again.state.config.report.devices == (GPU, OTHER), "a boot, say: nobody is left"
+
+
+def test_a_second_kill_keeps_what_the_first_one_waits_for() -> None:
+    roomy = msgspec.structs.replace(GPU, max_tenants=3)
+    agent = welcomed(report=HostReport(host_id=HOST, devices=(roomy,), cpus=4))
+    for number, job in enumerate(("7", "8", "9"), 1):
+        agent.obey(start(job, command=number, gang=ON_GPU))
+    for job in ("7", "8", "9"):
+        agent.say(StatusCame(status=status(job, started=True, first_step=1, step=4)))
+    agent.say(EndCame(result=result("7", unclean=True)), EndCame(result=result("8", unclean=True)))
+    [doubt] = agent.state.memory.doubts.values()
+    assert {each.key[0] for each in doubt.waits} == {"8", "9"}

@@ -1,0 +1,55 @@
+"""From whole statuses to reports: each fact once, whatever is repeated or skipped."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cotenant.agent.daemon.core.memory import Attempt
+from cotenant.agent.daemon.core.reporting import TROUBLES_MAX, from_status
+from cotenant.agent.ipc.records import Status
+from cotenant.controller.domain.events import AnyEvent, CapabilitiesSeen, TroubleSeen
+from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
+
+HOST = HostId("h")
+
+
+def new() -> Attempt:
+    return Attempt(job_id=JobId("1"), attempt=AttemptNo(1), command_id=CommandId(1))
+
+
+def status(**fields: object) -> Status:
+    return msgspec.structs.replace(Status(job_id=JobId("1"), attempt=AttemptNo(1)), **fields)
+
+
+def told(attempt: Attempt, *statuses: Status) -> tuple[list[AnyEvent], Attempt]:
+    events: list[AnyEvent] = []
+    for each in statuses:
+        for event, record in from_status(attempt, each, HOST):
+            events.append(event)
+            attempt = record
+    return events, attempt
+
+
+def test_a_failed_save_is_told_once_however_often_the_status_comes() -> None:
+    full = status(failed=("save: No space left on device",))
+    events, _ = told(new(), full, full, full)
+    assert [event.what for event in events if isinstance(event, TroubleSeen)] == [
+        "save: No space left on device"
+    ]
+
+
+def test_what_a_job_can_do_is_told_again_when_it_turns_out_otherwise() -> None:
+    can = status(resumable=False, accumulates=True)
+    cannot = status(resumable=False, accumulates=False, accumulates_note="BatchNorm")
+    events, _ = told(new(), can, can, cannot, cannot)
+    seen = [event for event in events if isinstance(event, CapabilitiesSeen)]
+    assert [(event.accumulates, event.accumulates_note) for event in seen] == [
+        (True, ""),
+        (False, "BatchNorm"),
+    ]
+
+
+def test_a_job_that_fails_in_ever_new_words_is_not_told_for_ever() -> None:
+    statuses = [status(failed=(f"save: error {i}",)) for i in range(3 * TROUBLES_MAX)]
+    events, attempt = told(new(), *statuses)
+    assert len(events) == len(attempt.troubles) == TROUBLES_MAX

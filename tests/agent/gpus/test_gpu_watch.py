@@ -1,0 +1,600 @@
+"""GPUs under watch: real children that ask a library of ours, killed when they hang."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cotenant.agent.daemon.core.edge import AgentConfig, GpuFault
+from cotenant.agent.daemon.core.memory import Attempt, Key
+from cotenant.agent.gpus.conditions import Condition
+from cotenant.agent.gpus.device_state_store import Mark, Marks, Past
+from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch
+from cotenant.agent.gpus.held_memory import UNASKED
+from cotenant.agent.gpus.offer import offered
+from cotenant.agent.gpus.owners import Owners
+from cotenant.agent.gpus.probe_results import AnyWatchLine, Look, XidSeen
+from cotenant.agent.gpus.watchers import Timing, Watchers
+from cotenant.agent.host.cgroups import group_tag
+from cotenant.agent.host.devices import cuda_devices
+from cotenant.agent.host.identity import boot_id, own_identity
+from cotenant.agent.host.locks import DeviceLocks, Owner
+from cotenant.agent.ipc.folder import SUPERVISOR, attempt_folder, job_socket
+from cotenant.controller.domain.cluster import HostReport
+from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
+from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
+from cotenant.profiler.driver.facts import GpuFacts
+from tests.agent.mock_gpus import ONE, TWO, MockGpus
+from tests.processes import await_shown
+
+HOST = HostId("h")
+KEY: Key = (JobId("7"), AttemptNo(1))
+QUICK = Timing(look_s=0.1, start_s=20.0, silent_s=1.0, retry_s=0.05, retry_s_max=0.2, reap_s=1.0)
+
+
+async def until(what: Callable[[], Any]) -> None:
+    """Raises TimeoutError."""
+    async with asyncio.timeout(120):
+        while True:
+            if what():
+                return
+            await asyncio.sleep(0.02)
+
+
+class Ears:
+    """Listens to watchers."""
+
+    def __init__(self, tmp_path: Path, *, log: str = "/dev/null", program: Sequence[str] = ()) -> None:
+        self._program = program
+        self.lines: list[AnyWatchLine] = []
+        self.unanswered: list[tuple[tuple[str, ...], str]] = []
+        self.said: list[str] = []
+        self._options = ["--period-s", "0.1", "--attempts", str(tmp_path / "none"), "--kernel-log", log]
+        self.watchers = Watchers(
+            self.command,
+            heard=self.lines.append,
+            unanswered=lambda uuids, why: self.unanswered.append((uuids, why)),
+            log=self.said.append,
+            timing=QUICK,
+        )
+
+    def command(self, uuids: Any) -> list[str]:
+        if self._program:
+            return list(self._program)
+        named = [word for uuid in uuids for word in ("--gpu", uuid)]
+        return [sys.executable, "-m", "cotenant.agent.gpus.nvml_watch", *self._options, *named]
+
+    def looks(self, uuid: str) -> list[Look]:
+        return [line for line in self.lines if isinstance(line, Look) and line.uuid == uuid]
+
+    def recoveries(self) -> list[tuple[str, int | None]]:
+        return [(x.uuid, x.recovery) for x in self.lines if isinstance(x, XidSeen) and x.xid == 154]
+
+    def xids(self) -> list[tuple[str, int, int | None]]:
+        return [(x.uuid, x.xid, x.pid) for x in self.lines if isinstance(x, XidSeen)]
+
+
+def test_a_watcher_tells_of_memory_processes_and_xids(gpus: MockGpus, tmp_path: Path) -> None:
+    """From NVML's events, and from the kernel's log, which knows the process."""
+    log = tmp_path / "kmsg"
+    os.mkfifo(log)
+    writer = os.open(log, os.O_RDWR)
+
+    async def story() -> None:
+        ears = Ears(tmp_path, log=str(log))
+        ears.watchers.start((ONE, TWO))
+        await until(lambda: ears.looks(ONE) and ears.looks(TWO))
+        gpus.say("gpu 0 used 5000", f"process 0 {os.getpid()} 4000 C", "gpu 1 ecc 3", "gpu 1 remap 0 0 1 0")
+        await until(lambda: ears.looks(ONE)[-1].processes and ears.looks(TWO)[-1].remap_pending)
+        look = ears.looks(ONE)[-1]
+        assert (look.used_mib, look.processes[0].pid, look.processes[0].used_mib) == (5000, os.getpid(), 4000)
+        assert look.processes[0].owner.kind == "foreign"
+        assert "pytest" in look.processes[0].owner.command
+        assert ears.looks(TWO)[-1].ecc_uncorrected == 3
+        gpus.say("xid 1 79")
+        await until(lambda: ears.xids() == [(TWO, 79, None)])
+        os.write(writer, b"4,1,2,-;NVRM: Xid (PCI:0000:01:00): 31, pid=77, name=python\n")
+        await until(lambda: ears.xids()[1:] == [(ONE, 31, 77)])
+        gpus.say("gpu 1 recovery 1", "xid 1 154")
+        await until(lambda: ears.recoveries() == [(TWO, 1)])
+        said = b"Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x1 (PF FLR) to 0x0 (None)"
+        os.write(writer, b"4,2,3,-;NVRM: " + said + b"\n")
+        await until(lambda: ears.recoveries()[1:] == [(ONE, 0)])
+        ears.watchers.close()
+
+    asyncio.run(story())
+    os.close(writer)
+
+
+def test_a_gpu_that_hangs_takes_nobody_with_it(gpus: MockGpus, tmp_path: Path) -> None:
+    async def story() -> None:
+        ears = Ears(tmp_path)
+        ears.watchers.start((ONE, TWO))
+        await until(lambda: ears.looks(ONE) and ears.looks(TWO))
+        gpus.say("hang nvmlDeviceGetMemoryInfo 1")
+        # On a busy machine a watcher of both may have been called silent before.
+        await until(lambda: ((TWO,), "NVML does not answer when it is asked about it") in ears.unanswered)
+        seen = len(ears.looks(ONE))
+        await until(lambda: len(ears.looks(ONE)) > seen + 2)
+        gpus.unsay("hang")
+        seen = len(ears.looks(TWO))
+        await until(lambda: len(ears.looks(TWO)) > seen)
+        ears.watchers.close()
+        await until(lambda: ears.watchers.stuck == ())
+
+    asyncio.run(story())
+
+
+def test_a_gpu_that_is_lost_is_let_go_and_asked_anew(gpus: MockGpus, tmp_path: Path) -> None:
+    async def story() -> None:
+        ears = Ears(tmp_path)
+        ears.watchers.start((ONE, TWO))
+        await until(lambda: ears.looks(ONE) and ears.looks(TWO))
+        gpus.say("gpu 1 rc 15")
+        await until(lambda: any(look.code == 15 for look in ears.looks(TWO)))
+        gpus.say("gpu 1 rc 0")
+        await until(lambda: ears.looks(TWO)[-1].code == 0)
+        seen = len(ears.looks(ONE))
+        await until(lambda: len(ears.looks(ONE)) > seen)
+        ears.watchers.close()
+
+    asyncio.run(story())
+
+
+def test_a_driver_that_is_unloaded_is_a_reason_and_may_come_back(gpus: MockGpus, tmp_path: Path) -> None:
+    async def story() -> None:
+        ears = Ears(tmp_path)
+        gpus.say("init 9")
+        ears.watchers.start((ONE,))
+        await until(lambda: ears.unanswered)
+        assert "the NVIDIA driver is not loaded" in ears.unanswered[0][1]
+        gpus.unsay("init")
+        await until(lambda: ears.looks(ONE))
+        ears.watchers.close()
+
+    asyncio.run(story())
+
+
+def test_a_watcher_that_talks_nonsense_is_ended(tmp_path: Path) -> None:
+    async def story() -> None:
+        ears = Ears(tmp_path, program=("/bin/sh", "-c", "echo hello; exec sleep 1000"))
+        ears.watchers.start((ONE,))
+        await until(lambda: ears.unanswered)
+        assert ears.unanswered[0] == ((ONE,), "its watcher talks nonsense")
+        ears.watchers.close()
+
+    asyncio.run(story())
+
+
+# --- Whose a process is ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("group", "kind"),
+    [("/cotenant/7-a2-{tag}/ranks/libpod-1.scope", "attempt"), ("/cotenant/7-a2-00000000/ranks", "foreign")],
+)
+def test_a_process_in_the_group_of_an_attempt_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, kind: str
+) -> None:
+    """Whatever became of its environment and its session. The group's name holds a hash of the folder."""
+    text = f"0::{group.format(tag=group_tag(attempt_folder(tmp_path, '7', 2)))}\n"
+    plain = Path.read_text
+    read = lambda path, **more: text if path.name == "cgroup" else plain(path, **more)  # noqa: E731
+    monkeypatch.setattr(Path, "read_text", read)
+    assert Owners(tmp_path).owner(os.getpid()).kind == kind
+
+
+def test_processes_are_known_by_their_socket_or_their_session(tmp_path: Path) -> None:
+    async def story() -> None:
+        owners = Owners(tmp_path)
+        folder = attempt_folder(tmp_path, "7", 2)
+        folder.mkdir()
+        own = {ENV_JOB: "7", ENV_ATTEMPT: "2", ENV_SOCKET: str(job_socket(folder))}
+        other = {**own, ENV_SOCKET: "/another/agents/cotenant.sock"}
+        started = [
+            await asyncio.create_subprocess_exec("sleep", "1000", env={"PATH": os.environ["PATH"], **env})
+            for env in (own, other)
+        ]
+        try:
+            mine, theirs = (owners.owner(await_shown(each.pid, "sleep", "1000")) for each in started)
+            assert (mine.kind, mine.job_id, mine.attempt, mine.command) == ("attempt", "7", 2, "sleep 1000")
+            assert theirs.kind == "foreign", "the number of a job is no proof"
+            leader = msgspec.structs.replace(own_identity(), pid=os.getsid(0), start_ticks=0)
+            (folder / SUPERVISOR).write_bytes(msgspec.json.encode(leader))
+            assert Owners(tmp_path).owner(started[1].pid).kind == "attempt", "our supervisor led its session"
+            parent = msgspec.structs.replace(own_identity(), start_ticks=0)
+            (folder / SUPERVISOR).write_bytes(msgspec.json.encode(parent))
+            left = await asyncio.create_subprocess_exec("sleep", "1000", env={}, start_new_session=True)
+            started.append(left)
+            assert Owners(tmp_path).owner(left.pid).kind == "attempt", "our supervisor is its parent"
+            (folder / SUPERVISOR).unlink()
+            assert Owners(tmp_path).owner(left.pid).kind == "foreign"
+        finally:
+            for process in started:
+                process.kill()
+                await process.wait()
+        assert Owners(tmp_path).owner(started[0].pid).kind == "hidden"
+
+    asyncio.run(story())
+
+
+# --- All of it together ----------------------------------------------------------------------------
+
+
+class Agent:
+    """What the runtime is to the watch."""
+
+    def __init__(
+        self,
+        tmp_path: Path,
+        *,
+        log: Path | None = None,
+        look_s: float = QUICK.look_s,
+        patience_s: float = 60.0,
+    ) -> None:
+        self.faults: list[GpuFault] = []
+        self.said: list[str] = []
+        self.running: list[Attempt] = []
+        found = [
+            GpuFacts(index=i, uuid=u, memory_mib=80_000, taken_mib=600) for i, u in enumerate((ONE, TWO))
+        ]
+        self.devices = cuda_devices(found, HOST)
+        self.config = AgentConfig(
+            report=HostReport(host_id=HOST, devices=self.devices),
+            session="s", uid=0, checkpoint_root="/c", jobside_path="/j",
+        )  # fmt: skip
+        self.told: list[dict[str, Condition]] = []
+        self.watch = GpuWatch(
+            self.devices,
+            state_dir=tmp_path,
+            attempts=tmp_path,
+            log=self.said.append,
+            timing=msgspec.structs.replace(QUICK, look_s=look_s, silent_s=QUICK.silent_s + look_s),
+            patience_s=patience_s,
+            kernel_log=str(log) if log is not None else "/dev/null",
+        )
+
+    def start(self) -> None:
+        self.watch.start(
+            post=self.faults.append,
+            changed=lambda: self.told.append(self.watch.conditions()),
+            look_around=lambda: (self.config, self.running),
+            log=self.said.append,
+        )
+
+    def looked(self, uuid: str) -> bool:
+        return self.watch.health.has_looked(uuid)
+
+    def note(self, uuid: str) -> str:
+        return self.watch.conditions()[uuid].note
+
+
+def test_foreign_processes_and_lost_gpus_come_and_go_and_marks_stay(gpus: MockGpus, tmp_path: Path) -> None:
+    async def story() -> None:
+        agent = Agent(tmp_path)
+        agent.running = [
+            Attempt(
+                job_id=JobId("7"), attempt=AttemptNo(1), command_id=CommandId(1),
+                devices=(agent.devices[1].device_id,),
+            )
+        ]  # fmt: skip
+        agent.start()
+        gpus.say(f"process 0 {os.getpid()} 4000 C", "gpu 0 used 4600")
+        await until(lambda: agent.note(ONE).startswith(f"in use by pid {os.getpid()}"))
+        gpus.unsay("process 0")
+        gpus.say("gpu 0 used 600")
+        await until(lambda: not agent.note(ONE))
+        gpus.say("gpu 0 used 9600")
+        await until(lambda: agent.watch.held == {ONE})
+        gpus.say("gpu 0 used 600")
+        await until(lambda: not agent.watch.held)
+        gpus.say("xid 1 79")
+        await until(lambda: agent.faults)
+        [fault] = agent.faults
+        assert (fault.uuids, fault.xid, fault.device_failed) == ((TWO,), 79, True)
+        assert agent.told[-1][TWO].state == "lost", "nobody is told to end before the device is out"
+        agent.watch.close()
+        again = Agent(tmp_path)
+        assert again.watch.conditions()[TWO].state == "lost"
+        kept = (tmp_path / MARKS).read_text()
+        present = msgspec.json.decode(kept)["boot_id"]
+        (tmp_path / MARKS).write_text(kept.replace(present, "another boot"))
+        booted = Agent(tmp_path).watch.conditions()
+        assert booted[TWO].note.startswith("suspect: the host was booted after: Xid 79")
+        assert booted[ONE] == Condition()
+
+    asyncio.run(story())
+
+
+def test_an_ended_attempt_asks_the_watcher_and_hears_of_errors_before_its_answer(
+    gpus: MockGpus, tmp_path: Path
+) -> None:
+    """The kernel's log has the error before the watcher looks; the look is asked for, not waited for."""
+    log = tmp_path / "kmsg"
+    log.write_text("")
+
+    async def story() -> None:
+        agent = Agent(tmp_path, log=log, look_s=1000.0)
+        agent.start()
+        await until(lambda: agent.looked(ONE) and agent.looked(TWO))
+        gpus.say("gpu 0 used 9600")
+        with log.open("a") as kernel:
+            kernel.write("4,7,2,-;NVRM: Xid (PCI:0000:01:00): 94, pid=77, name=python\n")
+        assert not agent.faults
+        waits = asyncio.create_task(agent.watch.given_back(KEY, (ONE, "GPU-unwatched")))
+        await until(lambda: agent.faults)
+        assert not waits.done(), "the memory is still held"
+        gpus.say("gpu 0 used 600")
+        agent.watch._watchers.look_now()
+        assert await waits == {}
+        assert await agent.watch.given_back(KEY, ("GPU-unwatched",)) == {}
+        agent.watch.close()
+
+    asyncio.run(story())
+
+
+def test_memory_that_does_not_come_back_makes_a_suspect_over_restarts_until_it_is_free(
+    gpus: MockGpus, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        agent = Agent(tmp_path, patience_s=1.5)
+        agent.start()
+        gpus.say("gpu 0 used 9600")
+        await until(lambda: agent.looked(ONE))
+        held = await agent.watch.given_back(KEY, (ONE,))
+        assert held == {ONE: "9000 MiB are still held by no process that can be seen here"}
+        assert agent.told[-1][ONE].note == f"suspect: {held[ONE]}", "told before the answer"
+        agent.watch.close()
+        again = Agent(tmp_path)
+        again.start()
+        assert again.watch.conditions()[ONE].state == "suspect"
+        await until(lambda: again.looked(ONE))
+        assert again.watch.conditions()[ONE].state == "suspect"
+        gpus.say("gpu 0 used 600")
+        await until(lambda: again.watch.conditions()[ONE] == Condition())
+        again.watch.close()
+
+    asyncio.run(story())
+
+
+def test_a_watcher_that_hangs_bounds_the_wait_and_a_lost_gpu_ends_it(gpus: MockGpus, tmp_path: Path) -> None:
+    async def story() -> None:
+        agent = Agent(tmp_path, patience_s=0.5)
+        agent.start()
+        await until(lambda: agent.looked(ONE) and agent.looked(TWO))
+        gpus.say("hang nvmlDeviceGetMemoryInfo 0")
+        assert await agent.watch.given_back(KEY, (ONE,)) == {ONE: UNASKED}
+        assert agent.watch.conditions()[ONE].state == "suspect"
+        gpus.say("gpu 1 rc 15")
+        assert await agent.watch.given_back(KEY, (TWO,)) in ({}, {TWO: UNASKED})
+        await until(lambda: agent.watch.conditions()[TWO].state == "lost")
+        assert await agent.watch.given_back(KEY, (TWO,)) == {}, "nobody waits for what is lost"
+        agent.watch.close()
+
+    asyncio.run(story())
+
+
+# --- Over a restart of the agent -------------------------------------------------------------------
+
+
+def xid_line(record: int, xid: int, pid: int = 77) -> str:
+    return f"4,{record},2,-;NVRM: Xid (PCI:0000:01:00): {xid}, pid={pid}, name=python\n"
+
+
+def test_an_error_that_nobody_heard_is_read_in_the_kernels_log_and_one_that_was_is_not_told_twice(
+    gpus: MockGpus, tmp_path: Path
+) -> None:
+    """Killed between the event and the write, or not there at all: the same."""
+    log = tmp_path / "kmsg"
+    log.write_text("6,1,1,-;booting\n" + xid_line(2, 48))
+
+    async def story() -> None:
+        agent = Agent(tmp_path, log=log)
+        agent.start()
+        await until(lambda: agent.looked(ONE))
+        assert agent.faults == [], "what was before the first start is not ours"
+        with log.open("a") as kernel:
+            kernel.write(xid_line(3, 94))
+        await until(lambda: agent.faults)
+        heard = (tmp_path / MARKS).read_bytes()
+        agent.watch.close()
+        with log.open("a") as kernel:
+            kernel.write(xid_line(4, 79))
+        (tmp_path / MARKS).write_bytes(heard)  # As SIGKILL would have left it.
+        again = Agent(tmp_path, log=log)
+        again.start()
+        assert again.watch.conditions()[ONE].state == "draining"
+        await until(lambda: again.faults)
+        assert [fault.xid for fault in again.faults] == [79]
+        assert again.watch.conditions()[ONE].state == "lost"
+        again.watch.close()
+        third = Agent(tmp_path, log=log)
+        third.start()
+        await until(lambda: third.looked(ONE))
+        assert third.faults == []
+        third.watch.close()
+
+    asyncio.run(story())
+
+
+def test_what_is_known_of_a_device_that_is_not_watched_now_is_kept(gpus: MockGpus, tmp_path: Path) -> None:
+    other = Mark(uuid="GPU-other", state="draining", why="Xid 48", since_s=1.0)
+    (tmp_path / MARKS).write_bytes(msgspec.json.encode(Marks(boot_id=boot_id(), marks=(other,))))
+    agent = Agent(tmp_path)
+    agent.watch.close()
+    kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=Marks)
+    assert [(mark.uuid, mark.state) for mark in kept.marks] == [("GPU-other", "draining")]
+
+
+def test_a_lost_gpu_is_waited_for_until_its_watcher_has_spoken_in_this_life(
+    gpus: MockGpus, tmp_path: Path
+) -> None:
+    """The agent before may have been killed between the mark and the news: they are read again."""
+    log = tmp_path / "kmsg"
+    log.write_text("6,1,1,-;booting\n" + xid_line(2, 79))
+    mark = Mark(uuid=ONE, state="lost", why="Xid 79", since_s=1.0)
+    marks = Marks(boot_id=boot_id(), marks=(mark,), pasts=(Past(uuid=ONE, record=1),))
+    (tmp_path / MARKS).write_bytes(msgspec.json.encode(marks))
+
+    async def story() -> None:
+        agent = Agent(tmp_path, log=log)
+        agent.start()
+        assert await agent.watch.given_back(KEY, (ONE,)) == {}
+        assert [fault.xid for fault in agent.faults] == [79], "told before the answer"
+        agent.watch.close()
+
+    asyncio.run(story())
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from tests.agent.gpus.test_gpu_watch import ONE, Agent, until
+
+async def story():
+    agent = Agent(Path(sys.argv[1]), log=Path(sys.argv[2]))
+    agent.start()
+    await until(lambda: agent.looked(ONE))
+    agent.watch._write()
+    agent.watch._write = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    print("ready", flush=True)
+    await until(lambda: False)
+
+asyncio.run(story())
+"""
+
+
+def test_what_an_agent_had_heard_and_not_written_when_it_was_killed_is_read_again(
+    gpus: MockGpus, tmp_path: Path
+) -> None:
+    """SIGKILL in the very call that would have written the mark."""
+    log = tmp_path / "kmsg"
+    log.write_text("6,1,1,-;booting\n")
+    words = [sys.executable, "-c", KILLED, str(tmp_path), str(log)]
+    root = Path(__file__).parents[3]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=root) as killed:
+        assert killed.stdout is not None and killed.stdout.readline() == b"ready\n"
+        with log.open("a") as kernel:
+            kernel.write(xid_line(2, 48))
+        assert killed.wait(60) == -9
+    kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=Marks)
+    assert kept.marks == ()
+
+    async def story() -> None:
+        again = Agent(tmp_path, log=log)
+        assert again.watch.conditions()[ONE] == Condition(), "this is what is lost, until the log is read"
+        again.start()
+        await until(lambda: again.faults)
+        assert again.watch.conditions()[ONE].state == "draining"
+        again.watch.close()
+
+    asyncio.run(story())
+
+
+def test_an_agent_that_dies_between_the_mark_and_the_news_tells_it_again(
+    gpus: MockGpus, tmp_path: Path
+) -> None:
+    log = tmp_path / "kmsg"
+    log.write_text("6,1,1,-;booting\n")
+
+    class Killed(BaseException):
+        pass
+
+    async def story() -> None:
+        agent = Agent(tmp_path, log=log)
+        agent.start()
+        await until(lambda: agent.looked(ONE))
+        agent.watch._write()
+
+        def die(fault: GpuFault) -> None:
+            raise Killed
+
+        agent.watch._post = die
+        before = agent.watch.health.pasts
+        seen = XidSeen(uuid=ONE, xid=95, record=2)
+        with pytest.raises(Killed):
+            agent.watch._heard(seen)
+        agent.watch._watchers.close()
+        kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=Marks)
+        assert [mark.state for mark in kept.marks] == ["draining"], "the device is out before anybody hears"
+        assert [past.record for past in kept.pasts] == [past.record for past in before], "and not dealt with"
+        log.write_text("6,1,1,-;booting\n" + xid_line(2, 95))
+        again = Agent(tmp_path, log=log)
+        again.start()
+        await until(lambda: again.faults)
+        assert again.faults[0].xid == 95
+        again.watch.close()
+
+    asyncio.run(story())
+
+
+def test_records_that_were_overwritten_meanwhile_are_missed_and_it_is_said(
+    gpus: MockGpus, tmp_path: Path
+) -> None:
+    log = tmp_path / "kmsg"
+    log.write_text("6,1,1,-;booting\n")
+
+    async def story() -> None:
+        agent = Agent(tmp_path, log=log)
+        agent.start()
+        await until(lambda: agent.looked(ONE))
+        agent.watch.close()
+        log.write_text("6,900,1,-;something else\n")
+        again = Agent(tmp_path, log=log)
+        again.start()
+        await until(lambda: any("does not reach back" in line for line in again.said))
+        again.watch.close()
+
+    asyncio.run(story())
+
+
+def test_the_condition_of_a_gpu_counts_more_than_its_locks_and_passes(tmp_path: Path) -> None:
+    me = Owner(pid=os.getpid(), uid=0, user="ann", host="h", since="now", token="t")
+    locks = DeviceLocks(tmp_path, me)
+    found = GpuFacts(index=0, uuid=ONE, memory_mib=80_000, taken_mib=600, compute_mode=3)
+    (device,) = cuda_devices([found], HOST)
+    bad = {ONE: Condition(state="draining", note="draining: Xid 48")}
+    (out,) = offered((device,), locks, bad)
+    assert (out.state, out.healthy, out.note, out.max_tenants) == ("draining", False, "draining: Xid 48", 1)
+    (again,) = offered((out,), locks, {ONE: Condition()})
+    assert (again.state, again.healthy, again.note) == ("ok", True, "")
+    (by_mps,) = offered((msgspec.structs.replace(device, sharing="mps"),), locks, {})
+    assert by_mps.max_tenants == 2, "the one process that may open it is the MPS server"
+    locks.release()
+
+
+@pytest.mark.parametrize("text", ["{", '{"version": 9, "boot_id": ""}'])
+def test_marks_that_cannot_be_read_are_no_marks(tmp_path: Path, text: str) -> None:
+    (tmp_path / MARKS).write_text(text)
+    assert Agent(tmp_path).watch.conditions()[ONE] == Condition()
+
+
+def test_an_error_beside_a_client_whose_daemon_is_in_trouble_is_not_taken_for_one_process_own(
+    gpus: MockGpus, tmp_path: Path
+) -> None:
+    async def story(mps: bool) -> GpuFault:
+        agent = Agent(tmp_path)
+        there = Attempt(
+            job_id=JobId("7"), attempt=AttemptNo(1), command_id=CommandId(1),
+            devices=(agent.devices[1].device_id,), mps=mps,
+        )  # fmt: skip
+        assert agent.devices[1].sharing == "time-slicing"
+        agent.running = [there]
+        agent.start()
+        await until(lambda: agent.looked(TWO))
+        gpus.say("xid 1 31")
+        await until(lambda: agent.faults)
+        agent.watch.close()
+        gpus.unsay("xid")
+        return agent.faults[0]
+
+    assert asyncio.run(story(mps=True)).ends
+    assert not asyncio.run(story(mps=False)).ends

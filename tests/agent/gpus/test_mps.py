@@ -1,0 +1,502 @@
+"""MPS in the agent: which devices, what the loop hears of their daemons, who is a client and who is not.
+
+The control program is the stub of tests/mps, on PATH like the real one; nothing here proves anything of
+a GPU.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgspec
+import pytest
+
+from cotenant.agent.daemon.core.edge import (
+    AgentConfig,
+    AnyAgentEvent,
+    ClientsCounted,
+    DevicesChanged,
+    GpuFault,
+    Say,
+    TroubleNoticed,
+)
+from cotenant.agent.daemon.core.live import Live
+from cotenant.agent.daemon.core.memory import Attempt
+from cotenant.agent.daemon.core.state import AgentState
+from cotenant.agent.gpus import mps_edge, mps_setup
+from cotenant.agent.gpus.mps_attach import LOOKS_MAX, Attachment, Found, client_of, look_for, verdict
+from cotenant.agent.gpus.mps_edge import MpsEdge
+from cotenant.agent.gpus.mps_setup import Setup, plan, shared
+from cotenant.agent.gpus.mps_watch import Facts, MpsWatch
+from cotenant.agent.ipc.files import write_record
+from cotenant.agent.ipc.folder import ORDER, attempt_folder, job_socket
+from cotenant.agent.ipc.records import MpsClient, Order
+from cotenant.controller.domain.cluster import Device, HostReport, sharing_in_words
+from cotenant.controller.domain.events import TroubleSeen
+from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
+from cotenant.controller.domain.settings import MpsSettings
+from cotenant.controller.wire.job import ENV_SOCKET
+from cotenant.mps import process
+from cotenant.mps.detection import Host
+from cotenant.mps.paths import pipe_directory
+from cotenant.mps.process import CONTROL
+from cotenant.profiler.driver.facts import GpuFacts
+from tests.agent.daemon import test_edge_parts, test_state
+from tests.mps.conftest import Place, make_place, stub_in
+from tests.processes import await_shown
+
+HOST = HostId("h1")
+A, B = (f"GPU-{digit * 8}-2222-3333-4444-555555555555" for digit in "ab")
+DAEMON_WELL = {A: "", B: ""}
+
+
+def gpu_device(uuid: str, **other: Any) -> Device:
+    return Device(
+        device_id=DeviceId(f"h1/gpu-{uuid[4]}"),
+        host_id=HOST,
+        kind="cuda",
+        type="H",
+        local=uuid,
+        memory_mib=9,
+        **other,
+    )
+
+
+def gpu(uuid: str, **other: Any) -> GpuFacts:
+    plain: dict[str, Any] = {"memory_mib": 9, "capability": (9, 0), "compute_mode": 0}
+    return GpuFacts(index=0, uuid=uuid, **{**plain, **other})
+
+
+def host(**changes: Any) -> Host:
+    fields: dict[str, Any] = {
+        "system": "Linux",
+        "machine": "x86_64",
+        "control_path": f"/usr/bin/{CONTROL}",
+        "version": (13, 0),
+        "runtime": PurePosixPath("/run/cotenant"),
+        "runtime_writable": True,
+        "uid": 1000,
+    }
+    return Host(**{**fields, **changes})
+
+
+def planned(settings: MpsSettings, *, where: Host | None = None, one_uid: bool = True, **gpus: Any) -> Setup:
+    devices = (gpu_device(A), gpu_device(B))
+    known = (gpu(A), gpu(B, **gpus))
+    return plan(settings, where or host(), devices, known, logs=Path("/s"), owner="t", one_uid=one_uid)
+
+
+# --- The plan --------------------------------------------------------------------------------------
+
+
+def test_each_gpu_gets_a_daemon_of_its_own_in_a_short_place() -> None:
+    setup = planned(MpsSettings(active_thread_percentage=50.0))
+    assert [spec.devices for spec in setup.specs] == [(A,), (B,)]
+    assert setup.specs[0].pipe_directory == pipe_directory(PurePosixPath("/run/cotenant"), A)
+    assert setup.specs[0].percentage == 50.0
+    assert (setup.runtime, setup.per_host, setup.why_not) == ("/run/cotenant", False, {})
+
+
+def test_one_daemon_serves_the_host_where_that_is_asked_for_and_one_user_runs_everything() -> None:
+    (spec,) = planned(MpsSettings(mode="per-host")).specs
+    assert spec.devices == (A, B)
+    assert spec.pipe_directory == pipe_directory(PurePosixPath("/run/cotenant"), mps_setup.WHOLE_HOST)
+    assert len(planned(MpsSettings(mode="per-host"), one_uid=False).specs) == 2
+
+
+WHY_NOT = {
+    "switched off": ({"where": host(allowed=False)}, "switched off"),
+    "no control program": ({"where": host(control_path=None)}, "is not on PATH"),
+    "a GPU before Volta": ({"capability": (6, 1)}, "6.1"),
+    "a GPU that NVML says nothing of": ({"capability": None}, "unknown"),
+    "MIG": ({"mig": True}, "MIG"),
+}
+
+
+@pytest.mark.parametrize(("changes", "why"), WHY_NOT.values(), ids=WHY_NOT.keys())
+def test_a_gpu_without_mps_says_why(changes: dict[str, Any], why: str) -> None:
+    setup = planned(MpsSettings(), **changes)
+    assert why in setup.why_not[B]
+    second = shared((gpu_device(A), gpu_device(B)), setup, DAEMON_WELL)[1]
+    assert second.sharing == "time-slicing"
+    assert why in sharing_in_words(second)
+    assert B not in {uuid for spec in setup.specs for uuid in spec.devices}
+
+
+# --- How devices are shared ------------------------------------------------------------------------
+
+
+def test_a_gpu_is_shared_through_mps_once_its_daemon_was_seen_to_work() -> None:
+    setup = planned(MpsSettings())
+    devices = (gpu_device(A), gpu_device(B), test_state.device(0))
+    unseen = shared(devices, setup, {})
+    assert [device.sharing_note for device in unseen] == [mps_setup.NOT_SEEN, mps_setup.NOT_SEEN, ""]
+    ready = shared(unseen, setup, {A: "", B: "it does not answer"})
+    assert [device.sharing for device in ready] == ["mps", "time-slicing", "time-slicing"]
+    assert [device.sharing_note for device in ready] == ["", "it does not answer", ""]
+
+
+def test_a_gpu_goes_back_to_mps_only_when_no_job_without_it_is_left() -> None:
+    setup = planned(MpsSettings())
+    sliced = shared((gpu_device(A),), setup, {A: "wedged"})
+    still = shared(sliced, setup, {A: ""}, plain=frozenset((A,)))
+    assert (still[0].sharing, still[0].sharing_note) == (
+        "time-slicing",
+        "a job that was started without MPS runs on it",
+    )
+    assert shared(still, setup, {A: ""})[0].sharing == "mps"
+    assert shared((gpu_device(A, sharing="mps"),), setup, {A: ""}, plain=frozenset((A,)))[0].sharing == "mps"
+
+
+# --- Attached or not -------------------------------------------------------------------------------
+
+
+SLEEP = ("sleep", "1000")
+
+
+@pytest.fixture
+def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    made = make_place(stub_in(tmp_path_factory.mktemp("bin")))
+    monkeypatch.setenv("MPS_STUB_WORLD", str(made.world))
+    monkeypatch.setenv("PATH", f"{Path(made.program).parent}:{os.environ['PATH']}")
+    yield made
+    made.clear()
+
+
+@pytest.fixture
+def worker() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(SLEEP, env={ENV_SOCKET: "/a/b/cotenant.sock"}) as process:
+        try:
+            await_shown(process.pid, *SLEEP)
+            yield process
+        finally:
+            process.kill()
+
+
+def order(workdir: Path, pipe: Path | None) -> Order:
+    client = () if pipe is None else (MpsClient(pipe_directory=str(pipe), device_uuid=A),)
+    return msgspec.structs.replace(test_edge_parts.order(workdir), mps=client)
+
+
+def test_a_client_is_known_by_its_own_socket(place: Place, worker: subprocess.Popen[bytes]) -> None:
+    place.start()
+    place.tell(gpu=True, clients=[worker.pid])
+    mine = client_of(order(place.base, place.pipe), "/a/b/cotenant.sock")
+    others = client_of(order(place.base, place.pipe), "/a/c/cotenant.sock")
+    assert mine is not None
+    assert others is not None
+    assert look_for(mine) == Found(attachment=Attachment.ATTACHED, processes=1)
+    assert look_for(others) == Found(attachment=Attachment.ELSEWHERE)
+    nowhere = msgspec.structs.replace(mine, pipe_directories=(str(place.pipe), "/nowhere/x"))
+    assert look_for(nowhere) == Found(attachment=Attachment.UNKNOWN)
+    assert client_of(order(place.base, None), "/a/b/cotenant.sock") is None
+
+
+def test_one_look_is_no_proof_and_the_last_one_is_said() -> None:
+    assert verdict(1, Attachment.ATTACHED) == ""
+    assert verdict(LOOKS_MAX - 1, Attachment.ELSEWHERE) is None
+    assert "time-slices" in (verdict(LOOKS_MAX, Attachment.ELSEWHERE) or "")
+    assert "could not be found out" in (verdict(LOOKS_MAX, Attachment.UNKNOWN) or "")
+
+
+def test_what_was_noticed_of_an_attempt_is_reported_once() -> None:
+    state = AgentState(test_state.config())
+    state.memory.attempts[JobId("7"), AttemptNo(1)] = Attempt(
+        job_id=JobId("7"), attempt=AttemptNo(1), command_id=CommandId(1)
+    )
+    state._roster._live[JobId("7"), AttemptNo(1)] = Live()
+    noticed = TroubleNoticed(job_id=JobId("7"), attempt=AttemptNo(1), what="MPS: it did not attach")
+    said = [effect for effect in state.handle(noticed, 1.0) if isinstance(effect, Say)]
+    assert len(said) == 1
+    reported = [event for event in state.memory.pending.values() if isinstance(event, TroubleSeen)]
+    assert [event.what for event in reported] == ["MPS: it did not attach"]
+    assert state.handle(noticed, 2.0) == []
+
+
+# --- The edge --------------------------------------------------------------------------------------
+
+
+class Scene:
+    """An agent's loop with one GPU, one job on it, and a daemon of the stub's."""
+
+    def __init__(self, place: Place, *, client: bool = True) -> None:
+        self.place = place
+        runtime = PurePosixPath(place.base)
+        self.setup = plan(
+            MpsSettings(),
+            host(control_path=place.program, runtime=runtime, version=(13, 1)),
+            (gpu_device(A),),
+            (gpu(A),),
+            logs=place.base,
+            owner="agent-7",
+            one_uid=True,
+        )
+        self.pipe = Path(pipe_directory(runtime, A))
+        device = shared((gpu_device(A),), self.setup, {A: ""})
+        self.state = AgentState(
+            AgentConfig(
+                report=HostReport(host_id=HOST, devices=device),
+                session="s",
+                uid=os.getuid(),
+                checkpoint_root="/c",
+                jobside_path="/j",
+            )
+        )
+        self.events: list[AnyAgentEvent] = []
+        self.lines: list[str] = []
+        self.folder = place.base / "attempts"
+        self.mps = mps_edge.Mps(setup=self.setup, watch=MpsWatch(self.setup.specs), devices=device, said=())
+        self.edge = MpsEdge(
+            self.mps,
+            self.state,
+            folder=lambda job, number: attempt_folder(self.folder, job, number),
+            post=self.post,
+            log=self.lines.append,
+        )
+        self.client = client
+
+    def post(self, event: AnyAgentEvent) -> None:
+        self.events.append(event)
+        self.state.handle(event, float(len(self.events)))
+
+    def run_job(self) -> Path:
+        """A job on the GPU, after its first step; the path of its socket."""
+        key = JobId("7"), AttemptNo(1)
+        folder = attempt_folder(self.folder, *key)
+        folder.mkdir(parents=True)
+        write_record(folder / ORDER, order(folder, self.pipe if self.client else None))
+        self.state.memory.attempts[key] = Attempt(
+            job_id=key[0],
+            attempt=key[1],
+            command_id=CommandId(1),
+            devices=(gpu_device(A).device_id,),
+            first_step=True,
+        )
+        self.state._roster._live[key] = Live()
+        return job_socket(folder)
+
+    def end_job(self) -> None:
+        self.state._roster._live.clear()
+
+    @property
+    def device(self) -> Device:
+        return self.state.config.report.devices[0]
+
+    def daemon(self) -> process.Found:
+        (found,) = [each for each in process.look_around().daemons if each.pipe_directory == str(self.pipe)]
+        return found
+
+    def clear(self) -> None:
+        """The daemon is not in the place's own directory."""
+        for found in (*process.look_around().daemons, *process.look_around().servers):
+            if found.pipe_directory == str(self.pipe):
+                process.end(found.identity, 10)
+
+
+@pytest.fixture
+def scene(place: Place) -> Iterator[Scene]:
+    made = Scene(place)
+    yield made
+    made.clear()
+
+
+def test_a_daemon_that_died_is_started_again_and_said_and_an_idle_agent_ends_it(scene: Scene) -> None:
+    async def play() -> None:
+        await scene.edge.look()
+        first = scene.daemon()
+        assert process.end(first.identity, 10)
+        scene.edge._watch._daemons[scene.setup.specs[0]]._start_at_s = 0.0
+        await scene.edge.look()
+        assert scene.daemon().identity != first.identity
+        assert "started again, since no daemon runs" in scene.lines[-1]
+        assert scene.events == []
+        await scene.edge.leave()
+
+    asyncio.run(play())
+    assert [each for each in process.look_around().daemons if each.pipe_directory == str(scene.pipe)] == []
+
+
+def test_what_is_wrong_with_a_daemon_is_known_as_long_as_it_is(scene: Scene) -> None:
+    async def play() -> None:
+        assert scene.edge.wrong == {}, "nothing was seen yet"
+        await scene.edge.look()
+        assert scene.edge.wrong == {A: ""}
+        assert process.end(scene.daemon().identity, 10)
+        await scene.edge.look()
+        assert scene.edge.wrong[A], "none is started right after another"
+        scene.edge._watch._daemons[scene.setup.specs[0]]._start_at_s = 0.0
+        await scene.edge.look()
+        assert scene.edge.wrong == {A: ""}
+        await scene.edge.leave()
+
+    asyncio.run(play())
+
+
+def test_an_agent_that_leaves_jobs_behind_leaves_their_daemon_and_the_next_goes_on_with_it(
+    scene: Scene,
+) -> None:
+    scene.run_job()
+
+    async def play() -> None:
+        await scene.edge.look()
+        await scene.edge.leave()
+
+    asyncio.run(play())
+    before = scene.daemon()
+    again = Scene(scene.place)
+    asyncio.run(again.edge.look())
+    assert again.daemon() == before
+    assert "goes on with its MPS daemon" in again.lines[0]
+
+
+def test_a_fault_reaches_the_state_machine_with_the_devices(
+    scene: Scene, worker: subprocess.Popen[bytes]
+) -> None:
+    scene.place.tell(gpu=True, clients=[worker.pid])
+    scene.run_job()
+
+    async def play() -> None:
+        await scene.edge.look()
+        scene.place.tell(gpu=True, clients=[worker.pid], fault=True)
+        scene.edge._watch._daemons[scene.setup.specs[0]]._ask_at_s = 0.0
+        await scene.edge.look()
+
+    asyncio.run(play())
+    assert GpuFault(uuids=(A,), why="its MPS server is in FAULT") in scene.events
+    assert scene.device.sharing == "time-slicing"
+    assert "every client has to end first" in scene.device.sharing_note
+
+
+def test_who_asks_hears_of_a_fault_before_the_answer_though_the_daemon_seems_well(
+    scene: Scene, worker: subprocess.Popen[bytes]
+) -> None:
+    scene.place.tell(gpu=True, clients=[worker.pid])
+    scene.run_job()
+
+    async def play() -> None:
+        await scene.edge.look()
+        scene.place.tell(gpu=True, clients=[worker.pid], fault=True)
+        await scene.edge.look()
+        assert not any(isinstance(event, GpuFault) for event in scene.events), "it was asked a moment ago"
+        scene.edge.open()
+        await scene.edge.looked()
+        assert GpuFault(uuids=(A,), why="its MPS server is in FAULT") in scene.events
+        await scene.edge.leave()
+
+    asyncio.run(play())
+
+
+def test_a_device_whose_daemon_is_not_ours_time_slices_and_its_name_is_told(scene: Scene) -> None:
+    scene.pipe.mkdir(parents=True, exist_ok=True)
+    stranger = scene.place.run("-d", CUDA_MPS_PIPE_DIRECTORY=str(scene.pipe))
+    assert stranger.returncode == 0
+    asyncio.run(scene.edge.look())
+    (changed,) = scene.events
+    assert isinstance(changed, DevicesChanged)
+    assert f"pid {scene.daemon().identity.pid} of uid {os.getuid()}" in sharing_in_words(scene.device)
+    assert "time-slicing: somebody else's daemon" in scene.lines[-1]
+
+
+def test_a_job_that_did_not_attach_is_said_to_time_slice_once(scene: Scene) -> None:
+    scene.run_job()
+
+    async def play() -> None:
+        for _ in range(LOOKS_MAX + 1):
+            await scene.edge.look()
+
+    asyncio.run(play())
+    assert [event.what for event in scene.events if isinstance(event, TroubleNoticed)] == [
+        verdict(LOOKS_MAX, Attachment.ELSEWHERE)
+    ]
+    assert scene.edge.facts().unproven == ()
+
+
+def test_a_job_that_attached_is_not_talked_about(scene: Scene) -> None:
+    socket = scene.run_job()
+    with subprocess.Popen(SLEEP, env={ENV_SOCKET: str(socket)}) as client:
+        try:
+            scene.place.tell(gpu=True, clients=[await_shown(client.pid, *SLEEP)])
+            asyncio.run(scene.edge.look())
+        finally:
+            client.kill()
+    assert scene.events == []
+    assert scene.edge.facts().unproven == ()
+
+
+def test_a_worker_that_opens_the_gpu_in_several_processes_is_counted(scene: Scene) -> None:
+    env = {ENV_SOCKET: str(scene.run_job())}
+    with subprocess.Popen(SLEEP, env=env) as one, subprocess.Popen(SLEEP, env=env) as two:
+        try:
+            scene.place.tell(gpu=True, clients=[await_shown(each.pid, *SLEEP) for each in (one, two)])
+            asyncio.run(scene.edge.look())
+        finally:
+            one.kill()
+            two.kill()
+    (counted,) = scene.events
+    assert isinstance(counted, ClientsCounted)
+    assert counted.processes == 2
+
+
+def test_facts_name_what_runs_and_what_is_not_ours(place: Place) -> None:
+    scene = Scene(place, client=False)
+    scene.run_job()
+    mine = frozenset((A,))
+    assert scene.edge.facts() == Facts(held=mine, in_use=mine)
+    assert scene.edge._plain() == mine
+    scene.end_job()
+    assert scene.edge.facts() == Facts(held=mine)
+    taken = (gpu_device(A, healthy=False, note="taken: in use by bob"),)
+    assert mps_edge.held(taken) == frozenset()
+    assert "another agent" in MpsWatch(scene.setup.specs).look(Facts()).why_not[A]
+
+
+def test_a_host_without_gpus_has_nothing_to_do_with_mps(tmp_path: Path) -> None:
+    devices = (test_state.device(0),)
+    mps = mps_edge.prepare(MpsSettings(), devices, (), state_dir=tmp_path, attempts=tmp_path, owner="t")
+    assert (mps.specs, mps.devices, mps.said) == ((), devices, ())
+
+
+def test_an_agent_starts_with_working_daemons_and_says_what_it_does(place: Place, tmp_path: Path) -> None:
+    settings = MpsSettings(runtime_dir=str(place.base))
+
+    def prepare(settings: MpsSettings) -> mps_edge.Mps:
+        devices = (gpu_device(A), gpu_device(B, healthy=False, note="taken: in use by bob"))
+        known = (gpu(A), gpu(B))
+        return mps_edge.prepare(
+            settings, devices, known, state_dir=tmp_path, attempts=tmp_path / "attempts", owner="agent-9"
+        )
+
+    mps = prepare(settings)
+    assert [device.sharing for device in mps.devices] == ["mps", "time-slicing"]
+    assert mps.runtime == str(place.base)
+    assert "stand-in for tests" in mps.said[0]
+    assert "one daemon per device" in mps.said[1]
+    assert "MPS daemon started" in mps.said[2]
+    (found,) = [each for each in process.look_around().daemons if each.owner == "agent-9"]
+    mps.watch.release()
+    off = prepare(MpsSettings(mode="off", runtime_dir=str(place.base)))
+    assert "not needed any more" in off.said[0]
+    assert {device.sharing_note for device in off.devices} == {"switched off in the agent's settings"}
+    assert not process.is_alive(found.identity)
+
+
+# --- Static partitions -----------------------------------------------------------------------------
+
+
+def test_a_mistake_in_the_thread_reaches_the_loop() -> None:
+    watch = MpsWatch(())
+
+    def fail() -> str:
+        raise ZeroDivisionError
+
+    async def play() -> None:
+        with pytest.raises(ZeroDivisionError):
+            await watch._in_thread(fail)
+        await watch.leave(quit_daemons=False)
+
+    asyncio.run(play())

@@ -1,0 +1,290 @@
+"""The supervisor's state machine profiling a job in place, with ranks that answer as the library does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from cotenant.agent.ipc.channel import CompanyNow, StopNow
+from cotenant.agent.ipc.records import Order, RankOrder, Status
+from cotenant.agent.supervisor.core.edge import (
+    AllGone,
+    AnyHappening,
+    Finish,
+    Heard,
+    Publish,
+    RankExited,
+    Sampled,
+    Started,
+    TakeSample,
+    TellRank,
+    Ticked,
+)
+from cotenant.agent.supervisor.core.rank_messages import Confirm, FirstStep, Hello, Step, Stretch
+from cotenant.agent.supervisor.core.supervision import Supervision
+from cotenant.controller.domain.commands import GangMember
+from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
+from cotenant.controller.domain.job import Launch
+from cotenant.profiler.indicators.sources import Indicator, Reading, Timed
+
+HOST = HostId("h")
+STEP_S = 0.1
+"""At s = 1; another s takes half as long again per further micro-batch."""
+
+
+def order_of(**fields: Any) -> Order:
+    order = Order(
+        job_id=JobId("7"),
+        attempt=AttemptNo(1),
+        host_id=HOST,
+        launch=Launch(argv=("python", "train.py")),
+        gang=(GangMember(host_id=HOST, devices=(DeviceId("h/0"), DeviceId("h/1")), first_rank=0),),
+        world_size=2,
+        master_address="127.0.0.1",
+        master_port=29500,
+        ranks=(RankOrder(rank=0, local_rank=0), RankOrder(rank=1, local_rank=1)),
+        sub_batch=8,
+        accumulation_steps=1,
+        memory_cap_mib=None,
+        checkpoint_root="/checkpoints/7",
+        checkpoint_every_s=0.0,
+        resume_step=0,
+        lease_s=None,
+        profile_s=30.0,
+        start_deadline_s=1000.0,
+        log_bytes_max=1000,
+        jobside_path="/jobside",
+    )
+    return msgspec.structs.replace(order, **fields)
+
+
+class Job:
+    """Two ranks in lock step below one supervision, and its clock."""
+
+    def __init__(self, *, accumulates: bool = True, trials: bool = True, **fields: Any) -> None:
+        self.supervision = Supervision(order_of(**fields), 0.0)
+        self.accumulates, self.trials = accumulates, trials
+        self.now_s, self.step, self.first = 0.0, 0, 0
+        self.promised: dict[int, dict[str, Any]] = {}
+        self.turns: list[tuple[int, int, int]] = []
+        self.samples = 0
+        self.sampled_s = 0.0
+        self.statuses: list[Status] = []
+        self.finish: Finish | None = None
+        self.happens(Started())
+
+    def rings(self, seconds: float) -> None:
+        """Time passes from alarm to alarm, as a supervisor's loop has it."""
+        until_s = self.now_s + seconds
+        while (alarm_s := self.supervision.next_alarm_s) <= until_s:
+            assert alarm_s > self.now_s, "an alarm that never stops ringing"
+            self.now_s = alarm_s
+            self.happens(Ticked())
+        self.now_s = until_s
+
+    @property
+    def status(self) -> Status:
+        return self.supervision.status
+
+    def happens(self, event: AnyHappening) -> None:
+        effects = self.supervision.handle(event, self.now_s)
+        for effect in effects:
+            match effect:
+                case TellRank(rank=rank, data=data):
+                    self._obey(rank, msgspec.json.decode(data))
+                case TakeSample():
+                    self._sample()
+                case Publish(status=status):
+                    self.statuses.append(status)
+                case Finish():
+                    self.finish = effect
+                case _:
+                    pass
+
+    def _obey(self, rank: int, word: dict[str, Any]) -> None:
+        if word["m"] != "accumulate_at":
+            return
+        number, step = word["proposal"], word["step"]
+        if word["phase"] == "propose":
+            self.promised[number] = word
+            ok = step > self.step
+            self.happens(Heard(word=Confirm(v=1, rank=rank, proposal=number, step=self.step, ok=ok)))
+        elif word["phase"] == "commit" and rank == 0:
+            turn = (step, word["until"], word["s"])
+            self.turns += [] if turn in self.turns else [turn]
+
+    def _sample(self) -> None:
+        self.samples += 1
+        values = {Indicator.SMACT: Reading(value=0.75, source="cpu")}
+        since_s, self.sampled_s = self.sampled_s, self.now_s
+        timed = Timed(since_s=since_s, at_s=self.now_s, period_s=0.5, values=values)
+        samples = (timed,) if since_s < self.now_s else ()
+        self.happens(Sampled(memory_mib=500.0, samples=samples, others_mib=7.0))
+
+    def loads(self, after_s: float = 2.0) -> Job:
+        self.now_s += after_s
+        for rank in (0, 1):
+            hello = Hello(
+                v=1,
+                rank=rank,
+                world_size=2,
+                resumable=True,
+                accumulates=self.accumulates,
+                step=0,
+                turns=True,
+                trials=self.trials,
+            )
+            self.happens(Heard(word=hello))
+        return self
+
+    def trains(self, seconds: float) -> Job:
+        until_s = self.now_s + seconds
+        while self.now_s < until_s:
+            self._one_step()
+        return self
+
+    def _one_step(self) -> None:
+        s = next((s for start, until, s in self.turns if start <= self.step < until), 1)
+        elapsed_s = STEP_S * (1 + 0.5 * (s - 1))
+        before_s = self.now_s
+        self.now_s += elapsed_s
+        if int(self.now_s / 0.5) > int(before_s / 0.5):
+            self._sample()
+        self.step += 1
+        for rank in (0, 1):
+            if self.step == 1:
+                self.happens(Heard(word=FirstStep(v=1, rank=rank, step=1)))
+            word = Step(v=1, rank=rank, step=self.step, count=1, elapsed_s=elapsed_s, s=s)
+            self.happens(Heard(word=word))
+        if any(self.step in (start, until) for start, until, _ in self.turns):
+            for rank in (0, 1):
+                memory_mib = 100.0 + 80.0 / s + rank
+                word_ = Stretch(v=1, rank=rank, first=self.first, step=self.step, s=s, memory_mib=memory_mib)
+                self.happens(Heard(word=word_))
+            self.first = self.step
+        self.happens(Ticked())
+
+    def ends(self) -> Finish:
+        for rank in (0, 1):
+            self.happens(RankExited(rank=rank, exit_code=0))
+        self.happens(AllGone())
+        assert self.finish is not None
+        return self.finish
+
+
+def is_over(job: Job) -> bool:
+    return job.status.profile_complete
+
+
+def test_within_t_prof_every_s_is_measured_while_the_job_trains_for_itself() -> None:
+    job = Job().loads().trains(60.0)
+    assert job.status.profile_complete
+    profile = job.status.profile
+    assert profile is not None
+    assert [point.accumulation_steps for point in profile.points] == [1, 2, 4, 8]
+    for point in profile.points:
+        assert abs(point.step_s - STEP_S * (1 + 0.5 * (point.accumulation_steps - 1))) < 1e-9
+    assert [point.memory_mib for point in profile.points[1:]] == [101.0 + 80.0 / s + 7.0 for s in (2, 4, 8)]
+    assert profile.points[0].memory_mib == 500.0, "the highest ever seen is the whole batch's"
+    assert profile.indicators is not None and profile.indicators.SMACT.mean == 0.75
+    assert profile.load_s is not None and 2.0 <= profile.load_s < 2.5
+    assert not job.supervision.is_profiling
+    told = {status.profile_no for status in job.statuses}
+    assert told == {0, 1}, "told once, when it is complete"
+    assert job.ends().result.profile == profile
+
+
+def test_the_measured_pace_of_the_job_is_that_at_the_ordered_s() -> None:
+    job = Job().loads()
+    for _ in range(200):
+        job.trains(0.3)
+        if job.status.step_s is not None:
+            assert abs(job.status.step_s - STEP_S) < 1e-9
+
+
+def test_a_script_in_which_s_must_not_be_tried_is_measured_at_its_own() -> None:
+    job = Job(trials=False).loads().trains(120.0)
+    assert is_over(job)
+    profile = job.status.profile
+    assert profile is not None
+    assert [point.accumulation_steps for point in profile.points] == [1]
+    assert profile.indicators is not None
+    assert {s for _, _, s in job.turns} == {1}
+
+
+def test_a_co_tenant_interrupts_and_what_was_measured_until_then_is_told() -> None:
+    job = Job().loads().trains(20.0)
+    turns = len(job.turns)
+    job.happens(CompanyNow(alone=False))
+    profile = job.status.profile
+    assert profile is not None and not is_over(job)
+    assert profile.points and profile.points[0].accumulation_steps == 1
+    job.trains(60.0)
+    assert len(job.turns) == turns, "beside a co-tenant nothing is tried"
+    job.happens(CompanyNow(alone=True))
+    job.trains(60.0)
+    assert is_over(job) and job.status.profile_no == 2
+
+
+def test_a_job_that_ends_early_leaves_what_was_measured() -> None:
+    result = Job().loads().trains(12.0).ends().result
+    assert result.profile is not None and not result.profile_complete
+    assert [point.accumulation_steps for point in result.profile.points][:1] == [1]
+
+
+def test_without_t_prof_nothing_is_asked_and_nothing_told() -> None:
+    job = Job(profile_s=0.0).loads().trains(30.0)
+    assert job.turns == [] and job.status.profile is None and not job.supervision.is_profiling
+
+
+def test_a_job_that_is_to_stop_is_not_asked_to_turn() -> None:
+    job = Job().loads().trains(1.0)
+    job.happens(StopNow(save=True, deadline_s=60.0, reason="preempted"))
+    asked = len(job.promised)
+    for _ in range(50):
+        job.now_s += 0.1
+        job.happens(Ticked())
+    assert len(job.promised) == asked
+
+
+def test_a_job_without_the_library_is_watched_from_outside() -> None:
+    job = Job()
+    for _ in range(190):
+        job.now_s += 0.5
+        job._sample()
+    assert job.status.profile_complete
+    assert job.status.profile is not None and job.status.profile.source == "from outside"
+    assert job.status.profile.memory_mib_peak == 500.0
+    assert job.status.profile.duty_cycle == 0.75
+
+
+def test_a_job_that_loads_for_long_is_profiled_all_the_same() -> None:
+    job = Job()
+    for _ in range(150):
+        job.now_s += 0.5
+        job._sample()
+    assert job.supervision.is_profiling
+    job.loads(1.0).trains(60.0)
+    profile = job.status.profile
+    assert profile is not None and profile.source == "in place"
+    assert [point.accumulation_steps for point in profile.points] == [1, 2, 4, 8]
+
+
+def test_a_member_host_of_a_gang_leaves_the_measuring_to_the_first() -> None:
+    gang = (
+        GangMember(host_id=HostId("other"), devices=(DeviceId("other/0"),), first_rank=0),
+        GangMember(host_id=HOST, devices=(DeviceId("h/1"),), first_rank=1),
+    )
+    supervision = Supervision(order_of(gang=gang), 0.0)
+    supervision.handle(Started(), 0.0)
+    assert not supervision.is_profiling
+
+
+def test_no_alarm_rings_for_ever_whatever_the_job_has_said() -> None:
+    Job().rings(100.0)
+    Job().loads(30.0).rings(100.0)
+    Job().loads().trains(3.0).rings(100.0)
+    job = Job().loads().trains(60.0)
+    assert is_over(job)
+    job.rings(100.0)

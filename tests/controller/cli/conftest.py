@@ -1,0 +1,140 @@
+"""A stand-in for the controller: a real socket with the real codec, and answers that a test chooses."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+import zmq
+
+from cotenant.controller.cli.main import main
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire.codec import decode, encode
+
+sys.path.append(str(Path(__file__).resolve().parents[3]))  # for `tests.controller.cli.gpu_hosts`
+
+Answer = Callable[[Any], Any]
+
+
+class StandIn:
+    """Answers each kind of request with what `answers` holds for it; keeps what it was asked."""
+
+    def __init__(self, path: Path) -> None:
+        self.endpoint = f"ipc://{path}"
+        self.answers: dict[type, Answer] = {}
+        self.asked: list[Any] = []
+        self._context = zmq.Context()
+        self._router = self._context.socket(zmq.ROUTER)
+        self._router.bind(self.endpoint)
+        self._ender = self._context.socket(zmq.PAIR)
+        self._ender.bind("inproc://end")
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def says(self, kind: type, answer: Any) -> None:
+        """A fixed answer, or a function of the request. Its `request_id` is filled in."""
+        self.answers[kind] = answer if callable(answer) else lambda _request: answer
+
+    def asked_for(self, kind: type) -> list[Any]:
+        return [each for each in self.asked if isinstance(each, kind)]
+
+    def _serve(self) -> None:
+        end = self._context.socket(zmq.PAIR)
+        end.connect("inproc://end")
+        poller = zmq.Poller()
+        poller.register(self._router, zmq.POLLIN)
+        poller.register(end, zmq.POLLIN)
+        while end not in (ready := dict(poller.poll())):
+            if self._router in ready:
+                who, _mark, frame = self._router.recv_multipart()
+                request: wire.Request = decode(frame, wire.Request)
+                self.asked.append(request.body)
+                reply = self._answer(request)
+                self._router.send_multipart([who, encode(reply)])
+        end.close(0)
+
+    def _answer(self, request: wire.Request) -> Any:
+        answer = self.answers.get(type(request.body))
+        if answer is None:
+            return refusal(
+                "refused",
+                f"the stand-in was not told about {type(request.body).__name__}",
+                request.request_id,
+            )
+        return msgspec.structs.replace(answer(request.body), request_id=request.request_id)
+
+    def close(self) -> None:
+        self._ender.send(b"")
+        self._thread.join(10)
+        self._router.close(0)
+        self._ender.close(0)
+        self._context.term()
+
+
+def refusal(code: Any, message: str, request_id: int = 0, hint: str = "") -> wire.Failure:
+    return wire.Failure(request_id=request_id, code=code, message=message, hint=hint)
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Cotenant = Callable[..., Result]
+
+
+@pytest.fixture
+def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home, a runtime folder and a current folder of the test's own; no settings from outside."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COTENANT_CONFIG", str(tmp_path / "cotenant.toml"))
+    (tmp_path / "cotenant.toml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def controller(at_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    stand_in = StandIn(at_home / "c.sock")
+    monkeypatch.setenv("COTENANT_CONTROLLER__ENDPOINT", stand_in.endpoint)
+    yield stand_in
+    stand_in.close()
+
+
+@pytest.fixture
+def stand_in() -> type[StandIn]:
+    """For a test that lets controllers come and go."""
+    return StandIn
+
+
+@pytest.fixture
+def cotenant(at_home: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> Cotenant:
+    """Runs a command line in this process."""
+
+    def run(*words: str) -> Result:
+        code = main(words)
+        out, err = capsysbinary.readouterr()
+        return Result(code, out.decode(), err.decode())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def replies() -> ModuleType:
+    """`replies.py` beside this file: tests have no packages to import it from."""
+    spec = importlib.util.spec_from_file_location("cli_replies", Path(__file__).with_name("replies.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

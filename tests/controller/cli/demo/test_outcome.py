@@ -1,0 +1,121 @@
+"""From the controller's answers to the picture: phases on devices, waits, and whom a preemption was for."""
+
+from __future__ import annotations
+
+from cotenant.controller.cli.demo.outcome import timeline_of
+from cotenant.controller.cli.demo.reference import schedule_of
+from cotenant.controller.domain.cluster import Device, HostReport, HostState
+from cotenant.controller.domain.ids import DeviceId, HostId, JobId
+from cotenant.controller.domain.job import JobSpec, Phase
+from cotenant.controller.wire.clients import AttemptView, JobView, NodeView, Shown
+
+CPU0, CPU1 = "h/cpu0", "h/cpu1"
+
+
+def attempt(
+    number: int, devices: tuple[str, ...], at: tuple[float, float, float | None, float], **more: object
+) -> AttemptView:
+    launched_s, first_step_s, stop_s, ended_s = at
+    fields: dict[str, object] = {
+        "attempt": number,
+        "devices": devices,
+        "co_tenants": (),
+        "accumulation_steps": 1,
+        "launched_s": launched_s,
+        "first_step_s": first_step_s,
+        "first_step": 1,
+        "stop_requested_s": stop_s,
+        "ended_s": ended_s,
+        "outcome": "finished",
+        "reason": "",
+    }
+    return AttemptView(**{**fields, **more})  # type: ignore[arg-type]  # Checked by msgspec's own constructor.
+
+
+def shown(job_id: str, name: str, submitted_s: float, *attempts: AttemptView) -> Shown:
+    job = JobView(
+        job_id=JobId(job_id),
+        name=name,
+        user="",
+        phase=Phase.DONE,
+        reason="",
+        reason_code="finished",
+        attempt=len(attempts),
+        gpus=1,
+        devices=(),
+        co_tenants=(),
+        co_tenants_ever=(),
+        sub_batch=None,
+        accumulation_steps=1,
+        accumulation_steps_ever=(1,),
+        step=0,
+        iterations=None,
+        step_s=None,
+        loss=None,
+        resumable=True,
+        remaining_s=None,
+        estimate_source="",
+        durable_step=0,
+        submitted_s=submitted_s,
+        started_s=None,
+        ended_s=None,
+        wait_s=0,
+        load_s=0,
+        run_s=0,
+        pause_s=0,
+        preemptions=0,
+        exit_code=0,
+        job_class="spot",
+        share="auto",
+    )
+    return Shown(
+        request_id=1, job=job, spec=JobSpec(job_id=JobId(job_id)), attempts=attempts, now_s=100, wall_s=0
+    )
+
+
+def node() -> NodeView:
+    devices = tuple(
+        Device(
+            device_id=DeviceId(d),
+            host_id=HostId("h"),
+            kind="cpu",
+            type="cpu",
+            local=d,
+            memory_mib=9,
+            cores=(0,),
+        )
+        for d in (CPU0, CPU1)
+    )
+    report = HostReport(host_id=HostId("h"), devices=devices)
+    return NodeView(
+        report=report, state=HostState.OK, reason="", tenants={}, planned_mib={}, heartbeat_age_s=None
+    )
+
+
+LONG = shown(
+    "1",
+    "long",
+    10.0,
+    attempt(1, (CPU0, CPU1), (10.0, 12.0, 20.0, 22.0), outcome="preempted"),
+    attempt(2, (CPU0, CPU1), (30.0, 33.0, None, 40.0), start_step=57, accumulation_steps=2),
+)
+SHORT = shown("2", "short", 20.0, attempt(1, (CPU0,), (22.0, 24.0, None, 30.0)))
+
+
+def test_a_preempted_gang_is_drawn_on_both_devices_with_all_its_phases() -> None:
+    picture = timeline_of([LONG, SHORT], [node()], [(9.0, "srtf")], "")
+    first = [
+        (s.device, s.phase, s.start_s, s.end_s) for s in picture.segments if (s.job, s.attempt) == ("long", 1)
+    ]
+    one = [("loading", 0.0, 2.0), ("running", 2.0, 10.0), ("checkpointing", 10.0, 12.0)]
+    assert first == [(device, *span) for device in (CPU0, CPU1) for span in one]
+    assert [(w.job, w.start_s, w.end_s) for w in picture.waits] == [
+        ("long", 12.0, 20.0),
+        ("short", 10.0, 12.0),
+    ]
+    assert [(p.at_s, p.victim, p.newcomer) for p in picture.preemptions] == [(10.0, "long", "short")]
+    assert [a.resumed_from_step for a in picture.attempts] == [None, 57, None]
+
+
+def test_the_uninterrupted_run_gets_the_same_schedule_of_accumulation_steps() -> None:
+    assert schedule_of(LONG.attempts) == "0:1,57:2"

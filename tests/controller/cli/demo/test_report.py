@@ -1,0 +1,104 @@
+"""The demo's report: the published schema, the table, and when the demo must not exit with 0."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from cotenant.controller.cli.demo.report import (
+    HEADINGS,
+    DemoReport,
+    JobReport,
+    failures,
+    plain_table,
+    rich_table,
+    to_json,
+)
+
+ALONE = JobReport(
+    job="compute-bound", devices=("cpu0",), load_s=3.1, run_s=20.0, final_loss=0.1, parameters_sha256="aa"
+)
+SHARED = JobReport(
+    job="memory-heavy",
+    devices=("cpu1",),
+    co_tenants=("loader-bound",),
+    accumulation_steps=2,
+    final_loss=0.2,
+    parameters_sha256="bb",
+)
+RESUMED = JobReport(
+    job="sonnets",
+    devices=("cpu0", "cpu1"),
+    preemptions=1,
+    wait_s=12.34,
+    pause_s=0.8,
+    final_loss=1.5,
+    parameters_sha256="cc",
+    uninterrupted_sha256="cc",
+)
+WHOLE = DemoReport(jobs=(ALONE, SHARED, RESUMED))
+
+
+def test_report_json_has_exactly_the_published_fields() -> None:
+    content = json.loads(to_json(WHOLE))
+    assert content["schema"] == "demo/1"
+    assert set(content) == {"schema", "jobs"}
+    assert list(content["jobs"][0]) == [
+        "job",
+        "devices",
+        "co_tenants",
+        "accumulation_steps",
+        "preemptions",
+        "wait_s",
+        "load_s",
+        "run_s",
+        "pause_s",
+        "final_loss",
+        "parameters_sha256",
+        "uninterrupted_sha256",
+    ]
+    assert content["jobs"][0]["uninterrupted_sha256"] is None
+    assert content["jobs"][2]["devices"] == ["cpu0", "cpu1"]
+
+
+def test_a_good_run_has_no_failures() -> None:
+    assert failures(WHOLE) == ()
+
+
+def changed(job: JobReport, **fields: object) -> DemoReport:
+    other = msgspec.structs.replace(job, **fields)
+    return DemoReport(jobs=tuple(other if each.job == job.job else each for each in WHOLE.jobs))
+
+
+BAD = {
+    "a job without a result": (changed(ALONE, final_loss=None), "compute-bound did not finish"),
+    "other parameters": (changed(RESUMED, uninterrupted_sha256="dd"), "resumed to other parameters (cc)"),
+    "nothing to compare with": (changed(RESUMED, uninterrupted_sha256=None), "no uninterrupted run"),
+    "no preemption at all": (changed(RESUMED, preemptions=0), "no job was preempted"),
+}
+
+
+@pytest.mark.parametrize(("report", "reason"), BAD.values(), ids=BAD.keys())
+def test_the_demo_does_not_pass_with(report: DemoReport, reason: str) -> None:
+    (failure,) = failures(report)
+    assert reason in failure
+
+
+def test_the_plain_table_is_aligned_and_complete() -> None:
+    lines = plain_table(WHOLE).splitlines()
+    assert len(lines) == 4
+    assert all(heading in lines[0] for heading in HEADINGS)
+    starts = [line.index(cell) for line, cell in zip(lines, ("devices", "cpu0", "cpu1", "cpu0"), strict=True)]
+    assert len(set(starts)) == 1
+    assert "12.3 s" in lines[3]
+    assert lines[3].endswith("yes")
+
+
+def test_the_rich_table_shows_every_job() -> None:
+    output = io.StringIO()
+    Console(file=output, width=200, color_system=None).print(rich_table(WHOLE))
+    assert all(job.job in output.getvalue() for job in WHOLE.jobs)

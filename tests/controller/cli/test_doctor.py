@@ -1,0 +1,148 @@
+"""`doctor`: each check tells good from bad, and says what to do about the bad."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from cotenant.controller.cli.doctor import machine_checks as checks
+from cotenant.controller.cli.doctor.check import Check, Facts
+from cotenant.controller.cli.doctor.host_checks import folders, survival
+from cotenant.controller.cli.doctor.machine_checks import run_all
+from cotenant.controller.cli.doctor.surroundings import Agent, Surroundings, look_around
+from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.domain.cluster import HostState
+from cotenant.controller.system import settings
+from cotenant.controller.wire import clients as wire
+
+if TYPE_CHECKING:
+    from tests.controller.cli.conftest import Cotenant, StandIn
+
+
+def facts(
+    flags: dict[str, object], status: wire.Status | None = None, nodes: wire.Nodes | None = None
+) -> Facts:
+    why = None if status else Problem("unreachable", "no controller", "start one")
+    loaded = settings.load(flags, files=[], environ={})
+    return Facts(loaded=loaded, status=status, nodes=nodes, why_unreachable=why)
+
+
+def said(found: Check | None) -> Check:
+    assert found is not None
+    return found
+
+
+def test_every_check_runs_here_and_says_what_to_do(at_home: Path) -> None:
+    found = run_all(facts({}))
+    assert len({check.name for check in found}) == len(found)
+    assert all(check.found for check in found)
+    assert all(check.todo for check in found if check.verdict != "ok")
+
+
+def test_an_open_socket_fails(controller: StandIn, at_home: Path) -> None:
+    given = facts({"controller.endpoint": controller.endpoint})
+    (at_home / "c.sock").chmod(0o666)
+    assert checks.socket(given).verdict == "fail"
+    (at_home / "c.sock").chmod(0o600)
+    assert checks.socket(given).verdict == "ok"
+
+
+def test_a_bad_endpoint_fails(at_home: Path) -> None:
+    assert checks.socket(facts({"controller.endpoint": "http://x"})).verdict == "fail"
+
+
+def test_a_checkpoint_root_that_cannot_be_written_fails(at_home: Path) -> None:
+    def said(root: Path) -> Check:
+        given = facts({"checkpoint.root": str(root)})
+        around = look_around(given.loaded, seen=())
+        return next(
+            each
+            for each in folders(msgspec.structs.replace(given, around=around))
+            if each.name == "checkpoints"
+        )
+
+    (at_home / "file").write_text("")
+    found = said(at_home / "file" / "below")
+    assert (found.verdict, found.todo) == ("fail", "set checkpoint.root")
+    assert said(at_home / "new").verdict != "fail"
+    assert not (at_home / "new").exists(), "doctor changes nothing"
+
+
+def test_a_shared_account_is_called_unsafe() -> None:
+    assert "Unsafe" in checks.account(facts({"agent.shared_account": True})).found
+    assert checks.account(facts({})).verdict == "ok"
+
+
+def test_a_clock_that_is_off(replies: ModuleType) -> None:
+    assert checks.clock(facts({}, replies.status())).verdict == "warn", "the reply's clock is years behind"
+    assert checks.clock(facts({})).verdict == "ok"
+
+
+def test_dropped_messages_are_counted(replies: ModuleType) -> None:
+    assert said(checks.messages(facts({}, replies.status(counters={"messages": 9})))).verdict == "ok"
+    assert checks.messages(facts({})) is None, "nobody to ask: nothing to say"
+    status = replies.status(counters={"messages": 9, "bad_messages": 2})
+    found = said(checks.messages(facts({}, status)))
+    assert (found.verdict, found.found) == ("warn", "dropped: 2 unreadable")
+
+
+def test_another_version(replies: ModuleType) -> None:
+    assert "this is" in checks.controller(facts({}, replies.status(version="9.9"))).found
+
+
+HOSTS = {"ok": HostState.OK, "warn": HostState.SILENT}
+
+
+@pytest.mark.parametrize(("verdict", "state"), HOSTS.items())
+def test_hosts(replies: ModuleType, verdict: str, state: HostState) -> None:
+    nodes = replies.nodes(replies.node("laptop", replies.device(), state=state))
+    assert said(checks.hosts(facts({}, replies.status(), nodes))).verdict == verdict
+
+
+def test_hosts_that_others_cannot_reach_are_named(replies: ModuleType) -> None:
+    alone, other = (replies.node(name) for name in ("h1", "h2"))
+    assert "agent.address" not in said(checks.hosts(facts({}, replies.status(), replies.nodes(alone)))).found
+    found = said(checks.hosts(facts({}, replies.status(), replies.nodes(alone, other))))
+    assert (found.verdict, "h1, h2: agent.address is not set there" in found.found) == ("ok", True)
+
+
+def test_a_device_that_is_not_offered(replies: ModuleType) -> None:
+    locked = replies.device("cpu1", healthy=False, note="locked by pid 3")
+    found = said(checks.hosts(facts({}, replies.status(), replies.nodes(replies.node("laptop", locked)))))
+    assert (found.verdict, "locked by pid 3" in found.found) == ("warn", True)
+
+
+UNITS = {
+    "a unit that kills all": ("/system.slice/cotenant-agent.service", "control-group", "fail"),
+    "a unit as we ship it": ("/system.slice/cotenant-agent.service", "process", "ok"),
+    "a login session": ("/user.slice/user-7.slice/session-3.scope", "", "warn"),
+    "no group": ("/", "", "ok"),
+}
+
+
+@pytest.mark.parametrize(("group", "mode", "verdict"), UNITS.values(), ids=UNITS.keys())
+def test_whether_jobs_survive_their_agent(group: str, mode: str, verdict: str) -> None:
+    agent = Agent(pid=7, user="root", uid=0, cgroup=group, kill_mode=mode)
+    given = msgspec.structs.replace(facts({}), around=Surroundings(agent=agent))
+    assert survival(given).verdict == verdict
+
+
+def test_doctor_without_a_controller(at_home: Path, cotenant: Cotenant) -> None:
+    result = cotenant("doctor")
+    assert result.code == 0
+    assert "no controller" in result.out
+    value = json.loads(cotenant("doctor", "--json").out)
+    assert value["schema"] == "checks/1"
+    assert {"GPUs", "controller", "clock"} <= {check["name"] for check in value["checks"]}
+
+
+def test_doctor_fails_where_something_fails(
+    at_home: Path, cotenant: Cotenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COTENANT_CHECKPOINT__ROOT", "/dev/null/x")
+    assert cotenant("doctor").code == 1

@@ -1,0 +1,133 @@
+"""Settings: flag > environment > file > default; a mistake names file, line and the nearest key."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+import pytest
+
+from cotenant.controller.domain.settings import Settings
+from cotenant.controller.system import paths, settings
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_a_stronger_layer_wins_and_the_origin_says_which(tmp_path: Path) -> None:
+    first = written(tmp_path / "10.toml", '[agent]\ndevices = "cpu:1"\nhost = "a"\n[policy]\nname = "sjf"\n')
+    second = written(tmp_path / "20.toml", '[policy]\nname = "srtf"\nageing_s = 5\n')
+    loaded = settings.load(
+        flags={"agent.devices": "cpu:3", "agent.host": None},
+        files=[first, second],
+        environ={"COTENANT_AGENT__DEVICES": "cpu:2", "COTENANT_POLICY__AGEING_S": "7.5"},
+    )
+    assert loaded.settings.agent.devices == "cpu:3"
+    assert loaded.origins["agent.devices"] == "flag"
+    assert loaded.settings.agent.host == "a"
+    assert loaded.origins["agent.host"] == f"file {first}:3"
+    assert loaded.settings.policy.name == "srtf"
+    assert loaded.settings.policy.ageing_s == 7.5
+    assert loaded.origins["policy.ageing_s"] == "environment COTENANT_POLICY__AGEING_S"
+    assert loaded.origins["controller.lease_s"] == "default"
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    assert settings.load(files=[], environ={}).settings == Settings()
+
+
+def test_every_key_can_come_from_the_environment() -> None:
+    for key, kind in settings.types().items():
+        variable = "COTENANT_" + key.replace(".", "__").upper()
+        text = {str: "x", bool: "true", tuple[str, ...]: "a,b"}.get(kind, "4")
+        text = get_args(kind)[-1] if get_origin(kind) is Literal else text
+        loaded = settings.load(files=[], environ={variable: text})
+        assert loaded.origins[key] == f"environment {variable}"
+        assert loaded.value(key) != getattr(getattr(Settings(), key.split(".")[0]), key.split(".")[1])
+
+
+WRONG = {
+    "unknown key": ("[controller]\n\nleas_s = 3\n", ":3: unknown setting `controller.leas_s`; did you mean"),
+    "another section's key": ("[agent]\nname = 'x'\n", ":2: unknown setting `agent.name`; did you mean"),
+    "unknown section": ("# x\n[controler]\n", ":2: unknown section [controler]"),
+    "wrong type": ("[agent]\ndevices = 2\n", ":2: `agent.devices` must be text, got 2"),
+    "text for a number": ("[controller]\nlease_s = '300'\n", ":2: `controller.lease_s` must be a number"),
+    "out of range": ("[agent]\nheartbeat_s = 0\n", ":2: `agent.heartbeat_s` must be above 0"),
+    "negative": ("[policy]\nageing_s = -1\n", ":2: `policy.ageing_s` must be 0 or more"),
+    "none of the choices": ("[mps]\nmode = 'on'\n", ":2: `mps.mode` must be one of auto, off, per-device"),
+    "above its largest": (
+        "[profiler]\nseconds = 1e6\n",
+        ":2: profiler.seconds must be 0 to 86400, got 1000000.0",
+    ),
+    "endless": ("[controller]\nlease_s = 1e300\n", ":2: `controller.lease_s` is too large"),
+    "a huge count": (
+        "[controller]\nkeep_ended = 99999999999999999999\n",
+        "`controller.keep_ended` is too large",
+    ),
+    "two lines": ('[agent]\nhost = "a\\nb"\n', ":2: `agent.host` must be one line of text"),
+    "a NUL": ('[agent]\nfeatures = ["a\\u0000"]\n', ":2: `agent.features` must be one line of text"),
+    "true": ("[agent]\ndevices = true\n", ":2: `agent.devices` must be text, got true"),
+    "a date": ("[agent]\ndevices = 2024-01-01\n", ":2: `agent.devices` must be text, got 2024-01-01"),
+    "not a number": ("[policy]\nageing_s = nan\n", "must be 0 or more"),
+    "not TOML": ("[policy\n", "not valid TOML"),
+    "a key outside any section": ("devices = 'cpu:2'\n", "unknown section [devices]"),
+}
+
+
+@pytest.mark.parametrize(("text", "says"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_file_is_named(tmp_path: Path, text: str, says: str) -> None:
+    path = written(tmp_path / "cotenant.toml", text)
+    with pytest.raises(settings.SettingsError) as error:
+        settings.load(files=[path], environ={})
+    assert str(path) in str(error.value)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_variable_is_an_error_with_a_hint() -> None:
+    with pytest.raises(settings.SettingsError, match=r"AGENT__DEVICE: .*did you mean `agent.devices`\?"):
+        settings.load(files=[], environ={"COTENANT_AGENT__DEVICE": "cpu:2"})
+
+
+def test_the_jobs_own_variables_are_not_settings() -> None:
+    settings.load(files=[], environ={"COTENANT_JOB": "7", "COTENANT_CHECKPOINT_ROOT": "/x"})
+
+
+def test_default_files_are_the_users_own_or_the_one_named(tmp_path: Path) -> None:
+    (tmp_path / "cotenant").mkdir()
+    own = written(tmp_path / "cotenant" / "cotenant.toml", "[policy]\nname = 'sjf'\n")
+    assert list(settings.default_files({"XDG_CONFIG_HOME": str(tmp_path)}))[-1] == own
+    assert list(settings.default_files({"COTENANT_CONFIG": "/x/y.toml"})) == [Path("/x/y.toml")]
+
+
+def test_the_runtime_folder_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    folder = paths.runtime_dir()
+    assert folder == tmp_path / "cotenant"
+    folder.chmod(0o755)
+    paths.runtime_dir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_without_a_session_the_folder_is_by_uid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert paths.runtime_dir() == tmp_path / f"cotenant-{os.getuid()}"
+
+
+def test_a_link_in_its_place_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "cotenant").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(paths.PlaceError, match="not a folder"):
+        paths.runtime_dir()
+
+
+def test_clients_reach_a_wildcard_address_on_this_host() -> None:
+    loaded = settings.load(flags={"controller.endpoint": "tcp://*:7070"}, files=[], environ={})
+    assert paths.client_endpoint(loaded.settings) == "tcp://127.0.0.1:7070"

@@ -1,0 +1,276 @@
+"""`cotenant sim`: what it prints, in which form, with which exit code."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cotenant.controller.cli.offline import progress
+from cotenant.controller.cli.offline import table as sim_table
+
+if TYPE_CHECKING:
+    from tests.controller.cli.conftest import Cotenant
+
+SMALL = "philly/51b7ef"
+RUN_FIELDS = {
+    "policy", "jobs", "finished", "offered_load", "makespan_s", "jct_s", "wait_s", "load_s", "pause_s",
+    "rework_s", "preemptions", "futile_preemptions", "aborted_preemptions", "futile_s", "gpu_busy_ratio",
+    "sharing_benefit", "shared_jobs", "decision_ms", "events", "wall_s", "cpu_s", "hp", "spot",
+}  # fmt: skip
+
+
+def test_compare_keeps_its_contract(cotenant: Cotenant) -> None:
+    result = cotenant("sim", "compare", SMALL, "--policies", "fifo,sjf", "--hosts", "1", "-o", "json")
+    assert result.code == 0
+    value = json.loads(result.out)
+    assert (value["schema"], value["trace"]) == ("sim-compare/1", SMALL)
+    assert [run["policy"] for run in value["runs"]] == ["fifo", "sjf"]
+    for run in value["runs"]:
+        assert set(run) >= RUN_FIELDS
+        assert set(run["jct_s"]) == {"mean", "p50", "p95", "p99"}
+        assert set(run["futile_s"]) == {"mean", "p50", "p95", "total_gpu_s"}
+        assert run["finished"] == run["jobs"] == value["workload"]["jobs"]
+
+
+def test_compare_is_a_table_for_people(cotenant: Cotenant) -> None:
+    result = cotenant("sim", "compare", SMALL, "--hosts", "1")
+    about, head, *rows, note, tail = result.out.splitlines()
+    assert about.startswith("philly/51b7ef: 63 jobs on 1 x 8 GPUs, offered load")
+    assert head.split()[:3] == ["POLICY", "JCT", "MEAN"]
+    assert [row.split()[0] for row in rows] == ["fifo", "sjf", "srtf"]
+    assert sum("*" in row for row in rows) >= 1
+    assert note == "* best of its column"
+    assert tail == "P95 rests on 4 jobs of 63: do not rank by it"
+    assert "\x1b" not in result.out
+
+
+def test_where_all_are_alike_none_is_marked_and_small_traces_have_their_hours(
+    cotenant: Cotenant, tmp_path: Path
+) -> None:
+    trace = tmp_path / "two.csv"
+    trace.write_text("job_id,submit_time_s,duration_s,gpus\na,0,100,1\nb,60,440,2\n")
+    compared = cotenant("sim", "compare", str(trace), "--policies", "fifo,sjf")
+    assert compared.code == 0 and "best" not in compared.out
+    assert "0.27 GPU-hours" in cotenant("sim", "trace", "show", str(trace)).out
+
+
+def test_several_seeds_have_intervals(cotenant: Cotenant) -> None:
+    result = cotenant("sim", "compare", SMALL, "--policies", "fifo", "--seeds", "3", "--hosts", "1")
+    assert "means over 3 seeds" in result.out
+    assert "±" in result.out
+    value = json.loads(cotenant("sim", "compare", SMALL, "--policies", "fifo", "--seeds", "3", "--json").out)
+    assert [run["seed"] for run in value["runs"]] == [0, 1, 2]
+
+
+WINDOWS = ("sim", "compare", SMALL, "--hosts", "1", "--windows", "3", "--window-jobs", "15")
+
+
+def test_windows_are_compared_with_intervals_over_them(cotenant: Cotenant) -> None:
+    result = cotenant(*WINDOWS, "--policies", "fifo,sjf")
+    lines = result.out.splitlines()
+    assert result.code == 0 and "means over 3 windows (seed 0)" in lines[0]
+    (said,) = [line for line in lines if line.startswith("sjf against fifo over 3 windows: JCT x ")]
+    assert " to " in said and "bounded slowdown x " in said
+    assert "15 jobs count in each window; those before them ran as well" in lines
+    value = json.loads(cotenant(*WINDOWS, "--policies", "fifo,sjf", "-o", "json").out)
+    assert [(run["window"], run["policy"]) for run in value["runs"]][:3] == [
+        (0, "fifo"),
+        (0, "sjf"),
+        (1, "fifo"),
+    ]
+    assert value["workload"]["jobs"] == 63
+    (paired,) = value["paired"]
+    assert (paired["policy"], paired["against"], paired["windows"]) == ("sjf", "fifo", 3)
+    for name in ("wait_ratio", "bsld_ratio", "jct_ratio"):
+        assert set(paired[name]) == {"mean", "low", "high"}
+        assert paired[name]["low"] <= paired[name]["mean"] <= paired[name]["high"]
+
+
+def test_a_stop_before_anything_was_compared_is_a_stop(
+    cotenant: Cotenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(tasks: Any, **more: Any) -> Any:
+        runs = progress.run_with_bar(tasks, **more)
+        runs[0].summary["interrupted"] = True
+        return runs
+
+    monkeypatch.setattr("cotenant.controller.cli.offline.sim.run_with_bar", interrupted)
+    result = cotenant(*WINDOWS, "--policies", "fifo,sjf")
+    assert (result.code, result.out) == (130, "")
+
+
+def test_jsonl_and_id_are_one_line_a_run(cotenant: Cotenant) -> None:
+    words = ("sim", "compare", SMALL, "--policies", "fifo,interval:interval_s=30")
+    lines = [json.loads(line) for line in cotenant(*words, "-o", "jsonl").out.splitlines()]
+    assert [line["schema"] for line in lines] == ["sim-run/1", "sim-run/1"]
+    assert cotenant(*words, "-o", "id").out == "fifo\ninterval:interval_s=30\n"
+
+
+def test_run_is_one_policy(cotenant: Cotenant) -> None:
+    value = json.loads(cotenant("sim", "run", SMALL, "--policy", "srtf", "--jobs", "20", "--json").out)
+    assert [(run["policy"], run["jobs"]) for run in value["runs"]] == [("srtf", 20)]
+    result = cotenant("sim", "run", SMALL, "--policy", "srtf,sjf")
+    assert (result.code, "takes one policy" in result.err) == (2, True)
+
+
+def test_synthetic_jobs_are_called_so(cotenant: Cotenant) -> None:
+    result = cotenant("sim", "run", "synth:earth:50", "--policy", "fifo")
+    assert "SYNTHETIC" in result.out.splitlines()[1]
+    assert json.loads(cotenant("sim", "run", "synth:earth:50", "--policy", "fifo", "--json").out)["workload"][
+        "synthetic"
+    ]
+
+
+def test_jobs_that_do_not_fit_are_counted_under_the_table(cotenant: Cotenant) -> None:
+    words = ("sim", "compare", SMALL, "--hosts", "1", "--gpus-per-host", "2", "--policies", "fifo,sjf")
+    assert "left out: " in cotenant(*words).out
+    assert sum(json.loads(cotenant(*words, "--json").out)["workload"]["excluded"].values()) > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("compare", "no-such.csv"), 3, "there is no such file"),
+        (("compare", "philly/0e4a52"), 2, "not a bundled trace; did you mean philly/0e4a51?"),
+        (("compare", SMALL, "--policies", "srft"), 2, "did you mean srtf?"),
+        (
+            ("compare", SMALL, "--hosts", "0"),
+            2,
+            "--hosts must be at least 1; try `cotenant sim compare --help`",
+        ),
+        (("compare", SMALL, "--hosts", "1000000"), 2, "--hosts must be at most 100000"),
+        (("compare", SMALL, "--jobs", "1e3"), 2, "--jobs must be a whole number"),
+        (("compare", SMALL, "--failures", "often"), 2, "--failures must be a number"),
+        (("compare", SMALL, "--xi", "known"), 2, "--xi must be one of 'learned', 'measured', got 'known'"),
+        (("compare", SMALL, "--policies"), 2, "requires an argument; try `cotenant sim compare --help`"),
+        (("compare", SMALL, "--pairs", "nothing"), 3, "there is no pair table 'nothing'"),
+        (("compere", SMALL), 2, "did you mean `cotenant sim compare`?"),
+        (("compare", SMALL, "--noise", "nan"), 2, "--noise must be a number"),
+        (("compare", SMALL, "--load-scale", "0"), 2, "load scale"),
+        (("compare", SMALL, "--failures", "-1"), 2, "above 0 h"),
+        (("compare", SMALL, "--pairs", "nothing.csv"), 3, "no pair table"),
+        (("compare", SMALL, "--vc", "abc"), 2, "has no VC abc"),
+        (("compare", SMALL, "--from-s", "1e12"), 2, "no job was submitted at or after"),
+        (("compare", SMALL, "--pollcies", "fifo"), 2, "--policies"),
+        (("compare", "synth:earth:many"), 2, "not a number of jobs"),
+        (("run", SMALL), 2, "--policy"),
+        (("compare", SMALL, "--windows", "5", "--window-jobs", "20"), 2, "need 100 jobs, not 63"),
+        (("compare", SMALL, "--windows", "2", "--trim", "0.1"), 2, "--trim does not go with --windows"),
+    ],
+)
+def test_a_mistake_is_one_line_with_what_to_do(
+    cotenant: Cotenant, words: tuple[str, ...], code: int, message: str
+) -> None:
+    result = cotenant("sim", *words)
+    assert (result.code, result.out) == (code, "")
+    assert result.err.startswith("error[")
+    assert message in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_a_bad_line_of_a_trace_is_named(cotenant: Cotenant, tmp_path: Path) -> None:
+    trace = tmp_path / "bad.csv"
+    trace.write_text("job_id,submit_time_s,duration_s,gpus\na,0,10,1\nb,5,-3,1\n")
+    result = cotenant("sim", "compare", str(trace))
+    assert result.code == 2
+    assert "bad.csv:3" in result.err
+    assert "duration_s" in result.err
+
+
+def test_out_has_json_plots_and_the_jobs(cotenant: Cotenant, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "results"
+    result = cotenant("sim", "compare", SMALL, "--policies", "fifo,srtf", "--out", str(out))
+    assert result.code == 0
+    names = {path.name for path in out.iterdir()}
+    assert names >= {"result.json", "jobs-fifo-0.csv", "jobs-srtf-0.csv", "jct.svg", "parts.svg"}
+    assert json.loads((out / "result.json").read_text())["schema"] == "sim-compare/1"
+
+
+def test_without_matplotlib_there_are_tables_and_a_word(
+    cotenant: Cotenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **more: Any) -> Any:
+        if name.partition(".")[0] == "matplotlib":
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    for name in [name for name in sys.modules if name.endswith("results.plots")]:
+        monkeypatch.delitem(sys.modules, name)
+    import cotenant.controller.sim.results as package
+
+    monkeypatch.delattr(package, "plots", raising=False)
+    monkeypatch.setattr(builtins, "__import__", without)
+    result = cotenant("sim", "run", SMALL, "--policy", "fifo", "--out", str(tmp_path / "r"))
+    assert result.code == 0
+    assert 'pip install "cotenant[sim]"' in result.err
+    assert (tmp_path / "r" / "result.json").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_known_before_anything_runs(
+    cotenant: Cotenant, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    result = cotenant("sim", "compare", SMALL, "--out", str(tmp_path / "file" / "below"))
+    assert (result.code, "cannot be written to" in result.err) == (1, True)
+
+
+# --- Traces ----------------------------------------------------------------------------------------------
+
+
+def test_traces_are_listed_and_described(cotenant: Cotenant) -> None:
+    names = cotenant("sim", "trace", "list", "-o", "id").out.split()
+    assert {"philly/0e4a51", "synth:earth"} <= set(names)
+    value = json.loads(cotenant("sim", "trace", "show", SMALL, "--json").out)
+    assert (value["schema"], value["jobs"], value["synthetic"]) == ("trace/1", 63, False)
+    assert "CC-BY-4.0" in cotenant("sim", "trace", "show", SMALL).out
+
+
+def test_a_generated_trace_can_be_read_again_and_stays_synthetic(cotenant: Cotenant, tmp_path: Path) -> None:
+    file = str(tmp_path / "made.csv.gz")
+    made = cotenant("sim", "trace", "synth", file, "--like", "earth", "--jobs", "40", "--seed", "7")
+    assert (made.code, "SYNTHETIC" in made.err) == (0, True)
+    again = cotenant("sim", "trace", "synth", file, "--like", "earth", "--jobs", "40")
+    assert (again.code, "--force" in again.err) == (1, True)
+    value = json.loads(cotenant("sim", "run", file, "--policy", "fifo", "--json").out)
+    assert value["workload"]["jobs"] == 40
+
+
+def test_a_foreign_trace_becomes_ours(cotenant: Cotenant, tmp_path: Path) -> None:
+    swf = tmp_path / "cluster.swf"
+    swf.write_text("; Version: 2.2\n1 0 5 100 2 -1 -1 2 -1 -1 1 1 1 1 1 -1 -1 -1\n")
+    assert cotenant("sim", "trace", "import", str(swf), str(tmp_path / "ours.csv")).code == 0
+    value = json.loads(cotenant("sim", "run", str(tmp_path / "ours.csv"), "--policy", "fifo", "--json").out)
+    assert value["runs"][0]["jobs"] == 1
+    assert value["runs"][0]["run_s"]["mean"] == pytest.approx(100.0)
+
+
+# --- The table -------------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_run_is_marked_and_never_best() -> None:
+    def summary(label: str, mean: float, interrupted: bool) -> dict[str, Any]:
+        times = {"mean": mean, "p50": mean, "p95": mean, "p99": mean}
+        return {
+            "label": label, "seed": 0, "interrupted": interrupted, "finished": 3, "jobs": 9, "jct_s": times,
+        }  # fmt: skip
+
+    rows = [summary("fast", 10.0, True), summary("slow", 30.0, False), summary("slower", 40.0, False)]
+    lines = sim_table.table(rows, wide=False, width=None).splitlines()
+    assert "fast (interrupted: 3 of 9 jobs)" in lines[1]
+    assert "*" not in lines[1]
+    assert "30.00*" in lines[2]
+
+
+def test_a_column_has_one_unit() -> None:
+    assert sim_table.unit_for([30.0, 50.0, 4000.0]) == (1.0, "s")
+    assert sim_table.unit_for([90.0, 300.0, 4000.0]) == (60.0, "min")
+    assert sim_table.unit_for([]) == (1.0, "s")

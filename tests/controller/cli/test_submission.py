@@ -1,0 +1,422 @@
+"""Flags, YAML files and scripts become the same typed specification; what is wrong is named with its line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cotenant.controller.cli.submission.build import Submission, Where, submission
+from cotenant.controller.cli.submission.options import BY_KEY, OPTIONS, Option, Options, read
+from cotenant.controller.cli.submission.problems import BadSubmission
+from cotenant.controller.cli.submission.recording import is_secret, record
+from cotenant.controller.cli.submission.yaml_file import read_job_file
+from cotenant.controller.domain.job import Dependency, JobSpec
+
+PYTHON = ("python3", "-c", "pass")
+ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/home/ada", "HF_TOKEN": "hush", "LANG": "C"}
+
+
+def given(**texts: str) -> Options:
+    return {key: read(BY_KEY[key], (text,), BY_KEY[key].flag) for key, text in texts.items()}
+
+
+def submitted(
+    folder: Path,
+    *words: str,
+    flags: Options | None = None,
+    environ: Mapping[str, str] = ENVIRON,
+    same_machine: bool = True,
+    command_only: bool = False,
+) -> Submission:
+    where = Where(folder=folder, environ=environ, same_machine=same_machine)
+    return submission(words or PYTHON, flags or {}, where, command_only=command_only)
+
+
+def spec_of(folder: Path, *words: str, **texts: str) -> JobSpec:
+    return submitted(folder, *words, flags=given(**texts)).request.specs[0]
+
+
+def refused(folder: Path, *words: str, **texts: str) -> str:
+    with pytest.raises(BadSubmission) as error:
+        spec_of(folder, *words, **texts)
+    assert "\n" not in error.value.message
+    return f"{error.value.message}; {error.value.hint}"
+
+
+def file(path: Path, text: str, mode: int = 0o644) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+# --- Flags ------------------------------------------------------------------------------------------
+
+
+def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
+    measured = file(
+        tmp_path / "profile.json",
+        json.dumps(
+            {
+                "schema": "profile/1",
+                "points": [{"sub_batch": 8, "accumulation_steps": 1, "step_s": 0.1, "memory_mib": 9}],
+            }
+        ),
+    )
+    spec = spec_of(
+        tmp_path, *PYTHON,
+        gpus="4", nodes="2", time="2h", expect="90", mem="8G", cpus="3", host_mem="16G", name="x",
+        batch_size="64", iterations="100", share="never", gpu_type="NVIDIA-H200", constraint="nvlink,ib",
+        workdir=str(tmp_path), output="out-%j.txt", retries="2", env="A=1", after="3,any:4_1", launch="host",
+        hold="yes", profile=str(measured), resumable="yes", accumulate="mean", checkpoint="auto",
+        watchdog="90s",
+        **{"class": "hp"},
+    )  # fmt: skip
+    assert (spec.gpus_min, spec.gpus_max, spec.nodes) == (4, 4, 2)
+    assert (spec.time_limit_s, spec.expected_s) == (7200, 5400)
+    assert (spec.memory_mib, spec.cpus, spec.host_memory_mib) == (8192, 3, 16_384)
+    assert (spec.name, spec.batch_size, spec.iterations, spec.retries) == ("x", 64, 100, 2)
+    assert (spec.share, spec.job_class, spec.gpu_type, spec.features) == (
+        "never",
+        "hp",
+        "NVIDIA-H200",
+        ("nvlink", "ib"),
+    )
+    assert (spec.hold, spec.resumable) == (True, True)
+    assert spec.after == (Dependency(job_id="3"), Dependency(job_id="4_1", need="any"))  # type: ignore[arg-type]
+    assert spec.profile is not None and spec.profile.points[0].sub_batch == 8
+    launch = spec.launch
+    assert (launch.workdir, launch.output, launch.mode) == (str(tmp_path), f"{tmp_path}/out-%j.txt", "host")
+    assert launch.env["A"] == "1"
+    assert launch.watchdog_s == 90
+    assert launch.zero_code == ("checkpoint",), "a job that never shares is never split"
+    assert set(BY_KEY) - {"array", "export"} == {
+        "gpus", "nodes", "time", "expect", "mem", "cpus", "host_mem", "name", "batch_size", "iterations",
+        "share", "class", "gpu_type", "constraint", "workdir", "output", "retries", "env", "after", "launch",
+        "hold", "profile", "resumable", "accumulate", "checkpoint", "watchdog",
+    }, "a new option needs its line here"  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, ()),
+        ({"batch_size": "64"}, ("accumulate",)),
+        ({"batch_size": "64", "accumulate": "mean"}, ("accumulate", "mean")),
+        ({"batch_size": "64", "accumulate": "never"}, ()),
+        ({"batch_size": "64", "share": "never"}, ()),
+        ({"accumulate": "auto"}, ()),
+        ({"checkpoint": "auto"}, ("checkpoint",)),
+        ({"checkpoint": "auto", "resumable": "no"}, ()),
+        ({"batch_size": "64", "checkpoint": "auto"}, ("accumulate", "checkpoint")),
+    ],
+    ids=str,
+)
+def test_the_hook_is_asked_for_where_it_can_be_of_use(
+    tmp_path: Path, given: dict[str, str], words: tuple[str, ...]
+) -> None:
+    assert spec_of(tmp_path, *PYTHON, **given).launch.zero_code == words
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("auto", None), ("off", 0.0), ("Never", 0.0), ("2h", 7200.0)])
+def test_the_watchdog_is_declared_or_switched_off(tmp_path: Path, given: str, seconds: float | None) -> None:
+    assert spec_of(tmp_path, *PYTHON, watchdog=given).launch.watchdog_s == seconds
+    assert spec_of(tmp_path, *PYTHON).launch.watchdog_s is None
+
+
+WRONG_FLAGS = {
+    "a watchdog of no length": ("watchdog", "0s", "must be above 0"),
+    "no GPUs": ("gpus", "0", "--gpus must be at least 1"),
+    "fewer than no GPUs": ("gpus", "-2", "--gpus must be at least 1"),
+    "too many GPUs": ("gpus", "99999999999", "at most"),
+    "GPUs in words": ("gpus", "two", "--gpus must be a whole number, got 'two'"),
+    "a malformed array": ("array", "1..5", "--array must be indices"),
+    "an array with a limit": ("array", "0-9%2", "leave out the % part"),
+    "an unknown class": ("class", "gold", "must be hp or spot"),
+    "no duration": ("time", "soon", "--time must be a duration"),
+    "no variable": ("env", "1A=2", "must be NAME=VALUE"),
+    "no job": ("after", "mine", "must be job ids"),
+    "no profile": ("profile", "/nowhere.json", "does not exist"),
+}
+
+
+@pytest.mark.parametrize(("key", "text", "says"), WRONG_FLAGS.values(), ids=WRONG_FLAGS.keys())
+def test_a_wrong_flag_is_refused(tmp_path: Path, key: str, text: str, says: str) -> None:
+    assert says in refused(tmp_path, *PYTHON, **{key: text})
+
+
+def test_gpus_that_do_not_divide_over_the_hosts(tmp_path: Path) -> None:
+    assert "gpus 3 is not a multiple of nodes 2" in refused(tmp_path, *PYTHON, gpus="3", nodes="2")
+
+
+def test_nodes_alone_mean_one_gpu_on_each(tmp_path: Path) -> None:
+    assert spec_of(tmp_path, *PYTHON, nodes="2").gpus_min == 2
+
+
+def test_an_array_is_one_task_per_index(tmp_path: Path) -> None:
+    request = submitted(tmp_path, flags=given(array="1,5")).request
+    assert request.array_indices == (1, 5)
+    assert [spec.job_id for spec in request.specs] == ["new-0", "new-1"]
+    assert [spec.launch.env["COTENANT_ARRAY_INDEX"] for spec in request.specs] == ["1", "5"]
+
+
+# --- What is taken along ----------------------------------------------------------------------------
+
+
+def test_the_usual_variables_are_recorded_and_no_others(tmp_path: Path) -> None:
+    environ = {
+        **ENVIRON,
+        "VIRTUAL_ENV": "/v",
+        "CONDA_PREFIX": "/c",
+        "PYTHONPATH": "/p",
+        "LD_LIBRARY_PATH": "/l",
+    }
+    launch = submitted(tmp_path, environ=environ).request.specs[0].launch
+    assert set(launch.env) == {"PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "LD_LIBRARY_PATH"}
+
+
+def test_secrets_travel_apart(tmp_path: Path) -> None:
+    request = submitted(tmp_path, flags=given(env="WANDB_API_KEY=abc", export="HF_TOKEN")).request
+    assert request.secrets == {"WANDB_API_KEY": "abc", "HF_TOKEN": "hush"}
+    launch = request.specs[0].launch
+    assert launch.secrets == ("HF_TOKEN", "WANDB_API_KEY")
+    assert "abc" not in str(request.specs) and "hush" not in str(request.specs)
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "my_secret", "AWS_ACCESS_KEY_ID", "DB_PASSWORD", "key"])
+def test_what_looks_like_a_secret(name: str) -> None:
+    assert is_secret(name)
+
+
+def test_export_all_leaves_out_what_belongs_to_this_shell() -> None:
+    taken = record({"A": "1", "PWD": "/", "COTENANT_JOB": "3", "SLURM_JOB_ID": "1", "PATH": "/bin"}, ("ALL",))
+    assert taken.open == {"A": "1", "PATH": "/bin"}
+
+
+def test_export_none_takes_nothing_but_what_is_set() -> None:
+    assert record({"PATH": "/bin"}, ("NONE",), (("B", "2"),)).open == {"B": "2"}
+
+
+def test_a_variable_to_copy_must_exist(tmp_path: Path) -> None:
+    assert "you have no variable NOPE" in refused(tmp_path, *PYTHON, env="NOPE")
+
+
+def test_too_many_variables_are_refused() -> None:
+    with pytest.raises(BadSubmission, match="bytes"):
+        record({"A": "x" * 1_000_000}, ("A",))
+
+
+# --- The command ------------------------------------------------------------------------------------
+
+MODES = {
+    ("torchrun", "train.py"): "host",
+    ("accelerate", "launch", "train.py"): "host",
+    ("accelerate", "config"): "worker",
+    ("deepspeed", "train.py"): "host",
+    ("/opt/bin/torchrun", "train.py"): "host",
+    ("python", "-m", "torch.distributed.run", "train.py"): "host",
+    ("python3.11", "-u", "-m", "torch.distributed.launch", "train.py"): "host",
+    ("python", "train.py", "-m", "torch.distributed.run"): "worker",
+    ("python", "train.py"): "worker",
+}
+
+
+@pytest.mark.parametrize(("argv", "mode"), MODES.items(), ids=lambda value: str(value))
+def test_launchers_run_once_per_host(tmp_path: Path, argv: tuple[str, ...], mode: str) -> None:
+    made = submitted(tmp_path, *argv, same_machine=False)
+    assert made.request.specs[0].launch.mode == mode
+
+
+def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
+    assert "no command 'trian'" in refused(tmp_path, "trian")
+    assert "did you mean python" in refused(tmp_path, "pyhton3", "x.py")
+
+
+def test_on_a_cluster_the_same_is_a_note(tmp_path: Path) -> None:
+    made = submitted(tmp_path, "trian", same_machine=False)
+    assert "no command 'trian'" in made.notes[0]
+
+
+def test_a_script_that_does_not_exist(tmp_path: Path) -> None:
+    file(tmp_path / "train.py", "")
+    assert "trian.py does not exist in" in refused(tmp_path, "python3", "trian.py")
+    assert "did you mean train.py?" in refused(tmp_path, "python3", "-u", "trian.py")
+    assert "nothing to run" in refused(tmp_path, "python3")
+
+
+def test_a_program_that_is_not_executable(tmp_path: Path) -> None:
+    file(tmp_path / "train.py", "")
+    file(tmp_path / "with_shebang", "#!/bin/sh\n")
+    assert "start it with python ./train.py" in refused(tmp_path, "./train.py")
+    assert "chmod +x ./with_shebang" in refused(tmp_path, "./with_shebang")
+    assert "did you mean python train.py?" in refused(tmp_path, "train.py")
+    assert "is a folder" in refused(tmp_path, "./")
+
+
+def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+    assert "working directory" in refused(tmp_path, *PYTHON, workdir="nowhere")
+
+
+@pytest.mark.parametrize("program", ["docker", "podman", "apptainer", "/usr/bin/singularity"])
+def test_containers_are_refused_plainly(tmp_path: Path, program: str) -> None:
+    assert "containers are not supported yet" in refused(tmp_path, program, "run", "image")
+
+
+def test_nothing_to_run(tmp_path: Path) -> None:
+    with pytest.raises(BadSubmission, match="no command"):
+        submission((), {}, Where(folder=tmp_path, environ={}))
+
+
+# --- YAML -------------------------------------------------------------------------------------------
+
+
+def test_a_yaml_file_says_what_flags_say(tmp_path: Path) -> None:
+    path = file(
+        tmp_path / "job.yaml",
+        "command: python3 -c 'print(1)'\ngpus: 2\ntime: 10:30\nclass: hp\nhold: no\n"
+        "env:\n  A: no\n  MY_TOKEN: 3\nafter: [3, any:4]\nconstraint: [nvlink, ib]\nexport: [HOME]\n",
+    )
+    made = submitted(tmp_path, str(path))
+    spec = made.request.specs[0]
+    assert spec.launch.argv == ("python3", "-c", "print(1)")
+    assert (spec.gpus_min, spec.time_limit_s, spec.job_class, spec.hold) == (2, 630, "hp", False)
+    assert spec.launch.env["A"] == "no", "YAML must not make a boolean of it"
+    assert made.request.secrets == {"MY_TOKEN": "3"}
+    assert [d.job_id for d in spec.after] == ["3", "4"]
+    assert spec.features == ("nvlink", "ib")
+
+
+@pytest.mark.parametrize("key", list(BY_KEY))
+def test_every_option_is_a_yaml_key(tmp_path: Path, key: str) -> None:
+    path = file(tmp_path / "job.yaml", f"command: x\n{key}: ''\n")
+    problem = ""
+    try:
+        read_job_file(path)
+    except BadSubmission as error:
+        problem = error.message
+    assert "unknown key" not in problem
+
+
+def test_flags_win_over_the_file(tmp_path: Path) -> None:
+    path = file(tmp_path / "job.yaml", "command: [python3, -c, pass]\ngpus: 2\nenv: {A: 1, B: 1}\n")
+    spec = spec_of(tmp_path, str(path), gpus="1", env="A=2")
+    assert spec.gpus_min == 1
+    assert (spec.launch.env["A"], spec.launch.env["B"]) == ("2", "1")
+
+
+WRONG_YAML = {
+    "unknown key": ("command: x\ngpu: 2\n", ":2: unknown key 'gpu'; did you mean gpus?"),
+    "container": ("command: x\nimage: y\n", ":2: containers are not supported"),
+    "no command": ("gpus: 2\n", "there is no `command`"),
+    "wrong value": ("command: x\n\ngpus: -1\n", ":3: gpus must be at least 1"),
+    "given twice": ("command: x\ngpus: 1\ngpus: 2\n", ":3: 'gpus' is given twice, first in line 2"),
+    "not YAML": ("command: [x\n", "not valid YAML"),
+    "a list": ("- x\n", "must be keys and values"),
+    "nested": ("command: x\ngpus: {a: 1}\n", ":2: gpus must be one value, got names and values"),
+    "a list for a number": ("command: x\ngpus: [1]\n", ":2: gpus must be one value, got a list"),
+    "a variable twice": ("command: x\nenv: {A: 1, A: 2}\n", ":2: env gives A twice"),
+    "a variable without a value": ("command: x\nenv: {A: }\n", ":2: env: A has no value"),
+    "a list for a key": ("command: x\n? [a]\n: 1\n", ":2: a key must not be nested"),
+    "a tag": ("command: !!python/object/apply:os.system [x]\ngpus: {}\n", ":2: gpus"),
+    "unclosed quote": ("command: python 'x\n", "no closing quotation"),
+}
+
+
+@pytest.mark.parametrize(("text", "says"), WRONG_YAML.values(), ids=WRONG_YAML.keys())
+def test_a_wrong_yaml_file_is_named(tmp_path: Path, text: str, says: str) -> None:
+    path = file(tmp_path / "job.yaml", text)
+    assert f"{path}" in (problem := refused(tmp_path, str(path)))
+    assert says in problem
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
+def test_a_list_is_for_options_that_take_one(tmp_path: Path, option: Option) -> None:
+    path = file(tmp_path / "job.yaml", f"command: x\n{option.key}: [[1]]\n")
+    with pytest.raises(BadSubmission, match=rf"job.yaml:2: {option.key} must (not be nested|be one value)"):
+        read_job_file(path)
+    path = file(tmp_path / "job.yaml", f"command: x\n{option.key}: {{1: 1}}\n")
+    with pytest.raises(BadSubmission, match=rf"job.yaml:2: {option.key} must be"):
+        read_job_file(path)
+    path = file(tmp_path / "job.yaml", f"command: x\n{option.key}:\n")
+    with pytest.raises(BadSubmission, match=rf"job.yaml:2: {option.key} has no value"):
+        read_job_file(path)
+
+
+def test_a_yaml_file_that_does_not_exist(tmp_path: Path) -> None:
+    file(tmp_path / "train.yaml", "")
+    assert "did you mean" in refused(tmp_path, str(tmp_path / "trian.yaml"))
+
+
+def test_flags_behind_the_file_are_not_lost_in_silence(tmp_path: Path) -> None:
+    path = file(tmp_path / "job.yaml", "command: x\n")
+    assert "flags go before it" in refused(tmp_path, str(path), "-g", "2")
+
+
+# --- Scripts ----------------------------------------------------------------------------------------
+
+
+def test_a_script_with_our_lines(tmp_path: Path) -> None:
+    path = file(
+        tmp_path / "train.sh",
+        "#!/bin/bash -l\n# a comment\n#COTENANT -g 2 --time=1h --name 'my run'\n#COTENANT --hold --env A=1\n"
+        "\npython train.py\n#COTENANT --gpus 7\n",
+    )
+    spec = spec_of(tmp_path, str(path), "arg")
+    assert spec.launch.argv == ("/bin/bash", "-l", str(path), "arg")
+    assert (spec.gpus_min, spec.time_limit_s, spec.name, spec.hold) == (2, 3600, "my run", True)
+    assert spec.launch.env["A"] == "1"
+
+
+def test_a_slurm_script(tmp_path: Path) -> None:
+    path = file(
+        tmp_path / "job.slurm",
+        "#!/bin/bash\n#SBATCH -J hello --gres=gpu:a100:2 -N2\n#SBATCH --ntasks-per-node=2 -c 3 --mem=64G\n"
+        "#SBATCH --mail-type=ALL -p long\n#SBATCH -o log-%A_%a.txt --dependency=afterok:3:4\n#SBATCH -a 1-2\n"
+        "#SBATCH --time=1-0 --exclusive\n#COTENANT --mem 4G\nsrun python x.py\n",
+    )
+    made = submitted(tmp_path, str(path))
+    spec = made.request.specs[0]
+    assert (spec.name, spec.gpus_min, spec.nodes, spec.gpu_type) == ("hello", 4, 2, "a100")
+    assert (spec.cpus, spec.host_memory_mib, spec.memory_mib) == (6, 65_536, 4096)
+    assert (spec.time_limit_s, spec.share) == (86_400, "never")
+    assert [d.job_id for d in spec.after] == ["3", "4"]
+    assert spec.launch.output == f"{tmp_path}/log-%j.txt"
+    assert spec.launch.env["SLURM_ARRAY_TASK_ID"] == "1"
+    notes = "\n".join(made.notes)
+    assert "--mail-type has no meaning here" in notes and "-p has no meaning here" in notes
+    assert ":9: take out srun" in notes
+
+
+def test_a_script_that_starts_torchrun_runs_once_per_host(tmp_path: Path) -> None:
+    path = file(tmp_path / "t.sh", "#!/bin/sh\n#COTENANT -g 2\ntorchrun --nproc-per-node 2 train.py\n")
+    assert spec_of(tmp_path, str(path)).launch.mode == "host"
+
+
+WRONG_SCRIPTS = {
+    "unknown flag": ("#!/bin/sh\n#COTENANT --gpu 2\n", ":2: #COTENANT: unknown option --gpu; did you mean"),
+    "unknown Slurm flag": ("#!/bin/sh\n\n#SBATCH --gpu=2\n", ":3: #SBATCH: unknown option --gpu"),
+    "another resource": ("#!/bin/sh\n#SBATCH --gres=shard:2\n", "something other than gpu"),
+    "no value": ("#!/bin/sh\n#COTENANT -g\n", ":2: #COTENANT: -g needs a value"),
+    "a container": ("#!/bin/sh\n#COTENANT --container x\n", "containers are not supported"),
+    "not an option": ("#!/bin/sh\n#COTENANT gpus 2\n", "'gpus' is not an option"),
+    "an unknown pattern": ("#!/bin/sh\n#SBATCH -o %N.txt\n", "%N"),
+    "an open quote": ("#!/bin/sh\n#COTENANT --name 'x\n", ":2: #COTENANT: no closing quotation"),
+    "no shebang": ("#COTENANT -g 2\n", "has no first line such as #!/bin/bash"),
+    "zero GPUs": ("#!/bin/sh\n#SBATCH -G 0\n", "-G must be at least 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "says"), WRONG_SCRIPTS.values(), ids=WRONG_SCRIPTS.keys())
+def test_a_wrong_script_is_named(tmp_path: Path, text: str, says: str) -> None:
+    path = file(tmp_path / "train.sh", text)
+    assert str(path) in (problem := refused(tmp_path, str(path)))
+    assert says in problem
+
+
+def test_after_dashes_a_script_is_a_command(tmp_path: Path) -> None:
+    path = file(tmp_path / "train.sh", "#!/bin/sh\n#COTENANT -g 2\n", 0o755)
+    spec = submitted(tmp_path, str(path), command_only=True).request.specs[0]
+    assert (spec.launch.argv, spec.gpus_min) == ((str(path),), 1)

@@ -1,0 +1,77 @@
+"""Reasons are for people: every one of them is a whole sentence with all its operands."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from cotenant.controller.domain.reasons import TEMPLATES, Reason, because, render
+from tests.controller.watching import operands_of
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("code", TEMPLATES)
+def test_a_template_takes_its_operands_in_order_and_leaves_none_out(code: str) -> None:
+    count = operands_of(code)
+    text = render(because(code, *(f"<{i}>" for i in range(count))))
+    assert "{" not in text
+    for i in range(count):
+        assert f"<{i}>" in text
+    assert text == text.strip()
+    assert not text.endswith(".")
+
+
+def test_numbers_are_printed_to_two_digits() -> None:
+    assert render(because("time-limit", 12.3456)) == "reached its time limit of 12.35 s"
+    assert render(because("user-failed", 3)) == "failed: 3"
+
+
+def test_what_is_counted_agrees_with_its_number() -> None:
+    assert render(because("free-devices-in-order", "fifo", 1)) == (
+        "next in fifo order and 1 free device is enough"
+    )
+    assert render(because("free-devices-in-order", "fifo", 2)) == (
+        "next in fifo order and 2 free devices are enough"
+    )
+    assert render(because("first-no-devices", "sjf", 1, 8)) == (
+        "first in sjf order; it needs 8 devices, and 1 is free"
+    )
+
+
+def test_a_reason_of_a_newer_version_still_shows_what_is_there() -> None:
+    assert str(Reason("moved-to-mars", ("7", 2.5))) == "moved-to-mars 7 2.5"
+    assert str(Reason("behind", ("7",))) == "behind job 7 in ? order"
+
+
+def test_a_code_that_nobody_can_read_is_a_bug() -> None:
+    with pytest.raises(AssertionError, match="unknown reason code 'because'"):
+        because("because")
+
+
+def written() -> list[tuple[str, ast.Call]]:
+    found = []
+    for path in sorted((*(ROOT / "controller").rglob("*.py"), *(ROOT / "profiler").rglob("*.py"))):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "because":
+                found.append((f"{path.relative_to(ROOT)}:{node.lineno}", node))
+    return found
+
+
+def test_every_reason_in_the_source_has_a_known_code_and_the_right_number_of_operands() -> None:
+    wrong = []
+    for where, call in written():
+        code = call.args[0]
+        counted = not any(isinstance(arg, ast.Starred) for arg in call.args)
+        if not isinstance(code, ast.Constant):
+            continue
+        if code.value not in TEMPLATES or (counted and len(call.args) - 1 != operands_of(str(code.value))):
+            wrong.append(f"{where}: {ast.unparse(call)}")
+    assert wrong == []
+
+
+def test_every_template_is_used() -> None:
+    used = {arg.value for _, call in written() for arg in ast.walk(call) if isinstance(arg, ast.Constant)}
+    assert sorted(set(TEMPLATES) - used) == ["own"], "which is for policies of other packages"

@@ -1,0 +1,80 @@
+"""Journals of controllers that a test tells what happened: real engine, real file, no processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cotenant.controller.domain import events as ev
+from cotenant.controller.domain.cluster import Device, HostReport
+from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
+from cotenant.controller.domain.job import JobSpec
+from cotenant.controller.domain.settings import PolicySettings
+from cotenant.controller.engine import Engine, EngineConfig
+from cotenant.controller.policies import registry
+from cotenant.controller.store.journal import Journal
+from cotenant.controller.store.recovery import digest
+from cotenant.controller.wire.codec import pack
+
+WALL_S = 1_763_000_000.0
+HOST = HostId("h")
+
+
+def joined(gpus: int = 1, host: str = HOST) -> ev.HostJoined:
+    devices = tuple(
+        Device(
+            device_id=DeviceId(f"{host}/{number}"),
+            host_id=HostId(host),
+            kind="cpu",
+            type="cpu",
+            local=str(number),
+            memory_mib=8_000,
+        )
+        for number in range(gpus)
+    )
+    return ev.HostJoined(report=HostReport(host_id=HostId(host), devices=devices))
+
+
+def arrived(job: str, **spec: Any) -> ev.JobArrived:
+    return ev.JobArrived(spec=JobSpec(job_id=JobId(job), user="ada", **spec))
+
+
+def first_step(job: str, attempt: int = 1, step: int = 1) -> ev.FirstStepDone:
+    return ev.FirstStepDone(job_id=JobId(job), attempt=AttemptNo(attempt), host_id=HOST, step=step)
+
+
+def durable(job: str, step: int, attempt: int = 1) -> ev.CheckpointDurable:
+    return ev.CheckpointDurable(job_id=JobId(job), attempt=AttemptNo(attempt), host_id=HOST, step=step)
+
+
+def ended(job: str, outcome: Any = "finished", attempt: int = 1, step: int = 0) -> ev.AttemptEnded:
+    return ev.AttemptEnded(
+        job_id=JobId(job), attempt=AttemptNo(attempt), host_id=HOST, outcome=outcome, step=step
+    )
+
+
+def write_journal(folder: Path, story: Sequence[tuple[float, ev.AnyEvent]], policy: str = "fifo") -> Path:
+    """The journal of a controller to which this happened."""
+    config = EngineConfig(policy=PolicySettings(name=policy))
+    engine, journal = Engine(registry.make, config), Journal(folder)
+    try:
+        journal.begin_run(pack(config), "0", WALL_S)
+        for now_s, event in story:
+            commands = engine.handle(event, now_s)
+            journal.append(now_s, WALL_S + now_s, pack(event), pack(engine.decision), digest(commands))
+    finally:
+        journal.close()
+    return folder
+
+
+TWO_IN_TURN = (
+    (0.0, joined()),
+    (10.0, arrived("a", expected_s=100.0)),
+    (20.0, arrived("b", expected_s=30.0)),
+    (40.0, first_step("a")),
+    (140.0, ended("a")),
+    (160.0, first_step("b")),
+    (190.0, ended("b")),
+)
+"""Under fifo: a loads 30 s and trains 100 s, b waits 120 s, loads 20 s and trains 30 s."""

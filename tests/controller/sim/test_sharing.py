@@ -1,0 +1,110 @@
+"""What sharing brought in a simulated world, and pairs that lose there: by hand, and under every policy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cotenant.controller.sim.results.summary import summarise
+from cotenant.controller.sim.simulate import simulate
+from cotenant.controller.sim.world.physics import Physics
+from tests.controller.sim.workloads import JobRow, cluster, workload
+
+SHARING = ("castor", "castor-cost", "sjf-ffs", "lucid")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Physics:
+    """a and b get along, a and c lose a lot."""
+    rows = ["a,1,b,1,1.25,1.25", "a,1,c,1,4.0,4.0", "b,1,c,1,1.0,1.0", "a,1,a,1,1.5,1.5"]
+    file = tmp_path / "pairs.csv"
+    file.write_text("\n".join(["model1,batch1,model2,batch2,xi1,xi2", *rows, ""]))
+    return Physics(pairs=str(file), xi="measured")
+
+
+class TestBenefit:
+    def test_a_guest_against_waiting_for_its_partner(self, world: Physics) -> None:
+        jobs = workload(JobRow(0, 1000, model="a"), JobRow(130, 100, model="b"))
+        outcome = simulate(jobs, cluster(1), "sjf-ffs", physics=world, validate=True)
+        # It would have waited until 1030, and shared it ends after its load and 100 s at 1.25.
+        assert outcome.sharing_benefit[1] == pytest.approx((900 + 30 + 100) / (30 + 125))
+        assert np.isnan(outcome.sharing_benefit[0]), "it was at home"
+        known = summarise(outcome)["sharing_benefit"]
+        assert known == {"mean": known["p50"], "p50": pytest.approx(1030 / 155), "jobs": 1}
+
+    def test_waiting_is_for_the_first_devices_not_for_the_partner(self, world: Physics) -> None:
+        jobs = workload(JobRow(0, 1000, model="a"), JobRow(0, 200, model="a"), JobRow(130, 100, model="b"))
+        outcome = simulate(jobs, cluster(1, 2), "sjf-ffs", physics=world, validate=True)
+        assert outcome.sharing_benefit[2] == pytest.approx((100 + 30 + 100) / (30 + 125))
+
+    def test_the_wait_before_it_shared_counts_on_both_sides(self, world: Physics) -> None:
+        jobs = workload(
+            JobRow(0, 300, model="a"), JobRow(10, 100, model="b"), JobRow(20, 200, model="b", load_s=0)
+        )
+        outcome = simulate(jobs, cluster(1), "sjf-ffs", physics=world, validate=True)
+        # The second ends at 165; then the first has 190 s left, and the third joins it until 412.5.
+        assert outcome.jct_s[2] == pytest.approx(412.5 - 20)
+        assert outcome.sharing_benefit[2] == pytest.approx((145 + 190 + 200) / (412.5 - 20))
+
+    def test_nobody_shared_nothing_to_tell(self, world: Physics) -> None:
+        jobs = workload(JobRow(0, 1000, model="a"), JobRow(130, 100, model="b"))
+        assert summarise(simulate(jobs, cluster(1), "fifo", physics=world))["sharing_benefit"] is None
+
+
+class TestParting:
+    @pytest.mark.parametrize("policy", ["sjf-ffs", "lucid"])
+    def test_a_pair_that_loses_is_parted_after_some_reports(self, world: Physics, policy: str) -> None:
+        learned = Physics(pairs=world.pairs)
+        jobs = workload(JobRow(0, 5000, model="a"), JobRow(100, 4000, model="c"))
+        outcome = simulate(jobs, cluster(1), policy, physics=learned, validate=True)
+        assert outcome.preemptions.sum() == 1
+        left = simulate(jobs, cluster(1), policy, {"part": False}, physics=learned, validate=True)
+        assert left.preemptions.sum() == 0
+        assert outcome.jct_s.mean() < left.jct_s.mean()
+        assert outcome.makespan_s < left.makespan_s
+
+    @pytest.mark.parametrize("policy", SHARING)
+    def test_a_loss_that_is_known_is_not_made(self, world: Physics, policy: str) -> None:
+        jobs = workload(JobRow(0, 5000, model="a"), JobRow(100, 4000, model="c"))
+        outcome = simulate(jobs, cluster(1), policy, physics=world, validate=True)
+        assert not outcome.shared.any()
+
+
+@pytest.mark.parametrize(("duty_cycles", "shares"), [((0.1, 0.2), True), ((1.0, 1.0), False), ((), False)])
+def test_pairs_never_seen_are_judged_by_the_duty_cycles_that_profiles_told(
+    world: Physics, duty_cycles: tuple[float, ...], shares: bool
+) -> None:
+    """Two that keep a device busy, or of which nothing is known (1.5), gain nothing if they are alike."""
+    jobs = replace(
+        workload(JobRow(0, 1000, load_s=0, model="a"), JobRow(0, 1000, load_s=0, model="b")),
+        duty_cycles=duty_cycles,
+    )
+    outcome = simulate(jobs, cluster(1), "castor", physics=Physics(pairs=world.pairs), validate=True)
+    assert outcome.shared.all() == shares
+    assert outcome.shared.any() == shares
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_a_whole_workload_ends_under_each(world: Physics, policy: str) -> None:
+    chance = np.random.default_rng(7)
+    rows = [
+        JobRow(
+            float(n * 20),
+            float(chance.integers(20, 900)),
+            gpus=int(chance.choice([1, 1, 2, 4, 6])),
+            model=str(chance.choice(["a", "b", "c"])),
+        )
+        for n in range(60)
+    ]
+    learned = Physics(pairs=world.pairs)
+    outcome = simulate(workload(*rows), cluster(2, 4), policy, physics=learned, validate=True)
+    assert outcome.finished.all()
+    assert outcome.shared.any()
+    benefit = summarise(outcome)["sharing_benefit"]
+    assert benefit is not None
+    assert 0 < benefit["jobs"] <= int(outcome.shared.sum())
+    again = simulate(workload(*rows), cluster(2, 4), policy, physics=learned)
+    assert np.array_equal(outcome.jct_s, again.jct_s)

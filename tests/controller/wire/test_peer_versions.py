@@ -1,0 +1,83 @@
+"""Peers of other versions are answered in theirs, and told what to upgrade."""
+
+from __future__ import annotations
+
+import msgpack
+import pytest
+
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import codec, peer_versions
+from cotenant.controller.wire.codec import WIRE_VERSION, decode, encode, in_version, request_in, version_of
+from cotenant.controller.wire.peer_versions import Tongues
+
+OURS, OLDER, NEWER = WIRE_VERSION, 77, 99
+"""The last two as no version of ours is yet: what counts is that they differ."""
+ASKED = wire.Request(request_id=7, body=wire.GetStatus())
+
+
+class Sent:
+    def __init__(self) -> None:
+        self.frames: list[tuple[bytes, bytes]] = []
+
+    def __call__(self, address: bytes, frame: bytes) -> bool:
+        self.frames.append((address, frame))
+        return True
+
+
+def test_each_is_answered_in_the_version_it_speaks() -> None:
+    sent = Sent()
+    peers = Tongues(sent)
+    for address, version in ((b"a", OURS), (b"b", OLDER), (b"c", NEWER)):
+        peers.heard(address, encode(ASKED, version))
+        assert peers.send(address, encode(ASKED))
+    assert [version_of(frame) for _, frame in sent.frames] == [OURS, OLDER, NEWER]
+    bodies = [msgpack.unpackb(frame)[1] for _, frame in sent.frames]
+    assert bodies == [msgpack.unpackb(encode(ASKED))[1]] * 3, "only the version differs"
+
+
+def test_who_was_upgraded_is_answered_in_the_new_version() -> None:
+    sent = Sent()
+    peers = Tongues(sent)
+    for version in (OLDER, OURS):
+        peers.heard(b"a", encode(ASKED, version))
+    peers.send(b"a", encode(ASKED))
+    assert version_of(sent.frames[-1][1]) == OURS
+
+
+def test_a_refusal_names_what_to_upgrade(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_versions, "WIRE_VERSION", 80)
+    peers = Tongues(Sent())
+    peers.heard(b"older", encode(ASKED, OLDER))
+    peers.heard(b"newer", encode(ASKED, NEWER))
+    assert peers.refusal(b"older").endswith("you speak 77: upgrade cotenant where you are")
+    assert "you speak 99: upgrade the controller" in peers.refusal(b"newer")
+
+
+def test_strangers_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_versions, "PEERS_MAX", 3)
+    sent = Sent()
+    peers = Tongues(sent)
+    for number in range(10):
+        peers.heard(bytes([number]), encode(ASKED, OLDER))
+    for number in range(10):
+        peers.send(bytes([number]), encode(ASKED))
+    assert [version_of(frame) for _, frame in sent.frames] == [OURS] * 7 + [OLDER] * 3
+
+
+@pytest.mark.parametrize("noise", [b"", b"\x92", b"\x92\x00x", b"\x93\x01x", b"\x92\xc0x", b"hello"])
+def test_noise_has_no_version(noise: bytes) -> None:
+    assert version_of(noise) is None
+    assert request_in(noise) is None
+
+
+def test_a_request_that_nobody_knows_has_a_number_still() -> None:
+    assert request_in(msgpack.packb([WIRE_VERSION, {"request_id": 3, "body": {"m": "of tomorrow"}}])) == 3
+    odd_ones: list[object] = [{"request_id": True}, {"request_id": "x"}, {}, [], 3]
+    for odd in odd_ones:
+        assert request_in(msgpack.packb([WIRE_VERSION, odd])) is None
+
+
+def test_what_was_put_into_another_version_is_read_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = in_version(encode(ASKED), OLDER)
+    monkeypatch.setattr(codec, "WIRE_VERSION", OLDER)
+    assert decode(frame, wire.Request) == ASKED

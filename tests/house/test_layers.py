@@ -1,0 +1,224 @@
+"""One list of layers, the lowest first: a module sees its own layer, and those below it that its layer names.
+
+Rule: what is not allowed is forbidden. An import upwards, a layer that is not named, a package in no layer
+and a circle of modules fail. Imports inside functions and for type checkers count: laziness changes when a
+module is loaded, not what depends on it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("agent", "checkpoint", "controller", "gradaccum", "mps", "profiler")
+
+TABLE = """\
+# Inside the user's process: nothing of ours.
+checkpoint
+gradaccum
+# Values, messages, one machine: every process may use them.
+controller.domain
+controller.wire                 controller.domain
+controller.system               controller.wire controller.domain
+# Leaves: they speak with the MPS daemon, and measure.
+mps
+profiler.driver                 controller.wire
+profiler.indicators             controller.wire profiler.driver
+profiler                        controller.domain controller.wire profiler.indicators
+# The agent obeys.
+agent.ipc                       controller.domain controller.wire profiler.indicators
+agent.host                      controller.wire controller.domain mps profiler.driver profiler.indicators
+                                agent.ipc
+agent.supervisor.core           controller.domain controller.wire profiler profiler.indicators agent.ipc
+agent.supervisor.processes      controller.wire mps profiler profiler.indicators agent.ipc agent.host
+                                agent.supervisor.core
+agent.supervisor                controller.wire agent.ipc agent.host agent.supervisor.core
+                                agent.supervisor.processes
+agent.daemon.core               controller.domain controller.wire mps profiler.indicators agent.ipc
+                                agent.supervisor.processes
+agent.gpus                      controller.domain controller.wire controller.system mps profiler.driver
+                                agent.ipc agent.host agent.daemon.core
+agent.daemon                    controller.domain controller.wire controller.system profiler.driver
+                                profiler.indicators agent.ipc agent.host agent.supervisor.processes
+                                agent.daemon.core agent.gpus
+agent.__main__                  controller.domain controller.system agent.daemon agent.daemon.core
+# Deciding. The engine is given its policy.
+controller.models               controller.wire controller.domain
+controller.policies.base        controller.domain
+controller.policies.toolkit     controller.domain controller.policies.base
+controller.policies             controller.domain controller.policies.base controller.policies.toolkit
+controller.engine               controller.domain controller.models controller.policies.base
+# Acting on what was decided.
+controller.store                controller.domain controller.wire controller.system controller.engine
+controller.executors            controller.domain controller.wire controller.system controller.engine
+                                controller.store
+controller.compute_worker       controller.domain controller.wire
+controller.api                  controller.domain controller.wire controller.system controller.policies
+                                controller.engine controller.store controller.executors
+controller.router               controller.wire controller.system
+controller.server               controller.domain controller.wire controller.system controller.models
+                                controller.policies controller.engine controller.store controller.executors
+                                controller.compute_worker controller.api controller.router
+controller.__main__             controller.domain controller.system controller.policies controller.store
+                                controller.router controller.server
+# Trying out, and learning. What computes is handed to the simulator.
+controller.sim                  controller.domain controller.wire controller.system controller.policies.base
+                                controller.policies controller.engine controller.store
+controller.training             controller.domain controller.wire controller.models controller.engine
+                                controller.sim profiler
+# Asking. A verb that computes by itself, on files, is in `cli.offline`.
+controller.client               controller.wire controller.system
+controller.cli.demo.workloads   checkpoint gradaccum
+controller.cli                  controller.domain controller.wire controller.system controller.client mps
+                                profiler profiler.driver profiler.indicators
+controller.cli.offline          controller.domain controller.wire controller.system controller.models
+                                controller.policies controller.store controller.sim controller.training
+                                controller.cli
+"""
+"""Layer, and what it may import from besides itself. A module belongs to the layer with the longest name."""
+
+
+def layers(table: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in table.splitlines():
+        if line.startswith("#"):
+            continue
+        name, *sees = line.split() if line[0] != " " else (next(reversed(found)), *line.split())
+        found.setdefault(name, []).extend(sees)
+    return found
+
+
+LAYERS = layers(TABLE)
+ROOTS = frozenset(("agent", "controller"))
+"""Folders that are no layer themselves: their own `__init__` imports nothing."""
+
+
+def sources() -> dict[str, Path]:
+    """Every module of ours, without the surname."""
+    found = {}
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+SOURCES = sources()
+
+
+def layer_of(module: str) -> str | None:
+    """The layer with the longest name; None: in none."""
+    while module and module not in LAYERS:
+        module = module.rpartition(".")[0]
+    return module or None
+
+
+def imports_in(source: str, module: str) -> Iterator[tuple[int, str]]:
+    """(line, module of ours), wherever in the source it is imported."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            origin = node.module or ""
+            if node.level:
+                origin = absolute(node, module, is_package=SOURCES.get(module, ROOT).name == "__init__.py")
+            within = [f"{origin}.{alias.name}" for alias in node.names]
+            names = [name if name.removeprefix("cotenant.") in SOURCES else origin for name in within]
+        else:
+            continue
+        for name in names:
+            if name.startswith("cotenant."):
+                yield node.lineno, name.removeprefix("cotenant.")
+
+
+def absolute(node: ast.ImportFrom, module: str, *, is_package: bool) -> str:
+    here = ["cotenant", *module.split(".")]
+    here = here[: len(here) - node.level + is_package]
+    return ".".join([*here, *([node.module] if node.module else [])])
+
+
+def violations(source: str, module: str) -> list[str]:
+    here = layer_of(module)
+    if here is None and module not in ROOTS:
+        return [f"{module} is in no layer: add its package to LAYERS"]
+    sees = {here, *LAYERS[here]} if here else set()
+    return [
+        f"{module}:{line}: imports {target} ({layer_of(target)}), which {here or module} may not see"
+        for line, target in sorted(set(imports_in(source, module)))
+        if layer_of(target) not in sees and target not in ROOTS
+    ]
+
+
+@cache
+def edges() -> dict[str, set[str]]:
+    """Who imports whom, by module."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for module, path in SOURCES.items():
+        found[module] = {target for _, target in imports_in(path.read_text(), module)} - {module}
+    return found
+
+
+def test_a_layer_names_only_layers_below_it() -> None:
+    order = list(LAYERS)
+    for number, (layer, sees) in enumerate(LAYERS.items()):
+        assert [each for each in sees if each not in order[:number]] == [], layer
+
+
+def test_every_layer_is_there() -> None:
+    assert [layer for layer in LAYERS if layer not in SOURCES] == []
+
+
+def test_no_import_points_upwards() -> None:
+    broken = [line for module, path in SOURCES.items() for line in violations(path.read_text(), module)]
+    assert broken == [], "\n" + "\n".join(broken)
+
+
+def test_no_layer_names_what_it_does_not_use() -> None:
+    """Else the list would allow what nobody needs."""
+    used: dict[str | None, set[str | None]] = defaultdict(set)
+    for module, targets in edges().items():
+        used[layer_of(module)] |= {layer_of(target) for target in targets}
+    idle = {layer: set(sees) - used[layer] for layer, sees in LAYERS.items()}
+    assert {layer: sorted(sees) for layer, sees in idle.items() if sees} == {}
+
+
+def test_no_circle_of_modules() -> None:
+    try:
+        TopologicalSorter(edges()).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle: {' <- '.join(error.args[1])}")
+
+
+BAD = {
+    "upwards": ("controller.engine.ledger", "from cotenant.controller.store.core import Core"),
+    "upwards, inside a function": (
+        "controller.sim.simulate",
+        "def f():\n    import cotenant.controller.training.kinds",
+    ),
+    "upwards, for type checkers": (
+        "agent.ipc.files",
+        "if TYPE_CHECKING:\n    from cotenant.agent.daemon import spool",
+    ),
+    "upwards, from the package": ("controller.store.core", "from cotenant.controller import api"),
+    "sideways": ("agent.host.locks", "from cotenant.controller.engine import Engine"),
+    "relative": ("controller.domain.job", "from ..engine import ledger"),
+    "in no layer": ("controller.shelf.books", "import os"),
+    "out of a root": ("controller", "from cotenant.controller.engine import Engine"),
+}
+
+
+@pytest.mark.parametrize(("module", "source"), BAD.values(), ids=BAD.keys())
+def test_a_wrong_import_is_caught(module: str, source: str) -> None:
+    assert violations(source, module)
+
+
+def test_a_right_import_passes() -> None:
+    source = "from cotenant.controller.domain import job\nfrom . import ledger"
+    assert violations(source, "controller.engine.engine") == []
