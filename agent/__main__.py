@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.daemon.assembly import Problem, assemble
+from cotenant.agent.daemon.assembly import AgentProblem, assemble
 from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.daemon.runtime import Runtime, log
 from cotenant.controller.domain.cluster import HostReport
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return asyncio.run(serve(loaded.settings, checkpoint_every_s=every_s if is_ours else None))
     except SettingsError as error:
         return complain(str(error), USAGE)
-    except Problem as problem:
+    except AgentProblem as problem:
         return complain(str(problem), problem.code)
     except BadEndpoint as error:
         return complain(str(error), FAILED)

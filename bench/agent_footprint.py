@@ -30,13 +30,13 @@ from cotenant.controller.domain.events import FirstStepDone
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import Launch
 from cotenant.controller.wire.agents import (
+    CommandDelivery,
     FromAgent,
     Heartbeat,
     Hello,
-    Obey,
     Renew,
     Report,
-    ReportSeen,
+    ReportAck,
     Welcome,
 )
 from cotenant.controller.wire.codec import decode, encode
@@ -93,7 +93,7 @@ class Stub:
                 self.say(Renew(beat=beat))
             case Report(sequence=sequence, event=event):
                 self.running += isinstance(event, FirstStepDone)
-                self.say(ReportSeen(sequence=sequence))
+                self.say(ReportAck(sequence=sequence))
 
     def say(self, message: Any) -> None:
         self._socket.send_multipart([self._agent, encode(message)])
@@ -171,7 +171,7 @@ def run(folder: Path, attempts: int, seconds: float) -> tuple[Cost, Cost, list[C
         stub.serve(WARM_UP_S)
         [idle] = measure(stub, [agent.pid], seconds)
         for number in range(1, attempts + 1):
-            stub.say(Obey(command=start_of(number, str(folder))))
+            stub.say(CommandDelivery(command=start_of(number, str(folder))))
         stub.serve(60.0, enough=attempts)
         stub.serve(WARM_UP_S)
         busy, *others = measure(stub, [agent.pid, *supervisors(state)], seconds)

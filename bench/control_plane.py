@@ -39,13 +39,13 @@ from cotenant.controller.domain.job import JobSpec, Launch
 from cotenant.controller.system import keys
 from cotenant.controller.wire.agents import (
     AttemptProgress,
-    CommandSeen,
+    CommandAck,
+    CommandDelivery,
     Heartbeat,
     Hello,
-    Obey,
     Renew,
     Report,
-    ReportSeen,
+    ReportAck,
     ToAgent,
     Welcome,
 )
@@ -139,19 +139,19 @@ class SimulatedAgent:
             case Renew(beat=beat) if beat == self._beat:
                 self._fleet.measured.heartbeat_ms.append(1000 * (time.monotonic() - self._beat_at_s))
                 self._beat_at_s = 0.0
-            case Obey(command=StartAttempt() as command):
+            case CommandDelivery(command=StartAttempt() as command):
                 self._start(command)
-            case Obey(command=command):
-                self._say(CommandSeen(command_id=command.command_id))
+            case CommandDelivery(command=command):
+                self._say(CommandAck(command_id=command.command_id))
             case Welcome():
                 self.welcomed = True
-            case Renew() | ReportSeen():
+            case Renew() | ReportAck():
                 pass
             case other:
                 raise AssertionError(other)
 
     def _start(self, command: StartAttempt) -> None:
-        self._say(CommandSeen(command_id=command.command_id))
+        self._say(CommandAck(command_id=command.command_id))
         named: dict[str, Any] = {
             "job_id": command.job_id, "attempt": command.attempt, "host_id": self.host_id,
         }  # fmt: skip

@@ -27,7 +27,7 @@ from live.given import parameter, write
 from live.run import LiveRun, WentWrong, run_live
 from live.schedule import Arrival, Pace, draw
 
-from cotenant.controller.cli.demo.cluster import StartFailed
+from cotenant.controller.cli.demo.cluster import ProcessStartFailed
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters
 
@@ -66,7 +66,7 @@ def main() -> int:
     )
     try:
         runs = measured(options.data, planned, options.runs, fresh=options.fresh, page_only=options.page_only)
-    except (WentWrong, StartFailed) as error:
+    except (WentWrong, ProcessStartFailed) as error:
         print(f"live_against_simulated: {error}; what was measured is in {options.data}", file=sys.stderr)
         return 1
     report(runs, options.data, options.page, options.picture)

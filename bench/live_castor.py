@@ -28,7 +28,7 @@ from live.schedule import draw
 from live_sharing import jobs, page
 from live_sharing.run import CastorRun, children_first, go_first, run_live
 
-from cotenant.controller.cli.demo.cluster import StartFailed
+from cotenant.controller.cli.demo.cluster import ProcessStartFailed
 from cotenant.controller.cli.demo.run import slot_cores
 from cotenant.controller.policies.base import Parameters
 from cotenant.profiler.run import ProfileFailed
@@ -60,7 +60,7 @@ def main() -> int:
             for number, label in enumerate(options.policies, 1)
             if (run := one(number, label, planned, options, began_s, say)) is not None
         ]
-    except (WentWrong, StartFailed, ProfileFailed) as error:
+    except (WentWrong, ProcessStartFailed, ProfileFailed) as error:
         print(f"live_castor: {error}; what was measured is in {options.data}", file=sys.stderr)
         return 1
     if not runs:

@@ -42,14 +42,14 @@ from cotenant.controller.domain.reasons import because
 from cotenant.controller.training import interference as training
 from cotenant.controller.training.judging import Both
 from cotenant.controller.training.own_pairs import Kinds
-from cotenant.controller.training.pair_rows import Pairs, read
-from cotenant.profiler.ranks import Command, Seat
-from cotenant.profiler.run import Plan, ProfileFailed, SoloRun
+from cotenant.controller.training.pair_rows import PairRows, read
+from cotenant.profiler.ranks import RankCommand, Seat
+from cotenant.profiler.run import ProfileFailed, RunPlan, SoloRun
 from cotenant.profiler.solo import measure_solo
 
 CACHE: Final = places.CACHE
 PAGE: Final = Path(__file__).parent.parent / "docs" / "results" / "bench-live-pairs.md"
-PLAN: Final = Plan(
+PLAN: Final = RunPlan(
     accumulation_steps=(1,), warm_up_steps=3, steps_min=10, measured_s_min=4.0, deadline_s=40.0
 )
 IDLE_LOAD: Final = 0.4
@@ -132,7 +132,7 @@ def main() -> int:
 # --- Measuring ---------------------------------------------------------------------------------------
 
 
-def measured(plan: Plan) -> tuple[str, int]:
+def measured(plan: RunPlan) -> tuple[str, int]:
     """The table, and how many of the runs alone had to wait for others more than they should."""
     core = max(os.sched_getaffinity(0))
     kinds, table, contended = Kinds(), PairTable(), 0
@@ -154,10 +154,10 @@ def measured(plan: Plan) -> tuple[str, int]:
     return text, contended
 
 
-def measure(loop: Loop, core: int, folder: str, plan: Plan) -> SoloRun:
+def measure(loop: Loop, core: int, folder: str, plan: RunPlan) -> SoloRun:
     env = {"PATH": os.environ["PATH"], "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     argv = (sys.executable, "-c", LOOP, loop.kind, *map(str, loop[2:]))
-    run = measure_solo(Command(argv=argv, workdir=folder, env=env), [Seat(cores=(core,))], plan=plan)
+    run = measure_solo(RankCommand(argv=argv, workdir=folder, env=env), [Seat(cores=(core,))], plan=plan)
     if not run.points:
         raise ProfileFailed(f"{loop.name}: no whole step was measured ({'; '.join(run.notes)})")
     return run
@@ -181,8 +181,8 @@ def as_job(loop: Loop, run: SoloRun) -> Job:
 # --- Telling -----------------------------------------------------------------------------------------
 
 
-def told(pairs: Pairs, contended: int) -> str:
-    table = training.Table(pairs)
+def told(pairs: PairRows, contended: int) -> str:
+    table = training.PairColumns(pairs)
     answers = {f"model, settings {n}": left_out(table, n) for n in range(1, len(training.GRID) + 1)}
     folds = training.by_pair(pairs.groups, 0, len(pairs))
     answers["mean of the other pairs"] = training.out_of_fold_mean(pairs, folds)
@@ -210,12 +210,12 @@ def told(pairs: Pairs, contended: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def left_out(table: training.Table, number: int) -> Both:
+def left_out(table: training.PairColumns, number: int) -> Both:
     folds = training.by_pair(table.pairs.groups, 0, len(table.pairs))
     return training.out_of_fold(table, folds, training.GRID[number - 1], 0)
 
 
-def rule(pairs: Pairs) -> Both:
+def rule(pairs: PairRows) -> Both:
     at = pairs.names.index("gpu_util_pct")
     found = [
         duty_cycle_rule(Profile(duty_cycle=float(one) / 100), Profile(duty_cycle=float(two) / 100)).first

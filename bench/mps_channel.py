@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 import machine
 
 from cotenant.mps import commands
-from cotenant.mps.channel import Channel, ChannelError
+from cotenant.mps.channel import ChannelError, ControlChannel
 from cotenant.mps.environment import PIPE_DIRECTORY
 from cotenant.mps.process import CONTROL
 from cotenant.mps.replies import Incomplete, Rejected, answered, percentage, query
@@ -54,7 +54,7 @@ def main() -> None:
         pipe.mkdir()
         environment = {**os.environ, PIPE_DIRECTORY: str(pipe), LOG_DIRECTORY: name}
         subprocess.run((program, "-d"), env=environment, check=True)
-        channel = Channel(pipe_directory=PurePosixPath(pipe), program=program)
+        channel = ControlChannel(pipe_directory=PurePosixPath(pipe), program=program)
         try:
             rows = [
                 row(kind, ask, askers, options.questions)
@@ -72,7 +72,7 @@ def main() -> None:
         options.write.write_text(page)
 
 
-def through(channel: Channel, _: int) -> tuple[bool, float]:
+def through(channel: ControlChannel, _: int) -> tuple[bool, float]:
     began_s = time.monotonic()
     try:
         right = commands.default_percentage(channel) == 100.0

@@ -39,7 +39,7 @@ from cotenant.controller.domain.reasons import because
 from cotenant.controller.models.interference.features import MEANS, VARIANCES, beside
 from cotenant.controller.models.interference.predictor import Predictor
 from cotenant.controller.training import boosting, interference
-from cotenant.controller.training.pair_rows import Pairs
+from cotenant.controller.training.pair_rows import PairRows
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "results" / "bench-predictor.md"
 NAMES: Final = (*MEANS, *VARIANCES)
@@ -74,7 +74,7 @@ def trained() -> tuple[InterferenceModel, boosting.Fitted]:
     noise = np.random.default_rng(3).normal(0.0, 0.05, (len(first), 2))
     xi = 1.0 + np.abs(first[:, :1] + second[:, :1] - 0.7) + 0.3 * first[:, 4:5] * second[:, 4:5] + noise
     models = tuple((f"m{n % 11}", f"m{n % 13}") for n in range(len(first)))
-    pairs = Pairs(
+    pairs = PairRows(
         names=NAMES,
         first=first,
         second=second,
@@ -86,7 +86,7 @@ def trained() -> tuple[InterferenceModel, boosting.Fitted]:
     )
     settings = interference.GRID[2]
     model = interference.train([pairs], 1, candidates=(settings,))
-    table = interference.Table(pairs)
+    table = interference.PairColumns(pairs)
     return model, table.fit(np.ones(len(pairs), bool), settings, 1)
 
 

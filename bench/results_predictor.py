@@ -28,7 +28,7 @@ from cotenant.controller.models.interference.novelty import SCALE_MIN
 from cotenant.controller.sim.results import plots
 from cotenant.controller.training import interference as training
 from cotenant.controller.training.judging import Both
-from cotenant.controller.training.pair_rows import Pairs
+from cotenant.controller.training.pair_rows import PairRows
 
 DOCS: Final = places.RESULTS
 PLOTS: Final = "castor-predictor"
@@ -67,7 +67,7 @@ TRANSFER: Final = """Gavel's table (MIT) has no hardware features: a job is its 
     is what the same pair's measured ratio on the other type would be worth."""
 
 
-Judged = tuple[Pairs, list[Left]]
+Judged = tuple[PairRows, list[Left]]
 
 
 def main() -> int:
@@ -102,7 +102,7 @@ def main() -> int:
     return 0
 
 
-def nested_on(gavel: Pairs, name: str) -> Judged:
+def nested_on(gavel: PairRows, name: str) -> Judged:
     pairs = study.of_type(gavel, name)
     return pairs, [study.nested(pairs, seed) for seed in study.SEEDS]
 
@@ -121,7 +121,7 @@ def head() -> str:
 # --- Errors ------------------------------------------------------------------------------------------
 
 
-def errors(pairs: Pairs, lefts: list[Left]) -> str:
+def errors(pairs: PairRows, lefts: list[Left]) -> str:
     seeds = len(lefts)
     slow = study.without(pairs, *THROUGHPUT)
     rows: dict[str, list[Both]] = {
@@ -149,7 +149,7 @@ def errors(pairs: Pairs, lefts: list[Left]) -> str:
     )
 
 
-def three(pairs: Pairs, answers: list[Both]) -> list[str]:
+def three(pairs: PairRows, answers: list[Both]) -> list[str]:
     """Job 1, job 2, both: means over the seeds, with the standard deviation where seeds differ."""
     each = np.array([study.rmse(answer, pairs.xi) for answer in answers])
     whole = np.column_stack((each, np.sqrt((each**2).mean(axis=1))))
@@ -157,7 +157,7 @@ def three(pairs: Pairs, answers: list[Both]) -> list[str]:
     return [f"{m:.4f}" + f" ± {s:.4f}" * bool(s > 1e-9) for m, s in zip(means, spreads, strict=True)]
 
 
-def by_fold(pairs: Pairs, lefts: list[Left]) -> list[str]:
+def by_fold(pairs: PairRows, lefts: list[Left]) -> list[str]:
     """Pooled over the rows of a fold."""
     lines = [
         "| seed | fold | pairs | rows | job 1 | mean | job 2 | mean | leaves chosen |",
@@ -178,7 +178,7 @@ def by_fold(pairs: Pairs, lefts: list[Left]) -> list[str]:
     return [f"Below the mean in {better} of {total} (fold, job).", "", *lines]
 
 
-def one_or_two(pairs: Pairs) -> str:
+def one_or_two(pairs: PairRows) -> str:
     settings = training.GRID[2]
     other_way = study.turned(pairs, 0)
     found = {
@@ -193,7 +193,7 @@ def one_or_two(pairs: Pairs) -> str:
     return said(ONE, **{name: three(table, answers)[2] for name, (table, answers) in found.items()})
 
 
-def strangers(pairs: Pairs, lefts: list[Left], model: InterferenceModel) -> str:
+def strangers(pairs: PairRows, lefts: list[Left], model: InterferenceModel) -> str:
     inside = [np.abs(left.predicted - pairs.xi) <= left.margins for left in lefts]
     folds = [
         float(inside[number][left.folds == fold].mean())
@@ -213,7 +213,7 @@ def strangers(pairs: Pairs, lefts: list[Left], model: InterferenceModel) -> str:
     )
 
 
-def drawn(pairs: Pairs, lefts: list[Left], model: InterferenceModel, folder: Path) -> str:
+def drawn(pairs: PairRows, lefts: list[Left], model: InterferenceModel, folder: Path) -> str:
     first = lefts[0]
     bins = {
         f"job {job + 1}": pictures.binned(first.predicted[:, job], pairs.xi[:, job], first.margins[:, job])
@@ -268,7 +268,7 @@ def decisions(tables: Mapping[str, Judged]) -> str:
     return "\n".join([*lines, "", f"Least lost, measurements apart, with {told}."])
 
 
-def lost_by(pairs: Pairs, lefts: list[Left]) -> dict[str, str]:
+def lost_by(pairs: PairRows, lefts: list[Left]) -> dict[str, str]:
     """Where the ratios came from -> two cells of the table: means over the seeds."""
     found: dict[str, list[study.Regret]] = {}
     for seed, left in zip(study.SEEDS, lefts, strict=True):
@@ -292,7 +292,7 @@ def lost(cells: str) -> float:
     return float(cells.split("|")[1].strip(" %"))
 
 
-def transfers(gavel: Pairs) -> str:
+def transfers(gavel: PairRows) -> str:
     types = {name: study.of_type(gavel, name) for name in ("v100", "p100", "k80")}
     lines = [
         "## From one type of GPU to another",

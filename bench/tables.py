@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cotenant.controller.sim.results import plots
-from cotenant.controller.sim.results.intervals import Interval
+from cotenant.controller.sim.results.intervals import ConfidenceInterval
 
 WIDTH: Final = 118
 
@@ -30,11 +30,11 @@ def said_seeds(seeds: Sequence[int]) -> str:
     return f"{len(seeds)} seed{'s' if len(seeds) != 1 else ''}"
 
 
-def scaled(value: Interval, by: float) -> Interval:
-    return Interval(value.mean / by, None if value.half is None else value.half / by)
+def scaled(value: ConfidenceInterval, by: float) -> ConfidenceInterval:
+    return ConfidenceInterval(value.mean / by, None if value.half is None else value.half / by)
 
 
-def shown(value: Interval, form: str) -> str:
+def shown(value: ConfidenceInterval, form: str) -> str:
     text = form.format(value.mean)
     return text if not value.half else f"{text} ± {form.format(value.half)}"
 

@@ -38,7 +38,7 @@ from throughput_model import live, protocol
 from throughput_model.page import page, tables
 from throughput_model.protocol import SEEDS, Row
 
-from cotenant.profiler.step_law import Table, solve
+from cotenant.profiler.step_law import StepTable, solve
 
 DATA: Final = Path(__file__).resolve().parents[2] / "shared" / "interference" / "adaptdl_step_times.csv.gz"
 PICTURES: Final = Path(__file__).resolve().parents[1] / "docs" / "pictures"
@@ -116,7 +116,7 @@ def fit_ms(rows: dict[str, list[Row]]) -> dict[str, float]:
 def _median_ms(rows: dict[str, list[Row]]) -> float:
     taken = []
     for found in rows.values():
-        table = Table.of([row.step for row in found])
+        table = StepTable.of([row.step for row in found])
         started_s = time.process_time()
         solve(table)
         taken.append(1e3 * (time.process_time() - started_s))

@@ -3,7 +3,7 @@
 Rule: standard library and torch only, Python 3.9 and torch 2.5 upwards, nothing of cotenant besides.
 `Session` is all that a script needs; see docs/job-protocol.md for what it says to its supervisor.
 
-Rooms: `training/` (what is saved), `disk/` (as files), `talk/` (with whom it is agreed), `zerocode/`.
+Packages: `training/` (what is saved), `disk/` (as files), `talk/` (with whom it is agreed), `zerocode/`.
 """
 
 from __future__ import annotations

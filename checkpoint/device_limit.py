@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import torch
 
-from cotenant.checkpoint.talk.protocol import Environment
+from cotenant.checkpoint.talk.protocol import JobEnvironment
 
 ENV_MPS_LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """MPS's own variable: `0=4096M`, by the number of the device as this process counts them."""
@@ -47,7 +47,7 @@ _VERSION: Final = re.compile(r"(\d+)\.(\d+)")
 
 
 @dataclass(frozen=True)
-class Share:
+class DeviceShare:
     """Of each device: bytes, or a fraction where the job's environment says no more."""
 
     size_bytes: int | None = None
@@ -65,14 +65,14 @@ class Share:
         return f"{self.fraction:.0%}" if self.fraction is not None else "all"
 
 
-def share_of(env: Environment, environ: Mapping[str, str]) -> Share | None:
+def share_of(env: JobEnvironment, environ: Mapping[str, str]) -> DeviceShare | None:
     """What was planned for this process; None: nothing was."""
     if env.memory_mib is not None:
-        return Share(size_bytes=env.memory_mib * _MIB)
+        return DeviceShare(size_bytes=env.memory_mib * _MIB)
     if env.memory_fraction is not None:
-        return Share(fraction=env.memory_fraction)
+        return DeviceShare(fraction=env.memory_fraction)
     limit = mps_limit_bytes(environ) if env.socket is not None else None
-    return Share(size_bytes=limit) if limit is not None else None
+    return DeviceShare(size_bytes=limit) if limit is not None else None
 
 
 def mps_limit_bytes(environ: Mapping[str, str]) -> int | None:
@@ -81,10 +81,10 @@ def mps_limit_bytes(environ: Mapping[str, str]) -> int | None:
     return min(found) * _MIB if found else None
 
 
-class Limits:
+class DeviceLimits:
     """The limits of one process's devices."""
 
-    def __init__(self, share: Share, plain: Any = None) -> None:
+    def __init__(self, share: DeviceShare, plain: Any = None) -> None:
         """plain: torch's own `set_per_process_memory_fraction`, if something stands before it."""
         self._share = share
         self._plain = plain or torch.cuda.set_per_process_memory_fraction
@@ -139,21 +139,21 @@ class Limits:
             time.sleep(LOOK_S if time.monotonic() - began_s < LOOKS_OFTEN_S else LOOK_LATER_S)
 
 
-_LIMITS: list[Limits] = []
+_LIMITS: list[DeviceLimits] = []
 """At most one: what this process's limits are held by."""
 
 
-def limits_of(environ: Mapping[str, str], plain: Any = None) -> Limits | None:
+def limits_of(environ: Mapping[str, str], plain: Any = None) -> DeviceLimits | None:
     """The process's own, made when first asked for; None: nothing was planned for it."""
     if not _LIMITS:
-        share = share_of(Environment.read(environ), environ)
+        share = share_of(JobEnvironment.read(environ), environ)
         if share is None:
             return None
-        _LIMITS.append(Limits(share, plain))
+        _LIMITS.append(DeviceLimits(share, plain))
     return _LIMITS[0]
 
 
-def limit_memory(env: Environment, device: torch.device | None = None) -> None:
+def limit_memory(env: JobEnvironment, device: torch.device | None = None) -> None:
     """Hold the device that trains, also where nothing was installed that does so at the first use of CUDA.
 
     Args:
@@ -164,11 +164,11 @@ def limit_memory(env: Environment, device: torch.device | None = None) -> None:
     share = share_of(env, os.environ)
     if share is None:
         return
-    limits = _LIMITS[0] if _LIMITS else Limits(share)
+    limits = _LIMITS[0] if _LIMITS else DeviceLimits(share)
     limits.hold(torch.cuda.current_device() if device is None else _number(device))
 
 
-class Room:
+class SharedLimits:
     """What others leave of the devices, as long as they are there: for a process that started without a
     limit, when nobody was there and perhaps nobody knew how much it needs. Only devices that it has open are
     held; what it has cached beyond its room goes back when it asks for more."""

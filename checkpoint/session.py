@@ -15,18 +15,18 @@ from typing import Any, Final
 
 import torch
 
-from cotenant.checkpoint.device_limit import Room, limit_memory
+from cotenant.checkpoint.device_limit import SharedLimits, limit_memory
 from cotenant.checkpoint.disk import saver
 from cotenant.checkpoint.disk.layout import CheckpointError, Manifest
-from cotenant.checkpoint.disk.load import Loaded, load_newest
-from cotenant.checkpoint.disk.saver import Place, Saver
+from cotenant.checkpoint.disk.load import LoadedCheckpoint, load_newest
+from cotenant.checkpoint.disk.saver import Saver, SaveTarget
 from cotenant.checkpoint.talk import gang, protocol
-from cotenant.checkpoint.talk.agreement import Agreement, Verdict
-from cotenant.checkpoint.talk.channel import Channel
+from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict
+from cotenant.checkpoint.talk.channel import SupervisorChannel
 from cotenant.checkpoint.talk.introduction import Introduction
-from cotenant.checkpoint.talk.progress import Progress
-from cotenant.checkpoint.talk.window_reports import Stretches
-from cotenant.checkpoint.talk.windows import Turn, agreed_ahead, recorded
+from cotenant.checkpoint.talk.progress import ProgressReporter
+from cotenant.checkpoint.talk.window_reports import WindowReports
+from cotenant.checkpoint.talk.windows import WindowPlace, agreed_ahead, recorded
 from cotenant.checkpoint.training import data, facts
 from cotenant.checkpoint.training.cursor import Cursor
 from cotenant.checkpoint.training.lineage import Lineage, Resumed
@@ -83,17 +83,19 @@ class Session:
         self.restored_extra: dict[str, Any] = {}
         """What a resume has put into `extra` (plain values only), as it was loaded."""
         self._saver: Saver | None = None
-        self._channel: Channel | None = None
-        self._progress: Progress | None = None
+        self._channel: SupervisorChannel | None = None
+        self._progress: ProgressReporter | None = None
         self._agreement = Agreement(can_save=False)
-        self._stretches = Stretches()
+        self._stretches = WindowReports()
         self._steps_used = 0
         self._report_at_s = 0.0
         self._stepped = False
         self._watched = self._watch_optimizers()
         limit_memory(self._env, self._state.cuda_device)
         if self._env.socket is not None:
-            self._channel = Channel(self._env.socket, self._env.rank, self._agreement, Room().keep_to)
+            self._channel = SupervisorChannel(
+                self._env.socket, self._env.rank, self._agreement, SharedLimits().keep_to
+            )
         path = Path(root) if root is not None else self._env.root
         self._introduction = Introduction(self._channel, self._agreement, self._env)
         self._plain = self._channel is None and (path is None or not self._state.models)
@@ -103,7 +105,7 @@ class Session:
         if self._channel is not None:
             self._agreement.completed = self.step
             self._introduction.say(self.step, self.resumed, accumulates, self._state.models, resumable_note)
-            self._progress = Progress(self._channel, self.step)
+            self._progress = ProgressReporter(self._channel, self.step)
         gang.settle_at_exit()
         atexit.register(self._close)
 
@@ -244,7 +246,7 @@ class Session:
         if now_s >= self._report_at_s:
             self._report_progress(now_s)
         verdict = channel.arrive(step)
-        if verdict is not Verdict.GO:
+        if verdict is not StepVerdict.GO:
             self._obey(channel, verdict)
 
     def _steps_changed(self, steps_used: int) -> None:
@@ -266,13 +268,13 @@ class Session:
         if self._stage and self._saver is not None:  # the optimizer has its state now
             self._saver.prepare(self._own())
 
-    def _obey(self, channel: Channel, verdict: Verdict) -> None:
+    def _obey(self, channel: SupervisorChannel, verdict: StepVerdict) -> None:
         if self._counter.turns != (turns := tuple(self._agreement.turns)):
             self._turn(channel, turns)
-        if verdict is Verdict.TURN:
+        if verdict is StepVerdict.TURN:
             return
         assert self._saver is not None, "orders are refused where nothing can be saved"
-        stop = verdict is Verdict.STOP  # then somebody waits for our devices: tidying can wait
+        stop = verdict is StepVerdict.STOP  # then somebody waits for our devices: tidying can wait
         saved = self._save(self._saver, wait=stop, tidy=not stop)
         if self._progress is not None:
             self._progress.paused()
@@ -283,7 +285,7 @@ class Session:
             self._close()
             raise SystemExit(0)
 
-    def _turn(self, channel: Channel, turns: tuple[Turn, ...]) -> None:
+    def _turn(self, channel: SupervisorChannel, turns: tuple[WindowPlace, ...]) -> None:
         """A turn of s begins or ends here: tell of the stretch that is over, begin the next one."""
         assert self._progress is not None
         if self.step > self._progress.reported_step:  # No report is about two stretches.
@@ -334,7 +336,7 @@ class Session:
         env = self._env
         try:
             attempt = gang.attempt_of(env, root)
-            place = Place(
+            place = SaveTarget(
                 root=root,
                 job=env.job,
                 attempt=attempt,
@@ -362,7 +364,7 @@ class Session:
         self._saver = Saver(place, self._state, self._tell)
         self._cursor.remembers = True
 
-    def _take(self, loaded: Loaded) -> None:
+    def _take(self, loaded: LoadedCheckpoint) -> None:
         """Put a loaded checkpoint into the script's objects, and say what differs."""
         manifest, env = loaded.manifest, self._env
         self.step = manifest.step

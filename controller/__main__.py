@@ -14,7 +14,7 @@ from cotenant.controller.domain.job import ENDED
 from cotenant.controller.domain.settings import Settings
 from cotenant.controller.domain.texts import one_line
 from cotenant.controller.policies import registry
-from cotenant.controller.router import DoorError
+from cotenant.controller.router import RouterError
 from cotenant.controller.server import Controller
 from cotenant.controller.store.core import Fatal
 from cotenant.controller.store.journal import Journal
@@ -52,7 +52,7 @@ def main(words: list[str] | None = None) -> int:
         asyncio.run(serve(chosen))
     except (sources.SettingsError, MetricsProblem, BadEndpoint) as error:
         return fail(str(error), 2)
-    except (JournalError, DoorError, KeyProblem, Fatal, OSError) as error:
+    except (JournalError, RouterError, KeyProblem, Fatal, OSError) as error:
         return fail(str(error), 1)
     return 0
 

@@ -39,11 +39,11 @@ Receive = Callable[[bytes, Identity, bool, bytes], None]
 """(address to answer to, who, whether it is a client, frame)."""
 
 
-class DoorError(Exception):
+class RouterError(Exception):
     """The endpoint cannot be opened; one line with what to do."""
 
 
-class Door:
+class Router:
     """A ROUTER socket on the running loop. Both agents and clients come here."""
 
     def __init__(self, endpoint: str, keys_dir: Path, receive: Receive, counters: Counter[str]) -> None:
@@ -94,7 +94,7 @@ class Door:
         try:
             socket.bind(self.endpoint)
         except zmq.ZMQError as error:
-            raise DoorError(f"cannot listen at {self.endpoint}: {error.strerror}") from None
+            raise RouterError(f"cannot listen at {self.endpoint}: {error.strerror}") from None
         bound = socket.getsockopt(zmq.LAST_ENDPOINT)
         assert isinstance(bound, bytes)
         self.endpoint = bound.rstrip(b"\0").decode()  # With the port, if it was left open.
@@ -105,14 +105,14 @@ class Door:
         try:
             self._lock = Lock(path.with_name(path.name + ".lock"))
         except LockTaken as taken:
-            raise DoorError(
+            raise RouterError(
                 f"another controller (pid {taken.pid}) listens at {path}: stop it, or set controller.endpoint"
             ) from None
         before = os.umask(0o177)  # The socket is 0600 from its first moment on.
         try:
             socket.bind(self.endpoint)
         except zmq.ZMQError as error:
-            raise DoorError(f"cannot listen at {self.endpoint}: {error.strerror}") from None
+            raise RouterError(f"cannot listen at {self.endpoint}: {error.strerror}") from None
         finally:
             os.umask(before)
 

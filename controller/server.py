@@ -16,22 +16,22 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from cotenant.controller.api.handlers import ClientsDesk
-from cotenant.controller.api.metrics import ClusterMetrics, Facts
+from cotenant.controller.api.handlers import RequestHandlers
+from cotenant.controller.api.metrics import ClusterMetrics, ServerFacts
 from cotenant.controller.api.queries import About
 from cotenant.controller.api.submissions import Code
-from cotenant.controller.compute_worker import Thinking
-from cotenant.controller.domain.commands import AnyCommand, Think
+from cotenant.controller.compute_worker import ComputeWorker
+from cotenant.controller.domain.commands import AnyCommand, ComputeRequest
 from cotenant.controller.domain.events import AlarmRang, AnyEvent, Computed
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.interference import InterferenceModel
 from cotenant.controller.domain.job import ENDED
 from cotenant.controller.domain.settings import Settings
 from cotenant.controller.engine import EngineConfig
-from cotenant.controller.executors.agents.link import AgentsLink
+from cotenant.controller.executors.agents.link import AgentExecutor
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.missing import make_or_stand_in
-from cotenant.controller.router import Door, raise_descriptor_limit
+from cotenant.controller.router import Router, raise_descriptor_limit
 from cotenant.controller.store.clock import uptime
 from cotenant.controller.store.committing import Callbacks
 from cotenant.controller.store.core import Core, Fatal, Poisoned, Stuck
@@ -44,10 +44,10 @@ from cotenant.controller.system.metrics.sheet import Sheet
 from cotenant.controller.system.metrics.sheets import Sheets
 from cotenant.controller.system.secrets import Secrets
 from cotenant.controller.system.settings import SettingsError
-from cotenant.controller.wire.agents import FromAgent, Refused
+from cotenant.controller.wire.agents import FromAgent, HostRefused
 from cotenant.controller.wire.clients import DAMAGED_JOURNAL_ADVICE, Failure, Request
 from cotenant.controller.wire.codec import BadMessage, WrongVersion, decode, encode, request_in
-from cotenant.controller.wire.peer_versions import UNKNOWN_REQUEST, Tongues
+from cotenant.controller.wire.peer_versions import UNKNOWN_REQUEST, PeerVersions
 
 TICK_S: Final = 0.5
 WAITING_ROWS_MAX: Final = 20_000
@@ -154,22 +154,22 @@ class Controller:
         self._secrets.used_by(self.core.state.engine.jobs)
         self._secrets.release(self._is_over)  # Also of what a restored journal has lost.
         endpoint = paths.controller_endpoint(settings)
-        self._door = Door(endpoint, paths.keys_dir(settings), self._receive, self.core.counters)
-        self._tongues = Tongues(self._door.send)
-        self.endpoint = self._door.endpoint
-        lease_s = None if self._door.is_local else settings.controller.lease_s
-        self._link = AgentsLink(
+        self._router = Router(endpoint, paths.keys_dir(settings), self._receive, self.core.counters)
+        self._peer_versions = PeerVersions(self._router.send)
+        self.endpoint = self._router.endpoint
+        lease_s = None if self._router.is_local else settings.controller.lease_s
+        self._link = AgentExecutor(
             self.core,
-            self._tongues.send,
+            self._peer_versions.send,
             self._secrets,
             lease_s=lease_s,
             silent_after_s=settings.controller.silent_after_s,
         )
         about = About(version=package, endpoint=self.endpoint, started_s=self.core.clock.now_s())
-        self._desk = ClientsDesk(
-            self.core, self._link, self._tongues.send, self._secrets, about, self._stopped.set
+        self._handlers = RequestHandlers(
+            self.core, self._link, self._peer_versions.send, self._secrets, about, self._stopped.set
         )
-        self._thinking = Thinking(self._computed)
+        self._compute_worker = ComputeWorker(self._computed)
         self.core.watchers.append(self._decided)
         self._scrub = Scrub(self._journal.path, settings.controller.scrub_every_s, self._scrubbed_soon)
         self._started_s = about.started_s
@@ -189,8 +189,8 @@ class Controller:
         Raises:
             Fatal: it had to end.
         """
-        for think in self.core.state.thinks.values():
-            self._thinking.start(think)
+        for think in self.core.state.compute_requests.values():
+            self._compute_worker.start(think)
         self._set_alarm()
         self._scrub.start()
         ticking = self._loop.create_task(self._tick_for_ever())
@@ -212,10 +212,10 @@ class Controller:
         if self._alarm is not None:
             self._alarm.cancel()
         self._is_full = False
-        self._door.pause(True)
+        self._router.pause(True)
         if self._endpoint is not None:
             await asyncio.to_thread(self._endpoint.close)
-        await self._thinking.close()
+        await self._compute_worker.close()
         await asyncio.to_thread(self._scrub.close)
         if self._fatal is None:
             if not self.core.stuck:
@@ -223,7 +223,7 @@ class Controller:
             self.core.seal()
             self._journal.flush()
             await asyncio.sleep(0)  # What became durable is handed over by the loop: answers leave.
-        self._door.close()
+        self._router.close()
         self._journal.close()
         self._secrets.close()
         if self._fatal is not None:
@@ -236,16 +236,16 @@ class Controller:
 
     def _tick(self) -> None:
         now_s = self.core.clock.now_s()
-        self._door.take_pulse(TICK_S)
+        self._router.take_pulse(TICK_S)
         if self.core.stuck and now_s >= self._try_again_s:
             self._try_again_s = now_s + TRY_AGAIN_S
             if self.core.try_again():
                 log.warning("the journal can be written again")
                 self._set_alarm()
         self._link.tick()
-        self._desk.tick()
+        self._handlers.tick()
         try:
-            self._door.refresh_users()
+            self._router.refresh_users()
         except KeyProblem as problem:
             self.core.counters["bad_users_file"] += 1
             log.error("keys are as before: %s", problem)
@@ -258,7 +258,7 @@ class Controller:
     def _sheet(self) -> Sheet:
         """For one scrape."""
         core, now_s = self.core, self.core.clock.now_s()
-        facts = Facts(
+        facts = ServerFacts(
             version=self._package,
             uptime_s=now_s - self._started_s,
             counters=core.counters,
@@ -280,7 +280,7 @@ class Controller:
 
     def _rest_if_idle(self, now_s: float) -> None:
         limit_s = self._settings.idle_exit_s
-        if limit_s > 0 and now_s - self._desk.asked_s >= limit_s and not self._has_work():
+        if limit_s > 0 and now_s - self._handlers.asked_s >= limit_s and not self._has_work():
             log.info("nothing to do for %g s: ending", limit_s)
             self.stop()
 
@@ -291,18 +291,18 @@ class Controller:
 
     def _receive(self, address: bytes, who: Identity, is_client: bool, frame: bytes) -> None:
         """One message, from bytes to effects."""
-        if is_client and not self._desk.affords(who, len(frame)):
+        if is_client and not self._handlers.affords(who, len(frame)):
             self.core.counters["refused_requests"] += 1
             number = request_in(frame)
             if number is not None:
                 self._refuse(address, number, "refused", TOO_MUCH)
             return
-        self._tongues.heard(address, frame)
+        self._peer_versions.heard(address, frame)
         try:
             if is_client:
                 request: Request = decode(frame, Request)
                 self._guarded(
-                    lambda: self._desk.ask(address, who, request),
+                    lambda: self._handlers.ask(address, who, request),
                     lambda: self._refuse(address, request.request_id, "internal", INTERNAL),
                 )
             else:
@@ -311,9 +311,11 @@ class Controller:
         except WrongVersion:
             self.core.counters["bad_messages"] += 1
             if is_client:
-                self._refuse(address, 0, "version", self._tongues.refusal(address))
+                self._refuse(address, 0, "version", self._peer_versions.refusal(address))
             else:
-                self._tongues.send(address, encode(Refused(why=self._tongues.refusal(address))))
+                self._peer_versions.send(
+                    address, encode(HostRefused(why=self._peer_versions.refusal(address)))
+                )
         except BadMessage:
             self.core.counters["bad_messages"] += 1
             number = request_in(frame) if is_client else None
@@ -325,7 +327,7 @@ class Controller:
             self.core.counters["bad_messages"] += 1
 
     def _refuse(self, address: bytes, request_id: int, code: Code, message: str) -> None:
-        self._tongues.send(address, encode(Failure(request_id=request_id, code=code, message=message)))
+        self._peer_versions.send(address, encode(Failure(request_id=request_id, code=code, message=message)))
 
     def _guarded(self, work: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
         """Do it and commit what it led to. What breaks the engine is put aside, with its story.
@@ -335,7 +337,7 @@ class Controller:
         """
         try:
             work()
-            self._desk.settle()
+            self._handlers.settle()
         except Fatal as fatal:
             self._end_badly(fatal)
             return
@@ -352,27 +354,27 @@ class Controller:
         self._set_alarm()
         if self._journal.waiting > WAITING_ROWS_MAX:
             self._is_full = True
-            self._door.pause(True)
+            self._router.pause(True)
 
     def _end_badly(self, fatal: Fatal) -> None:
         """Nothing more is read, written or said."""
         log.critical("ending: %s", fatal)
         self._fatal = fatal
-        self._door.pause(True)
+        self._router.pause(True)
         self.stop()
 
     # --- Out ---------------------------------------------------------------------------------------
 
     def _decided(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
         for command in commands:
-            if isinstance(command, Think):
-                self._think_later(command)
+            if isinstance(command, ComputeRequest):
+                self._compute_later(command)
 
-    def _think_later(self, think: Think) -> None:
-        self.core.after_commit(lambda: self._thinking.start(think))
+    def _compute_later(self, think: ComputeRequest) -> None:
+        self.core.after_commit(lambda: self._compute_worker.start(think))
 
     def _computed(self, result: Computed) -> None:
-        if result.request_id in self.core.state.thinks:
+        if result.request_id in self.core.state.compute_requests:
             self._guarded(lambda: void(self.core.happen(result)))
 
     # --- Time --------------------------------------------------------------------------------------
@@ -411,7 +413,7 @@ class Controller:
             callback()
         if self._is_full and self._journal.waiting <= WAITING_ROWS_MAX // 2:
             self._is_full = False
-            self._door.pause(False)
+            self._router.pause(False)
 
     def _scrubbed_soon(self, result: Scrubbed) -> None:
         with suppress(RuntimeError):  # The loop is closed: the process is ending.

@@ -20,8 +20,8 @@ from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch
 from cotenant.controller.domain.perf import Profile, ProfilePoint
 from cotenant.controller.wire.clients import AttemptView, Submit
-from cotenant.profiler.ranks import Command, Seat
-from cotenant.profiler.run import Plan
+from cotenant.profiler.ranks import RankCommand, Seat
+from cotenant.profiler.run import RunPlan
 from cotenant.profiler.solo import measure_solo
 from hwtests.device import Device
 from hwtests.measuring import Measure
@@ -67,9 +67,9 @@ class PeakMemory:
 def measure(job: DemoJob, device: Device) -> MeasuredJob:
     """Its step time, memory and load time, alone on the device."""
     env = {**job_environment(), "CUDA_VISIBLE_DEVICES": device.uuid}
-    command = Command(argv=job.argv(sys.executable, MANY_STEPS, None), workdir=os.getcwd(), env=env)
+    command = RankCommand(argv=job.argv(sys.executable, MANY_STEPS, None), workdir=os.getcwd(), env=env)
     cores = tuple(sorted(os.sched_getaffinity(0)))
-    plan = Plan(accumulation_steps=(1,), deadline_s=DEADLINE_S)
+    plan = RunPlan(accumulation_steps=(1,), deadline_s=DEADLINE_S)
     with PeakMemory(device) as memory:
         run = measure_solo(command, [Seat(cores=cores)], plan=plan)
     assert run.points, f"{job.name} was not measured: {run.notes}"

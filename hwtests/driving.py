@@ -19,8 +19,8 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.wire.job import DATAGRAM_BYTES_MAX
-from cotenant.profiler.ranks import Command, Ranks, Seat
-from cotenant.profiler.steps import FirstStep, Hello, Refused, StepReport, parse
+from cotenant.profiler.ranks import RankCommand, Ranks, Seat
+from cotenant.profiler.steps import FirstStepTaken, JobRefused, LibraryHello, StepReport, parse
 from hwtests.device import Device
 from hwtests.host import ROOT
 
@@ -38,11 +38,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     more: tuple[str, ...] = ()
     """Further words of its command."""
 
-    def command(self, device: Device, steps: int) -> Command:
+    def command(self, device: Device, steps: int) -> RankCommand:
         words = [sys.executable, "-m", "hwtests.models", self.model, "--device", device.kind]
         words += ["--steps", str(steps), "--batch-size", str(self.batch_size)]
         words += ["--precision", self.precision, *(["--small"] if self.small else []), *self.more]
-        return Command(argv=tuple(words), workdir=str(ROOT), env=device.environment())
+        return RankCommand(argv=tuple(words), workdir=str(ROOT), env=device.environment())
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,13 +170,13 @@ class _Drive:
     def _take(self, life: Life, datagram: bytes) -> None:
         now_s = self._now_s()
         match parse(datagram):
-            case Hello():
+            case LibraryHello():
                 life.hello_s = now_s if math.isnan(life.hello_s) else life.hello_s
-            case FirstStep():
+            case FirstStepTaken():
                 life.first_step_s = now_s
             case StepReport(step=step, count=count, elapsed_s=elapsed_s):
                 life.reports.append(Report(at_s=now_s, step=step, count=count, elapsed_s=elapsed_s))
-            case Refused(error=error):
+            case JobRefused(error=error):
                 life.complaints.append(error)
 
     def _end(self, life: Life, code: int, ranks: Ranks) -> None:

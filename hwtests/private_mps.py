@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final
 
 from cotenant.mps import replies
-from cotenant.mps.channel import Channel, ChannelError
+from cotenant.mps.channel import ChannelError, ControlChannel
 from cotenant.mps.detection import CONTROL
 from cotenant.mps.environment import ClientLimits, client_environment, without_mps
 from hwtests.busy import Busy, LoadFailed
@@ -110,9 +110,9 @@ class PrivateMps:
             raise MpsFailed(f"{command}: {error}") from None
 
     @property
-    def channel(self) -> Channel:
+    def channel(self) -> ControlChannel:
         """As the product asks it."""
-        return Channel(pipe_directory=PurePosixPath(self.pipes), program=CONTROL)
+        return ControlChannel(pipe_directory=PurePosixPath(self.pipes), program=CONTROL)
 
     def ask_unguarded(self, command: str) -> subprocess.CompletedProcess[str]:
         """One bare query, with neither lock nor proof: what becomes of queries side by side."""

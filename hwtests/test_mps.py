@@ -200,7 +200,7 @@ def test_a_client_is_terminated_and_its_neighbour_goes_on(
         measured("what the terminated client meets", victim.error())
         measured("its neighbour before", before, "TFLOP/s")
         measured("its neighbour after", after, "TFLOP/s", neighbour.error())
-        assert replies.termination(answer) is replies.Termination.DONE, answer
+        assert replies.termination(answer) is replies.TerminationReply.DONE, answer
         assert not neighbour.error() and after > before, "the neighbour has the device for itself now"
         assert victim.pid not in mps.clients()
 

@@ -18,7 +18,7 @@ import pytest
 from cotenant.controller.cli.demo.measuring import job_environment
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
 from cotenant.controller.cli.demo.reference import run_uninterrupted, schedule_of
-from cotenant.controller.cli.demo.watching import Watcher, all_ended
+from cotenant.controller.cli.demo.watching import QueueWatcher, all_ended
 from cotenant.controller.client import Client
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch, Phase
@@ -71,7 +71,7 @@ def _run_pair(
 ) -> tuple[Shown, Shown]:
     """The long job, then the short one once the long one trains; both to their end."""
     client.ask(SetPolicy(name=policy))
-    watcher = Watcher(client, print, {})
+    watcher = QueueWatcher(client, print, {})
     long = clusters.submit(client, jobs["long"], results)
     watcher.until(lambda now: now[long].phase is Phase.RUNNING and now[long].step > 5, TIMEOUT_S)
     short = clusters.submit(client, jobs["short"], results)
@@ -124,7 +124,7 @@ def test_the_loss_goes_on_where_it_was(
     """A transformer is preempted by request; each step's loss is that of a run nobody disturbed."""
     disturbed, alone, enough = (tmp_path / name for name in ("disturbed", "alone", "enough"))
     job_id = client.ask(Submit(specs=(_spec(device, precision, disturbed, enough),))).job_ids[0]
-    watcher = Watcher(client, print, {})
+    watcher = QueueWatcher(client, print, {})
     watcher.until(lambda now: now[job_id].phase is Phase.RUNNING and now[job_id].step > LOSS_STEPS, TIMEOUT_S)
     client.ask(ChangeJobs(verb="preempt", job_ids=(job_id,)))
     watcher.until(lambda now: now[job_id].attempt == 2 and now[job_id].phase is Phase.RUNNING, TIMEOUT_S)

@@ -32,7 +32,16 @@ _PAUSE_S_MAX = 0.02
 _NO_DAEMON = "cannot find mps control daemon"
 _NOT_NOW = "cannot send command"
 
-__all__ = ["Channel", "ChannelError", "Incomplete", "LockBusy", "NoDaemon", "Rejected", "Wedged", "lock_path"]
+__all__ = [
+    "ChannelError",
+    "ControlChannel",
+    "Incomplete",
+    "LockBusy",
+    "NoDaemon",
+    "Rejected",
+    "Wedged",
+    "lock_path",
+]
 
 
 class ChannelError(Exception):
@@ -52,7 +61,7 @@ class LockBusy(ChannelError):
 
 
 @dataclass(slots=True, kw_only=True)
-class Channel:
+class ControlChannel:
     """Questions to the daemon of one pipe directory. Blocks for up to `lock_wait_s` + `answer_s`."""
 
     pipe_directory: PurePosixPath
@@ -127,7 +136,7 @@ class Channel:
             time.sleep(pause_s)
         raise AssertionError("pauses never end")
 
-    def _front_end(self, text: str, deadline_s: float) -> process.Done:
+    def _front_end(self, text: str, deadline_s: float) -> process.ProgramEnd:
         environment = {**without_mps(os.environ), PIPE_DIRECTORY: str(self.pipe_directory)}
         left_s = deadline_s - time.monotonic()
         try:

@@ -13,10 +13,18 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from cotenant.mps import commands, health, logs, process
-from cotenant.mps.channel import Channel, ChannelError, Incomplete, LockBusy, NoDaemon, Rejected, Wedged
-from cotenant.mps.health import Condition, Remedy, Server, Sight, Standing
+from cotenant.mps.channel import (
+    ChannelError,
+    ControlChannel,
+    Incomplete,
+    LockBusy,
+    NoDaemon,
+    Rejected,
+    Wedged,
+)
+from cotenant.mps.health import DaemonCondition, DaemonStatus, Remedy, Server, Sight
 from cotenant.mps.ownership import Ownership
-from cotenant.mps.process import Found, Identity, Running, look_around
+from cotenant.mps.process import FoundProcess, MpsProcessIdentity, Running, look_around
 from cotenant.mps.replies import ServerState
 from cotenant.mps.starting import (
     END_S,
@@ -48,22 +56,22 @@ class Daemon:
         spec: Spec,
         *,
         clock: Callable[[], float] = time.monotonic,
-        channel: Channel | None = None,
+        channel: ControlChannel | None = None,
     ) -> None:
         """Raises Owned: somebody else's. `clock`: seconds, never going back."""
         self.spec = spec
         self._ownership = Ownership(spec.pipe_directory, spec.owner)
-        self._channel = channel or Channel(pipe_directory=spec.pipe_directory, program=spec.program)
+        self._channel = channel or ControlChannel(pipe_directory=spec.pipe_directory, program=spec.program)
         self._clock = clock
         self._servers: tuple[Server, ...] = ()
-        self._settled: frozenset[Identity] = frozenset()
+        self._settled: frozenset[MpsProcessIdentity] = frozenset()
         """The daemon and the servers that our settings were read back from."""
         self._why_not_settled = ""
         self._why_not_started = ""
         self._silent = 0
         self._ask_at_s = 0.0
         self._start_at_s = 0.0
-        self._met: Identity | None = None
+        self._met: MpsProcessIdentity | None = None
         """The daemon that was last said to be ours."""
         self._said: list[str] = []
 
@@ -73,7 +81,7 @@ class Daemon:
         """The next look asks the daemon, however well it seems: somebody has died of something."""
         self._ask_at_s = 0.0
 
-    def look(self, running: Running | None = None, *, in_use: bool) -> Standing:
+    def look(self, running: Running | None = None, *, in_use: bool) -> DaemonStatus:
         """See and repair. `in_use`: jobs run on its devices, as its clients or not."""
         now = running if running is not None else look_around()
         ours = self._ours(now)
@@ -132,10 +140,10 @@ class Daemon:
 
     # --- Who it is ---------------------------------------------------------------------------------
 
-    def _ours(self, running: Running) -> list[Found]:
+    def _ours(self, running: Running) -> list[FoundProcess]:
         return [found for found in daemons_at(self.spec, running) if found.owner == self.spec.owner]
 
-    def _current(self, ours: list[Found]) -> Identity | None:
+    def _current(self, ours: list[FoundProcess]) -> MpsProcessIdentity | None:
         """The daemon to talk to: the one on record if it lives, else any that carries our mark."""
         alive = [found.identity for found in ours]
         recorded = self._ownership.record.daemon
@@ -143,14 +151,14 @@ class Daemon:
             process.reap(recorded.pid)  # Where we are the machine's first process, it was left to us.
         return recorded if recorded in alive else (alive[0] if alive else None)
 
-    def _in_place(self, daemon: Identity | None) -> bool:
+    def _in_place(self, daemon: MpsProcessIdentity | None) -> bool:
         """Whether the directory still holds the socket that this daemon made."""
         record = self._ownership.record
         if daemon is None or record.daemon != daemon or record.socket is None:
             return True  # Its record was lost: it counts as in place while it answers.
         return record.socket == socket_of(self.spec)
 
-    def _meet(self, found: Found) -> None:
+    def _meet(self, found: FoundProcess) -> None:
         """One of ours that we did not know: from before our own start, or of an interrupted one."""
         if self._met == found.identity or self._silent:
             return
@@ -161,7 +169,7 @@ class Daemon:
 
     # --- Starting and replacing --------------------------------------------------------------------
 
-    def _renew(self, seen: Condition, ours: list[Found], running: Running, in_use: bool) -> str:
+    def _renew(self, seen: DaemonCondition, ours: list[FoundProcess], running: Running, in_use: bool) -> str:
         """Start a daemon where none is, or in place of what is there; why that failed."""
         if self._clock() < self._start_at_s:
             return self._why_not_started
@@ -187,7 +195,7 @@ class Daemon:
         self._ask(found.identity)
         return ""
 
-    def _orphans(self, running: Running, keep: Identity | None) -> list[Found]:
+    def _orphans(self, running: Running, keep: MpsProcessIdentity | None) -> list[FoundProcess]:
         """Servers of ours whose daemon is gone: they hold the device, and nobody can stop their clients."""
         return [
             found
@@ -206,7 +214,7 @@ class Daemon:
 
     # --- Asking ------------------------------------------------------------------------------------
 
-    def _ask(self, daemon: Identity | None) -> None:
+    def _ask(self, daemon: MpsProcessIdentity | None) -> None:
         """The slow check: its servers and their clients, and our settings where somebody is new."""
         if daemon is None:
             self._servers, self._silent = (), 0
@@ -245,7 +253,7 @@ class Daemon:
             found.append(Server(identity=identity, state=state, clients=alive))
         return tuple(found)
 
-    def _settle(self, daemon: Identity) -> None:
+    def _settle(self, daemon: MpsProcessIdentity) -> None:
         """Our settings into whoever does not have them yet.
 
         Raises:
@@ -260,13 +268,15 @@ class Daemon:
             raise
         self._settled, self._why_not_settled = everybody, ""
 
-    def _settle_percentage(self, daemon: Identity, everybody: frozenset[Identity]) -> None:
+    def _settle_percentage(
+        self, daemon: MpsProcessIdentity, everybody: frozenset[MpsProcessIdentity]
+    ) -> None:
         if daemon not in self._settled:
             commands.set_default_percentage(self._channel, self.spec.percentage)
         for identity in everybody - {daemon} - self._settled:
             commands.set_percentage(self._channel, identity.pid, self.spec.percentage)
 
-    def _obstacle(self, daemon: Identity | None, running: Running, in_use: bool) -> str:
+    def _obstacle(self, daemon: MpsProcessIdentity | None, running: Running, in_use: bool) -> str:
         """Why new jobs cannot be clients of a daemon that runs; empty if they can."""
         orphans = self._orphans(running, keep=daemon)
         if orphans and in_use:
@@ -287,9 +297,11 @@ class Daemon:
             return self._why_not_settled or "the settings of its MPS daemon were not read back yet"
         return self._why_not_settled
 
-    def _standing(self, daemon: Identity | None, why_not: str, faults: tuple[str, ...]) -> Standing:
+    def _standing(
+        self, daemon: MpsProcessIdentity | None, why_not: str, faults: tuple[str, ...]
+    ) -> DaemonStatus:
         said, self._said = tuple(self._said), []
-        return Standing(
+        return DaemonStatus(
             shares=not why_not and daemon is not None,
             why_not=why_not,
             daemon=daemon,
@@ -299,7 +311,7 @@ class Daemon:
         )
 
 
-def _alive(servers: tuple[Server, ...]) -> list[Identity]:
+def _alive(servers: tuple[Server, ...]) -> list[MpsProcessIdentity]:
     """Of these servers and their clients, those that live."""
     everybody = [each for server in servers for each in (server.identity, *server.clients)]
     return [identity for identity in everybody if process.is_alive(identity)]

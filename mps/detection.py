@@ -33,7 +33,7 @@ FAKE_MARK = "fake"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class DetectedHost:
     """What `look` found, and whether the operator wants MPS at all."""
 
     system: str
@@ -50,7 +50,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class DetectedDevice:
     """What NVML says about a device. None is unknown, and unknown is never taken for good."""
 
     uuid: str
@@ -60,37 +60,37 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class MpsVerdict:
     """`reason` is a sentence fragment that fits behind "MPS: yes, " or "MPS: no, "."""
 
     usable: bool
     reason: str
 
 
-def verdict(host: Host, device: Device | None = None) -> Verdict:
+def verdict(host: DetectedHost, device: DetectedDevice | None = None) -> MpsVerdict:
     """Of the host alone, or of one device on it: the first obstacle found."""
     obstacle = _host_obstacle(host)
     if obstacle is None and device is not None:
         obstacle = _device_obstacle(host, device)
     if obstacle is not None:
-        return Verdict(usable=False, reason=obstacle)
+        return MpsVerdict(usable=False, reason=obstacle)
     version = "version unknown" if host.version is None else "CUDA {}.{}".format(*host.version)
     if host.is_fake:
         version = "a stand-in for tests: nothing that is measured with it counts"
-    return Verdict(usable=True, reason=f"{CONTROL} at {host.control_path} ({version})")
+    return MpsVerdict(usable=True, reason=f"{CONTROL} at {host.control_path} ({version})")
 
 
-def has_static_partitioning(host: Host) -> bool:
+def has_static_partitioning(host: DetectedHost) -> bool:
     """Whether the binary is known to offer `sm_partition`. The daemon's own answer still decides."""
     return host.version is not None and host.version >= STATIC_PARTITIONING_SINCE
 
 
-def has_version_3(host: Host) -> bool:
+def has_version_3(host: DetectedHost) -> bool:
     """Whether the binary is known to offer the version 3 interface. Every daemon of ours speaks version 2."""
     return host.version is not None and host.version >= VERSION_3_SINCE
 
 
-def interfaces(host: Host) -> str:
+def interfaces(host: DetectedHost) -> str:
     """What the control program offers beside what is always used, for a person."""
     known = (
         ("static partitions (not used)", has_static_partitioning(host)),
@@ -100,7 +100,7 @@ def interfaces(host: Host) -> str:
     return f"interface version 2; also offered: {', '.join(offered)}" if offered else "interface version 2"
 
 
-def _host_obstacle(host: Host) -> str | None:
+def _host_obstacle(host: DetectedHost) -> str | None:
     if not host.allowed:
         return "switched off in the agent's settings"
     if host.system != "Linux" or host.machine not in MACHINES:
@@ -112,7 +112,7 @@ def _host_obstacle(host: Host) -> str | None:
     return None
 
 
-def _device_obstacle(host: Host, device: Device) -> str | None:
+def _device_obstacle(host: DetectedHost, device: DetectedDevice) -> str | None:
     if device.compute_capability is None:
         return f"the compute capability of {device.uuid} is unknown"
     if device.compute_capability < CAPABILITY_MIN:
@@ -130,11 +130,11 @@ def _device_obstacle(host: Host, device: Device) -> str | None:
     return None
 
 
-def look(runtime: PurePosixPath, *, allowed: bool = True, search_path: str | None = None) -> Host:
+def look(runtime: PurePosixPath, *, allowed: bool = True, search_path: str | None = None) -> DetectedHost:
     """Facts about this host. Starts the control program once, with `-v`, away from any daemon."""
     control_path = shutil.which(CONTROL, path=search_path)
     said = "" if control_path is None else _version_line(control_path)
-    return Host(
+    return DetectedHost(
         system=platform.system(),
         machine=platform.machine(),
         control_path=control_path,

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from cotenant.mps.process import Identity
+from cotenant.mps.process import MpsProcessIdentity
 from cotenant.mps.replies import ServerState
 
 SILENT_MAX = 2
 
 
-class Condition(Enum):
+class DaemonCondition(Enum):
     """The first that applies, in this order."""
 
     STRANGER = "somebody else's daemon serves this pipe directory"
@@ -37,20 +37,20 @@ class Remedy(Enum):
     REFUSE = "leave it alone, and no sharing here"
 
 
-TABLE: dict[tuple[Condition, bool], Remedy] = {
+TABLE: dict[tuple[DaemonCondition, bool], Remedy] = {
     # (condition, jobs run on its devices)
-    (Condition.STRANGER, False): Remedy.REFUSE,
-    (Condition.STRANGER, True): Remedy.REFUSE,
-    (Condition.ABSENT, False): Remedy.START,
-    (Condition.ABSENT, True): Remedy.START,  # New clients need one; the old ones keep their server.
-    (Condition.DOUBLED, False): Remedy.REPLACE,
-    (Condition.DOUBLED, True): Remedy.WAIT,
-    (Condition.DISPLACED, False): Remedy.REPLACE,
-    (Condition.DISPLACED, True): Remedy.WAIT,
-    (Condition.WEDGED, False): Remedy.REPLACE,
-    (Condition.WEDGED, True): Remedy.WAIT,
-    (Condition.HEALTHY, False): Remedy.NOTHING,
-    (Condition.HEALTHY, True): Remedy.NOTHING,
+    (DaemonCondition.STRANGER, False): Remedy.REFUSE,
+    (DaemonCondition.STRANGER, True): Remedy.REFUSE,
+    (DaemonCondition.ABSENT, False): Remedy.START,
+    (DaemonCondition.ABSENT, True): Remedy.START,  # New clients need one; the old ones keep their server.
+    (DaemonCondition.DOUBLED, False): Remedy.REPLACE,
+    (DaemonCondition.DOUBLED, True): Remedy.WAIT,
+    (DaemonCondition.DISPLACED, False): Remedy.REPLACE,
+    (DaemonCondition.DISPLACED, True): Remedy.WAIT,
+    (DaemonCondition.WEDGED, False): Remedy.REPLACE,
+    (DaemonCondition.WEDGED, True): Remedy.WAIT,
+    (DaemonCondition.HEALTHY, False): Remedy.NOTHING,
+    (DaemonCondition.HEALTHY, True): Remedy.NOTHING,
 }
 
 
@@ -68,18 +68,18 @@ class Sight:
     """Questions in a row that nobody answered in time."""
 
 
-def condition(sight: Sight) -> Condition:
+def condition(sight: Sight) -> DaemonCondition:
     if sight.stranger:
-        return Condition.STRANGER
+        return DaemonCondition.STRANGER
     if not sight.ours:
-        return Condition.ABSENT
+        return DaemonCondition.ABSENT
     if sight.ours > 1:
-        return Condition.DOUBLED
+        return DaemonCondition.DOUBLED
     if not sight.in_place:
-        return Condition.DISPLACED
+        return DaemonCondition.DISPLACED
     if sight.silent >= SILENT_MAX:
-        return Condition.WEDGED
-    return Condition.HEALTHY
+        return DaemonCondition.WEDGED
+    return DaemonCondition.HEALTHY
 
 
 def remedy(sight: Sight, *, in_use: bool) -> Remedy:
@@ -93,21 +93,21 @@ def remedy(sight: Sight, *, in_use: bool) -> Remedy:
 class Server:
     """An MPS server as its daemon described it last."""
 
-    identity: Identity
+    identity: MpsProcessIdentity
     state: ServerState | None = None
     """None: the daemon cannot say (drivers up to 535)."""
-    clients: tuple[Identity, ...] = ()
+    clients: tuple[MpsProcessIdentity, ...] = ()
     """Those whose pids are known in our pid namespace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class DaemonStatus:
     """What the owner of a daemon knows after a look."""
 
     shares: bool
     """Whether new jobs can be its clients now."""
     why_not: str = ""
-    daemon: Identity | None = None
+    daemon: MpsProcessIdentity | None = None
     servers: tuple[Server, ...] = ()
     said: tuple[str, ...] = ()
     """What was done or noticed, for the log; each once."""
@@ -118,7 +118,7 @@ class Standing:
 IN_FAULT = "its MPS server is in FAULT"
 
 
-def faults(before: Sequence[Server], now: Sequence[Server], alive: Iterable[Identity]) -> list[str]:
+def faults(before: Sequence[Server], now: Sequence[Server], alive: Iterable[MpsProcessIdentity]) -> list[str]:
     """What happened to those who were its clients: each fault once, as a line for a person.
 
     A server that went with its clients is none: it had nothing left to do.

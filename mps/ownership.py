@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from cotenant.mps.process import Identity
+from cotenant.mps.process import MpsProcessIdentity
 
 RECORD_VERSION = 1
 SUFFIX = ".owner"
@@ -26,12 +26,12 @@ class Owned(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class OwnershipRecord:
     owner: str = ""
     """The owner's name, the same over its restarts."""
     holder: str = ""
     """Who that is, for a person: pid and user."""
-    daemon: Identity | None = None
+    daemon: MpsProcessIdentity | None = None
     socket: tuple[int, int] | None = None
     """Device and inode of the control socket that the daemon made."""
 
@@ -62,7 +62,7 @@ class Ownership:
     def keep(self, **changes: Any) -> None:
         """Write the record with these changes, durably, before anything that follows from it is done."""
         now = {name: getattr(self.record, name) for name in ("daemon", "socket")}
-        self.record = Record(
+        self.record = OwnershipRecord(
             owner=self._owner, holder=f"pid {os.getpid()} of uid {os.getuid()}", **{**now, **changes}
         )
         data = json.dumps({"version": RECORD_VERSION, **asdict(self.record)}).encode()
@@ -73,19 +73,19 @@ class Ownership:
     def release(self) -> None:
         os.close(self._file)
 
-    def _read(self) -> Record:
+    def _read(self) -> OwnershipRecord:
         """Empty where there is none, it is torn, of a newer version, or another owner's."""
         try:
             told = json.loads(os.pread(self._file, _BYTES_MAX, 0))
             if told["version"] > RECORD_VERSION:
-                return Record()
+                return OwnershipRecord()
             daemon = told["daemon"]
             socket = told["socket"]
-            return Record(
+            return OwnershipRecord(
                 owner=str(told["owner"]),
                 holder=str(told["holder"]),
-                daemon=None if daemon is None else Identity(**daemon),
+                daemon=None if daemon is None else MpsProcessIdentity(**daemon),
                 socket=None if socket is None else (int(socket[0]), int(socket[1])),
             )
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
-            return Record()
+            return OwnershipRecord()

@@ -29,7 +29,7 @@ _KILLED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class MpsProcessIdentity:
     """A process. `start_ticks` is field 22 of /proc/PID/stat, in clock ticks since boot."""
 
     pid: int
@@ -38,10 +38,10 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundProcess:
     """A control daemon or a server that runs now."""
 
-    identity: Identity
+    identity: MpsProcessIdentity
     uid: int
     pipe_directory: str | None
     """From its environment; None: another user's, whose environment we may not read."""
@@ -52,12 +52,12 @@ class Found:
         return f"pid {self.identity.pid} of uid {self.uid}"
 
 
-def identity_of(pid: int) -> Identity | None:
+def identity_of(pid: int) -> MpsProcessIdentity | None:
     """None: there is no such process, or only a zombie of it."""
     fields = _stat(pid)
     if fields is None or fields[0] in "ZX":
         return None
-    return Identity(pid=pid, start_ticks=int(fields[19]), boot_id=boot_id())
+    return MpsProcessIdentity(pid=pid, start_ticks=int(fields[19]), boot_id=boot_id())
 
 
 def boot_id() -> str:
@@ -65,11 +65,11 @@ def boot_id() -> str:
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
-def is_alive(identity: Identity) -> bool:
+def is_alive(identity: MpsProcessIdentity) -> bool:
     return identity_of(identity.pid) == identity
 
 
-def end(identity: Identity, timeout_s: float, number: int = signal.SIGKILL) -> bool:
+def end(identity: MpsProcessIdentity, timeout_s: float, number: int = signal.SIGKILL) -> bool:
     """Signal exactly this process and wait for it to go; False: it would not (in time), or we may not.
 
     A stopped process takes SIGKILL too. Our own dead child is reaped: where we are the machine's first
@@ -93,7 +93,7 @@ def end(identity: Identity, timeout_s: float, number: int = signal.SIGKILL) -> b
     return not is_alive(identity)
 
 
-def outlasts(identity: Identity, timeout_s: float) -> bool:
+def outlasts(identity: MpsProcessIdentity, timeout_s: float) -> bool:
     """Whether a process that is on its way out is still there after so long."""
     try:
         descriptor = os.pidfd_open(identity.pid)
@@ -142,14 +142,14 @@ def names_inside(pid: int) -> tuple[int, ...]:
 class Running:
     """What of MPS runs on this machine and can be seen by us, at one moment."""
 
-    daemons: tuple[Found, ...] = ()
-    servers: tuple[Found, ...] = ()
+    daemons: tuple[FoundProcess, ...] = ()
+    servers: tuple[FoundProcess, ...] = ()
 
 
 def look_around() -> Running:
     """Reads the arguments of every process of this machine: not to be done all the time."""
-    daemons: list[Found] = []
-    servers: list[Found] = []
+    daemons: list[FoundProcess] = []
+    servers: list[FoundProcess] = []
     for pid in _pids():
         arguments = _arguments(pid)
         if _is(arguments, CONTROL, AS_DAEMON):  # Front ends have the same name, and neither.
@@ -170,7 +170,7 @@ def environment_of(pid: int) -> dict[str, str] | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class ProgramEnd:
     """How a program ended."""
 
     status: int
@@ -178,7 +178,9 @@ class Done:
     errors: str
 
 
-def run(command: Sequence[str], environment: Mapping[str, str], *, text: str = "", timeout_s: float) -> Done:
+def run(
+    command: Sequence[str], environment: Mapping[str, str], *, text: str = "", timeout_s: float
+) -> ProgramEnd:
     """Run a program and read what it says; it is killed when the time is over.
 
     Returns in time even where the kernel does not let go of it; such a process is collected later. It
@@ -200,7 +202,7 @@ def run(command: Sequence[str], environment: Mapping[str, str], *, text: str = "
     )
     try:
         output, errors = process.communicate(text, max(0.05, timeout_s))
-        return Done(status=process.returncode, output=output, errors=errors)
+        return ProgramEnd(status=process.returncode, output=output, errors=errors)
     except subprocess.TimeoutExpired:
         process.kill()
         with suppress(subprocess.TimeoutExpired):
@@ -213,7 +215,7 @@ def run(command: Sequence[str], environment: Mapping[str, str], *, text: str = "
                     stream.close()
 
 
-def _found(pid: int) -> list[Found]:
+def _found(pid: int) -> list[FoundProcess]:
     """One, or none where it has ended since."""
     identity = identity_of(pid)
     environment = environment_of(pid)
@@ -224,7 +226,7 @@ def _found(pid: int) -> list[Found]:
     if identity is None:
         return []
     return [
-        Found(
+        FoundProcess(
             identity=identity,
             uid=uid,
             pipe_directory=None if environment is None else environment.get(PIPE_DIRECTORY, ""),

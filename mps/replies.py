@@ -41,7 +41,7 @@ class ServerState(Enum):
     """A word this version of ours does not know. Treat as not ready."""
 
 
-class Termination(Enum):
+class TerminationReply(Enum):
     DONE = "done"
     REFUSED = "refused"
     UNCLEAR = "unclear"
@@ -95,15 +95,15 @@ def percentage(answer: str) -> float:
     return value
 
 
-def termination(answer: str) -> Termination:
+def termination(answer: str) -> TerminationReply:
     """`terminate_client SERVER CLIENT`. Success is taken to be a last line of 0 or with CUDA_SUCCESS."""
     lines = [line.strip() for line in answer.splitlines() if line.strip()]
     if any(_ERROR.match(line) for line in lines):
-        return Termination.REFUSED
+        return TerminationReply.REFUSED
     last = lines[-1] if lines else ""
     if last == "0" or "CUDA_SUCCESS" in last:
-        return Termination.DONE
-    return Termination.REFUSED if last.isdigit() else Termination.UNCLEAR
+        return TerminationReply.DONE
+    return TerminationReply.REFUSED if last.isdigit() else TerminationReply.UNCLEAR
 
 
 def control_version(output: str) -> tuple[int, int] | None:

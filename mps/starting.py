@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from cotenant.mps import logs, process
 from cotenant.mps.environment import PIPE_DIRECTORY, PROTOCOL_VERSION, without_mps
 from cotenant.mps.paths import checked
-from cotenant.mps.process import CONTROL, OWNER_MARK, Found, Running, look_around
+from cotenant.mps.process import CONTROL, OWNER_MARK, FoundProcess, Running, look_around
 
 LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -50,12 +50,12 @@ class Spec:
             raise ValueError(f"{self.pipe_directory}: a daemon needs devices and an owner")
 
 
-def daemons_at(spec: Spec, running: Running) -> Iterator[Found]:
+def daemons_at(spec: Spec, running: Running) -> Iterator[FoundProcess]:
     """Daemons that name its pipe directory, ours or not."""
     return (found for found in running.daemons if found.pipe_directory == str(spec.pipe_directory))
 
 
-def start(spec: Spec) -> tuple[Found, str]:
+def start(spec: Spec) -> tuple[FoundProcess, str]:
     """A daemon of ours, and what it warned of while it started. Blocks for up to START_S.
 
     Raises:
@@ -89,7 +89,7 @@ def environment(spec: Spec) -> dict[str, str]:
     }
 
 
-def end(found: Sequence[Found], timeout_s: float = END_S) -> list[str]:
+def end(found: Sequence[FoundProcess], timeout_s: float = END_S) -> list[str]:
     """End these processes, by identity; those that would not go, for a person."""
     deadline_s = time.monotonic() + timeout_s
     return [

@@ -23,9 +23,9 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 
 from cotenant.mps import commands, process
-from cotenant.mps.channel import Channel, ChannelError, Incomplete, NoDaemon, Rejected
+from cotenant.mps.channel import ChannelError, ControlChannel, Incomplete, NoDaemon, Rejected
 from cotenant.mps.process import CONTROL
-from cotenant.mps.replies import Termination
+from cotenant.mps.replies import TerminationReply
 
 TIMEOUT_S = 10.0
 DONE = "done"
@@ -48,10 +48,12 @@ def terminate(
     deadline_s = clock() + timeout_s
     outcome = dict.fromkeys(pids, UNCLEAR)
 
-    def channel() -> Channel:
+    def channel() -> ControlChannel:
         """With what is left of the time, shared by waiting for our turn and for the answer."""
         left_s = max(0.05, (deadline_s - clock()) / 2)
-        return Channel(pipe_directory=pipe_directory, program=program, answer_s=left_s, lock_wait_s=left_s)
+        return ControlChannel(
+            pipe_directory=pipe_directory, program=program, answer_s=left_s, lock_wait_s=left_s
+        )
 
     told: dict[int, tuple[int, int]] = {}
     """By pid: the server, and the pid as that server has it."""
@@ -63,8 +65,8 @@ def terminate(
                 outcome[pid] = GONE
                 continue
             answer = commands.terminate_client(channel(), *seat)
-            outcome[pid] = REFUSED if answer is Termination.REFUSED else UNCLEAR
-            if answer is not Termination.REFUSED:
+            outcome[pid] = REFUSED if answer is TerminationReply.REFUSED else UNCLEAR
+            if answer is not TerminationReply.REFUSED:
                 told[pid] = seat
         while told and clock() < deadline_s:
             now = _clients(channel)
@@ -83,7 +85,7 @@ def terminate(
     return outcome
 
 
-def _clients(channel: Callable[[], Channel]) -> dict[int, tuple[int, int]]:
+def _clients(channel: Callable[[], ControlChannel]) -> dict[int, tuple[int, int]]:
     """Every client of every server: pid -> (server, pid)."""
     found: dict[int, tuple[int, int]] = {}
     for server in commands.server_list(channel()):

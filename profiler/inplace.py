@@ -57,14 +57,14 @@ def choices(ordered: int, batch_size: int | None) -> tuple[int, ...]:
     return tuple(found)
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class WindowWish(msgspec.Struct, frozen=True, kw_only=True):
     """A window to agree on: `s` for `count` steps."""
 
     s: int
     count: int
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True):
+class AccumulationWindow(msgspec.Struct, frozen=True, kw_only=True):
     """After `start` completed steps s is used, after `until` no longer."""
 
     start: int
@@ -95,7 +95,7 @@ class InPlace:
         self._spent_s = 0.0
         self._clock_s = started_s
         self._alone_since_s: float | None = started_s
-        self._window: Window | None = None
+        self._window: AccumulationWindow | None = None
         self._opened_s = math.inf
         self._closed: tuple[float, float, int] | None = None
         """Of a window that is just over: when it opened and closed, and its s; a last sample may be on its
@@ -148,7 +148,7 @@ class InPlace:
         return max(0.0, self._budget_s - self._spent_s)
 
     @property
-    def window(self) -> Window | None:
+    def window(self) -> AccumulationWindow | None:
         """Agreed and not over."""
         return self._window
 
@@ -159,7 +159,7 @@ class InPlace:
 
     # --- Windows ------------------------------------------------------------------------------------
 
-    def wish(self, step_s: float | None, *, accumulates: bool) -> Wish | None:
+    def wish(self, step_s: float | None, *, accumulates: bool) -> WindowWish | None:
         """The next window, if it is time for one; the caller asks the ranks, then says how it went."""
         if self._window is not None or self._asked or self.is_complete or self._alone_since_s is None:
             return None
@@ -172,11 +172,11 @@ class InPlace:
                 continue  # It would not be over in time; one with larger sub-batches may.
             self._asked, self._asked_s = True, self._clock_s
             counted = math.ceil(self._window_s(accumulates) / expected_s)
-            return Wish(s=s, count=max(least, WARM_UP_STEPS + counted))
+            return WindowWish(s=s, count=max(least, WARM_UP_STEPS + counted))
         self.is_complete = True
         return None
 
-    def agreed(self, window: Window) -> None:
+    def agreed(self, window: AccumulationWindow) -> None:
         """All ranks have promised it."""
         self._asked, self._failures = False, 0
         self._window, self._opened_s = window, math.inf

@@ -39,7 +39,7 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("a rank needs at least one core")
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True):
+class RankCommand(msgspec.Struct, frozen=True, kw_only=True):
     """What every rank starts, and in which environment. Nothing else is inherited."""
 
     argv: tuple[str, ...]
@@ -50,7 +50,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 class Ranks:
     """One process per seat, started together, ended together."""
 
-    def __init__(self, command: Command, seats: Sequence[Seat], folder: Path, schedule: str) -> None:
+    def __init__(self, command: RankCommand, seats: Sequence[Seat], folder: Path, schedule: str) -> None:
         self._cleanup = ExitStack()
         self.folder = folder
         self._sign = os.fsencode(f"{job.ENV_SOCKET}={folder / _SOCKET_NAME}")
@@ -74,7 +74,7 @@ class Ranks:
     ) -> None:
         self.close()
 
-    def _start(self, command: Command, rank: int, seat: Seat, variables: Mapping[str, str]) -> None:
+    def _start(self, command: RankCommand, rank: int, seat: Seat, variables: Mapping[str, str]) -> None:
         with self.output_path(rank).open("ab") as output:
             process = subprocess.Popen(
                 command.argv,

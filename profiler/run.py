@@ -14,7 +14,7 @@ from cotenant.controller.domain.perf import Profile, ProfilePoint
 from cotenant.profiler.indicators.sources import Indicator, SourceName, Summary
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How much to measure. The defaults suit jobs of milliseconds to a few seconds per step."""
 
     accumulation_steps: tuple[int, ...] = (2, 1)
@@ -36,7 +36,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"a plan needs a deadline, got {self.deadline_s}")
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Where a run stands, for a person who waits."""
 
     stage: Literal["loading", "measuring", "observing", "done"]

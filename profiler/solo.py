@@ -19,9 +19,17 @@ import msgspec
 from cotenant.controller.wire import job
 from cotenant.profiler.indicators.cpu import CpuSource, duty_cycle
 from cotenant.profiler.indicators.sources import Sample, summarise
-from cotenant.profiler.ranks import Command, Ranks, Seat
-from cotenant.profiler.run import Plan, ProfileFailed, Progress, SoloPoint, SoloRun
-from cotenant.profiler.steps import FirstStep, Hello, Said, StepReport, StepTimes, alternating, parse
+from cotenant.profiler.ranks import RankCommand, Ranks, Seat
+from cotenant.profiler.run import ProfileFailed, RunPlan, RunProgress, SoloPoint, SoloRun
+from cotenant.profiler.steps import (
+    FirstStepTaken,
+    LibraryHello,
+    Said,
+    StepReport,
+    StepTimes,
+    alternating,
+    parse,
+)
 
 POLL_PERIOD_S = 0.02
 """How often memory is read."""
@@ -34,11 +42,11 @@ _CONTENDED_SHARE = 0.05
 
 
 def measure_solo(
-    command: Command,
+    command: RankCommand,
     seats: Sequence[Seat],
     *,
-    plan: Plan = Plan(),  # noqa: B008 (frozen)
-    progress: Callable[[Progress], None] = lambda _: None,
+    plan: RunPlan = RunPlan(),  # noqa: B008 (frozen)
+    progress: Callable[[RunProgress], None] = lambda _: None,
 ) -> SoloRun:
     """Start one rank per seat, measure until the plan is met or its deadline, and end them."""
     # A short path: a Unix socket's may not be longer than about a hundred characters.
@@ -90,9 +98,9 @@ class _Observer:
         self,
         ranks: Ranks,
         seats: Sequence[Seat],
-        plan: Plan,
+        plan: RunPlan,
         times: StepTimes,
-        progress: Callable[[Progress], None],
+        progress: Callable[[RunProgress], None],
     ) -> None:
         self._ranks = ranks
         self._plan = plan
@@ -108,7 +116,7 @@ class _Observer:
         """The mark at rank 0's last report, or at the last poll of a job that does not report."""
         self._used: dict[int, _Mark] = {}
         """Summed over the counted reports, by s."""
-        self._hello: Hello | None = None
+        self._hello: LibraryHello | None = None
         self._load_s = math.nan
         self._memory_mib = 0.0
         """Peak so far, of the rank that needs most."""
@@ -140,18 +148,18 @@ class _Observer:
         sample = self._source.sample()
         if not math.isnan(self._load_s) or self._blind_start is not None:
             self._samples.append(sample)
-        self._progress(Progress(stage=self._stage(), elapsed_s=elapsed_s, steps=self._steps()))
+        self._progress(RunProgress(stage=self._stage(), elapsed_s=elapsed_s, steps=self._steps()))
 
     def _hear(self, said: Said | None) -> None:
-        if isinstance(said, Hello) and said.rank == 0:
+        if isinstance(said, LibraryHello) and said.rank == 0:
             self._hello = said
             if not said.accumulates:
                 self._note("the job does not accumulate: measured at the whole batch only")
-        elif isinstance(said, FirstStep) and said.rank == 0:
+        elif isinstance(said, FirstStepTaken) and said.rank == 0:
             self._load_s = self._elapsed_s()
         elif isinstance(said, StepReport) and said.rank == 0:
             self._count(said)
-        elif said is not None and not isinstance(said, Hello | FirstStep | StepReport):
+        elif said is not None and not isinstance(said, LibraryHello | FirstStepTaken | StepReport):
             self._note(f"rank {said.rank}: {said.error}")
 
     def _count(self, report: StepReport) -> None:
@@ -210,7 +218,7 @@ class _Observer:
         used = self._used_alone()
         elapsed_s = self._elapsed_s()
         self._explain(points, used)
-        self._progress(Progress(stage="done", elapsed_s=elapsed_s, steps=self._steps()))
+        self._progress(RunProgress(stage="done", elapsed_s=elapsed_s, steps=self._steps()))
         return SoloRun(
             points=points,
             memory_mib_peak=self._memory_mib,

@@ -43,7 +43,7 @@ class SciPyMissing(ImportError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
+class StepTable:
     """Measured steps as columns of equal length (n)."""
 
     batch_size: Array
@@ -53,13 +53,13 @@ class Table:
     step_s: Array
 
     @staticmethod
-    def of(steps: Sequence[MeasuredStep]) -> Table:
+    def of(steps: Sequence[MeasuredStep]) -> StepTable:
         rows = [
             (step.batch_size, step.accumulation_steps, step.gang.devices, step.gang.hosts, step.step_s)
             for step in steps
         ]
         columns = np.array(rows, np.float64).reshape(-1, 5).T
-        return Table(
+        return StepTable(
             batch_size=columns[0],
             accumulation_steps=columns[1],
             devices=columns[2],
@@ -67,8 +67,8 @@ class Table:
             step_s=columns[4],
         )
 
-    def only(self, rows: NDArray[np.bool_]) -> Table:
-        return Table(
+    def only(self, rows: NDArray[np.bool_]) -> StepTable:
+        return StepTable(
             batch_size=self.batch_size[rows],
             accumulation_steps=self.accumulation_steps[rows],
             devices=self.devices[rows],
@@ -91,7 +91,7 @@ class Table:
         return np.asarray(self.hosts > 1)
 
 
-def sync_design(table: Table) -> Array:
+def sync_design(table: StepTable) -> Array:
     """What the sync of each row is made of: (n, 4), for the four coefficients of `Coefficients.sync_s`."""
     across = table.across.astype(np.float64)
     per_host = np.log2(table.devices / table.hosts)
@@ -99,7 +99,7 @@ def sync_design(table: Table) -> Array:
     return np.stack([table.inside.astype(np.float64), across, across * per_host, across * hosts], axis=1)
 
 
-def step_s(values: Array, table: Table, design: Array) -> Array:
+def step_s(values: Array, table: StepTable, design: Array) -> Array:
     """Eq. 3 for each row, as `Coefficients.step_s` has it for one. (7,), n rows, (n, 4) -> (n,)."""
     compute = values[_FIXED] + values[_PER_SAMPLE] * table.sub_batch
     sync = design @ values[_HOST:_OVERLAP]
@@ -109,7 +109,7 @@ def step_s(values: Array, table: Table, design: Array) -> Array:
     return np.asarray((table.accumulation_steps - 1) * compute + last)
 
 
-def free_coefficients(table: Table) -> list[int]:
+def free_coefficients(table: StepTable) -> list[int]:
     """Which of the seven the rows can say anything about; others stay at 0 (the overlap at its default)."""
     free = [_FIXED, _PER_SAMPLE]
     across = table.across
@@ -133,11 +133,11 @@ class Solution:
     def coefficients(self) -> Coefficients:
         return Coefficients(**dict(zip(Coefficients.__struct_fields__, map(float, self.values), strict=True)))
 
-    def predict(self, table: Table) -> Array:
+    def predict(self, table: StepTable) -> Array:
         return step_s(self.values, table, sync_design(table))
 
 
-def solve(table: Table) -> Solution:
+def solve(table: StepTable) -> Solution:
     """Bounded least squares on relative errors: first with every row at its square, then outliers at less.
 
     Args:
@@ -183,7 +183,7 @@ def solve(table: Table) -> Solution:
     return Solution(values=values * scale, noise=noise)
 
 
-def _start(table: Table, unit_s: float, unit_batch: float) -> Array:
+def _start(table: StepTable, unit_s: float, unit_batch: float) -> Array:
     """Compute from gangs of one device (all, if there is none), sync from what is then left of the others."""
     nnls = _optimize().nnls
     alone = table.devices == 1
@@ -197,7 +197,7 @@ def _start(table: Table, unit_s: float, unit_batch: float) -> Array:
     return np.array([*np.maximum(found, 0.01), *syncs, growth, growth, OVERLAP])
 
 
-def covariance(solution: Solution, table: Table, noise: float) -> Array:
+def covariance(solution: Solution, table: StepTable, noise: float) -> Array:
     """How far rows with this relative error leave the seven open, (7, 7) in their units squared.
 
     The inverse of (points' curvature + prior's), Gauss-Newton. Growth terms count as open even where they

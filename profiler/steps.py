@@ -19,7 +19,7 @@ from cotenant.controller.wire import job
 from cotenant.controller.wire.codec import Json
 
 
-class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+class StepSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """Which s applies from which step on."""
 
     starts: tuple[int, ...]
@@ -44,13 +44,13 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         return ",".join(f"{start}:{s}" for start, s in zip(self.starts, self.accumulation_steps, strict=True))
 
 
-def alternating(accumulation_steps: Sequence[int], first_steps: int, phases: int) -> Schedule:
+def alternating(accumulation_steps: Sequence[int], first_steps: int, phases: int) -> StepSchedule:
     """Visits each s in turn in phases that double: slow jobs show all of them soon, fast ones long enough."""
     starts = [0]
     for phase in range(phases - 1):
         starts.append(starts[-1] + first_steps * 2 ** (phase // len(accumulation_steps)))
     turns = tuple(accumulation_steps[phase % len(accumulation_steps)] for phase in range(phases))
-    return Schedule(starts=tuple(starts), accumulation_steps=turns)
+    return StepSchedule(starts=tuple(starts), accumulation_steps=turns)
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,27 +63,27 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     accumulation_steps: int
 
 
-class Hello(msgspec.Struct, frozen=True, kw_only=True):
+class LibraryHello(msgspec.Struct, frozen=True, kw_only=True):
     """The library is in use."""
 
     rank: int
     accumulates: bool
 
 
-class FirstStep(msgspec.Struct, frozen=True, kw_only=True):
+class FirstStepTaken(msgspec.Struct, frozen=True, kw_only=True):
     """The first optimizer step is done: the load has ended."""
 
     rank: int
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True):
+class JobRefused(msgspec.Struct, frozen=True, kw_only=True):
     """Something failed in the job, in its own words."""
 
     rank: int
     error: str
 
 
-Said = Hello | FirstStep | StepReport | Refused
+Said = LibraryHello | FirstStepTaken | StepReport | JobRefused
 
 
 _message: Json[dict[str, Any]] = Json(dict[str, Any], bytes_max=job.DATAGRAM_BYTES_MAX, from_python=True)
@@ -103,11 +103,11 @@ def parse(datagram: bytes) -> Said | None:
 def _typed(name: str, message: dict[str, object]) -> Said | None:
     rank = msgspec.convert(message["rank"], int)
     if name == job.HELLO:
-        return Hello(rank=rank, accumulates=message["accumulates"] is True)
+        return LibraryHello(rank=rank, accumulates=message["accumulates"] is True)
     if name == job.FIRST_STEP:
-        return FirstStep(rank=rank)
+        return FirstStepTaken(rank=rank)
     if name == job.FAILED:
-        return Refused(rank=rank, error=str(message.get("error", ""))[:500])
+        return JobRefused(rank=rank, error=str(message.get("error", ""))[:500])
     if name != job.STEP:
         return None
     fields = {key: message[key] for key in ("rank", "step", "count", "elapsed_s")}
@@ -119,7 +119,7 @@ def _typed(name: str, message: dict[str, object]) -> Said | None:
 class StepTimes:
     """Collects reports of one rank and says what each s costs."""
 
-    def __init__(self, schedule: Schedule, warm_up_steps: int) -> None:
+    def __init__(self, schedule: StepSchedule, warm_up_steps: int) -> None:
         self._schedule = schedule
         self._warm_up_steps = warm_up_steps
         self._kept: dict[int, list[StepReport]] = {}

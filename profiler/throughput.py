@@ -20,7 +20,7 @@ from cotenant.controller.domain.fitting import measured_steps
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.throughput import Gang, MeasuredStep, Reach, ThroughputModel
-from cotenant.profiler.step_law import NOISE_MIN, Table, covariance, free_coefficients, solve
+from cotenant.profiler.step_law import NOISE_MIN, StepTable, covariance, free_coefficients, solve
 
 FOLDS_MAX: Final = 10
 """With more gangs than that several are left out together."""
@@ -66,7 +66,7 @@ def fit(steps: Sequence[MeasuredStep]) -> ThroughputModel | Reason:
     Raises:
         SciPyMissing: no SciPy here.
     """
-    table = Table.of(steps)
+    table = StepTable.of(steps)
     if (refusal := undetermined(table)) is not None:
         return refusal
     held_out = hold_out(steps)
@@ -93,7 +93,7 @@ def fit(steps: Sequence[MeasuredStep]) -> ThroughputModel | Reason:
     )
 
 
-def undetermined(table: Table, *, spare: int = 1) -> Reason | None:
+def undetermined(table: StepTable, *, spare: int = 1) -> Reason | None:
     """Why these rows cannot tell the law's numbers apart with some to spare, or None if they can."""
     if len(np.unique(table.sub_batch)) < 2:
         size = float(table.sub_batch[0]) if len(table.sub_batch) else 0.0
@@ -104,7 +104,7 @@ def undetermined(table: Table, *, spare: int = 1) -> Reason | None:
     return None
 
 
-def _counted(table: Table) -> list[int]:
+def _counted(table: StepTable) -> list[int]:
     """What points must determine: the overlap has a default to lean on."""
     return free_coefficients(table)[: -1 if (table.devices > 1).any() else None]
 
@@ -114,7 +114,7 @@ def hold_out(steps: Sequence[MeasuredStep]) -> list[HeldOut]:
 
     Steps of which the others say nothing are left out of the result.
     """
-    table = Table.of(steps)
+    table = StepTable.of(steps)
     found: list[HeldOut] = []
     for rows in _folds(steps):
         rest = table.only(~rows)
@@ -124,7 +124,7 @@ def hold_out(steps: Sequence[MeasuredStep]) -> list[HeldOut]:
         wanted = [step for step, out in zip(steps, rows, strict=True) if out and step.gang.reach in known]
         if not wanted:
             continue
-        predicted = solve(rest).predict(Table.of(wanted))
+        predicted = solve(rest).predict(StepTable.of(wanted))
         found += [HeldOut(step=s, predicted_s=float(p)) for s, p in zip(wanted, predicted, strict=True)]
     return found
 

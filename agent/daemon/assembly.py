@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from cotenant.agent.daemon.core.edge import AgentConfig
-from cotenant.agent.daemon.core.memory import Memory
+from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
 from cotenant.agent.daemon.supervisors import stored_orders
 from cotenant.agent.gpus.gpu_watch import GpuWatch
@@ -35,7 +35,7 @@ from cotenant.agent.host.facts import (
     memory_mib,
     usable_cores,
 )
-from cotenant.agent.host.locks import DeviceLocks, LockProblem, Owner, lock_folder
+from cotenant.agent.host.locks import DeviceLocks, LockOwner, LockProblem, lock_folder
 from cotenant.agent.host.ports import BadPorts, first_port
 from cotenant.agent.host.state_folder import StateProblem
 from cotenant.agent.host.user_files import exposed
@@ -62,7 +62,7 @@ JOBSIDE: Final = "jobside"
 _DAY_S: Final = 86_400.0
 
 
-class Problem(Exception):
+class AgentProblem(Exception):
     """Why the agent cannot start, in one line, and the exit code for it."""
 
     def __init__(self, text: str, code: int = 1) -> None:
@@ -70,9 +70,9 @@ class Problem(Exception):
         self.code = code
 
 
-class Parts(msgspec.Struct, kw_only=True):
+class AgentParts(msgspec.Struct, kw_only=True):
     config: AgentConfig
-    memory: Memory
+    memory: AgentMemory
     spool: Spool
     locks: DeviceLocks
     attempts: Path
@@ -87,7 +87,7 @@ class Parts(msgspec.Struct, kw_only=True):
     """Its daemons; None: no device here is shared through MPS."""
 
 
-def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> Parts:
+def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> AgentParts:
     """`checkpoint_every_s`: only if it was set for this agent. Raises Problem."""
     agent = settings.agent
     warnings: list[str] = []
@@ -159,9 +159,9 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
         cgroup_root=cgroup_root,
         device_regions=regions,
     )
-    return Parts(
+    return AgentParts(
         config=config,
-        memory=Memory(notes),
+        memory=AgentMemory(notes),
         spool=spool,
         locks=locks,
         attempts=attempts,
@@ -175,7 +175,7 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
 
 
 def _inventory(
-    agent: AgentSettings, choice: devices.Choice, host_id: HostId, *, in_cluster: bool
+    agent: AgentSettings, choice: devices.DeviceChoice, host_id: HostId, *, in_cluster: bool
 ) -> devices.Inventory:
     """A server whose driver is not there yet, such as in the middle of its boot, tries again (its unit does)
     instead of offering its cores for GPUs until somebody notices."""
@@ -285,9 +285,9 @@ def _or_problem(make: Callable[[], T], code: int) -> T:
         SpoolProblem,
         StateProblem,
     ) as error:
-        raise Problem(str(error), code) from None
+        raise AgentProblem(str(error), code) from None
     except OSError as error:
-        raise Problem(f"{error.filename or ''}: {error.strerror or error}", code) from None
+        raise AgentProblem(f"{error.filename or ''}: {error.strerror or error}", code) from None
 
 
 def _key(endpoint: str, keys_dir: str, host_id: HostId) -> KeyFile | None:
@@ -296,32 +296,32 @@ def _key(endpoint: str, keys_dir: str, host_id: HostId) -> KeyFile | None:
         if socket_path(endpoint) is not None:
             return None
         if not keys_dir:
-            raise Problem(f"{endpoint} needs keys: set agent.keys_dir to what `cotenant init` made", 2)
+            raise AgentProblem(f"{endpoint} needs keys: set agent.keys_dir to what `cotenant init` made", 2)
         return find_key(Path(keys_dir).expanduser(), host=host_id)
     except BadEndpoint as error:
-        raise Problem(str(error), 2) from None
+        raise AgentProblem(str(error), 2) from None
     except KeyProblem as error:
-        raise Problem(str(error), 4) from None
+        raise AgentProblem(str(error), 4) from None
 
 
 # --- The state folder ------------------------------------------------------------------------------
 
 
-def _owner(host_id: HostId, token: str) -> Owner:
+def _owner(host_id: HostId, token: str) -> LockOwner:
     uid = os.getuid()
     try:
         user = pwd.getpwuid(uid).pw_name
     except KeyError:
         user = str(uid)
     since = time.strftime("%Y-%m-%d %H:%M")
-    return Owner(pid=os.getpid(), uid=uid, user=user, host=host_id, since=since, token=token)
+    return LockOwner(pid=os.getpid(), uid=uid, user=user, host=host_id, since=since, token=token)
 
 
 def _job_side(base: Path, attempts: Path) -> Path:
     try:
         folder = jobside.prepare(base)
     except (jobside.NoJobSide, OSError) as error:
-        raise Problem(str(error)) from None
+        raise AgentProblem(str(error)) from None
     in_use = {Path(order.jobside_path) for order in stored_orders(attempts)}
     jobside.remove_others(base, {folder, *in_use})
     return folder

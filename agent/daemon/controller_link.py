@@ -18,7 +18,7 @@ import zmq
 from cotenant.controller.domain.commands import TrustDevices
 from cotenant.controller.system.endpoint import BadEndpoint, check_owner, socket_path
 from cotenant.controller.system.keys import KeyFile
-from cotenant.controller.wire.agents import FromAgent, GangWord, Obey, ReadLog, ToAgent
+from cotenant.controller.wire.agents import CommandDelivery, FromAgent, GangRelay, ReadLog, ToAgent
 from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX, BadMessage, decode, encode
 
 RECONNECT_MS: Final = 200
@@ -33,7 +33,7 @@ _TOKEN: Final = re.compile(r"[0-9A-Za-z]{0,64}")
 _JOB_ID: Final = re.compile(r"[0-9A-Za-z]+(_[0-9A-Za-z]+)*")
 
 
-class Link:
+class ControllerLink:
     def __init__(
         self,
         endpoint: str,
@@ -161,11 +161,11 @@ def check_names(message: ToAgent) -> None:
         BadMessage: it has something else in it.
     """
     match message:
-        case Obey(command=command):
+        case CommandDelivery(command=command):
             if isinstance(command, TrustDevices):
                 return
             job_id, job_epoch = command.job_id, command.job_epoch
-        case ReadLog(job_id=job_id) | GangWord(job_id=job_id):
+        case ReadLog(job_id=job_id) | GangRelay(job_id=job_id):
             job_epoch = ""
         case _:
             return

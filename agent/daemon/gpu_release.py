@@ -25,7 +25,7 @@ DAEMONS_S: Final = 10.0
 """A daemon that is wedged does not keep a verdict back for longer."""
 
 
-class Release:
+class GpuRelease:
     """A task for each attempt that waits."""
 
     def __init__(

@@ -22,7 +22,7 @@ WAIT_S_MAX: Final = 60.0
 _LOOK_PERIOD_S: Final = 0.2
 
 
-class LogRelay:
+class LogReader:
     def __init__(self, folder_of: Callable[[str, int], Path], reply: Callable[[LogReply], None]) -> None:
         self._folder_of = folder_of
         self._reply = reply

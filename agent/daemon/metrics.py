@@ -23,7 +23,7 @@ STALE_S: Final = 120.0
 STATES: Final[tuple[DeviceState, ...]] = get_args(DeviceState)
 
 
-class Read(NamedTuple):
+class AgentReading(NamedTuple):
     reading: DeviceReading
     at_s: float
 
@@ -42,7 +42,7 @@ class Edge(NamedTuple):
 
 
 def sheet_of(
-    state: AgentState, readings: Mapping[DeviceId, Read], now_s: float, edge: Edge | None = None
+    state: AgentState, readings: Mapping[DeviceId, AgentReading], now_s: float, edge: Edge | None = None
 ) -> Sheet:
     edge = edge if edge is not None else Edge()
     sheet = Sheet(AGENT)
@@ -77,7 +77,7 @@ def _put_gpu(sheet: Sheet, host: HostId, device: Device, edge: Edge, *, held: bo
         sheet.put("cotenant_device_mps_up", float(not edge.mps[uuid]), host, name)
 
 
-def _put_reading(sheet: Sheet, host: HostId, read: Read, now_s: float) -> None:
+def _put_reading(sheet: Sheet, host: HostId, read: AgentReading, now_s: float) -> None:
     reading, name, source = read.reading, read.reading.device_id, read.reading.source
     age_s = max(0.0, now_s - read.at_s) + reading.age_s
     sheet.put("cotenant_device_reading_age_seconds", age_s, host, name)

@@ -17,19 +17,20 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cotenant.agent.daemon.controller_link import Link
+from cotenant.agent.daemon.controller_link import ControllerLink
 from cotenant.agent.daemon.core.edge import (
     Adopt,
+    AgentTicked,
     AnswerLog,
     AnyAgentEvent,
     AnyEffect,
     AwaitMemory,
     Booted,
+    ControllerMessageCame,
     DevicesChanged,
     EndLeftovers,
     GpuFault,
     Halt,
-    Heard,
     IndicatorsRead,
     Keep,
     Reconnect,
@@ -40,23 +41,22 @@ from cotenant.agent.daemon.core.edge import (
     StartFailed,
     StartSupervisor,
     Tell,
-    Ticked,
     Trust,
 )
 from cotenant.agent.daemon.core.memory import AnyNote
 from cotenant.agent.daemon.core.state import AgentState
-from cotenant.agent.daemon.gpu_release import Release
-from cotenant.agent.daemon.log_relay import LogRelay
-from cotenant.agent.daemon.metrics import Edge, Read, sheet_of
+from cotenant.agent.daemon.gpu_release import GpuRelease
+from cotenant.agent.daemon.log_relay import LogReader
+from cotenant.agent.daemon.metrics import AgentReading, Edge, sheet_of
 from cotenant.agent.daemon.spool import Spool
-from cotenant.agent.daemon.supervisors import Attempts
+from cotenant.agent.daemon.supervisors import Supervisors
 from cotenant.agent.daemon.tasks import Tasks
 from cotenant.agent.gpus.gpu_watch import GpuWatch
 from cotenant.agent.gpus.mps_edge import Mps, MpsEdge
 from cotenant.agent.gpus.offer import offered
 from cotenant.agent.host.devices import lock_names
 from cotenant.agent.host.facts import CpuUse, now_s
-from cotenant.agent.host.indicators import Indicators
+from cotenant.agent.host.indicators import IndicatorReader
 from cotenant.agent.host.locks import DeviceLocks
 from cotenant.agent.host.user_files import remove_tree
 from cotenant.agent.ipc.records import Order
@@ -67,7 +67,7 @@ from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import KeyFile
 from cotenant.controller.system.metrics.sheet import Sheet
 from cotenant.controller.system.metrics.sheets import Sheets
-from cotenant.controller.wire.agents import CommandSeen, Report, ToAgent
+from cotenant.controller.wire.agents import CommandAck, Report, ToAgent
 
 if TYPE_CHECKING:
     from cotenant.controller.system.metrics.endpoint import Endpoint
@@ -103,16 +103,16 @@ class Runtime:
         self._locks = locks
         self._watch = watch
         self._on_welcome: Callable[[], None] | None = on_welcome
-        self._attempts = Attempts(attempts, post=self.post, log=log, lock_devices=self._lock_devices)
+        self._attempts = Supervisors(attempts, post=self.post, log=log, lock_devices=self._lock_devices)
         name = f"{state.config.report.host_id}/{state.config.session[:12]}"
-        self._link = Link(endpoint, name, key, post=self._heard, log=log)
+        self._link = ControllerLink(endpoint, name, key, post=self._heard, log=log)
         self._mps = (
             None
             if mps is None
             else MpsEdge(mps, state, folder=self._attempts.folder, post=self.post, log=log)
         )
-        self._release = Release(self.post, watch, self._mps.looked if self._mps is not None else None)
-        self._logs = LogRelay(self._attempts.folder, self._link.send)
+        self._release = GpuRelease(self.post, watch, self._mps.looked if self._mps is not None else None)
+        self._logs = LogReader(self._attempts.folder, self._link.send)
         self._events: deque[AnyAgentEvent] = deque()
         self._busy = False
         self._unwritten: list[AnyNote] = []
@@ -124,7 +124,7 @@ class Runtime:
         self._tasks = Tasks("working beside the mail")
         """What goes on beside the loop until the end."""
         self._metrics = metrics
-        self._readings: dict[DeviceId, Read] = {}
+        self._readings: dict[DeviceId, AgentReading] = {}
         """The newest of each device, for Prometheus."""
         self._faults: Counter[str] = Counter()
         """Of each GPU, by UUID, likewise."""
@@ -178,7 +178,7 @@ class Runtime:
         found = [self._look_for_devices()]
         config = self._state.config
         if config.indicators_every_s > 0:
-            indicators = Indicators(
+            indicators = IndicatorReader(
                 lambda: self._state.config.report.devices,
                 self._state.memory_seen_mib,
                 self._indicators_read,
@@ -192,7 +192,7 @@ class Runtime:
         at_s = now_s()
         offered_now = {device.device_id for device in self._state.config.report.devices}
         self._readings = {each: read for each, read in self._readings.items() if each in offered_now}
-        self._readings |= {reading.device_id: Read(reading, at_s) for reading in readings}
+        self._readings |= {reading.device_id: AgentReading(reading, at_s) for reading in readings}
         self.post(IndicatorsRead(readings=readings))
 
     def _sheet(self) -> Sheet:
@@ -247,7 +247,7 @@ class Runtime:
         self._set_alarm()
 
     def _heard(self, message: ToAgent) -> None:
-        self.post(Heard(message=message))
+        self.post(ControllerMessageCame(message=message))
 
     def _set_alarm(self) -> None:
         if self._alarm is not None:
@@ -257,7 +257,7 @@ class Runtime:
             self._alarm = asyncio.get_running_loop().call_later(min(wait_s, 3600.0), self._tick)
 
     def _tick(self) -> None:
-        self.post(Ticked(cpu_percent=self._cpu.percent()))
+        self.post(AgentTicked(cpu_percent=self._cpu.percent()))
 
     # --- Effects -----------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class Runtime:
         for effect in effects:
             self._do(effect)
         for message in messages:
-            if not (self._unwritten and isinstance(message, Report | CommandSeen)):
+            if not (self._unwritten and isinstance(message, Report | CommandAck)):
                 self._link.send(message)
 
     def _do(self, effect: AnyEffect) -> None:

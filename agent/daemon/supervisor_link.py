@@ -18,7 +18,7 @@ from cotenant.agent.daemon.core.edge import (
     Connected,
     Disconnected,
     EndCame,
-    GangSaid,
+    GangMessageCame,
     StatusCame,
 )
 from cotenant.agent.daemon.core.memory import Key
@@ -86,7 +86,9 @@ class Line:
             case EndedNow(result=result) if (result.job_id, result.attempt) == self._key:
                 self._post(EndCame(result=result))
             case GangOut(to_host=to_host, payload=payload):
-                said = GangSaid(job_id=self._key[0], attempt=self._key[1], to_host=to_host, payload=payload)
+                said = GangMessageCame(
+                    job_id=self._key[0], attempt=self._key[1], to_host=to_host, payload=payload
+                )
                 self._post(said)
             case _:
                 self._log(f"{self._path}: a message about another attempt was dropped")

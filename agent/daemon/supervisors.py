@@ -23,7 +23,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cotenant.agent.daemon.core.edge import AnyAgentEvent, EndCame, Found, StartFailed, SupervisorGone
+from cotenant.agent.daemon.core.edge import AnyAgentEvent, EndCame, FoundAttempt, StartFailed, SupervisorGone
 from cotenant.agent.daemon.core.memory import Key
 from cotenant.agent.daemon.supervisor_link import Line
 from cotenant.agent.daemon.tasks import Tasks
@@ -33,7 +33,7 @@ from cotenant.agent.host.identity import boot_id, open_pidfd
 from cotenant.agent.ipc.channel import ToSupervisor
 from cotenant.agent.ipc.files import BadRecord, read_or_put_aside, read_record, write_record
 from cotenant.agent.ipc.folder import FOLDER_NAME, JOB, ORDER, RESULT, SUPERVISOR, UNCLEAN, attempt_folder
-from cotenant.agent.ipc.records import Identity, Order, Result
+from cotenant.agent.ipc.records import Order, ProcessIdentity, Result
 from cotenant.agent.ipc.secrets import forgotten_on_disk, kept_in_memory, without_secrets
 from cotenant.agent.supervisor.processes.leftovers import end_leftovers
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
@@ -53,7 +53,7 @@ LockDevices = Callable[[Order], list[int]]
 """Descriptors that keep the order's devices locked for as long as the supervisor lives."""
 
 
-class Attempts:
+class Supervisors:
     """All attempts of this host, by folder."""
 
     def __init__(self, base: Path, *, post: Post, log: Log, lock_devices: LockDevices) -> None:
@@ -69,7 +69,7 @@ class Attempts:
 
     # --- What is here ------------------------------------------------------------------------------
 
-    def scan(self) -> tuple[Found, ...]:
+    def scan(self) -> tuple[FoundAttempt, ...]:
         """Every attempt's folder. Records that are damaged are put aside, and an attempt is what the others
         say: without its order, of whatever devices our own memory has for it, and its processes are known by
         the supervisor's session or by the lock; without its result, one that left none; without its
@@ -80,15 +80,15 @@ class Attempts:
         matches = (FOLDER_NAME.fullmatch(name) for name in names)
         return tuple(self._found(JobId(m["job"]), AttemptNo(int(m["attempt"]))) for m in matches if m)
 
-    def _found(self, job_id: JobId, attempt: AttemptNo) -> Found:
+    def _found(self, job_id: JobId, attempt: AttemptNo) -> FoundAttempt:
         folder = self.folder(job_id, attempt)
-        identity = self._read(folder / SUPERVISOR, Identity)
+        identity = self._read(folder / SUPERVISOR, ProcessIdentity)
         alive = not _is_free(folder / ALIVE_LOCK)
         order = self._read(folder / ORDER, Order)
         if order is not None and order.secrets and (identity is not None or not alive):
             with suppress(BadRecord, OSError):  # Of an agent of 0.1.0, and read by now.
                 forgotten_on_disk(folder)
-        return Found(
+        return FoundAttempt(
             job_id=job_id,
             attempt=attempt,
             alive=alive,
@@ -169,7 +169,7 @@ class Attempts:
 
     async def _adopt(self, key: Key) -> None:
         folder = self.folder(*key)
-        while (identity := self._read(folder / SUPERVISOR, Identity)) is None:
+        while (identity := self._read(folder / SUPERVISOR, ProcessIdentity)) is None:
             if _is_free(folder / ALIVE_LOCK):
                 break
             await asyncio.sleep(_COMING_PERIOD_S)  # It holds its lock and is about to say who it is.
@@ -232,7 +232,7 @@ class Attempts:
 
     def _end_all(self, folder: Path, result: Result) -> list[int]:
         """Runs in a thread. Returns the processes that would not go."""
-        identity = self._read(folder / SUPERVISOR, Identity)
+        identity = self._read(folder / SUPERVISOR, ProcessIdentity)
         if identity is not None:
             end_process(identity)
         order = self._read(folder / ORDER, Order) or _empty_order(result, _user_of(folder))
@@ -273,7 +273,7 @@ def _death(code: int | None, folder: Path) -> str:
     return f"its supervisor ended with code {code}{': ' + last[:200] if last else ''}"
 
 
-def end_process(identity: Identity) -> None:
+def end_process(identity: ProcessIdentity) -> None:
     """SIGKILL exactly this process and wait for it; nothing if it is gone."""
     pidfd = open_pidfd(identity)
     if pidfd is None:

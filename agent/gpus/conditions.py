@@ -12,9 +12,9 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.agent.daemon.core.memory import Key
-from cotenant.agent.gpus.device_state_store import Counters, Mark, Past
+from cotenant.agent.gpus.device_state_store import DeviceMark, PastStates, RisingCounters
 from cotenant.agent.gpus.held_memory import Held, who_holds
-from cotenant.agent.gpus.probe_results import Look, Process
+from cotenant.agent.gpus.probe_results import ProbeResult, Process
 from cotenant.controller.domain.cluster import DeviceState
 
 Foreign = Literal["avoid", "ignore"]
@@ -27,7 +27,7 @@ LEAVE_GRACE_S: Final = 3.0
 PROCESSES_SHOWN: Final = 3
 
 
-class Condition(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceCondition(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a device takes work; if not, why."""
 
     state: DeviceState = "ok"
@@ -44,10 +44,10 @@ Gist = tuple[str | int | bool, ...]
 class Gpu:
     """All that is known of one."""
 
-    def __init__(self, reserve_mib: int, mark: Mark | None, past: Past | None = None) -> None:
+    def __init__(self, reserve_mib: int, mark: DeviceMark | None, past: PastStates | None = None) -> None:
         self.reserve_mib = reserve_mib
         self.mark = mark
-        self.look: Look | None = None
+        self.look: ProbeResult | None = None
         self.looked_s = 0.0
         self.live: frozenset[Key] = frozenset()
         """Attempts that hold it."""
@@ -59,8 +59,8 @@ class Gpu:
         """Processes that cannot be seen from here -> in how many looks in a row."""
         self.held_looks = 0
         self.gist: Gist = ("free",)
-        self.condition = Condition()
-        self.counters = past.counters if past is not None else Counters()
+        self.condition = DeviceCondition()
+        self.counters = past.counters if past is not None else RisingCounters()
         """As of the last look that was answered."""
         self.is_pardoned = past is not None and past.is_pardoned
         self.was_silent = False
@@ -69,8 +69,8 @@ class Gpu:
         """NVML said that it is lost or wants a reset."""
         self.record = past.record if past is not None else None
 
-    def past(self, uuid: str) -> Past:
-        return Past(
+    def past(self, uuid: str) -> PastStates:
+        return PastStates(
             uuid=uuid,
             counters=self.counters,
             is_away=self.is_away,
@@ -97,25 +97,27 @@ class Gpu:
         return self.looked_s >= self.left_s + LEAVE_GRACE_S
 
 
-def condition_of(gpu: Gpu, *, foreign: Foreign, is_busy: bool) -> tuple[Gist, Condition]:
+def condition_of(gpu: Gpu, *, foreign: Foreign, is_busy: bool) -> tuple[Gist, DeviceCondition]:
     """What counts in it, and the whole of it. `is_busy`: somebody computed there when the agent started."""
     if gpu.mark is not None:
-        known = Condition(state=gpu.mark.state, note=f"{gpu.mark.state}: {gpu.mark.why}")
+        known = DeviceCondition(state=gpu.mark.state, note=f"{gpu.mark.state}: {gpu.mark.why}")
         return ("mark", known.note), known
     if gpu.look is None:
         unsure = is_busy and foreign == "avoid"
-        return ("unseen", unsure), Condition(note="who uses it is not known yet" if unsure else "")
+        return ("unseen", unsure), DeviceCondition(note="who uses it is not known yet" if unsure else "")
     theirs = strangers(gpu) if foreign == "avoid" else []
     if theirs:
-        return _gist("foreign", theirs), Condition(note=f"in use by {_in_words(theirs)}")
+        return _gist("foreign", theirs), DeviceCondition(note=f"in use by {_in_words(theirs)}")
     remains = list(_of_ended(gpu))
     if remains:
         note = f"not free yet: {_in_words(remains)}, of a job that has ended"
-        return _gist("remains", remains), Condition(note=note, held=True)
+        return _gist("remains", remains), DeviceCondition(note=note, held=True)
     held = gpu.held if gpu.held_looks >= HELD_LOOKS and gpu.is_settled else None
     if held is not None:
-        return ("held", (held.mib or 0).bit_length(), len(held.by)), Condition(note=held.text, held=True)
-    return ("free",), Condition()
+        return ("held", (held.mib or 0).bit_length(), len(held.by)), DeviceCondition(
+            note=held.text, held=True
+        )
+    return ("free",), DeviceCondition()
 
 
 def strangers(gpu: Gpu) -> list[Process]:

@@ -16,13 +16,13 @@ import msgspec
 
 from cotenant.agent.daemon.core.memory import Key
 from cotenant.agent.gpus.device_states import QUIET_S, after
-from cotenant.agent.gpus.probe_results import Look
+from cotenant.agent.gpus.probe_results import ProbeResult
 from cotenant.controller.domain.cluster import DeviceState
 
 VERSION: Final = 1
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceMark(msgspec.Struct, frozen=True, kw_only=True):
     """What is known against a device."""
 
     uuid: str
@@ -36,25 +36,25 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     """Whom the trouble concerned: they must be gone before it counts as over."""
 
 
-class Counters(msgspec.Struct, frozen=True, kw_only=True):
+class RisingCounters(msgspec.Struct, frozen=True, kw_only=True):
     """What only grows while a driver lives; None where it is not known."""
 
     energy_mj: int | None = None
     ecc_uncorrected: int | None = None
 
-    def after(self, look: Look) -> Counters:
+    def after(self, look: ProbeResult) -> RisingCounters:
         """What a look does not say is as it was."""
         energy_mj, errors = look.energy_mj, look.ecc_uncorrected
-        return Counters(
+        return RisingCounters(
             energy_mj=energy_mj if energy_mj is not None else self.energy_mj,
             ecc_uncorrected=errors if errors is not None else self.ecc_uncorrected,
         )
 
-    def began_anew(self, now: Counters) -> bool:
+    def began_anew(self, now: RisingCounters) -> bool:
         """Whether the driver was loaded again, or the GPU reset, between this and `now`."""
         return _less(now.energy_mj, self.energy_mj) or _less(now.ecc_uncorrected, self.ecc_uncorrected)
 
-    def has_more_errors(self, now: Counters) -> bool:
+    def has_more_errors(self, now: RisingCounters) -> bool:
         return _less(self.ecc_uncorrected, now.ecc_uncorrected)
 
 
@@ -62,11 +62,11 @@ def _less(one: int | None, other: int | None) -> bool:
     return one is not None and other is not None and one < other
 
 
-class Past(msgspec.Struct, frozen=True, kw_only=True):
+class PastStates(msgspec.Struct, frozen=True, kw_only=True):
     """What else was known of a device when it was last written down."""
 
     uuid: str
-    counters: Counters = Counters()
+    counters: RisingCounters = RisingCounters()
     is_away: bool = False
     """NVML said that it is lost or wants a reset: an answer means that it began anew."""
     is_pardoned: bool = False
@@ -75,32 +75,32 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     """Of the kernel's log: everything up to here was dealt with."""
 
 
-class Marks(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceStateStore(msgspec.Struct, frozen=True, kw_only=True):
     """The file."""
 
     version: int = VERSION
     boot_id: str
-    marks: tuple[Mark, ...] = ()
-    pasts: tuple[Past, ...] = ()
+    marks: tuple[DeviceMark, ...] = ()
+    pasts: tuple[PastStates, ...] = ()
 
-    def without(self, uuids: Collection[str]) -> Marks:
-        return Marks(
+    def without(self, uuids: Collection[str]) -> DeviceStateStore:
+        return DeviceStateStore(
             boot_id=self.boot_id,
             marks=tuple(mark for mark in self.marks if mark.uuid not in uuids),
             pasts=tuple(past for past in self.pasts if past.uuid not in uuids),
         )
 
 
-def recalled(kept: Marks | None, boot_id: str, now_s: float) -> Marks:
+def recalled(kept: DeviceStateStore | None, boot_id: str, now_s: float) -> DeviceStateStore:
     """What of a file still counts now."""
     if kept is None:
-        return Marks(boot_id=boot_id)
+        return DeviceStateStore(boot_id=boot_id)
     if kept.boot_id == boot_id:
         # What has been quiet while nobody watched proves nothing.
         marks = tuple(msgspec.structs.replace(mark, since_s=now_s) for mark in kept.marks)
-        return Marks(boot_id=boot_id, marks=marks, pasts=kept.pasts)
+        return DeviceStateStore(boot_id=boot_id, marks=marks, pasts=kept.pasts)
     renewed = tuple(
-        Mark(
+        DeviceMark(
             uuid=mark.uuid,
             state=after(mark.state, "renewed"),
             why=f"the host was booted after: {mark.why}",
@@ -110,4 +110,4 @@ def recalled(kept: Marks | None, boot_id: str, now_s: float) -> Marks:
         for mark in kept.marks
         if mark.state in ("draining", "lost")
     )
-    return Marks(boot_id=boot_id, marks=renewed)
+    return DeviceStateStore(boot_id=boot_id, marks=renewed)

@@ -16,12 +16,12 @@ from typing import Final
 
 from cotenant.agent.daemon.core.edge import AgentConfig, GpuFault
 from cotenant.agent.daemon.core.memory import Attempt, Key
-from cotenant.agent.gpus.conditions import Condition, Foreign
-from cotenant.agent.gpus.device_state_store import Mark, Marks, recalled
+from cotenant.agent.gpus.conditions import DeviceCondition, Foreign
+from cotenant.agent.gpus.device_state_store import DeviceMark, DeviceStateStore, recalled
 from cotenant.agent.gpus.health import Health
 from cotenant.agent.gpus.held_memory import PATIENCE_S, Waits
 from cotenant.agent.gpus.kernel_log import KERNEL_LOG
-from cotenant.agent.gpus.probe_results import AnyWatchLine, Began, Look, XidSeen
+from cotenant.agent.gpus.probe_results import AnyWatchLine, Began, ProbeResult, XidSeen
 from cotenant.agent.gpus.watchers import Timing, Watchers
 from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.identity import boot_id
@@ -68,7 +68,7 @@ class GpuWatch:
         self._attempts = attempts
         self._kernel_log = kernel_log
         self._timing = timing if timing is not None else Timing()
-        self._told: dict[str, Condition] = {}
+        self._told: dict[str, DeviceCondition] = {}
         self._watchers = Watchers(
             self._command,
             heard=self._heard,
@@ -117,7 +117,7 @@ class GpuWatch:
         if self.health.uuids:
             self._write()
 
-    def conditions(self) -> dict[str, Condition]:
+    def conditions(self) -> dict[str, DeviceCondition]:
         """Of every watched device now, by UUID."""
         self._refresh()
         self.health.settle(now_s())
@@ -181,7 +181,7 @@ class GpuWatch:
         self._refresh()
         faults: list[GpuFault] = []
         match line:
-            case Look(uuid=uuid) if uuid in self.health.uuids:
+            case ProbeResult(uuid=uuid) if uuid in self.health.uuids:
                 faults = self.health.looked(line, now_s())
                 self._waits.looked(line, self.health.reserve_mib(uuid), self.health.live_on(uuid))
             case XidSeen(uuid=uuid, xid=xid, pid=pid):
@@ -237,8 +237,8 @@ class GpuWatch:
 
     # --- The disk ----------------------------------------------------------------------------------
 
-    def _load(self) -> Marks:
-        return recalled(read_or_put_aside(self._path, Marks, self._log), boot_id(), now_s())
+    def _load(self) -> DeviceStateStore:
+        return recalled(read_or_put_aside(self._path, DeviceStateStore, self._log), boot_id(), now_s())
 
     def _store(self) -> None:
         if _lasting(self.health.marks) != self._written or now_s() >= self._stale_s:
@@ -248,7 +248,9 @@ class GpuWatch:
         marks, others = self.health.marks, self._others
         pasts = (*self.health.pasts, *others.pasts)
         try:
-            write_record(self._path, Marks(boot_id=boot_id(), marks=(*marks, *others.marks), pasts=pasts))
+            write_record(
+                self._path, DeviceStateStore(boot_id=boot_id(), marks=(*marks, *others.marks), pasts=pasts)
+            )
         except OSError as error:  # It is known until the agent ends; the next change tries again.
             self._log(f"cannot write {self._path}: {error.strerror}")
         else:
@@ -260,6 +262,6 @@ def is_watched(device: Device) -> bool:
     return device.kind == "cuda" and device.healthy
 
 
-def _lasting(marks: Sequence[Mark]) -> tuple[object, ...]:
+def _lasting(marks: Sequence[DeviceMark]) -> tuple[object, ...]:
     """What makes it worth writing them again."""
     return tuple((mark.uuid, mark.state, mark.why, mark.concerned) for mark in marks)

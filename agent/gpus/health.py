@@ -15,10 +15,10 @@ import msgspec
 
 from cotenant.agent.daemon.core.edge import GpuFault
 from cotenant.agent.daemon.core.memory import Key
-from cotenant.agent.gpus.conditions import Condition, Foreign, Gpu, condition_of, strangers
-from cotenant.agent.gpus.device_state_store import Mark, Past
+from cotenant.agent.gpus.conditions import DeviceCondition, Foreign, Gpu, condition_of, strangers
+from cotenant.agent.gpus.device_state_store import DeviceMark, PastStates
 from cotenant.agent.gpus.device_states import BY_BUCKET, QUIET_S, Happening, after
-from cotenant.agent.gpus.probe_results import Look, XidSeen
+from cotenant.agent.gpus.probe_results import ProbeResult, XidSeen
 from cotenant.agent.gpus.xid import RESET, meaning
 from cotenant.controller.domain.cluster import DeviceState
 from cotenant.profiler.driver.failures import LOST, RESET_REQUIRED
@@ -32,8 +32,8 @@ class Health:
         reserves_mib: Mapping[str, int],
         *,
         foreign: Foreign = "avoid",
-        marks: Iterable[Mark] = (),
-        pasts: Iterable[Past] = (),
+        marks: Iterable[DeviceMark] = (),
+        pasts: Iterable[PastStates] = (),
         busy: Collection[str] = (),
     ) -> None:
         """`reserves_mib`: the driver's part of each device's memory, by UUID. `busy`: devices on which
@@ -58,7 +58,7 @@ class Health:
             gpu.came_s = {key: gpu.came_s.get(key, now_s) for key in now_live}
         self._mps = mps
 
-    def looked(self, look: Look, now_s: float) -> list[GpuFault]:
+    def looked(self, look: ProbeResult, now_s: float) -> list[GpuFault]:
         gpu = self._gpus.get(look.uuid)
         if gpu is None:
             return []
@@ -90,7 +90,7 @@ class Health:
         gpu.held_looks = gpu.held_looks + 1 if gpu.held is not None else 0
         return []
 
-    def _no_answer(self, gpu: Gpu, look: Look, now_s: float) -> list[GpuFault]:
+    def _no_answer(self, gpu: Gpu, look: ProbeResult, now_s: float) -> list[GpuFault]:
         """NVML refuses to speak of it."""
         if look.code == RESET_REQUIRED:
             self._happened(gpu, look.uuid, "drain", look.problem, now_s)
@@ -206,7 +206,7 @@ class Health:
         whom = set(gpu.live if concerned is None else concerned)
         if gpu.mark is not None:  # One trouble does not end another.
             whom |= gpu.live.intersection(gpu.mark.concerned)
-        gpu.mark = Mark(
+        gpu.mark = DeviceMark(
             uuid=uuid, state=state, why=why, since_s=now_s, quiet_s=quiet_s, concerned=tuple(sorted(whom))
         )
 
@@ -249,16 +249,16 @@ class Health:
         return self._gpus[uuid].live
 
     @property
-    def marks(self) -> tuple[Mark, ...]:
+    def marks(self) -> tuple[DeviceMark, ...]:
         return tuple(gpu.mark for gpu in self._gpus.values() if gpu.mark is not None)
 
     @property
-    def pasts(self) -> tuple[Past, ...]:
+    def pasts(self) -> tuple[PastStates, ...]:
         return tuple(gpu.past(uuid) for uuid, gpu in self._gpus.items())
 
-    def conditions(self) -> dict[str, Condition]:
+    def conditions(self) -> dict[str, DeviceCondition]:
         """By UUID, as of the last `settle`. A note stays as it was while nothing of weight has changed."""
-        found: dict[str, Condition] = {}
+        found: dict[str, DeviceCondition] = {}
         for uuid, gpu in self._gpus.items():
             gist, condition = condition_of(gpu, foreign=self._foreign, is_busy=uuid in self._busy)
             if gist != gpu.gist:

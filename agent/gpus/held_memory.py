@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.daemon.core.memory import Key
-from cotenant.agent.gpus.probe_results import Look, Process
+from cotenant.agent.gpus.probe_results import ProbeResult, Process
 from cotenant.controller.domain.cluster import HELD_MIB_MIN
 
 HOLDERS_NAMED: Final = 3
@@ -45,7 +45,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         return f"{amount} still held by {named or 'no process that can be seen here'}{more}"
 
 
-def who_holds(look: Look, reserve_mib: int, live: Collection[Key]) -> Held | None:
+def who_holds(look: ProbeResult, reserve_mib: int, live: Collection[Key]) -> Held | None:
     """Who holds memory that should be free; None if nobody does, or nobody can tell.
 
     reserve_mib: the driver's own part. live: attempts that still have the device. A process that cannot be
@@ -76,7 +76,7 @@ def _name(process: Process) -> str:
     return f" ({process.owner.command})" if process.owner.command else ""
 
 
-class Wait:
+class MemoryWait:
     """One ended attempt's."""
 
     def __init__(self, uuids: Iterable[str], since_s: float, until_s: float) -> None:
@@ -90,14 +90,14 @@ class Waits:
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self._patience_s = patience_s
-        self._waits: dict[Key, Wait] = {}
+        self._waits: dict[Key, MemoryWait] = {}
 
     def add(self, key: Key, uuids: Iterable[str], *, since_s: float) -> float:
         """Only looks that were begun at `since_s` or later count. Returns when the wait ends at last."""
-        wait = self._waits[key] = Wait(uuids, since_s, since_s + self._patience_s)
+        wait = self._waits[key] = MemoryWait(uuids, since_s, since_s + self._patience_s)
         return wait.until_s
 
-    def looked(self, look: Look, reserve_mib: int, live: Collection[Key]) -> None:
+    def looked(self, look: ProbeResult, reserve_mib: int, live: Collection[Key]) -> None:
         """`live`: attempts that have the device; those that wait here have ended, and do not count."""
         stay = {key for key in live if key not in self._waits}
         for wait in self._waits.values():

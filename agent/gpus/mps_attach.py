@@ -19,7 +19,7 @@ from cotenant.agent.daemon.core.memory import Key
 from cotenant.agent.ipc.records import Order
 from cotenant.controller.wire.job import ENV_SOCKET
 from cotenant.mps import commands, process
-from cotenant.mps.channel import Channel, ChannelError, Incomplete, Rejected
+from cotenant.mps.channel import ChannelError, ControlChannel, Incomplete, Rejected
 from cotenant.mps.process import CONTROL
 
 LOOKS_MAX = 5
@@ -32,7 +32,7 @@ class Attachment(Enum):
     UNKNOWN = "a daemon that it was told to use could not be asked"
 
 
-class Client(msgspec.Struct, frozen=True, kw_only=True):
+class AttachedClient(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt that should be the client of these daemons."""
 
     key: Key
@@ -43,7 +43,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     """How many of its workers each of these daemons serves."""
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class FoundClient(msgspec.Struct, frozen=True, kw_only=True):
     """What the daemons said of an attempt."""
 
     attachment: Attachment
@@ -51,13 +51,13 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """With how many processes a worker is a client (the most that a daemon says); 0: not attached."""
 
 
-def client_of(order: Order, socket: str) -> Client | None:
+def client_of(order: Order, socket: str) -> AttachedClient | None:
     """None: it was not told to be one."""
     directories = tuple(dict.fromkeys(each.pipe_directory for each in order.mps))
     if not directories:
         return None
     workers = sum(len(member.devices) for member in order.gang if member.host_id == order.host_id)
-    return Client(
+    return AttachedClient(
         key=(order.job_id, order.attempt),
         socket=socket,
         pipe_directories=directories,
@@ -65,15 +65,15 @@ def client_of(order: Order, socket: str) -> Client | None:
     )
 
 
-def look_for(client: Client, program: str = CONTROL) -> Found:
+def look_for(client: AttachedClient, program: str = CONTROL) -> FoundClient:
     """Asks each daemon; blocks for a few questions' time."""
     try:
         listed = [_sockets(directory, program)[client.socket] for directory in client.pipe_directories]
     except (ChannelError, Incomplete, Rejected):
-        return Found(attachment=Attachment.UNKNOWN)
+        return FoundClient(attachment=Attachment.UNKNOWN)
     if not all(listed):
-        return Found(attachment=Attachment.ELSEWHERE)
-    return Found(attachment=Attachment.ATTACHED, processes=math.ceil(max(listed) / client.workers))
+        return FoundClient(attachment=Attachment.ELSEWHERE)
+    return FoundClient(attachment=Attachment.ATTACHED, processes=math.ceil(max(listed) / client.workers))
 
 
 def verdict(looks: int, seen: Attachment) -> str | None:
@@ -92,7 +92,7 @@ def verdict(looks: int, seen: Attachment) -> str | None:
 
 def _sockets(pipe_directory: str, program: str) -> Counter[str]:
     """How many clients of a daemon have which COTENANT_SOCKET."""
-    channel = Channel(pipe_directory=PurePosixPath(pipe_directory), program=program)
+    channel = ControlChannel(pipe_directory=PurePosixPath(pipe_directory), program=program)
     found: Counter[str] = Counter()
     for server in commands.server_list(channel):
         for pid in commands.clients(channel, server):

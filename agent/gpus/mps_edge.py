@@ -25,9 +25,9 @@ from cotenant.agent.daemon.core.edge import (
 from cotenant.agent.daemon.core.memory import Key
 from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.gpus import mps_setup
-from cotenant.agent.gpus.mps_attach import Client, Found, client_of, verdict
+from cotenant.agent.gpus.mps_attach import AttachedClient, FoundClient, client_of, verdict
 from cotenant.agent.gpus.mps_setup import Setup, shared
-from cotenant.agent.gpus.mps_watch import Facts, MpsWatch, Seen
+from cotenant.agent.gpus.mps_watch import GpuUse, MpsWatch, MpsWatchReport
 from cotenant.agent.gpus.offer import TAKEN
 from cotenant.agent.ipc.files import BadRecord, read_record
 from cotenant.agent.ipc.folder import FOLDER_NAME, ORDER, RESULT, job_socket
@@ -98,7 +98,7 @@ def prepare(
         needed = {spec.pipe_directory for spec in setup.specs}
         swept = sweep(daemons_folder(runtime), owner, needed, host.control_path or CONTROL)
     in_use, plain = _uuids(devices, left), _uuids(devices, [order for order in left if not order.mps])
-    seen = watch.look(Facts(held=held(devices), in_use=in_use))
+    seen = watch.look(GpuUse(held=held(devices), in_use=in_use))
     return Mps(
         setup=setup,
         watch=watch,
@@ -111,7 +111,7 @@ def prepare(
     )
 
 
-def _words(host: detection.Host, setup: Setup) -> tuple[str, ...]:
+def _words(host: detection.DetectedHost, setup: Setup) -> tuple[str, ...]:
     return (
         f"MPS: {detection.verdict(host).reason}, {detection.interfaces(host)}",
         setup.reason,
@@ -202,7 +202,7 @@ class MpsEdge:
 
     # --- What runs ---------------------------------------------------------------------------------
 
-    def facts(self) -> Facts:
+    def facts(self) -> GpuUse:
         running = {attempt.key: attempt for attempt in self._state.running}
         self._orders = {key: order for key, order in self._orders.items() if key in running}
         self._looks = {key: looks for key, looks in self._looks.items() if key in running}
@@ -214,7 +214,7 @@ class MpsEdge:
             if attempt.first_step and key not in self._proven and (client := self._client(key)) is not None
         ]
         used = {device for attempt in running.values() for device in attempt.devices}
-        return Facts(
+        return GpuUse(
             held=held(devices),
             in_use=_named(devices, used),
             unproven=tuple(waiting),
@@ -230,7 +230,7 @@ class MpsEdge:
         }
         return _named(self._devices, used)
 
-    def _client(self, key: Key) -> Client | None:
+    def _client(self, key: Key) -> AttachedClient | None:
         order = self._order(key)
         return None if order is None else client_of(order, str(job_socket(self._folder(*key))))
 
@@ -249,7 +249,7 @@ class MpsEdge:
 
     # --- What was seen -----------------------------------------------------------------------------
 
-    def _tell_devices(self, seen: Seen) -> None:
+    def _tell_devices(self, seen: MpsWatchReport) -> None:
         before = self._devices
         after = shared(before, self._setup, seen.why_not, plain=self._plain())
         if after == before:
@@ -259,7 +259,7 @@ class MpsEdge:
                 self._log(f"{new.device_id}: {sharing_in_words(new)}")
         self._post(DevicesChanged(devices=after))
 
-    def _tell_attachment(self, key: Key, found: Found) -> None:
+    def _tell_attachment(self, key: Key, found: FoundClient) -> None:
         self._looks[key] = self._looks.get(key, 0) + 1
         said = verdict(self._looks[key], found.attachment)
         if said is None:

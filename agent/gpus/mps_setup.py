@@ -14,8 +14,8 @@ import msgspec
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.settings import MpsSettings
 from cotenant.mps import detection
-from cotenant.mps.choice import Choice, choose
-from cotenant.mps.detection import Host
+from cotenant.mps.choice import MpsChoice, choose
+from cotenant.mps.detection import DetectedHost
 from cotenant.mps.paths import log_directory, pipe_directory
 from cotenant.mps.process import CONTROL
 from cotenant.mps.starting import Spec
@@ -45,7 +45,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan(
     settings: MpsSettings,
-    host: Host,
+    host: DetectedHost,
     devices: Sequence[Device],
     gpus: Iterable[GpuFacts],
     *,
@@ -77,8 +77,8 @@ def plan(
 
 def _spec(
     settings: MpsSettings,
-    host: Host,
-    choice: Choice,
+    host: DetectedHost,
+    choice: MpsChoice,
     group: tuple[str, ...],
     logs: Path,
     owner: str,
@@ -94,9 +94,9 @@ def _spec(
     )
 
 
-def _facts(uuid: str, gpu: GpuFacts | None) -> detection.Device:
+def _facts(uuid: str, gpu: GpuFacts | None) -> detection.DetectedDevice:
     """What NVML said of it; what it did not say is unknown, and never taken for good."""
-    return detection.Device(
+    return detection.DetectedDevice(
         uuid=uuid,
         compute_capability=None if gpu is None else gpu.capability,
         compute_mode=None if gpu is None else gpu.compute_mode,

@@ -1,8 +1,8 @@
 """The agent's MPS daemons, looked after in a thread of their own.
 
 Rule: nothing here blocks the agent's loop, and the thread takes no decision about jobs: the loop hands it
-what runs where (`Facts`), and gets back what it saw (`Seen`). The thread is a daemon thread: an agent that
-leaves does not wait for a front end that hangs.
+what runs where (`GpuUse`), and gets back what it saw (`MpsWatchReport`). The thread is a daemon thread: an
+agent that leaves does not wait for a front end that hangs.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import TypeVar, cast
 import msgspec
 
 from cotenant.agent.daemon.core.memory import Key
-from cotenant.agent.gpus.mps_attach import Client, Found, look_for
+from cotenant.agent.gpus.mps_attach import AttachedClient, FoundClient, look_for
 from cotenant.mps.daemon import Daemon
-from cotenant.mps.health import Standing
+from cotenant.mps.health import DaemonStatus
 from cotenant.mps.ownership import Owned
 from cotenant.mps.process import CONTROL, Running, is_alive, look_around
 from cotenant.mps.starting import Spec
@@ -31,26 +31,26 @@ QUIT_S = 5.0
 AROUND_EVERY_S = 10.0
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
     """What runs on this host's GPUs, by UUID."""
 
     held: frozenset[str] = frozenset()
     """Devices that are ours to use: another agent's daemon is left alone."""
     in_use: frozenset[str] = frozenset()
     """Devices that jobs run on."""
-    unproven: tuple[Client, ...] = ()
+    unproven: tuple[AttachedClient, ...] = ()
     """Attempts that should be clients of a daemon by now, and have not been seen to be."""
     ask: bool = False
     """Ask every daemon now how its server is, however well it seems."""
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class MpsWatchReport(msgspec.Struct, frozen=True, kw_only=True):
     why_not: Mapping[str, str] = {}
     """By UUID: why the device is not shared through its daemon now; empty: it is."""
     faults: tuple[tuple[tuple[str, ...], str], ...] = ()
     """Devices, and what happened there to the clients of their daemon."""
     said: tuple[str, ...] = ()
-    attachments: Mapping[Key, Found] = {}
+    attachments: Mapping[Key, FoundClient] = {}
 
 
 class MpsWatch:
@@ -67,7 +67,7 @@ class MpsWatch:
 
     # --- For the loop ------------------------------------------------------------------------------
 
-    async def round(self, facts: Facts) -> Seen:
+    async def round(self, facts: GpuUse) -> MpsWatchReport:
         """`look`, in the thread."""
         return await self._in_thread(lambda: self.look(facts))
 
@@ -110,7 +110,7 @@ class MpsWatch:
 
     # --- In the thread -----------------------------------------------------------------------------
 
-    def look(self, facts: Facts) -> Seen:
+    def look(self, facts: GpuUse) -> MpsWatchReport:
         """See to every daemon once. Blocks."""
         running = self._around()
         why_not: dict[str, str] = {}
@@ -123,7 +123,7 @@ class MpsWatch:
             faults += [(spec.devices, fault) for fault in standing.faults]
             if standing.said or not standing.shares:
                 self._running = None  # Something was done, or is to be done: look again.
-        return Seen(
+        return MpsWatchReport(
             why_not=why_not,
             faults=tuple(faults),
             said=tuple(said),
@@ -156,15 +156,15 @@ class MpsWatch:
         self._daemons.clear()
         return ""
 
-    def _standing(self, spec: Spec, facts: Facts, running: Running) -> Standing:
+    def _standing(self, spec: Spec, facts: GpuUse, running: Running) -> DaemonStatus:
         if not facts.held.issuperset(spec.devices):
-            return Standing(shares=False, why_not="another agent holds a device of its MPS daemon")
+            return DaemonStatus(shares=False, why_not="another agent holds a device of its MPS daemon")
         daemon = self._daemons.get(spec)
         if daemon is None:
             try:
                 daemon = self._daemons[spec] = Daemon(spec)
             except Owned as error:
-                return Standing(shares=False, why_not=str(error))
+                return DaemonStatus(shares=False, why_not=str(error))
         if facts.ask:
             daemon.ask_next()
         return daemon.look(running, in_use=not facts.in_use.isdisjoint(spec.devices))

@@ -23,7 +23,15 @@ import msgspec
 
 from cotenant.agent.gpus.kernel_log import KERNEL_LOG, XID, XidLine, bus_address, record_of, xid_in
 from cotenant.agent.gpus.owners import Owners
-from cotenant.agent.gpus.probe_results import AnyWatchLine, Asking, Began, Failed, Look, Process, XidSeen
+from cotenant.agent.gpus.probe_results import (
+    AnyWatchLine,
+    Began,
+    ProbeBegins,
+    ProbeFailed,
+    ProbeResult,
+    Process,
+    XidSeen,
+)
 from cotenant.agent.gpus.xid import RECOVERY_CHANGED
 from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.identity import stat_of
@@ -57,7 +65,7 @@ def say(line: AnyWatchLine) -> None:
     os.write(sys.stdout.fileno(), msgspec.json.encode(line) + b"\n")
 
 
-class Watch:
+class NvmlWatch:
     """The GPUs that were asked for, in one NVML session."""
 
     def __init__(self, nvml: Library, uuids: Sequence[str], owners: Owners, log: KernelLog) -> None:
@@ -71,11 +79,11 @@ class Watch:
         self._ask = sys.stdin.fileno() if sys.stdin is not None else -1
         """Lines here ask for a look; -1: nobody does any more."""
         for uuid in uuids:
-            say(Asking(uuid=uuid))
+            say(ProbeBegins(uuid=uuid))
             try:
                 self._handles[uuid] = handle_of(nvml, uuid)
             except NvmlError as error:
-                say(Look(uuid=uuid, code=error.code, problem=str(error)))
+                say(ProbeResult(uuid=uuid, code=error.code, problem=str(error)))
             else:
                 self._by_bus[bus_address(bus_id(nvml, self._handles[uuid]))] = uuid
         self._events = self._register()
@@ -88,7 +96,7 @@ class Watch:
             return None
         registered = 0
         for uuid, handle in self._handles.items():
-            say(Asking(uuid=uuid))
+            say(ProbeBegins(uuid=uuid))
             try:
                 self._nvml.ask("nvmlDeviceRegisterEvents", handle, XID_EVENT, events)
                 registered += 1
@@ -101,11 +109,11 @@ class Watch:
         while True:
             due_s = time.monotonic() + period_s
             for uuid in list(self._handles):
-                say(Asking(uuid=uuid))
+                say(ProbeBegins(uuid=uuid))
                 at_s = now_s()
                 self._tell_errors()
                 say(msgspec.structs.replace(self._look(uuid), at_s=at_s, record=self._log.newest))
-            say(Asking(uuid=""))
+            say(ProbeBegins(uuid=""))
             while (left_s := due_s - time.monotonic()) > 0 and not self._is_asked():
                 self._listen(min(left_s, EVENT_WAIT_S))
 
@@ -125,15 +133,15 @@ class Watch:
             if not self._next_event(0.0):
                 return
 
-    def _look(self, uuid: str) -> Look:
+    def _look(self, uuid: str) -> ProbeResult:
         nvml, handle = self._nvml, self._handles[uuid]
         try:
             taken_mib = memory_mib(nvml, handle).taken_mib
             everybody = processes(nvml, handle)
         except NvmlError as error:
-            return Look(uuid=uuid, code=error.code, problem=str(error))
+            return ProbeResult(uuid=uuid, code=error.code, problem=str(error))
         remapped = remapping(nvml, handle)
-        return Look(
+        return ProbeResult(
             uuid=uuid,
             used_mib=taken_mib,
             processes=tuple(
@@ -303,9 +311,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     owners = Owners(options.attempts, options.mps_runtime)
     try:
         log = KernelLog(options.kernel_log, _records(options.read))
-        Watch(open_library(), options.gpu, owners, log).run(options.period_s)
+        NvmlWatch(open_library(), options.gpu, owners, log).run(options.period_s)
     except NvmlError as error:
-        say(Failed(code=error.code, problem=str(error)))
+        say(ProbeFailed(code=error.code, problem=str(error)))
         return 1
     except (BrokenPipeError, KeyboardInterrupt):  # Nobody listens any more.
         pass

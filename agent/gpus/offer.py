@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.gpus.conditions import Condition
+from cotenant.agent.gpus.conditions import DeviceCondition
 from cotenant.agent.host.devices import lock_names
 from cotenant.agent.host.locks import DeviceLocks
 from cotenant.controller.domain.cluster import Device
@@ -23,7 +23,7 @@ TAKEN: Final = "taken: "
 
 
 def offered(
-    devices: tuple[Device, ...], locks: DeviceLocks, conditions: Mapping[str, Condition] | None = None
+    devices: tuple[Device, ...], locks: DeviceLocks, conditions: Mapping[str, DeviceCondition] | None = None
 ) -> tuple[Device, ...]:
     """The devices, each with what its locks and its condition say now. A device without a condition that is
     broken stays as it is. `conditions`: of GPUs that are watched, by UUID."""
@@ -31,7 +31,7 @@ def offered(
     return tuple(_offered(device, locks, known.get(device.local)) for device in devices)
 
 
-def _offered(device: Device, locks: DeviceLocks, condition: Condition | None) -> Device:
+def _offered(device: Device, locks: DeviceLocks, condition: DeviceCondition | None) -> Device:
     if condition is None and not device.healthy and not device.note.startswith(TAKEN):
         return device
     why = locks.take(lock_names(device))  # Also of one that is out: it is ours while it recovers.

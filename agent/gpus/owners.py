@@ -15,12 +15,12 @@ import re
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.gpus.probe_results import Owner
+from cotenant.agent.gpus.probe_results import ProcessOwner
 from cotenant.agent.host.cgroups import group_tag
 from cotenant.agent.host.identity import boot_id, stat_of
 from cotenant.agent.ipc.files import BadRecord, read_record
 from cotenant.agent.ipc.folder import FOLDER_NAME, SUPERVISOR, attempt_folder, job_socket
-from cotenant.agent.ipc.records import Identity
+from cotenant.agent.ipc.records import ProcessIdentity
 from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
 from cotenant.profiler.driver import process_info
 
@@ -39,12 +39,12 @@ class Owners:
         """`mps_runtime`: below it live our MPS daemons; empty = we have none."""
         self._attempts = attempts
         self._mps_runtime = mps_runtime
-        self._known: dict[tuple[int, int], Owner] = {}
+        self._known: dict[tuple[int, int], ProcessOwner] = {}
 
-    def owner(self, pid: int) -> Owner:
+    def owner(self, pid: int) -> ProcessOwner:
         stat = stat_of(pid)
         if stat is None:
-            return Owner(kind="hidden")
+            return ProcessOwner(kind="hidden")
         identity = (pid, stat.start_ticks)
         if identity not in self._known:
             if len(self._known) >= KNOWN_MAX:
@@ -52,20 +52,22 @@ class Owners:
             self._known[identity] = self._find_out(pid, stat.session, stat.start_ticks)
         return self._known[identity]
 
-    def _find_out(self, pid: int, session: int, start_ticks: int) -> Owner:
+    def _find_out(self, pid: int, session: int, start_ticks: int) -> ProcessOwner:
         user, command = process_info.user(pid), process_info.command(pid, COMMAND_CHARS)
         environment = process_info.environment(pid)
         job_id, attempt = environment.get(ENV_JOB, ""), environment.get(ENV_ATTEMPT, "")
         if job_id and attempt.isdecimal():
             own = job_socket(attempt_folder(self._attempts, job_id, int(attempt)))
             if environment.get(ENV_SOCKET) == str(own):
-                return Owner(kind="attempt", user=user, command=command, job_id=job_id, attempt=int(attempt))
+                return ProcessOwner(
+                    kind="attempt", user=user, command=command, job_id=job_id, attempt=int(attempt)
+                )
         led = self._grouped(pid) or self._led({session, *_ancestors(pid)}, start_ticks)
         if led is not None:
-            return Owner(kind="attempt", user=user, command=command, job_id=led[0], attempt=led[1])
+            return ProcessOwner(kind="attempt", user=user, command=command, job_id=led[0], attempt=led[1])
         if _MPS_SERVER in command and self._is_our_mps(environment):
-            return Owner(kind="mps", user=user, command=command)
-        return Owner(kind="foreign", user=user, command=command)
+            return ProcessOwner(kind="mps", user=user, command=command)
+        return ProcessOwner(kind="foreign", user=user, command=command)
 
     def _is_our_mps(self, environment: dict[str, str]) -> bool:
         pipe = environment.get(_MPS_PIPE, "")
@@ -90,7 +92,7 @@ class Owners:
             if match is None:
                 continue
             try:
-                leader = read_record(self._attempts / name / SUPERVISOR, Identity)
+                leader = read_record(self._attempts / name / SUPERVISOR, ProcessIdentity)
             except (BadRecord, OSError):
                 continue
             if leader is None or leader.pid not in leaders or leader.boot_id != boot_id():

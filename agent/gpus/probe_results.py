@@ -18,7 +18,7 @@ OwnerKind = Literal["attempt", "mps", "foreign", "hidden"]
 process of this number can be seen from here (another PID namespace, or it has just ended)."""
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessOwner(msgspec.Struct, frozen=True, kw_only=True):
     """Whose a process is."""
 
     kind: OwnerKind
@@ -43,7 +43,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """False: it only draws."""
     state: str = ""
     """The letter in /proc/PID/stat; empty: there is no such process here."""
-    owner: Owner
+    owner: ProcessOwner
 
 
 class WatchLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="w"):
@@ -61,20 +61,20 @@ class Began(WatchLine, frozen=True, kw_only=True, tag="began"):
     """That log does not reach back to the last record that was known of one of the GPUs."""
 
 
-class Failed(WatchLine, frozen=True, kw_only=True, tag="failed"):
+class ProbeFailed(WatchLine, frozen=True, kw_only=True, tag="failed"):
     """NVML as a whole does not work; the watcher ends."""
 
     code: int
     problem: str
 
 
-class Asking(WatchLine, frozen=True, kw_only=True, tag="asking"):
+class ProbeBegins(WatchLine, frozen=True, kw_only=True, tag="asking"):
     """The next calls are about this GPU: if nothing follows, it is the one that hangs. Empty: about none."""
 
     uuid: str
 
 
-class Look(WatchLine, frozen=True, kw_only=True, tag="look"):
+class ProbeResult(WatchLine, frozen=True, kw_only=True, tag="look"):
     """One GPU at one moment. The errors that the watcher could know of before it have been said before it."""
 
     uuid: str
@@ -107,7 +107,7 @@ class XidSeen(WatchLine, frozen=True, kw_only=True, tag="xid"):
     """The process that the kernel's log names; of an MPS client it may be the server's."""
     recovery: int | None = None
     """Of Xid 154: what the driver wants done, as NVML numbers it; None: it was not said."""
-    owner: Owner | None = None
+    owner: ProcessOwner | None = None
     """Whose that is, if it was still there to be asked about."""
     record: int | None = None
     """Its number in the kernel's log; None: it came from NVML."""
@@ -115,4 +115,4 @@ class XidSeen(WatchLine, frozen=True, kw_only=True, tag="xid"):
     """It was there before its watcher began: nobody had told of it."""
 
 
-AnyWatchLine = Began | Failed | Asking | Look | XidSeen
+AnyWatchLine = Began | ProbeFailed | ProbeBegins | ProbeResult | XidSeen

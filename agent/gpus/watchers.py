@@ -18,7 +18,7 @@ from typing import IO, Final
 
 import msgspec
 
-from cotenant.agent.gpus.probe_results import AnyWatchLine, Asking, Failed, Look
+from cotenant.agent.gpus.probe_results import AnyWatchLine, ProbeBegins, ProbeFailed, ProbeResult
 from cotenant.controller.wire.codec import BadMessage, Json
 
 STUCK_MAX: Final = 4
@@ -44,7 +44,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """A killed child that is not gone after this is stuck."""
 
 
-class Watcher:
+class GpuWatcher:
     """One child."""
 
     def __init__(
@@ -115,9 +115,9 @@ class Watcher:
         except BadMessage:
             self._end("its watcher talks nonsense", None)
             return
-        if isinstance(line, Asking):
+        if isinstance(line, ProbeBegins):
             self._asking = line.uuid
-        elif isinstance(line, Failed):
+        elif isinstance(line, ProbeFailed):
             self._problem = line.problem
         else:
             self._heard(line)
@@ -130,12 +130,12 @@ class Watcher:
         self._over(why, asking)
 
 
-class Group:
+class WatchGroup:
     """GPUs that one child watches, now or at its next try."""
 
     def __init__(self, uuids: tuple[str, ...]) -> None:
         self.uuids = uuids
-        self.watcher: Watcher | None = None
+        self.watcher: GpuWatcher | None = None
         self.failures = 0
         self.retry: asyncio.TimerHandle | None = None
 
@@ -154,12 +154,12 @@ class Watchers:
         self._command = command
         self._heard, self._unanswered, self._log = heard, unanswered, log
         self._timing = timing if timing is not None else Timing()
-        self._groups: list[Group] = []
+        self._groups: list[WatchGroup] = []
         self._leaving: list[subprocess.Popen[bytes]] = []
         """Killed, and perhaps not gone yet."""
 
     def start(self, uuids: tuple[str, ...]) -> None:
-        self._groups.append(group := Group(uuids))
+        self._groups.append(group := WatchGroup(uuids))
         self._start(group)
 
     def look_now(self) -> None:
@@ -189,14 +189,14 @@ class Watchers:
 
     # --- One group ---------------------------------------------------------------------------------
 
-    def _start(self, group: Group) -> None:
+    def _start(self, group: WatchGroup) -> None:
         group.retry = None
         if len(self.stuck) >= STUCK_MAX:
             self._log(f"{len(self.stuck)} watchers of GPUs cannot be ended: no new one until they are gone")
             self._later(group)
             return
         try:
-            group.watcher = Watcher(
+            group.watcher = GpuWatcher(
                 self._command(group.uuids),
                 timing=self._timing,
                 heard=lambda line: self._hear(group, line),
@@ -207,9 +207,9 @@ class Watchers:
             self._unanswered(group.uuids, "no watcher could be started for it")
             self._later(group)
 
-    def _hear(self, group: Group, line: AnyWatchLine) -> None:
+    def _hear(self, group: WatchGroup, line: AnyWatchLine) -> None:
         self._heard(line)
-        if not isinstance(line, Look):
+        if not isinstance(line, ProbeResult):
             return
         if not line.code:
             group.failures = 0
@@ -220,7 +220,7 @@ class Watchers:
             self._stop(group)
             self._later(group)
 
-    def _over(self, group: Group, why: str, asking: str | None) -> None:
+    def _over(self, group: WatchGroup, why: str, asking: str | None) -> None:
         """Its child has hung or ended."""
         self._stop(group)
         if asking in group.uuids and len(group.uuids) > 1:
@@ -233,21 +233,21 @@ class Watchers:
         self._log(f"{', '.join(group.uuids)}: {why}")
         self._later(group)
 
-    def _part(self, group: Group, uuid: str) -> None:
+    def _part(self, group: WatchGroup, uuid: str) -> None:
         """The others go on without this one."""
-        self._groups.append(alone := Group((uuid,)))
+        self._groups.append(alone := WatchGroup((uuid,)))
         group.uuids = tuple(other for other in group.uuids if other != uuid)
         self._later(alone)
         self._start(group)
 
-    def _stop(self, group: Group) -> None:
+    def _stop(self, group: WatchGroup) -> None:
         assert group.watcher is not None
         group.watcher.close()
         self._leaving.append(group.watcher.process)
         group.watcher = None
         asyncio.get_running_loop().call_later(self._timing.reap_s, lambda: self.stuck)
 
-    def _later(self, group: Group) -> None:
+    def _later(self, group: WatchGroup) -> None:
         wait_s = min(self._timing.retry_s * 2**group.failures, self._timing.retry_s_max)
         group.failures = min(group.failures + 1, 16)
         group.retry = asyncio.get_running_loop().call_later(wait_s, self._start, group)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.host.user_files import Folder
+from cotenant.agent.host.user_files import OpenFolder
 
 NAME_FILE: Final = ".cotenant-root"
 HOSTS_FOLDER: Final = ".cotenant-hosts"
@@ -31,7 +31,7 @@ def domain_of(root: Path, host_id: str) -> str:
     """
     try:
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with Folder.at(root) as folder:
+        with OpenFolder.at(root) as folder:
             name = _read_or_make(folder)
             with folder.make(HOSTS_FOLDER, 0o755) as hosts:
                 # Proves that we can write, and tells people who is here.
@@ -44,7 +44,7 @@ def domain_of(root: Path, host_id: str) -> str:
     return name
 
 
-def _read_or_make(root: Folder) -> str:
+def _read_or_make(root: OpenFolder) -> str:
     """The name in the file. Made whole under another name and linked, so that nobody reads half of it."""
     with suppress(FileNotFoundError):
         return _read(root)
@@ -58,7 +58,7 @@ def _read_or_make(root: Folder) -> str:
     return _read(root)
 
 
-def _read(root: Folder) -> str:
+def _read(root: OpenFolder) -> str:
     name = root.read(NAME_FILE, _NAME_BYTES_MAX).decode("ascii", errors="replace").strip()
     if not name.isalnum() or not name.isascii():
         raise OSError(22, f"{NAME_FILE} is damaged: remove it if no job has checkpoints there")
@@ -74,5 +74,5 @@ def make_checkpoint_folder(folder: Path, uid: int, gid: int) -> None:
     root = folder.parent.parent
     root.mkdir(mode=0o755, parents=True, exist_ok=True)
     owner = (uid, gid) if os.geteuid() == 0 and uid != 0 else None
-    with Folder.at(root) as top, top.make(folder.parent.name, 0o755) as journal:
+    with OpenFolder.at(root) as top, top.make(folder.parent.name, 0o755) as journal:
         journal.make(folder.name, 0o700, owner).close()

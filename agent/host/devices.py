@@ -40,7 +40,7 @@ class NotThisHost(Exception):
     """A choice that makes sense, and that this host can never offer."""
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceChoice(msgspec.Struct, frozen=True, kw_only=True):
     """What `--devices` says."""
 
     kind: Literal["auto", "cpu", "cuda"]
@@ -59,20 +59,20 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """UUIDs of GPUs on which somebody computes: whose processes these are is found out later."""
 
 
-def parse(text: str) -> Choice:
+def parse(text: str) -> DeviceChoice:
     """Raises BadDevices."""
     kind, colon, rest = text.strip().partition(":")
     if kind == "auto" and not colon:
-        return Choice(kind="auto")
+        return DeviceChoice(kind="auto")
     if kind == "cuda" and (not colon or re.fullmatch(r"[\w-]+(,[\w-]+)*", rest)):
-        return Choice(kind="cuda", picked=tuple(dict.fromkeys(rest.split(","))) if rest else ())
+        return DeviceChoice(kind="cuda", picked=tuple(dict.fromkeys(rest.split(","))) if rest else ())
     if kind == "cpu" and rest.isdecimal() and 1 <= int(rest) <= SLOTS_MAX:
-        return Choice(kind="cpu", slots=int(rest))
+        return DeviceChoice(kind="cpu", slots=int(rest))
     raise BadDevices(f"--devices {text!r} is not one of auto, cpu:N (1 to {SLOTS_MAX}), cuda, cuda:0,2")
 
 
 def find(
-    choice: Choice,
+    choice: DeviceChoice,
     host_id: HostId,
     cores: Sequence[int],
     memory_mib: int,

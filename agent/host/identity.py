@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from cotenant.agent.ipc.records import Identity
+from cotenant.agent.ipc.records import ProcessIdentity
 
 _PROC = Path("/proc")
 _boot_id = ""
@@ -60,26 +60,26 @@ def stat_of(pid: int) -> ProcessStat | None:
     )
 
 
-def identity_of(pid: int) -> Identity | None:
+def identity_of(pid: int) -> ProcessIdentity | None:
     """The identity of a process that runs now; None if there is none, or only a zombie."""
     stat = stat_of(pid)
     if stat is None or stat.state in "ZX":
         return None
-    return Identity(pid=pid, start_ticks=stat.start_ticks, boot_id=boot_id())
+    return ProcessIdentity(pid=pid, start_ticks=stat.start_ticks, boot_id=boot_id())
 
 
-def own_identity() -> Identity:
+def own_identity() -> ProcessIdentity:
     identity = identity_of(os.getpid())
     assert identity is not None
     return identity
 
 
-def is_alive(identity: Identity) -> bool:
+def is_alive(identity: ProcessIdentity) -> bool:
     """True while exactly this process runs; zombies do not."""
     return identity_of(identity.pid) == identity
 
 
-def open_pidfd(identity: Identity) -> int | None:
+def open_pidfd(identity: ProcessIdentity) -> int | None:
     """A pidfd of exactly this process (readable when it ends); None if it is gone. The caller closes it."""
     try:
         descriptor = os.pidfd_open(identity.pid)

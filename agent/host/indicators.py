@@ -18,7 +18,7 @@ from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.indicators import TEXT_MAX, DeviceReading
 from cotenant.profiler.indicators.choice import words_of
-from cotenant.profiler.indicators.device_process import Answer, DeviceProcess, NoAnswer
+from cotenant.profiler.indicators.device_process import Answer, DeviceProcess, NoIndicators
 from cotenant.profiler.indicators.sources import Indicator, Timed, Wanted, Windows
 
 LOOK_S: Final = 0.02
@@ -29,7 +29,7 @@ RETRY_S_MAX: Final = 600.0
 STARTING: Final = "the sources are being tried"
 
 
-class Indicators:
+class IndicatorReader:
     """Reads all devices of a host, again and again."""
 
     def __init__(
@@ -109,7 +109,7 @@ class Gpus:
                 if answer is not None:
                     break
                 await asyncio.sleep(LOOK_S)
-        except NoAnswer as problem:
+        except NoIndicators as problem:
             self._fail(str(problem), problem.was_said)
             return [DeviceReading(device_id=each.device_id, why=self._problem) for each in devices]
         if answer is None:

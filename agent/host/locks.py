@@ -39,7 +39,7 @@ class LockProblem(Exception):
     """The lock folder cannot be used; one line with what to do."""
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True):
+class LockOwner(msgspec.Struct, frozen=True, kw_only=True):
     """Who holds a lock, as the file says it."""
 
     pid: int
@@ -103,7 +103,7 @@ def _shared_place() -> Path:
 class DeviceLocks:
     """The locks of one agent. Names are those of GPUs and cores, see `devices.py`."""
 
-    def __init__(self, folder: Path, owner: Owner) -> None:
+    def __init__(self, folder: Path, owner: LockOwner) -> None:
         self._folder = folder
         self._owner = owner
         self._held: dict[str, int] = {}
@@ -236,15 +236,15 @@ def _lock(file: int) -> bool:
     return True
 
 
-def _write(file: int, owner: Owner) -> None:
+def _write(file: int, owner: LockOwner) -> None:
     data = msgspec.json.encode(owner) + b"\n"
     os.pwrite(file, data, 0)
     os.ftruncate(file, len(data))
 
 
-def _read(file: int) -> Owner | None:
+def _read(file: int) -> LockOwner | None:
     try:
-        holder: Owner = decode_json(os.pread(file, _TEXT_BYTES_MAX, 0), Owner)
+        holder: LockOwner = decode_json(os.pread(file, _TEXT_BYTES_MAX, 0), LockOwner)
     except (BadMessage, OSError):
         return None
     return holder

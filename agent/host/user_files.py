@@ -36,14 +36,14 @@ class _Rights(threading.local):
 _rights = _Rights()
 
 
-class Folder:
+class OpenFolder:
     """An open folder. Everything is done in this one, wherever its path may lead by now."""
 
     def __init__(self, descriptor: int) -> None:
         self.fd = descriptor
 
     @classmethod
-    def at(cls, path: Path) -> Folder:
+    def at(cls, path: Path) -> OpenFolder:
         """A folder of ours or the administrator's: links on the way count, as only they could have made
         them.
 
@@ -52,22 +52,22 @@ class Folder:
         """
         return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
-    def below(self, *names: str) -> Folder:
+    def below(self, *names: str) -> OpenFolder:
         """A folder in this one, in one of its folders, and so on: each is a folder and no link.
 
         Raises:
             OSError: one is something else (NotADirectoryError), or not there.
         """
-        found = Folder(os.dup(self.fd))
+        found = OpenFolder(os.dup(self.fd))
         for name in names:
             try:
-                inner = Folder(os.open(_checked(name), _FOLDER, dir_fd=found.fd))
+                inner = OpenFolder(os.open(_checked(name), _FOLDER, dir_fd=found.fd))
             finally:
                 found.close()
             found = inner
         return found
 
-    def make(self, name: str, mode: int, owner: tuple[int, int] | None = None) -> Folder:
+    def make(self, name: str, mode: int, owner: tuple[int, int] | None = None) -> OpenFolder:
         """A folder in this one, made unless it is there, and given to `owner` if there is one.
 
         Raises:
@@ -155,7 +155,7 @@ class Folder:
             os.close(self.fd)
             self.fd = -1
 
-    def __enter__(self) -> Folder:
+    def __enter__(self) -> OpenFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -171,7 +171,7 @@ def remove_tree(path: Path, trusted: Path | None = None) -> None:
     """
     base = path.parent if trusted is None else trusted
     *way, name = path.relative_to(base).parts
-    with suppress(FileNotFoundError), Folder.at(base) as top, top.below(*way) as parent:
+    with suppress(FileNotFoundError), OpenFolder.at(base) as top, top.below(*way) as parent:
         parent.remove(name)
 
 

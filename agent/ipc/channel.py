@@ -41,7 +41,7 @@ class LeaseNow(ChannelMessage, frozen=True, kw_only=True, tag="lease"):
     full_s: float | None
 
 
-class CompanyNow(ChannelMessage, frozen=True, kw_only=True, tag="company"):
+class CoTenantsChanged(ChannelMessage, frozen=True, kw_only=True, tag="company"):
     """Whether the job has this host's part of its devices to itself."""
 
     alone: bool
@@ -72,5 +72,5 @@ class GangOut(ChannelMessage, frozen=True, kw_only=True, tag="gang-out"):
     payload: bytes
 
 
-ToSupervisor = StopNow | SaveNow | LeaseNow | CompanyNow | GangIn
+ToSupervisor = StopNow | SaveNow | LeaseNow | CoTenantsChanged | GangIn
 FromSupervisor = StatusNow | EndedNow | GangOut

@@ -29,7 +29,7 @@ class BadRecord(ValueError):
     """A file that cannot be used; the text says which, why and what to do."""
 
 
-class Damaged(BadRecord):
+class DamagedRecord(BadRecord):
     """What is in it is no record of any version."""
 
 
@@ -78,7 +78,7 @@ def read_record(path: Path, kind: type[T]) -> T | None:
     except FileNotFoundError:
         return None
     if len(data) > RECORD_BYTES_MAX:
-        raise Damaged(f"{path}: larger than {RECORD_BYTES_MAX} bytes")
+        raise DamagedRecord(f"{path}: larger than {RECORD_BYTES_MAX} bytes")
     try:
         versioned: _Versioned = decode_json(data, _Versioned)
         version = versioned.version
@@ -88,7 +88,7 @@ def read_record(path: Path, kind: type[T]) -> T | None:
             )
         record: T = decode_json(data, kind)
     except BadMessage as error:
-        raise Damaged(f"{path}: not a valid {kind.__name__}: {error}") from None
+        raise DamagedRecord(f"{path}: not a valid {kind.__name__}: {error}") from None
     return record
 
 
@@ -101,7 +101,7 @@ def read_or_put_aside(path: Path, kind: type[T], say: Callable[[str], None]) -> 
     """
     try:
         return read_record(path, kind)
-    except Damaged as error:
+    except DamagedRecord as error:
         aside = put_aside(path)
         say(f"{error}; it is {aside.name} now" if aside is not None else str(error))
     except (BadRecord, OSError) as error:

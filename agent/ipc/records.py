@@ -129,7 +129,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return self.gang[0].host_id == self.host_id
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """A process, safe against reuse of its pid."""
 
     version: int = RECORD_VERSION

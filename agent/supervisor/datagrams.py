@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.host.user_files import Folder
+from cotenant.agent.host.user_files import OpenFolder
 from cotenant.agent.ipc.folder import JOB_SOCKET
 from cotenant.agent.ipc.records import Order
 from cotenant.agent.supervisor.core.rank_messages import AnyRankWord, parse
@@ -36,7 +36,7 @@ class Datagrams:
     ) -> None:
         self.path = make_job_folder(folder, order) / JOB_SOCKET
         """What ranks are told."""
-        self._folder = Folder.at(self.path.parent)
+        self._folder = OpenFolder.at(self.path.parent)
         self._uid = order.launch.uid if os.geteuid() == 0 else os.geteuid()
         self._heard = heard
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)

@@ -46,15 +46,15 @@ from cotenant.agent.supervisor.core.edge import (
     DumpStacks,
     EndRanks,
     Finish,
-    Heard,
     Noted,
     Publish,
     RankExited,
+    RankMessageCame,
     Started,
+    SupervisorTicked,
     TakeSample,
     TellRank,
     TerminateClients,
-    Ticked,
 )
 from cotenant.agent.supervisor.core.exit_classifier import Stage, StartProblem
 from cotenant.agent.supervisor.core.supervision import Supervision
@@ -65,7 +65,7 @@ from cotenant.agent.supervisor.processes.launchers import NotLaunchable
 from cotenant.agent.supervisor.processes.measuring import Measuring
 from cotenant.agent.supervisor.processes.outputs import Outputs, UnusableOutput
 from cotenant.agent.supervisor.processes.ranks import (
-    StartFailed,
+    RankStartFailed,
     account_of,
     become_subreaper,
     cuda_indices,
@@ -76,7 +76,7 @@ from cotenant.agent.supervisor.processes.ranks import (
     reap,
     start,
 )
-from cotenant.agent.supervisor.processes.reaper import leave_to_heir
+from cotenant.agent.supervisor.processes.reaper import leave_to_reaper
 from cotenant.agent.supervisor.processes.sampling import host_oom_kills, tree_of
 from cotenant.agent.supervisor.processes.stacks import abort_others, dump
 from cotenant.agent.supervisor.processes.termination import Terminations, by_pipe
@@ -94,9 +94,9 @@ EXIT_HAS_RUN: Final = 3
 class Supervisor:
     """The loop around one `Supervision`."""
 
-    def __init__(self, folder: Path, order: Order, *, has_heir: bool = False) -> None:
-        """`has_heir`: it sees to the processes if we are killed; else they die with us."""
-        self._has_heir = has_heir
+    def __init__(self, folder: Path, order: Order, *, has_reaper: bool = False) -> None:
+        """`has_reaper`: it sees to the processes if we are killed; else they die with us."""
+        self._has_reaper = has_reaper
         self._folder = folder
         self._order = order
         self._cgroup = AttemptCgroup(order, folder)
@@ -114,7 +114,7 @@ class Supervisor:
         self._is_over = False
         self._oom_kills_before = host_oom_kills()
         self._datagrams = Datagrams(
-            folder, order, self._selector, lambda word: self._handle(Heard(word=word))
+            folder, order, self._selector, lambda word: self._handle(RankMessageCame(word=word))
         )
         self._conversations = Conversations(
             folder / CONTROL, self._selector, status=lambda: self._supervision.status, heard=self._handle
@@ -166,7 +166,7 @@ class Supervisor:
             argv = command_of(order)
             for rank in order.ranks:
                 self._start_one(rank, argv)
-        except StartFailed as failure:
+        except RankStartFailed as failure:
             self._handle(CouldNotStart(problem=failure.problem))
             return
         except NotLaunchable as refusal:
@@ -191,7 +191,7 @@ class Supervisor:
         indices = cuda_indices(rank.cuda_uuids) if needs_cuda_indices(order) else ()
         env = environment_of(order, rank, self._datagrams.path, account_of(order.launch.uid), indices)
         try:
-            dies = not self._has_heir
+            dies = not self._has_reaper
             pid = start(order, rank, argv, env, output.rank_end, self._cgroup, dies_with_us=dies)
             self._pids[rank.rank] = pid
         finally:
@@ -241,7 +241,7 @@ class Supervisor:
         if now_s >= self._result_s:
             self._write_result()
         if now_s >= self._supervision.next_alarm_s:
-            self._handle(Ticked())
+            self._handle(SupervisorTicked())
 
     def _sample(self, now_s: float) -> None:
         is_profiling = self._supervision.is_profiling
@@ -371,9 +371,9 @@ def main(arguments: list[str]) -> int:
         os.setsid()
     write_record(folder / SUPERVISOR_FILE, own_identity())
     _forget_on_disk(folder)
-    heir = _heir(folder) if order.mps else None
+    heir = _reaper(folder) if order.mps else None
     become_subreaper()
-    Supervisor(folder, order, has_heir=heir is not None).run()
+    Supervisor(folder, order, has_reaper=heir is not None).run()
     return 0
 
 
@@ -385,12 +385,12 @@ def _forget_on_disk(folder: Path) -> None:
         print(f"secrets stay in {folder / ORDER}: {error}", file=sys.stderr, flush=True)
 
 
-def _heir(folder: Path) -> int | None:
+def _reaper(folder: Path) -> int | None:
     """What keeps it waiting as long as it is open. Without one the processes die with us."""
     try:
-        return leave_to_heir(folder)
+        return leave_to_reaper(folder)
     except OSError as error:
-        print(f"no heir: {error}", file=sys.stderr, flush=True)
+        print(f"no reaper: {error}", file=sys.stderr, flush=True)
         return None
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from castor.cells import Cell, Result
-from cotenant.controller.sim.results.intervals import Interval, interval
+from cotenant.controller.sim.results.intervals import ConfidenceInterval, interval
 
 Number = Callable[[Result], float]
 
@@ -46,7 +46,7 @@ class Runs:
         """One run for each seed."""
         return [self.results[msgspec.structs.replace(template, seed=seed)] for seed in seeds]
 
-    def value(self, template: Cell, seeds: Sequence[int], number: Number) -> Interval:
+    def value(self, template: Cell, seeds: Sequence[int], number: Number) -> ConfidenceInterval:
         return interval([number(result) for result in self.of(template, seeds)])
 
     def ratio(
@@ -67,7 +67,9 @@ class Runs:
         found = interval(logs)
         return Ratio(math.exp(found.mean), math.exp(found.low), math.exp(found.high))
 
-    def total(self, templates: Sequence[Cell], policy: str, seeds: Sequence[int], number: Number) -> Interval:
+    def total(
+        self, templates: Sequence[Cell], policy: str, seeds: Sequence[int], number: Number
+    ) -> ConfidenceInterval:
         """Summed over `templates`, then the mean over seeds."""
         cells = [
             [msgspec.structs.replace(template, seed=seed, policy=policy) for template in templates]

@@ -37,7 +37,7 @@ from castor.grounds import (
 )
 from cotenant.controller.domain.perf import DEFAULT_XI
 from cotenant.controller.sim.results import plots
-from cotenant.controller.sim.results.intervals import Interval, interval
+from cotenant.controller.sim.results.intervals import ConfidenceInterval, interval
 from cotenant.controller.sim.world.physics import pair_data
 
 DOCS: Final = places.RESULTS
@@ -283,7 +283,7 @@ def curve_of(
     book: Runs, traces: tuple[str, ...], seeds: list[int], policy: str, number: Number
 ) -> plots.Series:
     """Hours by scale, mean over the traces."""
-    found: list[Interval] = []
+    found: list[ConfidenceInterval] = []
     for scale in cells.SCALES:
         templates = [cells.cell_of(trace, policy, round(scale * SMALL_JOBS)) for trace in traces]
         found.append(scaled(book.total(templates, policy, seeds, number), HOUR_S * len(traces)))

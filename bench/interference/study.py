@@ -27,7 +27,7 @@ from cotenant.controller.models.interference.predictor import Predictor
 from cotenant.controller.training import boosting
 from cotenant.controller.training import interference as training
 from cotenant.controller.training.judging import Both, predictions
-from cotenant.controller.training.pair_rows import Pairs, part, read, widened
+from cotenant.controller.training.pair_rows import PairRows, part, read, widened
 
 ROOT: Final = places.ROOT
 CACHE: Final = places.CACHE / "predictor"
@@ -44,7 +44,7 @@ class NoData(Exception):
     """The measured tables are not here; one line."""
 
 
-def table(name: str) -> Pairs:
+def table(name: str) -> PairRows:
     folder = Path(os.environ.get("COTENANT_SHARED_DATA") or ROOT.parent / "shared") / "interference"
     path = folder / f"{name}.csv.gz"
     try:
@@ -65,7 +65,7 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
     """Chosen in each fold."""
 
 
-def nested(pairs: Pairs, seed: int) -> Left:
+def nested(pairs: PairRows, seed: int) -> Left:
     folds = training.by_pair(pairs.groups, seed)
     predicted, margins, mean = (np.full(pairs.xi.shape, np.nan) for _ in range(3))
     chosen = []
@@ -78,7 +78,7 @@ def nested(pairs: Pairs, seed: int) -> Left:
     return Left(predicted=predicted, margins=margins, mean=mean, folds=folds, settings=tuple(chosen))
 
 
-def trained(pairs: Pairs, seed: int) -> InterferenceModel:
+def trained(pairs: PairRows, seed: int) -> InterferenceModel:
     """By the product's own training; kept, because the page needs it again."""
     import inspect
 
@@ -100,20 +100,20 @@ def rmse(predicted: Both, truth: Both) -> npt.NDArray[np.float64]:
     return found
 
 
-def duty_cycle(pairs: Pairs) -> Both:
+def duty_cycle(pairs: PairRows) -> Both:
     """What the rule says: max(1, uA + uB)."""
     at = pairs.names.index("gpu_util_pct")
     xi = np.maximum(1.0, (pairs.first[:, at] + pairs.second[:, at]) / 100.0)
     return np.stack((xi, xi), axis=1).astype(np.float64)
 
 
-def one_candidate(pairs: Pairs, seed: int, number: int) -> Both:
+def one_candidate(pairs: PairRows, seed: int, number: int) -> Both:
     """Out of fold, with settings that were not chosen."""
     grid = training.GRID[number]
-    return training.out_of_fold(training.Table(pairs), training.by_pair(pairs.groups, seed), grid, seed)
+    return training.out_of_fold(training.PairColumns(pairs), training.by_pair(pairs.groups, seed), grid, seed)
 
 
-def without(pairs: Pairs, *names: str) -> Pairs:
+def without(pairs: PairRows, *names: str) -> PairRows:
     """The same pairs with some columns gone."""
     kept = tuple(name for name in pairs.names if name not in names)
     return msgspec.structs.replace(
@@ -124,25 +124,25 @@ def without(pairs: Pairs, *names: str) -> Pairs:
     )
 
 
-def unseen(pairs: Pairs, seed: int, number: int) -> float:
+def unseen(pairs: PairRows, seed: int, number: int) -> float:
     """RMSE over both jobs, every pair of one model left out after the other."""
-    _, off, _ = training.by_model(training.Table(pairs), training.GRID[number], seed)
+    _, off, _ = training.by_model(training.PairColumns(pairs), training.GRID[number], seed)
     return training.overall(off)
 
 
-def two_outputs(pairs: Pairs, seed: int, *, settings: Mapping[str, float]) -> Both:
+def two_outputs(pairs: PairRows, seed: int, *, settings: Mapping[str, float]) -> Both:
     """As in Castor: one regressor for job 1 and one for job 2, each sees every pair in the table's order."""
     folds = training.by_pair(pairs.groups, seed)
     predicted = np.empty(pairs.xi.shape)
     for job in (0, 1):
         half = pairs.xi.copy()
         half[:, 1 - job] = np.nan
-        whole = training.Table(msgspec.structs.replace(pairs, xi=half))
+        whole = training.PairColumns(msgspec.structs.replace(pairs, xi=half))
         predicted[:, job] = training.out_of_fold(whole, folds, settings, seed)[:, job]
     return predicted
 
 
-def turned(pairs: Pairs, seed: int) -> Pairs:
+def turned(pairs: PairRows, seed: int) -> PairRows:
     """The same table with a random half of its rows written the other way round."""
     flip = np.random.default_rng(seed).random(len(pairs)) < 0.5
     swap = flip[:, None]
@@ -155,7 +155,7 @@ def turned(pairs: Pairs, seed: int) -> Pairs:
     )
 
 
-def unseen_mean(pairs: Pairs) -> float:
+def unseen_mean(pairs: PairRows) -> float:
     """RMSE of the mean over both jobs, with every pair of one model left out after the other."""
     off = []
     for model in sorted({name for both in pairs.models for name in both}):
@@ -195,7 +195,7 @@ def regrets(truth: Both, answers: Mapping[str, Both], seed: int) -> dict[str, Re
     return found
 
 
-def constants(pairs: Pairs, left: Left) -> dict[str, Both]:
+def constants(pairs: PairRows, left: Left) -> dict[str, Both]:
     """Answers that look at no pair."""
     return {
         "mean of the training": left.mean,
@@ -220,11 +220,11 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     """The correlation of the same pair's ratio on the two types; None for one type."""
 
 
-def of_type(everything: Pairs, gpu_type: str) -> Pairs:
+def of_type(everything: PairRows, gpu_type: str) -> PairRows:
     return part(everything, np.array([each == gpu_type for each in everything.types]))
 
 
-def transfer(source: Pairs, target: Pairs, names: tuple[str, str], seed: int) -> Transfer:
+def transfer(source: PairRows, target: PairRows, names: tuple[str, str], seed: int) -> Transfer:
     """Pairs of models are left out as well: no fold of the target is judged by a model that saw its pairs on
     the other type."""
     group_fold = dict(
@@ -252,10 +252,10 @@ def transfer(source: Pairs, target: Pairs, names: tuple[str, str], seed: int) ->
     )
 
 
-def looked_up(source: Pairs, target: Pairs) -> float:
+def looked_up(source: PairRows, target: PairRows) -> float:
     """Same two configurations on both types."""
 
-    def ratios(pairs: Pairs) -> dict[tuple[object, ...], tuple[float, ...]]:
+    def ratios(pairs: PairRows) -> dict[tuple[object, ...], tuple[float, ...]]:
         at = pairs.names.index("batch")
         return {
             (*models, *np.nan_to_num(np.array((one[at], two[at]))).tolist()): tuple(xi)

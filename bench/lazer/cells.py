@@ -17,7 +17,7 @@ import result_cells
 
 from cotenant.controller.sim import scenario, windows
 from cotenant.controller.sim.choices import policies_named
-from cotenant.controller.sim.compare import Run, Task, run_all
+from cotenant.controller.sim.compare import Task, TaskRun, run_all
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.scenario import Scenario
 from cotenant.controller.sim.simulate import simulate
@@ -131,7 +131,7 @@ def load(cell: Cell) -> Result | None:
 
 
 @lru_cache(maxsize=2)
-def prepared(ground: Ground) -> tuple[Task, Run]:
+def prepared(ground: Ground) -> tuple[Task, TaskRun]:
     """All of it, and what the reference made of it."""
     (whole,) = scenario.tasks(ground.scenario(), [windows.REFERENCE], [SEED])
     (run,) = run_all([windows.reference(whole)], workers=1, keep=True)

@@ -22,8 +22,8 @@ from cotenant.controller.cli.demo.plan import CHECKPOINT_SLACK_MIB, WORKLOADS
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch
 from cotenant.controller.domain.perf import Profile, duty_cycle_rule
-from cotenant.profiler.ranks import Command, Seat
-from cotenant.profiler.run import Plan
+from cotenant.profiler.ranks import RankCommand, Seat
+from cotenant.profiler.run import RunPlan
 from cotenant.profiler.solo import measure_solo
 
 KINDS: Final[Mapping[str, Kind]] = {
@@ -46,7 +46,7 @@ ABOUT: Final[Mapping[str, str]] = {
 }
 ENVIRONMENT: Final[Mapping[str, dict[str, str]]] = {"starved": {"DEMO_LINK_KIB_PER_S": "32"}}
 ENDLESS: Final = "1000000"
-PLAN: Final = Plan(
+PLAN: Final = RunPlan(
     accumulation_steps=(2, 1), warm_up_steps=2, steps_min=8, measured_s_min=4.0, deadline_s=60.0
 )
 
@@ -103,7 +103,7 @@ def measure(
 
 
 def _measure(name: str, slots: Sequence[Sequence[int]]) -> Measured:
-    command = Command(argv=argv_of(name), workdir=str(WORKLOADS), env=environment(name, ENDLESS))
+    command = RankCommand(argv=argv_of(name), workdir=str(WORKLOADS), env=environment(name, ENDLESS))
     run = measure_solo(command, [Seat(cores=tuple(cores)) for cores in slots], plan=PLAN)
     return Measured(profile=run.profile(KINDS[name].batch_size), notes=run.notes)
 

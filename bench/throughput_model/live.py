@@ -17,13 +17,13 @@ from cotenant.controller.domain.fitting import measured_steps
 from cotenant.controller.domain.perf import Profile, fit_step_model
 from cotenant.controller.domain.reasons import Reason
 from cotenant.controller.domain.throughput import Gang
-from cotenant.profiler.ranks import Command, Seat
-from cotenant.profiler.run import Plan
+from cotenant.profiler.ranks import RankCommand, Seat
+from cotenant.profiler.run import RunPlan
 from cotenant.profiler.solo import measure_solo
 from cotenant.profiler.throughput import fit, hold_out_points
 
 STEPS: Final = (16, 8, 4, 2, 1)
-PLAN: Final = Plan(accumulation_steps=STEPS, steps_min=4, measured_s_min=1.2, deadline_s=20.0)
+PLAN: Final = RunPlan(accumulation_steps=STEPS, steps_min=4, measured_s_min=1.2, deadline_s=20.0)
 JOBS: Final = (
     ("language_model", 32, 1),
     ("compute_bound", 64, 1),
@@ -72,7 +72,7 @@ def measure() -> list[LiveJob]:
 def _job(script: str, batch_size: int, workers: int, cores: list[int]) -> LiveJob:
     options = ("--steps", "1000000", "--batch-size", str(batch_size))
     argv = (sys.executable, str(WORKLOADS / f"{script}.py"), *options)
-    command = Command(argv=argv, workdir=os.getcwd(), env=job_environment())
+    command = RankCommand(argv=argv, workdir=os.getcwd(), env=job_environment())
     run = measure_solo(command, [Seat(cores=(core,)) for core in cores], plan=PLAN)
     profile, gang = run.profile(batch_size), Gang(devices=workers)
     model = fit(measured_steps(profile, batch_size, gang))

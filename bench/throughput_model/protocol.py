@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.controller.domain.throughput import Gang, MeasuredStep, ThroughputModel
-from cotenant.profiler.step_law import Table, solve
+from cotenant.profiler.step_law import StepTable, solve
 from cotenant.profiler.throughput import fit
 
 SEEDS: Final = (0, 1, 2, 3, 4)
@@ -103,7 +103,7 @@ def folds(rows: Sequence[Row], group: Callable[[Row], str], seed: int) -> NDArra
 
 def predicted(rows: Sequence[Row], group: Callable[[Row], str], seed: int) -> Array:
     """Each row by the fit to the other folds."""
-    fold, table = folds(rows, group, seed), Table.of([row.step for row in rows])
+    fold, table = folds(rows, group, seed), StepTable.of([row.step for row in rows])
     result = np.empty(len(rows))
     for number in range(FOLDS):
         out = fold == number

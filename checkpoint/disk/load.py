@@ -22,7 +22,7 @@ log = logging.getLogger("cotenant.checkpoint")
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedCheckpoint:
     """A verified checkpoint as this rank sees it. `own` is rank 0's where this rank did not exist."""
 
     name: str
@@ -44,7 +44,9 @@ class _Choice:
     too_new: bool = False
 
 
-def load_newest(root: Path, *, attempt: int, resume: str | None, rank: int, world_size: int) -> Loaded | None:
+def load_newest(
+    root: Path, *, attempt: int, resume: str | None, rank: int, world_size: int
+) -> LoadedCheckpoint | None:
     """The checkpoint to resume from, or None for a fresh start. A collective once torch.distributed is."""
     if resume == RESUME_NONE:
         return None
@@ -111,7 +113,9 @@ def _from_rank_0(choice: _Choice) -> _Choice:
     return _Choice(**box[0])
 
 
-def _read(root: Path, choice: _Choice, rank: int, skipped: tuple[str, ...]) -> tuple[Loaded | None, str]:
+def _read(
+    root: Path, choice: _Choice, rank: int, skipped: tuple[str, ...]
+) -> tuple[LoadedCheckpoint | None, str]:
     """Read and check this rank's part of what rank 0 chose."""
     directory = root / choice.name
     try:
@@ -122,7 +126,7 @@ def _read(root: Path, choice: _Choice, rank: int, skipped: tuple[str, ...]) -> t
         own_file = rank_file(rank if mine else 0)
         if rank != 0:
             layout.verify(directory, only=(MODEL_FILE, own_file))
-        loaded = Loaded(
+        loaded = LoadedCheckpoint(
             name=choice.name,
             manifest=manifest,
             shared=durable.load_tensors(directory / MODEL_FILE),

@@ -33,7 +33,7 @@ log = logging.getLogger("cotenant.checkpoint")
 
 
 @dataclass(frozen=True)
-class Place:
+class SaveTarget:
     """Where this rank saves, and as whom."""
 
     root: Path
@@ -48,7 +48,7 @@ class Place:
 class Saver:
     """`save` returns True once the checkpoint is durable (or, in the background, once it is on its way)."""
 
-    def __init__(self, place: Place, state: TrainingState, tell: Callable[..., Any]) -> None:
+    def __init__(self, place: SaveTarget, state: TrainingState, tell: Callable[..., Any]) -> None:
         self.stall_s = 0.0
         """How long the last save kept the training loop."""
         self._place = place
@@ -196,7 +196,7 @@ class Saver:
         self._tell(protocol.FAILED, what="save", error=f"checkpoint of step {order.step}: {error}")
 
 
-def ready(place: Place) -> str | None:
+def ready(place: SaveTarget) -> str | None:
     """Make the root usable for this attempt; returns why it is not."""
     try:
         place.root.mkdir(parents=True, exist_ok=True)

@@ -12,8 +12,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from cotenant.checkpoint.talk.protocol import ACCUMULATE_AT, PHASE_COMMIT, PHASE_PROPOSE, STOP_AT, Order
-from cotenant.checkpoint.talk.windows import Turn
+from cotenant.checkpoint.talk.protocol import (
+    ACCUMULATE_AT,
+    PHASE_COMMIT,
+    PHASE_PROPOSE,
+    STOP_AT,
+    SupervisorDatagram,
+)
+from cotenant.checkpoint.talk.windows import WindowPlace
 
 OPEN_MAX: Final = 8
 """More proposals than this at once are refused: a supervisor needs one of each kind."""
@@ -24,7 +30,7 @@ EPOCH_BATCHES_MIN: Final = 8
 _NEVER: Final = 2**62
 
 
-class Verdict(Enum):
+class StepVerdict(Enum):
     """What to do at a step boundary."""
 
     GO = "go"
@@ -70,10 +76,10 @@ class Agreement:
     _obeyed: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=2 * OPEN_MAX))
     attention_step: int = _NEVER
     """Nothing is asked of this rank before it."""
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[WindowPlace] = field(default_factory=list)
     """Agreed and not over, in order; the caller may put those of a resumed run in before it starts."""
 
-    def receive(self, order: Order) -> Confirm | None:
+    def receive(self, order: SupervisorDatagram) -> Confirm | None:
         """Take in one order; obeying it twice changes nothing."""
         if (order.kind, order.proposal) in self._obeyed:
             return None
@@ -86,15 +92,15 @@ class Agreement:
             self._forget(promise)
         return None
 
-    def arrive(self, step: int) -> Verdict:
+    def arrive(self, step: int) -> StepVerdict:
         """`step` optimizer steps are complete. WAIT means: ask again when an order came or time is up."""
         self.completed = step
         if step < self.attention_step:
-            return Verdict.GO
+            return StepVerdict.GO
         due = [promise for promise in self._promises.values() if promise.step <= step]
         stops = any(promise.committed and promise.kind == STOP_AT for promise in due)
         if not stops and not all(promise.committed for promise in due):
-            return Verdict.WAIT
+            return StepVerdict.WAIT
         for promise in due:
             self._forget(promise)
             if promise.committed:
@@ -103,12 +109,12 @@ class Agreement:
         self.turns = [turn for turn in self.turns if turn.until > step]
         self._look_out()
         if stops:
-            return Verdict.STOP
+            return StepVerdict.STOP
         if any(promise.kind != ACCUMULATE_AT for promise in due):
-            return Verdict.SAVE
-        return Verdict.TURN if turned else Verdict.GO
+            return StepVerdict.SAVE
+        return StepVerdict.TURN if turned else StepVerdict.GO
 
-    def agree(self, turns: Iterable[Turn]) -> None:
+    def agree(self, turns: Iterable[WindowPlace]) -> None:
         """Turns that a checkpoint has recorded: this run repeats them."""
         self.turns = sorted((*self.turns, *turns), key=lambda turn: turn.start)
         self._look_out()
@@ -120,7 +126,7 @@ class Agreement:
             self._forget(promise)
         return [self._answer(promise.proposal, ok=False) for promise in overdue]
 
-    def _proposed(self, order: Order) -> Confirm:
+    def _proposed(self, order: SupervisorDatagram) -> Confirm:
         known = self._promises.get((order.kind, order.proposal))
         if known is not None:
             return self._answer(order.proposal, ok=known.step == order.step)
@@ -134,11 +140,11 @@ class Agreement:
         self._remember(_Promise(order.kind, order.proposal, order.step, s=order.s, until=order.until))
         return self._answer(order.proposal, ok=True)
 
-    def _committed(self, order: Order) -> Confirm | None:
+    def _committed(self, order: SupervisorDatagram) -> Confirm | None:
         promise = self._promises.get((order.kind, order.proposal))
         if promise is not None:
             if promise.kind == ACCUMULATE_AT and not promise.committed:
-                self.agree([Turn(promise.step, promise.until, promise.s)])
+                self.agree([WindowPlace(promise.step, promise.until, promise.s)])
             promise.committed = True
             return None
         # We had given up (or never promised) and went on: a stop at that step would split the gang.

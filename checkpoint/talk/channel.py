@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cotenant.checkpoint.talk import protocol
-from cotenant.checkpoint.talk.agreement import Agreement, Confirm, Verdict
+from cotenant.checkpoint.talk.agreement import Agreement, Confirm, StepVerdict
 from cotenant.checkpoint.talk.stack_probe import place_of
 
 URGENT_S: Final = 2.0
@@ -29,7 +29,7 @@ _RETRY_S: Final = 0.005
 log = logging.getLogger("cotenant.checkpoint")
 
 
-class Channel:
+class SupervisorChannel:
     """Owns the agreement's lock. Made for one rank; `close` ends the thread and removes the socket."""
 
     def __init__(
@@ -102,24 +102,24 @@ class Channel:
                     return False
             time.sleep(_RETRY_S)
 
-    def arrive(self, step: int) -> Verdict:
+    def arrive(self, step: int) -> StepVerdict:
         """The step boundary: what the supervisors have agreed for this step."""
         agreement = self._agreement
         self._training = threading.get_ident()
         with self._lock:
             agreement.completed = step
             if step < agreement.attention_step:
-                return Verdict.GO
+                return StepVerdict.GO
         return self._decided(step)
 
-    def _decided(self, step: int) -> Verdict:
+    def _decided(self, step: int) -> StepVerdict:
         """Something was proposed for this step: wait for the decision if there is none yet."""
         give_up_at_s = 0.0
         refusals: list[Confirm] = []
         with self._changed:
             while True:
                 verdict = self._agreement.arrive(step)
-                if verdict is not Verdict.WAIT:
+                if verdict is not StepVerdict.WAIT:
                     return verdict
                 now_s = time.monotonic()
                 give_up_at_s = give_up_at_s or now_s + protocol.DECISION_TIMEOUT_S

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from cotenant.checkpoint.disk import layout
 from cotenant.checkpoint.disk.layout import CheckpointError
-from cotenant.checkpoint.talk.protocol import PROTOCOL_VERSION, Environment
+from cotenant.checkpoint.talk.protocol import PROTOCOL_VERSION, JobEnvironment
 
 LEAVE_S_MAX: Final = 30.0
 SETTLE_S: Final = 0.1
@@ -31,9 +31,9 @@ def is_set_up() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def environment() -> Environment:
+def environment() -> JobEnvironment:
     """What the supervisor and torch.distributed say about this process."""
-    env = Environment.read(os.environ)
+    env = JobEnvironment.read(os.environ)
     if env.protocol > PROTOCOL_VERSION:
         log.warning(
             "COTENANT_PROTOCOL=%d, but this cotenant speaks %d: running as a plain script; "
@@ -47,7 +47,7 @@ def environment() -> Environment:
     return env
 
 
-def attempt_of(env: Environment, root: Path) -> int:
+def attempt_of(env: JobEnvironment, root: Path) -> int:
     """The supervisor's number; for a plain script with a root the next one that is free."""
     if env.world_size > 1 and not is_set_up():
         raise CheckpointError("make the Session after torch.distributed.init_process_group")

@@ -10,15 +10,15 @@ from typing import Any
 
 from cotenant.checkpoint.talk import gang, protocol
 from cotenant.checkpoint.talk.agreement import Agreement
-from cotenant.checkpoint.talk.channel import Channel
-from cotenant.checkpoint.talk.protocol import Environment
+from cotenant.checkpoint.talk.channel import SupervisorChannel
+from cotenant.checkpoint.talk.protocol import JobEnvironment
 from cotenant.checkpoint.training.lineage import Resumed
 
 
 class Introduction:
     """`channel` None: there is no supervisor, and nobody to introduce oneself to."""
 
-    def __init__(self, channel: Channel | None, agreement: Agreement, env: Environment) -> None:
+    def __init__(self, channel: SupervisorChannel | None, agreement: Agreement, env: JobEnvironment) -> None:
         self._channel = channel
         self._agreement = agreement
         self._env = env

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from cotenant.checkpoint.talk import protocol
-from cotenant.checkpoint.talk.channel import Channel
+from cotenant.checkpoint.talk.channel import SupervisorChannel
 
 
-class Progress:
+class ProgressReporter:
     """Rate-limits the `step` datagrams of one rank. Between reports a step costs one comparison."""
 
-    def __init__(self, channel: Channel, step: int) -> None:
+    def __init__(self, channel: SupervisorChannel, step: int) -> None:
         self.due_at_s = 0.0
         """When the next report is due, by `time.perf_counter()`; the first step always is."""
         self._channel = channel

@@ -71,7 +71,7 @@ ACCUMULATION_STEPS_MAX: Final = 4096
 
 
 @dataclass(frozen=True)
-class Order:
+class SupervisorDatagram:
     """One parsed datagram from the supervisor."""
 
     kind: str
@@ -97,7 +97,7 @@ def encode(name: str, rank: int, fields: Mapping[str, Any]) -> bytes:
     return data
 
 
-def decode(data: bytes) -> Order | None:
+def decode(data: bytes) -> SupervisorDatagram | None:
     """The order in a datagram, or None for what we do not understand."""
     if len(data) > DATAGRAM_BYTES_MAX:
         return None
@@ -117,7 +117,7 @@ def decode(data: bytes) -> Order | None:
     ):
         return None
     turn = (int(s), int(until)) if kind == ACCUMULATE_AT else (1, 0)
-    return Order(str(kind), int(str(proposal)), int(str(step)), str(phase), *turn)
+    return SupervisorDatagram(str(kind), int(str(proposal)), int(str(step)), str(phase), *turn)
 
 
 def look_in(data: bytes) -> int | None:
@@ -127,17 +127,17 @@ def look_in(data: bytes) -> int | None:
 
 
 @dataclass(frozen=True)
-class Room:
+class MemoryLimits:
     """What others leave of each device; None: there are none."""
 
     memory_mib: int | None
 
 
-def room_in(data: bytes) -> Room | None:
+def room_in(data: bytes) -> MemoryLimits | None:
     """The room that a datagram tells of; None if it tells of none."""
     message = _named(data, ROOM)
     memory_mib = message.get("memory_mib", 0)
-    return Room(memory_mib) if memory_mib is None or _whole(memory_mib, 1) else None
+    return MemoryLimits(memory_mib) if memory_mib is None or _whole(memory_mib, 1) else None
 
 
 def _named(data: bytes, name: str) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def _whole(value: object, least: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Environment:
+class JobEnvironment:
     """What the supervisor put into our environment. Nothing there means a plain script."""
 
     job: str
@@ -173,8 +173,8 @@ class Environment:
     protocol: int
 
     @staticmethod
-    def read(env: Mapping[str, str]) -> Environment:
-        return Environment(
+    def read(env: Mapping[str, str]) -> JobEnvironment:
+        return JobEnvironment(
             job=env.get(ENV_JOB, ""),
             attempt=_number(env, ENV_ATTEMPT, least=1),
             root=Path(env[ENV_CHECKPOINT_ROOT]) if env.get(ENV_CHECKPOINT_ROOT) else None,

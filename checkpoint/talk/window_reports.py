@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from cotenant.checkpoint.peak import Peak
 from cotenant.checkpoint.talk import protocol
-from cotenant.checkpoint.talk.channel import Channel
+from cotenant.checkpoint.talk.channel import SupervisorChannel
 
 
-class Stretches:
+class WindowReports:
     def __init__(self) -> None:
         self._peak = Peak()
         self._first = 0
@@ -21,7 +21,7 @@ class Stretches:
         """Training goes on from here, not from step 0."""
         self._first = step
 
-    def over(self, channel: Channel, step: int, steps_used: int) -> None:
+    def over(self, channel: SupervisorChannel, step: int, steps_used: int) -> None:
         """A turn begins or ends after this step; `steps_used`: s until here."""
         channel.report(
             protocol.STRETCH, first=self._first, step=step, s=steps_used, memory_mib=self._peak.read_mib()

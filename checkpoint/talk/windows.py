@@ -14,7 +14,7 @@ History = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Turn:
+class WindowPlace:
     """After `start` completed steps use s; after `until` no longer."""
 
     start: int
@@ -22,7 +22,7 @@ class Turn:
     s: int
 
 
-def agreed_ahead(turns: Iterable[Turn], step: int, ordered: int) -> tuple[tuple[int, int], ...]:
+def agreed_ahead(turns: Iterable[WindowPlace], step: int, ordered: int) -> tuple[tuple[int, int], ...]:
     """What the history says behind `step`: the turns that are not over, with the ordered s between them."""
     entries: dict[int, int] = {}
     for turn in turns:
@@ -32,7 +32,7 @@ def agreed_ahead(turns: Iterable[Turn], step: int, ordered: int) -> tuple[tuple[
     return tuple(sorted((start, s) for start, s in entries.items() if start >= step))
 
 
-def recorded(history: History, step: int) -> tuple[History, tuple[Turn, ...]]:
+def recorded(history: History, step: int) -> tuple[History, tuple[WindowPlace, ...]]:
     """A recorded history, cut at `step`: what was used before it, and what a resumed run repeats.
 
     An entry for `step` itself or later can only have been agreed beforehand. The last of them ends the last
@@ -44,5 +44,5 @@ def recorded(history: History, step: int) -> tuple[History, tuple[Turn, ...]]:
         return past, ()
     if ahead[0][0] > step and past:
         ahead.insert(0, (step, past[-1][1]))
-    turns = [Turn(start, until, s) for (start, s), (until, _) in zip(ahead, ahead[1:])]
+    turns = [WindowPlace(start, until, s) for (start, s), (until, _) in zip(ahead, ahead[1:])]
     return past, tuple(turns)

@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 
-from cotenant.checkpoint.disk.load import Loaded
-from cotenant.checkpoint.talk.protocol import Environment
+from cotenant.checkpoint.disk.load import LoadedCheckpoint
+from cotenant.checkpoint.talk.protocol import JobEnvironment
 from cotenant.checkpoint.training import facts, rng
 from cotenant.checkpoint.training.cursor import Cursor
 from cotenant.checkpoint.training.state import TrainingState
 
 
 def put_back(
-    loaded: Loaded,
-    env: Environment,
+    loaded: LoadedCheckpoint,
+    env: JobEnvironment,
     state: TrainingState,
     cursor: Cursor,
     present: Callable[[], dict[str, Any]],

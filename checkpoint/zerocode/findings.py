@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from cotenant.checkpoint.training import rng
-from cotenant.checkpoint.zerocode.pattern import NotPlain, Plan
+from cotenant.checkpoint.zerocode.pattern import LoopPlan, NotPlain
 
 PLAIN: Final = (bool, int, float, str, bytes, type(None))
 _CONSTANT: Final = (
@@ -58,7 +58,7 @@ class Findings:
     """Names whose values are saved with each rank's own state, or by their own `state_dict`."""
 
 
-def look(frame: types.FrameType, plan: Plan) -> Findings:
+def look(frame: types.FrameType, plan: LoopPlan) -> Findings:
     """Raises NotPlain."""
     found = Findings()
     scope = {**frame.f_globals, **frame.f_locals}

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from cotenant.checkpoint.session import Session
 from cotenant.checkpoint.zerocode.findings import Findings, Variables, look
-from cotenant.checkpoint.zerocode.pattern import NotPlain, Plan, plan_of
+from cotenant.checkpoint.zerocode.pattern import LoopPlan, NotPlain, plan_of
 
 FRAMES_BETWEEN_MAX = 6
 """Between a loop over batches and its loader: a progress bar, say."""
@@ -36,7 +36,7 @@ class Driver:
         self._names = vars(main)
         self._file = str(self._names.get("__file__", ""))
         self._begun = begun
-        self._plan: Plan | None = None
+        self._plan: LoopPlan | None = None
         self._session: Session | None = None
         self._variables: Variables | None = None
         self._open = False

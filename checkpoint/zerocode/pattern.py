@@ -17,7 +17,7 @@ _Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoopPlan:
     """Where the loops of a script are, and what they need."""
 
     epoch_lines: tuple[int, int]
@@ -36,7 +36,7 @@ class NotPlain(Exception):
     """The script does something else; the text says what."""
 
 
-def plan_of(source: str) -> Plan:
+def plan_of(source: str) -> LoopPlan:
     """Raises NotPlain."""
     try:
         tree = ast.parse(source)
@@ -58,7 +58,7 @@ def plan_of(source: str) -> Plan:
     return found[0]
 
 
-def _plan(epochs: ast.For, functions: dict[str, ast.FunctionDef]) -> Plan | None:
+def _plan(epochs: ast.For, functions: dict[str, ast.FunctionDef]) -> LoopPlan | None:
     """The plan of a loop over a range, None if no training loop is in it."""
     if not isinstance(epochs.target, ast.Name):
         return None
@@ -82,7 +82,7 @@ def _plan(epochs: ast.For, functions: dict[str, ast.FunctionDef]) -> Plan | None
 
 def _made(
     epochs: ast.For, batches: ast.For, carried: tuple[str, ...], functions: dict[str, ast.FunctionDef]
-) -> Plan:
+) -> LoopPlan:
     _check_batches(batches)
     used = _loaded(epochs)
     nodes: list[ast.AST] = [epochs]
@@ -100,7 +100,7 @@ def _made(
         used |= free
         waiting += [each for each in free if each in functions]
     changed = {name for node in nodes for name in _changed(node)}
-    return Plan(
+    return LoopPlan(
         epoch_lines=_head(epochs),
         batch_lines=_head(batches),
         carried=carried,

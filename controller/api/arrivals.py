@@ -27,7 +27,7 @@ COUNT_EVERY_S: Final = 5.0
 """All jobs are looked through at most so often for one user who is at the bound."""
 
 
-class Held(NamedTuple):
+class UserLoad(NamedTuple):
     """What a user's jobs take in memory."""
 
     at_most: int
@@ -47,7 +47,7 @@ class Arrivals:
         self._secrets = secrets
         self._fresh: dict[SubmissionKey, tuple[JobId, ...]] = {}
         """Submissions that are not durable yet."""
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, UserLoad] = {}
         """By user: what their jobs take."""
         core.after_rebuild.append(self._fresh.clear)
 
@@ -121,7 +121,7 @@ class Arrivals:
         if held is None or (held.at_most + size > USER_BYTES_MAX and now_s - held.counted_s >= COUNT_EVERY_S):
             jobs = self._core.state.engine.jobs.values()
             mine = (job.spec for job in jobs if job.spec.user == who.name and job.phase not in ENDED)
-            held = Held(sum(map(held_bytes, mine)), now_s)
+            held = UserLoad(sum(map(held_bytes, mine)), now_s)
         if held.at_most + size > USER_BYTES_MAX:
             self._held[who.name] = held
             raise Denied(
@@ -130,7 +130,7 @@ class Arrivals:
                 f"controller's memory, of {USER_BYTES_MAX >> 20} possible",
                 "wait until some have ended",
             )
-        self._held[who.name] = Held(held.at_most + size, held.counted_s)
+        self._held[who.name] = UserLoad(held.at_most + size, held.counted_s)
 
     def _check_disk(self) -> None:
         journal = self._core.journal

@@ -12,17 +12,17 @@ from typing import Any, Final, NamedTuple
 
 from cotenant.controller.api.arrivals import Arrivals
 from cotenant.controller.api.changes import Changing
-from cotenant.controller.api.logs import LogDesk
+from cotenant.controller.api.logs import LogRequests
 from cotenant.controller.api.permissions import jobs_named, must_be_admin, must_own, one_job
-from cotenant.controller.api.profiles import ProfileDesk
-from cotenant.controller.api.queries import About, Reading
+from cotenant.controller.api.profiles import ProfileRequests
+from cotenant.controller.api.queries import About, Queries
 from cotenant.controller.api.rates import BYTES_BURST, BYTES_PER_SECOND, Rates
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain.commands import AnyCommand
 from cotenant.controller.domain.events import AnyEvent, AttemptEnded, CancelRequested, JobArrived
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED
-from cotenant.controller.executors.agents.link import AgentsLink
+from cotenant.controller.executors.agents.link import AgentExecutor
 from cotenant.controller.store.core import Core, Poisoned, Stuck
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
@@ -47,7 +47,7 @@ class Asked(NamedTuple):
     request_id: int
 
 
-class Wait(NamedTuple):
+class PendingWait(NamedTuple):
     """A `WaitJobs` that is not answered yet."""
 
     asked: Asked
@@ -55,13 +55,13 @@ class Wait(NamedTuple):
     deadline_s: float
 
 
-class ClientsDesk:
+class RequestHandlers:
     """All clients."""
 
     def __init__(
         self,
         core: Core,
-        link: AgentsLink,
+        link: AgentExecutor,
         send: Callable[[bytes, bytes], bool],
         secrets: Secrets,
         about: About,
@@ -72,11 +72,11 @@ class ClientsDesk:
         self._stop = stop
         self._rates = Rates()
         self._byte_rates = Rates(BYTES_PER_SECOND, BYTES_BURST)
-        self._reading = reading = Reading(core, link, about)
-        self._logs = LogDesk(core, link)
+        self._reading = reading = Queries(core, link, about)
+        self._logs = LogRequests(core, link)
         changing = Changing(core)
-        profiles = ProfileDesk(core)
-        self._waits: dict[tuple[bytes, int], Wait] = {}
+        profiles = ProfileRequests(core)
+        self._waits: dict[tuple[bytes, int], PendingWait] = {}
         self._look_again = False
         self.asked_s = core.clock.now_s()
         """When somebody last asked."""
@@ -189,7 +189,7 @@ class ClientsDesk:
         now_s = self._core.clock.now_s()
         deadline_s = now_s + min(max(0.0, request.timeout_s), WAIT_S_MAX)
         # The same question again (clients repeat themselves) neither adds an answer nor prolongs the wait.
-        wait = Wait(asked, tuple(job.job_id for job in jobs), deadline_s)
+        wait = PendingWait(asked, tuple(job.job_id for job in jobs), deadline_s)
         self._waits.setdefault((asked.address, asked.request_id), wait)
         self._answer_waits(now_s)
 

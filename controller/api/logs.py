@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job import ENDED, Job, Phase
-from cotenant.controller.engine.history import Stretch
-from cotenant.controller.executors.agents.link import AgentsLink
+from cotenant.controller.engine.history import AttemptRecord
+from cotenant.controller.executors.agents.link import AgentExecutor
 from cotenant.controller.executors.agents.log_relay import LogQuestion
 from cotenant.controller.store.core import Core
 from cotenant.controller.wire.agents import LogReply
@@ -38,10 +38,10 @@ class Parked(NamedTuple):
     answer: Answer
 
 
-class LogDesk:
+class LogRequests:
     """Questions about logs."""
 
-    def __init__(self, core: Core, link: AgentsLink) -> None:
+    def __init__(self, core: Core, link: AgentExecutor) -> None:
         self._core = core
         self._link = link
         self._open: dict[bytes, set[int]] = {}
@@ -95,10 +95,10 @@ class LogDesk:
         job_id, request = asked.request.job_id, asked.request
         job, stretches = self._core.state.engine.jobs[job_id], self._core.state.history.stretches(job_id)
         number = stretches[-1].attempt if request.attempt is None else request.attempt
-        stretch = next((s for s in stretches if s.attempt == number), None)
-        if stretch is None:
+        attempt_record = next((s for s in stretches if s.attempt == number), None)
+        if attempt_record is None:
             raise Denied("not-found", f"job {job_id} has no attempt {number}")
-        logs = logs_of(job, stretch)
+        logs = logs_of(job, attempt_record)
         if not 0 <= request.rank < len(logs):
             raise Denied("not-found", f"job {job_id} has {ranks_of(len(logs))}, no rank {request.rank}")
         host_id, rank = logs[request.rank]
@@ -111,10 +111,10 @@ class LogDesk:
             wait_s=max(0.0, asked.deadline_s - self._core.clock.now_s()),
             job_epoch=job.epoch,
         )
-        self._link.logs.ask(host_id, question, partial(self._came, asked, stretch, len(logs)))
+        self._link.logs.ask(host_id, question, partial(self._came, asked, attempt_record, len(logs)))
 
-    def _came(self, asked: Parked, stretch: Stretch, ranks: int, reply: LogReply) -> None:
-        job_id, ended = asked.request.job_id, stretch.ended_s is not None
+    def _came(self, asked: Parked, attempt_record: AttemptRecord, ranks: int, reply: LogReply) -> None:
+        job_id, ended = asked.request.job_id, attempt_record.ended_s is not None
         missing, closed = reply.missing, reply.closed or bool(reply.missing and ended)
         if reply.request and missing and not ended and self._is_starting(job_id):
             if self._core.clock.now_s() < asked.deadline_s:
@@ -124,7 +124,7 @@ class LogDesk:
         part = LogPart(
             request_id=asked.request_id,
             job_id=job_id,
-            attempt=stretch.attempt,
+            attempt=attempt_record.attempt,
             rank=asked.request.rank,
             data=reply.data,
             next_offset=reply.next_offset,
@@ -155,12 +155,12 @@ class LogDesk:
                 self._answer(each, empty(each, job, str(denied)))
 
 
-def logs_of(job: Job, stretch: Stretch) -> list[tuple[HostId, int]]:
+def logs_of(job: Job, attempt_record: AttemptRecord) -> list[tuple[HostId, int]]:
     """Where each output is: one per rank, or one per host if the command runs once per host."""
     if job.spec.launch.mode == "worker":
-        return [(host_id, rank) for rank, host_id in enumerate(stretch.hosts)]
+        return [(host_id, rank) for rank, host_id in enumerate(attempt_record.hosts)]
     first_ranks: dict[HostId, int] = {}
-    for rank, host_id in enumerate(stretch.hosts):
+    for rank, host_id in enumerate(attempt_record.hosts):
         first_ranks.setdefault(host_id, rank)
     return list(first_ranks.items())
 

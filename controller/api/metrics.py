@@ -23,7 +23,7 @@ WAIT_BOUNDS_S: Final = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 
 
-class Seen(NamedTuple):
+class JobCounts(NamedTuple):
     """What was counted of a job."""
 
     started: bool
@@ -32,7 +32,7 @@ class Seen(NamedTuple):
     futile: int
 
 
-class Facts(NamedTuple):
+class ServerFacts(NamedTuple):
     """What the controller's other parts know."""
 
     version: str
@@ -54,7 +54,7 @@ class ClusterMetrics:
     """Counts what happened since the start: of jobs from scrape to scrape, of attempts as it happens."""
 
     def __init__(self, engine: Engine) -> None:
-        self._seen: dict[JobId, Seen] = {job_id: seen_of(job) for job_id, job in engine.jobs.items()}
+        self._seen: dict[JobId, JobCounts] = {job_id: seen_of(job) for job_id, job in engine.jobs.items()}
         self._submitted = 0
         self._ended: Counter[str] = Counter()
         self._preemptions = 0
@@ -66,7 +66,7 @@ class ClusterMetrics:
         if isinstance(event, AttemptEnded):
             self._outcomes[event.host_id, event.outcome] += 1
 
-    def sheet(self, engine: Engine, facts: Facts, now_s: float) -> Sheet:
+    def sheet(self, engine: Engine, facts: ServerFacts, now_s: float) -> Sheet:
         sheet = Sheet(CONTROLLER)
         self._look(engine.jobs)
         sheet.put("cotenant_controller_info", 1, facts.version, engine.policy_name)
@@ -81,7 +81,7 @@ class ClusterMetrics:
 
     def _look(self, jobs: Mapping[JobId, Job]) -> None:
         """Count what is different since the last time."""
-        now: dict[JobId, Seen] = {}
+        now: dict[JobId, JobCounts] = {}
         for job_id, job in jobs.items():
             before, seen = self._seen.get(job_id), seen_of(job)
             now[job_id] = seen
@@ -89,7 +89,7 @@ class ClusterMetrics:
                 continue
             if before is None:
                 self._submitted += 1
-                before = Seen(started=False, ended=False, preemptions=0, futile=0)
+                before = JobCounts(started=False, ended=False, preemptions=0, futile=0)
             if seen.started and not before.started and job.first_start_s is not None:
                 self._waits.observe(max(0.0, job.first_start_s - job.submitted_s))
             if seen.ended and not before.ended:
@@ -120,8 +120,8 @@ class ClusterMetrics:
                 sheet.put("cotenant_attempts_ended_total", count, host_id, outcome)
 
 
-def seen_of(job: Job) -> Seen:
-    return Seen(
+def seen_of(job: Job) -> JobCounts:
+    return JobCounts(
         started=job.first_start_s is not None,
         ended=job.phase in ENDED,
         preemptions=job.preemptions,
@@ -177,7 +177,7 @@ def _put_pairs(sheet: Sheet, engine: Engine) -> None:
                 sheet.put("cotenant_pair_sharing_benefit_ratio", benefit, job_id, other_id)
 
 
-def _put_facts(sheet: Sheet, facts: Facts) -> None:
+def _put_facts(sheet: Sheet, facts: ServerFacts) -> None:
     counters = facts.counters
     sheet.put_histogram("cotenant_decision_seconds", facts.decisions)
     sheet.put("cotenant_events_total", counters.get("events", 0))

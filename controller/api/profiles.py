@@ -10,7 +10,7 @@ import msgspec
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain.events import ProfilesForgotten
 from cotenant.controller.domain.job import LOAD_S
-from cotenant.controller.domain.profiles import KEY_CHARACTERS, Known
+from cotenant.controller.domain.profiles import KEY_CHARACTERS, StoredProfile
 from cotenant.controller.store.core import Core
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
@@ -19,7 +19,7 @@ from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX
 LIST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
 
 
-class ProfileDesk:
+class ProfileRequests:
     """Reads the engine's store; changes it by an event, like everything."""
 
     def __init__(self, core: Core) -> None:
@@ -61,12 +61,12 @@ class ProfileDesk:
             request_id=request_id, lines=tuple(f"profile {key} is forgotten" for key in keys[:50])
         )
 
-    def _of(self, who: Identity) -> dict[str, Known]:
+    def _of(self, who: Identity) -> dict[str, StoredProfile]:
         known = self._core.state.engine.known_profiles
         return {key: each for key, each in known.items() if who.role == "admin" or each.user == who.name}
 
 
-def profile_view(key: str, known: Known) -> wire.KnownProfile:
+def profile_view(key: str, known: StoredProfile) -> wire.KnownProfile:
     return wire.KnownProfile(
         key=key,
         user=known.user,

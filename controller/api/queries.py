@@ -15,7 +15,7 @@ from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, 
 from cotenant.controller.domain.job import ENDED, Job, Phase
 from cotenant.controller.domain.pairs import OBSERVATIONS
 from cotenant.controller.domain.reasons import Reason, render
-from cotenant.controller.executors.agents.link import AgentsLink
+from cotenant.controller.executors.agents.link import AgentExecutor
 from cotenant.controller.policies import registry
 from cotenant.controller.store.core import Core
 from cotenant.controller.system.keys import Identity
@@ -42,10 +42,10 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     started_s: float
 
 
-class Reading:
+class Queries:
     """All questions that can be answered at once."""
 
-    def __init__(self, core: Core, link: AgentsLink, about: About) -> None:
+    def __init__(self, core: Core, link: AgentExecutor, about: About) -> None:
         self._core = core
         self._link = link
         self._about = about
@@ -110,7 +110,7 @@ class Reading:
             request_id=request_id,
             job=self._view(job, now_s),
             spec=views.spec_view(job.spec, whole=may_touch(who, job)),
-            attempts=tuple(views.attempt_view(stretch) for stretch in stretches),
+            attempts=tuple(views.attempt_view(attempt_record) for attempt_record in stretches),
             profile=job.profile,
             profile_given=job.profile_given,
             now_s=now_s,
@@ -189,7 +189,7 @@ class Reading:
             unavailable=registry.unavailable(),
         )
 
-    def status(self, request_id: int, request: wire.GetStatus, who: Identity) -> wire.Status:
+    def status(self, request_id: int, request: wire.GetStatus, who: Identity) -> wire.ControllerStatus:
         core, engine, now_s = self._core, self._core.state.engine, self._core.clock.now_s()
         counters = {
             **core.counters,
@@ -197,7 +197,7 @@ class Reading:
             "entries": core.journal.last_seq,
             "undelivered": self._link.undelivered,
         }
-        return wire.Status(
+        return wire.ControllerStatus(
             request_id=request_id,
             version=self._about.version,
             pid=os.getpid(),

@@ -15,7 +15,7 @@ from cotenant.controller.domain.pairs import PairSeen, Verdict
 from cotenant.controller.domain.reasons import Reason, because, render
 from cotenant.controller.domain.tenancy import why_alone
 from cotenant.controller.engine import Engine
-from cotenant.controller.engine.history import History, Note, Stretch
+from cotenant.controller.engine.history import AttemptRecord, History, HistoryNote
 from cotenant.controller.engine.starting import memory_cap_mib
 from cotenant.controller.wire.agents import AttemptProgress
 from cotenant.controller.wire.clients import AttemptView, DecisionView, JobView, NodeView, PairView
@@ -97,29 +97,29 @@ def times(job: Job, now_s: float) -> tuple[float, float, float, float]:
     return job.wait_s + wait_s, job.load_s + load_s, job.run_s + run_s, job.pause_s + pause_s
 
 
-def devices_shown(job: Job, newest: Stretch | None) -> tuple[str, ...]:
+def devices_shown(job: Job, newest: AttemptRecord | None) -> tuple[str, ...]:
     """Where it is, or where it was when it ended."""
     if job.placement is not None:
         return job.placement.devices
     return newest.devices if newest is not None and job.phase in ENDED else ()
 
 
-def attempt_view(stretch: Stretch) -> AttemptView:
+def attempt_view(attempt_record: AttemptRecord) -> AttemptView:
     return AttemptView(
-        attempt=stretch.attempt,
-        devices=stretch.devices,
-        co_tenants=stretch.co_tenants,
-        accumulation_steps=stretch.accumulation_steps,
-        launched_s=stretch.launched_s,
-        first_step_s=stretch.first_step_s,
-        first_step=stretch.first_step,
-        stop_requested_s=stretch.stop_requested_s,
-        ended_s=stretch.ended_s,
-        outcome=stretch.outcome,
-        reason=stretch.reason,
-        start_step=stretch.start_step,
-        end_step=stretch.end_step,
-        exact=stretch.exact,
+        attempt=attempt_record.attempt,
+        devices=attempt_record.devices,
+        co_tenants=attempt_record.co_tenants,
+        accumulation_steps=attempt_record.accumulation_steps,
+        launched_s=attempt_record.launched_s,
+        first_step_s=attempt_record.first_step_s,
+        first_step=attempt_record.first_step,
+        stop_requested_s=attempt_record.stop_requested_s,
+        ended_s=attempt_record.ended_s,
+        outcome=attempt_record.outcome,
+        reason=attempt_record.reason,
+        start_step=attempt_record.start_step,
+        end_step=attempt_record.end_step,
+        exact=attempt_record.exact,
     )
 
 
@@ -275,7 +275,7 @@ def _limit(engine: Engine, job: Job, device: Device) -> Reason:
     return because("no-memory-limit", why)
 
 
-def note_text(note: Note) -> str:
+def note_text(note: HistoryNote) -> str:
     """`attempt 1 failed: exit code 3`: what an outcome and its reason have in common is said once."""
     reason = render(note.reason)
     before, _, outcome = note.what.rpartition(" ")
@@ -285,7 +285,7 @@ def note_text(note: Note) -> str:
     return f"{note.what}: {reason}"
 
 
-def decision_view(note: Note) -> DecisionView:
+def decision_view(note: HistoryNote) -> DecisionView:
     return DecisionView(
         at_s=note.at_s, event=note.event, job_id=note.job_id, what=note.what, reason=render(note.reason)
     )

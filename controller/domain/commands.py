@@ -98,7 +98,7 @@ class TrustDevices(Command, frozen=True, kw_only=True, tag="TrustDevices"):
     host_id: HostId
 
 
-class Think(Command, frozen=True, kw_only=True, tag="Think"):
+class ComputeRequest(Command, frozen=True, kw_only=True, tag="Think"):
     """Run a `Compute` request outside the engine."""
 
     request_id: int
@@ -109,4 +109,4 @@ class Think(Command, frozen=True, kw_only=True, tag="Think"):
 
 
 AgentCommand = StartAttempt | StopAttempt | SaveAttempt | ForgetJob | TrustDevices
-AnyCommand = AgentCommand | Think
+AnyCommand = AgentCommand | ComputeRequest

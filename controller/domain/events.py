@@ -253,7 +253,7 @@ class PairObserved(Event, frozen=True, kw_only=True, tag="PairObserved"):
     second_xi: float
 
 
-# --- From thinking and time -----------------------------------------------------------------------
+# --- From computations and time -----------------------------------------------------------------------
 
 
 class Computed(Event, frozen=True, kw_only=True, tag="Computed"):

@@ -14,7 +14,7 @@ from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import LEAVING, Job
 from cotenant.controller.domain.reasons import Reason
-from cotenant.controller.domain.view import Shape, View, suits
+from cotenant.controller.domain.view import SchedulingClass, View, suits
 
 HostType = tuple[HostId, str]
 Freed = tuple[HostId, str, list[DeviceId]]
@@ -108,23 +108,28 @@ class Plan:
         and it has a host's devices to itself. None: suppose that it has left, and look.
         """
         view, placement = self.view, victim.placement
-        shape = view.shape(newcomer)
-        if placement is None or shape.nodes > 1 or shape.memory_mib or len(victim.hosts_left) != 1:
+        scheduling_class = view.scheduling_class(newcomer)
+        if (
+            placement is None
+            or scheduling_class.nodes > 1
+            or scheduling_class.memory_mib
+            or len(victim.hosts_left) != 1
+        ):
             return None
         devices = placement.devices
         host = view.hosts[victim.hosts_left[0]]
-        if len(devices) < shape.gpus or self.actions or self._free or view.free.any():
+        if len(devices) < scheduling_class.gpus or self.actions or self._free or view.free.any():
             return None
-        if not host.takes_work or not suits(host, shape):
+        if not host.takes_work or not suits(host, scheduling_class):
             return None
-        type = shape.gpu_type or view.devices[devices[0]].type
+        type = scheduling_class.gpu_type or view.devices[devices[0]].type
         for device_id in devices:
             device = view.devices[device_id]
             if not device.healthy or device.type != type or device.host_id != host.host_id:
                 return None
             if len(view.tenants(device_id)) > 1 or view.claimed_by(device_id) is not None:
                 return None
-        return devices[: shape.gpus]
+        return devices[: scheduling_class.gpus]
 
     # --- What is free ------------------------------------------------------------------------------
 
@@ -167,22 +172,22 @@ class Plan:
             most, max((len(devices) for (_, t), devices in self._free.items() if t == type), default=0)
         )
 
-    def free_count(self, shape: Shape) -> int:
-        """Free devices that a job of this shape could use, all of one type."""
+    def free_count(self, scheduling_class: SchedulingClass) -> int:
+        """Free devices that a job of this class could use, all of one type."""
         best = 0
-        for type in self._types(shape):
+        for type in self._types(scheduling_class):
             total = 0
             for count in range(self._most(type), 0, -1):
-                suited = (h for h in self._hosts_with(type, count) if self._suits(h, shape))
-                total += sum(len(self._fitting(host_id, type, shape)) for host_id in suited)
+                suited = (h for h in self._hosts_with(type, count) if self._suits(h, scheduling_class))
+                total += sum(len(self._fitting(host_id, type, scheduling_class)) for host_id in suited)
             best = max(best, total)
         return best
 
-    def _types(self, shape: Shape) -> Sequence[str]:
-        return (shape.gpu_type,) if shape.gpu_type else self.view.free.types()
+    def _types(self, scheduling_class: SchedulingClass) -> Sequence[str]:
+        return (scheduling_class.gpu_type,) if scheduling_class.gpu_type else self.view.free.types()
 
-    def _suits(self, host_id: HostId, shape: Shape) -> bool:
-        return suits(self.view.hosts[host_id], shape)
+    def _suits(self, host_id: HostId, scheduling_class: SchedulingClass) -> bool:
+        return suits(self.view.hosts[host_id], scheduling_class)
 
     # --- Finding a place ---------------------------------------------------------------------------
 
@@ -193,61 +198,73 @@ class Plan:
         of its last failures only when no other will do. Over several hosts otherwise, or as `nodes`
         asks, the fullest free ones first.
         """
-        shape = self.view.shape(job)
-        gpus, free, more = shape.gpus, self.view.free, self._more
+        scheduling_class = self.view.scheduling_class(job)
+        gpus, free, more = scheduling_class.gpus, self.view.free, self._more
         for avoid in (job.avoid, ()) if job.avoid else ((),):
-            for type in self._types(shape):
+            for type in self._types(scheduling_class):
                 if free.total(type) + more.get(type, 0) >= gpus:
-                    found = self._find_on_type(shape, type, avoid)
+                    found = self._find_on_type(scheduling_class, type, avoid)
                     if found:
                         return found
         return None
 
-    def _find_on_type(self, shape: Shape, type: str, avoid: Sequence[HostId]) -> tuple[DeviceId, ...] | None:
-        gpus, nodes = shape.gpus, shape.nodes
+    def _find_on_type(
+        self, scheduling_class: SchedulingClass, type: str, avoid: Sequence[HostId]
+    ) -> tuple[DeviceId, ...] | None:
+        gpus, nodes = scheduling_class.gpus, scheduling_class.nodes
         if nodes > 1:
-            return self._find_pods(shape, type, nodes, gpus // nodes, avoid)
-        found = self._find_together(shape, type, avoid)
-        if found is None and nodes == 0 and gpus > self.view.largest_host(shape, type):
-            return self._spread(shape, type, avoid)
+            return self._find_pods(scheduling_class, type, nodes, gpus // nodes, avoid)
+        found = self._find_together(scheduling_class, type, avoid)
+        if found is None and nodes == 0 and gpus > self.view.largest_host(scheduling_class, type):
+            return self._spread(scheduling_class, type, avoid)
         return found
 
-    def _find_together(self, shape: Shape, type: str, avoid: Sequence[HostId]) -> tuple[DeviceId, ...] | None:
+    def _find_together(
+        self, scheduling_class: SchedulingClass, type: str, avoid: Sequence[HostId]
+    ) -> tuple[DeviceId, ...] | None:
         """On the host with the fewest free devices that are enough; of equal ones one that the plan has not
         touched, the first by name, else the one it touched first."""
-        gpus, hosts, free, touched = shape.gpus, self.view.hosts, self.view.free, self._free
-        if not touched and not avoid and not shape.memory_mib:
+        gpus, hosts, free, touched = scheduling_class.gpus, self.view.hosts, self.view.free, self._free
+        if not touched and not avoid and not scheduling_class.memory_mib:
             tightest = free.tightest(type, gpus)
             if tightest is None:
                 return None
-            if suits(hosts[tightest], shape):  # As it does for most jobs.
+            if suits(hosts[tightest], scheduling_class):  # As it does for most jobs.
                 return tuple(free.devices(tightest, type)[:gpus])
         found, fewest = None, free.most(type) + 1
         for (host_id, host_type), devices in touched.items():
             count = len(devices)
             if host_type == type and count >= gpus and (found is None or count < fewest):
-                fitting = self._fitting(host_id, type, shape)
-                if len(fitting) >= gpus and host_id not in avoid and suits(hosts[host_id], shape):
+                fitting = self._fitting(host_id, type, scheduling_class)
+                if len(fitting) >= gpus and host_id not in avoid and suits(hosts[host_id], scheduling_class):
                     found, fewest = fitting, count
         for count in range(gpus, min(fewest, free.most(type)) + 1):
             for host_id in free.with_free(type, count):
-                if (host_id, type) in touched or host_id in avoid or not suits(hosts[host_id], shape):
+                if (
+                    (host_id, type) in touched
+                    or host_id in avoid
+                    or not suits(hosts[host_id], scheduling_class)
+                ):
                     continue
-                fitting = self._fitting(host_id, type, shape)
+                fitting = self._fitting(host_id, type, scheduling_class)
                 if len(fitting) >= gpus:
                     return tuple(fitting[:gpus])
         return None if found is None else tuple(found[:gpus])
 
     def _find_pods(
-        self, shape: Shape, type: str, nodes: int, per_node: int, avoid: Sequence[HostId]
+        self, scheduling_class: SchedulingClass, type: str, nodes: int, per_node: int, avoid: Sequence[HostId]
     ) -> tuple[DeviceId, ...] | None:
         chosen: list[DeviceId] = []
         pods = 0
         for count in range(per_node, self._most(type) + 1):
             for host_id in self._hosts_with(type, count):
-                if host_id in avoid or not self._suits(host_id, shape) or not self._reachable(host_id):
+                if (
+                    host_id in avoid
+                    or not self._suits(host_id, scheduling_class)
+                    or not self._reachable(host_id)
+                ):
                     continue
-                devices = self._fitting(host_id, type, shape)
+                devices = self._fitting(host_id, type, scheduling_class)
                 if len(devices) >= per_node:
                     chosen.extend(devices[:per_node])
                     pods += 1
@@ -255,14 +272,22 @@ class Plan:
                         return tuple(chosen)
         return None
 
-    def _spread(self, shape: Shape, type: str, avoid: Sequence[HostId]) -> tuple[DeviceId, ...] | None:
+    def _spread(
+        self, scheduling_class: SchedulingClass, type: str, avoid: Sequence[HostId]
+    ) -> tuple[DeviceId, ...] | None:
         chosen: list[DeviceId] = []
         for count in range(self._most(type), 0, -1):
             for host_id in self._hosts_with(type, count):
-                if host_id in avoid or not self._suits(host_id, shape) or not self._reachable(host_id):
+                if (
+                    host_id in avoid
+                    or not self._suits(host_id, scheduling_class)
+                    or not self._reachable(host_id)
+                ):
                     continue
-                chosen.extend(self._fitting(host_id, type, shape)[: shape.gpus - len(chosen)])
-                if len(chosen) == shape.gpus:
+                chosen.extend(
+                    self._fitting(host_id, type, scheduling_class)[: scheduling_class.gpus - len(chosen)]
+                )
+                if len(chosen) == scheduling_class.gpus:
                     return tuple(chosen)
         return None
 
@@ -270,11 +295,11 @@ class Plan:
         """A gang over several hosts needs addresses that other hosts can reach."""
         return not self.view.hosts[host_id].report.address.startswith("127.")
 
-    def _fitting(self, host_id: HostId, type: str, shape: Shape) -> Sequence[DeviceId]:
+    def _fitting(self, host_id: HostId, type: str, scheduling_class: SchedulingClass) -> Sequence[DeviceId]:
         devices = self.free_devices(host_id, type)
-        if shape.memory_mib == 0:
+        if scheduling_class.memory_mib == 0:
             return devices
-        return [d for d in devices if self.view.devices[d].usable_mib >= shape.memory_mib]
+        return [d for d in devices if self.view.devices[d].usable_mib >= scheduling_class.memory_mib]
 
     # --- Who is where, after the plan --------------------------------------------------------------
 

@@ -71,7 +71,7 @@ def beginning(argv: Sequence[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-class Known(msgspec.Struct, kw_only=True):
+class StoredProfile(msgspec.Struct, kw_only=True):
     """One kept profile, and what a person recognises it by."""
 
     base: str
@@ -96,9 +96,9 @@ class Known(msgspec.Struct, kw_only=True):
 class Profiles(msgspec.Struct, kw_only=True):
     """All kept profiles by key, the one that was used longest ago first."""
 
-    known: dict[str, Known] = {}
+    known: dict[str, StoredProfile] = {}
 
-    def keep(self, key: str, known: Known) -> None:
+    def keep(self, key: str, known: StoredProfile) -> None:
         """In place of the one before, unless that one was complete and this one is not."""
         before = self.known.get(key)
         if before is not None and before.is_complete and not known.is_complete:

@@ -136,7 +136,7 @@ def _power_log(x: float, power: float) -> float:
     return x**power * math.log(x) if x > 0.0 else 0.0
 
 
-class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+class StepTimePrediction(msgspec.Struct, frozen=True, kw_only=True):
     """A step time, and the range into which a measurement should fall at least four times out of five."""
 
     step_s: float
@@ -170,7 +170,7 @@ class ThroughputModel(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return self.coefficients.step_s(batch_size, accumulation_steps, gang)
 
-    def predict(self, batch_size: float, accumulation_steps: int, gang: Gang) -> Prediction | None:
+    def predict(self, batch_size: float, accumulation_steps: int, gang: Gang) -> StepTimePrediction | None:
         """The same with its range: the error seen on steps left out, and what the points leave open there."""
         step_s = self.step_s(batch_size, accumulation_steps, gang)
         if step_s is None:
@@ -180,4 +180,4 @@ class ThroughputModel(msgspec.Struct, frozen=True, kw_only=True):
         open_s2 = sum(by * sum(b * c for b, c in zip(slope, row, strict=True)) for by, row in rows)
         spread = math.sqrt(self.noise**2 + max(0.0, open_s2) / step_s**2)
         factor = math.exp(min(self.width * spread, 50.0))
-        return Prediction(step_s=step_s, low_s=step_s / factor, high_s=step_s * factor)
+        return StepTimePrediction(step_s=step_s, low_s=step_s / factor, high_s=step_s * factor)

@@ -1,6 +1,6 @@
 """What a policy sees: the cluster, read-only, at no cost.
 
-Rule: a view is the ledger's own indexes behind a narrow door. Nothing is copied; a policy that wants
+Rule: a view is the ledger's own indexes read-only. Nothing is copied; a policy that wants
 to try something out does so on a `Plan`, which overlays the view.
 """
 
@@ -15,9 +15,9 @@ from cotenant.controller.domain.job import Job, JobSpec
 from cotenant.controller.domain.perf import Interference
 
 
-class Shape(NamedTuple):
-    """What a placement must satisfy. Waiting jobs of one shape can stand in for each other, so the
-    ledger keeps one ordered queue per shape, and a policy that fails for one job of a shape need not
+class SchedulingClass(NamedTuple):
+    """What a placement must satisfy. Waiting jobs of one class can stand in for each other, so the
+    ledger keeps one ordered queue per shape, and a policy that fails for one job of a class need not
     try the others."""
 
     gpus: int
@@ -32,17 +32,19 @@ class Shape(NamedTuple):
     fraction: float
 
 
-def shape_of(job: Job) -> Shape:
+def scheduling_class_of(job: Job) -> SchedulingClass:
     """The shape of a job as it waits now."""
     if not job.checkpoints:
-        return shape_of_spec(job.spec, "", job.workdir_missing)
+        return scheduling_class_of_spec(job.spec, "", job.workdir_missing)
     newest = max(job.checkpoints, key=lambda c: (c.attempt, c.step))
-    return shape_of_spec(job.spec, newest.domain, job.workdir_missing)
+    return scheduling_class_of_spec(job.spec, newest.domain, job.workdir_missing)
 
 
-def shape_of_spec(spec: JobSpec, domain: str = "", not_hosts: tuple[HostId, ...] = ()) -> Shape:
+def scheduling_class_of_spec(
+    spec: JobSpec, domain: str = "", not_hosts: tuple[HostId, ...] = ()
+) -> SchedulingClass:
     """The shape of a job as submitted."""
-    return Shape(
+    return SchedulingClass(
         spec.gpus_min,
         spec.nodes,
         spec.gpu_type,
@@ -54,13 +56,13 @@ def shape_of_spec(spec: JobSpec, domain: str = "", not_hosts: tuple[HostId, ...]
     )
 
 
-def suits(host: Host, shape: Shape) -> bool:
-    """Whether a host may run a job of this shape at all, leaving its devices aside."""
-    if shape.domain and host.checkpoint_domain != shape.domain:
+def suits(host: Host, scheduling_class: SchedulingClass) -> bool:
+    """Whether a host may run a job of this class at all, leaving its devices aside."""
+    if scheduling_class.domain and host.checkpoint_domain != scheduling_class.domain:
         return False
-    if shape.not_hosts and host.host_id in shape.not_hosts:
+    if scheduling_class.not_hosts and host.host_id in scheduling_class.not_hosts:
         return False
-    return not shape.features or set(shape.features) <= set(host.report.features)
+    return not scheduling_class.features or set(scheduling_class.features) <= set(host.report.features)
 
 
 class FreeHosts(Protocol):
@@ -108,8 +110,8 @@ class View(Protocol):
     def heads(self) -> Iterable[Job]:
         """The first queued job of each shape, in the policy's order."""
 
-    def queue(self, shape: Shape) -> Sequence[Job]:
-        """Queued jobs of one shape, in the policy's order."""
+    def queue(self, scheduling_class: SchedulingClass) -> Sequence[Job]:
+        """Queued jobs of one class, in the policy's order."""
 
     def queued(self) -> Iterator[Job]:
         """All queued jobs in the policy's order, merged lazily."""
@@ -117,7 +119,7 @@ class View(Protocol):
     def newcomers(self) -> Sequence[Job]:
         """Queued jobs that were not queued before this event, in the policy's order."""
 
-    def shape(self, job: Job) -> Shape:
+    def scheduling_class(self, job: Job) -> SchedulingClass:
         """`shape_of(job)`, without working it out again for a job that waits."""
 
     def order_key(self, job: Job) -> tuple[Any, ...]:
@@ -165,12 +167,12 @@ class View(Protocol):
         """Called before `interference(job, partner)` of many partners: a trained model, where there is one,
         answers a thousand together in the time of a few alone."""
 
-    def largest_placement(self, shape: Shape) -> int:
-        """Most devices a job of this shape could ever get on the hosts known, drained ones included."""
+    def largest_placement(self, scheduling_class: SchedulingClass) -> int:
+        """Most devices a job of this class could ever get on the hosts known, drained ones included."""
 
-    def largest_now(self, shape: Shape) -> int:
+    def largest_now(self, scheduling_class: SchedulingClass) -> int:
         """The same on the hosts that take new work at present, were they empty."""
 
-    def largest_host(self, shape: Shape, type: str) -> int:
+    def largest_host(self, scheduling_class: SchedulingClass, type: str) -> int:
         """Most healthy devices of a type on one host that is neither lost nor drained, busy or not: above
         this a gang is spread."""

@@ -32,7 +32,7 @@ from cotenant.controller.domain.actions import (
     Wake,
 )  # fmt: skip
 from cotenant.controller.domain.cluster import Host
-from cotenant.controller.domain.commands import AnyCommand, Think
+from cotenant.controller.domain.commands import AnyCommand, ComputeRequest
 from cotenant.controller.domain.epochs import Epoch, Past
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import (
@@ -47,14 +47,14 @@ from cotenant.controller.domain.job import (
     Phase,
 )  # fmt: skip
 from cotenant.controller.domain.pairs import PairTable
-from cotenant.controller.domain.profiles import Known
+from cotenant.controller.domain.profiles import StoredProfile
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
 from cotenant.controller.engine import claims, due, hosts, placing, reports, requests
 from cotenant.controller.engine.alarms import Alarm
 from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.dispatch import Dispatch
-from cotenant.controller.engine.ledger import Ledger, Saved
+from cotenant.controller.engine.ledger import Ledger, SavedLedger
 from cotenant.controller.engine.sparing import spared
 from cotenant.controller.policies.base import Parameters, Policy, shares, why_impossible
 
@@ -66,7 +66,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
 
     version: int
     now_s: float
-    ledger: Saved
+    ledger: SavedLedger
     alarms: list[Alarm]
     policy_name: str
     policy_parameters: Parameters
@@ -148,7 +148,7 @@ class Engine:
         return self._ledger.pairs
 
     @property
-    def known_profiles(self) -> Mapping[str, Known]:
+    def known_profiles(self) -> Mapping[str, StoredProfile]:
         """Kept for jobs to come, by key."""
         return self._ledger.profiles.known
 
@@ -180,11 +180,11 @@ class Engine:
 
     def _not_offered(self, job: Job) -> list[Reason]:
         """Devices that would suit the job and take no work now."""
-        shape = self._ledger.shape(job)
+        scheduling_class = self._ledger.scheduling_class(job)
         out = [
             device
             for device in self._ledger.devices.values()
-            if not device.healthy and device.note and shape.gpu_type in ("", device.type)
+            if not device.healthy and device.note and scheduling_class.gpu_type in ("", device.type)
         ]
         return [because("not-offered", d.device_id, d.note) for d in out[:NOT_OFFERED_SHOWN]]
 
@@ -274,7 +274,7 @@ class Engine:
                 self._dispatch.wake_at(action.at_s, "wake", "", 0)
             case Compute():
                 self._dispatch.out.append(
-                    Think(
+                    ComputeRequest(
                         command_id=self._dispatch.command_id(),
                         request_id=action.request_id,
                         kind=action.kind,

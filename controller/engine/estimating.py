@@ -183,8 +183,8 @@ def _compare(ledger: Ledger, job: Job) -> None:
 
 def blame_memory(ledger: Ledger, job: Job) -> Reason | None:
     """A job has run out of device memory: if it shared, or was capped for others, that is why, and the pair
-    is not made again. Blamed is the one that died: a guest is capped at what was planned for it, so it needed
-    more than that; so did an incumbent that outgrew its own plan.
+    is not made again. Blamed is the one that died: a newcomer is capped at what was planned for it, so it
+    needed more than that; so did an incumbent that outgrew its own plan.
 
     Returns why it goes on later, alone; None if it had the whole device for itself: then its program is too
     large.

@@ -1,7 +1,7 @@
-"""What happened to each job, for `show`, `explain` and timelines: its stretches on devices, and decisions.
+"""What happened to each job, for `show`, `explain` and timelines: its attempts on devices, and decisions.
 
 Rule: told by events, commands and decisions alone, so that recovery, which folds the same, arrives at
-the same history. Bounded: old stretches and notes fall out, the journal keeps everything.
+the same history. Bounded: old attempts and notes fall out, the journal keeps everything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOTES_KEPT_PER_JOB = 40
 NOTES_KEPT = 1_000
 
 
-class Stretch(msgspec.Struct, kw_only=True):
+class AttemptRecord(msgspec.Struct, kw_only=True):
     """One attempt on its devices."""
 
     attempt: AttemptNo
@@ -51,7 +51,7 @@ class Stretch(msgspec.Struct, kw_only=True):
     """What failed, in that host's words."""
 
 
-class Note(msgspec.Struct, frozen=True, array_like=True):
+class HistoryNote(msgspec.Struct, frozen=True, array_like=True):
     """One thing that was decided, or that ended."""
 
     at_s: float
@@ -61,38 +61,38 @@ class Note(msgspec.Struct, frozen=True, array_like=True):
     reason: Reason
 
 
-class Saved(msgspec.Struct, kw_only=True):
+class SavedHistory(msgspec.Struct, kw_only=True):
     """The whole history as a value."""
 
-    stretches: dict[JobId, list[Stretch]] = {}
-    job_notes: dict[JobId, list[Note]] = {}
-    notes: list[Note] = []
+    stretches: dict[JobId, list[AttemptRecord]] = {}
+    job_notes: dict[JobId, list[HistoryNote]] = {}
+    notes: list[HistoryNote] = []
 
 
 class History:
     """Watches the engine; `observe` after every event."""
 
-    def __init__(self, saved: Saved | None = None) -> None:
-        self._saved = saved if saved is not None else Saved()
-        self._open: dict[JobId, Stretch] = {}
+    def __init__(self, saved: SavedHistory | None = None) -> None:
+        self._saved = saved if saved is not None else SavedHistory()
+        self._open: dict[JobId, AttemptRecord] = {}
         self._on_host: dict[HostId, dict[JobId, None]] = {}
         for job_id, stretches in self._saved.stretches.items():
             if stretches and stretches[-1].ended_s is None:
                 self._keep_open(job_id, stretches[-1])
 
-    def save(self) -> Saved:
+    def save(self) -> SavedHistory:
         return self._saved
 
     # --- Reading -----------------------------------------------------------------------------------
 
-    def stretches(self, job_id: JobId) -> Sequence[Stretch]:
+    def stretches(self, job_id: JobId) -> Sequence[AttemptRecord]:
         return self._saved.stretches.get(job_id, ())
 
-    def newest(self, job_id: JobId) -> Stretch | None:
+    def newest(self, job_id: JobId) -> AttemptRecord | None:
         known = self._saved.stretches.get(job_id)
         return known[-1] if known else None
 
-    def notes(self, job_id: JobId | None, limit: int) -> Iterator[Note]:
+    def notes(self, job_id: JobId | None, limit: int) -> Iterator[HistoryNote]:
         """Newest first."""
         notes = self._saved.notes if job_id is None else self._saved.job_notes.get(job_id, [])
         yield from notes[: -limit - 1 : -1]
@@ -114,43 +114,52 @@ class History:
                 touched[command.job_id] = None
         for action in engine.decision.actions:
             if not isinstance(action, (Wake, Compute)):
-                self._note(Note(now_s, name, action.job_id, in_words(action), action.reason))
+                self._note(HistoryNote(now_s, name, action.job_id, in_words(action), action.reason))
         for refusal in engine.refusals:
-            self._note(Note(now_s, name, None, "refused", refusal))
+            self._note(HistoryNote(now_s, name, None, "refused", refusal))
         for job_id in touched:
             self._close_if_over(engine, job_id, event)
         for job_id in started:
             self._join_partners(engine, job_id)
         self._forget_old(engine)
 
-    def _keep_open(self, job_id: JobId, stretch: Stretch) -> None:
-        self._open[job_id] = stretch
-        for host_id in stretch.hosts:
+    def _keep_open(self, job_id: JobId, attempt_record: AttemptRecord) -> None:
+        self._open[job_id] = attempt_record
+        for host_id in attempt_record.hosts:
             self._on_host.setdefault(host_id, {})[job_id] = None
 
     def _from_event(self, event: ev.AnyEvent, now_s: float) -> None:
         if isinstance(event, ev.TroubleSeen):
-            self._note(Note(now_s, "TroubleSeen", event.job_id, "trouble", because("trouble", event.what)))
+            self._note(
+                HistoryNote(now_s, "TroubleSeen", event.job_id, "trouble", because("trouble", event.what))
+            )
         if not isinstance(
             event, (ev.FirstStepDone, ev.CapabilitiesSeen, ev.CheckpointDurable, ev.AttemptEnded)
         ):
             return
-        stretch = self._open.get(event.job_id)
-        if stretch is None or stretch.attempt != event.attempt:
+        attempt_record = self._open.get(event.job_id)
+        if attempt_record is None or attempt_record.attempt != event.attempt:
             return
-        stretch.end_step = max(stretch.end_step, event.step)
-        if isinstance(event, ev.FirstStepDone) and stretch.first_step_s is None and not event.assumed:
-            stretch.first_step_s, stretch.first_step = now_s, event.step
+        attempt_record.end_step = max(attempt_record.end_step, event.step)
+        if isinstance(event, ev.FirstStepDone) and attempt_record.first_step_s is None and not event.assumed:
+            attempt_record.first_step_s, attempt_record.first_step = now_s, event.step
         elif isinstance(event, ev.CapabilitiesSeen):
-            stretch.start_step = event.step
-            if event.exact is not None and stretch.exact is None:
-                stretch.exact = event.exact
-                self._note(Note(now_s, "CapabilitiesSeen", event.job_id, "resume", resumed(event)))
+            attempt_record.start_step = event.step
+            if event.exact is not None and attempt_record.exact is None:
+                attempt_record.exact = event.exact
+                self._note(HistoryNote(now_s, "CapabilitiesSeen", event.job_id, "resume", resumed(event)))
         elif isinstance(event, ev.AttemptEnded):
-            if event.outcome == "user-failed" or (event.outcome == "infra-failed" and not stretch.failed_as):
-                stretch.failed_as, stretch.failure = event.outcome, event.detail or event.outcome
+            if event.outcome == "user-failed" or (
+                event.outcome == "infra-failed" and not attempt_record.failed_as
+            ):
+                attempt_record.failed_as, attempt_record.failure = (
+                    event.outcome,
+                    event.detail or event.outcome,
+                )
         elif isinstance(event, ev.CheckpointDurable):
-            stretch.exact = event.exact if stretch.exact is None else stretch.exact and event.exact
+            attempt_record.exact = (
+                event.exact if attempt_record.exact is None else attempt_record.exact and event.exact
+            )
 
     def _concerned(self, event: ev.AnyEvent) -> Iterator[JobId]:
         """Jobs whose stretch this event may end."""
@@ -169,7 +178,7 @@ class History:
             return  # Its other hosts, or the same command once more.
         if known is not None:
             self._close(engine, job_id, known, event)
-        stretch = Stretch(
+        attempt_record = AttemptRecord(
             attempt=command.attempt,
             devices=tuple(device for member in command.gang for device in member.devices),
             hosts=tuple(member.host_id for member in command.gang for _ in member.devices),
@@ -179,9 +188,9 @@ class History:
             start_step=command.resume_step,
             end_step=command.resume_step,
         )
-        self._keep_open(job_id, stretch)
+        self._keep_open(job_id, attempt_record)
         known_before = self._saved.stretches.setdefault(job_id, [])
-        known_before.append(stretch)
+        known_before.append(attempt_record)
         del known_before[:-STRETCHES_KEPT]
         started.append(job_id)
 
@@ -194,46 +203,48 @@ class History:
                 theirs.co_tenants = with_one_more(theirs.co_tenants, job_id)
 
     def _stop_asked(self, engine: Engine, command: StopAttempt) -> None:
-        stretch = self._open.get(command.job_id)
-        if stretch is None or stretch.attempt != command.attempt:
+        attempt_record = self._open.get(command.job_id)
+        if attempt_record is None or attempt_record.attempt != command.attempt:
             return
-        if stretch.stop_requested_s is None:
-            stretch.stop_requested_s = engine.now_s
-        stretch.reason, stretch.stop_reason = render(command.reason), command.reason
+        if attempt_record.stop_requested_s is None:
+            attempt_record.stop_requested_s = engine.now_s
+        attempt_record.reason, attempt_record.stop_reason = render(command.reason), command.reason
         if not any(  # The policy's own action tells it.
             isinstance(action, Preempt) and (action.job_id, action.reason) == (command.job_id, command.reason)
             for action in engine.decision.actions
         ):
-            self._note(Note(engine.now_s, "StopAttempt", command.job_id, "stop", command.reason))
+            self._note(HistoryNote(engine.now_s, "StopAttempt", command.job_id, "stop", command.reason))
 
     def _close_if_over(self, engine: Engine, job_id: JobId, event: ev.AnyEvent) -> None:
-        stretch, job = self._open.get(job_id), engine.jobs.get(job_id)
-        if stretch is None:
+        attempt_record, job = self._open.get(job_id), engine.jobs.get(job_id)
+        if attempt_record is None:
             return
-        if job is None or job.attempt != stretch.attempt or job.phase not in ON_DEVICES:
-            self._close(engine, job_id, stretch, event)
+        if job is None or job.attempt != attempt_record.attempt or job.phase not in ON_DEVICES:
+            self._close(engine, job_id, attempt_record, event)
 
-    def _close(self, engine: Engine, job_id: JobId, stretch: Stretch, event: ev.AnyEvent) -> None:
+    def _close(
+        self, engine: Engine, job_id: JobId, attempt_record: AttemptRecord, event: ev.AnyEvent
+    ) -> None:
         del self._open[job_id]
-        for host_id in set(stretch.hosts):
+        for host_id in set(attempt_record.hosts):
             del self._on_host[host_id][job_id]
-        stretch.ended_s = engine.now_s
+        attempt_record.ended_s = engine.now_s
         job = engine.jobs.get(job_id)
         if job is None:  # Ended, and forgotten at once.
             return
-        stretch.outcome = outcome_of(job, stretch, event)
-        what = f"attempt {stretch.attempt} {stretch.outcome}"
-        reason = why_it_ended(job, stretch, event)
-        why = stretch.reason = render(reason)
+        attempt_record.outcome = outcome_of(job, attempt_record, event)
+        what = f"attempt {attempt_record.attempt} {attempt_record.outcome}"
+        reason = why_it_ended(job, attempt_record, event)
+        why = attempt_record.reason = render(reason)
         if isinstance(event, ev.AttemptEnded) and event.outcome == "stopped" and event.detail:
             # What the request to stop came to: saved at a step, or ended at the deadline and gone back.
             if event.detail not in why and why not in event.detail:
-                stretch.reason += f"; {event.detail}"
-            if stretch.stop_reason == reason:  # Why is told already, by the note of the request.
+                attempt_record.reason += f"; {event.detail}"
+            if attempt_record.stop_reason == reason:  # Why is told already, by the note of the request.
                 reason = because("stopped-as", event.detail.removesuffix(f" ({why})"))
-        self._note(Note(engine.now_s, type(event).__name__, job_id, what, reason))
+        self._note(HistoryNote(engine.now_s, type(event).__name__, job_id, what, reason))
 
-    def _note(self, note: Note) -> None:
+    def _note(self, note: HistoryNote) -> None:
         if note.job_id is not None:
             mine = self._saved.job_notes.setdefault(note.job_id, [])
             if mine and (mine[-1].what, mine[-1].reason) == (note.what, note.reason):
@@ -258,19 +269,19 @@ def resumed(event: ev.CapabilitiesSeen) -> Reason:
     return because("resumed-equivalent", event.step, event.note or "something differs")
 
 
-def why_it_ended(job: Job, stretch: Stretch, event: ev.AnyEvent) -> Reason:
+def why_it_ended(job: Job, attempt_record: AttemptRecord, event: ev.AnyEvent) -> Reason:
     """What ended the attempt, which is not what the job waits for now, nor why it has started again: a
     failure comes before a lost host, and either before the request to stop that it forestalled."""
-    if job.attempt == stretch.attempt and (job.phase in ENDED or job.phase is Phase.HELD):
+    if job.attempt == attempt_record.attempt and (job.phase in ENDED or job.phase is Phase.HELD):
         return job.reason
-    if stretch.failed_as == "user-failed":
-        return because("user-failed", stretch.failure)
+    if attempt_record.failed_as == "user-failed":
+        return because("user-failed", attempt_record.failure)
     if isinstance(event, ev.HostLost):
         return because("host-lost", event.host_id, event.by)
-    if stretch.failed_as and not _went_with_host(stretch):
-        return because("infra-failed", stretch.failure)
-    if stretch.stop_reason is not None:
-        return stretch.stop_reason
+    if attempt_record.failed_as and not _went_with_host(attempt_record):
+        return because("infra-failed", attempt_record.failure)
+    if attempt_record.stop_reason is not None:
+        return attempt_record.stop_reason
     return because("stopped-as", _words_of(event))
 
 
@@ -280,27 +291,29 @@ def _words_of(event: ev.AnyEvent) -> str:
     return f"ended with {type(event).__name__}"
 
 
-def outcome_of(job: Job, stretch: Stretch, event: ev.AnyEvent) -> str:
+def outcome_of(job: Job, attempt_record: AttemptRecord, event: ev.AnyEvent) -> str:
     """How an attempt ended, in the words of `show`."""
     if isinstance(event, ev.HostLost):
         return "host-lost"
     if job.phase is Phase.CANCELLED:
         return "cancelled"
     if isinstance(event, ev.AttemptEnded):
-        if stretch.failed_as and not _went_with_host(stretch):
-            return stretch.failed_as
-        if event.outcome != "stopped" or stretch.stop_requested_s is None:
+        if attempt_record.failed_as and not _went_with_host(attempt_record):
+            return attempt_record.failed_as
+        if event.outcome != "stopped" or attempt_record.stop_requested_s is None:
             return event.outcome
         if job.phase is Phase.FAILED:
             return "stopped"
-        return _NOT_PREEMPTED.get(stretch.stop_reason.code if stretch.stop_reason else "", "preempted")
+        return _NOT_PREEMPTED.get(
+            attempt_record.stop_reason.code if attempt_record.stop_reason else "", "preempted"
+        )
     return "ended"
 
 
-def _went_with_host(stretch: Stretch) -> bool:
+def _went_with_host(attempt_record: AttemptRecord) -> bool:
     """Its other hosts' parts were stopped, or failed, because one host was lost."""
-    lost = stretch.stop_reason is not None and stretch.stop_reason.code == "host-lost"
-    return lost and stretch.failed_as != "user-failed"
+    lost = attempt_record.stop_reason is not None and attempt_record.stop_reason.code == "host-lost"
+    return lost and attempt_record.failed_as != "user-failed"
 
 
 _NOT_PREEMPTED = {"host-lost": "host-lost", "gang-peer-ended": "stopped", "fenced": "stopped"}

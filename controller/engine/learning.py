@@ -11,7 +11,7 @@ import msgspec
 from cotenant.controller.domain.events import ProfileLearned
 from cotenant.controller.domain.job import Job, JobSpec
 from cotenant.controller.domain.perf import Profile
-from cotenant.controller.domain.profiles import Known, base_key, beginning, key_of
+from cotenant.controller.domain.profiles import StoredProfile, base_key, beginning, key_of
 from cotenant.controller.engine.estimating import estimate_arrival
 from cotenant.controller.engine.ledger import Ledger
 
@@ -59,7 +59,7 @@ def _keep(ledger: Ledger, job: Job, event: ProfileLearned, hosts: int) -> None:
     if not key:
         return
     spec = job.spec
-    known = Known(
+    known = StoredProfile(
         base=base_key(spec),
         user=spec.user,
         name=spec.name,

@@ -33,7 +33,7 @@ from cotenant.controller.domain.perf import Interference, memory_mib, step_s
 from cotenant.controller.domain.profiles import Profiles
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.engine.holdings import Holdings
-from cotenant.controller.engine.ordering import Active, QueueKey, Waiting
+from cotenant.controller.engine.ordering import Active, QueueKey, WaitingJobs
 from cotenant.controller.engine.sizes import Sizes
 
 
@@ -48,7 +48,7 @@ class Estimates(msgspec.Struct, kw_only=True):
     """Stop request to devices free, likewise."""
 
 
-class Saved(msgspec.Struct, kw_only=True):
+class SavedLedger(msgspec.Struct, kw_only=True):
     """The ledger's whole state; indexes are rebuilt from it."""
 
     jobs: list[Job]
@@ -94,12 +94,12 @@ class Ledger:
         self.ended: OrderedDict[JobId, int] = OrderedDict()
         """Ended jobs, oldest first, with the bytes that each takes in memory."""
         self._ended_bytes = 0
-        self._waiting = Waiting(queue_key)
+        self._waiting = WaitingJobs(queue_key)
         self._active = Active()
         self._sizes = Sizes(self.hosts)
         # Most of the view is what an index says, without a layer between: they are asked at every event.
         self.heads, self.queue, self.queued = self._waiting.heads, self._waiting.queue, self._waiting.in_order
-        self.shape, self.order_key = self._waiting.shape, self._waiting.order_key
+        self.scheduling_class, self.order_key = self._waiting.scheduling_class, self._waiting.order_key
         self.newcomers, self.queued_count = self._waiting.newcomers, self._waiting.__len__
         self.on_devices, self.paced = self._active.by_end, self._active.paced
         self.leaving = self._active.leaving
@@ -284,8 +284,8 @@ class Ledger:
 
     # --- Saving and checking -----------------------------------------------------------------------
 
-    def save(self) -> Saved:
-        return Saved(
+    def save(self) -> SavedLedger:
+        return SavedLedger(
             jobs=list(self.jobs.values()),
             hosts=list(self.hosts.values()),
             pairs=self.pairs.entries,
@@ -301,7 +301,7 @@ class Ledger:
             hold_until_s=self.hold_until_s,
         )
 
-    def load(self, saved: Saved, now_s: float) -> None:
+    def load(self, saved: SavedLedger, now_s: float) -> None:
         """Take over a saved state; this ledger must be new."""
         assert not self.jobs and not self.hosts
         self.now_s = now_s

@@ -15,7 +15,7 @@ from typing import Any, overload
 from sortedcontainers import SortedList
 
 from cotenant.controller.domain.job import LEAVING, LOADING, RUNNING, Job
-from cotenant.controller.domain.view import Shape, shape_of
+from cotenant.controller.domain.view import SchedulingClass, scheduling_class_of
 
 QueueKey = Callable[[Job], tuple[float, ...]]
 Waits = tuple[bool, tuple[float, ...], int, Job]
@@ -28,7 +28,7 @@ EMPTY_QUEUES_KEPT = 1_000
 _job_of: Callable[[Any], Job] = itemgetter(-1)
 
 
-class Jobs(Sequence[Job]):
+class JobSequence(Sequence[Job]):
     """The jobs of an index, read-only and in its order; always as it is now."""
 
     __slots__ = ("_entries",)
@@ -56,23 +56,23 @@ class Jobs(Sequence[Job]):
 
 
 class Queue:
-    """Waiting jobs of one shape."""
+    """Waiting jobs of one class."""
 
-    __slots__ = ("entries", "head", "jobs", "shape")
+    __slots__ = ("entries", "head", "jobs", "scheduling_class")
 
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
+    def __init__(self, scheduling_class: SchedulingClass) -> None:
+        self.scheduling_class = scheduling_class
         self.entries: SortedList[Waits] = SortedList()
         self.head: Waits | None = None
-        self.jobs = Jobs(self.entries)
+        self.jobs = JobSequence(self.entries)
 
 
-class Waiting:
-    """Waiting jobs, one queue per shape, and the first of each queue in order."""
+class WaitingJobs:
+    """Waiting jobs, one queue per scheduling class, and the first of each queue in order."""
 
     def __init__(self, queue_key: QueueKey) -> None:
         self._queue_key = queue_key
-        self._queues: dict[Shape, Queue] = {}
+        self._queues: dict[SchedulingClass, Queue] = {}
         """Emptied ones stay for the next job of their shape, up to a number."""
         self._at: dict[int, tuple[Waits, Queue]] = {}
         self._heads: list[Waits] = []
@@ -87,10 +87,10 @@ class Waiting:
         self.fresh = []
 
     def add(self, job: Job, *, is_new: bool) -> None:
-        shape = shape_of(job)
-        queue = self._queues.get(shape)
+        scheduling_class = scheduling_class_of(job)
+        queue = self._queues.get(scheduling_class)
         if queue is None:
-            queue = self._add_queue(shape)
+            queue = self._add_queue(scheduling_class)
         entry = (not job.aged, self._queue_key(job), job.number, job)
         queue.entries.add(entry)
         self._at[job.number] = (entry, queue)
@@ -116,10 +116,10 @@ class Waiting:
             insort(heads, entry)
         queue.head = entry
 
-    def _add_queue(self, shape: Shape) -> Queue:
+    def _add_queue(self, scheduling_class: SchedulingClass) -> Queue:
         if len(self._queues) - len(self._heads) >= EMPTY_QUEUES_KEPT:
             self._queues = {s: queue for s, queue in self._queues.items() if queue.head is not None}
-        queue = self._queues[shape] = Queue(shape)
+        queue = self._queues[scheduling_class] = Queue(scheduling_class)
         return queue
 
     def reorder(self) -> None:
@@ -136,8 +136,8 @@ class Waiting:
     def heads(self) -> Iterator[Job]:
         return map(_job_of, self._heads)
 
-    def queue(self, shape: Shape) -> Sequence[Job]:
-        queue = self._queues.get(shape)
+    def queue(self, scheduling_class: SchedulingClass) -> Sequence[Job]:
+        queue = self._queues.get(scheduling_class)
         return () if queue is None else queue.jobs
 
     def in_order(self) -> Iterator[Job]:
@@ -166,9 +166,9 @@ class Waiting:
         entries = {job.number: at[0] for job in self.fresh if (at := self._at.get(job.number))}
         return [entry[-1] for entry in sorted(entries.values())]
 
-    def shape(self, job: Job) -> Shape:
+    def scheduling_class(self, job: Job) -> SchedulingClass:
         at = self._at.get(job.number)
-        return at[1].shape if at is not None and at[0][-1] is job else shape_of(job)
+        return at[1].scheduling_class if at is not None and at[0][-1] is job else scheduling_class_of(job)
 
     def order_key(self, job: Job) -> tuple[Any, ...]:
         """The policy's order, aged jobs first, ties by arrival."""
@@ -181,11 +181,11 @@ class Waiting:
         assert sorted(entry[2] for entry in standing) == sorted(job.number for job in queued)
         assert all(self._at[entry[2]][0] is entry for entry in standing) and len(self._at) == len(standing)
         for queue in self._queues.values():
-            assert queue.head is (queue.entries[0] if queue.entries else None), queue.shape
+            assert queue.head is (queue.entries[0] if queue.entries else None), queue.scheduling_class
             for entry in queue.entries:
                 job = entry[-1]
                 assert entry[:3] == (not job.aged, self._queue_key(job), job.number), job
-                assert shape_of(job) == queue.shape, job
+                assert scheduling_class_of(job) == queue.scheduling_class, job
         assert self._heads == sorted(q.head for q in self._queues.values() if q.head is not None)
 
 
@@ -198,8 +198,8 @@ class Active:
         self._leaving: dict[int, Job] = {}
         self._paced: dict[int, Job] = {}
         self._at: dict[int, Runs] = {}
-        self.running = Jobs(self._running)
-        self.loading = Jobs(self._loading)
+        self.running = JobSequence(self._running)
+        self.loading = JobSequence(self._loading)
 
     def add(self, job: Job) -> None:
         """Where it stands follows from its phase and `end_s`."""

@@ -11,7 +11,7 @@ from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.job import LEAVING, QUEUED, Job, Placement
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.tenancy import tenant_mib, why_alone
-from cotenant.controller.domain.view import Shape, suits
+from cotenant.controller.domain.view import SchedulingClass, suits
 from cotenant.controller.engine.ledger import Ledger
 
 
@@ -26,9 +26,13 @@ def is_plain(ledger: Ledger, action: Place | Share) -> bool:
         return False
     if not ledger.holdings.all_free(devices):
         return False
-    first, shape = ledger.devices[devices[0]], ledger.shape(job)
+    first, scheduling_class = ledger.devices[devices[0]], ledger.scheduling_class(job)
     host = ledger.hosts[first.host_id]
-    if not host.takes_work or shape.gpu_type not in ("", first.type) or not suits(host, shape):
+    if (
+        not host.takes_work
+        or scheduling_class.gpu_type not in ("", first.type)
+        or not suits(host, scheduling_class)
+    ):
         return False
     needed = ledger.needed_mib(job, 1)
     if needed is not None:
@@ -54,9 +58,9 @@ def check(ledger: Ledger, action: Place | Share) -> Reason | None:
     refusal = _check_gang(ledger, job, action.devices)
     if refusal is not None:
         return refusal
-    shape, needed = ledger.shape(job), ledger.needed_mib(job, action.accumulation_steps)
+    scheduling_class, needed = ledger.scheduling_class(job), ledger.needed_mib(job, action.accumulation_steps)
     for device_id in action.devices:
-        refusal = _check_device(ledger, job, action, device_id, shape, needed)
+        refusal = _check_device(ledger, job, action, device_id, scheduling_class, needed)
         if refusal is not None:
             return refusal
     return None
@@ -96,14 +100,19 @@ def _check_gang(ledger: Ledger, job: Job, devices: tuple[DeviceId, ...]) -> Reas
 
 
 def _check_device(
-    ledger: Ledger, job: Job, action: Place | Share, device_id: DeviceId, shape: Shape, needed: int | None
+    ledger: Ledger,
+    job: Job,
+    action: Place | Share,
+    device_id: DeviceId,
+    scheduling_class: SchedulingClass,
+    needed: int | None,
 ) -> Reason | None:
     what = f"job {job.job_id}"
     device = ledger.devices[device_id]
     host = ledger.hosts[device.host_id]
     if not (host.takes_work and device.healthy):
         return because("refused-devices", what, device_id, host.state if device.healthy else device.note)
-    if shape.gpu_type not in ("", device.type) or not suits(host, shape):
+    if scheduling_class.gpu_type not in ("", device.type) or not suits(host, scheduling_class):
         return because("refused-devices", what, device_id, "not what the job asked for")
     claim = ledger.claimed_by(device_id)
     if claim is not None:
@@ -166,13 +175,13 @@ def placement(ledger: Ledger, job: Job, action: Place | Share, *, policy_shares:
         sub_batch=None if batch is None else -(-batch // steps),
         memory_mib=ledger.needed_mib(job, steps),
         slowdown=ledger.stretch(job, steps),
-        capped=policy_shares and _may_get_company(ledger, job, devices),
+        capped=policy_shares and _may_get_co_tenants(ledger, job, devices),
         beside=tuple(dict.fromkeys(beside)) if isinstance(action, Share) else (),
         reason=action.reason,
     )
 
 
-def _may_get_company(ledger: Ledger, job: Job, devices: tuple[DeviceId, ...]) -> bool:
+def _may_get_co_tenants(ledger: Ledger, job: Job, devices: tuple[DeviceId, ...]) -> bool:
     """Whether its memory is limited from the start, since a limit cannot be set on a process that runs. CPU
     slots enforce none; and where nothing is known of its memory nobody is put beside it."""
     return why_alone(job) is None and all(

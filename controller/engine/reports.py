@@ -9,7 +9,7 @@ import msgspec
 
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain import fitting
-from cotenant.controller.domain.commands import Think
+from cotenant.controller.domain.commands import ComputeRequest
 from cotenant.controller.domain.job import (
     ENDED,
     FIRST_STEP,
@@ -192,7 +192,7 @@ def _ask_for_law(dispatch: Dispatch, job: Job) -> None:
         return
     number = dispatch.command_id()
     # Policies count their own requests upwards from 1.
-    think = Think(
+    think = ComputeRequest(
         command_id=number, request_id=-number, kind=fitting.KIND, payload=payload, job_id=job.job_id
     )
     dispatch.out.append(think)

@@ -1,4 +1,4 @@
-"""What users and admins ask for: events of jobs, as they come from the desk."""
+"""What users and admins ask for: events of jobs, as they come from the API."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies.base import Parameters, is_quiet, why_waiting
-from cotenant.controller.policies.toolkit.wake_up import Alarm
+from cotenant.controller.policies.toolkit.wake_up import WakeUp
 from cotenant.controller.policies.toolkit.whole_queue import (
     Why,
     find_room,
@@ -200,7 +200,7 @@ class Tiresias:
     def __init__(self, parameters: TiresiasParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else TiresiasParameters()
         self._queues = Queues(self.parameters.limits())
-        self._demotion = Alarm()
+        self._demotion = WakeUp()
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return (float(self._queues.of(job, job.phase_since_s)),)

@@ -10,7 +10,7 @@ from cotenant.controller.domain.events import AnyEvent, AttemptStarted, Checkpoi
 from cotenant.controller.domain.job import ON_DEVICES, Job
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.view import View, shape_of
+from cotenant.controller.domain.view import View, scheduling_class_of
 
 Parameters = dict[str, str | int | float | bool]
 
@@ -83,7 +83,7 @@ class Candidates:
 
     def again(self, job: Job) -> None:
         """The job that `next` has just given was placed: go on with its shape."""
-        queue, index = self._view.queue(self._view.shape(job)), self._index + 1
+        queue, index = self._view.queue(self._view.scheduling_class(job)), self._index + 1
         if index < len(queue):
             following = queue[index]
             heapq.heappush(self._more, (self._view.order_key(following), index, following))
@@ -108,7 +108,7 @@ def why_waiting(view: View, job: Job, order: str) -> Reason:
     if structural is not None:
         return structural
     plan = Plan(view)
-    free, needed = plan.free_count(shape_of(job)), job.spec.gpus
+    free, needed = plan.free_count(scheduling_class_of(job)), job.spec.gpus
     fits = plan.find_free(job) is not None
     ahead = next((head for head in view.heads() if is_possible(view, head)), job)
     if ahead.job_id == job.job_id:
@@ -126,7 +126,7 @@ def why_waiting(view: View, job: Job, order: str) -> Reason:
 def is_possible(view: View, job: Job) -> bool:
     """Whether the hosts that take new work could hold the job, were they empty: only then is it worth keeping
     others back for it."""
-    return view.largest_now(view.shape(job)) >= job.spec.gpus_min
+    return view.largest_now(view.scheduling_class(job)) >= job.spec.gpus_min
 
 
 def is_aged_waiting(view: View) -> bool:
@@ -150,28 +150,28 @@ def _free(order: str, free: int, needed: int) -> tuple[str | int, ...]:
 
 def why_impossible(view: View, job: Job) -> Reason | None:
     """What keeps a job from running whatever the queue: hosts, types, memory, its checkpoint's place."""
-    shape = shape_of(job)
+    scheduling_class = scheduling_class_of(job)
     if not view.hosts:
         return because("no-hosts")
     types = sorted({d.type for d in view.devices.values()})
-    if shape.gpu_type and shape.gpu_type not in types:
-        return because("no-such-type", shape.gpu_type, ", ".join(types))
+    if scheduling_class.gpu_type and scheduling_class.gpu_type not in types:
+        return because("no-such-type", scheduling_class.gpu_type, ", ".join(types))
     known = {feature for host in view.hosts.values() for feature in host.report.features}
-    missing = next((f for f in shape.features if f not in known), None)
+    missing = next((f for f in scheduling_class.features if f not in known), None)
     if missing is not None:
         return because("no-such-feature", missing)
     largest_mib = max((d.usable_mib for d in view.devices.values()), default=0)
-    if shape.memory_mib > largest_mib:
-        return because("needs-memory", shape.memory_mib, largest_mib)
-    if shape.domain:
-        holders = [h for h in view.hosts.values() if h.checkpoint_domain == shape.domain]
+    if scheduling_class.memory_mib > largest_mib:
+        return because("needs-memory", scheduling_class.memory_mib, largest_mib)
+    if scheduling_class.domain:
+        holders = [h for h in view.hosts.values() if h.checkpoint_domain == scheduling_class.domain]
         if not any(h.state == "ok" for h in holders):
-            names = ", ".join(h.host_id for h in holders) or shape.domain
+            names = ", ".join(h.host_id for h in holders) or scheduling_class.domain
             return because("pinned", names, ", ".join(sorted({h.state for h in holders})) or "gone")
-    largest = view.largest_placement(shape)
-    if largest < shape.gpus:
-        on = f" on {shape.nodes} nodes" if shape.nodes else ""
-        return because("never-fits", shape.gpus, on, largest)
+    largest = view.largest_placement(scheduling_class)
+    if largest < scheduling_class.gpus:
+        on = f" on {scheduling_class.nodes} nodes" if scheduling_class.nodes else ""
+        return because("never-fits", scheduling_class.gpus, on, largest)
     if not any(h.state == "ok" for h in view.hosts.values()):
         states = ", ".join(f"{h.host_id} is {h.state}" for h in view.hosts.values())
         return because("no-usable-host", states)

@@ -1,6 +1,6 @@
 """The classic orders: fifo, sjf, srtf.
 
-Each decision costs what it starts, plus one look at the head of each queue (one queue per shape):
+Each decision costs what it starts, plus one look at the head of each queue (one queue per scheduling class):
 it does not grow with the backlog.
 """
 
@@ -22,7 +22,7 @@ from cotenant.controller.policies.base import (
 )  # fmt: skip
 from cotenant.controller.policies.newcomers import NewcomerParameters, newcomers
 from cotenant.controller.policies.toolkit.in_order import place_in_order
-from cotenant.controller.policies.toolkit.victims import Room, victims_for, worth_preempting
+from cotenant.controller.policies.toolkit.victims import FreedDevices, victims_for, worth_preempting
 
 UNKNOWN_S = 1e12
 """Jobs that say nothing about their length go last under size-based orders."""
@@ -134,7 +134,7 @@ def preempt_longest(plan: Plan, newcomer: Job) -> None:
         take(plan, newcomer, found)
 
 
-def take(plan: Plan, newcomer: Job, room: Room, why: Reason | None = None) -> None:
+def take(plan: Plan, newcomer: Job, room: FreedDevices, why: Reason | None = None) -> None:
     """Preempt and place. `why` is the newcomer's reason; default: remaining time against remaining time."""
     now_s, mine_s = plan.view.now_s, newcomer.remaining_s or 0.0
     left_s = {victim.job_id: victim.remaining_now_s(now_s) or 0.0 for victim in room.victims}

@@ -1,4 +1,4 @@
-"""lucid: pack jobs of equal width that are known to bear company.
+"""lucid: pack jobs of equal width that are known to share well.
 
 Source: Lucid (ASPLOS '23) section 4.3, the "indolent" packing, as Castor section 9.1 compares with it and as
 settled here. Waiting jobs stand in the order of remaining time x GPUs; free devices first; else a job is put
@@ -28,11 +28,11 @@ from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.tenancy import peak_mib
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies.service import by_service
-from cotenant.controller.policies.toolkit.colocation import Guest, GuestParameters, Guests, nobody
-from cotenant.controller.policies.toolkit.shareable_slots import Room, Rooms
+from cotenant.controller.policies.toolkit.colocation import Colocation, ColocationParameters, CoTenant, nobody
+from cotenant.controller.policies.toolkit.shareable_slots import ShareableSlot, ShareableSlots
 
 
-class LucidParameters(GuestParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LucidParameters(ColocationParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Named options; the defaults are Lucid's, but for `part`."""
 
     gpus_max: int = 8
@@ -59,7 +59,7 @@ class LucidParameters(GuestParameters, frozen=True, kw_only=True, forbid_unknown
 Speed = float | Literal["unknown"]
 
 
-class Seen(NamedTuple):
+class LabelledPair(NamedTuple):
     """Two jobs as Lucid sees them."""
 
     mine: int
@@ -70,7 +70,7 @@ class Seen(NamedTuple):
     their_gpu_s: float
 
 
-class Lucid(Guests):
+class Lucid(Colocation):
     """First match."""
 
     name = "lucid"
@@ -82,81 +82,83 @@ class Lucid(Guests):
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return by_service(job)
 
-    def join(self, plan: Plan, job: Job, rooms: Rooms) -> Guest | None:
+    def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
         needed = peak_mib(job, 1)
         if job.spec.gpus > self.parameters.gpus_max or job.remaining_s is None or needed is None:
             return None
-        for room in equals(plan.view, job, rooms):
-            refusal, seen = self._match(plan.view, job, rooms, room, needed)
+        for slot in equals(plan.view, job, slots):
+            refusal, seen = self._match(plan.view, job, slots, slot, needed)
             if refusal is None and seen is not None:
-                return Guest(room.devices, 1, because("sharing-packs", room.partner.job_id, *seen))
+                return CoTenant(slot.devices, 1, because("sharing-packs", slot.partner.job_id, *seen))
         return None
 
     def _match(
-        self, view: View, job: Job, rooms: Rooms, room: Room, needed: int
-    ) -> tuple[Reason | None, Seen | None]:
+        self, view: View, job: Job, slots: ShareableSlots, slot: ShareableSlot, needed: int
+    ) -> tuple[Reason | None, LabelledPair | None]:
         """Why the job is not packed with this tenant, or how the two look."""
-        partner, limits = room.partner, self.parameters
+        partner, limits = slot.partner, self.parameters
         left_s = partner.remaining_now_s(view.now_s)
         if left_s is None or job.remaining_s is None:
             unknown = partner if left_s is None else job
             why = f"the length of job {unknown.job_id} is not known"
             return because("sharing-unknown", partner.job_id, why), None
-        if needed > room.left_mib:
+        if needed > slot.left_mib:
             return because(
-                "sharing-no-memory", partner.job_id, "its whole batch", needed, room.left_mib
+                "sharing-no-memory", partner.job_id, "its whole batch", needed, slot.left_mib
             ), None
         gpus = job.spec.gpus
         if job.remaining_s > limits.longer_max * left_s:
             mine_gpu_s, their_gpu_s = job.remaining_s * gpus, left_s * gpus
             told = (partner.job_id, mine_gpu_s, limits.longer_max, their_gpu_s)
             return because("packing-longer", *told), None
-        again = rooms.why_not_again(job, partner)
+        again = slots.why_not_again(job, partner)
         if again is not None:
             return again, None
-        mine_speed, their_speed = speeds(rooms.interference(job, partner))
+        mine_speed, their_speed = speeds(slots.interference(job, partner))
         mine, theirs = self.label(mine_speed), self.label(their_speed)
         if mine + theirs > limits.labels_max:
             told_labels = (partner.job_id, mine, theirs, mine_speed, their_speed, limits.labels_max)
             return because("packing-labels", *told_labels), None
-        return None, Seen(mine, theirs, mine_speed, their_speed, job.remaining_s * gpus, left_s * gpus)
+        return None, LabelledPair(
+            mine, theirs, mine_speed, their_speed, job.remaining_s * gpus, left_s * gpus
+        )
 
     def label(self, speed: Speed) -> int:
-        """0: bears any company; 1: some; 2: only the lightest."""
+        """0: shares with any; 1: some; 2: only the lightest."""
         if speed == "unknown":
             return self.parameters.unknown_label
         return 0 if speed >= self.parameters.tiny else 1 if speed >= self.parameters.medium else 2
 
-    def why_not(self, plan: Plan, job: Job, rooms: Rooms) -> Reason | None:
+    def why_not(self, plan: Plan, job: Job, slots: ShareableSlots) -> Reason | None:
         if job.spec.gpus > self.parameters.gpus_max:
             return because("packing-width", job.spec.gpus, self.parameters.gpus_max)
-        view, shape = plan.view, plan.view.shape(job)
+        view, scheduling_class = plan.view, plan.view.scheduling_class(job)
         needed, told = peak_mib(job, 1), None
-        for room in equals(view, job, rooms):
+        for slot in equals(view, job, slots):
             if needed is None:
                 why = f"the memory that job {job.job_id} needs is not known"
-                return because("sharing-unknown", room.partner.job_id, why)
-            refusal, _ = self._match(view, job, rooms, room, needed)
+                return because("sharing-unknown", slot.partner.job_id, why)
+            refusal, _ = self._match(view, job, slots, slot, needed)
             if refusal is None:
                 return None
             told = refusal
         if told is not None:
             return told
-        if any(room.admits(view, job, shape) for room in rooms):
+        if any(slot.admits(view, job, scheduling_class) for slot in slots):
             return because("packing-no-equal", job.spec.gpus)
-        return nobody(rooms)
+        return nobody(slots)
 
 
-def equals(view: View, job: Job, rooms: Rooms) -> Iterator[Room]:
+def equals(view: View, job: Job, slots: ShareableSlots) -> Iterator[ShareableSlot]:
     """Tenants of as many devices as the job needs, all of which they hold alone, on one host."""
-    shape = view.shape(job)
-    for room in rooms:
-        placement = room.partner.placement
+    scheduling_class = view.scheduling_class(job)
+    for slot in slots:
+        placement = slot.partner.placement
         assert placement is not None
-        if not len(room.devices) == job.spec.gpus == len(placement.devices) or job.spec.nodes > 1:
+        if not len(slot.devices) == job.spec.gpus == len(placement.devices) or job.spec.nodes > 1:
             continue
-        if room.admits(view, job, shape):
-            yield room
+        if slot.admits(view, job, scheduling_class):
+            yield slot
 
 
 def speeds(xi: Interference) -> tuple[Speed, Speed]:

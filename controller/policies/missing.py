@@ -16,7 +16,7 @@ from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 
 
-class Absent:
+class MissingPolicy:
     """Starts nothing."""
 
     def __init__(self, name: str, why: str) -> None:
@@ -48,4 +48,4 @@ def make_or_stand_in(name: str, parameters: Parameters) -> Policy:
     try:
         return registry.make(name, parameters)
     except ValueError as error:
-        return Absent(name, str(error))
+        return MissingPolicy(name, str(error))

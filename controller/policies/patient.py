@@ -33,11 +33,11 @@ from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies.base import Candidates, Parameters, is_quiet, why_waiting
 from cotenant.controller.policies.classic import UNKNOWN_S
-from cotenant.controller.policies.toolkit.expected_releases import Soon, Together
-from cotenant.controller.policies.toolkit.victims import Room, is_kept_together
-from cotenant.controller.policies.toolkit.wake_up import Alarm
+from cotenant.controller.policies.toolkit.expected_releases import ExpectedReleases, Together
+from cotenant.controller.policies.toolkit.victims import FreedDevices, is_kept_together
+from cotenant.controller.policies.toolkit.wake_up import WakeUp
 from cotenant.controller.policies.toolkit.whole_queue import (
-    Newcomers,
+    NewcomersOnly,
     Why,
     find_room,
     rearrange,
@@ -122,7 +122,11 @@ class Round:
     name = "patient"
 
     def __init__(
-        self, view: View, asking: Iterable[Job], parameters: PatientParameters, soon: Soon | None = None
+        self,
+        view: View,
+        asking: Iterable[Job],
+        parameters: PatientParameters,
+        soon: ExpectedReleases | None = None,
     ) -> None:
         self.until_s: float | None = None
         """When it should be seen whether devices that jobs wait for did become free."""
@@ -203,7 +207,7 @@ class Round:
         take_room(plan, job, room, self.name, _why_gain(plan.view, job, room.victims))
         return True
 
-    def room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> Room | None:
+    def room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> FreedDevices | None:
         """Victims whose leaving makes room, and pays for all of them together."""
         if not self._may_find_room(plan, job):
             if not self._may_put_back_less(job):
@@ -234,7 +238,7 @@ class Round:
 
     def _find_soon(self, plan: Plan, job: Job, in_s: float) -> tuple[DeviceId, ...] | None:
         """Devices that the job gets without preempting anybody."""
-        self.soon = self.soon or Soon(plan.view)
+        self.soon = self.soon or ExpectedReleases(plan.view)
         return self.soon.find(plan, job, plan.view.now_s + in_s)
 
     def _may_find_room(self, plan: Plan, job: Job) -> bool:
@@ -249,7 +253,7 @@ class Round:
         before = bisect_left(running, (-mine_gpu_s,))
         if self._together.most(self._spared, before) >= gpus:
             return True
-        return not is_kept_together(self._view, self._view.shape(job))
+        return not is_kept_together(self._view, self._view.scheduling_class(job))
 
     def is_worth_waiting(self, plan: Plan, job: Job, victim: Job) -> bool:
         """Whether enough devices get free by themselves before the job could train on those of a victim."""
@@ -299,7 +303,7 @@ class Patient:
 
     def __init__(self, parameters: PatientParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else PatientParameters()
-        self._check = Alarm()
+        self._check = WakeUp()
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return (self.parameters.service_s(job),)
@@ -314,10 +318,10 @@ class Patient:
             return NOTHING
         waiting = whose_turn(plan, event)
         turn = Round(
-            view, view.newcomers() if isinstance(waiting, Newcomers) else view.heads(), self.parameters
+            view, view.newcomers() if isinstance(waiting, NewcomersOnly) else view.heads(), self.parameters
         )
         rearrange(plan, turn, waiting or Candidates(view))
-        if isinstance(waiting, Newcomers) and turn.until_s is not None:
+        if isinstance(waiting, NewcomersOnly) and turn.until_s is not None:
             # One that might wait for devices must know who else does.
             seen = turn.soon if turn.soon is not None and turn.soon.is_unpromised() else None
             plan, turn = Plan(view), Round(view, view.heads(), self.parameters, seen)

@@ -32,7 +32,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*")
 PLAIN: Final = (str, int, float, bool)
 
 
-class Own(NamedTuple):
+class PluginPolicy(NamedTuple):
     """Somebody's policy, imported and not yet made."""
 
     name: str
@@ -57,7 +57,7 @@ def offered() -> dict[str, EntryPoint]:
 
 
 @cache
-def find(name: str) -> Own:
+def find(name: str) -> PluginPolicy:
     """A policy by its name among those that packages offer, or by its path.
 
     Raises:
@@ -77,7 +77,7 @@ def find(name: str) -> Own:
     if not callable(maker):
         raise ValueError(f"policy {name}: {where} is not a class or a function that makes a policy")
     about = (inspect.getdoc(maker) or "").partition("\n")[0].rstrip(".") or f"from {where}"
-    return Own(name, about, cast(Callable[..., object], maker), _defaults(name, maker))
+    return PluginPolicy(name, about, cast(Callable[..., object], maker), _defaults(name, maker))
 
 
 def make(name: str, parameters: Parameters) -> Policy:

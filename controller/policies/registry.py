@@ -21,10 +21,10 @@ from cotenant.controller.policies.lazer.policy import Lazer
 from cotenant.controller.policies.lucid import Lucid, LucidParameters
 from cotenant.controller.policies.newcomers import NewcomerParameters
 from cotenant.controller.policies.patient import Patient, PatientParameters
-from cotenant.controller.policies.remaining import Interval, IntervalParameters, SrtfFull
+from cotenant.controller.policies.remaining import IntervalParameters, IntervalPolicy, SrtfFull
 from cotenant.controller.policies.service import Srsf, ssf
 from cotenant.controller.policies.sjf_ffs import SjfFfs
-from cotenant.controller.policies.toolkit.colocation import GuestParameters
+from cotenant.controller.policies.toolkit.colocation import ColocationParameters
 
 _ABOUT: dict[str, str] = {
     "fifo": "first come, first served",
@@ -43,12 +43,12 @@ _ABOUT: dict[str, str] = {
     "castor": "SJF-BSBF: shortest first, shares devices when Theorem 1 says it pays; parts pairs that lose",
     "castor-cost": "shares when the newcomer gains more than its partners lose, against its real wait",
     "sjf-ffs": "shortest first; shares the first devices that have the memory, whatever it costs",
-    "lucid": "Lucid: packs jobs of equal width whose labels say that they bear company",
+    "lucid": "Lucid: packs jobs of equal width whose labels say that they can share",
     "lazer": "Lazer: as srtf, but a preemption is deferred by a time that is learned",
 }
 
 _EXTRAS: dict[str, tuple[str, str]] = {"lazer": ("botorch", "bo")}
-"""Policies whose slow thinking needs a library: its name, and the extra that brings it."""
+"""Policies whose computations need a library: its name, and the extra that brings it."""
 
 
 def lacks(name: str) -> str:
@@ -73,14 +73,14 @@ _MAKERS: dict[str, Callable[[Parameters], Policy]] = {
     "srsf": lambda parameters: Srsf(NewcomerParameters.parse(parameters)),
     "tiresias": lambda parameters: Tiresias(TiresiasParameters.parse(parameters)),
     "las": lambda parameters: Tiresias(TiresiasParameters.parse(parameters)),
-    "interval": lambda parameters: Interval("interval", IntervalParameters.parse(parameters)),
-    "interval-60": lambda parameters: Interval("interval-60", IntervalParameters(interval_s=60.0)),
-    "interval-360": lambda parameters: Interval("interval-360", IntervalParameters(interval_s=360.0)),
-    "interval-600": lambda parameters: Interval("interval-600", IntervalParameters(interval_s=600.0)),
+    "interval": lambda parameters: IntervalPolicy("interval", IntervalParameters.parse(parameters)),
+    "interval-60": lambda parameters: IntervalPolicy("interval-60", IntervalParameters(interval_s=60.0)),
+    "interval-360": lambda parameters: IntervalPolicy("interval-360", IntervalParameters(interval_s=360.0)),
+    "interval-600": lambda parameters: IntervalPolicy("interval-600", IntervalParameters(interval_s=600.0)),
     "patient": lambda parameters: Patient(PatientParameters.parse(parameters)),
     "castor": lambda parameters: Castor(CastorParameters.parse(parameters)),
-    "castor-cost": lambda parameters: CastorCost(GuestParameters.parse(parameters)),
-    "sjf-ffs": lambda parameters: SjfFfs(GuestParameters.parse(parameters)),
+    "castor-cost": lambda parameters: CastorCost(ColocationParameters.parse(parameters)),
+    "sjf-ffs": lambda parameters: SjfFfs(ColocationParameters.parse(parameters)),
     "lucid": lambda parameters: Lucid(LucidParameters.parse(parameters)),
     "lazer": lambda parameters: Lazer(LazerParameters.parse(parameters)),
 }
@@ -88,8 +88,8 @@ _MAKERS: dict[str, Callable[[Parameters], Policy]] = {
 _DEFAULTS: dict[str, Parameters] = {
     "patient": PatientParameters().as_parameters(),
     "castor": CastorParameters().as_parameters(),
-    "castor-cost": GuestParameters().as_parameters(),
-    "sjf-ffs": GuestParameters().as_parameters(),
+    "castor-cost": ColocationParameters().as_parameters(),
+    "sjf-ffs": ColocationParameters().as_parameters(),
     "lucid": LucidParameters().as_parameters(),
     "interval": IntervalParameters().as_parameters(),
     "las": TiresiasParameters().as_parameters(),
@@ -103,7 +103,7 @@ _DEFAULTS: dict[str, Parameters] = {
 def available() -> dict[str, str]:
     """Ours, then those of other packages: name -> what it is, in one line."""
     return AVAILABLE | {
-        name: found.about for name, found in _theirs().items() if isinstance(found, plugins.Own)
+        name: found.about for name, found in _theirs().items() if isinstance(found, plugins.PluginPolicy)
     }
 
 
@@ -112,9 +112,9 @@ def unavailable() -> dict[str, str]:
     return UNAVAILABLE | {name: why for name, why in _theirs().items() if isinstance(why, str)}
 
 
-def _theirs() -> dict[str, plugins.Own | str]:
+def _theirs() -> dict[str, plugins.PluginPolicy | str]:
     """What other packages offer, or what is wrong with it. A name of ours stays ours."""
-    found: dict[str, plugins.Own | str] = {}
+    found: dict[str, plugins.PluginPolicy | str] = {}
     for name in plugins.offered():
         if name not in _ABOUT:
             try:

@@ -26,7 +26,7 @@ from cotenant.controller.domain.view import View
 from cotenant.controller.policies.base import Candidates, Parameters, Stateless, is_quiet, why_waiting
 from cotenant.controller.policies.classic import by_remaining
 from cotenant.controller.policies.toolkit.victims import worth_preempting
-from cotenant.controller.policies.toolkit.wake_up import Alarm
+from cotenant.controller.policies.toolkit.wake_up import WakeUp
 from cotenant.controller.policies.toolkit.whole_queue import (
     Why,
     find_room,
@@ -121,7 +121,7 @@ class IntervalParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         return {"interval_s": self.interval_s}
 
 
-class Interval:
+class IntervalPolicy:
     """Shortest remaining time first among all jobs, at multiples of `interval_s` and at no other time.
 
     After a look nothing more can be done until something happens: jobs that run only come nearer to their
@@ -133,7 +133,7 @@ class Interval:
         self.name = name
         self.parameters = parameters if parameters is not None else IntervalParameters()
         self._order = RemainingTime(name)
-        self._look = Alarm()
+        self._look = WakeUp()
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return by_remaining(job)

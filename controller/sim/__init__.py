@@ -5,5 +5,6 @@
 Rule: nothing here decides. The world obeys the engine and says what happened; whatever a policy could
 not know in production it cannot know here.
 
-Rooms: `traces/`, `world/` (what obeys), `results/` (what came of it), `past/` (a controller's own journal).
+Packages: `traces/`, `world/` (what obeys), `results/` (what came of it), `past/` (a controller's own
+journal).
 """

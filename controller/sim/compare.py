@@ -52,7 +52,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
+class TaskRun:
     """What came of a task."""
 
     task: Task
@@ -65,7 +65,7 @@ class Run:
         return self.task.policy.label
 
 
-class Stop(Protocol):
+class StopFlag(Protocol):
     """Set once, seen by every process."""
 
     def is_set(self) -> bool: ...
@@ -73,7 +73,7 @@ class Stop(Protocol):
     def set(self) -> None: ...
 
 
-class Progress(NamedTuple):
+class TaskProgress(NamedTuple):
     """How far a task is, by its place in the list of tasks."""
 
     task: int
@@ -81,7 +81,7 @@ class Progress(NamedTuple):
     total: int
 
 
-Report = Callable[[Progress], None]
+Report = Callable[[TaskProgress], None]
 Asked = Callable[[int], None]
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -98,7 +98,7 @@ def run_all(
     report: Report | None = None,
     asked: Asked = lambda number: None,
     compute: Compute = nothing,
-) -> list[Run]:
+) -> list[TaskRun]:
     """Runs in the order of the tasks; after an interrupt (Ctrl-C, SIGTERM) those that were finished, and
     those under way as far as they got. A second interrupt ends everything at once.
 
@@ -120,9 +120,9 @@ def run_all(
     return _in_processes(tasks, count, keep, tell, asked, compute)
 
 
-def _here(tasks: Sequence[Task], keep: bool, report: Report, asked: Asked, compute: Compute) -> list[Run]:
+def _here(tasks: Sequence[Task], keep: bool, report: Report, asked: Asked, compute: Compute) -> list[TaskRun]:
     stop = threading.Event()
-    runs: list[Run] = []
+    runs: list[TaskRun] = []
     with stopping(stop, asked):
         for number, task in enumerate(tasks):
             if stop.is_set():
@@ -133,11 +133,11 @@ def _here(tasks: Sequence[Task], keep: bool, report: Report, asked: Asked, compu
 
 def _in_processes(
     tasks: Sequence[Task], count: int, keep: bool, report: Report, asked: Asked, compute: Compute
-) -> list[Run]:
+) -> list[TaskRun]:
     context = multiprocessing.get_context("spawn")  # A fork would copy threads' locks in unknown states.
     stop, mail = context.Event(), context.SimpleQueue()
     pool = ProcessPoolExecutor(count, context, initializer=_begin_worker, initargs=(stop, mail))
-    futures: dict[Future[Run | None], int] = {}
+    futures: dict[Future[TaskRun | None], int] = {}
     try:
         with _interrupts_blocked():  # What a process starts with, it keeps: only this one hears Ctrl-C.
             for number, task in enumerate(tasks):
@@ -156,7 +156,7 @@ def _in_processes(
     return [run for run in ended if run is not None]
 
 
-def _wait_for(futures: dict[Future[Run | None], int], stop: Stop, mail: Any, report: Report) -> None:
+def _wait_for(futures: dict[Future[TaskRun | None], int], stop: StopFlag, mail: Any, report: Report) -> None:
     waiting = set(futures)
     while waiting:
         ended, waiting = wait(waiting, timeout=REPORT_EVERY_S / 2, return_when=FIRST_COMPLETED)
@@ -171,11 +171,11 @@ def _wait_for(futures: dict[Future[Run | None], int], stop: Stop, mail: Any, rep
 
 # --- In the process that simulates -------------------------------------------------------------------
 
-_stop: Stop
+_stop: StopFlag
 _mail: Any
 
 
-def _begin_worker(stop: Stop, mail: Any) -> None:
+def _begin_worker(stop: StopFlag, mail: Any) -> None:
     global _stop, _mail
     for number in _ENDING:  # A whole group of processes may be told: the first one passes it on.
         signal.signal(number, signal.SIG_IGN)
@@ -183,14 +183,14 @@ def _begin_worker(stop: Stop, mail: Any) -> None:
     _stop, _mail = stop, mail
 
 
-def _run_task(number: int, task: Task, keep: bool, compute: Compute) -> Run | None:
+def _run_task(number: int, task: Task, keep: bool, compute: Compute) -> TaskRun | None:
     """None: the stop came before it began (a pool hands out a little more than it has processes)."""
     if _stop.is_set():
         return None
     return _run(number, task, keep, _stop, _mail.put, compute)
 
 
-def _run(number: int, task: Task, keep: bool, stop: Stop, report: Report, compute: Compute) -> Run:
+def _run(number: int, task: Task, keep: bool, stop: StopFlag, report: Report, compute: Compute) -> TaskRun:
     try:
         outcome = simulate(
             task.workload,
@@ -207,13 +207,13 @@ def _run(number: int, task: Task, keep: bool, stop: Stop, report: Report, comput
     except Exception as error:  # Most often a mistake in a policy of one's own: the traceback shows the line.
         error.add_note(f"while policy {task.policy.label} was simulated, seed {task.seed}")
         raise
-    report(Progress(number, int(outcome.finished.sum()), len(task.workload)))
+    report(TaskProgress(number, int(outcome.finished.sum()), len(task.workload)))
     said = {"label": task.policy.label, "window": task.window}
     summary = {**said, **summarise(outcome, task.trim, task.warm)}
-    return Run(task=task, summary=summary, outcome=outcome if keep else None)
+    return TaskRun(task=task, summary=summary, outcome=outcome if keep else None)
 
 
-def _watch(number: int, stop: Stop, report: Report) -> Callable[[int, int, float], None]:
+def _watch(number: int, stop: StopFlag, report: Report) -> Callable[[int, int, float], None]:
     """Tells how far a run is, now and then; ends it where a stop was asked for."""
     next_s = 0.0
 
@@ -223,7 +223,7 @@ def _watch(number: int, stop: Stop, report: Report) -> Callable[[int, int, float
             raise KeyboardInterrupt
         if (moment_s := time.monotonic()) >= next_s or finished == total:
             next_s = moment_s + REPORT_EVERY_S
-            report(Progress(number, finished, total))
+            report(TaskProgress(number, finished, total))
 
     return watch
 
@@ -232,7 +232,7 @@ def _watch(number: int, stop: Stop, report: Report) -> Callable[[int, int, float
 
 
 @contextmanager
-def stopping(stop: Stop, asked: Asked = lambda number: None) -> Iterator[None]:
+def stopping(stop: StopFlag, asked: Asked = lambda number: None) -> Iterator[None]:
     """The first Ctrl-C or SIGTERM sets `stop`, the second one interrupts; each is told to `asked`. Elsewhere
     than in the main thread: nothing."""
     if threading.current_thread() is not threading.main_thread():

@@ -24,12 +24,12 @@ from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.sim.results.outcome import Outcome
 from cotenant.controller.sim.world.columns import Columns, cells
-from cotenant.controller.sim.world.computing import Compute, nothing, think
+from cotenant.controller.sim.world.computing import Compute, answer_inline, nothing
 from cotenant.controller.sim.world.devices import Devices
 from cotenant.controller.sim.world.failures import Failures, FailureTimes
 from cotenant.controller.sim.world.jobs import Specs, host_reports, known_pairs
 from cotenant.controller.sim.world.physics import Physics, pair_data
-from cotenant.controller.sim.world.run import Run
+from cotenant.controller.sim.world.run import JobRun
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from cotenant.controller.sim.world.world import World
 
@@ -173,8 +173,8 @@ class _Drive:
             if commands:
                 obey(commands)
                 idle = 0
-                if world.thinks:
-                    self._think()
+                if world.compute_requests:
+                    self._answer_requests()
             else:
                 idle += 1
                 if idle > IDLE_EVENTS_MAX and world.is_idle:
@@ -186,14 +186,14 @@ class _Drive:
             if watch is not None and not events % WATCH_EVERY:
                 watch(self._finished, total, world.now_s)
 
-    def _think(self) -> None:
-        thinks, self._world.thinks = self._world.thinks, []
-        for command in thinks:
-            answer, spent_s = think(command, self._compute)
+    def _answer_requests(self) -> None:
+        compute_requests, self._world.compute_requests = self._world.compute_requests, []
+        for command in compute_requests:
+            answer, spent_s = answer_inline(command, self._compute)
             self._thinking_s += spent_s
             self._world.answer(answer, self._physics.charge_s)
 
-    def _end(self, run: Run) -> None:
+    def _end(self, run: JobRun) -> None:
         """A job has finished: engine and world must have seen the same."""
         job = self._engine.jobs[run.job_id]
         row = run.row

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from cotenant.controller.sim.choices import PolicyChoice
-from cotenant.controller.sim.compare import Run, Task
+from cotenant.controller.sim.compare import Task, TaskRun
 from cotenant.controller.sim.results.outcome import Outcome
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.world.physics import Physics
@@ -31,7 +31,7 @@ LEFT_S_MIN: Final = 1.0
 """What a job that has outlived its estimate is expected to need still."""
 
 
-class Window(NamedTuple):
+class TraceWindow(NamedTuple):
     """Rows of the whole workload: `begin` to `counted` run, `counted` to `end` count."""
 
     number: int
@@ -40,7 +40,7 @@ class Window(NamedTuple):
     end: int
 
 
-def windows_of(jobs: int, windows: int, window_jobs: int) -> list[Window]:
+def windows_of(jobs: int, windows: int, window_jobs: int) -> list[TraceWindow]:
     """Raises TraceProblem: the jobs are too few."""
     part = jobs // windows
     if part < window_jobs:
@@ -50,7 +50,7 @@ def windows_of(jobs: int, windows: int, window_jobs: int) -> list[Window]:
         )
     ends = [part * (number + 1) for number in range(windows)]
     return [
-        Window(number, max(0, end - 2 * window_jobs), end - window_jobs, end)
+        TraceWindow(number, max(0, end - 2 * window_jobs), end - window_jobs, end)
         for number, end in enumerate(ends)
     ]
 
@@ -61,7 +61,10 @@ def reference(task: Task) -> Task:
 
 
 def tasks(
-    whole: Sequence[Task], references: Sequence[Run], policies: Sequence[PolicyChoice], size: tuple[int, int]
+    whole: Sequence[Task],
+    references: Sequence[TaskRun],
+    policies: Sequence[PolicyChoice],
+    size: tuple[int, int],
 ) -> list[Task]:
     """A run for each seed, window and policy, in this order.
 
@@ -86,7 +89,7 @@ def tasks(
     return made
 
 
-def cut(workload: Workload, before: Outcome, window: Window) -> Workload:
+def cut(workload: Workload, before: Outcome, window: TraceWindow) -> Workload:
     """The jobs of a window, after what the reference had running and waiting when it begins."""
     begin_s = float(workload.submit_s[window.begin])
     earlier = slice(0, window.begin)

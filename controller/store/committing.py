@@ -29,7 +29,7 @@ Statement = tuple[str, tuple[object, ...]]
 Callbacks = list[Callable[[], None]]
 
 
-class Group(msgspec.Struct, kw_only=True):
+class CommitGroup(msgspec.Struct, kw_only=True):
     """Rows that are committed together or not at all, and what may happen then."""
 
     epoch: int
@@ -44,11 +44,11 @@ class Writer(threading.Thread):
         self,
         path: Path,
         commit_every_s: float,
-        written: Callable[[Sequence[Group], bool], None],
+        written: Callable[[Sequence[CommitGroup], bool], None],
         on_failure: Callable[[sqlite3.Error], None],
     ) -> None:
         super().__init__(name="journal", daemon=True)
-        self.groups: queue.SimpleQueue[Group | threading.Event | None] = queue.SimpleQueue()
+        self.groups: queue.SimpleQueue[CommitGroup | threading.Event | None] = queue.SimpleQueue()
         self._path = path
         self._commit_every_s = commit_every_s
         self._written = written
@@ -73,7 +73,7 @@ class Writer(threading.Thread):
             first = self.groups.get()
             # Whoever is alone is not made to wait; where there was company, more gathers until the next slot.
             wait_s = committed_s + self._commit_every_s - time.monotonic()
-            if isinstance(first, Group) and last_count > 1 and wait_s > 0:
+            if isinstance(first, CommitGroup) and last_count > 1 and wait_s > 0:
                 time.sleep(min(wait_s, self._commit_every_s))
             groups, other = self._gather(first)
             if groups:
@@ -85,12 +85,12 @@ class Writer(threading.Thread):
                 self._database.close()
                 return
 
-    def _gather(self, first: Group | threading.Event | None) -> tuple[list[Group], object]:
+    def _gather(self, first: CommitGroup | threading.Event | None) -> tuple[list[CommitGroup], object]:
         """All that is waiting now, up to a bound, or up to something that is no group."""
-        groups: list[Group] = []
-        item: Group | threading.Event | None = first
+        groups: list[CommitGroup] = []
+        item: CommitGroup | threading.Event | None = first
         rows = 0
-        while isinstance(item, Group):
+        while isinstance(item, CommitGroup):
             groups.append(item)
             rows += len(item.rows)
             if rows >= GROUP_ROWS_MAX:
@@ -101,7 +101,7 @@ class Writer(threading.Thread):
                 return groups, None
         return groups, _END if item is None else item
 
-    def _write(self, groups: Sequence[Group]) -> None:
+    def _write(self, groups: Sequence[CommitGroup]) -> None:
         if any(group.epoch == self._failed_epoch for group in groups):
             self._written(groups, False)
             return

@@ -23,7 +23,7 @@ from cotenant.controller.store.clock import UNKNOWN, Clock, Uptime
 from cotenant.controller.store.committing import Callbacks
 from cotenant.controller.store.journal import Journal
 from cotenant.controller.store.journal_file import JournalError
-from cotenant.controller.store.recovery import State, digest, recover
+from cotenant.controller.store.recovery import RecoveredState, digest, recover
 from cotenant.controller.store.scrub import Scrubbed
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.metrics.sheet import Histogram
@@ -88,7 +88,7 @@ class Core:
         self._config = config
         self._snapshot_every = snapshot_every
         self._snapshot_seq = next((seq for seq, _ in journal.snapshots()), 0)
-        self.state: State = recover(journal, make_policy, config)
+        self.state: RecoveredState = recover(journal, make_policy, config)
         self.recovered_entries = journal.last_seq - self._snapshot_seq
         self.clock = clock(journal.begin_run(pack(config), package, wall_s, up))
         self._then: Callbacks = []

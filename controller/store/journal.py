@@ -23,7 +23,7 @@ import msgspec
 
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.store.clock import UNKNOWN, Uptime
-from cotenant.controller.store.committing import Callbacks, Group, Writer
+from cotenant.controller.store.committing import Callbacks, CommitGroup, Writer
 from cotenant.controller.store.journal_file import (
     JournalError,
     check_local,
@@ -55,7 +55,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of the commands that followed, for replay."""
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class ControllerRun(msgspec.Struct, frozen=True, kw_only=True):
     """One start of a controller: from which entry on which configuration was in force."""
 
     first_seq: int
@@ -117,7 +117,7 @@ class Journal:
         ).fetchone()
         self.last_seq: int = last[0] if last else 0
         self._last_times = (last[1], last[2]) if last else (0.0, 0.0)
-        self._group = Group(epoch=0)
+        self._group = CommitGroup(epoch=0)
         self._epoch = 0
         self.commits = 0
         self._sealed = 0
@@ -211,7 +211,7 @@ class Journal:
 
     def seal(self, then: Callbacks | None = None) -> None:
         """Close the open group; when it is on disk, `then` is handed over. Groups become durable in order."""
-        group, self._group = self._group, Group(epoch=self._epoch)
+        group, self._group = self._group, CommitGroup(epoch=self._epoch)
         group.then = then or []
         self._sealed += max(1, len(group.rows))
         self._writer.groups.put(group)
@@ -225,13 +225,13 @@ class Journal:
 
     def rewind(self) -> None:
         """After a failed commit: forget what was not written, go on from what is on disk."""
-        self._group = Group(epoch=self._epoch)
+        self._group = CommitGroup(epoch=self._epoch)
         self.flush()
         self._epoch += 1
-        self._group = Group(epoch=self._epoch)
+        self._group = CommitGroup(epoch=self._epoch)
         self.last_seq = self._reader.execute("SELECT coalesce(max(seq), 0) FROM entries").fetchone()[0]
 
-    def _written(self, groups: Sequence[Group], committed: bool) -> None:
+    def _written(self, groups: Sequence[CommitGroup], committed: bool) -> None:
         """By the writer thread; what changes our counters runs where the callbacks run."""
         rows = sum(max(1, len(group.rows)) for group in groups)
         callbacks: Callbacks = [lambda: self._settle(rows, committed)]
@@ -253,11 +253,14 @@ class Journal:
 
     # --- Reading -----------------------------------------------------------------------------------
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[ControllerRun]:
         rows = self._reader.execute(
             "SELECT first_seq, package, configuration, now_s, wall_s FROM runs ORDER BY rowid"
         )
-        return [Run(first_seq=r[0], package=r[1], configuration=r[2], now_s=r[3], wall_s=r[4]) for r in rows]
+        return [
+            ControllerRun(first_seq=r[0], package=r[1], configuration=r[2], now_s=r[3], wall_s=r[4])
+            for r in rows
+        ]
 
     def entries(self, after: int = 0) -> Iterator[Entry]:
         """Durable entries in order.

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 import msgspec
 
 from cotenant.controller.domain.actions import Decision
-from cotenant.controller.domain.commands import AnyCommand, Think
+from cotenant.controller.domain.commands import AnyCommand, ComputeRequest
 from cotenant.controller.domain.events import AnyEvent, Computed
 from cotenant.controller.engine import SNAPSHOT_VERSION, Engine, EngineConfig, MakePolicy, history
 from cotenant.controller.engine import Snapshot as EngineSnapshot
 from cotenant.controller.engine.history import History
-from cotenant.controller.store.journal import Entry, Journal, Run
+from cotenant.controller.store.journal import ControllerRun, Entry, Journal
 from cotenant.controller.store.journal_file import damaged
 from cotenant.controller.wire.codec import BadMessage, pack, unpack, unpack_struct
 
@@ -28,17 +28,17 @@ class Image(msgspec.Struct, kw_only=True):
     """All that a snapshot holds."""
 
     engine: EngineSnapshot
-    history: history.Saved
-    thinks: list[Think]
+    history: history.SavedHistory
+    compute_requests: list[ComputeRequest]
 
 
-class State:
-    """What the events lead to: the engine, the history beside it, and thinking not yet answered."""
+class RecoveredState:
+    """What the events lead to: the engine, the history beside it, and computations not yet answered."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.history = History()
-        self.thinks: dict[int, Think] = {}
+        self.compute_requests: dict[int, ComputeRequest] = {}
 
     def handle(self, event: AnyEvent, now_s: float) -> list[AnyCommand]:
         """Let something happen, now."""
@@ -55,15 +55,17 @@ class State:
     def _watch(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
         self.history.observe(self.engine, event, commands)
         if isinstance(event, Computed):
-            self.thinks.pop(event.request_id, None)
+            self.compute_requests.pop(event.request_id, None)
         for command in commands:
-            if isinstance(command, Think):
-                self.thinks[command.request_id] = command
+            if isinstance(command, ComputeRequest):
+                self.compute_requests[command.request_id] = command
 
     def save(self) -> bytes:
         """For `Journal.keep_snapshot`; encoded at once, since the parts go on changing."""
         image = Image(
-            engine=self.engine.snapshot(), history=self.history.save(), thinks=list(self.thinks.values())
+            engine=self.engine.snapshot(),
+            history=self.history.save(),
+            compute_requests=list(self.compute_requests.values()),
         )
         return msgspec.msgpack.encode(image)
 
@@ -81,7 +83,7 @@ class State:
         except msgspec.DecodeError as error:  # What its policy had kept.
             raise BadMessage(f"not a valid snapshot: {error}") from None
         self.history = History(image.history)
-        self.thinks = {think.request_id: think for think in image.thinks}
+        self.compute_requests = {think.request_id: think for think in image.compute_requests}
 
 
 def digest(commands: Sequence[AnyCommand]) -> bytes:
@@ -92,7 +94,7 @@ def digest(commands: Sequence[AnyCommand]) -> bytes:
 # --- Recovery --------------------------------------------------------------------------------------
 
 
-def recover(journal: Journal, make_policy: MakePolicy, config: EngineConfig) -> State:
+def recover(journal: Journal, make_policy: MakePolicy, config: EngineConfig) -> RecoveredState:
     """The state after the last durable entry, under `config`.
 
     Raises:
@@ -110,30 +112,32 @@ def recover(journal: Journal, make_policy: MakePolicy, config: EngineConfig) -> 
 
 
 def _start(
-    journal: Journal, make_policy: MakePolicy, config: EngineConfig, runs: Sequence[Run]
-) -> tuple[State, int, bytes]:
+    journal: Journal, make_policy: MakePolicy, config: EngineConfig, runs: Sequence[ControllerRun]
+) -> tuple[RecoveredState, int, bytes]:
     """The newest snapshot that can be read, else the beginning; its entry and its configuration."""
     for seq, data in journal.snapshots():
         configuration = _configuration_at(runs, seq + 1)
-        state = State(Engine(make_policy, unpack(configuration, EngineConfig)))
+        state = RecoveredState(Engine(make_policy, unpack(configuration, EngineConfig)))
         try:
             state.load(data)
         except BadMessage:
             continue  # Of another version: the entries are read instead.
         return state, seq, configuration
     configuration = runs[0].configuration if runs else pack(config)
-    return State(Engine(make_policy, unpack(configuration, EngineConfig))), 0, configuration
+    return RecoveredState(Engine(make_policy, unpack(configuration, EngineConfig))), 0, configuration
 
 
-def _configuration_at(runs: Sequence[Run], seq: int) -> bytes:
+def _configuration_at(runs: Sequence[ControllerRun], seq: int) -> bytes:
     return [run for run in runs if run.first_seq <= seq][-1].configuration
 
 
-def _under(state: State, make_policy: MakePolicy, before: bytes, after: bytes) -> tuple[State, bytes]:
+def _under(
+    state: RecoveredState, make_policy: MakePolicy, before: bytes, after: bytes
+) -> tuple[RecoveredState, bytes]:
     """The same state under another configuration: a snapshot moved into a new engine."""
     if before == after:
         return state, after
-    moved = State(Engine(make_policy, unpack(after, EngineConfig)))
+    moved = RecoveredState(Engine(make_policy, unpack(after, EngineConfig)))
     moved.load(state.save())
     return moved, after
 
@@ -177,8 +181,8 @@ def replay(journal: Journal, make_policy: MakePolicy, package: str) -> Replayed:
     if not runs:
         return Replayed(entries=0, differences=())
     ran = runs[0].configuration
-    recorded = State(Engine(make_policy, unpack(ran, EngineConfig)))
-    asked = State(Engine(make_policy, unpack(ran, EngineConfig)))
+    recorded = RecoveredState(Engine(make_policy, unpack(ran, EngineConfig)))
+    asked = RecoveredState(Engine(make_policy, unpack(ran, EngineConfig)))
     upcoming, differences, count = list(runs[1:]), [], 0
     for entry in journal.entries():
         while upcoming and upcoming[0].first_seq <= entry.seq:
@@ -191,7 +195,7 @@ def replay(journal: Journal, make_policy: MakePolicy, package: str) -> Replayed:
         count += 1
         if what:
             differences.append(Difference(seq=entry.seq, event=type(event).__name__, what=what))
-            asked = State(Engine(make_policy, unpack(ran, EngineConfig)))
+            asked = RecoveredState(Engine(make_policy, unpack(ran, EngineConfig)))
             asked.load(recorded.save())
             if len(differences) >= DIFFERENCES_MAX:
                 note = f"{note}; " * bool(note) + f"stopped after {DIFFERENCES_MAX} differences"
@@ -199,7 +203,9 @@ def replay(journal: Journal, make_policy: MakePolicy, package: str) -> Replayed:
     return Replayed(entries=count, differences=tuple(differences), note=note)
 
 
-def _compare(entry: Entry, asked: State, commands: Sequence[AnyCommand], folded: Sequence[AnyCommand]) -> str:
+def _compare(
+    entry: Entry, asked: RecoveredState, commands: Sequence[AnyCommand], folded: Sequence[AnyCommand]
+) -> str:
     decision = asked.engine.decision
     if pack(decision) != entry.decision:
         return f"decided {decision}, recorded {unpack(entry.decision, Decision)}"

@@ -14,7 +14,7 @@ from cotenant.controller.domain.settings import MpsSettings, Settings
 from cotenant.controller.system.endpoint import socket_path, user_endpoint
 
 
-class PlaceError(OSError):
+class PathError(OSError):
     """A folder or a socket path that cannot be used; the text says which and what to do."""
 
 
@@ -53,13 +53,13 @@ def private_dir(path: Path) -> Path:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (FileExistsError, NotADirectoryError):
-        raise PlaceError(f"{path}: not a folder; remove it, or set XDG_RUNTIME_DIR") from None
+        raise PathError(f"{path}: not a folder; remove it, or set XDG_RUNTIME_DIR") from None
     except OSError as error:
-        raise PlaceError(f"{path}: cannot be made: {error.strerror}; set XDG_RUNTIME_DIR") from None
+        raise PathError(f"{path}: cannot be made: {error.strerror}; set XDG_RUNTIME_DIR") from None
     try:
         found = os.fstat(folder)
         if found.st_uid != os.getuid():
-            raise PlaceError(f"{path}: belongs to uid {found.st_uid}, not to you; set XDG_RUNTIME_DIR")
+            raise PathError(f"{path}: belongs to uid {found.st_uid}, not to you; set XDG_RUNTIME_DIR")
         if found.st_mode & 0o077:
             os.fchmod(folder, 0o700)
     finally:

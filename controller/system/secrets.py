@@ -1,7 +1,8 @@
 """Values of secret variables: in 0600 files until their jobs have ended, and nowhere else.
 
 Rule: a secret never enters the journal, a log or an answer. It is on disk before its submission is
-acknowledged, and travels only inside the `Obey` that starts the job (CURVE, or this machine's socket).
+acknowledged, and travels only inside the `CommandDelivery` that starts the job (CURVE, or this machine's
+socket).
 """
 
 from __future__ import annotations

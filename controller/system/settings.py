@@ -54,7 +54,7 @@ class SettingsError(ValueError):
     """A setting that cannot be used; the text says where it is and what is wrong, in one line."""
 
 
-class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+class LoadedSettings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings, and where each one came from."""
 
     settings: Settings
@@ -72,7 +72,7 @@ def load(
     flags: Mapping[str, object] | None = None,
     files: Sequence[Path] | None = None,
     environ: Mapping[str, str] | None = None,
-) -> Loaded:
+) -> LoadedSettings:
     """The settings in force. `flags` are keyed `section.key`; a value of None was not given.
 
     Raises:
@@ -100,7 +100,7 @@ def load(
         what = str(error).partition(" - at ")[0]
         place = origins.get(what.partition(" ")[0], "").removeprefix("file ")
         raise SettingsError(f"{place}: {what}") from None
-    return Loaded(settings=settings, origins=origins, files=read)
+    return LoadedSettings(settings=settings, origins=origins, files=read)
 
 
 def default_files(environ: Mapping[str, str]) -> Iterator[Path]:

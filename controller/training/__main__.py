@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from cotenant.controller.training.kinds import compute
 from cotenant.controller.wire.codec import pack, unpack
-from cotenant.controller.wire.compute import LENGTH, Question, Result
+from cotenant.controller.wire.compute import LENGTH, ComputeQuestion, ComputeResult
 
 
 def main() -> None:
@@ -16,7 +16,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     while frame := read_frame(sys.stdin.buffer):
-        data = pack(answer(unpack(frame, Question)))
+        data = pack(answer(unpack(frame, ComputeQuestion)))
         answers.write(len(data).to_bytes(LENGTH, "big") + data)
         answers.flush()
 
@@ -27,12 +27,12 @@ def read_frame(source: BinaryIO) -> bytes:
     return source.read(size)
 
 
-def answer(question: Question) -> Result:
+def answer(question: ComputeQuestion) -> ComputeResult:
     try:
         model_sha256, values = compute(question.kind, question.payload)
     except Exception as error:  # noqa: BLE001 - whatever a computation raises is its answer
-        return Result(error=f"{type(error).__name__}: {error}")
-    return Result(model_sha256=model_sha256, values=values)
+        return ComputeResult(error=f"{type(error).__name__}: {error}")
+    return ComputeResult(model_sha256=model_sha256, values=values)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from cotenant.controller.models.interference.features import OCCUPANCY, Matrix, 
 from cotenant.controller.models.interference.novelty import Novelty, bands, known_jobs, scale_of
 from cotenant.controller.training import boosting
 from cotenant.controller.training.judging import Both, rmse
-from cotenant.controller.training.pair_rows import Pairs, part, together, widened
+from cotenant.controller.training.pair_rows import PairRows, part, together, widened
 
 FOLDS: Final = 5
 MODEL_FOLDS_MAX: Final = 12
@@ -72,7 +72,7 @@ class TooFewPairs(ValueError):
 
 
 def train(
-    files: Sequence[Pairs],
+    files: Sequence[PairRows],
     seed: int,
     tell: Progress = lambda _: None,
     candidates: Sequence[dict[str, float]] = GRID,
@@ -85,7 +85,7 @@ def train(
     """
     library = boosting.xgboost()
     pairs = together(files)
-    table = Table(pairs)
+    table = PairColumns(pairs)
     folds = by_pair(pairs.groups, seed)
     trials, answers = tried(table, folds, candidates, seed, tell)
     number = min(range(len(trials)), key=lambda each: trials[each].rmse)
@@ -122,10 +122,10 @@ def train(
     )
 
 
-class Table:
+class PairColumns:
     """All pairs both ways round, in the columns that say anything."""
 
-    def __init__(self, pairs: Pairs) -> None:
+    def __init__(self, pairs: PairRows) -> None:
         """Raises:
         TooFewPairs: too few rows or pairs of models, or nothing measured of the jobs.
         """
@@ -196,7 +196,7 @@ def by_pair(groups: Sequence[str], seed: int, count: int = FOLDS) -> Folds:
 
 
 def tried(
-    table: Table, folds: Folds, candidates: Sequence[dict[str, float]], seed: int, tell: Progress
+    table: PairColumns, folds: Folds, candidates: Sequence[dict[str, float]], seed: int, tell: Progress
 ) -> tuple[tuple[Trial, ...], list[Both]]:
     """Every candidate, judged on the same pairs left out; and what each said of them."""
     trials, answers = [], []
@@ -207,7 +207,7 @@ def tried(
     return tuple(trials), answers
 
 
-def out_of_fold(table: Table, folds: Folds, settings: Mapping[str, float], seed: int) -> Both:
+def out_of_fold(table: PairColumns, folds: Folds, settings: Mapping[str, float], seed: int) -> Both:
     """Every pair predicted by a model that has not seen it."""
     predicted = np.empty(table.pairs.xi.shape)
     for fold in range(int(folds.max()) + 1):
@@ -216,7 +216,7 @@ def out_of_fold(table: Table, folds: Folds, settings: Mapping[str, float], seed:
     return predicted
 
 
-def out_of_fold_mean(pairs: Pairs, folds: Folds) -> Both:
+def out_of_fold_mean(pairs: PairRows, folds: Folds) -> Both:
     predicted = np.empty(pairs.xi.shape)
     for fold in range(int(folds.max()) + 1):
         predicted[folds == fold] = mean_xi(part(pairs, folds != fold))
@@ -224,7 +224,7 @@ def out_of_fold_mean(pairs: Pairs, folds: Folds) -> Both:
 
 
 def by_model(
-    table: Table, settings: Mapping[str, float], seed: int
+    table: PairColumns, settings: Mapping[str, float], seed: int
 ) -> tuple[Both, Both, npt.NDArray[np.float64]]:
     """Pairs predicted by models that have seen one of the two jobs' models in no pair, as it is with a new
     kind of job: the answers, how far off they are, and how strange the stranger job of each pair is then.
@@ -246,7 +246,7 @@ def by_model(
     return np.concatenate(answers), np.concatenate(off), np.concatenate(far)
 
 
-def nearness(table: Table, folds: Folds) -> npt.NDArray[np.float64]:
+def nearness(table: PairColumns, folds: Folds) -> npt.NDArray[np.float64]:
     """How strange each pair's stranger job is to the model that has not seen the pair."""
     far = np.empty(len(table.pairs))
     for fold in range(int(folds.max()) + 1):
@@ -254,7 +254,7 @@ def nearness(table: Table, folds: Folds) -> npt.NDArray[np.float64]:
     return far
 
 
-def distances(table: Table, held_out: Mask) -> npt.NDArray[np.float64]:
+def distances(table: PairColumns, held_out: Mask) -> npt.NDArray[np.float64]:
     seen = np.concatenate((table.first[~held_out], table.second[~held_out]))
     novelty = Novelty(known_jobs(table.names, seen))
     far: npt.NDArray[np.float64] = np.maximum(
@@ -268,7 +268,7 @@ def overall(off: Both) -> float:
     return math.sqrt(float(np.nanmean(off**2)))
 
 
-def mean_xi(pairs: Pairs) -> tuple[float, float]:
+def mean_xi(pairs: PairRows) -> tuple[float, float]:
     """Of job 1 and job 2; of both where one was never measured."""
     everything = float(np.nanmean(pairs.xi))
     first, second = (
@@ -281,7 +281,7 @@ def mean_xi(pairs: Pairs) -> tuple[float, float]:
 # --- Small parts -------------------------------------------------------------------------------------
 
 
-def _varies(pairs: Pairs, place: int) -> bool:
+def _varies(pairs: PairRows, place: int) -> bool:
     values: Matrix = np.concatenate((pairs.first[:, place], pairs.second[:, place]))
     return len(np.unique(values[~np.isnan(values)])) > 1
 
@@ -290,7 +290,7 @@ def _holed(jobs: Matrix, chance: np.random.Generator) -> Matrix:
     return np.where(chance.random(jobs.shape) < HOLES, np.float32(np.nan), jobs)
 
 
-def _file(pairs: Pairs) -> TrainingFile:
+def _file(pairs: PairRows) -> TrainingFile:
     return TrainingFile(
         name=pairs.name, sha256=pairs.sha256, rows=len(pairs), licence=pairs.licence or "not stated"
     )

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from cotenant.controller.models.interference.novelty import scale_of
 from cotenant.controller.models.interference.predictor import Predictor
-from cotenant.controller.training.pair_rows import Pairs, widened
+from cotenant.controller.training.pair_rows import PairRows, widened
 
 Both = npt.NDArray[np.float64]
 """[n, 2]: job 1 and job 2."""
@@ -38,7 +38,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """Pairs that the model was trained on."""
 
 
-def evaluate(predictor: Predictor, pairs: Pairs) -> Evaluation:
+def evaluate(predictor: Predictor, pairs: PairRows) -> Evaluation:
     predicted, margins = predictions(predictor, pairs)
     model = predictor.model
     mean = np.broadcast_to(np.array(model.mean_xi), predicted.shape)
@@ -55,7 +55,7 @@ def evaluate(predictor: Predictor, pairs: Pairs) -> Evaluation:
     )
 
 
-def predictions(predictor: Predictor, pairs: Pairs) -> tuple[Both, Both]:
+def predictions(predictor: Predictor, pairs: PairRows) -> tuple[Both, Both]:
     """Raw xi of both jobs of every pair, and the margins."""
     first = widened(pairs.first, pairs.names, predictor.names)
     second = widened(pairs.second, pairs.names, predictor.names)

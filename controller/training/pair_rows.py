@@ -49,7 +49,7 @@ class PairsProblem(ValueError):
     """A file that cannot be used; the text says which line, and what is wrong."""
 
 
-class Pairs(msgspec.Struct, frozen=True, kw_only=True):
+class PairRows(msgspec.Struct, frozen=True, kw_only=True):
     """The measured rows of one or several files."""
 
     names: tuple[str, ...]
@@ -82,7 +82,7 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sorted({*self.types} - {""}))
 
 
-def read(data: bytes, name: str, licence: str = "") -> Pairs:
+def read(data: bytes, name: str, licence: str = "") -> PairRows:
     """The pairs of a file's bytes, gzip'd or plain.
 
     Raises:
@@ -100,7 +100,7 @@ def read(data: bytes, name: str, licence: str = "") -> Pairs:
         raise PairsProblem(f"{name}: no measured pair in {len(rows)} rows")
     names = tuple(name for name in VOCABULARY if any(name in row.first or name in row.second for row in kept))
     infeasible = sum(1 for row in rows if not row.feasible)
-    return Pairs(
+    return PairRows(
         names=names,
         first=_matrix([row.first for row in kept], names),
         second=_matrix([row.second for row in kept], names),
@@ -117,10 +117,10 @@ def read(data: bytes, name: str, licence: str = "") -> Pairs:
     )
 
 
-def together(parts: Sequence[Pairs]) -> Pairs:
+def together(parts: Sequence[PairRows]) -> PairRows:
     """All rows of several files; what one of them lacks is missing there."""
     names = tuple(name for name in VOCABULARY if any(name in part.names for part in parts))
-    return Pairs(
+    return PairRows(
         names=names,
         first=np.concatenate([widened(part.first, part.names, names) for part in parts]),
         second=np.concatenate([widened(part.second, part.names, names) for part in parts]),
@@ -132,7 +132,7 @@ def together(parts: Sequence[Pairs]) -> Pairs:
     )
 
 
-def part(pairs: Pairs, keep: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Pairs:
+def part(pairs: PairRows, keep: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> PairRows:
     """Some of the rows: a mask, or their numbers."""
     rows = [int(row) for row in np.arange(len(pairs))[keep]]
     return msgspec.structs.replace(

@@ -1,7 +1,7 @@
 """Messages between the controller and its agents.
 
 Delivery: ZeroMQ may lose, repeat and (over reconnects) reorder. Commands are sent again until
-`CommandSeen`; reports are sent again until `ReportSeen`; both sides are idempotent. An agent keeps
+`CommandAck`; reports are sent again until `ReportAck`; both sides are idempotent. An agent keeps
 unacknowledged reports on disk, so that an end that nobody heard survives its restart.
 
 Epochs: every start of a controller is one (`domain.epochs`). An agent follows that of its last `Welcome` and
@@ -87,7 +87,7 @@ class Report(AgentMessage, frozen=True, kw_only=True, tag="report"):
     job_epoch: str = ""
 
 
-class CommandSeen(AgentMessage, frozen=True, kw_only=True, tag="command-seen"):
+class CommandAck(AgentMessage, frozen=True, kw_only=True, tag="command-seen"):
     """The command is on the agent's disk (or was there already)."""
 
     command_id: CommandId
@@ -114,7 +114,7 @@ class LogReply(AgentMessage, frozen=True, kw_only=True, tag="log"):
     """Why there is nothing, if there is nothing."""
 
 
-class GangWord(AgentMessage, frozen=True, kw_only=True, tag="gang"):
+class GangRelay(AgentMessage, frozen=True, kw_only=True, tag="gang"):
     """Between the supervisors of one gang, relayed by the controller, which does not look inside."""
 
     job_id: JobId
@@ -124,7 +124,7 @@ class GangWord(AgentMessage, frozen=True, kw_only=True, tag="gang"):
     payload: bytes
 
 
-FromAgent = Hello | Heartbeat | Report | CommandSeen | NotFollowed | LogReply | GangWord
+FromAgent = Hello | Heartbeat | Report | CommandAck | NotFollowed | LogReply | GangRelay
 
 
 # --- Controller -> agent ---------------------------------------------------------------------------
@@ -153,13 +153,13 @@ class Renew(AgentMessage, frozen=True, kw_only=True, tag="renew"):
     reached: int = 0
 
 
-class ReportSeen(AgentMessage, frozen=True, kw_only=True, tag="report-seen"):
+class ReportAck(AgentMessage, frozen=True, kw_only=True, tag="report-seen"):
     """All reports up to this number are durable."""
 
     sequence: int
 
 
-class Obey(AgentMessage, frozen=True, kw_only=True, tag="obey"):
+class CommandDelivery(AgentMessage, frozen=True, kw_only=True, tag="obey"):
     command: AgentCommand
     secrets: dict[str, str] = {}
     """Only with StartAttempt: values of `launch.secrets`, never journalled."""
@@ -184,10 +184,10 @@ class ReadLog(AgentMessage, frozen=True, kw_only=True, tag="read-log"):
     """Logs of another job of this number are not answered."""
 
 
-class Refused(AgentMessage, frozen=True, kw_only=True, tag="refused"):
+class HostRefused(AgentMessage, frozen=True, kw_only=True, tag="refused"):
     """This agent may not work here (wrong key, wrong version, host name taken); it stops trying."""
 
     why: str
 
 
-ToAgent = Welcome | Renew | ReportSeen | Obey | ReadLog | GangWord | Refused
+ToAgent = Welcome | Renew | ReportAck | CommandDelivery | ReadLog | GangRelay | HostRefused

@@ -375,7 +375,7 @@ class PolicyView(Reply, frozen=True, kw_only=True, tag="policy-view"):
     """Name -> what the controller lacks for it."""
 
 
-class Status(Reply, frozen=True, kw_only=True, tag="status-view"):
+class ControllerStatus(Reply, frozen=True, kw_only=True, tag="status-view"):
     version: str
     pid: int
     now_s: float
@@ -414,7 +414,7 @@ class Failure(Reply, frozen=True, kw_only=True, tag="failure"):
 
 
 AnyReply = (
-    Submitted | Jobs | Shown | Explained | LogPart | Nodes | Pairs | PolicyView | Status | Decisions
+    Submitted | Jobs | Shown | Explained | LogPart | Nodes | Pairs | PolicyView | ControllerStatus | Decisions
     | KnownProfiles | Done | Failure
 )  # fmt: skip
 

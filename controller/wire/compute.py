@@ -12,12 +12,12 @@ LENGTH: Final = 4
 Payload = dict[str, str | int | float | list[float]]
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class ComputeQuestion(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     payload: Payload
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class ComputeResult(msgspec.Struct, frozen=True, kw_only=True):
     model_sha256: str = ""
     values: tuple[float, ...] = ()
     error: str = ""

@@ -16,7 +16,7 @@ PEERS_MAX: Final = 10_000
 """Addresses of those who speak another version; the oldest are forgotten."""
 
 
-class Tongues:
+class PeerVersions:
     """Which version each peer speaks, by the address that answers go to."""
 
     def __init__(self, send: Callable[[bytes, bytes], bool]) -> None:

@@ -12,16 +12,16 @@ from typing import Any, Final
 
 from cotenant.gradaccum.zerocode import adapters
 from cotenant.gradaccum.zerocode.patches import Patches
-from cotenant.gradaccum.zerocode.standing import NOT_ASKED, Observer, Standing
+from cotenant.gradaccum.zerocode.standing import NOT_ASKED, AccumulationStanding, Observer
 
-__all__ = ["ACCUMULATE", "MEAN", "Observer", "Standing", "install"]
+__all__ = ["ACCUMULATE", "MEAN", "AccumulationStanding", "Observer", "install"]
 
 ACCUMULATE: Final = "accumulate"
 MEAN: Final = "mean"
 """The user says that the loss is a mean over rows: frameworks' own knobs may be turned."""
 
 
-def install(startup: Any = None, wanted: Sequence[str] = (ACCUMULATE,)) -> Standing:
+def install(startup: Any = None, wanted: Sequence[str] = (ACCUMULATE,)) -> AccumulationStanding:
     """Begin, and return where the verdict will be.
 
     startup: its `when_imported(name, callback)` says when a framework is there. wanted: without "accumulate"

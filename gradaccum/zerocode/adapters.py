@@ -27,7 +27,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from cotenant.gradaccum import exactness
 from cotenant.gradaccum.schedule import PROGRESS, Schedule
-from cotenant.gradaccum.zerocode.standing import Standing
+from cotenant.gradaccum.zerocode.standing import AccumulationStanding
 
 WhenImported = Callable[[str, Callable[[Any], None]], None]
 _LIGHTNING: Final = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
@@ -37,7 +37,7 @@ class Unturned(Exception):
     """The knob would not be exact here; the text says why."""
 
 
-def watch(when_imported: WhenImported, standing: Standing, mean: bool = False) -> None:
+def watch(when_imported: WhenImported, standing: AccumulationStanding, mean: bool = False) -> None:
     """Begin with each framework once it is there. mean: the user says that the loss is a mean over rows."""
     when_imported("transformers.trainer", lambda module: _transformers(module.Trainer, standing, mean))
     if mean:
@@ -46,7 +46,7 @@ def watch(when_imported: WhenImported, standing: Standing, mean: bool = False) -
             when_imported(name, lambda module: _lightning(module.Trainer, standing))
 
 
-def _turn(standing: Standing, models: Iterable[Any], change: Callable[[int], None]) -> None:
+def _turn(standing: AccumulationStanding, models: Iterable[Any], change: Callable[[int], None]) -> None:
     """Turn a knob by what s is now, and keep that s."""
     steps = PROGRESS.steps_now()
     if standing.refused is not None:
@@ -68,7 +68,7 @@ def _check_modules(models: Iterable[Any]) -> None:
         raise Unturned(reason)
 
 
-def _transformers(trainer: Any, standing: Standing, mean: bool) -> None:
+def _transformers(trainer: Any, standing: AccumulationStanding, mean: bool) -> None:
     begin = trainer.__init__
     names = list(inspect.signature(begin).parameters)
 
@@ -106,7 +106,7 @@ def _takes_items(model: Any) -> bool:
     return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
 
 
-def _accelerate(accelerator: Any, standing: Standing) -> None:
+def _accelerate(accelerator: Any, standing: AccumulationStanding) -> None:
     begin = accelerator.prepare
 
     @functools.wraps(begin)
@@ -126,7 +126,7 @@ def _accelerate(accelerator: Any, standing: Standing) -> None:
     accelerator.prepare = prepare
 
 
-def _lightning(trainer: Any, standing: Standing) -> None:
+def _lightning(trainer: Any, standing: AccumulationStanding) -> None:
     begin = trainer.fit
 
     @functools.wraps(begin)

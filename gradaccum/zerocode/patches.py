@@ -28,7 +28,7 @@ from cotenant.gradaccum.zerocode import selfcheck
 from cotenant.gradaccum.zerocode.arguments import Call, Uncut
 from cotenant.gradaccum.zerocode.audit import Audit
 from cotenant.gradaccum.zerocode.forward import DEPTH, inside, split_forward
-from cotenant.gradaccum.zerocode.standing import Standing
+from cotenant.gradaccum.zerocode.standing import AccumulationStanding
 
 SEARCH_STEPS: Final = 8
 """After so many steps no new module is looked for: every call of every module would go on paying for it."""
@@ -40,7 +40,7 @@ class Patches:
     """The changes of one process."""
 
     def __init__(self) -> None:
-        self.standing = Standing(self.leave)
+        self.standing = AccumulationStanding(self.leave)
         self.audit = Audit()
         self._to_check: dict[torch.nn.Module, _Kept] = {}
         self._originals: list[tuple[Any, str, Any, Any]] = []

@@ -37,7 +37,7 @@ class Observer:
         """The script's main optimizer has done a step."""
 
 
-class Standing:
+class AccumulationStanding:
     """The verdict about one process. `leave` takes the patches out."""
 
     def __init__(self, leave: Callable[[], None]) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from cotenant.controller.wire.job import ENV_JOB
 from cotenant.profiler.driver import process_info
-from cotenant.profiler.driver.facts import GpuFacts, GpuProcess, Link
+from cotenant.profiler.driver.facts import GpuFacts, GpuLink, GpuProcess
 from cotenant.profiler.driver.failures import NvmlError
 from cotenant.profiler.driver.library import Library
 from cotenant.profiler.driver.reading import ecc_mode, ecc_uncorrected, remapping
@@ -66,7 +66,7 @@ def looked_at(nvml: Library, gpu: GpuFacts) -> GpuFacts:
     )
 
 
-def links(nvml: Library, gpus: Iterable[GpuFacts]) -> Iterable[Link]:
+def links(nvml: Library, gpus: Iterable[GpuFacts]) -> Iterable[GpuLink]:
     """Between each two that answer."""
     asked = {g.index: nvml.maybe("nvmlDeviceGetHandleByUUID", g.uuid) for g in gpus if not g.problem}
     handles = {index: handle for index, handle in asked.items() if handle is not None}
@@ -76,7 +76,7 @@ def links(nvml: Library, gpus: Iterable[GpuFacts]) -> Iterable[Link]:
         read = nvml.maybe("nvmlDeviceGetP2PStatus", *pair, P2P_READ)
         level = nvml.maybe("nvmlDeviceGetTopologyCommonAncestor", *pair)
         path = "NVLink" if nvlink else PATHS.get(-1 if level is None else int(level), "an unknown path")
-        yield Link(first=first, second=second, path=path, peer=None if read is None else read == P2P_OK)
+        yield GpuLink(first=first, second=second, path=path, peer=None if read is None else read == P2P_OK)
 
 
 def _slowed_by(nvml: Library, handle: Any) -> tuple[str, ...]:

@@ -96,7 +96,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Why a sample could not be taken, where the GPU has the counters."""
 
 
-class Link(msgspec.Struct, frozen=True, kw_only=True):
+class GpuLink(msgspec.Struct, frozen=True, kw_only=True):
     """How two GPUs reach each other."""
 
     first: int
@@ -115,6 +115,6 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The newest CUDA that the driver serves."""
     gpus: tuple[GpuFacts, ...] = ()
     """In NVML's order. One that is broken is here with its problem, for the others may work."""
-    links: tuple[Link, ...] = ()
+    links: tuple[GpuLink, ...] = ()
     problem: str = ""
     problem_code: int = NOT_NVMLS

@@ -21,23 +21,27 @@ MISMATCH: Final = 18
 UNKNOWN: Final = 999
 
 
-class Failure(NamedTuple):
+class NvmlFailure(NamedTuple):
     what: str
     todo: str
 
 
 # As nvml.h numbers them.
-FAILURES: Final[dict[int, Failure]] = {
-    NO_PERMISSION: Failure(
+FAILURES: Final[dict[int, NvmlFailure]] = {
+    NO_PERMISSION: NvmlFailure(
         "this user may not talk to the NVIDIA driver", "check the permissions of /dev/nvidia*"
     ),
-    NOT_LOADED: Failure("the NVIDIA driver is not loaded", "run `nvidia-smi` as root, or `modprobe nvidia`"),
-    11: Failure("the NVIDIA driver has a problem with its interrupts", "see `dmesg`"),
-    NO_LIBRARY: Failure("no NVIDIA driver library, libnvidia-ml.so.1, on this machine", ""),
-    FUNCTION_NOT_FOUND: Failure("the NVIDIA driver is too old for this question", "update it"),
-    LOST: Failure("a GPU has fallen off the bus", "reboot the host"),
-    RESET_REQUIRED: Failure("a GPU needs a reset", "`nvidia-smi --gpu-reset`, or reboot the host"),
-    MISMATCH: Failure("driver and library have different versions", "reload the driver, or reboot the host"),
+    NOT_LOADED: NvmlFailure(
+        "the NVIDIA driver is not loaded", "run `nvidia-smi` as root, or `modprobe nvidia`"
+    ),
+    11: NvmlFailure("the NVIDIA driver has a problem with its interrupts", "see `dmesg`"),
+    NO_LIBRARY: NvmlFailure("no NVIDIA driver library, libnvidia-ml.so.1, on this machine", ""),
+    FUNCTION_NOT_FOUND: NvmlFailure("the NVIDIA driver is too old for this question", "update it"),
+    LOST: NvmlFailure("a GPU has fallen off the bus", "reboot the host"),
+    RESET_REQUIRED: NvmlFailure("a GPU needs a reset", "`nvidia-smi --gpu-reset`, or reboot the host"),
+    MISMATCH: NvmlFailure(
+        "driver and library have different versions", "reload the driver, or reboot the host"
+    ),
 }
 
 

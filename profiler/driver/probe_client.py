@@ -33,11 +33,11 @@ Answer = TypeVar("Answer", bound=msgspec.Struct)
 _left_behind: list[subprocess.Popen[bytes]] = []
 
 
-class NoAnswer(Exception):
+class NoProbeAnswer(Exception):
     """Why there is none, for a person."""
 
 
-class Silence(NoAnswer):
+class Silence(NoProbeAnswer):
     """The time was over: something hangs."""
 
 
@@ -52,7 +52,7 @@ def driver_facts(
         limit_s = min(timeout_s, ONE_GPU_S_MAX)
         found = one_by_one(lambda *more: ask((*usual, *more), DriverFacts, limit_s)) if not words else None
         return found if found is not None else DriverFacts(problem=str(why))
-    except NoAnswer as why:
+    except NoProbeAnswer as why:
         return DriverFacts(problem=str(why))
 
 
@@ -65,7 +65,7 @@ def one_by_one(asked: Callable[..., DriverFacts]) -> DriverFacts | None:
     for index in range(GPUS_MAX):
         try:
             answer = asked("--gpu", str(index))
-        except NoAnswer:
+        except NoProbeAnswer:
             uuid = _name_of(asked, index)
             gpus.append(GpuFacts(index=index, uuid=uuid, problem=NO_WORD))
             nameless = 0 if uuid else nameless + 1
@@ -85,7 +85,7 @@ def _name_of(asked: Callable[..., DriverFacts], index: int) -> str:
     """The UUID of a GPU that hangs at some other question; empty: at this one as well."""
     try:
         answer = asked("--gpu", str(index), "--uuid")
-    except NoAnswer:
+    except NoProbeAnswer:
         return ""
     return answer.gpus[0].uuid if answer.gpus else ""
 
@@ -95,13 +95,13 @@ def ask(words: Sequence[str], kind: type[Answer], timeout_s: float, whom: str = 
     for child in [each for each in _left_behind if each.poll() is not None]:
         _left_behind.remove(child)
     if len(_left_behind) >= STUCK_MAX:
-        raise NoAnswer(f"{len(_left_behind)} processes that asked hang in the driver: reboot the host")
+        raise NoProbeAnswer(f"{len(_left_behind)} processes that asked hang in the driver: reboot the host")
     try:
         child = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
     except OSError as error:
-        raise NoAnswer(f"cannot start {words[0]}: {error.strerror}") from None
+        raise NoProbeAnswer(f"cannot start {words[0]}: {error.strerror}") from None
     try:
         said, complaint = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -112,7 +112,7 @@ def ask(words: Sequence[str], kind: type[Answer], timeout_s: float, whom: str = 
         answer: Answer = decode_json(said, kind)
     except BadMessage:
         last = complaint.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {child.returncode}"]
-        raise NoAnswer(f"asking {whom} failed: {last[0][:REASON_CHARS]}") from None
+        raise NoProbeAnswer(f"asking {whom} failed: {last[0][:REASON_CHARS]}") from None
     return answer
 
 

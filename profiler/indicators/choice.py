@@ -13,7 +13,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from cotenant.profiler.driver.probe_client import NoAnswer, ask
+from cotenant.profiler.driver.probe_client import NoProbeAnswer, ask
 from cotenant.profiler.indicators.sources import Wanted, Wish
 
 ORDER: Final[tuple[Wish, ...]] = get_args(Wish)[1:]
@@ -66,5 +66,5 @@ def explain(
     words = [*words_of(wanted if wanted is not None else Wanted(), uuids), "--explain"]
     try:
         return ask(words, Explanation, timeout_s, whom="the sources of indicators")
-    except NoAnswer as why:
+    except NoProbeAnswer as why:
         return Explanation(problem=str(why))

@@ -28,7 +28,7 @@ class Taken(NamedTuple):
     """One per device asked for, in that order; empty for a device that failed."""
 
 
-class Memory(NamedTuple):
+class DeviceMemory(NamedTuple):
     used_mib: float
     total_mib: float
 
@@ -49,7 +49,7 @@ class Counters(Protocol):
     def read(self) -> Taken | None:
         """Since the last time; None: nothing to compare with, or nothing new."""
 
-    def memory(self) -> list[Memory | None]:
+    def memory(self) -> list[DeviceMemory | None]:
         """Per device, now."""
 
     def problems(self) -> list[str]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from cotenant.profiler.indicators.counters import Memory, Taken, Unsupported, Values
+from cotenant.profiler.indicators.counters import DeviceMemory, Taken, Unsupported, Values
 from cotenant.profiler.indicators.sources import Indicator, SourceName
 from cotenant.profiler.indicators.window import Fresh
 
@@ -143,12 +143,12 @@ class Dcgm:
         self._problems = ["" if gpu in known else "DCGM knows nothing of this GPU" for gpu in self._gpus]
         return [known.get(gpu, {}) for gpu in self._gpus]
 
-    def memory(self) -> list[Memory | None]:
-        found: list[Memory | None] = []
+    def memory(self) -> list[DeviceMemory | None]:
+        found: list[DeviceMemory | None] = []
         for known in self._latest(self._memory):
             used, total = _newest(known, MEMORY_USED), _newest(known, MEMORY_TOTAL)
             good = used is not None and total is not None and not (used.isBlank or total.isBlank)
-            found.append(Memory(float(used.value), float(total.value)) if good else None)
+            found.append(DeviceMemory(float(used.value), float(total.value)) if good else None)
         return found
 
     def problems(self) -> list[str]:

@@ -52,7 +52,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         return missing(self.source, self.problems[device] or NOTHING_NEW)
 
 
-class NoAnswer(Exception):
+class NoIndicators(Exception):
     """Why there will be none."""
 
     was_said = False
@@ -92,11 +92,11 @@ class DeviceProcess:
             NoAnswer: and there never will be one.
         """
         if self._problem:
-            raise NoAnswer(self._problem)
+            raise NoIndicators(self._problem)
         try:
             line = self._line(wait_s)
             return None if line is None else self._understood(line)
-        except NoAnswer as problem:
+        except NoIndicators as problem:
             self.close(str(problem))
             raise
 
@@ -116,10 +116,10 @@ class DeviceProcess:
                 return None
             more = os.read(process.stdout.fileno(), READ_BYTES)
             if not more:
-                raise NoAnswer("the process that asks the driver has ended")
+                raise NoIndicators("the process that asks the driver has ended")
             self._partial += more
             if len(self._partial) > ANSWER_BYTES_MAX:
-                raise NoAnswer("the process that asks the driver says something that makes no sense")
+                raise NoIndicators("the process that asks the driver says something that makes no sense")
         line, _, self._partial = self._partial.partition(b"\n")
         self._is_asked = False
         return line
@@ -129,19 +129,21 @@ class DeviceProcess:
             (self._asked_s, ANSWER_S_MAX) if self.has_answered else (self._started_s, START_S_MAX)
         )
         if time.monotonic() - since_s >= limit_s:
-            raise NoAnswer(f"the driver did not answer within {limit_s:g} s")
+            raise NoIndicators(f"the driver did not answer within {limit_s:g} s")
 
     def _understood(self, line: bytes) -> Answer:
         """Raises NoAnswer."""
         with suppress(BadMessage):
             trouble: Trouble = decode_json(line, Trouble)
-            said = NoAnswer(trouble.problem[:REASON_CHARS])
+            said = NoIndicators(trouble.problem[:REASON_CHARS])
             said.was_said = True
             raise said
         try:
             answer: Answer = decode_json(line, Answer)
         except BadMessage:
-            raise NoAnswer("the process that asks the driver says something that makes no sense") from None
+            raise NoIndicators(
+                "the process that asks the driver says something that makes no sense"
+            ) from None
         self.has_answered = True
         return answer
 

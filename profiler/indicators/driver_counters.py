@@ -14,7 +14,7 @@ from typing import Any
 from cotenant.profiler.driver.failures import NvmlError
 from cotenant.profiler.driver.library import Library
 from cotenant.profiler.driver.reading import handle_of, memory_mib
-from cotenant.profiler.indicators.counters import Memory, Unsupported
+from cotenant.profiler.indicators.counters import DeviceMemory, Unsupported
 
 
 class DriverCounters:
@@ -46,16 +46,16 @@ class DriverCounters:
         if all(self._problems):
             raise Unsupported(self._problems[0])
 
-    def memory(self) -> list[Memory | None]:
+    def memory(self) -> list[DeviceMemory | None]:
         """What is in use, whoever uses it."""
         return [None if handle is None else self._memory_of(handle) for handle in self._handles]
 
-    def _memory_of(self, handle: Any) -> Memory | None:
+    def _memory_of(self, handle: Any) -> DeviceMemory | None:
         try:
             now = memory_mib(self._nvml, handle)
         except NvmlError:
             return None
-        return Memory(float(now.taken_mib), float(now.total_mib))
+        return DeviceMemory(float(now.taken_mib), float(now.total_mib))
 
     def problems(self) -> list[str]:
         return self._problems

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from cotenant.profiler.indicators.counters import Memory, Taken, Unsupported, Values
+from cotenant.profiler.indicators.counters import DeviceMemory, Taken, Unsupported, Values
 from cotenant.profiler.indicators.sources import Indicator, SourceName
 
 PERIOD_S: Final = 1.0
@@ -109,11 +109,11 @@ class Exporter:
         """Whether the newest page has any indicator of the devices; exporters leave them out by default."""
         return any(values_of(self._page.get(uuid, {})) for uuid in self._uuids)
 
-    def memory(self) -> list[Memory | None]:
-        found: list[Memory | None] = []
+    def memory(self) -> list[DeviceMemory | None]:
+        found: list[DeviceMemory | None] = []
         for uuid in self._uuids:
             used, free = (self._page.get(uuid, {}).get(name, math.nan) for name in (USED, FREE))
-            found.append(None if math.isnan(used + free) else Memory(used, used + free))
+            found.append(None if math.isnan(used + free) else DeviceMemory(used, used + free))
         return found
 
     def problems(self) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Final
 
 from cotenant.profiler.indicators.choice import words_of
 from cotenant.profiler.indicators.cpu import CpuSource
-from cotenant.profiler.indicators.device_process import Answer, DeviceProcess, NoAnswer
+from cotenant.profiler.indicators.device_process import Answer, DeviceProcess, NoIndicators
 from cotenant.profiler.indicators.gpm import RATES, SHARES
 from cotenant.profiler.indicators.sources import (
     Indicator,
@@ -87,7 +87,7 @@ class GpuSource:
             return []
         try:
             answer = self._child.ask(wait_s)
-        except NoAnswer as problem:
+        except NoIndicators as problem:
             self.problem = str(problem)
             return []
         if answer is None:

@@ -10,27 +10,27 @@ from cotenant.agent.daemon.core.edge import (
     AnswerLog,
     Booted,
     EndCame,
-    Found,
+    FoundAttempt,
     RemoveCheckpoints,
     Say,
     StartSupervisor,
 )
-from cotenant.agent.daemon.core.memory import Memory
+from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.controller.domain.commands import ForgetJob
 from cotenant.controller.domain.epochs import Epoch
 from cotenant.controller.domain.events import JobKept
 from cotenant.controller.domain.ids import AttemptNo, CommandId, JobId
 from cotenant.controller.wire.agents import (
-    CommandSeen,
+    CommandAck,
+    CommandDelivery,
     Heartbeat,
     Hello,
     LogReply,
     NotFollowed,
-    Obey,
     ReadLog,
     Renew,
     Report,
-    ReportSeen,
+    ReportAck,
     Welcome,
 )
 from tests.agent.daemon.test_state import DAY_S, HOST, KEY, Agent, only, result, sent, start, stop
@@ -53,8 +53,8 @@ def following(epoch: Epoch = FIRST) -> Agent:
     return agent
 
 
-def order(command: Any, epoch: Epoch = FIRST, **more: Any) -> Obey:
-    return Obey(command=command, epoch=epoch.token, **more)
+def order(command: Any, epoch: Epoch = FIRST, **more: Any) -> CommandDelivery:
+    return CommandDelivery(command=command, epoch=epoch.token, **more)
 
 
 def of(epoch: Epoch) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def test_the_same_command_number_of_another_epoch_is_another_command() -> None:
     agent.hear(welcome(AFTER, restored=True), welcome(AFTER))
     effects = agent.hear(order(start("8", command=1, **of(AFTER)), AFTER))
     assert [effect.order.job_id for effect in only(StartSupervisor, effects)] == ["8"]
-    assert sent(CommandSeen, effects) == [CommandSeen(command_id=CommandId(1), epoch="e3")]
+    assert sent(CommandAck, effects) == [CommandAck(command_id=CommandId(1), epoch="e3")]
 
 
 @pytest.mark.parametrize("epoch", [FIRST, LOST, Epoch(number=9, token="unknown"), Epoch()])
@@ -77,7 +77,7 @@ def test_no_order_of_another_epoch_is_obeyed(epoch: Epoch) -> None:
     agent = following(SECOND)
     effects = agent.hear(order(start(), epoch))
     assert sent(NotFollowed, effects) == [NotFollowed(epoch=epoch.token, follows=SECOND)]
-    assert only(StartSupervisor, effects) == [] == sent(CommandSeen, effects)
+    assert only(StartSupervisor, effects) == [] == sent(CommandAck, effects)
 
 
 @pytest.mark.parametrize("epoch", [FIRST, LOST])
@@ -97,7 +97,7 @@ def test_what_it_follows_survives_a_restart_and_is_told_in_every_hello() -> None
     [hello] = sent(Hello, effects)
     assert hello.followed is not None
     assert (hello.followed.epoch, hello.followed.past, hello.followed.reached) == (SECOND, ("e1",), 41)
-    assert Memory(list(again.state.memory.notes())).epochs_past == ("e1",), "and a compaction"
+    assert AgentMemory(list(again.state.memory.notes())).epochs_past == ("e1",), "and a compaction"
 
 
 def test_a_renewal_says_how_far_the_journal_is() -> None:
@@ -114,7 +114,7 @@ def lived_on() -> Agent:
         if job != "8":
             agent.say(EndCame(result=result(job)))
         if job == "7":
-            agent.hear(ReportSeen(sequence=agent.state.memory.sequence))
+            agent.hear(ReportAck(sequence=agent.state.memory.sequence))
             forget = ForgetJob(command_id=CommandId(99), host_id=HOST, job_id=JobId("7"), job_epoch="lost")
             agent.hear(order(forget, LOST))
     return agent
@@ -151,7 +151,7 @@ def test_a_start_whose_number_is_taken_is_neither_obeyed_nor_confirmed_but_told(
     agent = lived_on()
     agent.hear(welcome(AFTER, restored=True), welcome(AFTER))
     effects = agent.hear(order(start("7", command=2, **NEW), AFTER))
-    assert only(StartSupervisor, effects) == [] == sent(CommandSeen, effects)
+    assert only(StartSupervisor, effects) == [] == sent(CommandAck, effects)
     [hello] = sent(Hello, effects)
     assert ("7", "lost", 1) in [(kept.job_id, kept.job_epoch, kept.attempt) for kept in hello.kept]
     agent.hear(welcome(AFTER))
@@ -187,7 +187,7 @@ def test_each_jobs_own_checkpoints_go_when_it_is_forgotten() -> None:
     agent = following()
     agent.hear(order(start(**of(FIRST))))
     agent.say(EndCame(result=result()))
-    agent.hear(ReportSeen(sequence=agent.state.memory.sequence))
+    agent.hear(ReportAck(sequence=agent.state.memory.sequence))
     forget = ForgetJob(command_id=CommandId(8), host_id=HOST, job_id=JobId("7"), job_epoch="e1")
     agent.hear(order(forget))
     agent.state.memory.age_s = 30 * DAY_S
@@ -212,7 +212,7 @@ def test_logs_of_a_lost_job_are_not_those_of_the_job_that_has_its_number() -> No
 def test_an_attempt_that_the_spool_has_lost_knows_its_epoch_from_its_order() -> None:
     [effect] = only(StartSupervisor, following().hear(order(start(**of(FIRST)))))
     agent = Agent()
-    [hello] = sent(Hello, agent.say(Booted(found=(Found(**KEY, alive=True, order=effect.order),))))
+    [hello] = sent(Hello, agent.say(Booted(found=(FoundAttempt(**KEY, alive=True, order=effect.order),))))
     assert [(seen.epoch, seen.job_epoch) for seen in hello.attempts] == [("e1", "e1")]
 
 
@@ -220,5 +220,5 @@ def test_a_controller_of_the_version_before_is_obeyed_and_that_is_said() -> None
     agent = following()
     effects = agent.hear(Welcome(session="s1", lease_s=None, reports_seen=0, journal="j"))
     assert any("older than epochs" in said.text for said in only(Say, effects))
-    [started] = only(StartSupervisor, agent.hear(Obey(command=start())))
+    [started] = only(StartSupervisor, agent.hear(CommandDelivery(command=start())))
     assert started.order.checkpoint_root == "/ckpt/j/7"

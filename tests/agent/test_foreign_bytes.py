@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 
 from cotenant.agent.daemon.core.memory import Aged, Obeyed
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
-from cotenant.agent.gpus.device_state_store import Mark, Marks
-from cotenant.agent.gpus.probe_results import Asking
+from cotenant.agent.gpus.device_state_store import DeviceMark, DeviceStateStore
+from cotenant.agent.gpus.probe_results import ProbeBegins
 from cotenant.agent.gpus.watchers import Line
 from cotenant.agent.host import locks, state_folder
 from cotenant.agent.ipc.files import BadRecord, read_record
 from cotenant.agent.ipc.framing import Deframer, framed
-from cotenant.agent.ipc.records import Durable, Identity, Result, Status
+from cotenant.agent.ipc.records import Durable, ProcessIdentity, Result, Status
 from cotenant.agent.supervisor.core import gang, rank_messages
 from cotenant.agent.supervisor.processes import termination
 from cotenant.checkpoint.disk.layout import Damaged, Manifest, TooNew
@@ -52,10 +52,12 @@ KEY: dict[str, Any] = {"job_id": JobId("7"), "attempt": AttemptNo(1)}
 RESULT = Result(**KEY, outcome="finished", exit_code=0, detail="größer", step=9, durable=(
     Durable(step=9, name="a1-s9", exact=True),))  # fmt: skip
 STATUS = Status(**KEY, started=True, step=4, loss=0.5, note="ü", failed=("save: No space left on device",))
-MARKS = Marks(
+MARKS = DeviceStateStore(
     boot_id="b",
     marks=(
-        Mark(uuid="GPU-1", state="suspect", why="ß", since_s=3.5, concerned=((JobId("7"), AttemptNo(1)),)),
+        DeviceMark(
+            uuid="GPU-1", state="suspect", why="ß", since_s=3.5, concerned=((JobId("7"), AttemptNo(1)),)
+        ),
     ),
 )
 STOP = StopAttempt(
@@ -154,7 +156,7 @@ def a_spool() -> bytes:
         return (Path(name) / "spool").read_bytes()
 
 
-OWNER = locks.Owner(pid=1, uid=0, user="ann", host="h", since="now", token="t")
+OWNER = locks.LockOwner(pid=1, uid=0, user="ann", host="h", since="now", token="t")
 WORD = gang.MemberNow(
     sequence=4, ranks=(gang.RankNow(rank=0, step=5, world_size=2, resumable=True),), step_s=0.5
 )
@@ -166,7 +168,7 @@ KINDS: dict[str, Kind] = {
         (BadMessage,),
     ),
     "a frame for an agent": Kind(
-        encode(wire.Obey(command=STOP, secrets={"TOKEN": "ß"})),
+        encode(wire.CommandDelivery(command=STOP, secrets={"TOKEN": "ß"})),
         lambda data, _: decode(data, wire.ToAgent),
         (BadMessage,),
     ),
@@ -186,7 +188,7 @@ KINDS: dict[str, Kind] = {
     "an order": record(of(1000)),
     "a result": record(RESULT),
     "a status": record(STATUS),
-    "an identity": record(Identity(pid=1, start_ticks=2, boot_id="b")),
+    "an identity": record(ProcessIdentity(pid=1, start_ticks=2, boot_id="b")),
     "marks of GPUs": record(MARKS),
     "a spool": Kind(a_spool(), in_file("spool", spool_in), (SpoolProblem,)),
     "a token": Kind(b"0123456789abcdef\n", in_file("token", lambda path: state_folder.token_in(path.parent))),
@@ -206,7 +208,7 @@ KINDS: dict[str, Kind] = {
         in_file("gpu.owner", mps_record_in),
     ),
     "a watcher's line": Kind(
-        msgspec.json.encode(Asking(uuid="GPU-1")), lambda data, _: Line.decode(data), (BadMessage,)
+        msgspec.json.encode(ProbeBegins(uuid="GPU-1")), lambda data, _: Line.decode(data), (BadMessage,)
     ),
     "the driver's facts": Kind(
         msgspec.json.encode(DriverFacts(driver="555", gpus=(GpuFacts(index=0, uuid="GPU-1", name="ü"),))),

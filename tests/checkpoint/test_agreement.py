@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.checkpoint.talk.agreement import OPEN_MAX, Agreement, Confirm, Verdict
+from cotenant.checkpoint.talk.agreement import OPEN_MAX, Agreement, Confirm, StepVerdict
 from cotenant.checkpoint.talk.protocol import (
     PHASE_COMMIT,
     PHASE_PROPOSE,
     PHASE_WITHDRAW,
     SAVE_AT,
     STOP_AT,
-    Order,
+    SupervisorDatagram,
     decode,
     encode,
 )
 
 
-def order(phase: str, step: int, proposal: int = 1, kind: str = STOP_AT) -> Order:
-    return Order(kind=kind, proposal=proposal, step=step, phase=phase)
+def order(phase: str, step: int, proposal: int = 1, kind: str = STOP_AT) -> SupervisorDatagram:
+    return SupervisorDatagram(kind=kind, proposal=proposal, step=step, phase=phase)
 
 
 def test_a_step_ahead_is_promised_and_a_step_reached_is_refused() -> None:
@@ -37,27 +37,29 @@ def test_a_step_ahead_is_promised_and_a_step_reached_is_refused() -> None:
 @pytest.mark.parametrize(
     ("kind", "decision", "verdict"),
     [
-        (STOP_AT, PHASE_COMMIT, Verdict.STOP),
-        (SAVE_AT, PHASE_COMMIT, Verdict.SAVE),
-        (STOP_AT, PHASE_WITHDRAW, Verdict.GO),
-        (SAVE_AT, PHASE_WITHDRAW, Verdict.GO),
+        (STOP_AT, PHASE_COMMIT, StepVerdict.STOP),
+        (SAVE_AT, PHASE_COMMIT, StepVerdict.SAVE),
+        (STOP_AT, PHASE_WITHDRAW, StepVerdict.GO),
+        (SAVE_AT, PHASE_WITHDRAW, StepVerdict.GO),
     ],
 )
-def test_a_rank_waits_at_a_promised_step_until_it_knows(kind: str, decision: str, verdict: Verdict) -> None:
+def test_a_rank_waits_at_a_promised_step_until_it_knows(
+    kind: str, decision: str, verdict: StepVerdict
+) -> None:
     rank = Agreement()
     rank.receive(order(PHASE_PROPOSE, 2, kind=kind))
-    assert rank.arrive(1) is Verdict.GO
-    assert rank.arrive(2) is Verdict.WAIT
+    assert rank.arrive(1) is StepVerdict.GO
+    assert rank.arrive(2) is StepVerdict.WAIT
     rank.receive(order(decision, 2, kind=kind))
     assert rank.arrive(2) is verdict
-    assert rank.arrive(3) is Verdict.GO
+    assert rank.arrive(3) is StepVerdict.GO
 
 
 def test_a_decision_that_comes_early_costs_no_waiting() -> None:
     rank = Agreement()
     rank.receive(order(PHASE_PROPOSE, 2))
     rank.receive(order(PHASE_COMMIT, 2))
-    assert [rank.arrive(step) for step in (1, 2)] == [Verdict.GO, Verdict.STOP]
+    assert [rank.arrive(step) for step in (1, 2)] == [StepVerdict.GO, StepVerdict.STOP]
 
 
 def test_a_stop_and_a_save_at_one_step_are_one_stop() -> None:
@@ -65,7 +67,7 @@ def test_a_stop_and_a_save_at_one_step_are_one_stop() -> None:
     for kind, proposal in ((SAVE_AT, 1), (STOP_AT, 2)):
         rank.receive(order(PHASE_PROPOSE, 2, proposal, kind))
         rank.receive(order(PHASE_COMMIT, 2, proposal, kind))
-    assert rank.arrive(2) is Verdict.STOP
+    assert rank.arrive(2) is StepVerdict.STOP
 
 
 def test_orders_that_come_twice_change_nothing() -> None:
@@ -75,10 +77,10 @@ def test_orders_that_come_twice_change_nothing() -> None:
     for _ in range(2):
         assert rank.receive(order(PHASE_COMMIT, 2)) is None
     assert rank.receive(order(PHASE_WITHDRAW, 2)) is None, "a commit is final"
-    assert rank.arrive(2) is Verdict.STOP
+    assert rank.arrive(2) is StepVerdict.STOP
     for phase in (PHASE_PROPOSE, PHASE_COMMIT, PHASE_WITHDRAW):
         assert rank.receive(order(phase, 2)) is None
-    assert rank.arrive(3) is Verdict.GO
+    assert rank.arrive(3) is StepVerdict.GO
 
 
 def test_one_number_with_two_steps_is_refused() -> None:
@@ -90,11 +92,11 @@ def test_one_number_with_two_steps_is_refused() -> None:
 def test_giving_up_takes_the_promise_back_and_a_late_commit_is_refused() -> None:
     rank = Agreement()
     rank.receive(order(PHASE_PROPOSE, 2))
-    assert rank.arrive(2) is Verdict.WAIT
+    assert rank.arrive(2) is StepVerdict.WAIT
     assert rank.give_up() == [Confirm(proposal=1, step=2, ok=False)]
-    assert rank.arrive(2) is Verdict.GO
+    assert rank.arrive(2) is StepVerdict.GO
     assert rank.receive(order(PHASE_COMMIT, 2)) == Confirm(proposal=1, step=2, ok=False)
-    assert (rank.arrive(3), rank.late) == (Verdict.GO, 1)
+    assert (rank.arrive(3), rank.late) == (StepVerdict.GO, 1)
 
 
 def test_a_rank_that_cannot_save_promises_nothing() -> None:
@@ -142,7 +144,7 @@ def test_a_long_text_is_cut_so_that_the_datagram_fits() -> None:
 class Rank:
     number: int
     agreement: Agreement = field(default_factory=Agreement)
-    inbox: deque[Order] = field(default_factory=deque)
+    inbox: deque[SupervisorDatagram] = field(default_factory=deque)
     at: int = 0
     """Completed steps."""
     left: bool = True
@@ -183,7 +185,9 @@ class Supervisor:
 
     def _tell(self, phase: str) -> None:
         for rank in self.ranks:
-            rank.inbox.append(Order(kind=self.kind, proposal=self.proposal, step=self.step, phase=phase))
+            rank.inbox.append(
+                SupervisorDatagram(kind=self.kind, proposal=self.proposal, step=self.step, phase=phase)
+            )
 
 
 def choices(ranks: list[Rank], supervisor: Supervisor, last_step: int) -> list[tuple[str, int]]:
@@ -215,11 +219,11 @@ def happen(what: str, rank: Rank, supervisor: Supervisor) -> bool:
         rank.left = False
     else:
         verdict = rank.agreement.arrive(rank.at)
-        if verdict is Verdict.WAIT:
+        if verdict is StepVerdict.WAIT:
             return False
-        if verdict is Verdict.SAVE:
+        if verdict is StepVerdict.SAVE:
             rank.saved.append(rank.at)
-        rank.stopped = verdict is Verdict.STOP
+        rank.stopped = verdict is StepVerdict.STOP
         rank.left = not rank.stopped
     return True
 

@@ -17,8 +17,8 @@ from torch import nn
 
 from cotenant.checkpoint import CheckpointError, Session
 from cotenant.checkpoint.talk import channel, protocol
-from cotenant.checkpoint.talk.agreement import Agreement, Verdict
-from cotenant.checkpoint.talk.channel import Channel
+from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict
+from cotenant.checkpoint.talk.channel import SupervisorChannel
 from tests.checkpoint.ranks import Supervisor
 
 
@@ -29,8 +29,8 @@ def boss(tmp_path: Path) -> Iterator[Supervisor]:
 
 
 @pytest.fixture
-def rank(boss: Supervisor) -> Iterator[Channel]:
-    made = Channel(boss.path, 0, Agreement())
+def rank(boss: Supervisor) -> Iterator[SupervisorChannel]:
+    made = SupervisorChannel(boss.path, 0, Agreement())
     assert made.open()
     yield made
     made.close()
@@ -41,22 +41,24 @@ def propose(boss: Supervisor, step: int, proposal: int = 1) -> dict[str, Any]:
     return boss.wait_for("confirm", proposal=proposal)[0]
 
 
-def test_a_proposal_is_answered_while_the_training_thread_is_busy(boss: Supervisor, rank: Channel) -> None:
-    assert rank.arrive(4) is Verdict.GO
+def test_a_proposal_is_answered_while_the_training_thread_is_busy(
+    boss: Supervisor, rank: SupervisorChannel
+) -> None:
+    assert rank.arrive(4) is StepVerdict.GO
     assert propose(boss, 5) == {"v": 1, "m": "confirm", "rank": 0, "proposal": 1, "step": 4, "ok": True}
     assert propose(boss, 4, proposal=2)["ok"] is False
 
 
-def in_thread(call: Callable[[], Verdict]) -> tuple[threading.Thread, list[Verdict]]:
-    verdicts: list[Verdict] = []
+def in_thread(call: Callable[[], StepVerdict]) -> tuple[threading.Thread, list[StepVerdict]]:
+    verdicts: list[StepVerdict] = []
     thread = threading.Thread(target=lambda: verdicts.append(call()))
     thread.start()
     return thread, verdicts
 
 
-@pytest.mark.parametrize(("phase", "verdict"), [("commit", Verdict.STOP), ("withdraw", Verdict.GO)])
+@pytest.mark.parametrize(("phase", "verdict"), [("commit", StepVerdict.STOP), ("withdraw", StepVerdict.GO)])
 def test_a_rank_at_its_promised_step_waits_for_the_decision(
-    boss: Supervisor, rank: Channel, phase: str, verdict: Verdict
+    boss: Supervisor, rank: SupervisorChannel, phase: str, verdict: StepVerdict
 ) -> None:
     propose(boss, 5)
     waiting, verdicts = in_thread(lambda: rank.arrive(5))
@@ -66,15 +68,15 @@ def test_a_rank_at_its_promised_step_waits_for_the_decision(
 
 
 def test_without_a_decision_it_goes_on_and_says_so(
-    boss: Supervisor, rank: Channel, monkeypatch: pytest.MonkeyPatch
+    boss: Supervisor, rank: SupervisorChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "DECISION_TIMEOUT_S", 0.05)
     propose(boss, 5)
-    assert rank.arrive(5) is Verdict.GO
+    assert rank.arrive(5) is StepVerdict.GO
     assert [answer["ok"] for answer in boss.wait_for("confirm", 2)] == [True, False]
 
 
-def test_nonsense_is_dropped_and_counted(boss: Supervisor, rank: Channel) -> None:
+def test_nonsense_is_dropped_and_counted(boss: Supervisor, rank: SupervisorChannel) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         bad = [b"", b"{", b"\xff" * 9000, b"[1]", json.dumps({"v": 1, "m": "dance"}).encode()]
         for data in bad:
@@ -86,7 +88,7 @@ def test_nonsense_is_dropped_and_counted(boss: Supervisor, rank: Channel) -> Non
 def test_a_supervisor_that_does_not_read_costs_reports_but_no_time(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
         deaf.bind(str(tmp_path / "s.sock"))
-        rank = Channel(tmp_path / "s.sock", 0, Agreement())
+        rank = SupervisorChannel(tmp_path / "s.sock", 0, Agreement())
         for step in range(2000):
             rank.report("step", step=step)
         assert rank.dropped > 0
@@ -96,7 +98,7 @@ def test_a_supervisor_that_does_not_read_costs_reports_but_no_time(tmp_path: Pat
 def test_something_that_matters_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as slow:
         slow.bind(str(tmp_path / "s.sock"))
-        rank = Channel(tmp_path / "s.sock", 0, Agreement())
+        rank = SupervisorChannel(tmp_path / "s.sock", 0, Agreement())
         while not rank.dropped:
             rank.report("step", step=0)
         room = threading.Timer(0.02, lambda: slow.recv(8192))
@@ -109,7 +111,7 @@ def test_something_that_matters_waits_for_room(tmp_path: Path, monkeypatch: pyte
 
 
 def test_no_supervisor_is_no_problem(tmp_path: Path) -> None:
-    rank = Channel(tmp_path / "gone.sock", 0, Agreement())
+    rank = SupervisorChannel(tmp_path / "gone.sock", 0, Agreement())
     assert rank.open()
     assert not rank.tell("hello")
     rank.report("step")
@@ -121,7 +123,7 @@ def test_no_supervisor_is_no_problem(tmp_path: Path) -> None:
 def test_a_path_too_long_for_a_socket_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / ("x" * 100)
     folder.mkdir()
-    rank = Channel(folder / "s.sock", 0, Agreement())
+    rank = SupervisorChannel(folder / "s.sock", 0, Agreement())
     assert not rank.open()
     rank.close()
     assert "longer than 107 bytes" in caplog.text
@@ -210,7 +212,7 @@ def look(boss: Supervisor, number: int) -> int:
 
 
 def test_a_look_is_answered_with_the_same_place_as_long_as_training_waits_there(
-    boss: Supervisor, rank: Channel
+    boss: Supervisor, rank: SupervisorChannel
 ) -> None:
     """The thread that makes steps is meant, whichever it is."""
     numbers = itertools.count(1)
@@ -232,7 +234,7 @@ def test_a_look_is_answered_with_the_same_place_as_long_as_training_waits_there(
 
 @pytest.mark.parametrize("fields", [{}, {"look": -1}, {"look": "x"}, {"look": 2**60}, {"look": True}])
 def test_a_look_that_makes_no_sense_is_counted(
-    boss: Supervisor, rank: Channel, fields: dict[str, object]
+    boss: Supervisor, rank: SupervisorChannel, fields: dict[str, object]
 ) -> None:
     boss.tell("look", **fields)
     look(boss, 7)
@@ -248,7 +250,7 @@ def test_what_others_leave_of_a_device_is_passed_on_and_nonsense_is_counted(boss
             told.append(memory_mib)
             heard.notify_all()
 
-    rank = Channel(boss.path, 0, Agreement(), on_room)
+    rank = SupervisorChannel(boss.path, 0, Agreement(), on_room)
     assert rank.open()
     try:
         for fields in ({"memory_mib": 0}, {"memory_mib": "5"}, {}, {"memory_mib": 500}, {"memory_mib": None}):

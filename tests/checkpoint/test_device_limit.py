@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from cotenant.checkpoint import device_limit, peak
 from cotenant.checkpoint.device_limit import (
     ENV_MPS_LIMIT,
-    Limits,
-    Room,
-    Share,
+    DeviceLimits,
+    DeviceShare,
+    SharedLimits,
     limit_memory,
     limits_of,
     mps_limit_bytes,
 )
-from cotenant.checkpoint.talk.protocol import Environment
+from cotenant.checkpoint.talk.protocol import JobEnvironment
 from cotenant.mps.environment import PINNED_DEVICE_MEM_LIMIT
 
 GIB = 1 << 30
@@ -117,7 +117,7 @@ def test_what_a_limit_says(text: str, limit_mib: int | None) -> None:
     assert found == (None if limit_mib is None else limit_mib << 20)
 
 
-def begun(**words: str) -> Limits:
+def begun(**words: str) -> DeviceLimits:
     limits = limits_of(words)
     assert limits is not None
     limits.begin()
@@ -159,7 +159,7 @@ def test_who_started_without_a_limit_is_held_to_its_room_where_it_is_and_only_fo
 ) -> None:
     gpu.is_torch(version)
     gpu.opened.add(1)
-    room = Room()
+    room = SharedLimits()
     room.keep_to(20 * 1024)
     assert gpu.fractions == {1: 0.5}
     room.keep_to(10 * 1024)
@@ -170,7 +170,7 @@ def test_who_started_without_a_limit_is_held_to_its_room_where_it_is_and_only_fo
 def test_a_smaller_fraction_of_the_scripts_own_outlives_a_room(gpu: Gpus) -> None:
     gpu.opened.add(0)
     gpu.fractions[0] = 0.3
-    room = Room()
+    room = SharedLimits()
     room.keep_to(40 * 1024)
     assert gpu.fractions == {0: 0.3}
     room.keep_to(8 * 1024)
@@ -184,7 +184,7 @@ def test_a_process_that_does_not_use_cuda_stays_away_from_it(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     gpu.opened.add(0)
-    Room().keep_to(1)
+    SharedLimits().keep_to(1)
     assert gpu.fractions == {}
 
 
@@ -221,31 +221,31 @@ def test_what_is_no_fraction_is_torch_s_to_refuse(gpu: Gpus) -> None:
 
 def test_a_session_and_the_hook_set_the_same_limit(gpu: Gpus) -> None:
     begun(**PLANNED)
-    limit_memory(Environment.read(PLANNED), torch.device("cuda", 1))
+    limit_memory(JobEnvironment.read(PLANNED), torch.device("cuda", 1))
     assert gpu.fractions == {0: 0.25, 1: 0.5}
 
 
 def test_a_session_limits_its_device_where_no_hook_does(gpu: Gpus) -> None:
-    limit_memory(Environment.read(PLANNED), torch.device("cuda", 1))
+    limit_memory(JobEnvironment.read(PLANNED), torch.device("cuda", 1))
     assert gpu.fractions == {1: 0.5}
 
 
 @pytest.mark.parametrize("version", [OLD, NEW])
 def test_a_planned_fraction_is_set_on_the_device_that_trains(gpu: Gpus, version: str) -> None:
     gpu.is_torch(version)
-    limit_memory(Environment.read({"COTENANT_MEMORY_FRACTION": "0.25"}), torch.device("cuda", 1))
+    limit_memory(JobEnvironment.read({"COTENANT_MEMORY_FRACTION": "0.25"}), torch.device("cuda", 1))
     assert gpu.fractions == {1: 0.25}
 
 
 def test_without_a_limit_nothing_is_set(gpu: Gpus) -> None:
-    limit_memory(Environment.read(SUPERVISED))
+    limit_memory(JobEnvironment.read(SUPERVISED))
     assert limits_of(SUPERVISED) is None
     assert gpu.fractions == {}
 
 
 def test_torch_is_held_to_the_limit_of_mps_as_well(gpu: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV_MPS_LIMIT, f"0={20 * 1024}M")
-    limit_memory(Environment.read(SUPERVISED))
+    limit_memory(JobEnvironment.read(SUPERVISED))
     assert gpu.fractions == {0: 0.25}
 
 
@@ -256,20 +256,20 @@ def test_a_client_that_is_shown_its_limit_as_the_whole_device_gets_all_of_that(
     """The fraction is of what this torch multiplies."""
     gpu.is_torch(version)
     gpu.free = gpu.total = 20 * GIB
-    limit_memory(Environment.read(PLANNED))
+    limit_memory(JobEnvironment.read(PLANNED))
     assert gpu.fractions == {0: fraction}
 
 
 @given(st.integers(1, 1 << 20), st.integers(1, 1 << 40))
 def test_a_share_is_never_more_than_what_was_planned_nor_than_the_device(mib: int, total_bytes: int) -> None:
-    fraction = Share(size_bytes=mib << 20).of(total_bytes)
+    fraction = DeviceShare(size_bytes=mib << 20).of(total_bytes)
     assert 0 < fraction <= 1
     assert fraction * total_bytes <= (mib << 20) * (1 + 1e-12)
 
 
 def test_a_limit_of_the_users_own_shell_is_left_to_mps(gpu: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV_MPS_LIMIT, "0=1024M")
-    limit_memory(Environment.read({}))
+    limit_memory(JobEnvironment.read({}))
     assert gpu.fractions == {}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cotenant.checkpoint.talk import protocol
-from cotenant.checkpoint.talk.progress import Progress
+from cotenant.checkpoint.talk.progress import ProgressReporter
 
 
 class Heard:
@@ -22,7 +22,7 @@ class Heard:
 
 def test_what_the_rate_limit_held_back_is_told_at_the_end_and_only_once() -> None:
     heard = Heard()
-    progress = Progress(heard, 0)  # type: ignore[arg-type]  # Two methods of the channel are used.
+    progress = ProgressReporter(heard, 0)  # type: ignore[arg-type]  # Two methods of the channel are used.
     for step in range(1, 6):
         if progress.due_at_s <= 100.0:
             progress.report(100.0, step, 1, 0.5)

@@ -21,7 +21,7 @@ import torch
 from cotenant.checkpoint.disk import durable, layout, memory, save
 from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.disk.load import load_newest
-from cotenant.checkpoint.disk.saver import Place, Saver, ready
+from cotenant.checkpoint.disk.saver import Saver, SaveTarget, ready
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.training.fingerprint import tensors_sha256
 from cotenant.checkpoint.training.snapshot import Staging, plain, referenced
@@ -48,14 +48,16 @@ def net(rows: int = 4) -> torch.nn.Module:
     return torch.nn.Linear(rows, 3)
 
 
-def place(root: Path, rank: int = 0, world_size: int = 1, attempt: int = 1, idle_s: float = 20.0) -> Place:
-    return Place(
+def place(
+    root: Path, rank: int = 0, world_size: int = 1, attempt: int = 1, idle_s: float = 20.0
+) -> SaveTarget:
+    return SaveTarget(
         root=root, job="j1", attempt=attempt, rank=rank, world_size=world_size, keep=2, idle_s_max=idle_s
     )
 
 
 def saver_for(
-    where: Place, model: torch.nn.Module, heard: Heard
+    where: SaveTarget, model: torch.nn.Module, heard: Heard
 ) -> tuple[Saver, Callable[[], dict[str, Any]]]:
     state = TrainingState(model, torch.optim.Adam(model.parameters()), None, None, None)
     assert ready(where) is None

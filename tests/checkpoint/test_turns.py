@@ -19,9 +19,9 @@ from torch import nn
 from cotenant import checkpoint, gradaccum
 from cotenant.checkpoint import Session, parameters_sha256
 from cotenant.checkpoint.talk import protocol
-from cotenant.checkpoint.talk.agreement import Agreement, Verdict
-from cotenant.checkpoint.talk.protocol import ACCUMULATE_AT, Order, decode
-from cotenant.checkpoint.talk.windows import Turn, agreed_ahead, recorded
+from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict
+from cotenant.checkpoint.talk.protocol import ACCUMULATE_AT, SupervisorDatagram, decode
+from cotenant.checkpoint.talk.windows import WindowPlace, agreed_ahead, recorded
 from cotenant.gradaccum.schedule import PROGRESS, Progress
 
 DEADLINE_S = 60.0
@@ -40,8 +40,8 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 # --- The agreement, without a job --------------------------------------------------------------------
 
 
-def order(phase: str, step: int = 5, *, proposal: int = 1, s: int = 4, until: int = 9) -> Order:
-    return Order(ACCUMULATE_AT, proposal, step, phase, s, until)
+def order(phase: str, step: int = 5, *, proposal: int = 1, s: int = 4, until: int = 9) -> SupervisorDatagram:
+    return SupervisorDatagram(ACCUMULATE_AT, proposal, step, phase, s, until)
 
 
 def test_a_committed_turn_begins_and_ends_at_its_steps() -> None:
@@ -50,17 +50,17 @@ def test_a_committed_turn_begins_and_ends_at_its_steps() -> None:
     assert answer is not None and answer.ok, "a job that cannot save can turn all the same"
     agreement.receive(order("commit"))
     verdicts = [agreement.arrive(step) for step in range(1, 11)]
-    assert [step for step, v in enumerate(verdicts, 1) if v is Verdict.TURN] == [5, 9]
+    assert [step for step, v in enumerate(verdicts, 1) if v is StepVerdict.TURN] == [5, 9]
     assert agreement.turns == []
 
 
 def test_a_rank_waits_at_a_turn_that_is_only_proposed_and_goes_on_when_it_is_withdrawn() -> None:
     agreement = Agreement()
     agreement.receive(order("propose"))
-    assert agreement.arrive(4) is Verdict.GO
-    assert agreement.arrive(5) is Verdict.WAIT
+    assert agreement.arrive(4) is StepVerdict.GO
+    assert agreement.arrive(5) is StepVerdict.WAIT
     agreement.receive(order("withdraw"))
-    assert agreement.arrive(5) is Verdict.GO
+    assert agreement.arrive(5) is StepVerdict.GO
     assert agreement.turns == []
 
 
@@ -78,10 +78,10 @@ def test_a_save_and_a_turn_at_one_step_are_both_seen() -> None:
     agreement = Agreement()
     agreement.receive(order("propose"))
     agreement.receive(order("commit"))
-    agreement.receive(Order(protocol.SAVE_AT, 2, 5, "propose"))
-    agreement.receive(Order(protocol.SAVE_AT, 2, 5, "commit"))
-    assert agreement.arrive(5) is Verdict.SAVE
-    assert agreement.turns == [Turn(5, 9, 4)]
+    agreement.receive(SupervisorDatagram(protocol.SAVE_AT, 2, 5, "propose"))
+    agreement.receive(SupervisorDatagram(protocol.SAVE_AT, 2, 5, "commit"))
+    assert agreement.arrive(5) is StepVerdict.SAVE
+    assert agreement.turns == [WindowPlace(5, 9, 4)]
 
 
 @pytest.mark.parametrize("fields", [{}, {"s": 0, "until": 9}, {"s": 2, "until": 5}, {"s": 9999, "until": 9}])
@@ -101,7 +101,7 @@ def test_what_is_agreed_ahead_is_what_a_resumed_run_repeats(
     past: list[int], step: int, ahead: int, length: int, s: int
 ) -> None:
     """Whatever was used before, for a turn that has begun, begins here, or is still to come."""
-    turn = Turn(step - 5 + ahead, step + length + ahead, s)
+    turn = WindowPlace(step - 5 + ahead, step + length + ahead, s)
     history = [(at, used) for at, used in enumerate(past) if at < min(step, turn.start)]
     if turn.start < step:
         history.append((turn.start, s))

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from cotenant.checkpoint.talk.agreement import Agreement, Confirm
-from cotenant.checkpoint.talk.protocol import Order
-from cotenant.checkpoint.zerocode.pattern import NotPlain, Plan, plan_of
+from cotenant.checkpoint.talk.protocol import SupervisorDatagram
+from cotenant.checkpoint.zerocode.pattern import LoopPlan, NotPlain, plan_of
 from tests.checkpoint.ranks import Gang, Supervisor, Warm, launch
 
 pytestmark = pytest.mark.usefixtures("warm")
@@ -70,7 +70,7 @@ for epoch in range(10):
 """
 
 
-def plan(loop: str, beginning: str = BEGINNING) -> Plan:
+def plan(loop: str, beginning: str = BEGINNING) -> LoopPlan:
     return plan_of(beginning + loop)
 
 
@@ -215,7 +215,7 @@ def test_a_script_is_never_stopped_at_the_end_of_an_epoch(tmp_path: Path) -> Non
     """What comes there, printing the last loss for example, needs a batch before it."""
     agreement = Agreement(completed=3)
     agreement.epoch = (7, 7)
-    propose = partial(Order, kind="stop_at", phase="propose")
+    propose = partial(SupervisorDatagram, kind="stop_at", phase="propose")
     assert answered(agreement.receive(propose(proposal=1, step=7))), "short epochs are not looked at"
     agreement.epoch_batches_min = 2  # as `Session.keep_within_epochs` has it
     for proposal, step in ((2, 7), (3, 14)):

@@ -17,7 +17,7 @@ import torch
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.ipc.files import write_record
 from cotenant.agent.ipc.records import Order, Result
-from cotenant.checkpoint.disk.saver import Place, Saver
+from cotenant.checkpoint.disk.saver import Saver, SaveTarget
 from cotenant.checkpoint.training.state import TrainingState
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.commands import GangMember, StopAttempt
@@ -51,7 +51,7 @@ def write_checkpoint(folder: Path) -> None:
         optimizer.zero_grad()
         model(torch.ones(4, 2)).sum().backward()
         optimizer.step()
-    place = Place(root=folder, job="j1", attempt=1, rank=0, world_size=1, keep=2, idle_s_max=20.0)
+    place = SaveTarget(root=folder, job="j1", attempt=1, rank=0, world_size=1, keep=2, idle_s_max=20.0)
     state = TrainingState(model, optimizer, None, None, None)
     manifest = {"job": "j1", "facts": {}, "history": ((0, 1),), "exact": True, "note": ""}
     saver = Saver(place, state, lambda message, /, **fields: None)
@@ -111,7 +111,7 @@ def frames() -> dict[str, bytes]:
     )
     return {
         "Hello": encode(agents.Hello(session="s", report=report, attempts=())),
-        "stop": encode(agents.Obey(command=stop)),
+        "stop": encode(agents.CommandDelivery(command=stop)),
         "beat": encode(agents.Heartbeat(beat=4, session="s")),
         "submit": encode(clients.Request(request_id=1, body=submit)),
         "failure": encode(clients.Failure(request_id=1, code="refused", message="no", hint="")),

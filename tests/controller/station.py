@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from cotenant.controller.api.handlers import ClientsDesk
+from cotenant.controller.api.handlers import RequestHandlers
 from cotenant.controller.api.queries import About
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.commands import StartAttempt
@@ -22,7 +22,7 @@ from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import JobSpec, Launch
 from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import EngineConfig, MakePolicy
-from cotenant.controller.executors.agents.link import AgentsLink
+from cotenant.controller.executors.agents.link import AgentExecutor
 from cotenant.controller.policies import registry
 from cotenant.controller.store.clock import Clock
 from cotenant.controller.store.committing import Callbacks
@@ -73,9 +73,9 @@ class Station:
             ),
         )
         self.secrets = Secrets(folder / "secrets")
-        self.link = AgentsLink(self.core, self._send, self.secrets, lease_s=lease_s, silent_after_s=15.0)
+        self.link = AgentExecutor(self.core, self._send, self.secrets, lease_s=lease_s, silent_after_s=15.0)
         about = About(version="1.2.3", endpoint="ipc:///x", started_s=0.0)
-        self.desk = ClientsDesk(self.core, self.link, self._send, self.secrets, about, self._stop)
+        self.desk = RequestHandlers(self.core, self.link, self._send, self.secrets, about, self._stop)
         self._requests = 0
 
     def _send(self, address: bytes, frame: bytes) -> bool:
@@ -151,7 +151,7 @@ class Station:
         return [message for message in messages if isinstance(message, kind)]
 
     def commands(self, address: bytes, kind: type = StartAttempt) -> list[Any]:
-        obeyed = [obey.command for obey in self.told(address, agents.Obey)]
+        obeyed = [obey.command for obey in self.told(address, agents.CommandDelivery)]
         return [command for command in obeyed if isinstance(command, kind)]
 
     def close(self) -> None:

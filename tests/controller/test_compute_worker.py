@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.compute_worker import Thinking
-from cotenant.controller.domain.commands import Think
+from cotenant.controller.compute_worker import ComputeWorker
+from cotenant.controller.domain.commands import ComputeRequest
 from cotenant.controller.domain.events import Computed
 from cotenant.controller.domain.ids import CommandId
 from cotenant.controller.store.clock import Clock
 from cotenant.controller.training.kinds import compute
 
 
-def think(request_id: int, kind: str = "mean", **payload: Any) -> Think:
-    return Think(command_id=CommandId(request_id), request_id=request_id, kind=kind, payload=payload)
+def think(request_id: int, kind: str = "mean", **payload: Any) -> ComputeRequest:
+    return ComputeRequest(command_id=CommandId(request_id), request_id=request_id, kind=kind, payload=payload)
 
 
 class Answers:
@@ -24,7 +24,7 @@ class Answers:
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[Computed] = asyncio.Queue()
-        self.thinking = Thinking(self.queue.put_nowait)
+        self.thinking = ComputeWorker(self.queue.put_nowait)
 
     async def take(self, count: int) -> dict[int, Computed]:
         answers = [await self.queue.get() for _ in range(count)]

@@ -200,7 +200,7 @@ def test_a_host_with_a_name_that_is_none_is_refused_and_hears_why(station: Stati
     bad = hello("h1")
     bad = msgspec.structs.replace(bad, report=report("h1", features=("fast\x1b[31m",)))
     assert not station.agent_says(b"agent", bad)
-    (refused,) = station.told(b"agent", agents.Refused)
+    (refused,) = station.told(b"agent", agents.HostRefused)
     assert "features must be one line of visible characters" in refused.why
     notes = report("h2")
     device = msgspec.structs.replace(notes.devices[0], note=HOSTILE)

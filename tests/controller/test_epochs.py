@@ -22,12 +22,12 @@ from cotenant.controller.engine.claims import VERDICTS, AttemptIs, JobIs, StateI
 from cotenant.controller.policies.classic import Classic, by_remaining
 from cotenant.controller.wire import clients
 from cotenant.controller.wire.agents import (
-    CommandSeen,
+    CommandAck,
+    CommandDelivery,
     FromAgent,
     Hello,
+    HostRefused,
     NotFollowed,
-    Obey,
-    Refused,
     Report,
     ToAgent,
     Welcome,
@@ -126,13 +126,13 @@ class Story:
         plain = msgspec.structs.replace(hello("h1", 3), attempts=attempts, kept=kept)
         self.station.agent_says(b"agent-h1", msgspec.structs.replace(plain, followed=self.followed()))
         [first] = self.station.told(b"agent-h1", Welcome)
-        assert first.restored and self.station.told(b"agent-h1", Obey) == [], (
+        assert first.restored and self.station.told(b"agent-h1", CommandDelivery) == [], (
             "it is told before anything else"
         )
         again = Followed(journal=self.station.journal.name, epoch=first.epoch, past=(self.lost.token,))
         self.station.agent_says(b"agent-h1", msgspec.structs.replace(plain, followed=again, number=1))
         assert not self.station.told(b"agent-h1", Welcome)[-1].restored
-        return [obey.command for obey in self.station.told(b"agent-h1", Obey)]
+        return [obey.command for obey in self.station.told(b"agent-h1", CommandDelivery)]
 
     def seen(self, job: str, attempt: int = 1, *, running: bool = True, **more: Any) -> AttemptSeen:
         token = self.lost.token
@@ -256,7 +256,7 @@ def test_an_agent_that_has_left_for_another_controller_is_refused(station: Stati
         journal=station.journal.name, epoch=Epoch(number=9, token="other"), past=("old", now.token)
     )
     station.agent_says(b"agent-h1", hello("h1", followed=gone))
-    [refused] = station.told(b"agent-h1", Refused)
+    [refused] = station.told(b"agent-h1", HostRefused)
     assert "stop the older one" in refused.why and not station.core.state.engine.hosts
 
 
@@ -273,10 +273,10 @@ def test_a_word_about_a_command_of_another_epoch_confirms_none(station: Station)
     address = station.join("h1")
     station.submit()
     [start] = station.commands(address, StartAttempt)
-    station.agent_says(address, CommandSeen(command_id=start.command_id, epoch="lost"))
+    station.agent_says(address, CommandAck(command_id=start.command_id, epoch="lost"))
     assert station.link.undelivered == 1
     station.agent_says(
-        address, CommandSeen(command_id=start.command_id, epoch=station.core.state.engine.epoch.token)
+        address, CommandAck(command_id=start.command_id, epoch=station.core.state.engine.epoch.token)
     )
     assert station.link.undelivered == 0
 

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from cotenant.controller import server
-from cotenant.controller.api.queries import Reading
+from cotenant.controller.api.queries import Queries
 from cotenant.controller.api.rates import BYTES_BURST
 from cotenant.controller.client import Client, Refusal
-from cotenant.controller.compute_worker import Thinking
+from cotenant.controller.compute_worker import ComputeWorker
 from cotenant.controller.domain.actions import NOTHING, Compute, Decision
 from cotenant.controller.domain.events import AnyEvent, Computed, EpochBegan, JobArrived
 from cotenant.controller.domain.reasons import because
@@ -99,7 +99,7 @@ def test_an_answer_that_breaks_is_one_answer(
     def broken(*anything: object) -> None:
         raise KeyError("a bug in a view")
 
-    monkeypatch.setattr(Reading, "status", broken)
+    monkeypatch.setattr(Queries, "status", broken)
     running = start()
     with caplog.at_level(logging.CRITICAL), pytest.raises(Refusal, match="goes on without it") as caught:
         running.client.ask(wire.GetStatus())
@@ -114,13 +114,13 @@ def test_the_socket_rests_while_the_disk_catches_up(
     monkeypatch.setattr(server, "WAITING_ROWS_MAX", 0)  # One row that is not on disk yet is enough.
     running = start()
     pauses: list[bool] = []
-    real = running.controller._door.pause
+    real = running.controller._router.pause
 
     def pause(on: bool) -> None:
         pauses.append(on)
         real(on)
 
-    monkeypatch.setattr(running.controller._door, "pause", pause)
+    monkeypatch.setattr(running.controller._router, "pause", pause)
     accepted: list[str] = []
 
     def submit_some() -> None:
@@ -179,7 +179,7 @@ def test_a_computation_comes_back_as_an_event_also_over_a_restart(
 
     monkeypatch.setattr(registry, "make", thoughtful)
     with monkeypatch.context() as patch:
-        patch.setattr(Thinking, "start", lambda self, think: None)  # It ends before it has thought.
+        patch.setattr(ComputeWorker, "start", lambda self, think: None)  # It ends before it has thought.
         running = start()
         submit(running)
         running.stop()
@@ -193,13 +193,13 @@ def test_a_computation_comes_back_as_an_event_also_over_a_restart(
     running.stop()
     computed = {e.request_id: e.values for e in events_of(tmp_path) if isinstance(e, Computed)}
     assert computed == {1: (2.0,), 2: (3.0,)}
-    assert core.state.thinks == {}
+    assert core.state.compute_requests == {}
 
 
 def test_a_user_who_sends_too_much_is_refused_unread(start: Callable[[], Running]) -> None:
     """Reading is what takes memory: of a message beyond the rate only its number is looked for."""
     running = start()
-    running.controller._door._owner = ALICE
+    running.controller._router._owner = ALICE
     question = wire.ListPairs(containing="x" * 4_000_000)
     told: list[str] = []
     while len(told) < 200 and "refused" not in told:
@@ -210,5 +210,5 @@ def test_a_user_who_sends_too_much_is_refused_unread(start: Callable[[], Running
     assert set(told[:-1]) == {"usage"}, "each was read, and its text is too long"
     assert len(told) > BYTES_BURST // 4_000_000
     assert running.controller.core.counters["bad_messages"] == 0
-    running.controller._door._owner = BOB
+    running.controller._router._owner = BOB
     assert running.client.ask(wire.ListPairs()).pairs == ()

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from cotenant.gradaccum import PROGRESS, Schedule
-from cotenant.gradaccum.zerocode import Standing, adapters
+from cotenant.gradaccum.zerocode import AccumulationStanding, adapters
 from cotenant.gradaccum.zerocode.patches import Patches
 
 
@@ -60,9 +60,9 @@ class Language(nn.Linear):
         return super().forward(input)
 
 
-def watched(mean: bool) -> tuple[Frameworks, Standing]:
+def watched(mean: bool) -> tuple[Frameworks, AccumulationStanding]:
     PROGRESS.schedule = Schedule(((0, 4), (100, 8)))
-    frameworks, standing = Frameworks(), Standing(lambda: None)
+    frameworks, standing = Frameworks(), AccumulationStanding(lambda: None)
     adapters.watch(frameworks.when_imported, standing, mean=mean)
     return frameworks, standing
 

@@ -24,7 +24,7 @@ import pytest
 from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.agent.ipc.files import read_record
 from cotenant.agent.ipc.folder import RESULT, SUPERVISOR, attempt_folder
-from cotenant.agent.ipc.records import Identity, Result
+from cotenant.agent.ipc.records import ProcessIdentity, Result
 from cotenant.controller.cli.demo.plan import WORKLOADS
 from cotenant.controller.cli.demo.reference import schedule_of
 from cotenant.controller.client import Client, Unreachable
@@ -307,7 +307,7 @@ class Cluster:
     def supervisor(self, host: str, job_id: JobId, attempt: int) -> int | None:
         """The pid, once it has said who it is."""
         path = attempt_folder(self.state(host) / "attempts", job_id, attempt) / SUPERVISOR
-        identity = read_record(path, Identity)
+        identity = read_record(path, ProcessIdentity)
         return identity.pid if identity is not None else None
 
     def starts(self, job_id: JobId) -> dict[int, list[tuple[int, int]]]:

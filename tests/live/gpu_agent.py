@@ -15,7 +15,7 @@ from typing import Any
 
 from cotenant.agent import __main__ as agent
 from cotenant.agent.daemon import assembly, runtime
-from cotenant.agent.daemon.gpu_release import Release
+from cotenant.agent.daemon.gpu_release import GpuRelease
 from cotenant.agent.gpus import conditions, mps_watch
 from cotenant.agent.gpus.device_states import QUIET_S
 from cotenant.agent.gpus.gpu_watch import GpuWatch
@@ -36,7 +36,7 @@ def main() -> int:
         assembly: {"GpuWatch": partial(GpuWatch, timing=TIMING, patience_s=5.0, kernel_log=log)},
         runtime: {
             "MpsEdge": partial(MpsEdge, period_s=0.4),
-            "Release": partial(Release, daemons_s=5.0),
+            "Release": partial(GpuRelease, daemons_s=5.0),
             "OFFER_PERIOD_S": 1.0,
         },
         conditions: {"LEAVE_GRACE_S": 0.8},

@@ -22,7 +22,7 @@ import psutil
 
 from cotenant.mps import process
 from cotenant.mps.paths import log_directory, pipe_directory
-from cotenant.mps.process import CONTROL, Found
+from cotenant.mps.process import CONTROL, FoundProcess
 from tests.agent.mock_gpus import MockGpus, build
 from tests.live.gpu_job import living
 from tests.mps.conftest import GENUINE, stub_in
@@ -91,7 +91,7 @@ class GpuHost:
     def pipe(self, gpu: str) -> Path:
         return Path(pipe_directory(_pure(self.runtime), gpu))
 
-    def daemons(self, gpu: str | None = None) -> list[Found]:
+    def daemons(self, gpu: str | None = None) -> list[FoundProcess]:
         """Control daemons below this host's folder."""
         under = str(self.pipe(gpu)) if gpu is not None else f"{self.runtime}/"
         now = process.look_around()

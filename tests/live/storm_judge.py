@@ -16,7 +16,7 @@ from cotenant.controller.domain.job import ENDED, Phase
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
 from cotenant.controller.store.journal import Journal
-from cotenant.controller.store.recovery import State, read_entry, replay
+from cotenant.controller.store.recovery import RecoveredState, read_entry, replay
 from cotenant.controller.wire.clients import AttemptView, ListJobs, Shown
 from cotenant.controller.wire.codec import unpack
 from tests.live.cluster import References
@@ -129,10 +129,10 @@ def check_journal(folder: Path, shown: dict[JobId, Shown]) -> None:
     assert not open_jobs, open_jobs
 
 
-def folded(journal: Journal) -> Iterator[tuple[ev.AnyEvent, State]]:
+def folded(journal: Journal) -> Iterator[tuple[ev.AnyEvent, RecoveredState]]:
     """Every event, with all invariants checked after it."""
     config: EngineConfig = unpack(journal.runs()[0].configuration, EngineConfig)
-    state = State(Engine(registry.make, config, validate=True))
+    state = RecoveredState(Engine(registry.make, config, validate=True))
     for entry in journal.entries():
         event, decision = read_entry(journal, entry)
         state.fold(event, decision, entry.now_s)

@@ -32,17 +32,17 @@ from cotenant.controller.domain.job import Launch
 from cotenant.controller.domain.reasons import because
 from cotenant.controller.system.keys import add_agent, find_key, init_cluster, read_key
 from cotenant.controller.wire.agents import (
-    CommandSeen,
+    CommandAck,
+    CommandDelivery,
     FromAgent,
     Heartbeat,
     Hello,
+    HostRefused,
     LogReply,
-    Obey,
     ReadLog,
-    Refused,
     Renew,
     Report,
-    ReportSeen,
+    ReportAck,
     ToAgent,
     Welcome,
 )
@@ -104,14 +104,14 @@ class Controller:
                 welcome = Welcome(
                     session=message.session, lease_s=self._lease_s, reports_seen=last, journal="test"
                 )
-                self.say(host, Refused(why=self.refuses) if self.refuses else welcome)
+                self.say(host, HostRefused(why=self.refuses) if self.refuses else welcome)
             case Heartbeat(beat=beat):
                 self.beats.append(message)
                 self.say(host, Renew(beat=beat))
             case Report(sequence=sequence, event=event):
                 assert self.events.setdefault((host, sequence), event) == event
-                self.say(host, ReportSeen(sequence=sequence))
-            case CommandSeen(command_id=command_id):
+                self.say(host, ReportAck(sequence=sequence))
+            case CommandAck(command_id=command_id):
                 self.seen.add(command_id)
             case LogReply():
                 self.logs.append(message)
@@ -140,7 +140,7 @@ class Controller:
         """Send a command and wait until it is on the agent's disk."""
         self._command += 1
         number = self._command
-        self.say(host, Obey(command=make(CommandId(number)), secrets=secrets or {}))
+        self.say(host, CommandDelivery(command=make(CommandId(number)), secrets=secrets or {}))
         self.until(lambda: number in self.seen)
 
     def start(

@@ -366,7 +366,7 @@ def test_a_frame_of_another_version_is_told_what_to_upgrade(controllers: Control
     newer.socket.send(msgpack.packb([WIRE_VERSION + 1, {"m": "hello"}]))
     assert newer.socket.poll(int(WAIT_S * 1000))
     refused: Any = decode(in_version(newer.socket.recv(), WIRE_VERSION), agents.ToAgent)
-    assert isinstance(refused, agents.Refused) and "upgrade the controller" in refused.why
+    assert isinstance(refused, agents.HostRefused) and "upgrade the controller" in refused.why
 
 
 def test_a_message_that_is_too_large_never_arrives(controllers: Controllers, agent: Any) -> None:
@@ -457,7 +457,7 @@ def test_an_agents_key_is_good_for_its_host_only(controllers: Controllers, clust
     key = keys.read_key(keys.add_agent(cluster, "h1"))
     assert isinstance(agent(controllers.bound, key).hello("h1"), agents.Welcome)
     refused = agent(controllers.bound, key).hello("h2")
-    assert isinstance(refused, agents.Refused) and "belongs to host h1" in refused.why
+    assert isinstance(refused, agents.HostRefused) and "belongs to host h1" in refused.why
     user = keys.read_key(keys.add_user(cluster, "alice", 1001))
     assert "is a user's" in agent(controllers.bound, user).hello("h3").why
 

@@ -30,7 +30,7 @@ from cotenant.controller.domain.perf import Profile, ProfilePoint
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
 from cotenant.controller.store.journal import Journal
-from cotenant.controller.store.recovery import State, read_entry
+from cotenant.controller.store.recovery import RecoveredState, read_entry
 from cotenant.controller.wire.clients import ChangeNode, JobView, ListNodes, Shown, Submit, WaitJobs
 from cotenant.controller.wire.codec import unpack
 from cotenant.mps.environment import PIPE_DIRECTORY
@@ -312,14 +312,14 @@ def check_journal(cluster: Cluster, jobs: dict[JobId, JobView]) -> None:
     assert len(starts) == len(set(starts))
 
 
-def before_each(folder: Path) -> Iterator[tuple[ev.AnyEvent, State]]:
+def before_each(folder: Path) -> Iterator[tuple[ev.AnyEvent, RecoveredState]]:
     """Every event with the state before it; all invariants are checked on the way."""
     copy = Path(tempfile.mkdtemp(dir=folder.parent))
     shutil.copytree(folder, copy, dirs_exist_ok=True)
     journal = Journal(copy)
     try:
         config: EngineConfig = unpack(journal.runs()[0].configuration, EngineConfig)
-        state = State(Engine(registry.make, config, validate=True))
+        state = RecoveredState(Engine(registry.make, config, validate=True))
         for entry in journal.entries():
             event, decision = read_entry(journal, entry)
             yield event, state

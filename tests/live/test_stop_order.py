@@ -20,7 +20,7 @@ import cotenant.mps.paths
 from cotenant.agent.ipc.channel import StopNow
 from cotenant.agent.ipc.files import read_record
 from cotenant.agent.ipc.folder import SUPERVISOR, UNCLEAN, job_socket
-from cotenant.agent.ipc.records import Identity, MpsClient
+from cotenant.agent.ipc.records import MpsClient, ProcessIdentity
 from cotenant.agent.supervisor.processes.leftovers import end_leftovers
 from tests.live.test_supervisor import WAIT_S, Attempt, Make, make, python
 
@@ -124,7 +124,7 @@ def test_when_the_supervisor_of_a_client_is_killed_its_heir_does_the_same_in_the
 ) -> None:
     attempt = ready(make(*rank(events, *words), mps=CLIENT).start(), events)
     [pid] = [int(line.split()[1]) for line in events.read_text().splitlines()]
-    supervisor = read_record(attempt.folder / SUPERVISOR, Identity)
+    supervisor = read_record(attempt.folder / SUPERVISOR, ProcessIdentity)
     assert supervisor is not None
     os.kill(supervisor.pid, signal.SIGKILL)
     until(lambda: not Path(f"/proc/{pid}").exists())
@@ -133,7 +133,7 @@ def test_when_the_supervisor_of_a_client_is_killed_its_heir_does_the_same_in_the
 
 def test_without_mps_the_ranks_die_with_their_supervisor(make: Make, events: Path) -> None:
     attempt = ready(make(*rank(events, "stubborn")).start(), events)
-    supervisor = read_record(attempt.folder / SUPERVISOR, Identity)
+    supervisor = read_record(attempt.folder / SUPERVISOR, ProcessIdentity)
     assert supervisor is not None
     os.kill(supervisor.pid, signal.SIGKILL)
     until(lambda: attempt.pids() == [])

@@ -29,7 +29,7 @@ from cotenant.agent.ipc.channel import EndedNow, FromSupervisor, SaveNow, Status
 from cotenant.agent.ipc.files import read_record, write_record
 from cotenant.agent.ipc.folder import CONTROL, JOB, LOGS, ORDER, RESULT, STATUS, SUPERVISOR
 from cotenant.agent.ipc.framing import receive_message, send_message, short_address
-from cotenant.agent.ipc.records import Identity, Order, RankOrder, Result, Status
+from cotenant.agent.ipc.records import Order, ProcessIdentity, RankOrder, Result, Status
 from cotenant.agent.supervisor.processes.leftovers import end_leftovers
 from cotenant.agent.supervisor.processes.logs import read_log
 from cotenant.controller.domain.commands import GangMember
@@ -220,7 +220,7 @@ class Attempt:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
-        identity = read_record(self.folder / SUPERVISOR, Identity)
+        identity = read_record(self.folder / SUPERVISOR, ProcessIdentity)
         assert end_leftovers(self.folder, self.order, identity) == []
 
 
@@ -519,7 +519,7 @@ def test_what_outlives_a_killed_supervisor_is_found_and_ended(make: Make, tmp_pa
     attempt.process.kill()
     attempt.process.wait()
     assert all(identity_of(pid) is not None for pid in pids)
-    identity = read_record(attempt.folder / SUPERVISOR, Identity)
+    identity = read_record(attempt.folder / SUPERVISOR, ProcessIdentity)
     assert end_leftovers(attempt.folder, attempt.order, identity) == []
     assert all(identity_of(pid) is None for pid in pids)
 
@@ -822,7 +822,7 @@ def test_ranks_live_in_a_cgroup_of_their_own_and_none_escapes(
     assert attempt.process.pid not in cgroup.pids(RANKS)
     attempt.process.kill()
     attempt.process.wait()
-    identity = read_record(attempt.folder / SUPERVISOR, Identity)
+    identity = read_record(attempt.folder / SUPERVISOR, ProcessIdentity)
     assert end_leftovers(attempt.folder, attempt.order, identity) == []
     assert identity_of(daemon) is None
 

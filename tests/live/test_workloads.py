@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cotenant.profiler.ranks import Command, Seat
-from cotenant.profiler.run import Plan, SoloRun
+from cotenant.profiler.ranks import RankCommand, Seat
+from cotenant.profiler.run import RunPlan, SoloRun
 from cotenant.profiler.solo import measure_solo
 from tests.processes import IMPORT_S
 
@@ -58,9 +58,9 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path: Pat
     assert first != other
 
 
-def measured(kind: str, folder: Path, plan: Plan, *options: str) -> SoloRun:
+def measured(kind: str, folder: Path, plan: RunPlan, *options: str) -> SoloRun:
     argv = (sys.executable, str(WORKLOADS / f"{kind}.py"), "--steps", "100000", *options)
-    return measure_solo(Command(argv=argv, workdir=str(folder), env=environment()), [SEAT], plan=plan)
+    return measure_solo(RankCommand(argv=argv, workdir=str(folder), env=environment()), [SEAT], plan=plan)
 
 
 def eventually(attempt: Callable[[], SoloRun], holds: Callable[[SoloRun], bool]) -> SoloRun:
@@ -73,7 +73,7 @@ def eventually(attempt: Callable[[], SoloRun], holds: Callable[[SoloRun], bool])
 
 
 def test_half_a_batch_of_the_memory_heavy_job_needs_far_less(tmp_path: Path) -> None:
-    run = measured("memory_heavy", tmp_path, Plan(), "--batch-size", "256")
+    run = measured("memory_heavy", tmp_path, RunPlan(), "--batch-size", "256")
     half, whole = run.points
     assert (half.accumulation_steps, whole.accumulation_steps) == (2, 1)
     assert whole.memory_mib - half.memory_mib > 100
@@ -85,7 +85,7 @@ def test_the_compute_bound_job_keeps_its_device_busy(tmp_path: Path) -> None:
     def busy(run: SoloRun) -> bool:
         return run.duty_cycle > 0.8
 
-    run = eventually(lambda: measured("compute_bound", tmp_path, Plan()), busy)
+    run = eventually(lambda: measured("compute_bound", tmp_path, RunPlan()), busy)
     assert busy(run), run
 
 
@@ -93,5 +93,5 @@ def test_the_loader_bound_job_leaves_its_device_idle(tmp_path: Path) -> None:
     def idle(run: SoloRun) -> bool:
         return run.duty_cycle < 0.6
 
-    run = eventually(lambda: measured("loader_bound", tmp_path, Plan()), idle)
+    run = eventually(lambda: measured("loader_bound", tmp_path, RunPlan()), idle)
     assert idle(run), run

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from cotenant.mps import process
-from cotenant.mps.channel import Channel
-from cotenant.mps.process import CONTROL, SERVER, Found
+from cotenant.mps.channel import ControlChannel
+from cotenant.mps.process import CONTROL, SERVER, FoundProcess
 
 STUB = Path(__file__).parent / "stub"
 """`stub/bin` can be put on PATH by hand; tests use `stub_in`, which starts faster."""
@@ -53,8 +53,10 @@ class Place:
         }
 
     @property
-    def channel(self) -> Channel:
-        return Channel(pipe_directory=PurePosixPath(self.pipe), program=self.program, answer_s=TIMEOUT_S)
+    def channel(self) -> ControlChannel:
+        return ControlChannel(
+            pipe_directory=PurePosixPath(self.pipe), program=self.program, answer_s=TIMEOUT_S
+        )
 
     def run(self, *arguments: str, text: str = "", **changes: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -68,7 +70,7 @@ class Place:
             check=False,
         )
 
-    def start(self, *switches: str, **changes: str) -> Found:
+    def start(self, *switches: str, **changes: str) -> FoundProcess:
         done = self.run("-d", *switches, **changes)
         if done.returncode:
             pytest.skip(f"{self.program} -d does not start here: {done.stderr.strip()}")
@@ -81,10 +83,10 @@ class Place:
         fresh.write_text(json.dumps(facts))
         fresh.replace(self.world)
 
-    def daemons(self) -> list[Found]:
+    def daemons(self) -> list[FoundProcess]:
         return [found for found in process.look_around().daemons if found.pipe_directory == str(self.pipe)]
 
-    def servers(self) -> list[Found]:
+    def servers(self) -> list[FoundProcess]:
         return [found for found in process.look_around().servers if found.pipe_directory == str(self.pipe)]
 
     def clear(self) -> None:
@@ -93,7 +95,7 @@ class Place:
         shutil.rmtree(self.base, ignore_errors=True)
 
 
-def freeze(identity: process.Identity) -> None:
+def freeze(identity: process.MpsProcessIdentity) -> None:
     """Stop a process for good, as a wedged one is; it takes a moment until it stands."""
     os.kill(identity.pid, signal.SIGSTOP)
     while ") T " not in Path(f"/proc/{identity.pid}/stat").read_text():

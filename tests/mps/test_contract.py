@@ -16,18 +16,18 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cotenant.mps import commands, process
-from cotenant.mps.channel import Channel, NoDaemon, Wedged
+from cotenant.mps.channel import ControlChannel, NoDaemon, Wedged
 from cotenant.mps.environment import PROTOCOL_VERSION
 from cotenant.mps.process import CONTROL
-from cotenant.mps.replies import Incomplete, Rejected, Termination, answered, query
+from cotenant.mps.replies import Incomplete, Rejected, TerminationReply, answered, query
 from tests.mps.conftest import STUB, TIMEOUT_S, Place, freeze
 
 SENTINEL = "end-of-answer-5b20"
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 
 
-def impatient(place: Place) -> Channel:
-    return Channel(pipe_directory=place.channel.pipe_directory, program=place.program, answer_s=0.3)
+def impatient(place: Place) -> ControlChannel:
+    return ControlChannel(pipe_directory=place.channel.pipe_directory, program=place.program, answer_s=0.3)
 
 
 def raw(place: Place, command: str) -> str:
@@ -77,7 +77,7 @@ def test_r3_r14_and_the_functions_tell_them_from_answers(either: Place) -> None:
     either.start()
     channel = either.channel
     assert commands.server_list(channel) == ()
-    assert commands.terminate_client(channel, 1, 2) is Termination.REFUSED
+    assert commands.terminate_client(channel, 1, 2) is TerminationReply.REFUSED
     with pytest.raises(Rejected, match="999"):
         commands.clients(channel, 999)
     with pytest.raises(Rejected, match="999"):

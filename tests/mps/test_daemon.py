@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from cotenant.mps import commands, logs, process
-from cotenant.mps.channel import Channel, LockBusy, lock_path
+from cotenant.mps.channel import ControlChannel, LockBusy, lock_path
 from cotenant.mps.daemon import Daemon
-from cotenant.mps.health import Standing
+from cotenant.mps.health import DaemonStatus
 from cotenant.mps.ownership import Owned
 from cotenant.mps.replies import answered, query
 from cotenant.mps.starting import Spec
@@ -26,7 +26,7 @@ from tests.mps.conftest import Place, freeze
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 
 
-class Observant(Channel):
+class Observant(ControlChannel):
     """Does not wait long for an answer of a daemon that the test has stopped, and very long for any other."""
 
     def ask(self, command: str) -> str:
@@ -47,7 +47,7 @@ class Observant(Channel):
         self.answer_s = 0.1 if stopped else 30.0
 
 
-class AsksOnce(Channel):
+class AsksOnce(ControlChannel):
     """Does not ask again where an answer is none: it would be the same."""
 
     def _ask_until(self, command: str, deadline_s: float) -> str:
@@ -76,7 +76,7 @@ class Owner:
         channel = Observant(pipe_directory=self.spec.pipe_directory, program=self.spec.program)
         return Daemon(self.spec, clock=lambda: self.now_s, channel=channel)
 
-    def look(self, *, in_use: bool = False) -> Standing:
+    def look(self, *, in_use: bool = False) -> DaemonStatus:
         self.now_s += 100.0
         return self.daemon.look(in_use=in_use)
 
@@ -104,7 +104,7 @@ def client() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def identity(standing: Standing) -> process.Identity:
+def identity(standing: DaemonStatus) -> process.MpsProcessIdentity:
     assert standing.daemon is not None, standing
     return standing.daemon
 
@@ -403,8 +403,9 @@ ASKER = """
 import sys
 from pathlib import Path, PurePosixPath
 from cotenant.mps import commands
-from cotenant.mps.channel import Channel
-channel = Channel(pipe_directory=PurePosixPath(sys.argv[1]), program=sys.argv[2], answer_s=60, lock_wait_s=60)
+from cotenant.mps.channel import ControlChannel
+channel = ControlChannel(pipe_directory=PurePosixPath(sys.argv[1]), program=sys.argv[2],
+    answer_s=60, lock_wait_s=60)
 print([commands.default_percentage(channel) for _ in range(2)])
 """
 
@@ -423,7 +424,9 @@ def test_who_never_gets_a_turn_is_told_so(keeper: Owner, best: Place) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        waiting = Channel(pipe_directory=PurePosixPath(best.pipe), program=best.program, lock_wait_s=0.05)
+        waiting = ControlChannel(
+            pipe_directory=PurePosixPath(best.pipe), program=best.program, lock_wait_s=0.05
+        )
         with pytest.raises(LockBusy):
             waiting.ask("get_server_list")
         os.killpg(holder.pid, signal.SIGKILL)

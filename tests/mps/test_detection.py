@@ -10,13 +10,21 @@ from typing import Any
 import pytest
 
 from cotenant.mps import detection
-from cotenant.mps.detection import CONTROL, Device, Host, ask_version, has_static_partitioning, look, verdict
+from cotenant.mps.detection import (
+    CONTROL,
+    DetectedDevice,
+    DetectedHost,
+    ask_version,
+    has_static_partitioning,
+    look,
+    verdict,
+)
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
-HOPPER = Device(uuid=UUID, compute_capability=(9, 0), compute_mode=0, mig_enabled=False)
+HOPPER = DetectedDevice(uuid=UUID, compute_capability=(9, 0), compute_mode=0, mig_enabled=False)
 
 
-def host(**changes: Any) -> Host:
+def host(**changes: Any) -> DetectedHost:
     fields: dict[str, Any] = {
         "system": "Linux",
         "machine": "x86_64",
@@ -26,11 +34,11 @@ def host(**changes: Any) -> Host:
         "runtime_writable": True,
         "uid": 1000,
     }
-    return Host(**{**fields, **changes})
+    return DetectedHost(**{**fields, **changes})
 
 
-def device(**changes: Any) -> Device:
-    return Device(**{"uuid": UUID, "compute_capability": (9, 0), **changes})
+def device(**changes: Any) -> DetectedDevice:
+    return DetectedDevice(**{"uuid": UUID, "compute_capability": (9, 0), **changes})
 
 
 def test_a_hopper_with_a_driver_is_fine() -> None:
@@ -58,7 +66,7 @@ NO = {
 
 
 @pytest.mark.parametrize(("where", "what", "reason"), NO.values(), ids=NO.keys())
-def test_a_no_says_why(where: Host, what: Device, reason: str) -> None:
+def test_a_no_says_why(where: DetectedHost, what: DetectedDevice, reason: str) -> None:
     found = verdict(where, what)
     assert not found.usable
     assert reason in found.reason

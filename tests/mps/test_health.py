@@ -9,27 +9,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.mps.choice import Mode, choose
-from cotenant.mps.health import SILENT_MAX, TABLE, Condition, Remedy, Server, Sight, condition, faults, remedy
-from cotenant.mps.process import Identity
+from cotenant.mps.health import (
+    SILENT_MAX,
+    TABLE,
+    DaemonCondition,
+    Remedy,
+    Server,
+    Sight,
+    condition,
+    faults,
+    remedy,
+)
+from cotenant.mps.process import MpsProcessIdentity
 from cotenant.mps.replies import ServerState
 
 SIGHTS = {
-    Condition.STRANGER: Sight(stranger=True, ours=1),
-    Condition.ABSENT: Sight(ours=0),
-    Condition.DOUBLED: Sight(ours=2),
-    Condition.DISPLACED: Sight(ours=1, in_place=False),
-    Condition.WEDGED: Sight(ours=1, silent=SILENT_MAX),
-    Condition.HEALTHY: Sight(ours=1),
+    DaemonCondition.STRANGER: Sight(stranger=True, ours=1),
+    DaemonCondition.ABSENT: Sight(ours=0),
+    DaemonCondition.DOUBLED: Sight(ours=2),
+    DaemonCondition.DISPLACED: Sight(ours=1, in_place=False),
+    DaemonCondition.WEDGED: Sight(ours=1, silent=SILENT_MAX),
+    DaemonCondition.HEALTHY: Sight(ours=1),
 }
 
 
-def identity(pid: int) -> Identity:
-    return Identity(pid=pid, start_ticks=1, boot_id="b")
+def identity(pid: int) -> MpsProcessIdentity:
+    return MpsProcessIdentity(pid=pid, start_ticks=1, boot_id="b")
 
 
 def test_every_cell_of_the_table_can_be_reached_and_there_is_no_other() -> None:
-    assert {condition(sight) for sight in SIGHTS.values()} == set(Condition)
-    assert set(TABLE) == set(itertools.product(Condition, (False, True)))
+    assert {condition(sight) for sight in SIGHTS.values()} == set(DaemonCondition)
+    assert set(TABLE) == set(itertools.product(DaemonCondition, (False, True)))
     for wanted, sight in SIGHTS.items():
         for in_use in (False, True):
             assert condition(sight) is wanted
@@ -52,7 +62,7 @@ def test_nothing_is_ended_under_running_jobs_nor_of_somebody_else(sight: Sight) 
 
 
 def test_one_silence_is_no_proof() -> None:
-    assert condition(Sight(ours=1, silent=SILENT_MAX - 1)) is Condition.HEALTHY
+    assert condition(Sight(ours=1, silent=SILENT_MAX - 1)) is DaemonCondition.HEALTHY
 
 
 # --- Faults ----------------------------------------------------------------------------------------

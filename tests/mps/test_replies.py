@@ -12,7 +12,7 @@ from cotenant.mps.replies import (
     Incomplete,
     Rejected,
     ServerState,
-    Termination,
+    TerminationReply,
     answered,
     control_version,
     percentage,
@@ -83,7 +83,7 @@ def test_an_error_is_never_taken_for_a_value(text: str) -> None:
     for parse in (pids, percentage, server_state):
         with pytest.raises(Rejected, match=text.split("(")[0][:20]):
             parse(text + "\n")
-    assert termination(f"{text}\n") is Termination.REFUSED
+    assert termination(f"{text}\n") is TerminationReply.REFUSED
 
 
 @given(st.lists(PIDS, max_size=20))
@@ -122,15 +122,15 @@ def test_the_percentage_is_the_value_in_force() -> None:
 @pytest.mark.parametrize(
     ("text", "outcome"),
     [
-        ("0", Termination.DONE),
-        ("CUDA_SUCCESS\n", Termination.DONE),
-        ("Server 7 not found\nServer 7 not found\n1\n", Termination.REFUSED),
-        ("1", Termination.REFUSED),
-        ("", Termination.UNCLEAR),
-        ("client is leaving", Termination.UNCLEAR),
+        ("0", TerminationReply.DONE),
+        ("CUDA_SUCCESS\n", TerminationReply.DONE),
+        ("Server 7 not found\nServer 7 not found\n1\n", TerminationReply.REFUSED),
+        ("1", TerminationReply.REFUSED),
+        ("", TerminationReply.UNCLEAR),
+        ("client is leaving", TerminationReply.UNCLEAR),
     ],
 )
-def test_termination(text: str, outcome: Termination) -> None:
+def test_termination(text: str, outcome: TerminationReply) -> None:
     assert termination(text) is outcome
 
 
@@ -153,5 +153,5 @@ def test_no_text_whatsoever_breaks_a_parser(text: str) -> None:
     for parse in (pids, percentage, server_state):
         with contextlib.suppress(Rejected):
             parse(text)
-    assert termination(text) in Termination
+    assert termination(text) in TerminationReply
     assert control_version(text) is None or "version" in text

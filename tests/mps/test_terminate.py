@@ -105,6 +105,6 @@ def test_a_zombie_is_dead_and_our_own_is_reaped() -> None:
 
 
 def test_another_process_of_the_same_pid_is_left_alone(clients: list[subprocess.Popen[bytes]]) -> None:
-    before = process.Identity(pid=clients[0].pid, start_ticks=1, boot_id=process.boot_id())
+    before = process.MpsProcessIdentity(pid=clients[0].pid, start_ticks=1, boot_id=process.boot_id())
     assert process.end(before, 1.0)
     assert clients[0].poll() is None

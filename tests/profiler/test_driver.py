@@ -11,10 +11,17 @@ import pytest
 
 from cotenant.controller.wire.job import ENV_JOB
 from cotenant.profiler.driver import probe_client, process_info
-from cotenant.profiler.driver.facts import DriverFacts, GpuFacts, GpuProcess, Link, MigInstance
+from cotenant.profiler.driver.facts import DriverFacts, GpuFacts, GpuLink, GpuProcess, MigInstance
 from cotenant.profiler.driver.failures import FAILURES, LOST, NO_PERMISSION, NOT_NVMLS, NvmlError
 from cotenant.profiler.driver.library import NO_BINDING
-from cotenant.profiler.driver.probe_client import NO_WORD, NoAnswer, Silence, ask, driver_facts, one_by_one
+from cotenant.profiler.driver.probe_client import (
+    NO_WORD,
+    NoProbeAnswer,
+    Silence,
+    ask,
+    driver_facts,
+    one_by_one,
+)
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
 
 GONE = 2**22 + 7
@@ -57,10 +64,12 @@ def test_counters_that_may_not_be_read_are_there_all_the_same(gpus: MockGpus) ->
 
 
 def test_gpus_reach_each_other_by_nvlink_or_by_what_pcie_passes(gpus: MockGpus) -> None:
-    assert driver_facts(thorough=True).links == (Link(first=0, second=1, path="two processors", peer=True),)
+    assert driver_facts(thorough=True).links == (
+        GpuLink(first=0, second=1, path="two processors", peer=True),
+    )
     gpus.say("gpu 0 nvlinks 6", "gpu 1 nvlinks 6", "gpu 2 uuid GPU-3", "gpu 2 rc 15")
     found = driver_facts(thorough=True)
-    assert found.links == (Link(first=0, second=1, path="NVLink", peer=True),), "a lost one has no links"
+    assert found.links == (GpuLink(first=0, second=1, path="NVLink", peer=True),), "a lost one has no links"
     assert [gpu.nvlinks for gpu in found.gpus] == [6, 6, None]
 
 
@@ -191,7 +200,7 @@ def test_a_driver_that_never_answers_takes_only_the_child_with_it(gpus: MockGpus
     ],
 )
 def test_a_child_that_gives_no_sense_says_why(words: tuple[str, ...], why: str) -> None:
-    with pytest.raises(NoAnswer) as said:
+    with pytest.raises(NoProbeAnswer) as said:
         ask(words, DriverFacts, 20.0)
     assert str(said.value) == why
 
@@ -210,7 +219,7 @@ def test_nobody_is_asked_while_too_many_children_are_stuck(monkeypatch: pytest.M
     stuck = [Stuck() for _ in range(probe_client.STUCK_MAX)]
     monkeypatch.setattr(probe_client, "_left_behind", list(stuck))
     answers = python("print('{}')")
-    with pytest.raises(NoAnswer, match="hang in the driver"):
+    with pytest.raises(NoProbeAnswer, match="hang in the driver"):
         ask(answers, DriverFacts, 20.0)
     stuck[0].is_gone = True
     assert ask(answers, DriverFacts, 20.0) == DriverFacts()

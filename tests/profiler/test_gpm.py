@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cotenant.profiler.driver.library import Library
-from cotenant.profiler.indicators.counters import Memory, Unsupported, Values
+from cotenant.profiler.indicators.counters import DeviceMemory, Unsupported, Values
 from cotenant.profiler.indicators.gpm import Gpm
 from cotenant.profiler.indicators.sources import Indicator
 
@@ -100,7 +100,7 @@ def test_percentages_become_shares_and_mib_become_bytes_and_the_rest_is_missing(
     assert values[Indicator.PCITX] == 2.0 * 2**20
     assert (values[Indicator.NVLRX], values[Indicator.NVLTX]) == (3.0 * 2**20, 1.0 * 2**20)
     assert math.isnan(values[Indicator.TENSO])
-    assert source.memory() == [Memory(1024.0, 16 * 1024.0)]
+    assert source.memory() == [DeviceMemory(1024.0, 16 * 1024.0)]
 
 
 def test_each_sample_is_compared_with_the_one_before_and_buffers_are_given_back() -> None:

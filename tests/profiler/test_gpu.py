@@ -13,7 +13,7 @@ import pytest
 
 from cotenant.profiler.indicators.choice import explain
 from cotenant.profiler.indicators.cpu import CpuSource
-from cotenant.profiler.indicators.device_process import DeviceProcess, NoAnswer
+from cotenant.profiler.indicators.device_process import DeviceProcess, NoIndicators
 from cotenant.profiler.indicators.gpm import RATES, SHARES
 from cotenant.profiler.indicators.gpu import GpuSource
 from cotenant.profiler.indicators.sources import Indicator, Sample, Timed, Wanted
@@ -144,7 +144,7 @@ def test_asking_does_not_wait_for_a_process_that_starts() -> None:
         assert child.ask(0.0) is None and child.ask(0.0) is None and not child.has_answered
     finally:
         child.close()
-    with pytest.raises(NoAnswer, match="closed"):
+    with pytest.raises(NoIndicators, match="closed"):
         child.ask(0.0)
 
 

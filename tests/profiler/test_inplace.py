@@ -24,8 +24,8 @@ from cotenant.profiler.inplace import (
     FAILURES_MAX,
     ROUNDS,
     WARM_UP_STEPS,
+    AccumulationWindow,
     InPlace,
-    Window,
     choices,
     duty_cycle_of,
     indicators_of,
@@ -45,7 +45,7 @@ class Trainer:
         self.step = 0
         self.alone = True
         self.accumulates = True
-        self.windows: list[Window] = []
+        self.windows: list[AccumulationWindow] = []
         self.stretch_first = 0
         self.slower = 1.0
         self.warm_up_s = 0.0
@@ -90,7 +90,7 @@ class Trainer:
         wish = inplace.wish(self.step_s(1), accumulates=self.accumulates)
         if wish is not None:
             start = self.step + LEAD_STEPS
-            self.windows.append(Window(start=start, until=start + wish.count, s=wish.s))
+            self.windows.append(AccumulationWindow(start=start, until=start + wish.count, s=wish.s))
             inplace.agreed(self.windows[-1])
 
 
@@ -222,7 +222,7 @@ def test_a_lost_word_about_a_windows_end_does_not_hold_the_profile_up() -> None:
     inplace = Trainer().begin(1000.0)
     wish = inplace.wish(0.1, accumulates=True)
     assert wish is not None
-    inplace.agreed(Window(start=5, until=5 + wish.count, s=wish.s))
+    inplace.agreed(AccumulationWindow(start=5, until=5 + wish.count, s=wish.s))
     inplace.stepped(step=6 + wish.count, count=1, elapsed_s=0.1, s=1, now_s=9.0)
     assert inplace.window is None
 
@@ -236,7 +236,7 @@ def test_a_lost_word_about_a_windows_end_does_not_hold_the_profile_up() -> None:
 def test_a_report_that_is_not_all_inside_its_window_changes_nothing(reports: list[Any]) -> None:
     inplace = Trainer().begin(1000.0)
     assert inplace.wish(0.1, accumulates=True) is not None
-    window = Window(start=20, until=40, s=1)
+    window = AccumulationWindow(start=20, until=40, s=1)
     inplace.agreed(window)
     now_s = 0.0
     for step, count, elapsed_s, s in reports:
@@ -280,14 +280,14 @@ def test_samples_count_only_where_they_lie_in_a_window_at_the_whole_batch() -> N
 
     sampled(inplace, 0.9, 0.5)  # Before any window.
     assert inplace.wish(0.1, accumulates=True) is not None
-    inplace.agreed(Window(start=10, until=20, s=1))
+    inplace.agreed(AccumulationWindow(start=10, until=20, s=1))
     stretch(0, 10, 1.0)
     sampled(inplace, 0.9, 1.0)  # Began before the window did.
     sampled(inplace, 0.4, 1.5)
     sampled(inplace, 0.6, 2.0)
     stretch(10, 20, 2.0)
     sampled(inplace, 0.9, 2.5)
-    inplace.agreed(Window(start=30, until=40, s=2))
+    inplace.agreed(AccumulationWindow(start=30, until=40, s=2))
     stretch(20, 30, 3.0)
     sampled(inplace, 0.1, 3.0)
     sampled(inplace, 0.1, 3.5)  # At s = 2.

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.profiler.ranks import Command, Seat
-from cotenant.profiler.run import Plan, ProfileFailed, Progress
+from cotenant.profiler.ranks import RankCommand, Seat
+from cotenant.profiler.run import ProfileFailed, RunPlan, RunProgress
 from cotenant.profiler.solo import measure_solo
 
 SEAT = Seat(cores=(min(os.sched_getaffinity(0)),))
-QUICK = Plan(measured_s_min=0.3, deadline_s=60.0)
+QUICK = RunPlan(measured_s_min=0.3, deadline_s=60.0)
 
 SPEAKING = """
 import json, os, socket, sys, time
@@ -55,13 +55,13 @@ raise SystemExit("crashed on purpose")
 """
 
 
-def command(code: str, *arguments: str, folder: Path) -> Command:
+def command(code: str, *arguments: str, folder: Path) -> RankCommand:
     env = {name: os.environ[name] for name in ("PATH", "COTENANT_TEST_RUN") if name in os.environ}
-    return Command(argv=(sys.executable, "-c", code, *arguments), workdir=str(folder), env=env)
+    return RankCommand(argv=(sys.executable, "-c", code, *arguments), workdir=str(folder), env=env)
 
 
 def test_step_time_and_memory_at_each_sub_batch(tmp_path: Path) -> None:
-    stages: list[Progress] = []
+    stages: list[RunProgress] = []
     run = measure_solo(
         command(SPEAKING, "accumulates", folder=tmp_path), [SEAT], plan=QUICK, progress=stages.append
     )
@@ -95,7 +95,7 @@ def test_two_ranks_are_one_gang(tmp_path: Path) -> None:
 
 
 def test_a_plain_script_still_gets_duty_cycle_and_memory(tmp_path: Path) -> None:
-    plan = Plan(hello_timeout_s=0.3, blind_s=1.0, deadline_s=60.0)
+    plan = RunPlan(hello_timeout_s=0.3, blind_s=1.0, deadline_s=60.0)
     run = measure_solo(command(BUSY, folder=tmp_path), [SEAT], plan=plan)
     assert run.points == ()
     assert math.isnan(run.load_s)
@@ -113,7 +113,7 @@ def test_a_job_that_ends_early_gives_what_was_seen(tmp_path: Path) -> None:
 
 
 def test_the_deadline_ends_a_job_that_never_steps(tmp_path: Path) -> None:
-    run = measure_solo(command(BUSY, folder=tmp_path), [SEAT], plan=Plan(deadline_s=0.5))
+    run = measure_solo(command(BUSY, folder=tmp_path), [SEAT], plan=RunPlan(deadline_s=0.5))
     assert any("deadline of 0.5 s" in note for note in run.notes)
 
 
@@ -130,7 +130,7 @@ def test_a_killed_rank_is_told_by_its_signal(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_measurement_leaves_nothing(tmp_path: Path) -> None:
-    def interrupt(_: Progress) -> None:
+    def interrupt(_: RunProgress) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -142,4 +142,4 @@ def test_what_cannot_start_is_refused_in_one_line(what: str, tmp_path: Path) -> 
     argv = ("/nowhere/train",) if what == "command" else (sys.executable, "-c", "pass")
     folder = tmp_path if what == "command" else tmp_path / "missing"
     with pytest.raises(ProfileFailed, match=r"cannot start: No such file.*check command and folder"):
-        measure_solo(Command(argv=argv, workdir=str(folder), env={}), [SEAT])
+        measure_solo(RankCommand(argv=argv, workdir=str(folder), env={}), [SEAT])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.controller.wire import job
-from cotenant.profiler.steps import Hello, Schedule, StepReport, StepTimes, alternating, parse
+from cotenant.profiler.steps import LibraryHello, StepReport, StepSchedule, StepTimes, alternating, parse
 
 
 def report(step: int, count: int, elapsed_s: float, s: int) -> StepReport:
@@ -33,7 +33,7 @@ def test_a_schedule_reads_as_the_protocol_wants_it() -> None:
 
 def test_a_schedule_must_start_at_step_0() -> None:
     with pytest.raises(ValueError, match="starts at step 0"):
-        Schedule(starts=(3,), accumulation_steps=(1,))
+        StepSchedule(starts=(3,), accumulation_steps=(1,))
 
 
 CASES = {
@@ -50,13 +50,13 @@ CASES = {
 
 @pytest.mark.parametrize(("said", "counts"), CASES.values(), ids=CASES.keys())
 def test_which_reports_count(said: StepReport, counts: bool) -> None:
-    times = StepTimes(Schedule(starts=(0, 10, 30), accumulation_steps=(2, 1, 2)), warm_up_steps=2)
+    times = StepTimes(StepSchedule(starts=(0, 10, 30), accumulation_steps=(2, 1, 2)), warm_up_steps=2)
     assert times.add(said) is counts
     assert times.steps(said.accumulation_steps) == (said.count if counts else 0)
 
 
 def test_a_step_time_is_the_median_over_reports() -> None:
-    times = StepTimes(Schedule(starts=(0,), accumulation_steps=(1,)), warm_up_steps=0)
+    times = StepTimes(StepSchedule(starts=(0,), accumulation_steps=(1,)), warm_up_steps=0)
     assert math.isnan(times.step_s(1)), "nothing measured yet"
     for step, elapsed_s in ((3, 0.2), (5, 0.4), (7, 20.0)):
         times.add(report(step, 2, elapsed_s, 1))
@@ -72,7 +72,7 @@ def test_a_step_report_is_understood() -> None:
     assert parse(datagram()) == report(4, 2, 0.5, 2)
     assert parse(datagram(later="field")) == report(4, 2, 0.5, 2)
     hello = datagram(m=job.HELLO, accumulates=True, resumable=True, world_size=1)
-    assert parse(hello) == Hello(rank=0, accumulates=True)
+    assert parse(hello) == LibraryHello(rank=0, accumulates=True)
 
 
 BAD = {

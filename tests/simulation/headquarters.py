@@ -15,7 +15,7 @@ from cotenant.controller.domain.commands import AnyCommand
 from cotenant.controller.domain.events import AlarmRang, AnyEvent
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.engine.ledger import Ledger
-from cotenant.controller.executors.agents.link import AgentsLink
+from cotenant.controller.executors.agents.link import AgentExecutor
 from cotenant.controller.policies import registry
 from cotenant.controller.store.clock import Clock
 from cotenant.controller.store.core import Core, Stuck
@@ -53,7 +53,7 @@ class Headquarters:
         self._silent_after_s = silent_after_s
         self._journal: PaperJournal | None = None
         self._core: Core | None = None
-        self._link: AgentsLink | None = None
+        self._link: AgentExecutor | None = None
         self._alarm = Alarm(clock, self._ring)
 
     # --- Living and dying --------------------------------------------------------------------------
@@ -80,7 +80,7 @@ class Headquarters:
             ),
             token=lambda: f"{self._clock.chance.getrandbits(32):08x}",
         )
-        self._link = AgentsLink(
+        self._link = AgentExecutor(
             core,
             self._send,
             Secrets(Path("/nonexistent")),
@@ -115,7 +115,7 @@ class Headquarters:
         return self._core
 
     @property
-    def link(self) -> AgentsLink:
+    def link(self) -> AgentExecutor:
         assert self._link is not None
         return self._link
 

@@ -13,19 +13,20 @@ import msgspec
 from cotenant.agent.daemon.core.edge import (
     Adopt,
     AgentConfig,
+    AgentTicked,
     AnyAgentEvent,
     AnyEffect,
     AwaitMemory,
     Booted,
     Connected,
+    ControllerMessageCame,
     DevicesChanged,
     Disconnected,
     EndCame,
     EndLeftovers,
-    Found,
-    GangSaid,
+    FoundAttempt,
+    GangMessageCame,
     Halt,
-    Heard,
     Keep,
     MemoryFree,
     MemoryHeld,
@@ -38,10 +39,9 @@ from cotenant.agent.daemon.core.edge import (
     StatusCame,
     SupervisorGone,
     Tell,
-    Ticked,
     Trust,
 )
-from cotenant.agent.daemon.core.memory import AnyNote, Memory
+from cotenant.agent.daemon.core.memory import AgentMemory, AnyNote
 from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.ipc.channel import GangOut, ToSupervisor
 from cotenant.agent.ipc.records import Order, Result
@@ -58,8 +58,8 @@ from cotenant.agent.supervisor.core.edge import (
     TakeSample,
     TellRank,
 )
-from cotenant.agent.supervisor.core.edge import Heard as RankHeard
-from cotenant.agent.supervisor.core.edge import Ticked as SupervisorTicked
+from cotenant.agent.supervisor.core.edge import RankMessageCame as RankHeard
+from cotenant.agent.supervisor.core.edge import SupervisorTicked as SupervisorTicked
 from cotenant.agent.supervisor.core.rank_messages import AnyRankWord
 from cotenant.agent.supervisor.core.supervision import Supervision
 from cotenant.controller.domain.cluster import HostReport
@@ -147,7 +147,7 @@ class Supervisor:
                 machine.from_supervisor(self, StatusCame(status=status))
             case GangOut(to_host=to_host, payload=payload):
                 job_id, attempt = self.key
-                said = GangSaid(job_id=job_id, attempt=attempt, to_host=to_host, payload=payload)
+                said = GangMessageCame(job_id=job_id, attempt=attempt, to_host=to_host, payload=payload)
                 machine.from_supervisor(self, said)
             case TakeSample():
                 self.handle(Sampled(memory_mib=100.0))
@@ -217,7 +217,7 @@ class Machine:
         self._address = b""
         self._connections = 0
         self._connected: set[Key] = set()
-        self._alarm = Alarm(clock, lambda: self.post(Ticked()))
+        self._alarm = Alarm(clock, lambda: self.post(AgentTicked()))
 
     # --- The agent's process -----------------------------------------------------------------------
 
@@ -235,15 +235,15 @@ class Machine:
             jobside_path="/jobside",
         )
         notes: list[AnyNote] = [unpack(pack(note), AnyNote) for note in self.disk]
-        self.state = AgentState(config, Memory(notes))
+        self.state = AgentState(config, AgentMemory(notes))
         self.clock.say(f"{self.name}: agent starts")
         self._open()
         self._connected = set()
         self.post(Booted(found=tuple(self._found(key) for key in sorted(self.folders))))
 
-    def _found(self, key: Key) -> Found:
+    def _found(self, key: Key) -> FoundAttempt:
         folder, supervisor = self.folders[key], self.supervisors.get(key)
-        return Found(
+        return FoundAttempt(
             job_id=key[0],
             attempt=key[1],
             alive=supervisor is not None and supervisor.alive,
@@ -403,7 +403,7 @@ class Machine:
             if isinstance(message, wire.Renew) and message.beat:
                 self.longest_gap_s = max(self.longest_gap_s, self.clock.now_s - self.renewed_s)
                 self.renewed_s = self.clock.now_s
-            self.post(Heard(message=message))
+            self.post(ControllerMessageCame(message=message))
 
     # --- Supervisors -------------------------------------------------------------------------------
 

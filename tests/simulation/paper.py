@@ -13,7 +13,7 @@ import msgspec
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.store.clock import Uptime
 from cotenant.controller.store.committing import Callbacks
-from cotenant.controller.store.journal import Entry, Run
+from cotenant.controller.store.journal import ControllerRun, Entry
 from tests.simulation.clockwork import Clockwork
 
 
@@ -23,7 +23,7 @@ class Pages(msgspec.Struct, kw_only=True):
     entries: list[Entry] = []
     reports: dict[HostId, int] = {}
     snapshots: list[tuple[int, bytes]] = []
-    runs: list[Run] = []
+    runs: list[ControllerRun] = []
 
     def copied(self) -> Pages:
         """What a backup holds."""
@@ -70,7 +70,7 @@ class PaperJournal:
             [run.wall_s for run in runs[-1:]] + [entry.wall_s for entry in entries[-1:]], default=wall_s
         )
         now_s += max(0.0, wall_s - then_s)
-        run = Run(
+        run = ControllerRun(
             first_seq=self.last_seq + 1,
             package=package,
             configuration=configuration,
@@ -134,7 +134,7 @@ class PaperJournal:
 
     # --- Reading -----------------------------------------------------------------------------------
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[ControllerRun]:
         return list(self._pages.runs)
 
     def entries(self, after: int = 0) -> Iterator[Entry]:

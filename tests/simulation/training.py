@@ -14,17 +14,17 @@ import msgspec
 from cotenant.agent.ipc.records import Order
 from cotenant.agent.supervisor.core.rank_messages import (
     AnyRankWord,
-    Confirm,
     DurableSaid,
-    Failed,
-    FirstStep,
-    Hello,
+    FirstStepReached,
+    RankFailed,
+    RankHello,
     Saving,
-    Step,
+    StepConfirmed,
+    StepDone,
     Stopped,
-    Stretch,
+    WindowReport,
 )
-from cotenant.checkpoint.talk.agreement import Agreement, Verdict
+from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict
 from cotenant.checkpoint.talk.protocol import decode
 from cotenant.controller.domain.ids import AttemptNo, JobId
 from cotenant.controller.wire.job import DECISION_TIMEOUT_S
@@ -83,7 +83,7 @@ class Rank:
         self.alive = True
         self.exited: Callable[[int | None, int | None], None] | None = None
         self.agreement = Agreement()
-        self.verdict = Verdict.GO
+        self.verdict = StepVerdict.GO
         self.waits_since_s: float | None = None
         self.stopped = False
 
@@ -94,7 +94,9 @@ class Rank:
             return
         answer = self.agreement.receive(order)
         if answer is not None:
-            self.say(Confirm(v=1, rank=self.number, proposal=answer.proposal, step=answer.step, ok=answer.ok))
+            self.say(
+                StepConfirmed(v=1, rank=self.number, proposal=answer.proposal, step=answer.step, ok=answer.ok)
+            )
         training.look_again()
 
 
@@ -141,7 +143,7 @@ class Training:
         for rank in self.ranks.values():
             rank.agreement.completed = self.step
             if self.nature.uses_library:
-                hello = Hello(
+                hello = RankHello(
                     v=1,
                     rank=rank.number,
                     world_size=self._world_size,
@@ -187,10 +189,10 @@ class Training:
 
     def _turn(self, rank: Rank) -> None:
         """A turn of s begins or ends here: nothing to wait for."""
-        if rank.verdict is Verdict.TURN:
+        if rank.verdict is StepVerdict.TURN:
             assert self.step is not None
-            rank.verdict = Verdict.GO
-            rank.say(Stretch(v=1, rank=rank.number, first=0, step=self.step, s=1, memory_mib=None))
+            rank.verdict = StepVerdict.GO
+            rank.say(WindowReport(v=1, rank=rank.number, first=0, step=self.step, s=1, memory_mib=None))
 
     def _say_step(self, rank: Rank) -> None:
         assert self.step is not None
@@ -198,8 +200,8 @@ class Training:
             return
         if rank.number not in self._first_said:
             self._first_said.add(rank.number)
-            rank.say(FirstStep(v=1, rank=rank.number, step=self.step))
-        rank.say(Step(v=1, rank=rank.number, step=self.step, count=1, elapsed_s=self.nature.step_s))
+            rank.say(FirstStepReached(v=1, rank=rank.number, step=self.step))
+        rank.say(StepDone(v=1, rank=rank.number, step=self.step, count=1, elapsed_s=self.nature.step_s))
 
     def look_again(self) -> None:
         """An order came, or a boundary was reached: who may go on?"""
@@ -212,17 +214,17 @@ class Training:
         if self._in_step or self.step is None or not self._all_live or self._finished:
             return
         for rank in self.ranks.values():
-            if rank.verdict is Verdict.WAIT:
+            if rank.verdict is StepVerdict.WAIT:
                 self._wait(rank)
-            if rank.verdict is Verdict.SAVE:
-                rank.verdict = Verdict.GO
+            if rank.verdict is StepVerdict.SAVE:
+                rank.verdict = StepVerdict.GO
                 self._save(rank)
-            elif rank.verdict is Verdict.STOP and not rank.stopped:
+            elif rank.verdict is StepVerdict.STOP and not rank.stopped:
                 rank.stopped = True
                 rank.say(Saving(v=1, rank=rank.number, step=self.step))
         if all(rank.stopped for rank in self.ranks.values()):
             self._clock.after(self.nature.save_s, self._stop_saved, self.step)
-        elif all(rank.verdict is Verdict.GO for rank in self.ranks.values()):
+        elif all(rank.verdict is StepVerdict.GO for rank in self.ranks.values()):
             self._go_on()
 
     def _wait(self, rank: Rank) -> None:
@@ -231,10 +233,12 @@ class Training:
             rank.waits_since_s = self._clock.now_s
             self._clock.after(DECISION_TIMEOUT_S + 0.01, self.look_again)
         rank.verdict = rank.agreement.arrive(self.step)
-        if rank.verdict is Verdict.WAIT and self._clock.now_s >= rank.waits_since_s + DECISION_TIMEOUT_S:
+        if rank.verdict is StepVerdict.WAIT and self._clock.now_s >= rank.waits_since_s + DECISION_TIMEOUT_S:
             for refusal in rank.agreement.give_up():
                 rank.say(
-                    Confirm(v=1, rank=rank.number, proposal=refusal.proposal, step=refusal.step, ok=False)
+                    StepConfirmed(
+                        v=1, rank=rank.number, proposal=refusal.proposal, step=refusal.step, ok=False
+                    )
                 )
             rank.verdict = rank.agreement.arrive(self.step)
         self._turn(rank)
@@ -257,7 +261,7 @@ class Training:
     def _publish(self, first: Rank, step: int) -> bool:
         one_place = len({rank.domain for rank in self.ranks.values()}) == 1
         if not one_place or not self._world.storage.put(first.domain, first.order, step):
-            first.say(Failed(v=1, rank=0, what="save", error="No space left on device"))
+            first.say(RankFailed(v=1, rank=0, what="save", error="No space left on device"))
             return False
         first.say(DurableSaid(v=1, rank=0, step=step, name=f"a{self.key[1]}-s{step}"))
         return True
@@ -271,7 +275,7 @@ class Training:
                 self._clock.soon(self.nature.exit_s, self._exit, rank, 0)
             return
         for rank in self.ranks.values():  # The job goes on; it may be asked again.
-            rank.stopped, rank.verdict = False, Verdict.GO
+            rank.stopped, rank.verdict = False, StepVerdict.GO
         self._go_on()
 
     # --- Ending ------------------------------------------------------------------------------------

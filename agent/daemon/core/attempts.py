@@ -28,7 +28,7 @@ import msgspec
 from cotenant.agent.daemon.core import reporting
 from cotenant.agent.daemon.core.edge import (
     Adopt,
-    Found,
+    FoundAttempt,
     StartFailed,
     StartSupervisor,
     SupervisorGone,
@@ -38,9 +38,9 @@ from cotenant.agent.daemon.core.live import Live
 from cotenant.agent.daemon.core.memory import Attempt, Kept, Key, StopAsked
 from cotenant.agent.daemon.core.orders import objection, order_for, own_part
 from cotenant.agent.daemon.core.outbox import Outbox
-from cotenant.agent.daemon.core.teardown import Leaving, name_of
-from cotenant.agent.daemon.core.tenants import Present
-from cotenant.agent.ipc.channel import CompanyNow, SaveNow, StopNow
+from cotenant.agent.daemon.core.teardown import Teardown, name_of
+from cotenant.agent.daemon.core.tenants import Tenants
+from cotenant.agent.ipc.channel import CoTenantsChanged, SaveNow, StopNow
 from cotenant.agent.ipc.records import Status
 from cotenant.controller.domain.commands import SaveAttempt, StartAttempt, StopAttempt
 from cotenant.controller.domain.ids import CommandId, HostId, JobId
@@ -49,10 +49,10 @@ from cotenant.controller.domain.reasons import render
 _NEVER: Final = float("inf")
 
 
-class Roster:
-    def __init__(self, present: Present, leaving: Leaving, outbox: Outbox, lease: Lease) -> None:
-        self._present = present
-        self._leaving = leaving
+class Attempts:
+    def __init__(self, present: Tenants, leaving: Teardown, outbox: Outbox, lease: Lease) -> None:
+        self._tenants = present
+        self._teardown = leaving
         self._out = outbox
         self._memory = outbox.memory
         self._lease = lease
@@ -60,23 +60,23 @@ class Roster:
 
     @property
     def host_id(self) -> HostId:
-        return self._present.host_id
+        return self._tenants.host_id
 
     # --- After a start of the agent: what is still here --------------------------------------------
 
-    def recover(self, found: tuple[Found, ...], now_s: float) -> None:
+    def recover(self, found: tuple[FoundAttempt, ...], now_s: float) -> None:
         here = {(each.job_id, each.attempt): each for each in found}
         for key, attempt in list(self._memory.attempts.items()):
             if key not in here and attempt.ended is None:
-                self._leaving.end(attempt, "infra-failed", "the agent stopped before it could start it")
+                self._teardown.end(attempt, "infra-failed", "the agent stopped before it could start it")
         for key, each in here.items():
             self._recover(key, each)
-        self._leaving.doubts.only(self._live)
+        self._teardown.doubts.only(self._live)
         for each in found:  # Now that it is known who shares what.
             if each.result is not None:
-                self._leaving.ended(each.result, now_s)
+                self._teardown.ended(each.result, now_s)
 
-    def _recover(self, key: Key, found: Found) -> None:
+    def _recover(self, key: Key, found: FoundAttempt) -> None:
         attempt = self._memory.attempts.get(key)
         if attempt is None:  # The spool has lost it.
             attempt = self._attempt_of(found)
@@ -89,9 +89,9 @@ class Roster:
         if found.alive:
             self._out.add(Adopt(job_id=key[0], attempt=key[1]))
         else:
-            self._leaving.clean(key, "the host restarted" if found.rebooted else "its supervisor was killed")
+            self._teardown.clean(key, "the host restarted" if found.rebooted else "its supervisor was killed")
 
-    def _attempt_of(self, found: Found) -> Attempt:
+    def _attempt_of(self, found: FoundAttempt) -> Attempt:
         order = found.order
         parts = [member for member in order.gang if member.host_id == self.host_id] if order else []
         return Attempt(
@@ -135,20 +135,20 @@ class Roster:
             memory_cap_mib=command.memory_cap_mib,
             profiled=command.profile_s > 0,
         )
-        why = objection(command, self._present.config, self._present.attempts) or self._too_old(command)
+        why = objection(command, self._tenants.config, self._tenants.attempts) or self._too_old(command)
         if why:
-            self._leaving.end(msgspec.structs.replace(attempt, has_folder=False), "infra-failed", why)
+            self._teardown.end(msgspec.structs.replace(attempt, has_folder=False), "infra-failed", why)
             return
         part = own_part(command, self.host_id)
         assert part is not None, f"{command.job_id}: no part for {self.host_id}"
         seen = self._processes_seen(command.job_id)
         left_s = self._lease.left_s(now_s)
-        order = order_for(command, secrets, self._present.config, folder, left_s, cuda_processes=seen)
+        order = order_for(command, secrets, self._tenants.config, folder, left_s, cuda_processes=seen)
         record = msgspec.structs.replace(attempt, devices=part.devices, mps=bool(order.mps))
         self._out.keep(Kept(attempt=record))
         self._live[attempt.key] = Live()
         # Before the newcomer's first breath: what is measured from now on is shared.
-        self._present.tell_company()
+        self._tenants.tell_co_tenants()
         self._out.add(StartSupervisor(order=order))
 
     def _too_old(self, command: StartAttempt) -> str:
@@ -176,7 +176,7 @@ class Roster:
                 job_epoch=command.job_epoch,
                 has_folder=False,
             )
-            self._leaving.end(fence, "never-started", "stopped before it started here")
+            self._teardown.end(fence, "never-started", "stopped before it started here")
         elif attempt.ended is not None:
             if attempt.settled_age_s is not None:  # It was confirmed once; whoever asks has lost that.
                 self._out.report(attempt.ended, msgspec.structs.replace(attempt, settled_age_s=None))
@@ -184,7 +184,7 @@ class Roster:
             stop = StopAsked(save=command.save, deadline_s=command.deadline_s, reason=render(command.reason))
             self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, stop=stop)))
             live.stop_asked_s = now_s
-            self._present.tell(key, StopNow(save=stop.save, deadline_s=stop.deadline_s, reason=stop.reason))
+            self._tenants.tell(key, StopNow(save=stop.save, deadline_s=stop.deadline_s, reason=stop.reason))
 
     def save(self, command: SaveAttempt) -> None:
         key = (command.job_id, command.attempt)
@@ -192,7 +192,7 @@ class Roster:
         if live is None or not live.is_there:
             return
         if live.connected:
-            self._present.tell(key, SaveNow())
+            self._tenants.tell(key, SaveNow())
         else:
             self._out.keep(Kept(attempt=msgspec.structs.replace(self._memory.attempts[key], save=True)))
 
@@ -204,11 +204,11 @@ class Roster:
         if live is None or not live.is_there:
             return
         live.status = status
-        self._leaving.doubts.stepped(key, status.step)
+        self._teardown.doubts.stepped(key, status.step)
         if status.started and live.started_s is None:
             live.started_s = now_s
         record = self._memory.attempts[key]
-        told = reporting.from_status(record, status, self.host_id, self._present.device_type(record))
+        told = reporting.from_status(record, status, self.host_id, self._tenants.device_type(record))
         for event, attempt in told:
             self._out.report(event, attempt)
 
@@ -234,7 +234,7 @@ class Roster:
         key = (failed.job_id, failed.attempt)
         if key in self._live:
             missing = failed.workdir_missing  # Which folder it runs in is its user's word, not the host's.
-            self._leaving.end(
+            self._teardown.end(
                 self._memory.attempts[key],
                 "infra-failed",
                 failed.why,
@@ -245,7 +245,7 @@ class Roster:
     def supervisor_gone(self, gone: SupervisorGone) -> None:
         key = (gone.job_id, gone.attempt)
         if (live := self._live.get(key)) and live.is_there:
-            self._leaving.clean(key, gone.why)
+            self._teardown.clean(key, gone.why)
 
     def connected(self, key: Key, now_s: float) -> None:
         """A fresh connection: what was asked before may not have arrived."""
@@ -253,19 +253,19 @@ class Roster:
         if live is None or not live.is_there:
             return
         live.connected, live.lease_told = True, None
-        self._present.tell_lease(key, live, now_s)
-        live.company_told = CompanyNow(alone=True)
-        self._present.tell_company()
+        self._tenants.tell_lease(key, live, now_s)
+        live.co_tenants_told = CoTenantsChanged(alone=True)
+        self._tenants.tell_co_tenants()
         attempt = self._memory.attempts[key]
         if attempt.stop is not None:
             if live.stop_asked_s is None:
                 live.stop_asked_s = now_s
             left_s = max(0.0, live.stop_asked_s + attempt.stop.deadline_s - now_s)
-            self._present.tell(
+            self._tenants.tell(
                 key, StopNow(save=attempt.stop.save, deadline_s=left_s, reason=attempt.stop.reason)
             )
         elif attempt.save:
-            self._present.tell(key, SaveNow())
+            self._tenants.tell(key, SaveNow())
             self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, save=False)))
 
     def disconnected(self, key: Key) -> None:
@@ -283,12 +283,12 @@ class Roster:
             if now_s >= quiet_until_s:
                 self._out.report(*reporting.assumed_step(attempt, self.host_id))
             if now_s >= overdue_s:
-                self._leaving.clean(key, "its supervisor did not obey a stop request and was ended")
+                self._teardown.clean(key, "its supervisor did not obey a stop request and was ended")
 
     def _deadlines(self) -> Iterator[tuple[Key, Attempt, float, float]]:
         for key, live in self._live.items():
             attempt = self._memory.attempts[key]
-            quiet_until_s = live.quiet_until_s(attempt, self._present.config.quiet_start_s)
+            quiet_until_s = live.quiet_until_s(attempt, self._tenants.config.quiet_start_s)
             yield key, attempt, quiet_until_s, live.overdue_s(attempt)
 
 

@@ -58,7 +58,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A started job that says nothing is taken to be loading for this long, and to run from then on."""
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class FoundAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt's folder, as it was when the agent started."""
 
     job_id: JobId
@@ -81,16 +81,16 @@ class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
 class Booted(AgentEvent, frozen=True, kw_only=True):
     """First of all events; the memory was handed over at construction."""
 
-    found: tuple[Found, ...] = ()
+    found: tuple[FoundAttempt, ...] = ()
 
 
-class Ticked(AgentEvent, frozen=True, kw_only=True):
+class AgentTicked(AgentEvent, frozen=True, kw_only=True):
     """`next_alarm_s` has come (early or late does not matter)."""
 
     cpu_percent: float | None = None
 
 
-class Heard(AgentEvent, frozen=True, kw_only=True):
+class ControllerMessageCame(AgentEvent, frozen=True, kw_only=True):
     message: ToAgent
 
 
@@ -142,7 +142,7 @@ class ClientsCounted(OfAttempt, frozen=True, kw_only=True):
     processes: int
 
 
-class GangSaid(OfAttempt, frozen=True, kw_only=True):
+class GangMessageCame(OfAttempt, frozen=True, kw_only=True):
     to_host: HostId
     payload: bytes
 
@@ -198,8 +198,9 @@ class MemoryHeld(OfAttempt, frozen=True, kw_only=True):
 
 
 AnyAgentEvent = (
-    Booted | Ticked | Heard | StartFailed | Connected | Disconnected | StatusCame | EndCame | SupervisorGone
-    | GangSaid | DevicesChanged | IndicatorsRead | GpuFault | MemoryFree | MemoryHeld
+    Booted | AgentTicked | ControllerMessageCame | StartFailed | Connected | Disconnected | StatusCame
+    | EndCame | SupervisorGone
+    | GangMessageCame | DevicesChanged | IndicatorsRead | GpuFault | MemoryFree | MemoryHeld
     | TroubleNoticed | ClientsCounted
 )  # fmt: skip
 
@@ -207,40 +208,40 @@ AnyAgentEvent = (
 # --- State -> edge ---------------------------------------------------------------------------------
 
 
-class Effect(msgspec.Struct, frozen=True, kw_only=True):
+class AgentEffect(msgspec.Struct, frozen=True, kw_only=True):
     """Base of what the state asks for."""
 
 
-class Keep(Effect, frozen=True, kw_only=True):
+class Keep(AgentEffect, frozen=True, kw_only=True):
     """Write the note and flush it to disk before any later effect."""
 
     note: AnyNote
 
 
-class Send(Effect, frozen=True, kw_only=True):
+class Send(AgentEffect, frozen=True, kw_only=True):
     """To the controller; may be lost."""
 
     message: FromAgent
 
 
-class Reconnect(Effect, frozen=True, kw_only=True):
+class Reconnect(AgentEffect, frozen=True, kw_only=True):
     """The controller is silent: use a fresh socket."""
 
 
-class StartSupervisor(Effect, frozen=True, kw_only=True):
+class StartSupervisor(AgentEffect, frozen=True, kw_only=True):
     """Make the folder, write `order.json`, start the supervisor; `StartFailed` if that is impossible."""
 
     order: Order
 
 
-class Adopt(Effect, frozen=True, kw_only=True):
+class Adopt(AgentEffect, frozen=True, kw_only=True):
     """Watch and talk to a supervisor that is running already."""
 
     job_id: JobId
     attempt: AttemptNo
 
 
-class Tell(Effect, frozen=True, kw_only=True):
+class Tell(AgentEffect, frozen=True, kw_only=True):
     """To a connected supervisor; may be lost if the connection breaks."""
 
     job_id: JobId
@@ -248,14 +249,14 @@ class Tell(Effect, frozen=True, kw_only=True):
     message: ToSupervisor
 
 
-class EndLeftovers(Effect, frozen=True, kw_only=True):
+class EndLeftovers(AgentEffect, frozen=True, kw_only=True):
     """End the supervisor, if it still lives, and every process of the attempt; then write this result (unless
     there is one by now) and answer `EndCame`."""
 
     result: Result
 
 
-class AwaitMemory(Effect, frozen=True, kw_only=True):
+class AwaitMemory(AgentEffect, frozen=True, kw_only=True):
     """The attempt has ended on these GPUs: answer `MemoryFree` or `MemoryHeld` when their memory is back, or
     is known to be held, and after everything that was known of faults on them until then."""
 
@@ -266,33 +267,33 @@ class AwaitMemory(Effect, frozen=True, kw_only=True):
     """By itself: it may have died of a fault that is still to be told."""
 
 
-class RemoveAttempt(Effect, frozen=True, kw_only=True):
+class RemoveAttempt(AgentEffect, frozen=True, kw_only=True):
     job_id: JobId
     attempt: AttemptNo
 
 
-class RemoveCheckpoints(Effect, frozen=True, kw_only=True):
+class RemoveCheckpoints(AgentEffect, frozen=True, kw_only=True):
     """The job's folder under the checkpoint root."""
 
     folder: str
 
 
-class AnswerLog(Effect, frozen=True, kw_only=True):
+class AnswerLog(AgentEffect, frozen=True, kw_only=True):
     read: ReadLog
 
 
-class Trust(Effect, frozen=True, kw_only=True):
+class Trust(AgentEffect, frozen=True, kw_only=True):
     """A person says that all is well with this host's devices: suspects are offered again."""
 
 
-class Say(Effect, frozen=True, kw_only=True):
+class Say(AgentEffect, frozen=True, kw_only=True):
     """A line for the agent's own log."""
 
     text: str
     bad: bool = False
 
 
-class Halt(Effect, frozen=True, kw_only=True):
+class Halt(AgentEffect, frozen=True, kw_only=True):
     """Stop the agent; its jobs live on."""
 
     why: str

@@ -1,4 +1,4 @@
-"""Who was on a device when it was struck by a fault: what the roster remembers to answer that. Pure.
+"""Who was on a device when it was struck by a fault: what is remembered of attempts to answer that. Pure.
 
 Rule: news of a fault and the ends it causes come in any order. So an attempt that has ended is struck like
 any other until its end was told; who has just died is still counted as company; and who died by itself around
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 
 from cotenant.agent.daemon.core import gpu_faults
 from cotenant.agent.daemon.core.edge import GpuFault
-from cotenant.agent.daemon.core.memory import Attempt, Fault, Key, Memory
+from cotenant.agent.daemon.core.memory import AgentMemory, Attempt, Fault, Key
 from cotenant.agent.ipc.records import Result
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.events import GpuFaultRole
@@ -20,8 +20,8 @@ from cotenant.controller.domain.ids import DeviceId
 _NEVER = float("inf")
 
 
-class FaultRoll:
-    def __init__(self, memory: Memory) -> None:
+class FaultWitnesses:
+    def __init__(self, memory: AgentMemory) -> None:
         self._memory = memory
         self._departed: dict[Key, tuple[float, tuple[DeviceId, ...]]] = {}
         """Attempts that have failed by themselves: when, and where. They may have died of a fault that nobody
@@ -44,8 +44,8 @@ class FaultRoll:
                 role: GpuFaultRole = "device" if fault.device_failed else "suspect"
                 self._happened_near(key, gpu_faults.word(fault, role, ", ".join(where)), now_s)
                 continue
-            company = self._company(key, where, live) | (self._just_departed(where, now_s) - {key})
-            record = gpu_faults.struck(attempt, fault, company, ", ".join(where))
+            others = self._others_on(key, where, live) | (self._just_departed(where, now_s) - {key})
+            record = gpu_faults.struck(attempt, fault, others, ", ".join(where))
             if record is not None:
                 yield record
 
@@ -64,7 +64,7 @@ class FaultRoll:
     def spread(self, key: Key, result: Result, report: HostReport, live: Collection[Key]) -> GpuFault | None:
         """What the end of one client of MPS means for those it shared with."""
         attempt = self._memory.attempts[key]
-        if attempt.fault is not None or not self._company(key, attempt.devices, live):
+        if attempt.fault is not None or not self._others_on(key, attempt.devices, live):
             return None
         # A client is one for its life: its device may be said to time-slice by now.
         by_mps = {d.device_id: d.local for d in report.devices if attempt.mps or d.sharing == "mps"}
@@ -90,7 +90,7 @@ class FaultRoll:
             return gpu_faults.contained(result, near)
         return gpu_faults.judged(result, attempt.fault)
 
-    def _company(self, key: Key, devices: Collection[DeviceId], live: Collection[Key]) -> set[Key]:
+    def _others_on(self, key: Key, devices: Collection[DeviceId], live: Collection[Key]) -> set[Key]:
         """Who else holds one of these devices."""
         return self._on(devices, live) - {key}
 

@@ -15,7 +15,7 @@ from cotenant.agent.daemon.core.outbox import Outbox
 from cotenant.controller.domain.commands import StartAttempt
 from cotenant.controller.domain.epochs import Followed
 from cotenant.controller.domain.events import JobKept
-from cotenant.controller.wire.agents import LogReply, NotFollowed, Obey, ReadLog, Welcome
+from cotenant.controller.wire.agents import CommandDelivery, LogReply, NotFollowed, ReadLog, Welcome
 
 KEPT_TOLD_MAX: Final = 1000
 """In one hello; the others follow once these are forgotten."""
@@ -82,7 +82,7 @@ class Following:
         self._out.say("the controller's journal was put back from a copy: telling it what is here", bad=True)
         return "greet-again"
 
-    def obeys(self, message: Obey) -> bool:
+    def obeys(self, message: CommandDelivery) -> bool:
         """An order of another epoch is answered, and not obeyed."""
         if message.epoch == self._memory.epoch.token or (not message.epoch and not self._knows_epochs):
             return True

@@ -1,8 +1,8 @@
 """Which of an attempt's processes are clients of an MPS daemon, and within which limits. Pure.
 
 Rule: every job on a device with a daemon is its client from the start, alone or not: what a client may take
-is read when its CUDA context is made and fixed from then on, and a guest may come at any time. An attempt is
-wholly a client or not at all; where it cannot be one, it says why and time-slices.
+is read when its CUDA context is made and fixed from then on, and a newcomer may come at any time. An attempt
+is wholly a client or not at all; where it cannot be one, it says why and time-slices.
 
 A process talks to one daemon. With one daemon per device each worker therefore sees its own device alone and
 is LOCAL_RANK 0, as under `torchrun --virtual-local-rank`; a launcher that starts several workers itself gives

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.daemon.core.memory import Attempt
-from cotenant.agent.ipc.channel import CompanyNow
+from cotenant.agent.ipc.channel import CoTenantsChanged
 from cotenant.agent.ipc.records import Result, Status
 
 STOP_GRACE_S: Final = 60.0
@@ -42,7 +42,7 @@ class Live:
         """When this agent first knew that its processes run."""
         self.stop_asked_s: float | None = None
         self.lease_told: LeaseTold | None = None
-        self.company_told = CompanyNow(alone=True)
+        self.co_tenants_told = CoTenantsChanged(alone=True)
         """What its supervisor believes; it starts with this belief."""
 
     @property

@@ -1,6 +1,6 @@
 """What an agent must not forget: reports nobody has confirmed, fences, commands obeyed.
 
-Rule: durable state changes only by `Memory.fold(note)`, and each note reaches the spool before anything
+Rule: durable state changes only by `AgentMemory.fold(note)`, and each note reaches the spool before anything
 that follows from it leaves the agent. So the memory read back after a crash is the memory that was.
 Time here is the agent's age: seconds it has run over all its starts, which no clock jump can move.
 """
@@ -111,7 +111,7 @@ class StepBefore(msgspec.Struct, frozen=True, kw_only=True):
     step: int
 
 
-class Doubt(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceDoubt(msgspec.Struct, frozen=True, kw_only=True):
     """About one device, see `gpus/doubts.py`."""
 
     after: JobId
@@ -229,7 +229,7 @@ class Doubted(Note, frozen=True, kw_only=True, tag="doubted"):
     """A device is in doubt, or (None) is so no more."""
 
     uuid: str
-    doubt: Doubt | None = None
+    doubt: DeviceDoubt | None = None
 
 
 class Reset(Note, frozen=True, kw_only=True, tag="reset"):
@@ -242,7 +242,7 @@ AnyNote = (
 )  # fmt: skip
 
 
-class Memory:
+class AgentMemory:
     """The sum of all notes."""
 
     def __init__(self, notes: Iterable[AnyNote] = ()) -> None:
@@ -268,7 +268,7 @@ class Memory:
         self.commands: OrderedDict[CommandId, None] = OrderedDict()
         self.forgotten: dict[JobKey, Forgotten] = {}
         self.stale_below = CommandId(0)
-        self.doubts: dict[str, Doubt] = {}
+        self.doubts: dict[str, DeviceDoubt] = {}
 
     def fold(self, note: AnyNote) -> None:
         match note:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from cotenant.agent.daemon.core.edge import AnyEffect, Keep, Say, Send
-from cotenant.agent.daemon.core.memory import AnyNote, Attempt, Memory, Reported
-from cotenant.agent.daemon.core.registration import Standing
+from cotenant.agent.daemon.core.memory import AgentMemory, AnyNote, Attempt, Reported
+from cotenant.agent.daemon.core.registration import Registration
 from cotenant.controller.domain.events import CheckpointDurable, FromAttempt, TroubleSeen
 from cotenant.controller.wire.agents import FromAgent, Report
 
@@ -18,9 +18,9 @@ REPORTS_KEPT: Final = 10_000
 
 
 class Outbox:
-    def __init__(self, memory: Memory, standing: Standing) -> None:
+    def __init__(self, memory: AgentMemory, standing: Registration) -> None:
         self.memory = memory
-        self._standing = standing
+        self._registration = standing
         self._effects: list[AnyEffect] = []
 
     def drain(self) -> list[AnyEffect]:
@@ -46,12 +46,12 @@ class Outbox:
             return
         sequence = self.memory.sequence + 1
         self.keep(Reported(sequence=sequence, event=event, attempt=attempt))
-        if self._standing.may_report_now(waiting=len(self.memory.pending)):
+        if self._registration.may_report_now(waiting=len(self.memory.pending)):
             self._send_report(sequence)
 
     def report_again(self, now_s: float) -> None:
         """The oldest unconfirmed reports, in order, if it is time."""
-        for sequence in self._standing.reports_due(self.memory.pending, now_s):
+        for sequence in self._registration.reports_due(self.memory.pending, now_s):
             self._send_report(sequence)
 
     def _send_report(self, sequence: int) -> None:

@@ -13,7 +13,15 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.daemon.core.edge import AgentConfig, Keep, RemoveAttempt, RemoveCheckpoints
-from cotenant.agent.daemon.core.memory import FENCES_KEPT, Aged, Attempt, Dropped, JobKey, Memory, Unfenced
+from cotenant.agent.daemon.core.memory import (
+    FENCES_KEPT,
+    Aged,
+    AgentMemory,
+    Attempt,
+    Dropped,
+    JobKey,
+    Unfenced,
+)
 from cotenant.controller.domain.ids import CommandId
 
 PERIOD_S: Final = 3600.0
@@ -24,7 +32,7 @@ Step = Keep | RemoveAttempt | RemoveCheckpoints
 
 
 def due(
-    memory: Memory, config: AgentConfig, age_s: float, checkpoint_folder: Callable[[JobKey], str]
+    memory: AgentMemory, config: AgentConfig, age_s: float, checkpoint_folder: Callable[[JobKey], str]
 ) -> Iterator[Step]:
     """The steps, lazily: the caller folds each note before the next is decided."""
     yield Keep(note=Aged(age_s=age_s))
@@ -49,7 +57,7 @@ def due(
     yield from _old_fences(memory, with_attempts)
 
 
-def _old_attempts(memory: Memory, before_age_s: float) -> list[Attempt]:
+def _old_attempts(memory: AgentMemory, before_age_s: float) -> list[Attempt]:
     """Settled attempts, oldest first: all from before that age, and what is above the bound."""
     settled = [(a.settled_age_s, a.key, a) for a in memory.attempts.values() if a.settled_age_s is not None]
     settled.sort(key=lambda each: each[:2])
@@ -61,7 +69,7 @@ def _unfenced(job: JobKey, stale_below: CommandId) -> Keep:
     return Keep(note=Unfenced(job_id=job[0], stale_below=stale_below, job_epoch=job[1]))
 
 
-def _old_fences(memory: Memory, with_attempts: set[JobKey]) -> Iterator[Step]:
+def _old_fences(memory: AgentMemory, with_attempts: set[JobKey]) -> Iterator[Step]:
     surplus = len(memory.fences) - FENCES_KEPT
     if surplus <= 0:
         return

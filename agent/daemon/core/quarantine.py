@@ -12,18 +12,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
-from cotenant.agent.daemon.core.memory import Doubt, Doubted, Key, StepBefore
+from cotenant.agent.daemon.core.memory import DeviceDoubt, Doubted, Key, StepBefore
 from cotenant.agent.daemon.core.outbox import Outbox
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import JobId
 
 
-class Doubts:
+class Quarantine:
     def __init__(self, outbox: Outbox) -> None:
         self._out = outbox
 
     @property
-    def _by_uuid(self) -> dict[str, Doubt]:
+    def _by_uuid(self) -> dict[str, DeviceDoubt]:
         return self._out.memory.doubts
 
     def raised(self, uuid: str, after: JobId, steps: Mapping[Key, int]) -> None:
@@ -32,7 +32,7 @@ class Doubts:
         waits = {each.key: each for each in before.waits} if before is not None else {}
         waits |= {key: StepBefore(key=key, step=step) for key, step in steps.items()}
         if steps:
-            doubt = Doubt(after=after, waits=tuple(waits[key] for key in sorted(waits)))
+            doubt = DeviceDoubt(after=after, waits=tuple(waits[key] for key in sorted(waits)))
             self._out.keep(Doubted(uuid=uuid, doubt=doubt))
 
     def stepped(self, key: Key, step: int) -> None:
@@ -63,7 +63,7 @@ class Doubts:
         )
 
 
-def _text(doubt: Doubt) -> str:
+def _text(doubt: DeviceDoubt) -> str:
     jobs = ", ".join(sorted({each.key[0] for each in doubt.waits}))
     return (
         f"an MPS client of job {doubt.after} was killed without its daemon's help: waiting for job {jobs} "

@@ -23,7 +23,7 @@ RECONNECT_WAIT_S_MAX: Final = 30.0
 _NEVER: Final = float("inf")
 
 
-class Standing:
+class Registration:
     def __init__(self, heartbeat_s: float) -> None:
         self.lease = Lease()
         self.welcomed = False

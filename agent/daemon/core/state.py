@@ -16,22 +16,23 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.daemon.core import pruning
-from cotenant.agent.daemon.core.attempts import Roster
+from cotenant.agent.daemon.core.attempts import Attempts
 from cotenant.agent.daemon.core.edge import (
     AgentConfig,
+    AgentTicked,
     AnyAgentEvent,
     AnyEffect,
     Booted,
     ClientsCounted,
     Connected,
+    ControllerMessageCame,
     DevicesChanged,
     Disconnected,
     EndCame,
-    Found,
-    GangSaid,
+    FoundAttempt,
+    GangMessageCame,
     GpuFault,
     Halt,
-    Heard,
     IndicatorsRead,
     Keep,
     MemoryFree,
@@ -39,25 +40,24 @@ from cotenant.agent.daemon.core.edge import (
     StartFailed,
     StatusCame,
     SupervisorGone,
-    Ticked,
     TroubleNoticed,
     Trust,
 )
 from cotenant.agent.daemon.core.following import Following
 from cotenant.agent.daemon.core.memory import (
+    AgentMemory,
     Attempt,
     Confirmed,
-    Doubt,
+    DeviceDoubt,
     Forgotten,
     JobKey,
-    Memory,
     Obeyed,
     Renumbered,
 )
 from cotenant.agent.daemon.core.outbox import Outbox
-from cotenant.agent.daemon.core.registration import Standing
-from cotenant.agent.daemon.core.teardown import Leaving
-from cotenant.agent.daemon.core.tenants import Present
+from cotenant.agent.daemon.core.registration import Registration
+from cotenant.agent.daemon.core.teardown import Teardown
+from cotenant.agent.daemon.core.tenants import Tenants
 from cotenant.agent.ipc.channel import GangIn
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.commands import (
@@ -72,15 +72,15 @@ from cotenant.controller.domain.events import AttemptSeen
 from cotenant.controller.domain.ids import CommandId, DeviceId
 from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.wire.agents import (
-    CommandSeen,
-    GangWord,
+    CommandAck,
+    CommandDelivery,
+    GangRelay,
     Heartbeat,
     Hello,
-    Obey,
+    HostRefused,
     ReadLog,
-    Refused,
     Renew,
-    ReportSeen,
+    ReportAck,
     ToAgent,
     Welcome,
 )
@@ -91,20 +91,20 @@ WAITING_STARTS_MAX: Final = 64
 class AgentState:
     """Owns what the agent knows. `handle` is the only way to change it."""
 
-    def __init__(self, config: AgentConfig, memory: Memory | None = None) -> None:
+    def __init__(self, config: AgentConfig, memory: AgentMemory | None = None) -> None:
         self.config = config
-        self.memory = memory if memory is not None else Memory()
-        self.standing = Standing(config.heartbeat_s)
+        self.memory = memory if memory is not None else AgentMemory()
+        self.standing = Registration(config.heartbeat_s)
         self.halted = ""
         self._out = Outbox(self.memory, self.standing)
         self._following = Following(self._out)
-        self._present = Present(config, self._out, self.standing.lease)
-        self._leaving = Leaving(self._present, self._out)
-        self._roster = Roster(self._present, self._leaving, self._out, self.standing.lease)
+        self._tenants = Tenants(config, self._out, self.standing.lease)
+        self._teardown = Teardown(self._tenants, self._out)
+        self._attempts = Attempts(self._tenants, self._teardown, self._out, self.standing.lease)
         self.found_devices = config.report.devices
         """As the edge has them; what is in doubt is laid over them."""
-        self._doubts_told: dict[str, Doubt] = {}
-        self._waiting: dict[CommandId, Obey] = {}
+        self._doubts_told: dict[str, DeviceDoubt] = {}
+        self._waiting: dict[CommandId, CommandDelivery] = {}
         """Starts that came before the lease was good enough for them."""
         self._unsent_from: int | None = self.memory.sequence + 1
         """Reports from here on were never sent: nobody has heard of us in this life yet."""
@@ -127,42 +127,42 @@ class AgentState:
 
     @property
     def next_alarm_s(self) -> float:
-        """When to say `Ticked` next, if nothing else happens before."""
+        """When to say `AgentTicked` next, if nothing else happens before."""
         if self.halted:
             return float("inf")
-        standing_s = self.standing.next_alarm_s(reports_wait=bool(self.memory.pending))
-        return min(standing_s, self._roster.next_alarm_s, self._prune_at_s)
+        registration_s = self.standing.next_alarm_s(reports_wait=bool(self.memory.pending))
+        return min(registration_s, self._attempts.next_alarm_s, self._prune_at_s)
 
     def _take(self, event: AnyAgentEvent, now_s: float) -> None:
         match event:
-            case Heard(message=message):
+            case ControllerMessageCame(message=message):
                 self._hear(message, now_s)
-            case Ticked(cpu_percent=cpu_percent):
+            case AgentTicked(cpu_percent=cpu_percent):
                 self._tick(now_s, cpu_percent)
             case StatusCame(status=status):
-                self._roster.status(status, now_s)
+                self._attempts.status(status, now_s)
             case EndCame(result=result):
-                self._leaving.ended(result, now_s)
+                self._teardown.ended(result, now_s)
             case SupervisorGone():
-                self._roster.supervisor_gone(event)
+                self._attempts.supervisor_gone(event)
             case TroubleNoticed(what=what):
-                self._roster.trouble((event.job_id, event.attempt), what)
+                self._attempts.trouble((event.job_id, event.attempt), what)
             case ClientsCounted(processes=processes):
-                self._roster.clients_counted((event.job_id, event.attempt), processes)
+                self._attempts.clients_counted((event.job_id, event.attempt), processes)
             case StartFailed():
-                self._roster.start_failed(event)
+                self._attempts.start_failed(event)
             case Connected():
-                self._roster.connected((event.job_id, event.attempt), now_s)
+                self._attempts.connected((event.job_id, event.attempt), now_s)
             case Disconnected():
-                self._roster.disconnected((event.job_id, event.attempt))
-            case GangSaid():
+                self._attempts.disconnected((event.job_id, event.attempt))
+            case GangMessageCame():
                 self._gang_said(event)
             case GpuFault():
-                self._leaving.faulted(event, now_s)
+                self._teardown.faulted(event, now_s)
             case DevicesChanged(devices=devices):
                 self._devices(devices, now_s)
             case MemoryFree() | MemoryHeld():
-                self._leaving.memory_known(event)
+                self._teardown.memory_known(event)
             case IndicatorsRead(readings=readings):
                 self._readings, self._read_s = readings, now_s
             case Booted(found=found):
@@ -173,11 +173,11 @@ class AgentState:
     @property
     def running(self) -> tuple[Attempt, ...]:
         """Attempts that hold their devices."""
-        return self._present.attempts
+        return self._tenants.attempts
 
     def memory_seen_mib(self) -> dict[DeviceId, float]:
         """Per device: the peaks of its tenants' memory, added up; without those that nothing is known of."""
-        return self._present.memory_seen_mib()
+        return self._tenants.memory_seen_mib()
 
     def inventory(self) -> tuple[AttemptSeen, ...]:
         """What `Hello` lists: what runs, and what has ended without the controller knowing."""
@@ -204,28 +204,28 @@ class AgentState:
 
     # --- The host ----------------------------------------------------------------------------------
 
-    def _boot(self, found: tuple[Found, ...], now_s: float) -> None:
+    def _boot(self, found: tuple[FoundAttempt, ...], now_s: float) -> None:
         self._born_s = now_s
         self._prune_at_s = now_s + pruning.PERIOD_S
         for filler in list(self.memory.gaps()):
             self._out.keep(filler)
-        self._roster.recover(found, now_s)
+        self._attempts.recover(found, now_s)
         self._devices(self.found_devices, now_s)
         self._greet_again(now_s)
 
     def _devices(self, devices: tuple[Device, ...], now_s: float) -> None:
         self.found_devices = devices
         self._doubts_told = dict(self.memory.doubts)
-        offered = self._leaving.doubts.laid_over(devices)
+        offered = self._teardown.doubts.laid_over(devices)
         if offered == self.config.report.devices:
             return
         report = msgspec.structs.replace(self.config.report, devices=offered)
-        self.config = self._present.config = msgspec.structs.replace(self.config, report=report)
+        self.config = self._tenants.config = msgspec.structs.replace(self.config, report=report)
         self._greet_again(now_s)
 
-    def _gang_said(self, event: GangSaid) -> None:
+    def _gang_said(self, event: GangMessageCame) -> None:
         if self.standing.welcomed:
-            word = GangWord(
+            word = GangRelay(
                 job_id=event.job_id,
                 attempt=event.attempt,
                 to_host=event.to_host,
@@ -238,23 +238,23 @@ class AgentState:
 
     def _hear(self, message: ToAgent, now_s: float) -> None:
         match message:
-            case Obey():
+            case CommandDelivery():
                 self._obey(message, now_s)
             case Renew(beat=beat, reached=reached):
                 if self.standing.welcomed:
                     self.memory.reached = max(self.memory.reached, reached)
                 if self.standing.renewed(beat, now_s):
                     self._lease_news(now_s)
-            case ReportSeen(sequence=sequence):
+            case ReportAck(sequence=sequence):
                 self._confirmed(sequence)
             case Welcome():
                 self._welcome(message, now_s)
             case ReadLog():
                 self._following.read_log(message)
-            case GangWord():
+            case GangRelay():
                 inward = GangIn(from_host=message.from_host, payload=message.payload)
-                self._present.tell((message.job_id, message.attempt), inward)
-            case Refused(why=why):
+                self._tenants.tell((message.job_id, message.attempt), inward)
+            case HostRefused(why=why):
                 self._halt(f"the controller refused this agent: {why}")
 
     def _welcome(self, message: Welcome, now_s: float) -> None:
@@ -288,7 +288,7 @@ class AgentState:
             self._out.keep(Confirmed(sequence=sequence))
 
     def _lease_news(self, now_s: float) -> None:
-        self._present.pass_lease_on(now_s)
+        self._tenants.pass_lease_on(now_s)
         waiting, self._waiting = self._waiting, {}
         for message in waiting.values():
             self._obey(message, now_s)
@@ -299,13 +299,13 @@ class AgentState:
 
     # --- Commands ----------------------------------------------------------------------------------
 
-    def _obey(self, message: Obey, now_s: float) -> None:
+    def _obey(self, message: CommandDelivery, now_s: float) -> None:
         command = message.command
         if not self._following.obeys(message):
             return
         if command.command_id not in self.memory.commands:
             if isinstance(command, StartAttempt):
-                if self._roster.is_taken(command):
+                if self._attempts.is_taken(command):
                     self._following.is_taken(command)  # Not confirmed either: the inventory says why.
                     self._greet_again(now_s)
                     return
@@ -313,12 +313,12 @@ class AgentState:
                     return  # Not confirmed: a controller that still wants it says it again.
             self._carry_out(command, message.secrets, now_s)
             self._out.keep(Obeyed(command_id=command.command_id, reached=message.reached))
-        self._out.send(CommandSeen(command_id=command.command_id, epoch=message.epoch))
+        self._out.send(CommandAck(command_id=command.command_id, epoch=message.epoch))
 
-    def _is_time_for(self, command: StartAttempt, message: Obey, now_s: float) -> bool:
+    def _is_time_for(self, command: StartAttempt, message: CommandDelivery, now_s: float) -> bool:
         """Whether a start is neither too late (the job may run elsewhere by now) nor too early for our lease;
         one that is too early waits for the next renewal."""
-        if self._roster.is_fenced(command):
+        if self._attempts.is_fenced(command):
             return True
         lease = self.standing.lease
         if message.session and (
@@ -335,11 +335,11 @@ class AgentState:
         match command:
             case StartAttempt():
                 folder = self.checkpoint_folder((command.job_id, command.job_epoch))
-                self._roster.start(command, secrets, folder, now_s)
+                self._attempts.start(command, secrets, folder, now_s)
             case StopAttempt():
-                self._roster.stop(command, now_s)
+                self._attempts.stop(command, now_s)
             case SaveAttempt():
-                self._roster.save(command)
+                self._attempts.save(command)
             case TrustDevices():
                 self._out.add(Trust())
             case ForgetJob(job_id=job_id, command_id=command_id, job_epoch=job_epoch):
@@ -360,7 +360,7 @@ class AgentState:
             self._beat(now_s, cpu_percent)
         if now_s >= self.standing.reports_at_s:
             self._out.report_again(now_s)
-        self._roster.tick(now_s)
+        self._attempts.tick(now_s)
         if now_s >= self._prune_at_s:
             self._prune(now_s)
 
@@ -386,7 +386,7 @@ class AgentState:
         beat = Heartbeat(
             beat=self.standing.next_beat(now_s),
             session=self.config.session,
-            progress=self._present.progress(),
+            progress=self._tenants.progress(),
             cpu_percent=cpu_percent,
             devices=tuple(
                 msgspec.structs.replace(reading, age_s=reading.age_s + max(0.0, now_s - self._read_s))

@@ -9,29 +9,29 @@ from __future__ import annotations
 
 from cotenant.agent.daemon.core import reporting
 from cotenant.agent.daemon.core.edge import AwaitMemory, EndLeftovers, GpuFault, MemoryFree, MemoryHeld
-from cotenant.agent.daemon.core.fault_witnesses import FaultRoll
+from cotenant.agent.daemon.core.fault_witnesses import FaultWitnesses
 from cotenant.agent.daemon.core.memory import Attempt, Kept, Key
 from cotenant.agent.daemon.core.outbox import Outbox
-from cotenant.agent.daemon.core.quarantine import Doubts
-from cotenant.agent.daemon.core.tenants import Present
+from cotenant.agent.daemon.core.quarantine import Quarantine
+from cotenant.agent.daemon.core.tenants import Tenants
 from cotenant.agent.ipc.channel import StopNow
 from cotenant.agent.ipc.records import Result
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.events import AttemptEnded, Outcome
 
 
-class Leaving:
-    def __init__(self, present: Present, outbox: Outbox) -> None:
-        self.doubts = Doubts(outbox)
-        self._present = present
+class Teardown:
+    def __init__(self, present: Tenants, outbox: Outbox) -> None:
+        self.doubts = Quarantine(outbox)
+        self._tenants = present
         self._out = outbox
         self._memory = outbox.memory
-        self._faults = FaultRoll(self._memory)
+        self._faults = FaultWitnesses(self._memory)
 
     def faulted(self, fault: GpuFault, now_s: float, *, gone: Key | None = None) -> None:
         """Every attempt on the devices learns its role; unless the fault is contained it is told to end.
         `gone`: of this one no process is left."""
-        present = self._present
+        present = self._tenants
         for record in list(self._faults.strike(fault, present.config.report, list(present.live), now_s)):
             key, live = record.key, present.live[record.key]
             is_told = record.stop == self._memory.attempts[key].stop
@@ -39,14 +39,14 @@ class Leaving:
             self._out.say(f"{name_of(key)}: {fault.why}: told to end", bad=True)
             if key != gone and live.is_there and not is_told and record.stop is not None:
                 live.stop_asked_s = now_s
-                self._present.tell(key, StopNow(save=False, deadline_s=0.0, reason=record.stop.reason))
+                self._tenants.tell(key, StopNow(save=False, deadline_s=0.0, reason=record.stop.reason))
 
     def ended(self, result: Result, now_s: float) -> None:
         key = (result.job_id, result.attempt)
-        live = self._present.live.get(key)
+        live = self._tenants.live.get(key)
         if live is None or live.releasing is not None:
             return
-        spread = self._faults.spread(key, result, self._present.config.report, list(self._present.live))
+        spread = self._faults.spread(key, result, self._tenants.config.report, list(self._tenants.live))
         if spread is not None:
             self.faulted(spread, now_s, gone=key)
         self._faults.ended(key, result, now_s)
@@ -55,9 +55,9 @@ class Leaving:
     def _over(self, attempt: Attempt, result: Result, now_s: float) -> None:
         """No process of it is left. On GPUs that is not enough: what it held there has to be back, and what
         they did to it has to be known."""
-        live = self._present.live[attempt.key]
+        live = self._tenants.live[attempt.key]
         live.releasing, live.ended_s, live.connected = result, now_s, False
-        gpus = self._present.gpus_of(attempt)
+        gpus = self._tenants.gpus_of(attempt)
         if not gpus:
             self._judge(attempt.key)
             return
@@ -71,7 +71,7 @@ class Leaving:
     def memory_known(self, answer: MemoryFree | MemoryHeld) -> None:
         """The devices are free, or marked as what they are, and all faults until now were told."""
         key = (answer.job_id, answer.attempt)
-        live = self._present.live.get(key)
+        live = self._tenants.live.get(key)
         if live is None or live.releasing is None:
             return
         if isinstance(answer, MemoryHeld):
@@ -83,7 +83,7 @@ class Leaving:
 
     def _judge(self, key: Key) -> None:
         """The verdict on an end, in the light of every fault that was told by now."""
-        live = self._present.live[key]
+        live = self._tenants.live[key]
         assert live.releasing is not None, f"{name_of(key)} has not ended"
         self._tell_end(self._memory.attempts[key], self._faults.judged(key, live.releasing, live.ended_s))
 
@@ -92,7 +92,7 @@ class Leaving:
         for gpu in gpus:
             steps = {
                 key: live.status.step
-                for key, live in self._present.live.items()
+                for key, live in self._tenants.live.items()
                 if key != attempt.key
                 and live.is_there
                 and gpu.device_id in self._memory.attempts[key].devices
@@ -102,11 +102,11 @@ class Leaving:
             self.doubts.raised(gpu.local, attempt.job_id, steps)
 
     def _tell_end(self, attempt: Attempt, result: Result) -> None:
-        self._present.live.pop(attempt.key, None)
+        self._tenants.live.pop(attempt.key, None)
         self.doubts.gone(attempt.key)
-        self._present.tell_company()
-        device_type = self._present.device_type(attempt)
-        for event, record in reporting.from_result(attempt, result, self._present.host_id, device_type):
+        self._tenants.tell_co_tenants()
+        device_type = self._tenants.device_type(attempt)
+        for event, record in reporting.from_result(attempt, result, self._tenants.host_id, device_type):
             self._out.report(event, record)
         detail = f": {result.detail}" if result.detail else ""
         self._out.say(f"{name_of(attempt.key)}: {result.outcome}{detail}")
@@ -123,12 +123,12 @@ class Leaving:
         host_fault: bool = False,
     ) -> None:
         """The end of an attempt that has no supervisor and no result file."""
-        self._present.live.pop(attempt.key, None)
-        self._present.tell_company()
+        self._tenants.live.pop(attempt.key, None)
+        self._tenants.tell_co_tenants()
         ended = AttemptEnded(
             job_id=attempt.job_id,
             attempt=attempt.attempt,
-            host_id=self._present.host_id,
+            host_id=self._tenants.host_id,
             outcome=outcome,
             detail=detail,
             workdir_missing=workdir_missing,
@@ -139,7 +139,7 @@ class Leaving:
 
     def clean(self, key: Key, why: str) -> None:
         """Nobody watches its processes any more: end them, and write the result that is missing."""
-        live = self._present.live[key]
+        live = self._tenants.live[key]
         live.cleaning, live.connected = True, False
         result = Result(
             job_id=key[0],

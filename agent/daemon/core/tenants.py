@@ -13,13 +13,13 @@ from cotenant.agent.daemon.core.lease import Lease
 from cotenant.agent.daemon.core.live import LeaseTold, Live
 from cotenant.agent.daemon.core.memory import Attempt, Key
 from cotenant.agent.daemon.core.outbox import Outbox
-from cotenant.agent.ipc.channel import CompanyNow, LeaseNow, ToSupervisor
+from cotenant.agent.ipc.channel import CoTenantsChanged, LeaseNow, ToSupervisor
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.wire.agents import AttemptProgress
 
 
-class Present:
+class Tenants:
     def __init__(self, config: AgentConfig, outbox: Outbox, lease: Lease) -> None:
         self.config = config
         self.live: dict[Key, Live] = {}
@@ -57,7 +57,7 @@ class Present:
         if live is not None and live.connected:
             self._out.add(Tell(job_id=key[0], attempt=key[1], message=message))
 
-    def tell_company(self) -> None:
+    def tell_co_tenants(self) -> None:
         """Each supervisor knows whether its job has its devices to itself: what is measured, and how long a
         silence means something, depends on it."""
         tenants: dict[DeviceId, list[Attempt]] = {}
@@ -67,9 +67,9 @@ class Present:
         for key, live in self.live.items():
             attempt = self._memory.attempts[key]
             alone = all(len(tenants[device_id]) == 1 for device_id in attempt.devices)
-            now = CompanyNow(alone=alone, room_mib=None if alone else self._room_mib(attempt, tenants))
-            if live.connected and now != live.company_told:
-                live.company_told = now
+            now = CoTenantsChanged(alone=alone, room_mib=None if alone else self._room_mib(attempt, tenants))
+            if live.connected and now != live.co_tenants_told:
+                live.co_tenants_told = now
                 self.tell(key, now)
 
     def _room_mib(self, attempt: Attempt, tenants: Mapping[DeviceId, Sequence[Attempt]]) -> int | None:

@@ -38,7 +38,7 @@ Words = list[tuple[int, ToRank]]
 """What to say to which rank, in order."""
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class ProposalWish(msgspec.Struct, frozen=True, kw_only=True):
     """What is wanted; for a turn, which s for how many steps."""
 
     kind: Kind
@@ -47,7 +47,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Proposal(msgspec.Struct, kw_only=True):
-    wish: Wish
+    wish: ProposalWish
     number: int
     step: int
     round: int
@@ -64,12 +64,12 @@ class Proposal(msgspec.Struct, kw_only=True):
 class Pause(msgspec.Struct, kw_only=True):
     """Between two rounds, after a refusal that a later step would not have avoided."""
 
-    wish: Wish
+    wish: ProposalWish
     round: int
     until_s: float
 
 
-class Release(msgspec.Struct, kw_only=True):
+class WithdrawnProposal(msgspec.Struct, kw_only=True):
     """A withdrawn proposal, still to be said a few times."""
 
     word: ToRank
@@ -77,7 +77,7 @@ class Release(msgspec.Struct, kw_only=True):
     at_s: float
 
 
-class Agreement:
+class AgreementCoordinator:
     """The coordinator of one attempt: at most one proposal at a time; stops, then saves, then turns."""
 
     def __init__(self) -> None:
@@ -88,9 +88,9 @@ class Agreement:
         self._step_s: float | None = None
         self._number = 0
         self._now: Proposal | None = None
-        self._wanted: list[Wish] = []
+        self._wanted: list[ProposalWish] = []
         self._pause: Pause | None = None
-        self._releases: list[Release] = []
+        self._releases: list[WithdrawnProposal] = []
         self.gave_up: set[Kind] = set()
         """Kinds for which no agreement was possible; cleared when asked for anew."""
 
@@ -126,7 +126,7 @@ class Agreement:
         if self._now is not None and not (kind == "accumulate" and self._now.committed):
             busy.add(self._now.wish.kind)
         if kind not in busy:
-            self._wanted.append(Wish(kind=kind, s=s, count=count))
+            self._wanted.append(ProposalWish(kind=kind, s=s, count=count))
         return self._next(now_s)
 
     def drop(self, kind: Kind, now_s: float) -> Words:
@@ -221,7 +221,7 @@ class Agreement:
         self._wanted.remove(wish)
         return words + self._propose(wish, 0, now_s)
 
-    def _propose(self, wish: Wish, round_no: int, now_s: float) -> Words:
+    def _propose(self, wish: ProposalWish, round_no: int, now_s: float) -> Words:
         self._number += 1
         self._now = Proposal(
             wish=wish,
@@ -264,7 +264,7 @@ class Agreement:
     def _withdraw(self, now_s: float) -> Words:
         word = self._word("withdraw")
         self._now = None
-        self._releases.append(Release(word=word, times=RELEASES - 1, at_s=now_s + RESEND_S))
+        self._releases.append(WithdrawnProposal(word=word, times=RELEASES - 1, at_s=now_s + RESEND_S))
         return [(rank, word) for rank in sorted(self._ranks)]
 
     def _repeat_releases(self, now_s: float) -> Words:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from cotenant.agent.ipc.records import Order, Result, Status
 from cotenant.agent.supervisor.core.edge import AllGone
 from cotenant.agent.supervisor.core.exit_classifier import Cause, Ending, Exit, StartProblem, decide
-from cotenant.agent.supervisor.core.stopping import Stop
+from cotenant.agent.supervisor.core.stopping import StopWish
 
 
 def ending_of(
@@ -22,7 +22,7 @@ def ending_of(
     exits: Sequence[Exit],
     problem: StartProblem | None,
     cause: Cause,
-    stop: Stop | None,
+    stop: StopWish | None,
     has_stopped: bool,
     silent_s: float,
     over_mib: float | None,

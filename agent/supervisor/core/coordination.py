@@ -15,7 +15,7 @@ import msgspec
 
 from cotenant.agent.ipc.channel import GangIn, GangOut
 from cotenant.agent.ipc.records import Order
-from cotenant.agent.supervisor.core.agreement import Agreement, Words
+from cotenant.agent.supervisor.core.agreement import AgreementCoordinator, Words
 from cotenant.agent.supervisor.core.edge import TellRank
 from cotenant.agent.supervisor.core.gang import (
     GangSays,
@@ -25,8 +25,8 @@ from cotenant.agent.supervisor.core.gang import (
     parse_payload,
     payload,
 )
-from cotenant.agent.supervisor.core.progress import Progress
-from cotenant.agent.supervisor.core.rank_messages import Confirm, Hello, Kind, ToRank, datagram
+from cotenant.agent.supervisor.core.progress import RankProgress
+from cotenant.agent.supervisor.core.rank_messages import Kind, RankHello, StepConfirmed, ToRank, datagram
 from cotenant.controller.domain.ids import HostId
 
 MEMBER_PERIOD_S: Final = 5.0
@@ -38,12 +38,12 @@ Voice = list[TellRank | GangOut]
 
 
 class Coordination:
-    """Reads `Progress` for what the ranks of this host have said; keeps what other hosts' have."""
+    """Reads `RankProgress` for what the ranks of this host have said; keeps what other hosts' have."""
 
-    def __init__(self, order: Order, progress: Progress) -> None:
+    def __init__(self, order: Order, progress: RankProgress) -> None:
         self._order = order
         self._progress = progress
-        self._agreement = Agreement()
+        self._agreement = AgreementCoordinator()
         self._far: dict[int, tuple[HostId, RankNow]] = {}
         self._far_sequence: dict[HostId, int] = {}
         self._sequence = 0
@@ -121,7 +121,7 @@ class Coordination:
 
     # --- Ranks of this host -------------------------------------------------------------------------
 
-    def hello(self, word: Hello, now_s: float) -> None:
+    def hello(self, word: RankHello, now_s: float) -> None:
         self._agreement.join(word.rank, far=False)
         self.saw_step(word.rank, word.step, now_s)
         self.report_soon(now_s)
@@ -135,7 +135,7 @@ class Coordination:
         self._agreement.saw_step(rank, step, now_s)
         self._agreement.measured(self._progress.step_s)
 
-    def confirmed(self, word: Confirm, now_s: float) -> Voice:
+    def confirmed(self, word: StepConfirmed, now_s: float) -> Voice:
         if self.is_first:
             return self._heard_answer(word.rank, word.proposal, word.step, word.ok, now_s)
         answer = MemberConfirm(rank=word.rank, proposal=word.proposal, step=word.step, ok=word.ok)

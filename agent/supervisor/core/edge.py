@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from cotenant.agent.ipc.channel import CompanyNow, GangIn, GangOut, LeaseNow, SaveNow, StopNow
+from cotenant.agent.ipc.channel import CoTenantsChanged, GangIn, GangOut, LeaseNow, SaveNow, StopNow
 from cotenant.agent.ipc.records import Result, Status
 from cotenant.agent.supervisor.core.exit_classifier import StartProblem
 from cotenant.agent.supervisor.core.rank_messages import AnyRankWord
@@ -33,7 +33,7 @@ class CouldNotStart(Happening, frozen=True, kw_only=True):
     problem: StartProblem
 
 
-class Heard(Happening, frozen=True, kw_only=True):
+class RankMessageCame(Happening, frozen=True, kw_only=True):
     word: AnyRankWord
 
 
@@ -94,65 +94,66 @@ class AllGone(Happening, frozen=True, kw_only=True):
     """As `Ending` says."""
 
 
-class Ticked(Happening, frozen=True, kw_only=True):
+class SupervisorTicked(Happening, frozen=True, kw_only=True):
     """`next_alarm_s` has come; early or late does not matter."""
 
 
 AnyHappening = (
-    Started | CouldNotStart | Heard | RankExited | Sampled | OverMemory | Noted | ClientsTerminated | AllGone
-    | Ticked | StopNow | SaveNow | LeaseNow | CompanyNow | GangIn
+    Started | CouldNotStart | RankMessageCame | RankExited | Sampled | OverMemory | Noted
+    | ClientsTerminated | AllGone
+    | SupervisorTicked | StopNow | SaveNow | LeaseNow | CoTenantsChanged | GangIn
 )  # fmt: skip
 
 # --- State machine -> edge -------------------------------------------------------------------------
 
 
-class Effect(msgspec.Struct, frozen=True, kw_only=True):
+class SupervisorEffect(msgspec.Struct, frozen=True, kw_only=True):
     """Base of what the state machine asks for."""
 
 
-class TellRank(Effect, frozen=True, kw_only=True):
+class TellRank(SupervisorEffect, frozen=True, kw_only=True):
     """Send a datagram to a rank of this host; may be lost."""
 
     rank: int
     data: bytes
 
 
-class EndRanks(Effect, frozen=True, kw_only=True):
+class EndRanks(SupervisorEffect, frozen=True, kw_only=True):
     """SIGTERM to the processes that we started and their groups; SIGKILL to everything if `force`."""
 
     force: bool
 
 
-class TerminateClients(Effect, frozen=True, kw_only=True):
+class TerminateClients(SupervisorEffect, frozen=True, kw_only=True):
     """Have the MPS daemons take back what the attempt's processes hold, before anybody signals them; answer
     `ClientsTerminated` within `timeout_s` and a little."""
 
     timeout_s: float
 
 
-class DumpStacks(Effect, frozen=True, kw_only=True):
+class DumpStacks(SupervisorEffect, frozen=True, kw_only=True):
     """Have every process write the stacks of its threads into its log, and go on; with `abort`, those that
     could not are aborted, which writes them as well."""
 
     abort: bool = False
 
 
-class Publish(Effect, frozen=True, kw_only=True):
+class Publish(SupervisorEffect, frozen=True, kw_only=True):
     """To the agent, if there is one; into `status.json` as well if `keep`."""
 
     status: Status
     keep: bool
 
 
-class TakeSample(Effect, frozen=True, kw_only=True):
+class TakeSample(SupervisorEffect, frozen=True, kw_only=True):
     """Measure now, beside the usual times: answer `Sampled`."""
 
 
-class ClearLeftovers(Effect, frozen=True, kw_only=True):
+class ClearLeftovers(SupervisorEffect, frozen=True, kw_only=True):
     """All that we started is gone: end whatever else is left, then answer `AllGone`."""
 
 
-class Finish(Effect, frozen=True, kw_only=True):
+class Finish(SupervisorEffect, frozen=True, kw_only=True):
     """Write `result.json`, tell the agent, and leave."""
 
     result: Result

@@ -16,7 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.agent.ipc.records import Durable
-from cotenant.agent.supervisor.core.exit_rules import ROWS, SIGNALS_OF_SHELLS, Row
+from cotenant.agent.supervisor.core.exit_rules import ROWS, SIGNALS_OF_SHELLS, ExitRule
 from cotenant.controller.domain.events import Outcome
 from cotenant.controller.domain.texts import one_line
 
@@ -104,7 +104,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """False on a gang's other hosts: rank 0 alone says what is durable."""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class ExitVerdict(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     exit_code: int | None
     detail: str
@@ -117,7 +117,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The host's doing for certain: nothing of the job's had run."""
 
 
-def decide(ending: Ending) -> Verdict:
+def decide(ending: Ending) -> ExitVerdict:
     """The verdict on a whole attempt, as far as this host knows."""
     verdict = _certain(ending) or _looked_up(ending)
     detail = one_line(" ".join(verdict.detail.split()))[:DETAIL_CHARS]
@@ -127,18 +127,18 @@ def decide(ending: Ending) -> Verdict:
 # --- What is certain -------------------------------------------------------------------------------
 
 
-def _certain(ending: Ending) -> Verdict | None:
+def _certain(ending: Ending) -> ExitVerdict | None:
     if ending.problem is not None:
         return _never_ran(ending, ending.problem)
     if ending.has_stopped:
         step = f" at step {ending.stop_step}" if ending.stop_step is not None else ""
-        return Verdict(outcome="stopped", exit_code=None, detail=f"saved and stopped{step}")
+        return ExitVerdict(outcome="stopped", exit_code=None, detail=f"saved and stopped{step}")
     text = _TOLD_TO_END.get(ending.cause)
     if text is None:
         return None
     outcome = _OUTCOMES.get(ending.cause, "stopped")
     code = ending.exits[0].shell_code if ending.exits and outcome == "user-failed" else None
-    return Verdict(outcome=outcome, exit_code=code, detail=text.format(**_words(ending)))
+    return ExitVerdict(outcome=outcome, exit_code=code, detail=text.format(**_words(ending)))
 
 
 _TOLD_TO_END: Final[dict[Cause, str]] = {
@@ -181,44 +181,44 @@ def _back(newest: int | None, knows_saves: bool) -> str:
     return "no checkpoint was made" if newest is None else f"goes back to step {newest}"
 
 
-def _never_ran(ending: Ending, problem: StartProblem) -> Verdict:
+def _never_ran(ending: Ending, problem: StartProblem) -> ExitVerdict:
     where = f"on {ending.host_id}"
     if problem.stage == "workdir":
         detail = f"working directory {ending.workdir} cannot be used {where}: {problem.text}"
-        return Verdict(outcome="infra-failed", exit_code=None, detail=detail, workdir_missing=True)
+        return ExitVerdict(outcome="infra-failed", exit_code=None, detail=detail, workdir_missing=True)
     if problem.stage == "command" and not ending.command:
-        return Verdict(outcome="user-failed", exit_code=126, detail="no command was given")
+        return ExitVerdict(outcome="user-failed", exit_code=126, detail="no command was given")
     if problem.stage == "command" and problem.code in (2, 20):
         detail = f"command not found {where}: {ending.command}"
         if "/" in ending.command:  # The kernel says the same of a script's interpreter.
             detail += " (or the program that its first line names)"
-        return Verdict(outcome="user-failed", exit_code=127, detail=detail)
+        return ExitVerdict(outcome="user-failed", exit_code=127, detail=detail)
     if problem.stage == "command":
         detail = f"cannot execute {ending.command} {where}: {problem.text}"
-        return Verdict(outcome="user-failed", exit_code=126, detail=detail)
+        return ExitVerdict(outcome="user-failed", exit_code=126, detail=detail)
     if problem.stage == "output":
         detail = f"its output file (--output) cannot be used: {problem.text}"
-        return Verdict(outcome="user-failed", exit_code=126, detail=detail)
+        return ExitVerdict(outcome="user-failed", exit_code=126, detail=detail)
     detail = f"could not start a process {where} ({problem.stage}): {problem.text}"
-    return Verdict(outcome="infra-failed", exit_code=None, detail=detail, host_fault=True)
+    return ExitVerdict(outcome="infra-failed", exit_code=None, detail=detail, host_fault=True)
 
 
 # --- What has to be looked up ----------------------------------------------------------------------
 
 
-def _looked_up(ending: Ending) -> Verdict:
+def _looked_up(ending: Ending) -> ExitVerdict:
     failures = [each for each in ending.exits if not each.is_good and not each.was_told]
     if not failures:
         bad = next((each for each in ending.exits if not each.is_good), None)
         if bad is None and ending.exits:
-            return Verdict(outcome="finished", exit_code=0, detail="")
+            return ExitVerdict(outcome="finished", exit_code=0, detail="")
         failures = [bad] if bad is not None else []
     if not failures:
-        return Verdict(outcome="infra-failed", exit_code=None, detail=f"never ran on {ending.host_id}")
+        return ExitVerdict(outcome="infra-failed", exit_code=None, detail=f"never ran on {ending.host_id}")
     found = [(each, _row_for(each, ending)) for each in failures]
     exit_, row = min(found, key=lambda pair: pair[1].is_symptom)  # Stable: else the first to end.
     who = f"rank {exit_.rank}: " if len(ending.exits) > 1 else ""
-    return Verdict(
+    return ExitVerdict(
         outcome=row.outcome,
         exit_code=exit_.shell_code,
         detail=who + row.text.format(**_row_words(exit_, ending)).removesuffix(": "),
@@ -227,7 +227,7 @@ def _looked_up(ending: Ending) -> Verdict:
     )
 
 
-def _row_for(exit_: Exit, ending: Ending) -> Row:
+def _row_for(exit_: Exit, ending: Ending) -> ExitRule:
     tail = ending.tails.get(exit_.rank, "")
     error, chain = last_error(tail), chained_errors(tail)
     by_host = ending.host_oom_kills > 0

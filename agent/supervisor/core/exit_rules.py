@@ -15,7 +15,7 @@ import msgspec
 from cotenant.controller.domain.events import Outcome
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class ExitRule(msgspec.Struct, frozen=True, kw_only=True):
     """One way to end. All conditions that are given must hold; the first row that matches counts."""
 
     name: str
@@ -51,8 +51,8 @@ _KILLED_PROCESS: Final = (
 """As torch's DataLoader, subprocess, torch.multiprocessing and torchrun word it."""
 _DISTRIBUTED: Final = r"(?s)(?=.*(gloo|c10d|ProcessGroup|torch[./]distributed|torch[./]nn[./]parallel)).*"
 
-ROWS: Final[tuple[Row, ...]] = (
-    Row(
+ROWS: Final[tuple[ExitRule, ...]] = (
+    ExitRule(
         name="own memory limit",
         outcome="user-failed",
         signals=(9,),
@@ -60,48 +60,48 @@ ROWS: Final[tuple[Row, ...]] = (
         text="killed for using more host memory than the {host_memory_mib} MiB it asked for (--host-mem)",
     ),
     # A loader, or a process of a process: whatever its rank made of the loss, this is where it came from.
-    Row(
+    ExitRule(
         name="a process over its memory limit",
         outcome="user-failed",
         need="own-oom",
         text="one of its processes was killed for using more host memory than the {host_memory_mib} MiB it "
         "asked for (--host-mem); then exit code {code}: {error}",
     ),
-    Row(
+    ExitRule(
         name="host out of memory",
         outcome="infra-failed",
         signals=(9,),
         need="host-oom",
         text="killed: the host ran out of memory (it asked for {host_memory_mib} MiB; see --host-mem)",
     ),
-    Row(
+    ExitRule(
         name="a process that the host had no memory for",
         outcome="infra-failed",
         need="oom-here",
         text="one of its processes was killed: the host ran out of memory (it asked for {host_memory_mib} "
         "MiB; see --host-mem); then exit code {code}: {error}",
     ),
-    Row(name="killed", outcome="infra-failed", signals=(9,), text="killed by SIGKILL from outside"),
-    Row(
+    ExitRule(name="killed", outcome="infra-failed", signals=(9,), text="killed by SIGKILL from outside"),
+    ExitRule(
         name="a process killed",
         outcome="infra-failed",
         pattern=_KILLED_PROCESS,
         chained=True,
         text="one of its processes was killed by a signal from outside: {error}",
     ),
-    Row(
+    ExitRule(
         name="ended from outside",
         outcome="infra-failed",
         signals=(1, 2, 3, 15),
         text="ended by {signal} from outside",
     ),
-    Row(
+    ExitRule(
         name="address in use",
         outcome="infra-failed",
         pattern=r"EADDRINUSE|[Aa]ddress already in use",
         text="an address is already in use (port {port} is the job's own): {error}",
     ),
-    Row(
+    ExitRule(
         name="device memory",
         outcome="user-failed",
         pattern=r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
@@ -109,7 +109,7 @@ ROWS: Final[tuple[Row, ...]] = (
         text="out of device memory{cap}: {error}",
         memory="device",
     ),
-    Row(
+    ExitRule(
         name="GPU fault",
         outcome="infra-failed",
         pattern=r"uncorrectable ECC|GPU is lost|fallen off the bus|GPU requires reset|\bXid\b|NVLink error"
@@ -120,7 +120,7 @@ ROWS: Final[tuple[Row, ...]] = (
         text="GPU failure: {error}",
     ),
     # As CUDA 13's runtime words them (46, 226, 803, 809 and 915); older ones say less of some.
-    Row(
+    ExitRule(
         name="GPU unavailable",
         outcome="infra-failed",
         pattern=r"CUDA-capable device\(s\) is/are busy|peer GPU memory over nvlink or a hardware error"
@@ -130,7 +130,7 @@ ROWS: Final[tuple[Row, ...]] = (
     ),
     # All after which a context is of no use: 700, 702, 710 and 714 to 719. Whole phrases, because torch adds
     # advice to every CUDA error, with "device-side assertions" in it.
-    Row(
+    ExitRule(
         name="kernel error",
         outcome="user-failed",
         is_cuda_fault=True,
@@ -142,7 +142,7 @@ ROWS: Final[tuple[Row, ...]] = (
         r"|MISALIGNED_ADDRESS|INVALID_ADDRESS_SPACE|INVALID_PC|LAUNCH_FAILED)",
         text="CUDA error in the program: {error}",
     ),
-    Row(
+    ExitRule(
         name="collective time-out",
         outcome="infra-failed",
         is_symptom=True,
@@ -150,20 +150,20 @@ ROWS: Final[tuple[Row, ...]] = (
         r"|Some NCCL operations have failed",
         text="a collective operation did not complete: {error}",
     ),
-    Row(
+    ExitRule(
         name="NCCL usage",
         outcome="user-failed",
         pattern=r"Duplicate GPU detected|ncclInvalid(Usage|Argument)",
         text="NCCL refused the configuration: {error}",
     ),
-    Row(
+    ExitRule(
         name="NCCL",
         outcome="infra-failed",
         pattern=r"NCCL [Ee]rror|nccl(System|Internal|UnhandledCuda)Error"
         r"|NCCL communicator was aborted|ncclCommInit\w* failed",
         text="NCCL failure: {error}",
     ),
-    Row(
+    ExitRule(
         name="rendezvous",
         outcome="infra-failed",
         is_symptom=True,
@@ -171,7 +171,7 @@ ROWS: Final[tuple[Row, ...]] = (
         r"|client socket has (timed out|failed to connect)|waiting for clients",
         text="the ranks did not find each other: {error}",
     ),
-    Row(
+    ExitRule(
         name="lost peer",
         outcome="infra-failed",
         is_symptom=True,
@@ -180,13 +180,13 @@ ROWS: Final[tuple[Row, ...]] = (
         r"|Broken pipe|Software caused connection abort)",
         text="lost the connection to another rank: {error}",
     ),
-    Row(
+    ExitRule(
         name="shared memory",
         outcome="infra-failed",
         pattern=r"insufficient shared memory|No space left on device.*/dev/shm",
         text="no shared memory left on the host (/dev/shm): {error}",
     ),
-    Row(
+    ExitRule(
         name="host memory",
         outcome="user-failed",
         pattern=r"\bMemoryError\b|DefaultCPUAllocator: (can't|not enough)"
@@ -194,36 +194,36 @@ ROWS: Final[tuple[Row, ...]] = (
         text="out of host memory: {error}",
         memory="host",
     ),
-    Row(
+    ExitRule(
         name="import",
         outcome="user-failed",
         pattern=r"ModuleNotFoundError|\bImportError\b",
         text="an import failed: {error}",
     ),
-    Row(
+    ExitRule(
         name="no such script",
         outcome="user-failed",
         pattern=r"can't open file .*No such file or directory",
         text="{error}",
     ),
-    Row(
+    ExitRule(
         name="command not found",
         outcome="user-failed",
         codes=(127,),
         text="command not found (exit code 127): {error}",
     ),
-    Row(
+    ExitRule(
         name="not executable",
         outcome="user-failed",
         codes=(126,),
         text="not executable (exit code 126): {error}",
     ),
-    Row(
+    ExitRule(
         name="crash",
         outcome="user-failed",
         signals=(4, 5, 6, 7, 8, 11, 31),
         text="crashed with {signal}: {error}",
     ),
-    Row(name="signal", outcome="user-failed", signals=tuple(range(1, 65)), text="ended by {signal}"),
-    Row(name="exit code", outcome="user-failed", text="exit code {code}: {error}"),
+    ExitRule(name="signal", outcome="user-failed", signals=tuple(range(1, 65)), text="ended by {signal}"),
+    ExitRule(name="exit code", outcome="user-failed", text="exit code {code}: {error}"),
 )

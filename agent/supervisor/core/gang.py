@@ -16,7 +16,7 @@ from cotenant.controller.wire.codec import BadMessage, pack, unpack
 PAYLOAD_BYTES_MAX = 256 * 1024
 
 
-class GangWord(msgspec.Struct, frozen=True, kw_only=True, tag_field="g"):
+class GangMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="g"):
     """Base of what supervisors say to each other."""
 
 
@@ -27,7 +27,7 @@ class RankNow(msgspec.Struct, frozen=True, kw_only=True):
     resumable: bool
 
 
-class MemberNow(GangWord, frozen=True, kw_only=True, tag="now"):
+class MemberNow(GangMessage, frozen=True, kw_only=True, tag="now"):
     """Member -> first host: all its ranks that have said hello. An older one is ignored."""
 
     sequence: Count
@@ -39,7 +39,7 @@ class MemberNow(GangWord, frozen=True, kw_only=True, tag="now"):
     """How long none of its ranks has made a step or been seen to move; None = not known."""
 
 
-class MemberConfirm(GangWord, frozen=True, kw_only=True, tag="confirm"):
+class MemberConfirm(GangMessage, frozen=True, kw_only=True, tag="confirm"):
     """Member -> first host: a rank's answer."""
 
     rank: RankNo
@@ -48,7 +48,7 @@ class MemberConfirm(GangWord, frozen=True, kw_only=True, tag="confirm"):
     ok: bool
 
 
-class GangSays(GangWord, frozen=True, kw_only=True, tag="say"):
+class GangSays(GangMessage, frozen=True, kw_only=True, tag="say"):
     """First host -> member: to be passed on to these ranks."""
 
     ranks: Annotated[tuple[RankNo, ...], msgspec.Meta(max_length=1024)]

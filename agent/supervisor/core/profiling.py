@@ -12,11 +12,11 @@ from typing import Final
 
 from cotenant.agent.ipc.records import Order
 from cotenant.agent.supervisor.core.coordination import Coordination, Voice
-from cotenant.agent.supervisor.core.progress import Progress
-from cotenant.agent.supervisor.core.rank_messages import Step, Stretch, ToRank
+from cotenant.agent.supervisor.core.progress import RankProgress
+from cotenant.agent.supervisor.core.rank_messages import StepDone, ToRank, WindowReport
 from cotenant.controller.domain.perf import Profile
 from cotenant.profiler.indicators.sources import Timed
-from cotenant.profiler.inplace import BLIND_AFTER_S, InPlace, Window
+from cotenant.profiler.inplace import BLIND_AFTER_S, AccumulationWindow, InPlace
 
 LOOK_PERIOD_S: Final = 0.25
 """How often it is looked whether the next window is due, if nothing else happens."""
@@ -25,7 +25,7 @@ LOOK_PERIOD_S: Final = 0.25
 class Profiling:
     """Of one attempt; idle where none was asked for."""
 
-    def __init__(self, order: Order, progress: Progress, coordination: Coordination) -> None:
+    def __init__(self, order: Order, progress: RankProgress, coordination: Coordination) -> None:
         self._order = order
         self._progress = progress
         self._coordination = coordination
@@ -73,13 +73,13 @@ class Profiling:
         if self._first_step_s is None:
             self._first_step_s = now_s
 
-    def stepped(self, word: Step, now_s: float) -> None:
+    def stepped(self, word: StepDone, now_s: float) -> None:
         if self._inplace is not None and word.rank == self._first_rank:
             self._inplace.stepped(
                 step=word.step, count=word.count, elapsed_s=word.elapsed_s, s=word.s, now_s=now_s
             )
 
-    def stretch_over(self, word: Stretch, now_s: float) -> bool:
+    def stretch_over(self, word: WindowReport, now_s: float) -> bool:
         """Whether now is the time for a sample: a window begins or ends."""
         if self._inplace is None:
             return False
@@ -132,7 +132,7 @@ class Profiling:
         turn = self._coordination.turn
         if turn is not None and turn != self._turn:
             self._turn = turn
-            inplace.agreed(Window(start=turn.step, until=turn.until, s=turn.s))
+            inplace.agreed(AccumulationWindow(start=turn.step, until=turn.until, s=turn.s))
 
     def take_result(self, *, is_over: bool = False) -> Profile | None:
         """The profile where there is something new to tell: it is complete, the job has got company, or its
@@ -140,10 +140,10 @@ class Profiling:
         inplace = self._inplace
         if inplace is None or self._told_complete:
             return None
-        lost_company = self._was_alone and not self._coordination.is_alone
+        lost_co_tenants = self._was_alone and not self._coordination.is_alone
         self._was_alone = self._coordination.is_alone
         complete = inplace.is_complete
-        if not (complete or lost_company or is_over) or not (inplace.take_news() or complete):
+        if not (complete or lost_co_tenants or is_over) or not (inplace.take_news() or complete):
             return None
         self._told_complete = complete
         status = self._progress.status

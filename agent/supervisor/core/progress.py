@@ -13,7 +13,13 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.ipc.records import Durable, Order, Status
-from cotenant.agent.supervisor.core.rank_messages import DurableSaid, Failed, FirstStep, Hello, Step
+from cotenant.agent.supervisor.core.rank_messages import (
+    DurableSaid,
+    FirstStepReached,
+    RankFailed,
+    RankHello,
+    StepDone,
+)
 from cotenant.controller.domain.texts import one_line
 
 REPORTS_KEPT: Final = 31
@@ -22,14 +28,14 @@ FAILURES_KEPT: Final = 8
 FAILURE_CHARS: Final = 300
 
 
-class Progress:
+class RankProgress:
     """Collects; `status` is what the agent gets."""
 
     def __init__(self, order: Order) -> None:
         self.status = Status(job_id=order.job_id, attempt=order.attempt, step=order.resume_step)
         self._ordered = order.accumulation_steps if order.profile_s > 0 else None
         """s as ordered, where the profile in place may use another for a while."""
-        self.hellos: dict[int, Hello] = {}
+        self.hellos: dict[int, RankHello] = {}
         self.steps: dict[int, int] = {}
         self._step_times: deque[float] = deque(maxlen=REPORTS_KEPT)
         self._loss_rank = 1 << 30
@@ -42,7 +48,7 @@ class Progress:
             self.status = msgspec.structs.replace(self.status, **fields)
         return changed
 
-    def hello(self, word: Hello, ranks_expected: int) -> bool:
+    def hello(self, word: RankHello, ranks_expected: int) -> bool:
         """The whole host can resume if every one of its ranks can. Until all have spoken it is not known."""
         self.hellos[word.rank] = word
         self._reached(word.rank, word.step)
@@ -63,13 +69,13 @@ class Progress:
             step=max(self.status.step, word.step),
         )
 
-    def first_step(self, word: FirstStep) -> bool:
+    def first_step(self, word: FirstStepReached) -> bool:
         self._reached(word.rank, word.step)
         if self.status.first_step is not None:
             return False
         return self.change(first_step=word.step, step=max(self.status.step, word.step))
 
-    def step(self, word: Step) -> bool:
+    def step(self, word: StepDone) -> bool:
         """Progress; not worth a durable record by itself."""
         self._reached(word.rank, word.step)
         if word.count > 0 and word.elapsed_s > 0.0 and self._ordered in (None, word.s):
@@ -87,7 +93,7 @@ class Progress:
         kept = sorted((*self.status.durable, new), key=lambda each: each.step)[-DURABLES_KEPT:]
         return self.change(durable=tuple(kept), saving=False)
 
-    def failed(self, word: Failed) -> bool:
+    def failed(self, word: RankFailed) -> bool:
         self.note(f"{word.what}: {word.error}")
         if word.what == "accumulate":  # What it said it could do, it cannot: a later word counts.
             self.change(accumulates=False, accumulates_note=word.error[:FAILURE_CHARS])

@@ -22,14 +22,14 @@ Kind = Literal["stop", "save", "accumulate"]
 AgreementPhase = Literal["propose", "commit", "withdraw"]
 
 
-class RankWord(msgspec.Struct, frozen=True, kw_only=True, tag_field="m"):
+class RankMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="m"):
     """Base of what ranks say; `v` is the protocol's version."""
 
     v: int
     rank: RankNo
 
 
-class Hello(RankWord, frozen=True, kw_only=True, tag=protocol.HELLO):
+class RankHello(RankMessage, frozen=True, kw_only=True, tag=protocol.HELLO):
     world_size: Annotated[int, Meta(ge=1, le=1_000_000)]
     resumable: bool
     accumulates: bool
@@ -50,11 +50,11 @@ class Hello(RankWord, frozen=True, kw_only=True, tag=protocol.HELLO):
     """Why it cannot resume."""
 
 
-class FirstStep(RankWord, frozen=True, kw_only=True, tag=protocol.FIRST_STEP):
+class FirstStepReached(RankMessage, frozen=True, kw_only=True, tag=protocol.FIRST_STEP):
     step: Count
 
 
-class Step(RankWord, frozen=True, kw_only=True, tag=protocol.STEP):
+class StepDone(RankMessage, frozen=True, kw_only=True, tag=protocol.STEP):
     step: Count
     count: Count = 0
     elapsed_s: Seconds = 0.0
@@ -62,47 +62,56 @@ class Step(RankWord, frozen=True, kw_only=True, tag=protocol.STEP):
     loss: float | None = None
 
 
-class Saving(RankWord, frozen=True, kw_only=True, tag=protocol.SAVING):
+class Saving(RankMessage, frozen=True, kw_only=True, tag=protocol.SAVING):
     step: Count
 
 
-class DurableSaid(RankWord, frozen=True, kw_only=True, tag=protocol.DURABLE):
+class DurableSaid(RankMessage, frozen=True, kw_only=True, tag=protocol.DURABLE):
     step: Count
     name: Annotated[str, Meta(pattern=rf"^{protocol.CHECKPOINT_NAME_PATTERN}$", max_length=64)]
     exact: bool = True
     note: str = ""
 
 
-class Confirm(RankWord, frozen=True, kw_only=True, tag=protocol.CONFIRM):
+class StepConfirmed(RankMessage, frozen=True, kw_only=True, tag=protocol.CONFIRM):
     proposal: Count
     step: Count
     ok: bool
 
 
-class Stopped(RankWord, frozen=True, kw_only=True, tag=protocol.STOPPED):
+class Stopped(RankMessage, frozen=True, kw_only=True, tag=protocol.STOPPED):
     step: Count
 
 
-class Stretch(RankWord, frozen=True, kw_only=True, tag=protocol.STRETCH):
+class WindowReport(RankMessage, frozen=True, kw_only=True, tag=protocol.STRETCH):
     first: Count
     step: Count
     s: Count
     memory_mib: Annotated[float, Meta(ge=0.0, le=1e9)] | None = None
 
 
-class Standing(RankWord, frozen=True, kw_only=True, tag=protocol.STANDING):
+class StackReply(RankMessage, frozen=True, kw_only=True, tag=protocol.STANDING):
     look: Count
     place: Count
     """Equal as long as the training thread has not moved."""
 
 
-class Failed(RankWord, frozen=True, kw_only=True, tag=protocol.FAILED):
+class RankFailed(RankMessage, frozen=True, kw_only=True, tag=protocol.FAILED):
     what: str
     error: str = ""
 
 
 AnyRankWord = (
-    Hello | FirstStep | Step | Saving | DurableSaid | Confirm | Stopped | Stretch | Standing | Failed
+    RankHello
+    | FirstStepReached
+    | StepDone
+    | Saving
+    | DurableSaid
+    | StepConfirmed
+    | Stopped
+    | WindowReport
+    | StackReply
+    | RankFailed
 )
 
 _decoder: Json[AnyRankWord] = Json(AnyRankWord, bytes_max=protocol.DATAGRAM_BYTES_MAX, from_python=True)

@@ -15,7 +15,7 @@ from cotenant.agent.ipc.records import Order
 from cotenant.agent.supervisor.core.departure import KILL_GRACE_S
 from cotenant.agent.supervisor.core.edge import RankExited
 from cotenant.agent.supervisor.core.exit_classifier import Exit
-from cotenant.agent.supervisor.core.rank_messages import Hello
+from cotenant.agent.supervisor.core.rank_messages import RankHello
 from cotenant.agent.supervisor.core.stopping import Leave
 
 PEER_GRACE_S: Final = 20.0
@@ -24,7 +24,7 @@ LINGER_S: Final = 20.0
 """A rank that said `stopped` should exit within this."""
 
 
-class RollCall:
+class RankTracker:
     def __init__(self, order: Order) -> None:
         self._order = order
         self.alive = {each.rank for each in order.ranks}
@@ -39,7 +39,7 @@ class RollCall:
         order = self._order
         return order.launch.mode != "worker" or any(each.rank == rank for each in order.ranks)
 
-    def expected_here(self, hello: Hello) -> int:
+    def expected_here(self, hello: RankHello) -> int:
         """How many ranks of this host must say hello. A launcher may start more than there are devices."""
         if len(self._order.gang) == 1:
             return hello.world_size

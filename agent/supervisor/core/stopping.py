@@ -31,7 +31,7 @@ class Leave(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float
 
 
-class Stop(msgspec.Struct, kw_only=True):
+class StopWish(msgspec.Struct, kw_only=True):
     """What the agent wants, all its words taken together."""
 
     save: bool
@@ -43,7 +43,7 @@ class Stop(msgspec.Struct, kw_only=True):
     retry_s: float = inf
 
     @classmethod
-    def asked(cls, word: StopNow, now_s: float) -> Stop:
+    def asked(cls, word: StopNow, now_s: float) -> StopWish:
         return cls(
             save=word.save,
             asked_s=now_s,
@@ -84,7 +84,7 @@ class Stop(msgspec.Struct, kw_only=True):
         return "wait"
 
 
-def grace_s(stop: Stop | None, *, is_loading: bool) -> float:
+def grace_s(stop: StopWish | None, *, is_loading: bool) -> float:
     """Between SIGTERM and SIGKILL, when the job is to end without a save."""
     if is_loading:
         return LOADING_GRACE_S

@@ -15,7 +15,7 @@ from __future__ import annotations
 from math import inf
 from typing import Literal
 
-from cotenant.agent.ipc.channel import CompanyNow, GangIn, LeaseNow, SaveNow, StopNow
+from cotenant.agent.ipc.channel import CoTenantsChanged, GangIn, LeaseNow, SaveNow, StopNow
 from cotenant.agent.ipc.records import Order, Status
 from cotenant.agent.supervisor.core.conclusion import concluded, ending_of
 from cotenant.agent.supervisor.core.coordination import Coordination, Voice
@@ -28,10 +28,10 @@ from cotenant.agent.supervisor.core.edge import (
     CouldNotStart,
     DumpStacks,
     Finish,
-    Heard,
     Noted,
     OverMemory,
     RankExited,
+    RankMessageCame,
     Sampled,
     Started,
     TakeSample,
@@ -40,26 +40,26 @@ from cotenant.agent.supervisor.core.edge import (
 from cotenant.agent.supervisor.core.exit_classifier import Cause, StartProblem
 from cotenant.agent.supervisor.core.lease_limit import LeaseLimit, may_run_elsewhere
 from cotenant.agent.supervisor.core.profiling import Profiling
-from cotenant.agent.supervisor.core.progress import Progress
+from cotenant.agent.supervisor.core.progress import RankProgress
 from cotenant.agent.supervisor.core.publishing import Publishing
 from cotenant.agent.supervisor.core.rank_messages import (
     AnyRankWord,
-    Confirm,
     DurableSaid,
-    Failed,
-    FirstStep,
-    Hello,
+    FirstStepReached,
+    RankFailed,
+    RankHello,
     Saving,
-    Standing,
-    Step,
+    StackReply,
+    StepConfirmed,
+    StepDone,
     Stopped,
-    Stretch,
+    WindowReport,
     look,
     room,
 )
-from cotenant.agent.supervisor.core.rank_tracker import RollCall
+from cotenant.agent.supervisor.core.rank_tracker import RankTracker
 from cotenant.agent.supervisor.core.start_limit import StartLimit
-from cotenant.agent.supervisor.core.stopping import SAVE_RETRY_S, Leave, Stop, grace_s
+from cotenant.agent.supervisor.core.stopping import SAVE_RETRY_S, Leave, StopWish, grace_s
 from cotenant.agent.supervisor.core.watchdog import Watchdog
 
 
@@ -69,15 +69,15 @@ class Supervision:
     def __init__(self, order: Order, now_s: float) -> None:
         self._order = order
         self._now_s = now_s
-        self._progress = Progress(order)
+        self._progress = RankProgress(order)
         self._coordination = Coordination(order, self._progress)
         self._profiling = Profiling(order, self._progress, self._coordination)
         self._departure = Departure(is_client=bool(order.mps))
         self._watchdog = Watchdog(order.watch, judges=order.is_first_host)
         self._start = StartLimit(order.start_deadline_s, now_s)
         self._phase: Literal["starting", "running", "leaving", "clearing", "done"] = "starting"
-        self._roll = RollCall(order)
-        self._stop: Stop | None = None
+        self._roll = RankTracker(order)
+        self._stop: StopWish | None = None
         self._lease: LeaseLimit | None = None
         self._set_lease(order.lease_s, order.lease_s)
         self._cause: Cause = ""
@@ -135,7 +135,7 @@ class Supervision:
 
     def _take_in(self, event: AnyHappening) -> None:
         match event:
-            case Heard(word=word):
+            case RankMessageCame(word=word):
                 self._hear(word)
             case Sampled():
                 self._sampled(event)
@@ -156,7 +156,7 @@ class Supervision:
                 self._save_now()
             case LeaseNow(left_s=left_s, full_s=full_s):
                 self._set_lease(left_s, full_s)
-            case CompanyNow(alone=alone, room_mib=room_mib):
+            case CoTenantsChanged(alone=alone, room_mib=room_mib):
                 self._coordination.alone = alone
                 self._hold_to(room_mib)
                 self._coordination.report_soon(self._now_s)
@@ -185,10 +185,10 @@ class Supervision:
         if not self._roll.is_of(word.rank):
             return
         match word:
-            case Hello():
+            case RankHello():
                 self._publishing.changed(progress.hello(word, self._roll.expected_here(word)))
                 coordination.hello(word, now_s)
-            case FirstStep(rank=rank, step=step):
+            case FirstStepReached(rank=rank, step=step):
                 self._publishing.changed(progress.first_step(word))
                 coordination.saw_step(rank, step, now_s)
                 coordination.report_soon(now_s)
@@ -196,16 +196,16 @@ class Supervision:
                 self._watchdog.stepped(step)
                 if self._save_s == inf and coordination.is_first and self._order.checkpoint_every_s > 0:
                     self._save_s = now_s + self._order.checkpoint_every_s
-            case Step(rank=rank, step=step):
+            case StepDone(rank=rank, step=step):
                 self._publishing.progressed(progress.step(word))
                 coordination.saw_step(rank, step, now_s)
                 self._profiling.stepped(word, now_s)
                 self._watchdog.stepped(step)
-            case Stretch(rank=rank, step=step):
+            case WindowReport(rank=rank, step=step):
                 self._say(coordination.reached(rank, step, now_s))
                 if self._profiling.stretch_over(word, now_s):
                     self._out.append(TakeSample())
-            case Standing(rank=rank, look=number, place=place):
+            case StackReply(rank=rank, look=number, place=place):
                 self._watchdog.stands(rank, number, place)
             case Saving(rank=rank, step=step):
                 self._watchdog.saves(now_s)
@@ -214,13 +214,13 @@ class Supervision:
             case DurableSaid():
                 self._watchdog.saved()
                 self._publishing.changed(progress.durable(word))
-            case Confirm():
+            case StepConfirmed():
                 self._say(coordination.confirmed(word, now_s))
             case Stopped(rank=rank, step=step):
                 self._roll.stopped.add(rank)
                 self._publishing.changed(progress.change(saving=False, stop_step=step, step=step))
                 self._say(coordination.reached(rank, step, now_s))
-            case Failed(what=what):
+            case RankFailed(what=what):
                 self._publishing.changed(progress.failed(word))
                 if what == "save":
                     self._watchdog.saved()
@@ -241,7 +241,7 @@ class Supervision:
 
     def _asked_to_stop(self, word: StopNow) -> None:
         if self._stop is None:
-            self._stop = Stop.asked(word, self._now_s)
+            self._stop = StopWish.asked(word, self._now_s)
         else:
             self._stop.asked_again(word, self._now_s)
         if self._phase == "leaving" and not word.save:

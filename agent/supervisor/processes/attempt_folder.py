@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.host.user_files import Folder, exposed, remove_tree
+from cotenant.agent.host.user_files import OpenFolder, exposed, remove_tree
 from cotenant.agent.ipc.folder import JOB, JOB_SOCKET
 from cotenant.agent.ipc.records import Order
 
@@ -42,7 +42,7 @@ def make_job_folder(folder: Path, order: Order) -> Path:
     owner = owner_of(order)
     own = folder / JOB
     fits = len(os.fsencode(own / _LONGEST_NAME)) <= ADDRESS_BYTES_MAX
-    with Folder.at(folder) as attempt:
+    with OpenFolder.at(folder) as attempt:
         if fits and (owner is None or _may_pass(folder, owner[0])):
             attempt.make(JOB, 0o700).close()
             return own
@@ -51,7 +51,7 @@ def make_job_folder(folder: Path, order: Order) -> Path:
     return made
 
 
-def give_job_folder(job_folder: Folder, order: Order) -> None:
+def give_job_folder(job_folder: OpenFolder, order: Order) -> None:
     """Sending to a socket needs the right to write to its file. The folder goes last: until then nobody
     else can have changed what is in it."""
     owner = owner_of(order)
@@ -65,7 +65,7 @@ def remove_short_folder(folder: Path) -> None:
     it is in our folder; what is found there is not. A user who fills it meanwhile keeps it, and delays no
     end.
     """
-    with suppress(OSError), Folder.at(folder) as attempt:
+    with suppress(OSError), OpenFolder.at(folder) as attempt:
         said = Path(os.readlink(JOB, dir_fd=attempt.fd))  # An OSError: `job/` is a folder, or not there.
         attempt.unlink(JOB)
         short = said.parent if said.name == _INNER else said  # Attempts of 0.1.0: all of it is the user's.
@@ -118,7 +118,7 @@ def _short_folder(owner: tuple[int, int] | None) -> Path:
         try:
             if exposed(base) is not None or (owner is not None and not _may_pass(base, owner[0])):
                 continue
-            with Folder.at(base) as there, there.make(name, 0o711) as short:
+            with OpenFolder.at(base) as there, there.make(name, 0o711) as short:
                 os.fchmod(short.fd, 0o711)
                 short.make(_INNER, 0o700).close()
         except OSError:

@@ -21,7 +21,7 @@ from pathlib import Path
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.identity import boot_id, identity_of, stat_of
 from cotenant.agent.ipc.folder import UNCLEAN, job_socket
-from cotenant.agent.ipc.records import Identity, Order
+from cotenant.agent.ipc.records import Order, ProcessIdentity
 from cotenant.agent.supervisor.core.departure import TERMINATE_S, unclean
 from cotenant.agent.supervisor.processes.attempt_folder import remove_short_folder
 from cotenant.agent.supervisor.processes.termination import by_pipe, terminate
@@ -34,7 +34,7 @@ TERM_GRACE_S = 2.0
 
 
 def end_leftovers(
-    folder: Path, order: Order, supervisor: Identity | None, timeout_s: float = 10.0
+    folder: Path, order: Order, supervisor: ProcessIdentity | None, timeout_s: float = 10.0
 ) -> list[int]:
     """SIGKILL every process of an attempt and wait until they are gone; returns those that would not go.
 
@@ -63,7 +63,7 @@ def end_leftovers(
 
 
 class _Attempt:
-    def __init__(self, folder: Path, order: Order, supervisor: Identity | None) -> None:
+    def __init__(self, folder: Path, order: Order, supervisor: ProcessIdentity | None) -> None:
         self.cgroup = AttemptCgroup(order, folder)
         self._folder = folder
         self._sign = f"{ENV_SOCKET}={job_socket(folder)}".encode()

@@ -27,7 +27,7 @@ def log_path(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.log"
 
 
-class LogPart(msgspec.Struct, frozen=True, kw_only=True):
+class LogPiece(msgspec.Struct, frozen=True, kw_only=True):
     """A piece of a log. `next_offset` need not be offset + len(data): a marker stands for what was cut."""
 
     data: bytes
@@ -102,7 +102,7 @@ class LogWriter:
         return file
 
 
-def read_log(folder: Path, rank: int, offset: int, limit: int) -> LogPart | None:
+def read_log(folder: Path, rank: int, offset: int, limit: int) -> LogPiece | None:
     """At most `limit` bytes from `offset` on (negative: counted from the end); None if there is no log.
 
     A gap (cut bytes) is answered by its marker alone, and the next call goes on behind it.
@@ -117,7 +117,7 @@ def read_log(folder: Path, rank: int, offset: int, limit: int) -> LogPart | None
             return _read_at(segments, start, limit, end)
         except FileNotFoundError:
             continue
-    return LogPart(data=b"", next_offset=max(0, offset), end=max(0, offset))
+    return LogPiece(data=b"", next_offset=max(0, offset), end=max(0, offset))
 
 
 def log_end(folder: Path, rank: int) -> int:
@@ -147,16 +147,16 @@ def _segments(folder: Path, rank: int) -> list[_Segment]:
     return sorted(found)
 
 
-def _read_at(segments: list[_Segment], offset: int, limit: int, end: int) -> LogPart:
+def _read_at(segments: list[_Segment], offset: int, limit: int, end: int) -> LogPiece:
     for segment in segments:
         if offset < segment.start:
-            return LogPart(data=cut_marker(segment.start - offset), next_offset=segment.start, end=end)
+            return LogPiece(data=cut_marker(segment.start - offset), next_offset=segment.start, end=end)
         if offset < segment.start + segment.size:
             with open(segment.path, "rb") as file:
                 file.seek(offset - segment.start)
                 data = file.read(max(0, min(limit, segment.start + segment.size - offset)))
-            return LogPart(data=data, next_offset=offset + len(data), end=end)
-    return LogPart(data=b"", next_offset=min(offset, end), end=end)
+            return LogPiece(data=data, next_offset=offset + len(data), end=end)
+    return LogPiece(data=b"", next_offset=min(offset, end), end=end)
 
 
 def cut_marker(missing: int) -> bytes:

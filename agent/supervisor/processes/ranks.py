@@ -4,7 +4,7 @@ Rule: each process is forked from the main thread, gives up what it must not hav
 handling, our files) and only then executes the user's command; whatever fails before is reported with its
 stage. It is killed when the supervisor dies (PR_SET_PDEATHSIG): a job without a supervisor could neither
 be stopped at the end of a lease nor be kept from running twice. That it holds for the main thread only is
-why nothing here may run in another one. MPS clients alone are left to an heir instead (`reaper.py`).
+why nothing here may run in another one. MPS clients alone are left to a reaper instead (`reaper.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RESET: Final = ("SIGHUP", "SIGINT", "SIGTERM", "SIGPIPE", "SIGXFSZ", "SIGCHLD",
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class StartFailed(Exception):
+class RankStartFailed(Exception):
     """A process could not be started; `problem` says at which stage."""
 
     def __init__(self, problem: StartProblem) -> None:
@@ -121,7 +121,7 @@ def start(
         problem: StartProblem = decode_json(said, StartProblem)
     except BadMessage:  # It was ended in the middle of its words.
         problem = StartProblem(rank=rank.rank, stage="process", code=0, text="it ended before it began")
-    raise StartFailed(problem)
+    raise RankStartFailed(problem)
 
 
 def end_groups(pids: list[int], number: signal.Signals) -> None:
@@ -202,9 +202,9 @@ def _be_rank(
         os._exit(126)
 
 
-def _failed(rank: RankOrder, stage: Stage, error: OSError) -> StartFailed:
+def _failed(rank: RankOrder, stage: Stage, error: OSError) -> RankStartFailed:
     text = os.strerror(error.errno) if error.errno else str(error)
-    return StartFailed(StartProblem(rank=rank.rank, stage=stage, code=error.errno or 0, text=text))
+    return RankStartFailed(StartProblem(rank=rank.rank, stage=stage, code=error.errno or 0, text=text))
 
 
 def _shed_signals_and_files(output: int) -> None:

@@ -8,7 +8,7 @@ same in the right order. It notices the death by the end of a pipe, does nothing
 and needs no agent.
 
 It is no child of the supervisor, in no group of the attempt, and holds none of its locks: whoever ends the
-attempt does not end the heir, and an agent that finds the supervisor dead is not kept from cleaning up as
+attempt does not end the reaper, and an agent that finds the supervisor dead is not kept from cleaning up as
 well.
 """
 
@@ -25,7 +25,7 @@ from typing import Final
 from cotenant.agent.host.identity import open_pidfd
 from cotenant.agent.ipc.files import BadRecord, read_record
 from cotenant.agent.ipc.folder import ORDER, RESULT, SUPERVISOR
-from cotenant.agent.ipc.records import Identity, Order, Result
+from cotenant.agent.ipc.records import Order, ProcessIdentity, Result
 from cotenant.agent.supervisor.processes.leftovers import end_leftovers
 
 ROUNDS: Final = 6
@@ -35,7 +35,7 @@ DYING_S: Final = 10.0
 EXIT_USAGE: Final = 2
 
 
-def leave_to_heir(folder: Path) -> int:
+def leave_to_reaper(folder: Path) -> int:
     """Start one for this process; returns the descriptor that must stay open, and with us alone, for our
     life.
 
@@ -69,7 +69,7 @@ def inherit(folder: Path) -> None:
     order = read_record(folder / ORDER, Order)
     if order is None or read_record(folder / RESULT, Result) is not None:
         return
-    supervisor = read_record(folder / SUPERVISOR, Identity)
+    supervisor = read_record(folder / SUPERVISOR, ProcessIdentity)
     if supervisor is not None and not _has_died(supervisor):  # Its pipe alone is gone.
         return
     for _ in range(ROUNDS):
@@ -78,7 +78,7 @@ def inherit(folder: Path) -> None:
         time.sleep(1.0)
 
 
-def _has_died(supervisor: Identity) -> bool:
+def _has_died(supervisor: ProcessIdentity) -> bool:
     """A process that is killed closes its files first, and is alive for a moment longer."""
     descriptor = open_pidfd(supervisor)
     if descriptor is None:
@@ -98,7 +98,7 @@ def main(arguments: list[str]) -> int:
     try:
         inherit(Path(arguments[0]))
     except (BadRecord, OSError) as error:
-        print(f"heir: {error}", file=sys.stderr)
+        print(f"reaper: {error}", file=sys.stderr)
         return 1
     return 0
 

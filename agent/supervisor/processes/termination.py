@@ -24,7 +24,7 @@ START_S: Final = 2.0
 OUTPUT_BYTES_MAX: Final = 65_536
 
 
-class Termination:
+class ClientTermination:
     """One round of questions. `deadline_s` and `poll` are for a loop that must not block."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Terminations:
     """Rounds of questions, one after the other: asked for during one, the next comes after it."""
 
     def __init__(self) -> None:
-        self._round: Termination | None = None
+        self._round: ClientTermination | None = None
         self._again_s: float | None = None
         """Asked for anew while a round was under way: with this time limit."""
 
@@ -89,7 +89,7 @@ class Terminations:
         if self._round is not None:
             self._again_s = timeout_s
             return
-        self._round = Termination(pids_by_pipe(), timeout_s, time.monotonic())
+        self._round = ClientTermination(pids_by_pipe(), timeout_s, time.monotonic())
 
     def poll(
         self, pids_by_pipe: Callable[[], Mapping[str, Sequence[int]]], now_s: float
@@ -108,7 +108,7 @@ class Terminations:
 
 def terminate(pids_by_pipe: Mapping[str, Sequence[int]], timeout_s: float) -> dict[int, str]:
     """The same for a caller that may block."""
-    round_ = Termination(pids_by_pipe, timeout_s, time.monotonic())
+    round_ = ClientTermination(pids_by_pipe, timeout_s, time.monotonic())
     while (outcomes := round_.poll(time.monotonic())) is None:
         time.sleep(0.02)
     return outcomes

@@ -27,7 +27,7 @@ _SHARES: Final = ("SMACT", "DRAMA", "TENSO", "GRACT", "SMOCC", "FP32A", "FP16A")
 _RATES: Final = ("PCITX", "PCIRX", "NVLTX", "NVLRX", "NETTX", "NETRX")
 
 
-class Row(NamedTuple):
+class DeviceLine(NamedTuple):
     """One device, its jobs and its newest reading."""
 
     device: Device
@@ -57,10 +57,10 @@ class Row(NamedTuple):
         return reading is not None and reading.age_s > limit_s
 
 
-def rows_of(nodes: Sequence[NodeView], jobs: Sequence[JobView]) -> list[Row]:
+def rows_of(nodes: Sequence[NodeView], jobs: Sequence[JobView]) -> list[DeviceLine]:
     by_id = {job.job_id: job for job in jobs}
     return [
-        Row(
+        DeviceLine(
             device,
             tuple(by_id[each] for each in node.tenants.get(device.device_id, ()) if each in by_id),
             node.planned_mib.get(device.device_id, 0),
@@ -117,13 +117,13 @@ def _measured(name: str, text: Callable[[float | None], str], rank: int) -> Colu
     )
 
 
-def _memory(row: Row) -> str:
+def _memory(row: DeviceLine) -> str:
     used = row.reading.memory_used_mib if row.reading is not None else None
     whole_mib = row.device.memory_mib  # 1: nobody knows, as of a MIG instance.
     return f"{size(used)}/{size(whole_mib)}" if whole_mib > 1 else "-"
 
 
-def _age(row: Row) -> str:
+def _age(row: DeviceLine) -> str:
     return duration(row.reading.age_s if row.reading is not None else None)
 
 
@@ -133,23 +133,23 @@ def _tenant(job: JobView) -> str:
     return f"{job.job_id} {screen.cut(job.name, 12)}{progress}{left}"
 
 
-def _jobs(row: Row) -> str:
+def _jobs(row: DeviceLine) -> str:
     named = {job.job_id for job in row.jobs}
     told = [_tenant(job) for job in row.jobs] + [f"job {each}" for each in row.tenants if each not in named]
     return "; ".join(each for each in ("  +  ".join(told), row.device.note) if each) or _empty(row)
 
 
-def _empty(row: Row) -> str:
+def _empty(row: DeviceLine) -> str:
     return f"nothing: its host is {row.trouble}" if row.host_state is not HostState.OK else "free"
 
 
-def _short(row: Row) -> str:
+def _short(row: DeviceLine) -> str:
     """Of a long name the host's end goes first: the device tells rows apart."""
     host, slash, device = row.device.device_id.rpartition("/")
     return f"{screen.cut(host, max(8, NAME_WIDTH - len(device) - 1))}{slash}{device}"
 
 
-def _state_colour(row: Row) -> str:
+def _state_colour(row: DeviceLine) -> str:
     return STATE_COLOURS.get(row.trouble, "yellow" if row.trouble else "")
 
 
@@ -183,7 +183,7 @@ WIDE_COLUMNS: Final = (
 )
 
 
-def columns_for(rows: Sequence[Row], width: int | None) -> tuple[Column, ...]:
+def columns_for(rows: Sequence[DeviceLine], width: int | None) -> tuple[Column, ...]:
     """What fits beside the jobs; columns in which no device has a value go first. The state is there when one
     is in trouble."""
     in_trouble = any(row.trouble for row in rows)

@@ -30,7 +30,7 @@ HostArgument = Annotated[str, typer.Argument(metavar="HOST", help="Its name.", a
 nodes = group()
 
 
-class Row(NamedTuple):
+class NodeRow(NamedTuple):
     """One device; a host without devices has one row as well."""
 
     node: NodeView
@@ -84,7 +84,7 @@ def _by_host(shown: list[NodeView], reply: Nodes) -> Listing:
 
 
 def _by_device(shown: list[NodeView]) -> Listing:
-    rows = [Row(node, device) for node in shown for device in node.report.devices or (None,)]
+    rows = [NodeRow(node, device) for node in shown for device in node.report.devices or (None,)]
     return Listing(
         noun="node",
         rows=rows,
@@ -131,13 +131,13 @@ def node_json(node: NodeView) -> dict[str, Any]:
     }
 
 
-def _device(row: Row) -> str:
+def _device(row: NodeRow) -> str:
     if row.device is None:
         return NONE
     return row.device.device_id.rpartition("/")[2]
 
 
-def _device_state(row: Row) -> str:
+def _device_state(row: NodeRow) -> str:
     """`out`: nothing is wrong with it, and it takes no work all the same; the note says why."""
     if row.device is None:
         return ""
@@ -152,7 +152,7 @@ def _memory(device: Device | None) -> str:
     return size(device.usable_mib) if device.memory_mib > 1 else "-"  # 1: nobody knows, as of a MIG instance.
 
 
-def _note(row: Row) -> str:
+def _note(row: NodeRow) -> str:
     own = row.device.note if row.device else "no device is offered"
     if row.device and row.device.state != "ok":
         own = own.removeprefix(f"{row.device.state}: ")

@@ -43,7 +43,7 @@ def default(context: typer.Context) -> None:
         show_policy()
 
 
-class Row(NamedTuple):
+class PolicyRow(NamedTuple):
     name: str
     about: str
     current: bool
@@ -61,11 +61,11 @@ def list_policies(
     with asking(endpoint) as client:
         reply = client.ask(GetPolicy())
     rows = [
-        Row(name, about, name == reply.name, reply.defaults.get(name, {}))
+        PolicyRow(name, about, name == reply.name, reply.defaults.get(name, {}))
         for name, about in sorted(reply.available.items())
     ]
     rows += [
-        Row(name, f"not available: {lacks}", name == reply.name, {}, lacks)
+        PolicyRow(name, f"not available: {lacks}", name == reply.name, {}, lacks)
         for name, lacks in sorted(reply.unavailable.items())
     ]
     listing = Listing(

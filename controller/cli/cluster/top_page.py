@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from cotenant.controller.cli.cluster.device_view import Row, columns_for, rows_of
+from cotenant.controller.cli.cluster.device_view import DeviceLine, columns_for, rows_of
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.screen import Column, duration, paint, plural
 from cotenant.controller.cli.jobs.view import COLUMNS
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.job import ENDED, ON_DEVICES, Phase
 from cotenant.controller.domain.texts import for_people, one_line
-from cotenant.controller.wire.clients import Decisions, DecisionView, Jobs, JobView, Nodes, Status
+from cotenant.controller.wire.clients import ControllerStatus, Decisions, DecisionView, Jobs, JobView, Nodes
 
 AROUND: Final = 3
 """Lines of a section beside its rows: title, column heads, and the blank before it."""
@@ -35,7 +35,7 @@ DECISION_COLUMNS: Final = (
 class Moment(NamedTuple):
     """All that one refresh asks for."""
 
-    status: Status
+    status: ControllerStatus
     nodes: Nodes
     jobs: Jobs
     decisions: Decisions
@@ -124,7 +124,7 @@ def sections(moment: Moment, width: int | None) -> list[Section]:
     ]
 
 
-def _urgency_among(rows: Sequence[Row]) -> Callable[[Row], tuple[int, int]]:
+def _urgency_among(rows: Sequence[DeviceLine]) -> Callable[[DeviceLine], tuple[int, int]]:
     """A host that is gone is in trouble once: its other empty devices do not crowd out those that work."""
     again: set[str] = set()
     gone: set[str] = set()
@@ -137,7 +137,7 @@ def _urgency_among(rows: Sequence[Row]) -> Callable[[Row], tuple[int, int]]:
     return lambda row: last if row.device.device_id in again else _urgency(row)
 
 
-def _urgency(row: Row) -> tuple[int, int]:
+def _urgency(row: DeviceLine) -> tuple[int, int]:
     """Those in trouble, the worst first; then by how many jobs there are."""
     rank = TROUBLES.index(row.trouble) if row.trouble in TROUBLES else len(TROUBLES)
     return rank + (not row.trouble), -len(row.tenants)
@@ -187,7 +187,7 @@ def _in_words(left_out: Sequence[Any]) -> str:
 
 
 def _word(row: Any) -> str:
-    if isinstance(row, Row):
+    if isinstance(row, DeviceLine):
         return row.trouble or ("free", "alone", "shared")[min(2, len(row.tenants))]
     assert isinstance(row, JobView), f"nobody counts these: {row}"
     return row.phase.value

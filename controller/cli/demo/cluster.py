@@ -25,7 +25,7 @@ ASK_WITHIN_S = 5.0
 JOBS_END_WITHIN_S = 20.0
 
 
-class StartFailed(Exception):
+class ProcessStartFailed(Exception):
     """A process did not come up; the text has its last words and where its log is."""
 
 
@@ -120,9 +120,11 @@ def _await_ready(process: subprocess.Popen[bytes], part: str, log_path: Path) ->
         while b"ready" not in heard:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or not waiting.select(left_s):
-                raise StartFailed(f"the {part} was not ready after {READY_TIMEOUT_S:.0f} s; see {log_path}")
+                raise ProcessStartFailed(
+                    f"the {part} was not ready after {READY_TIMEOUT_S:.0f} s; see {log_path}"
+                )
             chunk = os.read(process.stdout.fileno(), 4096)
             if not chunk:
                 tail = log_path.read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-                raise StartFailed(f"the {part} ended at once; the last it said: {tail[0]}")
+                raise ProcessStartFailed(f"the {part} ended at once; the last it said: {tail[0]}")
             heard += chunk

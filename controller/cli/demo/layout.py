@@ -12,12 +12,12 @@ import msgspec
 
 from cotenant.controller.cli.demo import drawing
 from cotenant.controller.cli.demo.timeline import (
-    Attempt,
+    AttemptSpan,
     Piece,
     Preemption,
     Segment,
     Timeline,
-    Wait,
+    WaitSpan,
     pieces,
     waiting_lanes,
 )
@@ -58,7 +58,7 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Bar(msgspec.Struct, frozen=True, kw_only=True):
+class TimelineBar(msgspec.Struct, frozen=True, kw_only=True):
     """A piece of a stay, or a wait, on the page."""
 
     box: Box
@@ -82,23 +82,23 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
         return self.box.y + self.box.height - 0.28 * self.size
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class TimelineRow(msgspec.Struct, frozen=True, kw_only=True):
     """A device's strip, its bars, and the notes above it."""
 
     name: str
     about: str
     box: Box
-    bars: tuple[Bar, ...]
+    bars: tuple[TimelineBar, ...]
     labels: tuple[Label, ...]
     markers: tuple[tuple[float, Label, str], ...] = ()
     """Where a preemption happened (x), its note, and its tooltip."""
 
 
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
+class TimelineLayout(msgspec.Struct, frozen=True, kw_only=True):
     """The page before it is markup."""
 
     height: float
-    rows: tuple[Row, ...]
+    rows: tuple[TimelineRow, ...]
     plot: Box
     """From the first device row to the axis."""
     second_width: float
@@ -106,7 +106,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     def x(self, at_s: float) -> float:
         return LEFT + at_s * self.second_width
 
-    def bars(self) -> Iterator[Bar]:
+    def bars(self) -> Iterator[TimelineBar]:
         return (bar for row in self.rows for bar in row.bars)
 
     def labels(self) -> Iterator[Label]:
@@ -115,7 +115,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             yield from (label for _, label, _ in row.markers)
 
 
-def lay_out(timeline: Timeline) -> Layout:
+def lay_out(timeline: Timeline) -> TimelineLayout:
     """Rows from top to bottom: a strip per device with its notes above it, then those who wait."""
     second_width = (WIDTH - LEFT - RIGHT) / timeline.end_s
     top = HEADER + (34.0 if timeline.policies else 8.0)
@@ -128,7 +128,7 @@ def lay_out(timeline: Timeline) -> Layout:
         box = Box(x=LEFT, y=y, width=WIDTH - LEFT - RIGHT, height=ROW)
         bars, labels = _device_bars(timeline, segments, box, second_width)
         rows.append(
-            Row(
+            TimelineRow(
                 name=_device_name(timeline, device.device),
                 about=device.about,
                 box=box,
@@ -142,12 +142,12 @@ def lay_out(timeline: Timeline) -> Layout:
         rows.append(_waiting_row(timeline, y, second_width))
         y += rows[-1].box.height + ROW_GAP
     plot = Box(x=LEFT, y=top, width=WIDTH - LEFT - RIGHT, height=y - ROW_GAP / 2 - top)
-    return Layout(height=y + AXIS + LEGEND, rows=tuple(rows), plot=plot, second_width=second_width)
+    return TimelineLayout(height=y + AXIS + LEGEND, rows=tuple(rows), plot=plot, second_width=second_width)
 
 
 def _device_bars(
     timeline: Timeline, segments: Sequence[Segment], box: Box, second_width: float
-) -> tuple[tuple[Bar, ...], tuple[Label, ...]]:
+) -> tuple[tuple[TimelineBar, ...], tuple[Label, ...]]:
     bars = []
     room: dict[tuple[str, int], Box] = {}
     for piece in pieces(segments):
@@ -164,7 +164,9 @@ def _device_bars(
     return tuple(bars), tuple(labels)
 
 
-def _bar(timeline: Timeline, piece: Piece, segments: Sequence[Segment], box: Box, second_width: float) -> Bar:
+def _bar(
+    timeline: Timeline, piece: Piece, segments: Sequence[Segment], box: Box, second_width: float
+) -> TimelineBar:
     height = (box.height - LANE_GAP * (piece.tenants - 1)) / piece.tenants
     stay = piece.stay
     with_whom = sorted(
@@ -174,7 +176,7 @@ def _bar(timeline: Timeline, piece: Piece, segments: Sequence[Segment], box: Box
     about += f"{piece.phase} from {piece.start_s:.1f} s to {piece.end_s:.1f} s"
     about += f", beside job {' and '.join(with_whom)}" if with_whom else ", alone"
     steps = _attempt(timeline, stay.job, stay.attempt).accumulation_steps
-    return Bar(
+    return TimelineBar(
         box=Box(
             x=LEFT + piece.start_s * second_width,
             y=box.y + piece.rank * (height + LANE_GAP),
@@ -187,7 +189,7 @@ def _bar(timeline: Timeline, piece: Piece, segments: Sequence[Segment], box: Box
     )
 
 
-def _bar_labels(timeline: Timeline, attempt: Attempt, box: Box) -> list[Label]:
+def _bar_labels(timeline: Timeline, attempt: AttemptSpan, box: Box) -> list[Label]:
     """A name, and below or behind it what is special about the attempt; as much as fits."""
     fill = drawing.text_colour(job_colour(timeline, attempt.job))
     extras = [f"s = {attempt.accumulation_steps}"] if attempt.accumulation_steps > 1 else []
@@ -259,7 +261,7 @@ def _markers(
     )
 
 
-def _waiting_row(timeline: Timeline, y: float, second_width: float) -> Row:
+def _waiting_row(timeline: Timeline, y: float, second_width: float) -> TimelineRow:
     placed = waiting_lanes(timeline.waits)
     lanes = 1 + max(lane for _, lane in placed)
     bars = []
@@ -271,13 +273,13 @@ def _waiting_row(timeline: Timeline, y: float, second_width: float) -> Row:
             width=(wait.end_s - wait.start_s) * second_width,
             height=WAIT_LANE - LANE_GAP,
         )
-        bars.append(Bar(box=box, job=wait.job, look="waiting", about=_about_wait(timeline, wait)))
+        bars.append(TimelineBar(box=box, job=wait.job, look="waiting", about=_about_wait(timeline, wait)))
         labels.extend(_wait_label(timeline, wait, box))
     box = Box(x=LEFT, y=y, width=WIDTH - LEFT - RIGHT, height=lanes * WAIT_LANE - LANE_GAP)
-    return Row(name="waiting", about="no device", box=box, bars=tuple(bars), labels=tuple(labels))
+    return TimelineRow(name="waiting", about="no device", box=box, bars=tuple(bars), labels=tuple(labels))
 
 
-def _wait_label(timeline: Timeline, wait: Wait, box: Box) -> list[Label]:
+def _wait_label(timeline: Timeline, wait: WaitSpan, box: Box) -> list[Label]:
     name = _name(timeline, wait.job)
     length = f"{wait.end_s - wait.start_s:.0f} s"
     titles = [f"{wait.job}  {name}"] if wait.job != name else []
@@ -290,7 +292,7 @@ def _wait_label(timeline: Timeline, wait: Wait, box: Box) -> list[Label]:
     return [Label(content=content, box=room, size=SMALL, classes="wait-label")]
 
 
-def _about_wait(timeline: Timeline, wait: Wait) -> str:
+def _about_wait(timeline: Timeline, wait: WaitSpan) -> str:
     return f"{_job(timeline, wait.job)} waits from {wait.start_s:.1f} s to {wait.end_s:.1f} s"
 
 
@@ -301,9 +303,9 @@ def _device_name(timeline: Timeline, device: str) -> str:
     return name if names.count(name) == 1 else device
 
 
-def _attempt(timeline: Timeline, job: str, attempt: int) -> Attempt:
+def _attempt(timeline: Timeline, job: str, attempt: int) -> AttemptSpan:
     found = (a for a in timeline.attempts if (a.job, a.attempt) == (job, attempt))
-    return next(found, Attempt(job=job, attempt=attempt))
+    return next(found, AttemptSpan(job=job, attempt=attempt))
 
 
 def _name(timeline: Timeline, job: str) -> str:

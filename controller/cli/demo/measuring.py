@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
-from cotenant.profiler.ranks import Command, Seat
-from cotenant.profiler.run import Plan, ProfileFailed, Progress
+from cotenant.profiler.ranks import RankCommand, Seat
+from cotenant.profiler.run import ProfileFailed, RunPlan, RunProgress
 from cotenant.profiler.solo import measure_solo
 
 MANY_STEPS = 1_000_000
-PLAN = Plan(accumulation_steps=(2, 1), warm_up_steps=2, steps_min=4, measured_s_min=0.8, deadline_s=60.0)
+PLAN = RunPlan(accumulation_steps=(2, 1), warm_up_steps=2, steps_min=4, measured_s_min=0.8, deadline_s=60.0)
 
 
 def job_environment() -> dict[str, str]:
@@ -59,11 +59,11 @@ def measure_jobs(
 
 
 @contextmanager
-def _abandoned_together() -> Iterator[Callable[[Progress], None]]:
+def _abandoned_together() -> Iterator[Callable[[RunProgress], None]]:
     """Ctrl-C reaches the main thread alone, which then would wait for what the others measure."""
     over = threading.Event()
 
-    def go_on(progress: Progress) -> None:
+    def go_on(progress: RunProgress) -> None:
         if over.is_set():
             raise ProfileFailed("nobody waits for it any more")
 
@@ -75,9 +75,9 @@ def _abandoned_together() -> Iterator[Callable[[Progress], None]]:
 
 
 def _measure(
-    job: DemoJob, slots: Sequence[tuple[int, ...]], progress: Callable[[Progress], None] = lambda _: None
+    job: DemoJob, slots: Sequence[tuple[int, ...]], progress: Callable[[RunProgress], None] = lambda _: None
 ) -> MeasuredJob:
-    command = Command(
+    command = RankCommand(
         argv=job.argv(sys.executable, MANY_STEPS, None), workdir=os.getcwd(), env=job_environment()
     )
     run = measure_solo(command, [Seat(cores=cores) for cores in slots], plan=PLAN, progress=progress)

@@ -9,7 +9,7 @@ from pathlib import Path
 from cotenant.controller.cli.demo.plan import MeasuredJob
 from cotenant.controller.cli.demo.report import DemoReport, JobReport
 from cotenant.controller.cli.demo.timeline import (
-    Attempt,
+    AttemptSpan,
     DeviceRow,
     JobName,
     Phase,
@@ -17,7 +17,7 @@ from cotenant.controller.cli.demo.timeline import (
     Preemption,
     Segment,
     Timeline,
-    Wait,
+    WaitSpan,
 )
 from cotenant.controller.wire.clients import AttemptView, NodeView, Shown
 
@@ -79,7 +79,7 @@ def timeline_of(
         jobs=tuple(JobName(job=s.job.name, name=s.job.name) for s in shown),
         segments=tuple(segment for s, attempt in attempts for segment in _segments(s, attempt, start_s)),
         attempts=tuple(
-            Attempt(
+            AttemptSpan(
                 job=s.job.name,
                 attempt=attempt.attempt,
                 accumulation_steps=attempt.accumulation_steps,
@@ -133,12 +133,12 @@ def _segments(s: Shown, attempt: AttemptView, start_s: float) -> Iterator[Segmen
                 )
 
 
-def _waits(s: Shown, start_s: float) -> Iterator[Wait]:
+def _waits(s: Shown, start_s: float) -> Iterator[WaitSpan]:
     """The times before and between its attempts that are long enough to see."""
     waiting_s = s.job.submitted_s
     for attempt in s.attempts:
         if attempt.launched_s - waiting_s > SHORTEST_WAIT_S:
-            yield Wait(job=s.job.name, start_s=waiting_s - start_s, end_s=attempt.launched_s - start_s)
+            yield WaitSpan(job=s.job.name, start_s=waiting_s - start_s, end_s=attempt.launched_s - start_s)
         waiting_s = _end_s(s, attempt)
 
 

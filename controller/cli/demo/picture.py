@@ -17,10 +17,10 @@ from cotenant.controller.cli.demo.layout import (
     LEFT,
     RIGHT,
     WIDTH,
-    Bar,
     Label,
-    Layout,
-    Row,
+    TimelineBar,
+    TimelineLayout,
+    TimelineRow,
     job_colour,
     lay_out,
 )
@@ -129,7 +129,7 @@ def _patterns() -> str:
     return element("defs", {}, diagonal, dots)
 
 
-def _strip(row: Row) -> Iterator[str]:
+def _strip(row: TimelineRow) -> Iterator[str]:
     box = row.box
     middle = box.y + box.height / 2
     yield element(
@@ -146,7 +146,7 @@ def _strip(row: Row) -> Iterator[str]:
         yield text(shown, LEFT - 14, top + 17 + 15 * i, "about", text_anchor="end")
 
 
-def _row(timeline: Timeline, row: Row) -> Iterator[str]:
+def _row(timeline: Timeline, row: TimelineRow) -> Iterator[str]:
     for bar in row.bars:
         yield _bar(bar, job_colour(timeline, bar.job))
     for label in row.labels:
@@ -155,7 +155,7 @@ def _row(timeline: Timeline, row: Row) -> Iterator[str]:
         yield _marker(x, row, label, about)
 
 
-def _bar(bar: Bar, colour: str) -> str:
+def _bar(bar: TimelineBar, colour: str) -> str:
     box = bar.box
     place: dict[str, object] = {"x": box.x, "y": box.y, "width": max(box.width, 1.0), "height": box.height}
     if bar.look == "waiting":
@@ -174,7 +174,7 @@ def _label(label: Label) -> str:
     return text(label.content, label.box.x, label.baseline, label.classes, **extra)
 
 
-def _marker(x: float, row: Row, label: Label, about: str) -> str:
+def _marker(x: float, row: TimelineRow, label: Label, about: str) -> str:
     """A line through the row, a triangle on top of it, and the note above."""
     top, bottom = row.box.y, row.box.y + row.box.height
     start = label.box.y + label.box.height - 4
@@ -188,7 +188,7 @@ def _marker(x: float, row: Row, label: Label, about: str) -> str:
     )
 
 
-def _policies(timeline: Timeline, layout: Layout) -> Iterator[str]:
+def _policies(timeline: Timeline, layout: TimelineLayout) -> Iterator[str]:
     """One band per policy, as long as it decided."""
     y = HEADER + 2
     starts = [layout.x(p.at_s) for p in timeline.policies] + [WIDTH - RIGHT]
@@ -208,14 +208,14 @@ def _policies(timeline: Timeline, layout: Layout) -> Iterator[str]:
         )
 
 
-def _policy_lines(timeline: Timeline, layout: Layout) -> Iterator[str]:
+def _policy_lines(timeline: Timeline, layout: TimelineLayout) -> Iterator[str]:
     for policy in timeline.policies[1:]:
         x = layout.x(policy.at_s)
         ends = {"x1": x, "x2": x, "y1": HEADER + 2, "y2": layout.plot.y + layout.plot.height}
         yield element("line", {**ends, "class": "policy-line"})
 
 
-def _axis(timeline: Timeline, layout: Layout) -> Iterator[str]:
+def _axis(timeline: Timeline, layout: TimelineLayout) -> Iterator[str]:
     bottom = layout.plot.y + layout.plot.height
     step_s = tick_step_s(timeline.end_s)
     for tick_s in range(0, int(timeline.end_s) + 1, step_s):
@@ -226,7 +226,7 @@ def _axis(timeline: Timeline, layout: Layout) -> Iterator[str]:
     yield text("since submission", LEFT - 14, bottom + 17, "about", text_anchor="end")
 
 
-def _legend(layout: Layout) -> Iterator[str]:
+def _legend(layout: TimelineLayout) -> Iterator[str]:
     y = layout.plot.y + layout.plot.height + AXIS
     x = LEFT
     colour = drawing.JOB_COLOURS[0]

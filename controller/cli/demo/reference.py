@@ -17,7 +17,7 @@ from pathlib import Path
 from cotenant.controller.cli.demo.measuring import job_environment
 from cotenant.controller.cli.demo.plan import MeasuredJob
 from cotenant.controller.wire.clients import AttemptView
-from cotenant.profiler.ranks import Command, Ranks, Seat
+from cotenant.profiler.ranks import RankCommand, Ranks, Seat
 
 POLL_S = 0.05
 
@@ -51,7 +51,7 @@ def run_uninterrupted(
     """
     folder.mkdir(parents=True, exist_ok=True)
     result = folder / "result.json"
-    command = Command(
+    command = RankCommand(
         argv=measured.job.argv(sys.executable, measured.steps, result),
         workdir=os.getcwd(),
         env={**job_environment(), **(env or {})},

@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cotenant.controller.cli.demo import plan
-from cotenant.controller.cli.demo.cluster import PrivateCluster, StartFailed
+from cotenant.controller.cli.demo.cluster import PrivateCluster, ProcessStartFailed
 from cotenant.controller.cli.demo.measuring import job_environment, measure_jobs
 from cotenant.controller.cli.demo.outcome import job_reports, timeline_of
 from cotenant.controller.cli.demo.picture import render
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
 from cotenant.controller.cli.demo.reference import ReferenceFailed, run_uninterrupted, schedule_of
 from cotenant.controller.cli.demo.report import DemoReport, failures, plain_table, rich_table, to_json
-from cotenant.controller.cli.demo.watching import TooSlow, Watcher, all_ended
+from cotenant.controller.cli.demo.watching import QueueWatcher, TooSlow, all_ended
 from cotenant.controller.client import Client
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch, Phase
@@ -52,7 +52,7 @@ def run_demo(out_dir: Path) -> int:
     folder = Path(tempfile.mkdtemp(prefix="cotenant-demo-"))
     try:
         report = _Demo(out_dir, folder, say).play()
-    except (ProfileFailed, StartFailed, TooSlow, ReferenceFailed, plan.MemoryTooClose) as error:
+    except (ProfileFailed, ProcessStartFailed, TooSlow, ReferenceFailed, plan.MemoryTooClose) as error:
         kept = out_dir / "logs"
         _keep_logs(folder, kept)
         print(f"error[failed]: {error}\nlogs of controller, agent and jobs: {kept}", file=sys.stderr)
@@ -92,7 +92,7 @@ class _Demo:
         ):
             self._client = client
             check_devices(client.ask(ListNodes()).nodes)
-            self._watcher = Watcher(client, self._say, self._names)
+            self._watcher = QueueWatcher(client, self._say, self._names)
             self._act_one()
             self._act_two()
             shown = [client.ask(ShowJob(job_id=job_id)) for job_id in self._names]
@@ -174,7 +174,7 @@ def check_devices(nodes: Sequence[NodeView]) -> None:
     devices = [device for node in nodes for device in node.report.devices]
     taken = [f"{device.device_id}: {device.note}" for device in devices if not device.healthy]
     if taken or len(devices) < SLOTS:
-        raise StartFailed(
+        raise ProcessStartFailed(
             f"the demo needs {SLOTS} free devices; {'; '.join(taken) or f'there are {len(devices)}'}. "
             "End the other agent (or `cotenant run`) and try again"
         )

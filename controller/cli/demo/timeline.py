@@ -30,7 +30,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"a segment must end after it starts, got {self}")
 
 
-class Wait(msgspec.Struct, frozen=True, kw_only=True):
+class WaitSpan(msgspec.Struct, frozen=True, kw_only=True):
     """A time in which a job held no device."""
 
     job: str
@@ -38,7 +38,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     end_s: float
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptSpan(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to say about one launch."""
 
     job: str
@@ -85,8 +85,8 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[DeviceRow, ...]
     jobs: tuple[JobName, ...]
     segments: tuple[Segment, ...]
-    attempts: tuple[Attempt, ...] = ()
-    waits: tuple[Wait, ...] = ()
+    attempts: tuple[AttemptSpan, ...] = ()
+    waits: tuple[WaitSpan, ...] = ()
     preemptions: tuple[Preemption, ...] = ()
     policies: tuple[PolicyChange, ...] = ()
 
@@ -189,7 +189,7 @@ def _joined(slices: Iterator[Piece]) -> list[Piece]:
     return joined
 
 
-def waiting_lanes(waits: Sequence[Wait]) -> tuple[tuple[Wait, int], ...]:
+def waiting_lanes(waits: Sequence[WaitSpan]) -> tuple[tuple[WaitSpan, int], ...]:
     """Each wait with a lane of the waiting row in which it meets no other."""
     lane_ends_s: list[float] = []
     placed = []

@@ -17,7 +17,7 @@ class TooSlow(Exception):
     """The demo's jobs did not get where they should in time; the text says where they stand."""
 
 
-class Watcher:
+class QueueWatcher:
     """Polls the queue and tells of each job's steps on its way."""
 
     def __init__(self, client: Client, say: Callable[[str], None], names: dict[JobId, str]) -> None:

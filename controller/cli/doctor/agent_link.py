@@ -22,7 +22,7 @@ from cotenant.controller.wire.clients import GetStatus
 ANSWER_S_MAX: Final = 3.0
 
 
-class Link(msgspec.Struct, frozen=True, kw_only=True):
+class AgentAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the question."""
 
     endpoint: str
@@ -34,20 +34,20 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     """Else we could not ask as the agent would."""
 
 
-def ask_as_agent(settings: Settings, timeout_s: float = ANSWER_S_MAX) -> Link | None:
+def ask_as_agent(settings: Settings, timeout_s: float = ANSWER_S_MAX) -> AgentAnswer | None:
     """None: this host's agent meets its controller on a Unix socket, which needs no key."""
     endpoint = paths.agent_endpoint(settings)
     try:
         if socket_path(endpoint) is not None:
             return None
     except BadEndpoint as error:
-        return Link(endpoint=endpoint, why=str(error), todo="set agent.controller to tcp://HOST:PORT")
+        return AgentAnswer(endpoint=endpoint, why=str(error), todo="set agent.controller to tcp://HOST:PORT")
     host = settings.agent.host or socket.gethostname().partition(".")[0]
     if not settings.agent.keys_dir:
         todo = (
             f"an admin makes its key with `cotenant init --host {host}`; set agent.keys_dir to the file here"
         )
-        return Link(
+        return AgentAnswer(
             endpoint=endpoint, why=f"{endpoint} needs a key, and agent.keys_dir is not set", todo=todo
         )
     try:
@@ -57,12 +57,12 @@ def ask_as_agent(settings: Settings, timeout_s: float = ANSWER_S_MAX) -> Link | 
     except KeyProblem as error:
         if isinstance(error.__context__, PermissionError):
             return _not_ours(endpoint, settings.agent.keys_dir)
-        return Link(endpoint=endpoint, why=str(error), todo="the agent does not start without it")
+        return AgentAnswer(endpoint=endpoint, why=str(error), todo="the agent does not start without it")
     return _asked(endpoint, key, timeout_s)
 
 
-def _not_ours(endpoint: str, place: str) -> Link:
-    return Link(
+def _not_ours(endpoint: str, place: str) -> AgentAnswer:
+    return AgentAnswer(
         endpoint=endpoint,
         why=f"whether {endpoint} accepts it is not known: its key in {place} is not for you to read, rightly",
         todo="ask again as root",
@@ -71,17 +71,17 @@ def _not_ours(endpoint: str, place: str) -> Link:
     )
 
 
-def _asked(endpoint: str, key: KeyFile, timeout_s: float) -> Link:
+def _asked(endpoint: str, key: KeyFile, timeout_s: float) -> AgentAnswer:
     try:
         with Client(endpoint, key, timeout_s=timeout_s) as client:
             client.ask(GetStatus())
     except Refusal:
-        return Link(endpoint=endpoint)
+        return AgentAnswer(endpoint=endpoint)
     except Unreachable as error:
-        return Link(endpoint=endpoint, why=str(error), todo=_what_to_try(endpoint, error.hint))
+        return AgentAnswer(endpoint=endpoint, why=str(error), todo=_what_to_try(endpoint, error.hint))
     except (BadEndpoint, KeyProblem) as error:
-        return Link(endpoint=endpoint, why=str(error), todo="set agent.controller and agent.keys_dir")
-    return Link(  # A person's key: the controller would answer its questions and not obey its reports.
+        return AgentAnswer(endpoint=endpoint, why=str(error), todo="set agent.controller and agent.keys_dir")
+    return AgentAnswer(  # A person's key: the controller would answer its questions and not obey its reports.
         endpoint=endpoint,
         why="the key in agent.keys_dir is a person's, not this host's",
         todo="an admin makes this host's with `cotenant init --host HOST`",

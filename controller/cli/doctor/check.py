@@ -1,6 +1,6 @@
 """What a check of `doctor` is given, and what it says.
 
-Rule: a check looks at `Facts` and changes nothing. One that does not apply here says nothing (None).
+Rule: a check looks at `DoctorFacts` and changes nothing. One that does not apply here says nothing (None).
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from typing import Literal
 
 import msgspec
 
-from cotenant.controller.cli.doctor.agent_link import Link
+from cotenant.controller.cli.doctor.agent_link import AgentAnswer
 from cotenant.controller.cli.doctor.gpu_host import HostFiles
 from cotenant.controller.cli.doctor.surroundings import Surroundings
 from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.system.settings import Loaded
-from cotenant.controller.wire.clients import Nodes, Status
-from cotenant.mps.detection import Host
+from cotenant.controller.system.settings import LoadedSettings
+from cotenant.controller.wire.clients import ControllerStatus, Nodes
+from cotenant.mps.detection import DetectedHost
 from cotenant.profiler.driver.facts import DriverFacts
 from cotenant.profiler.indicators.choice import Explanation
 
@@ -31,19 +31,19 @@ class Check(msgspec.Struct, frozen=True):
     """One line to paste that does it."""
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class DoctorFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What several checks need, asked for once."""
 
-    loaded: Loaded
-    status: Status | None
+    loaded: LoadedSettings
+    status: ControllerStatus | None
     nodes: Nodes | None
     why_unreachable: Problem | None
     driver: DriverFacts = DriverFacts()
     files: HostFiles = HostFiles()
-    mps: Host | None = None
+    mps: DetectedHost | None = None
     """What was found of MPS; None: not looked."""
     indicators: Explanation | None = None
     """The sources that were tried for the GPUs; None: there are none."""
     around: Surroundings = Surroundings()
-    link: Link | None = None
+    link: AgentAnswer | None = None
     """What its controller says to this host's agent; None: they meet on the user's own socket."""

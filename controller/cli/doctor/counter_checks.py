@@ -1,4 +1,4 @@
-"""Where the indicators of this host's GPUs come from, and who may read them. Pure, from `Facts` alone.
+"""Where the indicators of this host's GPUs come from, and who may read them. Pure, from `DoctorFacts` alone.
 
 Rule: what could be had by doing something is a warning; what NVIDIA gives nobody on these GPUs is not.
 """
@@ -6,12 +6,12 @@ Rule: what could be had by doing something is a warning; what NVIDIA gives nobod
 from __future__ import annotations
 
 from cotenant.controller.cli.doctor import enabling
-from cotenant.controller.cli.doctor.check import Check, Facts
-from cotenant.controller.cli.doctor.enabling import Step
+from cotenant.controller.cli.doctor.check import Check, DoctorFacts
+from cotenant.controller.cli.doctor.enabling import EnablingStep
 from cotenant.controller.cli.doctor.gpu_phrases import all_of, answering, checked, numbers
 
 
-def counters(facts: Facts) -> Check | None:
+def counters(facts: DoctorFacts) -> Check | None:
     """Where indicators come from: GPM on Hopper and later, else DCGM, else what plain NVML has."""
     whole, files = [gpu for gpu in answering(facts) if not gpu.mig], facts.files
     if not whole:
@@ -43,7 +43,7 @@ def counters(facts: Facts) -> Check | None:
     return checked("counters", "warn", found, enabling.install("dcgm", files))
 
 
-def indicators(facts: Facts) -> Check | None:
+def indicators(facts: DoctorFacts) -> Check | None:
     """What the agent will use here, as it will find out itself: a source works if it has shown a value."""
     tried = facts.indicators
     if tried is None:
@@ -53,10 +53,10 @@ def indicators(facts: Facts) -> Check | None:
     return Check("indicators", "ok", tried.why)
 
 
-def _allowed_step(facts: Facts) -> Step:
+def _allowed_step(facts: DoctorFacts) -> EnablingStep:
     """The driver keeps counters to administrators, or the reason is another one."""
     if facts.files.administrator or facts.files.profiling_for_admins is False:
-        return Step(
+        return EnablingStep(
             "the driver refuses for another reason: `dmesg | grep NVRM`; indicators are missing until then"
         )
     return enabling.profiling_for_everybody(facts.files)

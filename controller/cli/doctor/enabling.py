@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 from cotenant.controller.cli.doctor.gpu_host import HostFiles
-from cotenant.controller.cli.doctor.surroundings import Seen
+from cotenant.controller.cli.doctor.surroundings import SeenProcess
 
 Thing = Literal["driver", "mps", "dcgm", "persistenced"]
 
 
-class Step(NamedTuple):
+class EnablingStep(NamedTuple):
     """Words for a person, and a command or nothing."""
 
     todo: str
@@ -37,192 +37,194 @@ _NAMES: Final[dict[Thing, str]] = {
 }
 
 
-def install(thing: Thing, host: HostFiles) -> Step:
+def install(thing: Thing, host: HostFiles) -> EnablingStep:
     if host.container and thing == "driver":
         return _container_with_gpus("the driver is the host's")
     if host.container and thing == "mps":
-        return Step("start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility")
+        return EnablingStep("start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility")
     if host.is_debian and thing in _PACKAGES:
         command = as_us(f"sudo apt install {_PACKAGES[thing]}", host)
-        return Step(f"install {_NAMES[thing]}, from Debian's component non-free", command)
-    return Step(
+        return EnablingStep(f"install {_NAMES[thing]}, from Debian's component non-free", command)
+    return EnablingStep(
         f"install {_NAMES[thing]} as your distribution or NVIDIA does: https://docs.nvidia.com/datacenter"
     )
 
 
-def profiling_for_everybody(host: HostFiles) -> Step:
+def profiling_for_everybody(host: HostFiles) -> EnablingStep:
     """Counters for users who are not administrators."""
     if host.container:
-        return Step("allow it on the host, or start the container with --cap-add SYS_ADMIN")
+        return EnablingStep("allow it on the host, or start the container with --cap-add SYS_ADMIN")
     option = "options nvidia NVreg_RestrictProfilingToAdminUsers=0"
-    return Step(
+    return EnablingStep(
         "run the agent as root; or allow it to everybody, rebuild an initramfs that holds the driver, reboot",
         as_us(f"echo '{option}' | sudo tee /etc/modprobe.d/nvidia-profiling.conf", host),
     )
 
 
-def load_driver(host: HostFiles) -> Step:
+def load_driver(host: HostFiles) -> EnablingStep:
     if host.container:
         return _container_with_gpus("the driver is the host's")
-    return Step("load it; where that fails, `dmesg` says why", as_us("sudo modprobe nvidia", host))
+    return EnablingStep("load it; where that fails, `dmesg` says why", as_us("sudo modprobe nvidia", host))
 
 
-def mismatch(host: HostFiles) -> Step:
+def mismatch(host: HostFiles) -> EnablingStep:
     """Kernel module and library are of two versions."""
     if host.container:
-        return Step(
+        return EnablingStep(
             "the image brings a driver library of its own: take it out; or, if the host's driver was updated "
             "meanwhile, restart the container"
         )
-    return Step(
+    return EnablingStep(
         "the driver was updated under a running kernel: reboot, or end what uses the GPUs and load it anew",
         as_us("sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia", host),
     )
 
 
-def let_container_in(host: HostFiles) -> Step:
+def let_container_in(host: HostFiles) -> EnablingStep:
     """NVML's unknown error in a container: its rules for devices were lost."""
-    return Step(
+    return EnablingStep(
         "a container loses its GPUs when systemd reloads its units: restart it; for good, give its runtime "
         "--device /dev/nvidiactl, /dev/nvidia-uvm and one /dev/nvidiaN for each GPU"
     )
 
 
-def _container_with_gpus(why: str) -> Step:
-    return Step(f"start the container with --gpus all (NVIDIA Container Toolkit); {why}")
+def _container_with_gpus(why: str) -> EnablingStep:
+    return EnablingStep(f"start the container with --gpus all (NVIDIA Container Toolkit); {why}")
 
 
-def make_device_files(host: HostFiles) -> Step:
+def make_device_files(host: HostFiles) -> EnablingStep:
     if host.container:
         return _container_with_gpus("it brings the device files along")
-    return Step("have them made", as_us("sudo nvidia-modprobe -u -c=0", host))
+    return EnablingStep("have them made", as_us("sudo nvidia-modprobe -u -c=0", host))
 
 
-def unsupported_gpu(host: HostFiles) -> Step:
+def unsupported_gpu(host: HostFiles) -> EnablingStep:
     """The driver is loaded and serves none of the GPUs on the bus."""
-    return Step(
+    return EnablingStep(
         "the driver may be too new for them (590 and later, and the open kernel modules, serve Turing and "
         "newer only), or they did not start: the kernel's log says which",
         as_us("sudo dmesg | grep NVRM", host),
     )
 
 
-def reboot(host: HostFiles) -> Step:
-    return Step(
+def reboot(host: HostFiles) -> EnablingStep:
+    return EnablingStep(
         "a GPU that fell off the bus comes back with a boot, if at all; if it falls again, have it replaced",
         as_us("sudo reboot", host),
     )
 
 
-def start_agent(host: HostFiles) -> Step:
-    return Step(
+def start_agent(host: HostFiles) -> EnablingStep:
+    return EnablingStep(
         "start it (examples/deploy has the unit)", as_us("sudo systemctl enable --now cotenant-agent", host)
     )
 
 
-def keep_jobs(unit: str, host: HostFiles) -> Step:
+def keep_jobs(unit: str, host: HostFiles) -> EnablingStep:
     """For a unit that was not made after ours."""
-    return Step(
+    return EnablingStep(
         "put KillMode=process and Delegate=yes below [Service] (examples/deploy), then restart it once",
         as_us(f"sudo systemctl edit {unit}", host),
     )
 
 
-def raise_limits(unit: str, host: HostFiles) -> Step:
+def raise_limits(unit: str, host: HostFiles) -> EnablingStep:
     """`unit`: the agent's; empty: it is started from a shell."""
     if unit:
-        return Step(
+        return EnablingStep(
             "put LimitNOFILE=65536:1048576 and LimitMEMLOCK=infinity below [Service], then restart it",
             as_us(f"sudo systemctl edit {unit}", host),
         )
     line = "* soft nofile 65536\\n* hard nofile 1048576\\n* - memlock unlimited\\n"
-    return Step(
+    return EnablingStep(
         "raise them, then log in again",
         as_us(f"printf '{line}' | sudo tee /etc/security/limits.d/cotenant.conf", host),
     )
 
 
-def close_files(paths: Sequence[str], host: HostFiles) -> Step:
+def close_files(paths: Sequence[str], host: HostFiles) -> EnablingStep:
     names = " ".join(map(shlex.quote, paths))
-    return Step("let only their owner write them", as_us(f"sudo chmod go-w {names}", host))
+    return EnablingStep("let only their owner write them", as_us(f"sudo chmod go-w {names}", host))
 
 
-def quit_mps(daemon: Seen, host: HostFiles) -> Step:
+def quit_mps(daemon: SeenProcess, host: HostFiles) -> EnablingStep:
     """Its owner asks it to end: it waits for its clients."""
     if daemon.pipes is None or not daemon.user:
-        return Step("have its owner stop it: echo quit | nvidia-cuda-mps-control")
+        return EnablingStep("have its owner stop it: echo quit | nvidia-cuda-mps-control")
     ask = f"env CUDA_MPS_PIPE_DIRECTORY={shlex.quote(daemon.pipes)} nvidia-cuda-mps-control"
     become = ""
     if daemon.user != host.user:
         become = f"runuser -u {daemon.user} -- " if host.user == "root" else f"sudo -u {daemon.user} "
-    return Step("if nobody needs it, end it (it waits for its clients)", f"echo quit | {become}{ask}")
+    return EnablingStep("if nobody needs it, end it (it waits for its clients)", f"echo quit | {become}{ask}")
 
 
-def load_peer_memory(host: HostFiles) -> Step:
+def load_peer_memory(host: HostFiles) -> EnablingStep:
     if host.container:
-        return Step("load nvidia_peermem on the host")
+        return EnablingStep("load nvidia_peermem on the host")
     parts = (
         "sudo modprobe nvidia_peermem",
         "echo nvidia_peermem | sudo tee /etc/modules-load.d/peermem.conf",
     )
-    return Step("load it, now and at each boot", as_us(" && ".join(parts), host))
+    return EnablingStep("load it, now and at each boot", as_us(" && ".join(parts), host))
 
 
-def join_group(group: str, host: HostFiles) -> Step:
-    return Step("join their group, then log in again", as_us(f"sudo usermod -aG {group} {host.user}", host))
+def join_group(group: str, host: HostFiles) -> EnablingStep:
+    return EnablingStep(
+        "join their group, then log in again", as_us(f"sudo usermod -aG {group} {host.user}", host)
+    )
 
 
-def persistence(host: HostFiles) -> Step:
+def persistence(host: HostFiles) -> EnablingStep:
     """Where the daemon runs and the mode is off (so Ubuntu starts it), nvidia-smi tells the daemon."""
     todo = "keep the driver loaded between jobs: they start faster"
     if host.container:
-        return Step(f"{todo}; on the host: nvidia-smi -pm 1")
+        return EnablingStep(f"{todo}; on the host: nvidia-smi -pm 1")
     if host.persistenced:
-        return Step(f"{todo} (until the next boot)", as_us("sudo nvidia-smi -pm 1", host))
+        return EnablingStep(f"{todo} (until the next boot)", as_us("sudo nvidia-smi -pm 1", host))
     if not host.is_debian:
-        return Step(f"{todo} (until the next boot)", as_us("sudo nvidia-smi -pm 1", host))
+        return EnablingStep(f"{todo} (until the next boot)", as_us("sudo nvidia-smi -pm 1", host))
     package = _PACKAGES["persistenced"]
     command = f"sudo apt install {package} && sudo systemctl enable --now {package}"
-    return Step(todo, as_us(command, host))
+    return EnablingStep(todo, as_us(command, host))
 
 
-def compute_mode_default(uuids: tuple[str, ...], host: HostFiles, todo: str) -> Step:
-    return Step(todo, as_us(f"sudo nvidia-smi -i {','.join(uuids)} -c DEFAULT", host))
+def compute_mode_default(uuids: tuple[str, ...], host: HostFiles, todo: str) -> EnablingStep:
+    return EnablingStep(todo, as_us(f"sudo nvidia-smi -i {','.join(uuids)} -c DEFAULT", host))
 
 
-def delegate_device_memory(host: HostFiles) -> Step:
+def delegate_device_memory(host: HostFiles) -> EnablingStep:
     """For an agent that is a unit of the system; its own `Delegate=` passes on what it is given."""
     tree = "/sys/fs/cgroup"
     files = f"{tree}/cgroup.subtree_control {tree}/system.slice/cgroup.subtree_control"
-    return Step(
+    return EnablingStep(
         "give the agent's group the controller, before the agent starts (until the next boot)",
         as_us(f"echo +dmem | sudo tee {files}", host),
     )
 
 
-def mig_after_reset(uuids: tuple[str, ...], host: HostFiles) -> Step:
-    return Step(
+def mig_after_reset(uuids: tuple[str, ...], host: HostFiles) -> EnablingStep:
+    return EnablingStep(
         "the change waits for a reset: when nobody is on it, reset it or reboot",
         as_us(f"sudo nvidia-smi -i {','.join(uuids)} --gpu-reset", host),
     )
 
 
-def mig_off(uuids: tuple[str, ...], host: HostFiles) -> Step:
-    return Step(
+def mig_off(uuids: tuple[str, ...], host: HostFiles) -> EnablingStep:
+    return EnablingStep(
         "leave MIG mode to share them here", as_us(f"sudo nvidia-smi -i {','.join(uuids)} -mig 0", host)
     )
 
 
-def reset(uuid: str, host: HostFiles) -> Step:
+def reset(uuid: str, host: HostFiles) -> EnablingStep:
     """Whoever holds it open is in the way, our agent included; its jobs on other GPUs go on."""
-    return Step(
+    return EnablingStep(
         "when nobody is on it, stop the agent, reset it (or reboot), and start the agent again",
         as_us(f"sudo nvidia-smi -i {uuid} --gpu-reset", host),
     )
 
 
-def start_hostengine(host: HostFiles) -> Step:
-    return Step("start DCGM's host engine", as_us("sudo systemctl enable --now nvidia-dcgm", host))
+def start_hostengine(host: HostFiles) -> EnablingStep:
+    return EnablingStep("start DCGM's host engine", as_us("sudo systemctl enable --now nvidia-dcgm", host))
 
 
 def as_us(command: str, host: HostFiles) -> str:

@@ -1,7 +1,7 @@
 """What this host's GPUs can do, in plain words: driver, sharing, counters, permissions, who is on them.
 
-Rule: pure, from `Facts` alone. None of NVML's answers means "unknown": it is said or left out, never guessed.
-A host without GPUs gets one line about that, not one for each thing it lacks.
+Rule: pure, from `DoctorFacts` alone. None of NVML's answers means "unknown": it is said or left out, never
+guessed. A host without GPUs gets one line about that, not one for each thing it lacks.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from cotenant.controller.cli.doctor import enabling
-from cotenant.controller.cli.doctor.check import Check, Facts
+from cotenant.controller.cli.doctor.check import Check, DoctorFacts
 from cotenant.controller.cli.doctor.counter_checks import counters, indicators
-from cotenant.controller.cli.doctor.enabling import Step, as_us
+from cotenant.controller.cli.doctor.enabling import EnablingStep, as_us
 from cotenant.controller.cli.doctor.gpu_phrases import answering, checked, numbers, ranged, uuids_of
 from cotenant.controller.cli.frame.screen import plural, size
 from cotenant.controller.domain.cluster import HELD_MIB_MIN
@@ -21,8 +21,8 @@ from cotenant.profiler.driver.facts import (
     COMPUTE_MODES,
     COMPUTE_PROHIBITED,
     GpuFacts,
+    GpuLink,
     GpuProcess,
-    Link,
 )
 from cotenant.profiler.driver.failures import (
     LOST,
@@ -39,7 +39,7 @@ CUDA_MIN: Final = 11
 """Of torch 2.5, the oldest that checkpoints can be made with: it was built for CUDA 11.8 and 12."""
 
 
-def gpus(facts: Facts) -> Check:
+def gpus(facts: DoctorFacts) -> Check:
     """Which there are; the one check that a host without GPUs gets."""
     if facts.driver.problem:
         return _no_driver(facts)
@@ -70,7 +70,7 @@ def gpus(facts: Facts) -> Check:
     return Check("GPUs", "ok", "; ".join(f"{ranged(group)}: {what}" for what, group in alike.items()))
 
 
-def _no_driver(facts: Facts) -> Check:
+def _no_driver(facts: DoctorFacts) -> Check:
     answer, files = facts.driver, facts.files
     on_the_bus = files.pci_devices or 0
     if not on_the_bus and not files.module and answer.problem_code in (NOT_NVMLS, NO_LIBRARY, NOT_LOADED):
@@ -84,12 +84,13 @@ def _no_driver(facts: Facts) -> Check:
         NO_PERMISSION: _permission_step(facts),
         **({UNKNOWN: enabling.let_container_in(files)} if files.container else {}),
     }.get(
-        answer.problem_code, Step("`dmesg | grep NVRM` says what the driver met; often only a reboot helps")
+        answer.problem_code,
+        EnablingStep("`dmesg | grep NVRM` says what the driver met; often only a reboot helps"),
     )
     return checked("GPUs", "fail", f"{seen}NVML: {answer.problem}", step)
 
 
-def driver(facts: Facts) -> Check | None:
+def driver(facts: DoctorFacts) -> Check | None:
     if not facts.driver.gpus:
         return None
     cuda = "" if facts.driver.cuda is None else ", serves CUDA up to {}.{}".format(*facts.driver.cuda)
@@ -97,13 +98,13 @@ def driver(facts: Facts) -> Check | None:
     if facts.driver.cuda is None or facts.driver.cuda[0] > CUDA_MIN:
         return Check("driver", "ok", found)
     step = enabling.install("driver", facts.files)
-    newer = Step(step.todo.replace("install", "install a newer one of", 1), step.command)
+    newer = EnablingStep(step.todo.replace("install", "install a newer one of", 1), step.command)
     if facts.driver.cuda[0] < CUDA_MIN:
         return checked("driver", "fail", f"{found}: torch 2.5, the oldest that works here, needs 11.8", newer)
     return checked("driver", "warn", f"{found}: only torch built for CUDA 11.8 works with it", newer)
 
 
-def compute_mode(facts: Facts) -> Check | None:
+def compute_mode(facts: DoctorFacts) -> Check | None:
     """Whether two processes may be on a GPU at once."""
     known = [gpu for gpu in answering(facts) if gpu.compute_mode is not None]
     others = [gpu for gpu in known if gpu.compute_mode != COMPUTE_DEFAULT]
@@ -122,7 +123,7 @@ def compute_mode(facts: Facts) -> Check | None:
     return checked("compute mode", "warn", f"{modes}: {why}", step)
 
 
-def mig(facts: Facts) -> Check | None:
+def mig(facts: DoctorFacts) -> Check | None:
     split = [gpu for gpu in answering(facts) if gpu.mig]
     waiting = [gpu for gpu in answering(facts) if gpu.mig_next is not None and gpu.mig_next != bool(gpu.mig)]
     if waiting:
@@ -136,7 +137,7 @@ def mig(facts: Facts) -> Check | None:
     return checked("MIG", "warn", found, enabling.mig_off(uuids_of(split), facts.files))
 
 
-def persistence(facts: Facts) -> Check | None:
+def persistence(facts: DoctorFacts) -> Check | None:
     known = [gpu for gpu in answering(facts) if gpu.persistence is not None]
     without = [gpu for gpu in known if not gpu.persistence]
     if not known:
@@ -148,7 +149,7 @@ def persistence(facts: Facts) -> Check | None:
     return checked("persistence", "warn", found, enabling.persistence(facts.files))
 
 
-def memory_errors(facts: Facts) -> Check | None:
+def memory_errors(facts: DoctorFacts) -> Check | None:
     """ECC: what was not corrected, and what waits for a reset."""
     alive = answering(facts)
     failed = [gpu for gpu in alive if gpu.remap_failed]
@@ -169,7 +170,7 @@ def _errors(gpu: GpuFacts) -> str:
     return " and ".join([*words, *(["memory waits to be replaced at a reset"] if gpu.remap_pending else [])])
 
 
-def device_files(facts: Facts) -> Check | None:
+def device_files(facts: DoctorFacts) -> Check | None:
     files = facts.files.device_files
     if not files and not facts.driver.gpus:
         return None
@@ -188,25 +189,25 @@ def device_files(facts: Facts) -> Check | None:
     return Check("device files", "ok", f"{plural(len(files), 'file')} in /dev, all for you")
 
 
-def _permission_step(facts: Facts) -> Step:
+def _permission_step(facts: DoctorFacts) -> EnablingStep:
     closed = [file for file in facts.files.device_files if not file.ours]
     by_group = [file.group for file in closed if file.mode & 0o060 == 0o060 and file.group != "root"]
     if by_group:
         return enabling.join_group(by_group[0], facts.files)
     if facts.files.container:
-        return Step(
+        return EnablingStep(
             "start the container with --gpus all; a rootless one needs rights on them on the host, too"
         )
     if closed:
         names = " ".join(file.path for file in closed[:NAMED_MAX])
-        return Step(
+        return EnablingStep(
             "open them (until the next boot; their mode comes from the driver's NVreg_DeviceFileMode)",
             as_us(f"sudo chmod a+rw {names}", facts.files),
         )
-    return Step("their mode comes from the driver's NVreg_DeviceFileMode")
+    return EnablingStep("their mode comes from the driver's NVreg_DeviceFileMode")
 
 
-def tenants(facts: Facts) -> Check | None:
+def tenants(facts: DoctorFacts) -> Check | None:
     """Who is on the GPUs now."""
     alive = answering(facts)
     if not alive:
@@ -236,7 +237,7 @@ def _short(command: str, characters: int = 48) -> str:
     return command if len(command) <= characters else command[: characters - 1] + "…"
 
 
-def process_numbers(facts: Facts) -> Check | None:
+def process_numbers(facts: DoctorFacts) -> Check | None:
     """Whether the driver's processes are those that can be seen from here."""
     if not answering(facts) or not facts.files.own_pids:
         return None
@@ -248,7 +249,7 @@ def process_numbers(facts: Facts) -> Check | None:
     return Check("processes", "warn", found, todo)
 
 
-def held_memory(facts: Facts) -> Check | None:
+def held_memory(facts: DoctorFacts) -> Check | None:
     """Memory in use that no process accounts for."""
     held = [(gpu, mib) for gpu in answering(facts) if (mib := held_mib(gpu)) is not None]
     if not held:
@@ -268,7 +269,7 @@ def held_mib(gpu: GpuFacts) -> int | None:
     return max(0, gpu.used_mib - sum(process.memory_mib or 0 for process in gpu.processes))
 
 
-def clocks(facts: Facts) -> Check | None:
+def clocks(facts: DoctorFacts) -> Check | None:
     known = [gpu for gpu in answering(facts) if gpu.clock_mhz is not None and gpu.clock_mhz_max]
     if not known:
         return None
@@ -284,7 +285,7 @@ def clocks(facts: Facts) -> Check | None:
     return Check("clocks", "ok", f"{', '.join(ranges[:NAMED_MAX])}; neither heat nor power holds them down")
 
 
-def links(facts: Facts) -> Check | None:
+def links(facts: DoctorFacts) -> Check | None:
     """How the GPUs of this host reach each other."""
     found = facts.driver.links
     if not found:
@@ -297,14 +298,14 @@ def links(facts: Facts) -> Check | None:
     return Check("links", "ok", f"{', '.join(words)}{counts}{blind}")
 
 
-def _by_path(found: Iterable[Link]) -> dict[str, list[Link]]:
-    groups: dict[str, list[Link]] = {}
+def _by_path(found: Iterable[GpuLink]) -> dict[str, list[GpuLink]]:
+    groups: dict[str, list[GpuLink]] = {}
     for link in found:
         groups.setdefault(link.path, []).append(link)
     return groups
 
 
-def _pairs(group: Sequence[Link], of: int) -> str:
+def _pairs(group: Sequence[GpuLink], of: int) -> str:
     if len(group) == of > 1:
         return f"all {of} pairs"
     shown = ", ".join(f"{link.first}-{link.second}" for link in group[:NAMED_MAX])
@@ -316,7 +317,7 @@ def _described(gpu: GpuFacts) -> str:
     return f"{gpu.name}, {size(gpu.memory_mib)}{capability}"
 
 
-GPU_CHECKS: Final[tuple[Callable[[Facts], Check | None], ...]] = (
+GPU_CHECKS: Final[tuple[Callable[[DoctorFacts], Check | None], ...]] = (
     gpus,
     driver,
     compute_mode,

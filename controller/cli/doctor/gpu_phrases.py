@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cotenant.controller.cli.doctor.check import Check, Facts, Verdict
-from cotenant.controller.cli.doctor.enabling import Step
+from cotenant.controller.cli.doctor.check import Check, DoctorFacts, Verdict
+from cotenant.controller.cli.doctor.enabling import EnablingStep
 from cotenant.profiler.driver.facts import GpuFacts
 
 
-def answering(facts: Facts) -> list[GpuFacts]:
+def answering(facts: DoctorFacts) -> list[GpuFacts]:
     return [gpu for gpu in facts.driver.gpus if not gpu.problem]
 
 
@@ -33,5 +33,5 @@ def all_of(some: Sequence[GpuFacts]) -> str:
     return "this GPU" if len(some) == 1 else f"all {len(some)} GPUs"
 
 
-def checked(name: str, verdict: Verdict, found: str, step: Step) -> Check:
+def checked(name: str, verdict: Verdict, found: str, step: EnablingStep) -> Check:
     return Check(name, verdict, found, step.todo, step.command)

@@ -1,4 +1,5 @@
-"""What surrounds the GPUs, judged: agent, groups, limits, disks, torch, network cards. Pure, from `Facts`.
+"""What surrounds the GPUs, judged: agent, groups, limits, disks, torch, network cards. Pure, from
+`DoctorFacts`.
 
 Rule: as in `gpu_checks`: what is unknown is left out, and what is not ok says what to do. Numbers that were
 chosen, not measured, say why beside them.
@@ -10,9 +11,9 @@ from collections.abc import Callable
 from typing import Final
 
 from cotenant.controller.cli.doctor import enabling
-from cotenant.controller.cli.doctor.check import Check, Facts, Verdict
-from cotenant.controller.cli.doctor.enabling import Step
-from cotenant.controller.cli.doctor.surroundings import Folder, Seen, Torch, unit_of
+from cotenant.controller.cli.doctor.check import Check, DoctorFacts, Verdict
+from cotenant.controller.cli.doctor.enabling import EnablingStep
+from cotenant.controller.cli.doctor.surroundings import Folder, SeenProcess, Torch, unit_of
 from cotenant.controller.cli.frame.screen import plural, size
 from cotenant.controller.system.paths import NETWORK_DISKS
 
@@ -29,7 +30,7 @@ VOLTA_LAST_CUDA: Final = 12
 TURING: Final = (7, 5)
 
 
-def torch(facts: Facts) -> Check:
+def torch(facts: DoctorFacts) -> Check:
     """Whether what jobs train with was built for this driver and these GPUs."""
     found = facts.around.torch
     if found is None:
@@ -48,22 +49,24 @@ def torch(facts: Facts) -> Check:
     return Check("torch", "ok", "{}, built for CUDA {}.{}".format(said, *found.cuda))
 
 
-def _torch_problem(torch: Torch, facts: Facts) -> Step | None:
+def _torch_problem(torch: Torch, facts: DoctorFacts) -> EnablingStep | None:
     """What is wrong, and what to install instead, since no one command is right for every environment."""
     serves = facts.driver.cuda
     if torch.cuda is None:
         most = "" if serves is None else f" (CUDA {serves[0]} at most)"
-        return Step("has no CUDA: its jobs do not see the GPUs", f"install torch built for CUDA{most} there")
+        return EnablingStep(
+            "has no CUDA: its jobs do not see the GPUs", f"install torch built for CUDA{most} there"
+        )
     if serves is not None and torch.cuda[0] > serves[0]:
         what = "was built for CUDA {}.{}, the driver serves {}.{} at most".format(*torch.cuda, *serves)
-        return Step(
+        return EnablingStep(
             f"{what}: it does not see the GPUs",
             f"install a newer driver, or torch built for CUDA {serves[0]}",
         )
     old = [g for g in facts.driver.gpus if g.capability is not None and g.capability < TURING]
     if old and torch.cuda[0] > VOLTA_LAST_CUDA:
         names = ", ".join(sorted({gpu.name for gpu in old}))
-        return Step(
+        return EnablingStep(
             f"was built for CUDA {torch.cuda[0]}, which has no code for {names}",
             "install torch built for CUDA 12.6 there",
         )
@@ -75,7 +78,7 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdigit() else 0 for part in parts)
 
 
-def agent(facts: Facts) -> Check:
+def agent(facts: DoctorFacts) -> Check:
     """Whether one runs, and whether its controller lets it in."""
     running, link = facts.around.agent, facts.link
     who = f"process {running.pid} of {running.user}" if running is not None else "none runs here"
@@ -89,7 +92,7 @@ def agent(facts: Facts) -> Check:
     return Check("agent", "ok", f"{who}; {link.endpoint} accepts this host's key")
 
 
-def cgroups(facts: Facts) -> Check:
+def cgroups(facts: DoctorFacts) -> Check:
     """Without a group of their own, jobs have no memory limit and share the agent's fate."""
     group = facts.around.cgroup
     if group.version == 2:
@@ -115,7 +118,7 @@ def cgroups(facts: Facts) -> Check:
     )
 
 
-def survival(facts: Facts) -> Check:
+def survival(facts: DoctorFacts) -> Check:
     """Promise 13: what ends the agent must not end its jobs."""
     running = facts.around.agent
     own = running.cgroup if running else facts.around.cgroup.path
@@ -135,7 +138,7 @@ def survival(facts: Facts) -> Check:
     return Check("survival", "ok", f"{who} is in {own or 'no cgroup'}; jobs get sessions of their own")
 
 
-def limits(facts: Facts) -> Check | None:
+def limits(facts: DoctorFacts) -> Check | None:
     """What jobs inherit from their agent."""
     found = facts.around.limits
     whose = "the agent's" if facts.around.agent else "an agent that is started here has"
@@ -152,7 +155,7 @@ def limits(facts: Facts) -> Check | None:
     return Check("limits", "warn", f"{whose} {' and '.join(low)}", step.todo, step.command)
 
 
-def settings_files(facts: Facts) -> Check | None:
+def settings_files(facts: DoctorFacts) -> Check | None:
     """Where the settings come from, and who else may change them."""
     files = facts.around.settings
     if not files:
@@ -169,7 +172,7 @@ def settings_files(facts: Facts) -> Check | None:
     return Check("settings", "ok", ", ".join(each.path for each in files))
 
 
-def folders(facts: Facts) -> list[Check]:
+def folders(facts: DoctorFacts) -> list[Check]:
     return [_folder(each) for each in facts.around.folders]
 
 
@@ -195,7 +198,7 @@ def _folder(folder: Folder) -> Check:
     return Check(name, "ok", f"{where}{disk}, {size(folder.free_mib)} free")
 
 
-def mps_neighbours(facts: Facts) -> Check | None:
+def mps_neighbours(facts: DoctorFacts) -> Check | None:
     """MPS daemons that are not ours: a GPU that they hold in EXCLUSIVE_PROCESS mode is closed to us."""
     others = facts.around.mps_daemons
     if not others or not facts.driver.gpus:
@@ -209,11 +212,11 @@ def mps_neighbours(facts: Facts) -> Check | None:
     return Check("other MPS", "warn", found, step.todo, step.command)
 
 
-def _pipes(daemon: Seen) -> str:
+def _pipes(daemon: SeenProcess) -> str:
     return daemon.pipes or "its pipe directory cannot be read"
 
 
-def dcgm_neighbours(facts: Facts) -> Check | None:
+def dcgm_neighbours(facts: DoctorFacts) -> Check | None:
     """Two who watch profiling counters get in each other's way."""
     engines = facts.around.hostengines
     if len(engines) < 2:
@@ -223,7 +226,7 @@ def dcgm_neighbours(facts: Facts) -> Check | None:
     return Check("DCGM twice", "warn", f"{words}: each changes what the other measures", todo)
 
 
-def network_cards(facts: Facts) -> Check | None:
+def network_cards(facts: DoctorFacts) -> Check | None:
     """InfiniBand cards reach GPU memory by a module, or by DMA-BUF; without either NCCL copies through main
     memory."""
     cards = facts.around.infiniband
@@ -237,7 +240,7 @@ def network_cards(facts: Facts) -> Check | None:
     return Check("InfiniBand", "warn", found, step.todo, step.command)
 
 
-HOST_CHECKS: Final[tuple[Callable[[Facts], Check | None], ...]] = (
+HOST_CHECKS: Final[tuple[Callable[[DoctorFacts], Check | None], ...]] = (
     mps_neighbours,
     dcgm_neighbours,
     network_cards,

@@ -1,7 +1,7 @@
 """What `doctor` looks at on this machine. One function per check; each looks, and changes nothing.
 
 Rule: a check says what it found, and for anything but ok what to do. To add one, write a function that
-takes `Facts` and put it into CHECKS; what is about GPUs stands in `gpu_checks` and `mps_check`.
+takes `DoctorFacts` and put it into CHECKS; what is about GPUs stands in `gpu_checks` and `mps_check`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 from cotenant.controller.cli.doctor import gpu_host
 from cotenant.controller.cli.doctor.agent_link import ask_as_agent
-from cotenant.controller.cli.doctor.check import Check, Facts
+from cotenant.controller.cli.doctor.check import Check, DoctorFacts
 from cotenant.controller.cli.doctor.enabling import as_us
 from cotenant.controller.cli.doctor.gpu_checks import GPU_CHECKS
 from cotenant.controller.cli.doctor.host_checks import HOST_CHECKS, agent, folders, torch
@@ -33,7 +33,7 @@ from cotenant.controller.domain.settings import ProfilerSettings
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
 from cotenant.controller.system.keys import KeyProblem, find_key
-from cotenant.controller.system.settings import Loaded
+from cotenant.controller.system.settings import LoadedSettings
 from cotenant.controller.wire.clients import DAMAGED_JOURNAL_ADVICE, GetStatus, ListNodes
 from cotenant.mps import detection
 from cotenant.profiler.driver.facts import DriverFacts
@@ -46,10 +46,10 @@ DRIVER_S_MAX: Final = 30.0
 """Somebody sits and waits: less than the agent allows, which has to be right about a slow start."""
 
 
-def gather(loaded: Loaded, endpoint: str | None) -> Facts:
+def gather(loaded: LoadedSettings, endpoint: str | None) -> DoctorFacts:
     """Everything the checks need. Changes nothing; asking the driver may take some seconds."""
     driver = driver_facts(DRIVER_S_MAX, thorough=True)
-    facts = Facts(
+    facts = DoctorFacts(
         loaded=loaded,
         status=None,
         nodes=None,
@@ -78,18 +78,18 @@ def _indicators(profiler: ProfilerSettings, driver: DriverFacts) -> Explanation 
     return explain(uuids, Wanted(source=profiler.source, dcgm=profiler.dcgm, exporter=profiler.exporter))
 
 
-def run_all(facts: Facts) -> list[Check]:
+def run_all(facts: DoctorFacts) -> list[Check]:
     """What each check says, in their order; those that do not apply here say nothing."""
     said = [found for check in CHECKS if (found := check(facts)) is not None]
     return [*said, *folders(facts)]
 
 
-def python(_facts: Facts) -> Check:
+def python(_facts: DoctorFacts) -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
     return Check("python", "ok", f"{version} at {sys.executable}")
 
 
-def socket(facts: Facts) -> Check:
+def socket(facts: DoctorFacts) -> Check:
     try:
         where = paths.controller_endpoint(facts.loaded.settings)
         path = socket_path(where)
@@ -107,7 +107,7 @@ def socket(facts: Facts) -> Check:
     return Check("socket", "ok", f"{path}, for you alone")
 
 
-def _key(facts: Facts, where: str) -> Check:
+def _key(facts: DoctorFacts, where: str) -> Check:
     """The person's own, for a controller on TCP."""
     place = paths.keys_dir(facts.loaded.settings)
     try:
@@ -121,7 +121,7 @@ def _key(facts: Facts, where: str) -> Check:
     return Check("socket", "ok", f"{where} (key in {place})")
 
 
-def shared_memory(facts: Facts) -> Check:
+def shared_memory(facts: DoctorFacts) -> Check:
     """Data loaders with workers pass batches through it."""
     path = Path("/dev/shm")
     if not path.is_dir() or not os.access(path, os.W_OK):
@@ -140,7 +140,7 @@ def shared_memory(facts: Facts) -> Check:
     return Check("/dev/shm", "ok", size(total_mib))
 
 
-def account(facts: Facts) -> Check:
+def account(facts: DoctorFacts) -> Check:
     if facts.loaded.settings.agent.shared_account:
         todo = "unset agent.shared_account, or run the agent as root"
         return Check("account", "warn", "shared_account: everybody's jobs run as you. Unsafe", todo)
@@ -148,7 +148,7 @@ def account(facts: Facts) -> Check:
     return Check("account", "ok", who)
 
 
-def clock(facts: Facts) -> Check:
+def clock(facts: DoctorFacts) -> Check:
     """Durations, never clock times, cross the wire; a wrong clock only shows wrong times."""
     if facts.status is None:
         return Check("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
@@ -163,7 +163,7 @@ def clock(facts: Facts) -> Check:
     return Check("clock", "ok", "agrees with the controller's")
 
 
-def controller(facts: Facts) -> Check:
+def controller(facts: DoctorFacts) -> Check:
     from cotenant.controller.cli.setup.version import own_version
 
     if facts.status is None:
@@ -182,7 +182,7 @@ def controller(facts: Facts) -> Check:
     )
 
 
-def _no_controller_wanted(facts: Facts, why: Problem) -> Check:
+def _no_controller_wanted(facts: DoctorFacts, why: Problem) -> Check:
     if facts.link is not None:
         todo = "for questions from here set controller.endpoint and controller.keys_dir to yours"
         return Check("controller", "ok", f"that of the agent, {facts.link.endpoint}; {todo}")
@@ -196,7 +196,7 @@ REFUSED_MESSAGES: Final = {
 }
 
 
-def messages(facts: Facts) -> Check | None:
+def messages(facts: DoctorFacts) -> Check | None:
     """What the controller dropped. Nothing of it did any harm; many of them have a cause worth knowing."""
     if facts.status is None:
         return None
@@ -208,7 +208,7 @@ def messages(facts: Facts) -> Check | None:
     return Check("messages", "ok", f"{plural(counters.get('messages', 0), 'message')}, none dropped")
 
 
-def journal_scrubbed(facts: Facts) -> Check | None:
+def journal_scrubbed(facts: DoctorFacts) -> Check | None:
     """What the controller found when it last looked at its whole journal."""
     status = facts.status
     if status is None or status.journal_checked_s is None:
@@ -220,7 +220,7 @@ def journal_scrubbed(facts: Facts) -> Check | None:
     return Check("entries", "ok", f"the journal was sound {duration(status.journal_checked_s)} ago")
 
 
-def hosts(facts: Facts) -> Check | None:
+def hosts(facts: DoctorFacts) -> Check | None:
     if facts.nodes is None:
         return None
     bad = [
@@ -247,7 +247,7 @@ def hosts(facts: Facts) -> Check | None:
     return Check("hosts", "ok", found)
 
 
-CHECKS: Final[tuple[Callable[[Facts], Check | None], ...]] = (
+CHECKS: Final[tuple[Callable[[DoctorFacts], Check | None], ...]] = (
     python,
     torch,
     *GPU_CHECKS,

@@ -1,4 +1,4 @@
-"""What MPS can do on this host, and how it will be used here. Pure, from `Facts`.
+"""What MPS can do on this host, and how it will be used here. Pure, from `DoctorFacts`.
 
 Rule: every choice has its reason. Where MPS does not work, co-tenants time-slice, and that is said: nothing
 else depends on it.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from cotenant.controller.cli.doctor import enabling
-from cotenant.controller.cli.doctor.check import Check, Facts
-from cotenant.mps.detection import Device, Host, has_static_partitioning, verdict
+from cotenant.controller.cli.doctor.check import Check, DoctorFacts
+from cotenant.mps.detection import DetectedDevice, DetectedHost, has_static_partitioning, verdict
 from cotenant.profiler.driver.facts import GpuFacts
 
 V3_SINCE: Final = (13, 4)
@@ -20,7 +20,7 @@ BY_CLIENTS: Final = "by MPS, or by torch where jobs time-slice"
 PER_HOST: Final = "one daemon for all devices (mps.mode = per-host): a fault stops new jobs on all of them"
 
 
-def mps(facts: Facts) -> Check | None:
+def mps(facts: DoctorFacts) -> Check | None:
     """None on a host without GPUs."""
     alive = [gpu for gpu in facts.driver.gpus if not gpu.problem and not gpu.mig]
     if not alive or facts.mps is None:  # One in MIG mode is not offered at all: `MIG` has said so.
@@ -50,7 +50,7 @@ def mps(facts: Facts) -> Check | None:
     return Check("MPS", "ok", words)
 
 
-def device_memory(facts: Facts) -> Check | None:
+def device_memory(facts: DoctorFacts) -> Check | None:
     """Who enforces a job's planned part of a GPU's memory. None on a host without GPUs."""
     alive = [gpu for gpu in facts.driver.gpus if not gpu.problem]
     if not alive:
@@ -70,7 +70,7 @@ def device_memory(facts: Facts) -> Check | None:
     return Check("memory limits", "ok", f"{BY_CLIENTS}, and by the kernel (dmem) on {where}")
 
 
-def level(host: Host) -> str:
+def level(host: DetectedHost) -> str:
     """The interfaces that the program is known to offer. The daemon's own answers still decide."""
     if host.version is None:
         return "v2 (the program does not say its version)"
@@ -84,8 +84,8 @@ def level(host: Host) -> str:
     )
 
 
-def device(gpu: GpuFacts) -> Device:
-    return Device(
+def device(gpu: GpuFacts) -> DetectedDevice:
+    return DetectedDevice(
         uuid=gpu.uuid,
         compute_capability=gpu.capability,
         compute_mode=gpu.compute_mode,

@@ -19,7 +19,7 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.controller.system import paths
-from cotenant.controller.system.settings import Loaded
+from cotenant.controller.system.settings import LoadedSettings
 
 SYSTEMCTL_S_MAX: Final = 5.0
 WORDS_MAX: Final = 8
@@ -29,7 +29,7 @@ PIPE_DIRECTORY: Final = "CUDA_MPS_PIPE_DIRECTORY"
 DEFAULT_PIPES: Final = "/tmp/nvidia-mps"
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class SeenProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A process of this machine."""
 
     pid: int
@@ -40,7 +40,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """The pipe directory of an MPS daemon; None: its environment cannot be read."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class InheritedLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What jobs inherit from the agent, or would from one that is started from here."""
 
     open_files: int | None = None
@@ -102,15 +102,15 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     wsl: bool = False
     """Linux inside Windows: the driver is Windows's."""
     agent: Agent | None = None
-    limits: Limits = Limits()
+    limits: InheritedLimits = InheritedLimits()
     cgroup: Cgroup = Cgroup()
     lingers: bool = False
     settings: tuple[SettingsFile, ...] = ()
     folders: tuple[Folder, ...] = ()
     torch: Torch | None = None
-    mps_daemons: tuple[Seen, ...] = ()
+    mps_daemons: tuple[SeenProcess, ...] = ()
     """MPS control daemons that are not an agent's of ours."""
-    hostengines: tuple[Seen, ...] = ()
+    hostengines: tuple[SeenProcess, ...] = ()
     """Whoever watches DCGM's profiling counters: host engines, and exporters with an engine of their own."""
     infiniband: tuple[str, ...] = ()
     peer_memory: bool = False
@@ -118,7 +118,10 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look_around(
-    loaded: Loaded, root: Path = Path("/"), seen: Sequence[Seen] | None = None, uid: int | None = None
+    loaded: LoadedSettings,
+    root: Path = Path("/"),
+    seen: Sequence[SeenProcess] | None = None,
+    uid: int | None = None,
 ) -> Surroundings:
     """`seen`: the processes; all that this machine has, by default."""
     seen = running() if seen is None else seen
@@ -145,7 +148,7 @@ def look_around(
 # --- What texts mean: pure ----------------------------------------------------------------------------
 
 
-def limits(text: str) -> Limits:
+def limits(text: str) -> InheritedLimits:
     """From /proc/PID/limits, whose columns are two spaces apart."""
     found: dict[str, int | None] = {}
     for line in text.splitlines():
@@ -153,7 +156,7 @@ def limits(text: str) -> Limits:
         if len(fields) >= 3:
             found[fields[0]] = int(fields[1]) if fields[1].isdigit() else None
     locked = found.get("Max locked memory")
-    return Limits(
+    return InheritedLimits(
         open_files=found.get("Max open files"), locked_kib=None if locked is None else locked // 1024
     )
 
@@ -192,14 +195,14 @@ def torch_of(version_file: str, place: str = "") -> Torch | None:
 # --- Looking ------------------------------------------------------------------------------------------
 
 
-def running() -> list[Seen]:
+def running() -> list[SeenProcess]:
     """Those that a check asks for."""
     import psutil
 
     found = []
     for process in psutil.process_iter(["cmdline", "username", "uids"]):
         words = tuple(process.info["cmdline"] or ())[:WORDS_MAX]
-        each = Seen(pid=process.pid, words=words)
+        each = SeenProcess(pid=process.pid, words=words)
         if not _is(each, MPS_CONTROL, HOSTENGINE, "dcgm-exporter") and not _is_agent(each):
             continue
         uids = process.info["uids"]
@@ -207,7 +210,7 @@ def running() -> list[Seen]:
         with suppress(psutil.Error, OSError):
             pipes = process.environ().get(PIPE_DIRECTORY, DEFAULT_PIPES)
         found.append(
-            Seen(
+            SeenProcess(
                 pid=process.pid,
                 user=process.info["username"] or "",
                 uid=-1 if uids is None else uids.real,
@@ -218,29 +221,29 @@ def running() -> list[Seen]:
     return found
 
 
-def _is(process: Seen, *names: str) -> bool:
+def _is(process: SeenProcess, *names: str) -> bool:
     return bool(process.words) and os.path.basename(process.words[0]) in names
 
 
-def _is_agent(process: Seen) -> bool:
+def _is_agent(process: SeenProcess) -> bool:
     return process.words[1:3] == ("-m", "cotenant.agent")
 
 
-def _is_ours(daemon: Seen, runtime: str) -> bool:
+def _is_ours(daemon: SeenProcess, runtime: str) -> bool:
     """Front ends that ask a daemon something bear its name as well."""
     if not {"-d", "-f"} & set(daemon.words):
         return True
     return bool(runtime) and (daemon.pipes or "").startswith(runtime.rstrip("/") + "/")
 
 
-def _mps_runtime(loaded: Loaded) -> str:
+def _mps_runtime(loaded: LoadedSettings) -> str:
     try:
         return str(paths.mps_runtime_dir(loaded.settings.mps))
-    except paths.PlaceError:
+    except paths.PathError:
         return ""
 
 
-def _agent(seen: Sequence[Seen], root: Path, uid: int) -> Agent | None:
+def _agent(seen: Sequence[SeenProcess], root: Path, uid: int) -> Agent | None:
     """Our own before another user's: root's serves everybody."""
     found = sorted((each for each in seen if _is_agent(each)), key=lambda e: (e.uid != uid, e.uid != 0))
     if not found or found[0].uid not in (uid, 0):
@@ -279,7 +282,7 @@ def _cgroup(root: Path, whose: str, agent: Agent | None) -> Cgroup:
     return Cgroup(version=version, path=path, writable=writable)
 
 
-def _settings(loaded: Loaded, root: Path) -> Iterable[SettingsFile]:
+def _settings(loaded: LoadedSettings, root: Path) -> Iterable[SettingsFile]:
     """Those that were read, and those of the system that we may not read."""
     unread = [path for path in _entries(root / "etc/cotenant") if path.suffix == ".toml"]
     for path in dict.fromkeys((*loaded.files, *sorted(unread))):
@@ -290,7 +293,7 @@ def _settings(loaded: Loaded, root: Path) -> Iterable[SettingsFile]:
                 yield SettingsFile(path=str(path), readable=readable, open_to_others=others)
 
 
-def _folders(loaded: Loaded, root: Path) -> Iterable[Folder]:
+def _folders(loaded: LoadedSettings, root: Path) -> Iterable[Folder]:
     settings, mounts = loaded.settings, _text(root / "proc/self/mounts")
     yield _folder("checkpoints", "checkpoint.root", paths.checkpoint_root(settings), mounts)
     yield _folder("agent's state", "agent.state_dir", paths.agent_state_dir(settings), mounts)

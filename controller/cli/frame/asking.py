@@ -21,7 +21,7 @@ PATIENCE_S: Final = 600.0
 """For a controller that is restarted or upgraded while somebody waits for a job."""
 
 
-def loaded_settings(endpoint: str | None = None) -> settings.Loaded:
+def loaded_settings(endpoint: str | None = None) -> settings.LoadedSettings:
     """Raises Problem where a settings file or variable is wrong."""
     try:
         return settings.load({"controller.endpoint": endpoint or None})
@@ -50,7 +50,7 @@ def asking(
         raise Problem(error.failure.code, error.failure.message, error.failure.hint) from None
     except KeyProblem as error:
         raise Problem("not-allowed", str(error)) from None
-    except (BadEndpoint, paths.PlaceError) as error:
+    except (BadEndpoint, paths.PathError) as error:
         raise Problem("config", str(error)) from None
     except BadMessage as error:
         raise Problem("usage", str(error)) from None

@@ -22,7 +22,7 @@ LAST_ROUNDS: Final = 5
 """After a job's end its last lines may still be on their way: so many more questions."""
 
 
-class Attempt(NamedTuple):
+class AttemptOutput(NamedTuple):
     """From here on the output is this attempt's."""
 
     number: int
@@ -32,7 +32,7 @@ class Missing(NamedTuple):
     why: str
 
 
-Piece = bytes | Attempt | Missing | JobView
+Piece = bytes | AttemptOutput | Missing | JobView
 """What a reader gets: output, marks, and the job whenever it has changed."""
 
 
@@ -44,7 +44,7 @@ def job_now(client: Client, job_id: JobId) -> JobView:
 def read_all(client: Client, job: JobView, rank: int, attempts: range | None = None) -> Iterator[Piece]:
     """What there is now."""
     for number in attempts or range(1, job.attempt + 1):
-        yield Attempt(number)
+        yield AttemptOutput(number)
         offset, part = 0, None
         while part is None or not (part.at_end or part.closed):
             part = _part(client, job.job_id, number, rank, offset, 0.0)
@@ -114,9 +114,9 @@ class Follower:
         self._offset = part.next_offset
         yield part.data
 
-    def _next_attempt(self) -> Attempt:
+    def _next_attempt(self) -> AttemptOutput:
         self._number, self._offset = self._number + 1, 0
-        return Attempt(self._number)
+        return AttemptOutput(self._number)
 
     def _pause(self) -> None:
         """Until the job has ended, or a round has passed: then look again."""

@@ -13,7 +13,7 @@ from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import plural, tell
 from cotenant.controller.cli.frame.terminal import JobOutput
-from cotenant.controller.cli.jobs.following import Attempt, Follower, Missing, Piece, job_now, read_all
+from cotenant.controller.cli.jobs.following import AttemptOutput, Follower, Missing, Piece, job_now, read_all
 from cotenant.controller.cli.jobs.show import JobArgument
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED
@@ -70,7 +70,7 @@ def show(pieces: Iterable[Piece], *, raw: bool) -> None:
         for piece in pieces:
             if isinstance(piece, bytes):
                 output.write(piece)
-            elif isinstance(piece, Attempt) and piece.number > 1:
+            elif isinstance(piece, AttemptOutput) and piece.number > 1:
                 tell(f"--- attempt {piece.number} ---")
             elif isinstance(piece, Missing):
                 tell(f"--- missing: {one_line(piece.why)} ---")

@@ -10,7 +10,7 @@ from cotenant.controller.cli.frame.asking import loaded_settings
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.cli.jobs.flags import submission_problem
-from cotenant.controller.cli.submission.build import Submission, Where, submission
+from cotenant.controller.cli.submission.build import Submission, Submitter, submission
 from cotenant.controller.cli.submission.options import Options
 from cotenant.controller.cli.submission.problems import BadSubmission
 from cotenant.controller.system import paths
@@ -43,7 +43,7 @@ def prepared_submission(
         folder = Path.cwd()
     except FileNotFoundError:
         raise Problem("usage", "the folder you are in does not exist any more", "cd to another") from None
-    where = Where(
+    where = Submitter(
         folder=folder,
         environ=os.environ,
         same_machine=socket_path(paths.client_endpoint(loaded.settings)) is not None,

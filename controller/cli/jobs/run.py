@@ -64,10 +64,10 @@ def run(
         job_id = reply.job_ids[0]
         for note in reply.notes:
             tell(f"note: {note}")
-        return Watch(client, job_id, quiet).to_the_end()
+        return RunWatch(client, job_id, quiet).to_the_end()
 
 
-class Watch:
+class RunWatch:
     """One job from submission to its end."""
 
     def __init__(self, client: Client, job_id: JobId, quiet: bool) -> None:

@@ -36,7 +36,7 @@ from cotenant.controller.cli.offline.predictor_page import (
 
 if TYPE_CHECKING:
     from cotenant.controller.domain.interference import InterferenceModel
-    from cotenant.controller.training.pair_rows import Pairs
+    from cotenant.controller.training.pair_rows import PairRows
 
 predictor = group(no_args_is_help=True)
 
@@ -204,7 +204,7 @@ def export(
 # --- Files -------------------------------------------------------------------------------------------
 
 
-def pairs_of(name: str, licence: str = "") -> Pairs:
+def pairs_of(name: str, licence: str = "") -> PairRows:
     """Raises Problem."""
     from cotenant.controller.training.pair_rows import PairsProblem, read
 

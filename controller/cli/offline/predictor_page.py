@@ -10,12 +10,12 @@ from cotenant.controller.cli.frame.screen import Column
 if TYPE_CHECKING:
     from cotenant.controller.domain.interference import InterferenceModel
     from cotenant.controller.training.judging import Evaluation
-    from cotenant.controller.training.pair_rows import Pairs
+    from cotenant.controller.training.pair_rows import PairRows
 
 NAMES_SHOWN: Final = 4
 
 
-def tell_of_rows(pairs: Pairs) -> None:
+def tell_of_rows(pairs: PairRows) -> None:
     if pairs.infeasible or pairs.unlabelled:
         screen.tell(
             f"{pairs.name}: {len(pairs)} rows used; left out: {pairs.infeasible} that did not run, "

@@ -10,13 +10,13 @@ from typing import Any, Final
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import is_terminal
 from cotenant.controller.cli.frame.signals import heard
-from cotenant.controller.sim.compare import Progress, Report, Run, Task, WorkerLost, run_all
+from cotenant.controller.sim.compare import Report, Task, TaskProgress, TaskRun, WorkerLost, run_all
 from cotenant.controller.training.kinds import compute
 
 WORTH_A_BAR_S: Final = 2.0
 
 
-def run_with_bar(tasks: Sequence[Task], *, workers: int | None, keep: bool) -> list[Run]:
+def run_with_bar(tasks: Sequence[Task], *, workers: int | None, keep: bool) -> list[TaskRun]:
     """Raises Problem."""
     try:
         with bar(tasks) as report:
@@ -36,14 +36,14 @@ def bar(tasks: Sequence[Task]) -> Iterator[Report | None]:
     if not is_terminal(sys.stderr):
         yield None
         return
-    shown = Bar(tasks)
+    shown = ProgressBar(tasks)
     try:
         yield shown.tell
     finally:
         shown.close()
 
 
-class Bar:
+class ProgressBar:
     """One bar over all runs, which appears after two seconds."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
@@ -54,7 +54,7 @@ class Bar:
         self._bar: Any = None
         self._line: Any = None
 
-    def tell(self, progress: Progress) -> None:
+    def tell(self, progress: TaskProgress) -> None:
         self._finished[progress.task] = progress.finished
         if self._bar is None:
             if time.monotonic() - self._began_s < WORTH_A_BAR_S:

@@ -55,7 +55,7 @@ from cotenant.controller.cli.offline.progress import run_with_bar
 from cotenant.controller.cli.offline.trace import trace
 from cotenant.controller.cli.offline.whatif import AskedFlag, SinceFlag, replayed
 from cotenant.controller.sim import windows as windowing
-from cotenant.controller.sim.compare import Run, Task
+from cotenant.controller.sim.compare import Task, TaskRun
 from cotenant.controller.sim.results.document import document, write_document, write_jobs
 from cotenant.controller.sim.scenario import Scenario
 
@@ -280,7 +280,7 @@ def replay(
 # --- Showing -----------------------------------------------------------------------------------------
 
 
-def show(value: dict[str, Any], runs: Sequence[Run], form: Format) -> None:
+def show(value: dict[str, Any], runs: Sequence[TaskRun], form: Format) -> None:
     if form == "json":
         write_json(value)
     elif form == "jsonl":
@@ -291,7 +291,7 @@ def show(value: dict[str, Any], runs: Sequence[Run], form: Format) -> None:
         screen.say(page(value, runs, wide=form == "wide"))
 
 
-def page(value: dict[str, Any], runs: Sequence[Run], *, wide: bool) -> str:
+def page(value: dict[str, Any], runs: Sequence[TaskRun], *, wide: bool) -> str:
     """The table with what it is about above it, and what to know about it below."""
     summaries = [run.summary for run in runs]
     width = None if wide else screen.terminal_width()
@@ -332,7 +332,7 @@ def footnotes(value: dict[str, Any], has_best: bool) -> list[str]:
 # --- Files -------------------------------------------------------------------------------------------
 
 
-def write_results(folder: Path, value: dict[str, Any], runs: Sequence[Run]) -> None:
+def write_results(folder: Path, value: dict[str, Any], runs: Sequence[TaskRun]) -> None:
     """`result.json`, `jobs-<policy>-<seed>.csv`, and plots where matplotlib is there.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.screen import NONE, Column, plural
-from cotenant.controller.sim.results.intervals import Interval, interval
+from cotenant.controller.sim.results.intervals import ConfidenceInterval, interval
 
 Summary = dict[str, Any]
 
@@ -82,7 +82,7 @@ MEASURES: Final = (
 )
 
 
-class Row(NamedTuple):
+class SummaryRow(NamedTuple):
     """One policy over all its seeds."""
 
     label: str
@@ -93,7 +93,7 @@ class Filled(NamedTuple):
     """A measure with the values of all rows, and the unit they are shown in."""
 
     measure: Measure
-    values: dict[str, Interval | None]
+    values: dict[str, ConfidenceInterval | None]
     scale: float
     unit: str
     best: frozenset[str]
@@ -102,7 +102,7 @@ class Filled(NamedTuple):
     def title(self) -> str:
         return f"{self.measure.title} {self.unit}".strip()
 
-    def text(self, row: Row) -> str:
+    def text(self, row: SummaryRow) -> str:
         found = self.values[row.label]
         if found is None:
             return NONE
@@ -115,10 +115,10 @@ class Filled(NamedTuple):
         return text
 
 
-def rows_of(summaries: Sequence[Summary]) -> list[Row]:
+def rows_of(summaries: Sequence[Summary]) -> list[SummaryRow]:
     """In the order in which labels first appear; what was interrupted says so."""
     labels = list(dict.fromkeys(label_of(summary) for summary in summaries))
-    return [Row(label, tuple(s for s in summaries if label_of(s) == label)) for label in labels]
+    return [SummaryRow(label, tuple(s for s in summaries if label_of(s) == label)) for label in labels]
 
 
 def label_of(summary: Summary) -> str:
@@ -146,19 +146,19 @@ def column(filled: Filled) -> Column:
     )
 
 
-def fill(measure: Measure, rows: Sequence[Row]) -> Filled:
+def fill(measure: Measure, rows: Sequence[SummaryRow]) -> Filled:
     values = {row.label: over_seeds(measure, row) for row in rows}
     known = {label: found.mean for label, found in values.items() if found is not None}
     scale, unit = unit_for(list(known.values())) if measure.is_time else (1.0, "")
     return Filled(measure, values, scale, unit, best_of(measure, rows, known))
 
 
-def over_seeds(measure: Measure, row: Row) -> Interval | None:
+def over_seeds(measure: Measure, row: SummaryRow) -> ConfidenceInterval | None:
     found = [value for summary in row.summaries if (value := measure.value(summary)) is not None]
     return interval(found) if found else None
 
 
-def best_of(measure: Measure, rows: Sequence[Row], known: dict[str, float]) -> frozenset[str]:
+def best_of(measure: Measure, rows: Sequence[SummaryRow], known: dict[str, float]) -> frozenset[str]:
     """Whole runs compete; where all are equal none is best."""
     racing = {
         row.label: known[row.label]

@@ -44,7 +44,7 @@ def about() -> None:
     """
 
 
-class Known(NamedTuple):
+class KnownTrace(NamedTuple):
     """A trace that can be named without a file."""
 
     name: str
@@ -58,9 +58,9 @@ def list_traces(output: OutputFlag = None, as_json: JsonFlag = False) -> None:
     from cotenant.controller.sim.traces.bundled import NAMES
     from cotenant.controller.sim.traces.synth import KINDS
 
-    real = [Known(name, False, _about_bundled(name)) for name in NAMES]
+    real = [KnownTrace(name, False, _about_bundled(name)) for name in NAMES]
     made = [
-        Known(
+        KnownTrace(
             f"{SYNTH}{name}", True, f"SYNTHETIC: generated like {kind.title}; {SYNTH}{name}:JOBS for so many"
         )
         for name, kind in KINDS.items()

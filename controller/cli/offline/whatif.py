@@ -37,10 +37,10 @@ from cotenant.controller.cli.offline.options import (
 from cotenant.controller.cli.offline.progress import run_with_bar
 from cotenant.controller.cli.submission.quantities import duration_s
 from cotenant.controller.sim.choices import PolicyChoice
-from cotenant.controller.sim.compare import Run
+from cotenant.controller.sim.compare import TaskRun
 from cotenant.controller.sim.past import what_if
 from cotenant.controller.sim.past.journal import NothingToReplay
-from cotenant.controller.sim.past.replay import Record, read_journal
+from cotenant.controller.sim.past.replay import JournalRecord, read_journal
 from cotenant.controller.sim.results.document import write_document, write_jobs
 from cotenant.controller.store.journal_file import JournalError
 from cotenant.controller.system import paths
@@ -155,7 +155,7 @@ def replayed(
     return ended_by() if value["interrupted"] or len(runs) < len(tasks) else OK
 
 
-def read(where: Path, since: str, *, named: bool) -> Record:
+def read(where: Path, since: str, *, named: bool) -> JournalRecord:
     """Raises Problem."""
     try:
         since_s = duration_s(since) if since else None
@@ -173,7 +173,7 @@ def read(where: Path, since: str, *, named: bool) -> Record:
 # --- Showing -----------------------------------------------------------------------------------------
 
 
-def show(value: dict[str, Any], record: Record, runs: Sequence[Run], form: Format) -> None:
+def show(value: dict[str, Any], record: JournalRecord, runs: Sequence[TaskRun], form: Format) -> None:
     rows = [value["actual"], *value["runs"]]
     if form == "json":
         write_json(value)
@@ -188,7 +188,7 @@ def show(value: dict[str, Any], record: Record, runs: Sequence[Run], form: Forma
         screen.say("\n".join([*lines, *footnotes(value, record, runs)]))
 
 
-def headline(record: Record) -> str:
+def headline(record: JournalRecord) -> str:
     begin, end = screen.local_time(record.begin_wall_s), screen.local_time(record.end_wall_s)
     cluster = record.cluster
     return (
@@ -197,7 +197,7 @@ def headline(record: Record) -> str:
     )
 
 
-def footnotes(value: dict[str, Any], record: Record, runs: Sequence[Run]) -> list[str]:
+def footnotes(value: dict[str, Any], record: JournalRecord, runs: Sequence[TaskRun]) -> list[str]:
     found = value["calibration"]
     lines = []
     if found is None:
@@ -215,7 +215,7 @@ def footnotes(value: dict[str, Any], record: Record, runs: Sequence[Run]) -> lis
     return [f"  {screen.wrapped(line, 2)}"[2:] for line in lines]
 
 
-def write(folder: Path, value: dict[str, Any], record: Record, runs: Sequence[Run]) -> None:
+def write(folder: Path, value: dict[str, Any], record: JournalRecord, runs: Sequence[TaskRun]) -> None:
     """`result.json`, the jobs as they were and as simulated, and the distributions as a plot."""
     outcomes = {what_if.HAPPENED: record.outcome()}
     outcomes.update({f"{run.label}, simulated": run.outcome for run in runs if run.outcome is not None})

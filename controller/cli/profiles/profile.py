@@ -48,7 +48,7 @@ NO_BATCH: Final = (
 )
 
 
-class Parts(TyperGroup):
+class ProfileGroup(TyperGroup):
     """Whatever does not start with the name of a part is a command to measure."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -58,7 +58,7 @@ class Parts(TyperGroup):
         return rest
 
 
-profile = group(cls=Parts, no_args_is_help=True)
+profile = group(cls=ProfileGroup, no_args_is_help=True)
 
 
 @profile.callback()

@@ -62,14 +62,14 @@ class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True):
         noun = "device" if shapes == "1" else "devices"
         return f"{plural(len(self.series), 'job')} on {shapes} {noun}, {total} ({each})"
 
-    def account(self, results: tuple[Result, ...]) -> str:
+    def account(self, results: tuple[SeriesResult, ...]) -> str:
         spent_s = sum(each.device_s for each in results)
         return (
             f"{duration(spent_s)} of device time were used; {duration(self.estimated_device_s)} were expected"
         )
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class SeriesResult(msgspec.Struct, frozen=True, kw_only=True):
     """One configuration, measured or not."""
 
     configuration: Configuration
@@ -144,11 +144,11 @@ class SeriesRun:
                 tell(f"job {job.job_id} ({job.name}) {job.phase.value}: {job.reason}")
         return all(job.phase in ENDED for job in reply.jobs)
 
-    def results(self) -> tuple[Result, ...]:
+    def results(self) -> tuple[SeriesResult, ...]:
         """Of all configurations, in order."""
         shown = [self._client.ask(ShowJob(job_id=job_id)) for job_id in self.job_ids]
         return tuple(
-            Result(configuration=configuration, job=each.job, profile=each.profile)
+            SeriesResult(configuration=configuration, job=each.job, profile=each.profile)
             for configuration, each in zip(self._plan.series, shown, strict=True)
         )
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.screen import NONE, Column
 from cotenant.controller.domain.perf import Profile
-from cotenant.controller.domain.throughput import Gang, Prediction, ThroughputModel
+from cotenant.controller.domain.throughput import Gang, StepTimePrediction, ThroughputModel
 
 STEPS_SHOWN: Final = (1, 2, 4, 8)
 """Of accumulation; those that leave each micro-batch a sample."""
@@ -27,7 +27,7 @@ class Cell(NamedTuple):
     gang: Gang
     accumulation_steps: int
     measured_s: float | None
-    predicted: Prediction | None
+    predicted: StepTimePrediction | None
 
 
 def cells(profile: Profile, batch_size: int, own: Gang) -> list[Cell]:

@@ -11,7 +11,7 @@ import msgspec
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.screen import NONE, Column, duration, size
 from cotenant.controller.cli.jobs.view import wall_clock
-from cotenant.controller.cli.profiles.series import Result, SeriesPlan
+from cotenant.controller.cli.profiles.series import SeriesPlan, SeriesResult
 from cotenant.controller.cli.profiles.throughput import throughput_json, throughput_lines
 from cotenant.controller.domain.indicators import INDICATOR_NAMES, Indicators
 from cotenant.controller.domain.perf import Profile, ProfilePoint
@@ -56,7 +56,7 @@ def indicators_json(indicators: Indicators | None) -> dict[str, dict[str, float 
     }
 
 
-def series_json(plan: SeriesPlan, results: Sequence[Result]) -> dict[str, Any]:
+def series_json(plan: SeriesPlan, results: Sequence[SeriesResult]) -> dict[str, Any]:
     return {
         "schema": "profile/1",
         "command": list(plan.spec.launch.argv),
@@ -144,9 +144,9 @@ KNOWN_COLUMNS: Final = (
 )
 
 
-def series_table(results: Sequence[Result]) -> str:
+def series_table(results: Sequence[SeriesResult]) -> str:
     """One line per configuration and s; a configuration that was not measured has one with the reason."""
-    rows: list[tuple[Result, ProfilePoint | None]] = []
+    rows: list[tuple[SeriesResult, ProfilePoint | None]] = []
     for each in results:
         points = each.profile.points if each.profile is not None else ()
         rows += [(each, point) for point in points] or [(each, None)]
@@ -164,7 +164,7 @@ def series_table(results: Sequence[Result]) -> str:
     return screen.table(columns, rows, screen.terminal_width())
 
 
-def _memory_of(result: Result, point: ProfilePoint | None) -> float | None:
+def _memory_of(result: SeriesResult, point: ProfilePoint | None) -> float | None:
     if point is not None:
         return point.memory_mib
     return None if result.profile is None else result.profile.memory_mib_peak

@@ -18,7 +18,7 @@ from cotenant.controller.domain import settings as definitions
 from cotenant.controller.system import paths, settings
 
 
-class Row(NamedTuple):
+class SettingRow(NamedTuple):
     key: str
     value: Any
     effective: Any
@@ -57,7 +57,7 @@ def config(
     loaded = loaded_settings()
     meanings = described()
     rows = [
-        Row(name, loaded.value(name), effective(loaded, name), origin, meanings.get(name, ""))
+        SettingRow(name, loaded.value(name), effective(loaded, name), origin, meanings.get(name, ""))
         for name, origin in loaded.origins.items()
         if key in ("", name, name.partition(".")[0])
     ]
@@ -91,7 +91,7 @@ COLUMNS: Final = (
 )
 
 
-def effective(loaded: settings.Loaded, key: str) -> Any:
+def effective(loaded: settings.LoadedSettings, key: str) -> Any:
     value = loaded.value(key)
     return str(WHERE_EMPTY[key](loaded.settings)) if value == "" and key in WHERE_EMPTY else value
 

@@ -39,7 +39,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """The series of `cotenant profile` is wanted first."""
 
 
-class Where(msgspec.Struct, frozen=True, kw_only=True):
+class Submitter(msgspec.Struct, frozen=True, kw_only=True):
     """Where the user stands."""
 
     folder: Path
@@ -59,7 +59,7 @@ class _Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def submission(
-    words: Sequence[str], flags: Options, where: Where, *, command_only: bool = False
+    words: Sequence[str], flags: Options, where: Submitter, *, command_only: bool = False
 ) -> Submission:
     """What `submit WORDS` means: a YAML file, a script with directives, or a command.
 
@@ -81,7 +81,7 @@ def _named(error: OSError) -> str:
     return name if len(name) <= NAME_SHOWN_MAX else name[:NAME_SHOWN_MAX] + "..."
 
 
-def _submission(source: _Source, flags: Options, where: Where) -> Submission:
+def _submission(source: _Source, flags: Options, where: Submitter) -> Submission:
     if any("\0" in word for word in source.argv):
         raise BadSubmission("the command has a NUL in it", "no program can be given one")
     options = merged(source.options, flags)

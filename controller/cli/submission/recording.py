@@ -23,7 +23,7 @@ SECRET: Final = re.compile(r"TOKEN|SECRET|KEY|PASSWORD", re.IGNORECASE)
 ENVIRONMENT_BYTES_MAX: Final = 512 * 1024
 
 
-class Environment(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     open: dict[str, str]
     secrets: dict[str, str]
 
@@ -34,7 +34,7 @@ def is_secret(name: str) -> bool:
 
 def record(
     environ: Mapping[str, str], export: Iterable[str] = (), env: Iterable[tuple[str, str | None]] = ()
-) -> Environment:
+) -> RecordedEnvironment:
     """The job's variables: the usual ones, those exported, and those set for it (strongest).
 
     Raises:
@@ -54,7 +54,7 @@ def record(
     size = sum(len(name) + len(value.encode(errors="replace")) for name, value in taken.items())
     if size > ENVIRONMENT_BYTES_MAX:
         raise BadSubmission(f"the job's variables take {size} bytes; {ENVIRONMENT_BYTES_MAX} are possible")
-    return Environment(
+    return RecordedEnvironment(
         open={name: value for name, value in sorted(taken.items()) if not is_secret(name)},
         secrets={name: value for name, value in sorted(taken.items()) if is_secret(name)},
     )

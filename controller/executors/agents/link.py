@@ -12,14 +12,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from cotenant.controller.domain.commands import AgentCommand, AnyCommand, StartAttempt, Think
+from cotenant.controller.domain.commands import AgentCommand, AnyCommand, ComputeRequest, StartAttempt
 from cotenant.controller.domain.events import AnyEvent, AttemptEnded, HostJoined, HostLost
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.domain.job import ON_DEVICES, Job
 from cotenant.controller.executors.agents.delivery import Delivery, Overflow
 from cotenant.controller.executors.agents.histories import Histories
-from cotenant.controller.executors.agents.log_relay import LogRelay
+from cotenant.controller.executors.agents.log_relay import ControllerLogRelay
 from cotenant.controller.executors.agents.reducers import HostWatch, ProgressFilter
 from cotenant.controller.store.core import Core
 from cotenant.controller.system.keys import Identity
@@ -38,7 +38,7 @@ RIVAL_SILENCE_S: Final = 5.0
 GANG_BYTES_MAX: Final = 64 * 1024
 
 
-class Link(msgspec.Struct, kw_only=True):
+class AgentConnection(msgspec.Struct, kw_only=True):
     """One host's present connection."""
 
     address: bytes
@@ -55,14 +55,14 @@ class Link(msgspec.Struct, kw_only=True):
     gap_since_s: float = 0.0
 
 
-class Read(NamedTuple):
+class DeviceRead(NamedTuple):
     """What a device did, and when that was."""
 
     reading: DeviceReading
     at_s: float
 
 
-class AgentsLink:
+class AgentExecutor:
     """All agents."""
 
     def __init__(
@@ -72,16 +72,16 @@ class AgentsLink:
         self._send_frame = send
         self._secrets = secrets
         self._lease_s = lease_s
-        self._links: dict[HostId, Link] = {}
+        self._links: dict[HostId, AgentConnection] = {}
         self._addresses: dict[bytes, HostId] = {}
         self._delivery = Delivery()
         self._unstartable: list[AttemptEnded] = []
         self._progress = ProgressFilter()
         self._histories = Histories(core, lease_s)
-        self.logs = LogRelay(core.clock, self.say)
+        self.logs = ControllerLogRelay(core.clock, self.say)
         self.telemetry: dict[JobId, wire.AttemptProgress] = {}
         """The newest progress of each job, for views: never journalled."""
-        self.readings: dict[DeviceId, Read] = {}
+        self.readings: dict[DeviceId, DeviceRead] = {}
         """The newest of each device, for views and Prometheus: never journalled."""
         now_s = core.clock.now_s()
         self.watch = HostWatch(silent_after_s=silent_after_s, lease_s=lease_s, now_s=now_s)
@@ -106,7 +106,9 @@ class AgentsLink:
             message = admitted(message, FROM_AGENTS)
         except Inadmissible as refused:
             if isinstance(message, wire.Hello):  # It would greet for ever; so its log says why.
-                self._say(address, wire.Refused(why=f"the controller refuses this host's report: {refused}"))
+                self._say(
+                    address, wire.HostRefused(why=f"the controller refuses this host's report: {refused}")
+                )
             return False
         if isinstance(message, wire.Hello):
             return self._hello(address, who, message)
@@ -120,18 +122,18 @@ class AgentsLink:
                 self._beat(link, host_id, message)
             case wire.Report():
                 return self._report(link, host_id, message)
-            case wire.CommandSeen():
+            case wire.CommandAck():
                 if message.epoch in ("", self._core.state.engine.epoch.token):
                     self._delivery.seen(host_id, message.command_id)
             case wire.NotFollowed():
                 self._not_followed(host_id, message)
-            case wire.GangWord():
+            case wire.GangRelay():
                 return self._relay(host_id, message)
             case wire.LogReply():
                 self.logs.came(host_id, message)
         return True
 
-    def _link_at(self, address: bytes) -> Link | None:
+    def _link_at(self, address: bytes) -> AgentConnection | None:
         host_id = self._addresses.get(address)
         return None if host_id is None else self._links[host_id]
 
@@ -139,14 +141,14 @@ class AgentsLink:
         host_id = message.report.host_id
         why = not_allowed(who, message)
         if why:
-            self._say(address, wire.Refused(why=why))
+            self._say(address, wire.HostRefused(why=why))
             return False
         link, now_s = self._links.get(host_id), self._core.clock.now_s()
         if link is not None and link.session != message.session:
             if self._rival_proven(link, message, now_s):
                 self._core.counters["refused_agents"] += 1
                 self._say(
-                    address, wire.Refused(why=f"another agent works for host {host_id}: set agent.host")
+                    address, wire.HostRefused(why=f"another agent works for host {host_id}: set agent.host")
                 )
                 return True
             if not self._is_gone(link, now_s):
@@ -168,7 +170,7 @@ class AgentsLink:
         host_id = message.report.host_id
         where = self._histories.standing(message, self._seen.get(host_id, 0))
         if where == "superseded":
-            self._say(address, wire.Refused(why=self._histories.refusal(message)))
+            self._say(address, wire.HostRefused(why=self._histories.refusal(message)))
         elif where == "restored" and not self._core.stuck:
             if self._histories.restored(message):
                 for other, link in self._links.items():
@@ -186,13 +188,13 @@ class AgentsLink:
         if message.epoch == self._core.state.engine.epoch.token:
             self._drop(host_id)
 
-    def _rival_proven(self, link: Link, message: wire.Hello, now_s: float) -> bool:
+    def _rival_proven(self, link: AgentConnection, message: wire.Hello, now_s: float) -> bool:
         """Whether the agent we know went on talking after another one first claimed its host."""
         if link.rival != message.session:
             link.rival, link.rival_since_s = message.session, now_s
         return link.heard_s - link.rival_since_s > RIVAL_PROOF_S
 
-    def _is_gone(self, link: Link, now_s: float) -> bool:
+    def _is_gone(self, link: AgentConnection, now_s: float) -> bool:
         """Whether its connection is closed, or silent for so long that it counts as closed."""
         alive = self._say(link.address, wire.Renew(beat=0))
         return not alive or now_s - link.heard_s > RIVAL_SILENCE_S
@@ -209,12 +211,12 @@ class AgentsLink:
         )
         self._core.happen(joined)
         self._drop(host_id)
-        link = Link(address=address, session=message.session, hello=message, heard_s=now_s)
+        link = AgentConnection(address=address, session=message.session, hello=message, heard_s=now_s)
         self._links[host_id], self._addresses[address] = link, host_id
         self.watch.joined(host_id, now_s)
         self._core.after_commit(partial(self._welcome, host_id, link))
 
-    def _welcome(self, host_id: HostId, link: Link) -> None:
+    def _welcome(self, host_id: HostId, link: AgentConnection) -> None:
         link.welcomed = True
         self._say(link.address, self._welcome_for(link.hello))
         self._send_due(self._core.clock.now_s(), host_id)
@@ -236,7 +238,7 @@ class AgentsLink:
         if link is not None:
             del self._addresses[link.address]
 
-    def _beat(self, link: Link, host_id: HostId, message: wire.Heartbeat) -> None:
+    def _beat(self, link: AgentConnection, host_id: HostId, message: wire.Heartbeat) -> None:
         if message.session != link.session or not link.welcomed:
             return
         now_s = self._core.clock.now_s()
@@ -252,12 +254,12 @@ class AgentsLink:
         for news in message.progress:
             self._take_progress(host_id, news, now_s)
 
-    def _take_readings(self, link: Link, readings: Sequence[DeviceReading], now_s: float) -> None:
+    def _take_readings(self, link: AgentConnection, readings: Sequence[DeviceReading], now_s: float) -> None:
         """Of this host's own devices only; a heartbeat that came late says how old they were when it left."""
         own = {device.device_id for device in link.hello.report.devices} if readings else set()
         for reading in readings:
             if reading.device_id in own:
-                self.readings[reading.device_id] = Read(reading, now_s - reading.age_s)
+                self.readings[reading.device_id] = DeviceRead(reading, now_s - reading.age_s)
 
     def _take_progress(self, host_id: HostId, news: wire.AttemptProgress, now_s: float) -> None:
         engine = self._core.state.engine
@@ -271,7 +273,7 @@ class AgentsLink:
         if event is not None:
             self._core.happen(event)
 
-    def _report(self, link: Link, host_id: HostId, message: wire.Report) -> bool:
+    def _report(self, link: AgentConnection, host_id: HostId, message: wire.Report) -> bool:
         if message.event.host_id != host_id:
             return False
         seen = self._seen.get(host_id, 0)
@@ -290,9 +292,9 @@ class AgentsLink:
         return True
 
     def _confirm(self, address: bytes, sequence: int) -> None:
-        self._say(address, wire.ReportSeen(sequence=sequence))
+        self._say(address, wire.ReportAck(sequence=sequence))
 
-    def _gap_is_final(self, link: Link, sequence: int) -> bool:
+    def _gap_is_final(self, link: AgentConnection, sequence: int) -> bool:
         """Reports come in order; a hole that stays is a report that its agent has lost for good."""
         now_s = self._core.clock.now_s()
         if link.gap_at == 0 or sequence < link.gap_at:
@@ -303,7 +305,7 @@ class AgentsLink:
         self._core.counters["report_gaps"] += 1
         return True
 
-    def _relay(self, host_id: HostId, message: wire.GangWord) -> bool:
+    def _relay(self, host_id: HostId, message: wire.GangRelay) -> bool:
         """Between hosts of one gang only."""
         job = self._core.state.engine.jobs.get(message.job_id)
         if message.from_host != host_id or len(message.payload) > GANG_BYTES_MAX:
@@ -324,7 +326,7 @@ class AgentsLink:
             self._core.after_commit(partial(self._delivery.clear, event.report.host_id))
         elif isinstance(event, HostLost):
             self._core.after_commit(partial(self._lost, event.host_id))
-        for_agents = [command for command in commands if not isinstance(command, Think)]
+        for_agents = [command for command in commands if not isinstance(command, ComputeRequest)]
         if for_agents:
             self._core.after_commit(partial(self._deliver, for_agents))
 
@@ -361,7 +363,7 @@ class AgentsLink:
                         self._cannot_start(command, str(problem))
                     continue  # Sent before: it may run there with the secrets it had.
             # A start that is delayed until this beat's lease is nearly over must not be obeyed any more.
-            order = wire.Obey(
+            order = wire.CommandDelivery(
                 command=command,
                 secrets=secrets,
                 session=link.session,

@@ -36,7 +36,7 @@ class LogQuestion(msgspec.Struct, frozen=True, kw_only=True):
 Answer = Callable[[LogReply], None]
 
 
-class LogRelay:
+class ControllerLogRelay:
     """Questions that agents have not answered yet."""
 
     def __init__(self, clock: Clock, say: Callable[[HostId, ToAgent], bool]) -> None:

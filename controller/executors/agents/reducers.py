@@ -22,7 +22,7 @@ PROGRESS_SPACING_S = 2.0
 """At most one event per job in this time, however much its pace jumps."""
 
 
-class Watch(msgspec.Struct, kw_only=True):
+class WatchedHost(msgspec.Struct, kw_only=True):
     """One known host."""
 
     heard_s: float
@@ -36,16 +36,16 @@ class HostWatch:
     def __init__(self, *, silent_after_s: float, lease_s: float | None, now_s: float) -> None:
         self.silent_after_s = silent_after_s
         self.lease_s = lease_s
-        self._hosts: dict[HostId, Watch] = {}
+        self._hosts: dict[HostId, WatchedHost] = {}
         self._ticked_s = now_s
 
     def know(self, host_id: HostId, now_s: float, *, silent: bool = False, lost: bool = False) -> None:
         """A host of the journal, after our own restart: it is granted a full lease first."""
-        self._hosts[host_id] = Watch(heard_s=now_s, silent=silent, lost=lost)
+        self._hosts[host_id] = WatchedHost(heard_s=now_s, silent=silent, lost=lost)
 
     def joined(self, host_id: HostId, now_s: float) -> None:
         """Its `HostJoined` says all there is to say."""
-        self._hosts[host_id] = Watch(heard_s=now_s)
+        self._hosts[host_id] = WatchedHost(heard_s=now_s)
 
     def declare_lost(self, host_id: HostId) -> None:
         """An admin said so."""

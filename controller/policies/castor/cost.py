@@ -28,16 +28,16 @@ from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
-from cotenant.controller.policies.castor.expected_free import NEVER, Openings
+from cotenant.controller.policies.castor.expected_free import NEVER, ExpectedFree
 from cotenant.controller.policies.castor.newcomers import beside_all, may_be_whole
-from cotenant.controller.policies.castor.policy import Where, places_of
+from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import (
     no_memory,
     why_unknown,
 )
 from cotenant.controller.policies.classic import by_remaining
-from cotenant.controller.policies.toolkit.colocation import Guest, GuestParameters, Guests, nobody
-from cotenant.controller.policies.toolkit.shareable_slots import Room, Rooms
+from cotenant.controller.policies.toolkit.colocation import Colocation, ColocationParameters, CoTenant, nobody
+from cotenant.controller.policies.toolkit.shareable_slots import ShareableSlot, ShareableSlots
 from cotenant.controller.policies.toolkit.sub_batches import (
     Numbers,
     SubBatch,
@@ -49,7 +49,7 @@ from cotenant.controller.policies.toolkit.sub_batches import (
 class Beside(NamedTuple):
     """One partner as the newcomer would find it. Seconds."""
 
-    room: Room
+    slot: ShareableSlot
     left_s: float
     """It still trains, alone, at its own sub-batch."""
     mine: float
@@ -60,7 +60,7 @@ class Beside(NamedTuple):
     cost_s: float = 0.0
 
 
-class Outcome(NamedTuple):
+class ShareOutcome(NamedTuple):
     """What a share would bring. Seconds."""
 
     ends_s: float
@@ -75,7 +75,7 @@ class Outcome(NamedTuple):
         return self.waits_s + self.alone_s - self.ends_s - self.cost_s
 
 
-def outcome(mine_s: float, stretch: float, waits_s: float, partners: Sequence[Beside]) -> Outcome:
+def outcome(mine_s: float, stretch: float, waits_s: float, partners: Sequence[Beside]) -> ShareOutcome:
     """The newcomer beside all of these from now on; each leaves when it ends, and the pace is that of the
     slowest still there."""
     left_s, now_s = mine_s * stretch, 0.0
@@ -94,7 +94,7 @@ def outcome(mine_s: float, stretch: float, waits_s: float, partners: Sequence[Be
         waits_s == NEVER
     ):  # Nobody knows when others end: it waits for one of these, as in Theorem 1, at least.
         waits_s = min(p.left_s for p in partners)
-    return Outcome(ends_s, waits_s, mine_s, cost_s)
+    return ShareOutcome(ends_s, waits_s, mine_s, cost_s)
 
 
 class Set(NamedTuple):
@@ -103,41 +103,41 @@ class Set(NamedTuple):
     devices: tuple[DeviceId, ...]
     partners: tuple[Beside, ...]
     split: SubBatch
-    together: Outcome
+    together: ShareOutcome
 
     @property
     def pace(self) -> float:
         """The newcomer's slowdown while all are there."""
         return max(partner.mine for partner in self.partners) * self.split.stretch
 
-    def guest(self) -> Guest:
-        names = ", ".join(dict.fromkeys(p.room.partner.job_id for p in self.partners))
+    def co_tenant(self) -> CoTenant:
+        names = ", ".join(dict.fromkeys(p.slot.partner.job_id for p in self.partners))
         ends_s, waits_s, alone_s, cost_s = self.together
         s = self.split.accumulation_steps
         told = (names, ends_s, waits_s, alone_s, cost_s, self.split.size or "all", s, self.pace)
-        return Guest(self.devices, s, because("sharing-gains", *told))
+        return CoTenant(self.devices, s, because("sharing-gains", *told))
 
 
-class CostRooms(Rooms):
-    """Rooms, and when devices become free by themselves."""
+class CostSlots(ShareableSlots):
+    """Slots, and when devices become free by themselves."""
 
     def __init__(self, plan: Plan, observations: int | None) -> None:
         super().__init__(plan, observations)
-        self._openings: Openings | None = None
+        self._expected_free: ExpectedFree | None = None
         self._stays_s: Numbers | None = None
         self.known: Balances | None = None
         """What was worked out for the jobs of these numbers, who will be asked about next."""
         self.expected: set[int] = set()
 
     def wait_s(self, job: Job) -> float:
-        if self._openings is None:
-            self._openings = Openings(self._plan)
-        return self._openings.wait_s(job)
+        if self._expected_free is None:
+            self._expected_free = ExpectedFree(self._plan)
+        return self._expected_free.wait_s(job)
 
     def stays_s(self) -> Numbers:
         """Seconds that each tenant still trains alone at its own sub-batch."""
         if self._stays_s is None:
-            stretches: Numbers = np.array([_stretch_of(room.partner) for room in self.everything()])
+            stretches: Numbers = np.array([_stretch_of(slot.partner) for slot in self.everything()])
             self._stays_s = self.left_s() * stretches
         return self._stays_s
 
@@ -147,64 +147,66 @@ def _stretch_of(partner: Job) -> float:
     return partner.placement.slowdown
 
 
-class CastorCost(Guests):
+class CastorCost(Colocation):
     """Algorithm 1 with another question: not the pair's average, but what all gain and lose."""
 
     name = "castor-cost"
     parts_by_theorem = True
 
-    def __init__(self, parameters: GuestParameters | None = None) -> None:
-        self.parameters = parameters if parameters is not None else GuestParameters()
+    def __init__(self, parameters: ColocationParameters | None = None) -> None:
+        self.parameters = parameters if parameters is not None else ColocationParameters()
         super().__init__(self.parameters)
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return by_remaining(job)
 
-    def rooms(self, plan: Plan) -> CostRooms:
-        return CostRooms(plan, self.observations)
+    def slots(self, plan: Plan) -> CostSlots:
+        return CostSlots(plan, self.observations)
 
-    def expect(self, plan: Plan, jobs: Sequence[Job], rooms: Rooms) -> None:
-        assert isinstance(rooms, CostRooms)
-        rooms.known = balances(plan.view, jobs, rooms)
-        rooms.expected = {job.number for job in jobs}
+    def expect(self, plan: Plan, jobs: Sequence[Job], slots: ShareableSlots) -> None:
+        assert isinstance(slots, CostSlots)
+        slots.known = balances(plan.view, jobs, slots)
+        slots.expected = {job.number for job in jobs}
 
-    def join(self, plan: Plan, job: Job, rooms: Rooms) -> Guest | None:
-        assert isinstance(rooms, CostRooms)
+    def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
+        assert isinstance(slots, CostSlots)
         if job.spec.nodes > 1:
             return None
-        known = rooms.known if job.number in rooms.expected else None
-        partners = worth_sharing(job, rooms, known or balances(plan.view, (job,), rooms))
+        known = slots.known if job.number in slots.expected else None
+        partners = worth_sharing(job, slots, known or balances(plan.view, (job,), slots))
         if job.spec.gpus == 1:
             partners = partners[:1]
         if not partners:
             return None
-        choices = known_batches(job, rooms.batches)
-        alone = {partner.room.devices[0]: partner for partner in partners}
+        choices = known_batches(job, slots.batches)
+        alone = {partner.slot.devices[0]: partner for partner in partners}
         best: Set | None = None
         wheres = [
             (bound_s(plan, job, where, alone), where)
-            for where in places_of(plan.view, job, [partner.room for partner in partners])
+            for where in places_of(plan.view, job, [partner.slot for partner in partners])
         ]
         for most_s, where in sorted(wheres, key=lambda at: -at[0]):
             if most_s <= (0.0 if best is None else best.together.net_s):
                 break
-            found = best_set(plan, job, choices, where, rooms.wait_s(job), alone)
+            found = best_set(plan, job, choices, where, slots.wait_s(job), alone)
             if found is not None and (best is None or found.together.net_s > best.together.net_s):
                 best = found
-        return None if best is None else best.guest()
+        return None if best is None else best.co_tenant()
 
-    def why_not(self, plan: Plan, job: Job, rooms: Rooms) -> Reason | None:
-        assert isinstance(rooms, CostRooms)
+    def why_not(self, plan: Plan, job: Job, slots: ShareableSlots) -> Reason | None:
+        assert isinstance(slots, CostSlots)
         if job.spec.nodes > 1:
             return because("sharing-spread", job.spec.nodes)
-        if self.join(plan, job, rooms) is not None:
+        if self.join(plan, job, slots) is not None:
             return None
-        view, shape = plan.view, plan.view.shape(job)
-        refusals = [why_refused(view, job, rooms, room) for room in rooms if room.admits(view, job, shape)]
+        view, scheduling_class = plan.view, plan.view.scheduling_class(job)
+        refusals = [
+            why_refused(view, job, slots, slot) for slot in slots if slot.admits(view, job, scheduling_class)
+        ]
         if not refusals:
-            return nobody(rooms)
+            return nobody(slots)
         # The one that came closest to a gain is the one to tell of.
-        told, first = max(refusals, key=lambda refusal: refusal[0])[1], next(iter(rooms))
+        told, first = max(refusals, key=lambda refusal: refusal[0])[1], next(iter(slots))
         return told if told is not None else because("sharing-slowest", first.partner.job_id, job.spec.gpus)
 
 
@@ -221,36 +223,36 @@ class Balances(NamedTuple):
     theirs: Numbers
 
 
-def balances(view: View, jobs: Sequence[Job], rooms: CostRooms) -> Balances:
-    """`outcome` for one partner, for all these jobs in all rooms at once."""
-    rows, able, mine_s, stretch, mine, theirs, allowed = beside_all(view, jobs, rooms)
-    theirs_s = rooms.stays_s()
-    waits_s: Numbers = np.array([rooms.wait_s(job) for job in able], dtype=np.float64).reshape(-1, 1)
+def balances(view: View, jobs: Sequence[Job], slots: CostSlots) -> Balances:
+    """`outcome` for one partner, for all these jobs in all slots at once."""
+    rows, able, mine_s, stretch, mine, theirs, allowed = beside_all(view, jobs, slots)
+    theirs_s = slots.stays_s()
+    waits_s: Numbers = np.array([slots.wait_s(job) for job in able], dtype=np.float64).reshape(-1, 1)
     with np.errstate(invalid="ignore"):
         alone_s, both_s = mine_s * stretch, theirs_s * theirs
         ends_s = np.where(alone_s * mine <= both_s, alone_s * mine, both_s + (alone_s - both_s / mine))
         cost_s = np.minimum(ends_s, both_s) * (1.0 - 1.0 / theirs)
         gain_s = np.where(waits_s == NEVER, theirs_s, waits_s) + mine_s - ends_s
         may = allowed & (1.0 / (mine * stretch) + 1.0 / theirs > 1.0)
-        whole = may_be_whole(view, able, rooms, may & (gain_s - cost_s > 0.0))
+        whole = may_be_whole(view, able, slots, may & (gain_s - cost_s > 0.0))
     worth = {job.number: rows[job.number] for job in able if whole[rows[job.number]]}
     return Balances(worth, np.where(may, gain_s, np.nan), np.where(may, cost_s, np.nan), mine, theirs)
 
 
-def worth_sharing(job: Job, rooms: CostRooms, known: Balances) -> list[Beside]:
+def worth_sharing(job: Job, slots: CostSlots, known: Balances) -> list[Beside]:
     """Tenants beside each of whom alone it would pay, the best balance first. `known`: of this job among
-    others, since the rooms were looked up."""
+    others, since the slots were looked up."""
     row = known.rows.get(job.number)
     if row is None:
         return []
     net_s = known.gain_s[row] - known.cost_s[row]
-    worth = np.flatnonzero((net_s > 0.0) & rooms.open())
-    if job.spec.gpus == 1:  # One device is enough, and every room has one: only the best need be looked at.
+    worth = np.flatnonzero((net_s > 0.0) & slots.open())
+    if job.spec.gpus == 1:  # One device is enough, and every slot has one: only the best need be looked at.
         worth = worth[net_s[worth] == net_s[worth].max(initial=0.0)]
-    columns = [rooms.stays_s()[worth].tolist()]
+    columns = [slots.stays_s()[worth].tolist()]
     columns += [each[row, worth].tolist() for each in (known.mine, known.theirs, known.gain_s, known.cost_s)]
-    found = [Beside(rooms[n], *values) for n, *values in zip(worth.tolist(), *columns, strict=True)]
-    found.sort(key=lambda one: (one.cost_s - one.gain_s, one.room.partner.number))
+    found = [Beside(slots[n], *values) for n, *values in zip(worth.tolist(), *columns, strict=True)]
+    found.sort(key=lambda one: (one.cost_s - one.gain_s, one.slot.partner.number))
     return found
 
 
@@ -258,15 +260,15 @@ Alone = dict[DeviceId, Beside]
 """First device of a room -> its tenant as the only partner."""
 
 
-def bound_s(plan: Plan, job: Job, where: Where, alone: Alone) -> float:
+def bound_s(plan: Plan, job: Job, where: GangHosts, alone: Alone) -> float:
     """No set of partners at this place has a better balance: the newcomer gains no more than beside the worst
     of them, and whoever gives the devices it needs loses at least what they would alone."""
     needed = job.spec.gpus - min(job.spec.gpus - 1, where.free_at_most(plan))
-    here = [alone[room.devices[0]] for room in where.offers]
+    here = [alone[slot.devices[0]] for slot in where.offers]
     left, gain_s = needed, NEVER
     for partner in sorted(here, key=lambda one: -one.gain_s):
         if left > 0:
-            left, gain_s = left - len(partner.room.devices), partner.gain_s
+            left, gain_s = left - len(partner.slot.devices), partner.gain_s
     if left > 0:
         return -NEVER
     left, cost_s = needed, 0.0
@@ -276,26 +278,26 @@ def bound_s(plan: Plan, job: Job, where: Where, alone: Alone) -> float:
 
 
 def _cost_per_device(partner: Beside, needed: int) -> tuple[float, int]:
-    count = min(needed, len(partner.room.devices))
+    count = min(needed, len(partner.slot.devices))
     return partner.cost_s / count, count
 
 
 def best_set(
-    plan: Plan, job: Job, choices: tuple[SubBatch, ...], where: Where, waits_s: float, alone: Alone
+    plan: Plan, job: Job, choices: tuple[SubBatch, ...], where: GangHosts, waits_s: float, alone: Alone
 ) -> Set | None:
     """At one place: the free devices and, for each xi as a bound, the partners below it that lose least."""
     free = where.free(plan, job)[: job.spec.gpus - 1]
     needed = job.spec.gpus - len(free)
-    if sum(len(room.devices) for room in where.offers) < needed:
+    if sum(len(slot.devices) for slot in where.offers) < needed:
         return None
     all_here = sorted(
-        (alone[room.devices[0]] for room in where.offers),
-        key=lambda one: (_cost_per_device(one, needed), one.room.partner.number),
+        (alone[slot.devices[0]] for slot in where.offers),
+        key=lambda one: (_cost_per_device(one, needed), one.slot.partner.number),
     )
     best: Set | None = None
     for bound in _bounds(all_here, needed):
         chosen, devices = _first(needed, [p for p in all_here if p.mine <= bound])
-        split = _split(choices, min(p.room.left_mib for p in chosen))
+        split = _split(choices, min(p.slot.left_mib for p in chosen))
         if split is None:
             continue
         together = outcome(job.remaining_s or 0.0, split.stretch, waits_s, chosen)
@@ -313,17 +315,17 @@ def _bounds(partners: Sequence[Beside], needed: int) -> list[float]:
     offered = 0
     bounds: list[float] = []
     for partner in sorted(partners, key=lambda one: one.mine):
-        offered += len(partner.room.devices)
+        offered += len(partner.slot.devices)
         if offered >= needed and (not bounds or bounds[-1] != partner.mine):
             bounds.append(partner.mine)
     return bounds
 
 
-def beside(view: View, job: Job, room: Room) -> Beside:
-    xi = view.interference(job, room.partner)
-    left_s = room.partner.remaining_now_s(view.now_s)
+def beside(view: View, job: Job, slot: ShareableSlot) -> Beside:
+    xi = view.interference(job, slot.partner)
+    left_s = slot.partner.remaining_now_s(view.now_s)
     assert left_s is not None
-    return Beside(room, left_s * _stretch_of(room.partner), xi.first, xi.second)
+    return Beside(slot, left_s * _stretch_of(slot.partner), xi.first, xi.second)
 
 
 def _first(needed: int, partners: list[Beside]) -> tuple[list[Beside], list[DeviceId]]:
@@ -332,7 +334,7 @@ def _first(needed: int, partners: list[Beside]) -> tuple[list[Beside], list[Devi
     devices: list[DeviceId] = []
     for partner in partners:
         if len(devices) < needed:
-            devices += partner.room.devices[: needed - len(devices)]
+            devices += partner.slot.devices[: needed - len(devices)]
             chosen.append(partner)
     return chosen, devices
 
@@ -343,19 +345,19 @@ def _split(choices: tuple[SubBatch, ...], left_mib: int) -> SubBatch | None:
     return min(fitting, key=lambda c: (c.stretch, c.accumulation_steps), default=None)
 
 
-def why_refused(view: View, job: Job, rooms: CostRooms, room: Room) -> tuple[float, Reason | None]:
+def why_refused(view: View, job: Job, slots: CostSlots, slot: ShareableSlot) -> tuple[float, Reason | None]:
     """Why a job does not share with one tenant, and how near it was to a gain; no reason if it would."""
-    partner = room.partner
-    again = rooms.why_not_again(job, partner)
+    partner = slot.partner
+    again = slots.why_not_again(job, partner)
     unknown = why_unknown(job, partner, partner.remaining_now_s(view.now_s))
     if again is not None or unknown is not None:
         return -NEVER, again or unknown
     choices = sub_batches(job)
-    split = _split(choices, room.left_mib)
+    split = _split(choices, slot.left_mib)
     if split is None:
-        return -NEVER, no_memory(job, partner, choices, room.left_mib)
-    one = beside(view, job, room)
-    alone = outcome(job.remaining_s or 0.0, split.stretch, rooms.wait_s(job), [one])
+        return -NEVER, no_memory(job, partner, choices, slot.left_mib)
+    one = beside(view, job, slot)
+    alone = outcome(job.remaining_s or 0.0, split.stretch, slots.wait_s(job), [one])
     if 1.0 / (one.mine * split.stretch) + 1.0 / one.theirs <= 1.0:
         return alone.net_s, because("sharing-slows", partner.job_id, one.mine * split.stretch, one.theirs)
     if alone.net_s > 0.0:

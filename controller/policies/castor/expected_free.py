@@ -11,7 +11,7 @@ from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import LEAVING, RUNNING, Job
 from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.view import Shape, View
+from cotenant.controller.domain.view import SchedulingClass, View
 from cotenant.controller.policies.toolkit.shareable_slots import Place, is_suitable
 
 OVERRUN_RATIO = 0.1
@@ -33,7 +33,7 @@ def leaves_in_s(view: View, job: Job) -> float:
     return left_s * job.slowdown
 
 
-class Openings:
+class ExpectedFree:
     """Of a plan as it was when this was made: at each place, when one device after the other is free."""
 
     def __init__(self, plan: Plan) -> None:
@@ -55,32 +55,44 @@ class Openings:
                     free_s = leaves_s
             at.setdefault((device.host_id, device.type), []).append((free_s, device.usable_mib))
         self._at = {place: sorted(devices) for place, devices in at.items()}
-        self._waits: dict[Shape, float] = {}
+        self._waits: dict[SchedulingClass, float] = {}
 
     def wait_s(self, job: Job) -> float:
         """Seconds until the job's whole gang could have free devices, from now; infinite if never."""
-        shape = self._view.shape(job)
-        if shape not in self._waits:
-            self._waits[shape] = min(
-                (self._type_s(shape, type) for type in self._types(shape)), default=NEVER
+        scheduling_class = self._view.scheduling_class(job)
+        if scheduling_class not in self._waits:
+            self._waits[scheduling_class] = min(
+                (self._type_s(scheduling_class, type) for type in self._types(scheduling_class)),
+                default=NEVER,
             )
-        return self._waits[shape]
+        return self._waits[scheduling_class]
 
-    def _types(self, shape: Shape) -> list[str]:
-        return [shape.gpu_type] if shape.gpu_type else sorted({type for _, type in self._at})
+    def _types(self, scheduling_class: SchedulingClass) -> list[str]:
+        return (
+            [scheduling_class.gpu_type]
+            if scheduling_class.gpu_type
+            else sorted({type for _, type in self._at})
+        )
 
-    def _type_s(self, shape: Shape, type: str) -> float:
+    def _type_s(self, scheduling_class: SchedulingClass, type: str) -> float:
         """On one host if one could hold the gang, else over several; with `nodes`, that many equal parts."""
         here = [
-            [free_s for free_s, usable_mib in devices if usable_mib >= shape.memory_mib]
+            [free_s for free_s, usable_mib in devices if usable_mib >= scheduling_class.memory_mib]
             for place, devices in self._at.items()
-            if place[1] == type and is_suitable(self._view, shape, place)
+            if place[1] == type and is_suitable(self._view, scheduling_class, place)
         ]
-        if shape.nodes > 1:
-            per_node = shape.gpus // shape.nodes
+        if scheduling_class.nodes > 1:
+            per_node = scheduling_class.gpus // scheduling_class.nodes
             parts = sorted(times[per_node - 1] for times in here if len(times) >= per_node)
-            return parts[shape.nodes - 1] if len(parts) >= shape.nodes else NEVER
-        if shape.nodes == 0 and shape.gpus > self._view.largest_host(shape, type):
+            return parts[scheduling_class.nodes - 1] if len(parts) >= scheduling_class.nodes else NEVER
+        if scheduling_class.nodes == 0 and scheduling_class.gpus > self._view.largest_host(
+            scheduling_class, type
+        ):
             everywhere = sorted(free_s for times in here for free_s in times)
-            return everywhere[shape.gpus - 1] if len(everywhere) >= shape.gpus else NEVER
-        return min((times[shape.gpus - 1] for times in here if len(times) >= shape.gpus), default=NEVER)
+            return (
+                everywhere[scheduling_class.gpus - 1] if len(everywhere) >= scheduling_class.gpus else NEVER
+            )
+        return min(
+            (times[scheduling_class.gpus - 1] for times in here if len(times) >= scheduling_class.gpus),
+            default=NEVER,
+        )

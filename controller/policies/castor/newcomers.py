@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.view import View
-from cotenant.controller.policies.toolkit.shareable_slots import Mask, Rooms
+from cotenant.controller.policies.toolkit.shareable_slots import Mask, ShareableSlots
 from cotenant.controller.policies.toolkit.sub_batches import (
     Numbers,
     SubBatch,
@@ -30,8 +30,8 @@ from cotenant.controller.policies.toolkit.sub_batches import (
 Counts = NDArray[np.int64]
 
 
-class Newcomers(NamedTuple):
-    """n jobs and r rooms; jobs of unknown length or memory have no row."""
+class NewcomerTable(NamedTuple):
+    """n jobs and r slots; jobs of unknown length or memory have no row."""
 
     rows: dict[int, int]
     """A job's number -> its row."""
@@ -47,60 +47,60 @@ class Newcomers(NamedTuple):
     """Whether the place suits the job and the pair may be made; (n, r)."""
 
 
-def beside_all(view: View, jobs: Sequence[Job], rooms: Rooms) -> Newcomers:
-    """Of these jobs, in the order of the rooms as they are now."""
+def beside_all(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> NewcomerTable:
+    """Of these jobs, in the order of the slots as they are now."""
     asked = [
         (job, choices)
         for job in jobs
-        if job.remaining_s is not None and (choices := known_batches(job, rooms.batches))
+        if job.remaining_s is not None and (choices := known_batches(job, slots.batches))
     ]
     able = [job for job, _ in asked]
-    kinds, of = _kinds(able, rooms)
-    ratios = [rooms.ratios(job) for job in kinds]
-    none = np.empty((0, len(rooms)))
+    kinds, of = _kinds(able, slots)
+    ratios = [slots.ratios(job) for job in kinds]
+    none = np.empty((0, len(slots)))
     mine = np.array([r.mine for r in ratios])[of] if ratios else none
     theirs = np.array([r.theirs for r in ratios])[of] if ratios else none
     allowed = np.array([r.allowed for r in ratios])[of] if ratios else none.astype(np.bool_)
     for row, job in enumerate(able):
-        admitted = rooms.admitted(job, view.shape(job))
+        admitted = slots.admitted(job, view.scheduling_class(job))
         if admitted is not None:
             allowed[row] &= admitted
-    return Newcomers(
+    return NewcomerTable(
         {job.number: row for row, job in enumerate(able)},
         able,
         np.array([job.remaining_s for job in able], dtype=np.float64).reshape(-1, 1),
-        _stretches([choices for _, choices in asked], rooms.left_mib()),
+        _stretches([choices for _, choices in asked], slots.left_mib()),
         mine,
         theirs,
         allowed,
     )
 
 
-def may_be_whole(view: View, jobs: Sequence[Job], rooms: Rooms, offered: Mask) -> list[bool]:
-    """Whether each job's gang could be whole at some place: with the devices of the rooms that are offered
+def may_be_whole(view: View, jobs: Sequence[Job], slots: ShareableSlots, offered: Mask) -> list[bool]:
+    """Whether each job's gang could be whole at some place: with the devices of the slots that are offered
     there, at least one of them, and what is free. What fails now fails for the rest of the decision, in which
-    rooms are only taken and free devices only given away.
+    slots are only taken and free devices only given away.
 
     Args:
         offered: by job and room; shape (n, r).
     """
     gpus: Counts = np.array([job.spec.gpus for job in jobs], dtype=np.int64)
-    by_place: Counts = offered.astype(np.int64) @ rooms.devices_at()
+    by_place: Counts = offered.astype(np.int64) @ slots.devices_at()
     everywhere: Counts = by_place.sum(axis=1)
-    whole: Mask = (by_place > 0) & (by_place + rooms.free_at() >= gpus.reshape(-1, 1))
-    anywhere: Mask = (everywhere > 0) & (everywhere + rooms.free_everywhere() >= gpus)
-    is_wide: Mask = np.array([rooms.is_wide(view, job) for job in jobs], dtype=np.bool_)
+    whole: Mask = (by_place > 0) & (by_place + slots.free_at() >= gpus.reshape(-1, 1))
+    anywhere: Mask = (everywhere > 0) & (everywhere + slots.free_everywhere() >= gpus)
+    is_wide: Mask = np.array([slots.is_wide(view, job) for job in jobs], dtype=np.bool_)
     found: list[bool] = np.where(is_wide, anywhere, np.any(whole, axis=1)).tolist()
     return found
 
 
-def _kinds(jobs: Sequence[Job], rooms: Rooms) -> tuple[list[Job], list[int]]:
+def _kinds(jobs: Sequence[Job], slots: ShareableSlots) -> tuple[list[Job], list[int]]:
     """One job of each kind, and for every job which of them is its like."""
     at: dict[object, int] = {}
     first: list[Job] = []
     of: list[int] = []
     for job in jobs:
-        kind = rooms.kind(job)
+        kind = slots.kind(job)
         if kind not in at:
             at[kind] = len(first)
             first.append(job)

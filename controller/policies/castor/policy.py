@@ -29,14 +29,19 @@ from cotenant.controller.policies.castor.sharing import (
     with_all,
 )
 from cotenant.controller.policies.classic import by_remaining
-from cotenant.controller.policies.toolkit.colocation import Guest, GuestParameters, Guests, nobody
-from cotenant.controller.policies.toolkit.shareable_slots import Place, Room, Rooms, is_suitable
+from cotenant.controller.policies.toolkit.colocation import Colocation, ColocationParameters, CoTenant, nobody
+from cotenant.controller.policies.toolkit.shareable_slots import (
+    Place,
+    ShareableSlot,
+    ShareableSlots,
+    is_suitable,
+)
 
-Offers = Sequence[Room]
-"""Rooms in which sharing pays, best pair completion time first."""
+Offers = Sequence[ShareableSlot]
+"""Slots in which sharing pays, best pair completion time first."""
 
 
-class CastorParameters(GuestParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CastorParameters(ColocationParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Named options; the defaults are the paper's, but for `part`."""
 
     shared_first: bool = False
@@ -44,15 +49,15 @@ class CastorParameters(GuestParameters, frozen=True, kw_only=True, forbid_unknow
     with free ones first)."""
 
 
-class CastorRooms(Rooms):
-    """Rooms, and what was worked out about those who will be asked about them."""
+class CastorSlots(ShareableSlots):
+    """Slots, and what was worked out about those who will be asked about them."""
 
     known: Chances | None = None
     expected: frozenset[int] | set[int] = frozenset()
     """Numbers of the jobs that `known` is about."""
 
 
-class Castor(Guests):
+class Castor(Colocation):
     """SJF-BSBF."""
 
     name = "castor"
@@ -65,25 +70,25 @@ class Castor(Guests):
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return by_remaining(job)
 
-    def rooms(self, plan: Plan) -> CastorRooms:
-        return CastorRooms(plan, self.observations)
+    def slots(self, plan: Plan) -> CastorSlots:
+        return CastorSlots(plan, self.observations)
 
-    def expect(self, plan: Plan, jobs: Sequence[Job], rooms: Rooms) -> None:
-        assert isinstance(rooms, CastorRooms)
-        rooms.known = chances(plan.view, jobs, rooms)
-        rooms.expected = {job.number for job in jobs}
+    def expect(self, plan: Plan, jobs: Sequence[Job], slots: ShareableSlots) -> None:
+        assert isinstance(slots, CastorSlots)
+        slots.known = chances(plan.view, jobs, slots)
+        slots.expected = {job.number for job in jobs}
 
-    def join(self, plan: Plan, job: Job, rooms: Rooms) -> Guest | None:
+    def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
         """Algorithm 1 lines 3 to 19 for one job that free devices alone cannot hold."""
         if job.spec.nodes > 1:
             return None
-        assert isinstance(rooms, CastorRooms)
-        numbers = ranked(plan.view, job, rooms, rooms.known if job.number in rooms.expected else None)
+        assert isinstance(slots, CastorSlots)
+        numbers = ranked(plan.view, job, slots, slots.known if job.number in slots.expected else None)
         if job.spec.gpus == 1:
-            numbers = numbers[:1]  # One device is enough, and every room has one.
-        return self._gather(plan, job, [rooms[number] for number in numbers])
+            numbers = numbers[:1]  # One device is enough, and every slot has one.
+        return self._gather(plan, job, [slots[number] for number in numbers])
 
-    def _gather(self, plan: Plan, job: Job, offers: Offers) -> Guest | None:
+    def _gather(self, plan: Plan, job: Job, offers: Offers) -> CoTenant | None:
         """The first place, by its best offer, where the gang becomes whole and sharing pays with all."""
         for where in places_of(plan.view, job, offers):
             gang = self._fill(plan, job, where)
@@ -91,20 +96,20 @@ class Castor(Guests):
                 return gang
         return None
 
-    def _fill(self, plan: Plan, job: Job, where: Where) -> Guest | None:
+    def _fill(self, plan: Plan, job: Job, where: GangHosts) -> CoTenant | None:
         """Lines 14 to 17, at one place: devices of the best offers until the gang is whole."""
         gpus = job.spec.gpus
-        if sum(len(room.devices) for room in where.offers) + where.free_at_most(plan) < gpus:
+        if sum(len(slot.devices) for slot in where.offers) + where.free_at_most(plan) < gpus:
             return None
         free = where.free(plan, job)
         chosen = [] if self.parameters.shared_first else free[:gpus]
         partners: list[SharingChoice] = []
-        for room in where.offers:
+        for slot in where.offers:
             if len(chosen) == gpus:
                 break
-            choice = best_sharing(plan.view, job, room.partner, room.left_mib)
+            choice = best_sharing(plan.view, job, slot.partner, slot.left_mib)
             assert not isinstance(choice, Reason), f"an offer that is none: {choice}"
-            chosen = [*chosen, *room.devices[: gpus - len(chosen)]]
+            chosen = [*chosen, *slot.devices[: gpus - len(chosen)]]
             partners.append(choice)
         if self.parameters.shared_first:
             chosen = [*chosen, *free[: gpus - len(chosen)]]
@@ -113,19 +118,19 @@ class Castor(Guests):
         together = with_all(plan.view, job, partners)
         if together is None:
             return None
-        return Guest(tuple(chosen), together.accumulation_steps, share_reason(together))
+        return CoTenant(tuple(chosen), together.accumulation_steps, share_reason(together))
 
-    def why_not(self, plan: Plan, job: Job, rooms: Rooms) -> Reason | None:
+    def why_not(self, plan: Plan, job: Job, slots: ShareableSlots) -> Reason | None:
         if job.spec.nodes > 1:
             return because("sharing-spread", job.spec.nodes)
-        offers, refusal = paying(plan.view, job, rooms)
+        offers, refusal = paying(plan.view, job, slots)
         if not offers:
-            return refusal or nobody(rooms)
+            return refusal or nobody(slots)
         if self._gather(plan, job, offers) is not None:
             return None
         most_free, most_shareable = 0, 0
         for where in places_of(plan.view, job, offers):
-            free, shareable = len(where.free(plan, job)), sum(len(room.devices) for room in where.offers)
+            free, shareable = len(where.free(plan, job)), sum(len(slot.devices) for slot in where.offers)
             if free + shareable > most_free + most_shareable:
                 most_free, most_shareable = free, shareable
         if most_free + most_shareable >= job.spec.gpus:
@@ -140,44 +145,44 @@ def share_reason(best: SharingChoice) -> Reason:
     )  # fmt: skip
 
 
-def paying(view: View, job: Job, rooms: Rooms) -> tuple[list[Room], Reason | None]:
+def paying(view: View, job: Job, slots: ShareableSlots) -> tuple[list[ShareableSlot], Reason | None]:
     """What `ranked` says, one pair at a time, and the last refusal: for a person who asks why."""
-    shape = view.shape(job)
-    offers: list[tuple[float, int, int, Room]] = []
+    scheduling_class = view.scheduling_class(job)
+    offers: list[tuple[float, int, int, ShareableSlot]] = []
     refusal: Reason | None = None
-    for number, room in enumerate(rooms):
-        if not room.admits(view, job, shape):
+    for number, slot in enumerate(slots):
+        if not slot.admits(view, job, scheduling_class):
             continue
-        again = rooms.why_not_again(job, room.partner)
-        choice = best_sharing(view, job, room.partner, room.left_mib)
+        again = slots.why_not_again(job, slot.partner)
+        choice = best_sharing(view, job, slot.partner, slot.left_mib)
         if again is not None:
             refusal = again
         elif isinstance(choice, Reason):
             refusal = choice
         elif choice.pays:
-            offers.append((choice.shared_s, room.partner.number, number, room))
+            offers.append((choice.shared_s, slot.partner.number, number, slot))
         else:
-            refusal = because("sharing-loses", room.partner.job_id, choice.shared_s, choice.sequential_s)
+            refusal = because("sharing-loses", slot.partner.job_id, choice.shared_s, choice.sequential_s)
     offers.sort(key=lambda offer: offer[:3])
-    return [room for *_, room in offers], refusal
+    return [slot for *_, slot in offers], refusal
 
 
 # --- Places ---------------------------------------------------------------------------------------------
 
 
-class Where(NamedTuple):
+class GangHosts(NamedTuple):
     """The hosts that one gang may use together, all with devices of one type, and the offers there."""
 
     hosts: tuple[HostId, ...]
     type: str
-    offers: tuple[Room, ...]
+    offers: tuple[ShareableSlot, ...]
 
     def free_at_most(self, plan: Plan) -> int:
         return sum(len(plan.free_devices(host_id, self.type)) for host_id in self.hosts)
 
     def free(self, plan: Plan, job: Job) -> list[DeviceId]:
         """Free devices to fill a gang up with, those of the host with most of them first."""
-        needed, devices = plan.view.shape(job).memory_mib, plan.view.devices
+        needed, devices = plan.view.scheduling_class(job).memory_mib, plan.view.devices
         found: list[tuple[int, HostId, list[DeviceId]]] = []
         for host_id in self.hosts:
             here = [d for d in plan.free_devices(host_id, self.type) if devices[d].usable_mib >= needed]
@@ -185,33 +190,35 @@ class Where(NamedTuple):
         return [device_id for _, _, here in sorted(found) for device_id in here]
 
 
-def places_of(view: View, job: Job, offers: Iterable[Room]) -> list[Where]:
+def places_of(view: View, job: Job, offers: Iterable[ShareableSlot]) -> list[GangHosts]:
     """Where the gang could be whole, the place of the best offer first: single hosts, or for a gang that no
     host could ever hold all hosts with devices of one type that others can reach."""
-    at: dict[Place, list[Room]] = {}
+    at: dict[Place, list[ShareableSlot]] = {}
     wide: dict[str, bool] = {}
-    for room in offers:
-        host_id, type = room.place
+    for slot in offers:
+        host_id, type = slot.place
         if type not in wide:
-            wide[type] = job.spec.gpus > 1 and job.spec.gpus > view.largest_host(view.shape(job), type)
+            wide[type] = job.spec.gpus > 1 and job.spec.gpus > view.largest_host(
+                view.scheduling_class(job), type
+            )
         if not wide[type]:
-            at.setdefault(room.place, []).append(room)
+            at.setdefault(slot.place, []).append(slot)
         elif _is_reachable(view, host_id):
-            at.setdefault((HostId(""), type), []).append(room)
+            at.setdefault((HostId(""), type), []).append(slot)
     return [
-        Where((host_id,) if host_id else _wide(view, job, type), type, tuple(rooms))
-        for (host_id, type), rooms in at.items()
+        GangHosts((host_id,) if host_id else _wide(view, job, type), type, tuple(slots))
+        for (host_id, type), slots in at.items()
     ]
 
 
 def _wide(view: View, job: Job, type: str) -> tuple[HostId, ...]:
-    shape = view.shape(job)
+    scheduling_class = view.scheduling_class(job)
     return tuple(
         host_id
         for host_id, host in view.hosts.items()
         if host.state is HostState.OK
         and _is_reachable(view, host_id)
-        and is_suitable(view, shape, (host_id, type))
+        and is_suitable(view, scheduling_class, (host_id, type))
     )
 
 

@@ -19,7 +19,7 @@ from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.tenancy import peak_mib
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies.castor.newcomers import beside_all, may_be_whole
-from cotenant.controller.policies.toolkit.shareable_slots import Mask, Rooms
+from cotenant.controller.policies.toolkit.shareable_slots import Mask, ShareableSlots
 from cotenant.controller.policies.toolkit.sub_batches import Numbers, SubBatch, stretch, sub_batches
 
 
@@ -98,22 +98,22 @@ class Chances(NamedTuple):
     """Algorithm 2 for waiting jobs beside all tenants; arrays have a row per job and a column per room."""
 
     rows: dict[int, int]
-    """A job's number -> its row; jobs whose gang the rooms that pay cannot make whole have none."""
+    """A job's number -> its row; jobs whose gang the slots that pay cannot make whole have none."""
     pays: Mask
     shared_s: Numbers
     """Average completion time of the pair when shared."""
 
 
-def chances(view: View, jobs: Sequence[Job], rooms: Rooms) -> Chances:
+def chances(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Chances:
     """Where sharing pays, for these jobs.
 
     Equals `best_sharing` in each room, since of the sub-batches that fit the one with the least stretch ends
     first whoever the partner is: the average completion time grows with the stretch in both cases of
     Theorem 1. So there is one timing per room, and the arithmetic is that of `pair_timing`.
     """
-    rows, able, mine_s, slower, mine_xi, theirs_xi, allowed = beside_all(view, jobs, rooms)
-    theirs_s = rooms.left_s()
-    with np.errstate(invalid="ignore"):  # Unknown lengths and rooms without memory are NaN, and never pay.
+    rows, able, mine_s, slower, mine_xi, theirs_xi, allowed = beside_all(view, jobs, slots)
+    theirs_s = slots.left_s()
+    with np.errstate(invalid="ignore"):  # Unknown lengths and slots without memory are NaN, and never pay.
         alone_s = mine_s * slower
         mine_shared, theirs_shared = alone_s * mine_xi, theirs_s * theirs_xi
         mine_first = mine_shared <= theirs_shared
@@ -121,25 +121,25 @@ def chances(view: View, jobs: Sequence[Job], rooms: Rooms) -> Chances:
         theirs_end = np.where(mine_first, mine_shared + (theirs_s - mine_shared / theirs_xi), theirs_shared)
         shared_s, sequential_s = (mine_end + theirs_end) / 2, (theirs_s + theirs_s + mine_s) / 2
         pays = (shared_s < sequential_s) & allowed
-    whole = may_be_whole(view, able, rooms, pays)
+    whole = may_be_whole(view, able, slots, pays)
     return Chances({job.number: rows[job.number] for job in able if whole[rows[job.number]]}, pays, shared_s)
 
 
-def ranked(view: View, newcomer: Job, rooms: Rooms, known: Chances | None = None) -> tuple[int, ...]:
-    """The rooms in which sharing pays, the pair that ends first on average first; none where all of them and
+def ranked(view: View, newcomer: Job, slots: ShareableSlots, known: Chances | None = None) -> tuple[int, ...]:
+    """The slots in which sharing pays, the pair that ends first on average first; none where all of them and
     what is free cannot make the gang whole.
 
     Args:
-        known: what was worked out for several jobs since the rooms were looked up, this one among them.
+        known: what was worked out for several jobs since the slots were looked up, this one among them.
     """
-    rows, pays, shared_s = known if known is not None else chances(view, (newcomer,), rooms)
+    rows, pays, shared_s = known if known is not None else chances(view, (newcomer,), slots)
     row = rows.get(newcomer.number)
     if row is None:
         return ()
-    numbers = np.flatnonzero(pays[row] & rooms.open())
+    numbers = np.flatnonzero(pays[row] & slots.open())
     ends_s = shared_s[row, numbers].tolist()
     order = sorted(
-        zip(ends_s, numbers.tolist(), strict=True), key=lambda at: (at[0], rooms[at[1]].partner.number, at[1])
+        zip(ends_s, numbers.tolist(), strict=True), key=lambda at: (at[0], slots[at[1]].partner.number, at[1])
     )
     return tuple(number for _, number in order)
 

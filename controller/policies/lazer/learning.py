@@ -63,7 +63,7 @@ class Prediction(NamedTuple):
         return (self.x_s, self.stage, self.gain_s, self.load_s, self.pause_s)
 
 
-class Window(msgspec.Struct, kw_only=True, array_like=True, order=True):
+class PredictionWindow(msgspec.Struct, kw_only=True, array_like=True, order=True):
     """A prediction whose label is still open."""
 
     end_s: float
@@ -78,7 +78,7 @@ class Window(msgspec.Struct, kw_only=True, array_like=True, order=True):
     """F as it stands."""
 
 
-class Memory(msgspec.Struct, kw_only=True):
+class LearnedMemory(msgspec.Struct, kw_only=True):
     """Everything that was learned: a value."""
 
     arrivals: list[float] = []
@@ -86,7 +86,7 @@ class Memory(msgspec.Struct, kw_only=True):
     newest: int = 0
     """The greatest job number seen: a submission journalled twice arrives once."""
     predictions: int = 0
-    windows: list[Window] = []
+    windows: list[PredictionWindow] = []
     samples: list[Sample] = []
     exploits: bool = False
     hyper: Hyperparameters | None = None
@@ -98,14 +98,14 @@ class Memory(msgspec.Struct, kw_only=True):
 
 
 class Learner:
-    def __init__(self, parameters: LazerParameters, memory: Memory | None = None) -> None:
+    def __init__(self, parameters: LazerParameters, memory: LearnedMemory | None = None) -> None:
         self.parameters = parameters
-        self._memory = memory if memory is not None else Memory()
+        self._memory = memory if memory is not None else LearnedMemory()
         self._arrivals = deque(self._memory.arrivals)
         heapq.heapify(self._memory.windows)
         self._model: _Model | None = None
 
-    def save(self) -> Memory:
+    def save(self) -> LearnedMemory:
         return msgspec.structs.replace(
             self._memory, arrivals=list(self._arrivals), windows=sorted(self._memory.windows)
         )
@@ -237,7 +237,7 @@ class Learner:
             return
         heapq.heappush(
             memory.windows,
-            Window(
+            PredictionWindow(
                 end_s=now_s + found.pause_s + found.load_s,
                 number=memory.predictions,
                 start_s=now_s,

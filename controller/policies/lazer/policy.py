@@ -24,18 +24,18 @@ from cotenant.controller.domain.view import View
 from cotenant.controller.policies.base import first_aged, is_quiet, why_waiting
 from cotenant.controller.policies.classic import by_remaining, preempt_for_each, take
 from cotenant.controller.policies.lazer.deferrals import Deferral, Deferrals
-from cotenant.controller.policies.lazer.learning import PREDICTED, Learner, Memory
+from cotenant.controller.policies.lazer.learning import PREDICTED, LearnedMemory, Learner
 from cotenant.controller.policies.lazer.parameters import LazerParameters
 from cotenant.controller.policies.newcomers import newcomers
 from cotenant.controller.policies.toolkit.in_order import place_in_order
 from cotenant.controller.policies.toolkit.victims import victims_for, worth_preempting
 
 
-class State(msgspec.Struct, kw_only=True):
+class LazerState(msgspec.Struct, kw_only=True):
     """All that the policy remembers."""
 
     deferrals: list[Deferral]
-    memory: Memory
+    memory: LearnedMemory
 
 
 class Lazer:
@@ -158,11 +158,11 @@ class Lazer:
         )
 
     def save(self) -> bytes:
-        state = State(deferrals=self._deferrals.save(), memory=self.learner.save())
+        state = LazerState(deferrals=self._deferrals.save(), memory=self.learner.save())
         return msgspec.msgpack.encode(state)
 
     def load(self, state: bytes) -> None:
-        known = msgspec.msgpack.decode(state, type=State)
+        known = msgspec.msgpack.decode(state, type=LazerState)
         self._deferrals = Deferrals(known.deferrals)
         self.learner = Learner(self.parameters, known.memory)
 

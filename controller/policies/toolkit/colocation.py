@@ -1,4 +1,5 @@
-"""What all policies that share have in common: free devices first, then guests; pairs that lose are parted.
+"""What all policies that share have in common: free devices first, then newcomers; pairs that lose are
+parted.
 
 Rule: such a policy says only whom a waiting job may join (`join`). When it is asked, for how many jobs, what
 an aged job keeps back and what happens to a pair that was measured to lose is the same for all of them. At
@@ -26,13 +27,13 @@ from cotenant.controller.domain.view import View
 from cotenant.controller.policies.base import QUIET, Parameters, Stateless, why_waiting
 from cotenant.controller.policies.toolkit.in_order import place_in_order
 from cotenant.controller.policies.toolkit.parting import parting
-from cotenant.controller.policies.toolkit.shareable_slots import Rooms
+from cotenant.controller.policies.toolkit.shareable_slots import ShareableSlots
 
 TOGETHER = 64
-"""So many waiting jobs are announced together (`Guests.expect`)."""
+"""So many waiting jobs are announced together (`Colocation.expect`)."""
 
 
-class Guest(NamedTuple):
+class CoTenant(NamedTuple):
     """Where a waiting job joins others, and how."""
 
     devices: tuple[DeviceId, ...]
@@ -40,7 +41,7 @@ class Guest(NamedTuple):
     reason: Reason
 
 
-class GuestParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ColocationParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Named options of every policy that shares."""
 
     lookahead: int = 64
@@ -65,7 +66,7 @@ class GuestParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         return msgspec.structs.asdict(self)
 
 
-class Guests(Stateless, ABC):
+class Colocation(Stateless, ABC):
     """The frame of a policy that shares."""
 
     name: str
@@ -73,22 +74,22 @@ class Guests(Stateless, ABC):
     parts_by_theorem = False
     """Whether pairs are judged when they are made, and so are parted by Theorem 1 as well."""
 
-    def __init__(self, parameters: GuestParameters) -> None:
+    def __init__(self, parameters: ColocationParameters) -> None:
         self._options = parameters
 
     @abstractmethod
     def queue_key(self, job: Job) -> tuple[float, ...]: ...
 
-    def expect(self, plan: Plan, jobs: Sequence[Job], rooms: Rooms) -> None:
+    def expect(self, plan: Plan, jobs: Sequence[Job], slots: ShareableSlots) -> None:
         """Called before `join` of these jobs, in this order: what is cheaper for all of them at once can be
-        worked out now. Rooms may be taken in between."""
+        worked out now. Slots may be taken in between."""
 
     @abstractmethod
-    def join(self, plan: Plan, job: Job, rooms: Rooms) -> Guest | None:
+    def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
         """Whom a job joins that free devices alone cannot hold; None if nobody. Asked for many jobs."""
 
     @abstractmethod
-    def why_not(self, plan: Plan, job: Job, rooms: Rooms) -> Reason | None:
+    def why_not(self, plan: Plan, job: Job, slots: ShareableSlots) -> Reason | None:
         """Why it joins nobody, None if it would. Asked when a person asks."""
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
@@ -108,24 +109,25 @@ class Guests(Stateless, ABC):
         return plan.decision()
 
     def _admit(self, plan: Plan, waited_for: Job | None) -> None:
-        """Try the first queued jobs in order; none behind an aged one, whose devices a guest would hold."""
-        rooms = self.rooms(plan)
-        waiting = (job for job in plan.view.queued() if not plan.is_placed(job.job_id)) if rooms else iter(())
+        """Try the first queued jobs in order; none behind an aged one, whose devices a newcomer would
+        hold."""
+        slots = self.slots(plan)
+        waiting = (job for job in plan.view.queued() if not plan.is_placed(job.job_id)) if slots else iter(())
         first = islice(waiting, self._options.lookahead)
         while batch := list(islice(first, TOGETHER)):
-            self.expect(plan, batch, rooms)
+            self.expect(plan, batch, slots)
             for job in batch:
-                guest = self.join(plan, job, rooms) if why_alone(job) is None else None
-                if guest is not None:
-                    plan.share(job, guest.devices, guest.reason, guest.accumulation_steps)
-                    rooms.take(guest.devices)
+                co_tenant = self.join(plan, job, slots) if why_alone(job) is None else None
+                if co_tenant is not None:
+                    plan.share(job, co_tenant.devices, co_tenant.reason, co_tenant.accumulation_steps)
+                    slots.take(co_tenant.devices)
                 elif job is waited_for:
                     return
-                if not rooms:
+                if not slots:
                     return
 
-    def rooms(self, plan: Plan) -> Rooms:
-        return Rooms(plan, self.observations)
+    def slots(self, plan: Plan) -> ShareableSlots:
+        return ShareableSlots(plan, self.observations)
 
     @property
     def observations(self) -> int | None:
@@ -137,14 +139,14 @@ class Guests(Stateless, ABC):
         if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
             return reason
         plan = Plan(view)
-        rooms = self.rooms(plan)
-        if not rooms and rooms.closed is None:
+        slots = self.slots(plan)
+        if not slots and slots.closed is None:
             return reason
-        told = why_alone(job) or (self.why_not(plan, job, rooms) if rooms else rooms.closed) or reason
-        other = rooms.of_another_user(job) if told.code in ("sharing-nobody", "sharing-too-few") else None
+        told = why_alone(job) or (self.why_not(plan, job, slots) if slots else slots.closed) or reason
+        other = slots.of_another_user(job) if told.code in ("sharing-nobody", "sharing-too-few") else None
         return because("sharing-uid", other.job_id) if other is not None else told
 
 
-def nobody(rooms: Rooms) -> Reason:
+def nobody(slots: ShareableSlots) -> Reason:
     """No room suits the job at all."""
-    return rooms.closed or because("sharing-nobody")
+    return slots.closed or because("sharing-nobody")

@@ -21,7 +21,7 @@ from cotenant.controller.policies.toolkit.victims import devices_by_host, is_kep
 NEVER_S: Final = float("inf")
 
 
-class Ends:
+class ReleaseTimes:
     """Running jobs in the order of their ends, looked at no further than anybody asks. Those that are late
     are left out: they may be so for long."""
 
@@ -50,7 +50,7 @@ class Ends:
         view, gpus = self._view, job.spec.gpus_min
         if free + self._gpus[count] < gpus:
             return False
-        if gpus == 1 or free >= gpus or not is_kept_together(view, view.shape(job)):
+        if gpus == 1 or free >= gpus or not is_kept_together(view, view.scheduling_class(job)):
             return True
         if not free:
             return self._together.most(self.jobs, count) >= gpus
@@ -81,12 +81,12 @@ class Together:
         return self._most[count]
 
 
-class Soon:
+class ExpectedReleases:
     """One pass over the queue: the plan as it will be at some time, when jobs have left and what is promised
     is taken."""
 
     def __init__(self, view: View) -> None:
-        self._ends = Ends(view)
+        self._ends = ReleaseTimes(view)
         self._promises: list[tuple[Job, tuple[DeviceId, ...]]] = []
         self._newest: tuple[Job, tuple[DeviceId, ...]] | None = None
         """A promise that counts from the next question on."""

@@ -7,8 +7,8 @@ times, parts anybody; a model's opinion does not.
 What loses: under every policy a pair that gets less work done than taking turns would (`loses`); that is a
 fact about the two kinds of jobs, and such a pair is not made again. Under `castor` and `castor-cost`, which
 judge pairs when they make them, also one that loses by Theorem 1 with what is left of both now: what paid
-when the guest came need not pay any more. (Policies that make pairs unseen would make and part them without
-end.)
+when the newcomer came need not pay any more. (Policies that make pairs unseen would make and part them
+without end.)
 
 It is parted only if that helps: with the measured ratios, the average completion time of the two if they go
 on together is compared with that if one stops now, saves, and goes on when the other has ended; its pause
@@ -16,7 +16,7 @@ and load count twice, since lengths are estimates and a change for little is no 
 those that may be preempted the one whose stopping gives the better average (the longer, if their loads are
 alike), the later arrival if both are equal. Where a length is not known, the later arrival stops.
 
-Two jobs that were parted do not share again, whatever is measured later (`Rooms`).
+Two jobs that were parted do not share again, whatever is measured later (`Slots`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a guest could go: devices with one tenant that may take another, by tenant and place.
+"""Where a newcomer could go: devices with one tenant that may take another, by tenant and place.
 
 Rule: looked up once for a decision and kept up with it, so that trying many jobs costs what is shareable,
 not what the cluster holds. What is the same for every newcomer (the tenant's remaining time, the memory
@@ -22,7 +22,7 @@ from cotenant.controller.domain.perf import Interference
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.tenancy import tenant_mib, why_alone
-from cotenant.controller.domain.view import Shape, View, suits
+from cotenant.controller.domain.view import SchedulingClass, View, suits
 from cotenant.controller.policies.toolkit.sub_batches import Batches, Numbers
 
 Place = tuple[HostId, str]
@@ -32,7 +32,7 @@ Kind = tuple[str, int]
 Mask = NDArray[np.bool_]
 
 
-class Room(NamedTuple):
+class ShareableSlot(NamedTuple):
     """What one tenant leaves at one place."""
 
     partner: Job
@@ -43,20 +43,20 @@ class Room(NamedTuple):
     one_uid: bool
     """Under MPS both tenants must be one user's."""
 
-    def admits(self, view: View, job: Job, shape: Shape) -> bool:
-        if not is_suitable(view, shape, self.place):
+    def admits(self, view: View, job: Job, scheduling_class: SchedulingClass) -> bool:
+        if not is_suitable(view, scheduling_class, self.place):
             return False
         return not self.one_uid or job.spec.launch.uid == self.partner.spec.launch.uid
 
 
-def is_suitable(view: View, shape: Shape, place: Place) -> bool:
-    """Whether a job of this shape may use devices of the place."""
+def is_suitable(view: View, scheduling_class: SchedulingClass, place: Place) -> bool:
+    """Whether a job of this class may use devices of the place."""
     host_id, type = place
-    return shape.gpu_type in ("", type) and suits(view.hosts[host_id], shape)
+    return scheduling_class.gpu_type in ("", type) and suits(view.hosts[host_id], scheduling_class)
 
 
 class Ratios(NamedTuple):
-    """Of one kind of newcomer beside each tenant, in the order of the rooms."""
+    """Of one kind of newcomer beside each tenant, in the order of the slots."""
 
     mine: Numbers
     theirs: Numbers
@@ -64,8 +64,8 @@ class Ratios(NamedTuple):
     """False where the pair is not made again."""
 
 
-class Rooms:
-    """All rooms of a plan, in the order of their first devices."""
+class ShareableSlots:
+    """All shareable slots of a plan, in the order of their first devices."""
 
     def __init__(self, plan: Plan, observations: int | None = None) -> None:
         """`observations`: so many make a measured loss certain, and such a pair is not made again; None:
@@ -90,14 +90,14 @@ class Rooms:
             if needed:
                 found.setdefault((job_id, (device.host_id, device.type)), []).append(device_id)
         self._all = [self._room(job_id, place, here, able[job_id]) for (job_id, place), here in found.items()]
-        self._at = {device_id: n for n, room in enumerate(self._all) for device_id in room.devices}
+        self._at = {device_id: n for n, slot in enumerate(self._all) for device_id in slot.devices}
         self._open = len(self._all)
         self._ratios: dict[Kind, Ratios] = {}
         self._tenants: tuple[list[Job], NDArray[np.intp]] | None = None
-        self._suited: dict[Shape, Mask | None] = {}
-        self._wide: dict[Shape, bool] = {}
+        self._suited: dict[SchedulingClass, Mask | None] = {}
+        self._wide: dict[SchedulingClass, bool] = {}
         self._open_mask: Mask | None = None
-        self._is_one_uid = any(room.one_uid for room in self._all)
+        self._is_one_uid = any(slot.one_uid for slot in self._all)
         self.batches: Batches = {}
         """Ways to split batches, worked out once for all jobs that are alike."""
         self._pairs: dict[tuple[Kind, int], Interference] = {}
@@ -118,38 +118,40 @@ class Rooms:
             self.closed = because("sharing-unknown", partner.job_id, why)
         return planned or 0
 
-    def _room(self, job_id: JobId, place: Place, here: list[DeviceId], planned: int) -> Room:
+    def _room(self, job_id: JobId, place: Place, here: list[DeviceId], planned: int) -> ShareableSlot:
         devices, partner = self._view.devices, self._view.jobs[job_id]
         first = devices[here[0]]
         if len(here) == 1:
             left_mib = first.usable_mib - planned
-            return Room(partner, place, (here[0],), left_mib, first.sharing == "mps")
+            return ShareableSlot(partner, place, (here[0],), left_mib, first.sharing == "mps")
         left_mib = min([devices[d].usable_mib for d in here]) - planned
-        return Room(partner, place, tuple(here), left_mib, any(devices[d].sharing == "mps" for d in here))
+        return ShareableSlot(
+            partner, place, tuple(here), left_mib, any(devices[d].sharing == "mps" for d in here)
+        )
 
     def __bool__(self) -> bool:
         return self._open > 0
 
     def __len__(self) -> int:
-        """Rooms that there were; some may have been taken."""
+        """Slots that there were; some may have been taken."""
         return len(self._all)
 
-    def __getitem__(self, number: int) -> Room:
+    def __getitem__(self, number: int) -> ShareableSlot:
         return self._all[number]
 
-    def everything(self) -> list[Room]:
+    def everything(self) -> list[ShareableSlot]:
         """Also those that have been taken: as `left_s` and the like count them."""
         return self._all
 
-    def __iter__(self) -> Iterator[Room]:
-        return (room for room in self._all if room.devices)
+    def __iter__(self) -> Iterator[ShareableSlot]:
+        return (slot for slot in self._all if slot.devices)
 
     def take(self, taken: tuple[DeviceId, ...]) -> None:
-        """A guest has moved in."""
+        """A newcomer has started there."""
         for number in dict.fromkeys(self._at[d] for d in taken if d in self._at):
-            room = self._all[number]
-            left = tuple(d for d in room.devices if d not in taken)
-            self._all[number] = room._replace(devices=left)
+            slot = self._all[number]
+            left = tuple(d for d in slot.devices if d not in taken)
+            self._all[number] = slot._replace(devices=left)
             self._open -= not left
             if self._open_mask is not None:
                 self._open_mask[number] = bool(left)
@@ -160,11 +162,11 @@ class Rooms:
     # --- Places --------------------------------------------------------------------------------------
 
     def devices_at(self) -> NDArray[np.int64]:
-        """Devices that each room has left at each place of any; shape (rooms, places)."""
+        """Devices that each slot has left at each place of any; shape (slots, places)."""
         places = {place: n for n, place in enumerate(self._places())}
         found = np.zeros((len(self._all), len(places)), dtype=np.int64)
-        for number, room in enumerate(self._all):
-            found[number, places[room.place]] = len(room.devices)
+        for number, slot in enumerate(self._all):
+            found[number, places[slot.place]] = len(slot.devices)
         return found
 
     def free_at(self) -> NDArray[np.int64]:
@@ -175,40 +177,42 @@ class Rooms:
         return self._plan.free_everywhere()
 
     def _places(self) -> list[Place]:
-        return list(dict.fromkeys(room.place for room in self._all))
+        return list(dict.fromkeys(slot.place for slot in self._all))
 
     def is_wide(self, view: View, job: Job) -> bool:
         """Whether there are devices of a type of which no host could hold the job's gang: it is spread."""
         gpus = job.spec.gpus
         if gpus == 1:
             return False
-        shape = view.shape(job)
-        known = self._wide.get(shape)
+        scheduling_class = view.scheduling_class(job)
+        known = self._wide.get(scheduling_class)
         if known is None:
             types = {type for _, type in self._places()}
-            known = self._wide[shape] = any(gpus > view.largest_host(shape, type) for type in types)
+            known = self._wide[scheduling_class] = any(
+                gpus > view.largest_host(scheduling_class, type) for type in types
+            )
         return known
 
-    # --- All rooms at once -------------------------------------------------------------------------
+    # --- All slots at once -------------------------------------------------------------------------
 
     def left_s(self) -> Numbers:
         """Seconds that each tenant still trains, alone; NaN if nobody knows."""
         if self._left_s is None:
             now_s = self._view.now_s
-            lefts = (room.partner.remaining_now_s(now_s) for room in self._all)
+            lefts = (slot.partner.remaining_now_s(now_s) for slot in self._all)
             self._left_s = np.array([np.nan if left is None else left for left in lefts])
         return self._left_s
 
     def left_mib(self) -> Numbers:
         """Beside each tenant; below 0 where no device is left."""
         if self._left_mib is None:
-            self._left_mib = np.array([room.left_mib if room.devices else -1.0 for room in self._all])
+            self._left_mib = np.array([slot.left_mib if slot.devices else -1.0 for slot in self._all])
         return self._left_mib
 
     def open(self) -> Mask:
-        """Rooms of which a device is left; changes as they are taken."""
+        """Slots of which a device is left; changes as they are taken."""
         if self._open_mask is None:
-            self._open_mask = np.array([bool(room.devices) for room in self._all], dtype=np.bool_)
+            self._open_mask = np.array([bool(slot.devices) for slot in self._all], dtype=np.bool_)
         return self._open_mask
 
     def kind(self, job: Job) -> Kind:
@@ -237,11 +241,11 @@ class Rooms:
             at: dict[Kind, int] = {}
             first: list[Job] = []
             of: list[int] = []
-            for room in self._all:
-                kind = self.kind(room.partner)
+            for slot in self._all:
+                kind = self.kind(slot.partner)
                 if kind not in at:
                     at[kind] = len(first)
-                    first.append(room.partner)
+                    first.append(slot.partner)
                 of.append(at[kind])
             self._tenants = first, np.array(of, dtype=np.intp)
         return self._tenants
@@ -281,32 +285,36 @@ class Rooms:
     def of_another_user(self, job: Job) -> Job | None:
         """A tenant that the job cannot join only because MPS wants both to be one user's."""
         uid = job.spec.launch.uid
-        others = (room.partner for room in self if room.one_uid and room.partner.spec.launch.uid != uid)
+        others = (slot.partner for slot in self if slot.one_uid and slot.partner.spec.launch.uid != uid)
         return next(others, None)
 
-    def admitted(self, job: Job, shape: Shape) -> Mask | None:
-        """Rooms whose host and device type suit the job, under MPS of the same user, and whose tenant it was
+    def admitted(self, job: Job, scheduling_class: SchedulingClass) -> Mask | None:
+        """Slots whose host and device type suit the job, under MPS of the same user, and whose tenant it was
         not parted from; None: all."""
-        suited = self._suited[shape] if shape in self._suited else self._suits(shape)
+        suited = (
+            self._suited[scheduling_class]
+            if scheduling_class in self._suited
+            else self._suits(scheduling_class)
+        )
         if not job.co_tenants and not self._is_one_uid:
             return suited
         uid = job.spec.launch.uid
         here = [
-            (not room.one_uid or room.partner.spec.launch.uid == uid)
-            and not self._were_parted(job, room.partner)
-            for room in self._all
+            (not slot.one_uid or slot.partner.spec.launch.uid == uid)
+            and not self._were_parted(job, slot.partner)
+            for slot in self._all
         ]
         mask: Mask = np.array(here, dtype=np.bool_)
         return mask if suited is None else mask & suited
 
-    def _suits(self, shape: Shape) -> Mask | None:
-        """Rooms whose place suits jobs of a shape; None: all."""
+    def _suits(self, scheduling_class: SchedulingClass) -> Mask | None:
+        """Slots whose place suits jobs of a scheduling class; None: all."""
         places: dict[Place, bool] = {}
-        for room in self._all:
-            if room.place not in places:
-                places[room.place] = is_suitable(self._view, shape, room.place)
+        for slot in self._all:
+            if slot.place not in places:
+                places[slot.place] = is_suitable(self._view, scheduling_class, slot.place)
         suited: Mask | None = None
         if not all(places.values()):
-            suited = np.array([places[room.place] for room in self._all], dtype=np.bool_)
-        self._suited[shape] = suited
+            suited = np.array([places[slot.place] for slot in self._all], dtype=np.bool_)
+        self._suited[scheduling_class] = suited
         return suited

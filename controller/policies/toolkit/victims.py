@@ -14,7 +14,7 @@ from typing import NamedTuple
 from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.domain.job import RESERVED, Job
 from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.view import Shape, View
+from cotenant.controller.domain.view import SchedulingClass, View
 
 
 def longest_first(view: View) -> Iterator[tuple[float, Job]]:
@@ -73,14 +73,14 @@ def worth_preempting(plan: Plan, newcomer: Job) -> Iterator[Job]:
             yield job
 
 
-class Room(NamedTuple):
+class FreedDevices(NamedTuple):
     """Devices for a waiting job, and who has to leave them; nobody if they are being left already."""
 
     victims: Sequence[Job]
     devices: tuple[DeviceId, ...]
 
 
-def victims_for(plan: Plan, newcomer: Job, candidates: Iterable[Job]) -> Room | None:
+def victims_for(plan: Plan, newcomer: Job, candidates: Iterable[Job]) -> FreedDevices | None:
     """The first of the candidates, in their order, whose leaving makes room for the newcomer on what is free
     and what they leave; and the devices it gets.
 
@@ -92,12 +92,12 @@ def victims_for(plan: Plan, newcomer: Job, candidates: Iterable[Job]) -> Room | 
         return None
     devices = plan.left_by(first, newcomer)
     if devices is not None:
-        return Room((first,), devices)
+        return FreedDevices((first,), devices)
     enough = enough_of(plan, newcomer, chain((first,), candidates))
     return None if enough is None else room_of(plan.fork(), newcomer, *enough)
 
 
-def room_of(trial: Plan, newcomer: Job, needed: Sequence[Job], more: Iterable[Job]) -> Room | None:
+def room_of(trial: Plan, newcomer: Job, needed: Sequence[Job], more: Iterable[Job]) -> FreedDevices | None:
     """The same on a plan of its own, which is used up; without those who are needed there is no room."""
     tried: list[Job] = []
     for job in needed[:-1]:
@@ -109,7 +109,7 @@ def room_of(trial: Plan, newcomer: Job, needed: Sequence[Job], more: Iterable[Jo
         devices = trial.find_free(newcomer)
         if devices is not None:
             chosen = set(devices)
-            return Room(
+            return FreedDevices(
                 [v for v in tried if v.placement and chosen.intersection(v.placement.devices)], devices
             )
     return None
@@ -123,16 +123,16 @@ def enough_of(
 
     It costs a count per device: a wide job that waits long is asked often, and mostly in vain.
     """
-    shape, view = plan.view.shape(newcomer), plan.view
-    if shape.gpus == 1:
+    scheduling_class, view = plan.view.scheduling_class(newcomer), plan.view
+    if scheduling_class.gpus == 1:
         return (), candidates
     taken: list[Job] = []
-    if not is_kept_together(view, shape):
-        found = plan.free_count(shape)
+    if not is_kept_together(view, scheduling_class):
+        found = plan.free_count(scheduling_class)
         for victim in candidates:
             taken.append(victim)
             found += victim.spec.gpus
-            if found >= shape.gpus:
+            if found >= scheduling_class.gpus:
                 return taken, candidates
         return None
     on_host: dict[HostId, int] = {}
@@ -143,7 +143,7 @@ def enough_of(
             if here is None:
                 here = plan.free_on(host_id)
             on_host[host_id] = here = here + devices
-            if here >= shape.gpus:
+            if here >= scheduling_class.gpus:
                 return taken, candidates
     return None
 
@@ -156,11 +156,13 @@ def devices_by_host(view: View, job: Job) -> Iterable[tuple[HostId, int]]:
     return Counter(view.devices[device_id].host_id for device_id in devices).items()
 
 
-def is_kept_together(view: View, shape: Shape) -> bool:
+def is_kept_together(view: View, scheduling_class: SchedulingClass) -> bool:
     """Whether a gang of this shape gets devices of one host only."""
-    if shape.nodes:
-        return shape.nodes == 1
-    for type in (shape.gpu_type,) if shape.gpu_type else view.free.types():
-        if shape.gpus <= view.largest_host(shape, type):  # A generator costs more than the look.
+    if scheduling_class.nodes:
+        return scheduling_class.nodes == 1
+    for type in (scheduling_class.gpu_type,) if scheduling_class.gpu_type else view.free.types():
+        if scheduling_class.gpus <= view.largest_host(
+            scheduling_class, type
+        ):  # A generator costs more than the look.
             return True
     return False

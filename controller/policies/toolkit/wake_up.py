@@ -8,7 +8,7 @@ import msgspec
 from cotenant.controller.domain.actions import Decision, Wake
 
 
-class Alarm:
+class WakeUp:
     """Kept by `observe` alone, from the decisions themselves; so it is the same after a recovery."""
 
     def __init__(self) -> None:

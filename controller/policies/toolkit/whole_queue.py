@@ -21,7 +21,7 @@ from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies.base import Candidates, is_aged_waiting, is_possible
-from cotenant.controller.policies.toolkit.victims import Room, enough_of, room_of, victims_for
+from cotenant.controller.policies.toolkit.victims import FreedDevices, enough_of, room_of, victims_for
 
 
 class Why(NamedTuple):
@@ -31,7 +31,7 @@ class Why(NamedTuple):
     victims: dict[JobId, Reason]
 
 
-class Order(Protocol):
+class QueueOrder(Protocol):
     """Who stands before whom, among jobs that wait and jobs that have devices."""
 
     @property
@@ -48,7 +48,7 @@ class Order(Protocol):
         """Settle what becomes of a job that found nothing free; False if nothing can be done for it now."""
 
 
-class Waiting(Protocol):
+class QueueScope(Protocol):
     """Jobs to be asked, in order."""
 
     def next(self) -> Job | None: ...
@@ -57,7 +57,7 @@ class Waiting(Protocol):
         """The job that `next` has just given is settled: go on with its shape."""
 
 
-class Newcomers:
+class NewcomersOnly:
     """Only the jobs that were not queued before this event."""
 
     def __init__(self, view: View) -> None:
@@ -74,7 +74,7 @@ ROUTINE = (JobArrived, FirstStepDone, AttemptEnded)
 """What happens all the time."""
 
 
-def whose_turn(plan: Plan, event: AnyEvent) -> Waiting | None:
+def whose_turn(plan: Plan, event: AnyEvent) -> QueueScope | None:
     """Who is to be asked after an event, given that the whole queue was asked after each one before it.
 
     While nothing is free, those who found no victims before an arrival find none after it: jobs that run
@@ -85,10 +85,10 @@ def whose_turn(plan: Plan, event: AnyEvent) -> Waiting | None:
         return Candidates(plan.view)
     if not plan.view.newcomers():
         return None
-    return Candidates(plan.view) if is_aged_waiting(plan.view) else Newcomers(plan.view)
+    return Candidates(plan.view) if is_aged_waiting(plan.view) else NewcomersOnly(plan.view)
 
 
-def rearrange(plan: Plan, order: Order, waiting: Waiting) -> None:
+def rearrange(plan: Plan, order: QueueOrder, waiting: QueueScope) -> None:
     """Give each job in order free devices, else those of jobs that stand behind it, else nothing."""
     any_free = plan.any_free()
     while (job := waiting.next()) is not None:
@@ -119,7 +119,7 @@ def is_anybody_left(plan: Plan) -> bool:
     return placed < max(plan.view.queued_count(), len(plan.actions))
 
 
-def find_room(plan: Plan, job: Job, behind: Iterator[Job]) -> Room | None:
+def find_room(plan: Plan, job: Job, behind: Iterator[Job]) -> FreedDevices | None:
     """The last jobs in the order whose leaving is enough; fewer of them, or none, where others leave
     already."""
     leaving = leaving_now(plan)
@@ -132,7 +132,7 @@ def find_room(plan: Plan, job: Job, behind: Iterator[Job]) -> Room | None:
     for one in leaving:
         trial.suppose_left(one)
     if (devices := trial.find_free(job)) is not None:
-        return Room((), devices)
+        return FreedDevices((), devices)
     needed, more = enough
     return room_of(trial, job, (), chain(needed, more))
 
@@ -146,7 +146,7 @@ def leaving_now(plan: Plan) -> list[Job]:
     return found
 
 
-def take_room(plan: Plan, job: Job, room: Room, order: str, why: Why) -> None:
+def take_room(plan: Plan, job: Job, room: FreedDevices, order: str, why: Why) -> None:
     """Preempt the victims, if there are any, and reserve what they leave."""
     if not room.victims:
         plan.place(job, room.devices, because("devices-being-left", order, len(room.devices)))

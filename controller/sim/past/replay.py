@@ -76,7 +76,7 @@ class Setting(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
+class JournalRecord:
     """A part of a journal, ready to be compared with simulations."""
 
     journal: Path
@@ -152,7 +152,7 @@ class Record:
         )
 
 
-def read_journal(where: Path, *, since_s: float | None = None) -> Record:
+def read_journal(where: Path, *, since_s: float | None = None) -> JournalRecord:
     """What happened, from a state folder or a journal file; also of a controller that is running.
 
     Args:
@@ -299,7 +299,7 @@ class _Watcher:
 
     # --- What came of it -------------------------------------------------------------------------
 
-    def record(self, path: Path, *, end_s: float, end_wall_s: float) -> Record:
+    def record(self, path: Path, *, end_s: float, end_wall_s: float) -> JournalRecord:
         excluded = Counter(self._excluded)
         excluded[STILL_THERE] += sum(
             1 for job in self._open.values() if job.arrived_s is None or job.arrived_s >= self._begin_s
@@ -313,7 +313,7 @@ class _Watcher:
         name = self._settings.most_common(1)[0][0]
         cluster, about_hosts = self._cluster()
         begin_s = max(self._begin_s, jobs[0].arrived_s)
-        return Record(
+        return JournalRecord(
             journal=path,
             begin_wall_s=end_wall_s - (end_s - begin_s),
             end_wall_s=end_wall_s,

@@ -13,8 +13,8 @@ import numpy as np
 
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.choices import PolicyChoice
-from cotenant.controller.sim.compare import Run, Task
-from cotenant.controller.sim.past.replay import Record
+from cotenant.controller.sim.compare import Task, TaskRun
+from cotenant.controller.sim.past.replay import JournalRecord
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.world.physics import Physics
 
@@ -22,13 +22,15 @@ HAPPENED: Final = "what happened"
 SCHEMA: Final = "whatif/1"
 
 
-def in_force(record: Record) -> PolicyChoice | None:
+def in_force(record: JournalRecord) -> PolicyChoice | None:
     """The policy of the time; None where it cannot be made here."""
     choice = PolicyChoice(*record.setting)
     return choice if registry.is_known(choice.name) else None
 
 
-def replay_tasks(record: Record, policies: Sequence[PolicyChoice], *, pairs: str, seed: int) -> list[Task]:
+def replay_tasks(
+    record: JournalRecord, policies: Sequence[PolicyChoice], *, pairs: str, seed: int
+) -> list[Task]:
     """The policy of the time first, then those asked for."""
     then = in_force(record)
     choices = {choice.label: choice for choice in ([then] if then else [])}
@@ -47,13 +49,13 @@ def replay_tasks(record: Record, policies: Sequence[PolicyChoice], *, pairs: str
     ]
 
 
-def actual_summary(record: Record) -> dict[str, Any]:
+def actual_summary(record: JournalRecord) -> dict[str, Any]:
     """What happened, in the fields of a run; those that a journal cannot fill are null."""
     unknown = dict.fromkeys(("gpu_busy_ratio", "events", "wall_s", "cpu_s", "thinking_s", "rework_s"))
     return {"label": HAPPENED, **summarise(record.outcome()), **unknown}
 
 
-def calibration(record: Record, runs: Sequence[Run]) -> dict[str, Any] | None:
+def calibration(record: JournalRecord, runs: Sequence[TaskRun]) -> dict[str, Any] | None:
     """How far the simulation of the policy of the time is from what happened; None where there is none.
 
     `jct_error`: |simulated - actual| / actual of each job, its median and its 90th percentile.
@@ -76,7 +78,9 @@ def calibration(record: Record, runs: Sequence[Run]) -> dict[str, Any] | None:
     }
 
 
-def document(record: Record, runs: Sequence[Run], *, pairs: str, begin: str, end: str) -> dict[str, Any]:
+def document(
+    record: JournalRecord, runs: Sequence[TaskRun], *, pairs: str, begin: str, end: str
+) -> dict[str, Any]:
     """`begin` and `end`: the part of the journal, RFC 3339."""
     return {
         "schema": SCHEMA,

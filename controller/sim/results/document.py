@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from cotenant.controller.sim.compare import Run
+from cotenant.controller.sim.compare import TaskRun
 from cotenant.controller.sim.results.outcome import Outcome
 from cotenant.controller.sim.results.paired import paired, paired_windows
 from cotenant.controller.sim.world.workload import Cluster, Workload
@@ -28,7 +28,7 @@ MEASURED: Final = frozenset({"decision_ms", "wall_s", "cpu_s", "thinking_s"})
 
 def document(
     trace: str,
-    runs: Sequence[Run],
+    runs: Sequence[TaskRun],
     *,
     options: Mapping[str, Any],
     not_run: Sequence[str] = (),

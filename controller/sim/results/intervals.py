@@ -19,7 +19,7 @@ _T_975: Final = (
 _NORMAL_975: Final = 1.96
 
 
-class Interval(NamedTuple):
+class ConfidenceInterval(NamedTuple):
     """A mean, and half the width of its 95 % interval (None: from one value nothing can be said)."""
 
     mean: float
@@ -34,7 +34,7 @@ class Interval(NamedTuple):
         return self.mean + (self.half or 0.0)
 
 
-def interval(values: Sequence[float]) -> Interval:
+def interval(values: Sequence[float]) -> ConfidenceInterval:
     """95 %, two-sided, of the mean of independent values.
 
     Raises:
@@ -45,7 +45,7 @@ def interval(values: Sequence[float]) -> Interval:
         raise ValueError("an interval needs at least one value")
     mean = math.fsum(values) / n
     if n == 1:
-        return Interval(mean, None)
+        return ConfidenceInterval(mean, None)
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
     quantile = _T_975[n - 2] if n - 2 < len(_T_975) else _NORMAL_975
-    return Interval(mean, quantile * spread / math.sqrt(n))
+    return ConfidenceInterval(mean, quantile * spread / math.sqrt(n))

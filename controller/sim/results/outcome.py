@@ -37,8 +37,8 @@ class Outcome:
     futile_s: Seconds
     """Part of `load_s` that ended in a preemption before the first step."""
     sharing_benefit: Seconds
-    """No seconds but a ratio: the JCT it would have had, had it waited when it first became a guest, over the
-    JCT it had; NaN for jobs that were nobody's guest (see `waiting.py`)."""
+    """No seconds but a ratio: the JCT it would have had, had it waited when it first became a co-tenant, over
+    the JCT it had; NaN for jobs that were nobody's co-tenant (see `waiting.py`)."""
     preemptions: Counts
     futile_preemptions: Counts
     aborted_preemptions: Counts

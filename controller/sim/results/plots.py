@@ -46,7 +46,7 @@ class Curve(NamedTuple):
     values: Floats
 
 
-class Parts(NamedTuple):
+class JctParts(NamedTuple):
     """What a JCT is made of, in seconds."""
 
     label: str
@@ -56,7 +56,7 @@ class Parts(NamedTuple):
     pause_s: float
 
 
-class Share(NamedTuple):
+class PercentShare(NamedTuple):
     """Percent of something, and what it may be off by to each side."""
 
     label: str
@@ -70,11 +70,11 @@ def curve(label: str, values: Floats) -> Curve:
     return Curve(label, np.quantile(known, QUANTILES) if len(known) else np.full(len(QUANTILES), np.nan))
 
 
-def parts(outcome: Outcome, label: str) -> Parts:
+def parts(outcome: Outcome, label: str) -> JctParts:
     """Of the jobs around the median JCT (45 to 55 %): the parts of medians would not add up to a JCT."""
     rows = around_median(outcome.jct_s)
     mean = [float(np.mean(column[rows])) for column in _columns(outcome)]
-    return Parts(label, *mean)
+    return JctParts(label, *mean)
 
 
 def around_median(jct_s: Floats) -> NDArray[np.bool_]:
@@ -115,7 +115,7 @@ def distributions(curves: Sequence[Curve], title: str, axis: str, *, synthetic: 
     return figure
 
 
-def stacked(bars: Sequence[Parts], title: str, *, synthetic: bool) -> Figure:
+def stacked(bars: Sequence[JctParts], title: str, *, synthetic: bool) -> Figure:
     """A bar per policy: what a JCT is made of, as in Lazer's Fig. 3. One so long that nothing could be seen
     of the others is cut, and says so."""
     figure, axes = _figure(title, synthetic)
@@ -140,7 +140,7 @@ def stacked(bars: Sequence[Parts], title: str, *, synthetic: bool) -> Figure:
     return figure
 
 
-def shares(bars: Sequence[Share], title: str, axis: str, *, synthetic: bool) -> Figure:
+def shares(bars: Sequence[PercentShare], title: str, axis: str, *, synthetic: bool) -> Figure:
     """A bar per policy, as in Lazer's Fig. 4."""
     figure, axes = _figure(title, synthetic)
     places = np.arange(len(bars))
@@ -354,7 +354,7 @@ def write_all(outcomes: Mapping[str, Outcome], folder: Path) -> list[str]:
             synthetic=synthetic,
         ),
         "futile.svg": shares(
-            [Share(label, futile_percent(each)) for label, each in outcomes.items()],
+            [PercentShare(label, futile_percent(each)) for label, each in outcomes.items()],
             f"Loads that were for nothing, {name}",
             "futile preemptions (% of the GPU time held)",
             synthetic=synthetic,

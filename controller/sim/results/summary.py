@@ -11,9 +11,9 @@ Distributions are over finished jobs; percentiles interpolate linearly. Times ar
 * `eviction_rate`: runs of spot jobs that ended in a preemption / runs of spot jobs that ended.
 * `fairness`: slowdown, rho and Jain's index, as `fairness.py` says; null where nothing has finished.
 * `sharing_benefit`: (completion time had the job waited) / (completion time that it had), over the finished
-  jobs that began an attempt as a guest, once per job, at its first such attempt (Castor eq. 24; what "had it
-  waited" supposes stands in `waiting.py`). Above 1 sharing was better for the guest; what it cost its
-  partners is not in it. Null where nobody was a guest. Read the median: a job of seconds that would have
+  jobs that began an attempt as a co-tenant, once per job, at its first such attempt (Castor eq. 24; what "had
+  it waited" supposes stands in `waiting.py`). Above 1 sharing was better for the newcomer; what it cost its
+  partners is not in it. Null where nobody was a co-tenant. Read the median: a job of seconds that would have
   waited for days has a ratio of thousands, which makes the mean what it likes.
 """
 
@@ -117,7 +117,7 @@ def distribution(values: Numbers) -> dict[str, float] | None:
 
 
 def sharing_benefit(outcome: Outcome) -> dict[str, float] | None:
-    """Mean and median over guests that have finished, with their number."""
+    """Mean and median over such jobs that have finished, with their number."""
     known = outcome.sharing_benefit[np.isfinite(outcome.sharing_benefit)]
     if not len(known):
         return None

@@ -13,11 +13,11 @@ from math import inf
 
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.sim.world.devices import Devices
-from cotenant.controller.sim.world.run import Run
+from cotenant.controller.sim.world.run import JobRun
 
 
 def wait_s(
-    devices: Devices, hosts: Sequence[HostReport], gpus: int, leaves_in_s: Callable[[Run], float]
+    devices: Devices, hosts: Sequence[HostReport], gpus: int, leaves_in_s: Callable[[JobRun], float]
 ) -> float:
     """Seconds until a gang has devices to itself: on one host if one could hold it, else anywhere. Infinite
     if the cluster could never hold it."""

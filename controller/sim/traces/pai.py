@@ -15,7 +15,7 @@ import numpy as np
 from cotenant.controller.sim.traces.clock_times import from_first
 from cotenant.controller.sim.traces.drafting import Draft, finish
 from cotenant.controller.sim.traces.problems import TraceProblem
-from cotenant.controller.sim.traces.table import Table, content, decoded, table
+from cotenant.controller.sim.traces.table import TextTable, content, decoded, table
 from cotenant.controller.sim.traces.trace import Floats, Labels, Trace
 
 SOURCE = "Alibaba PAI 2020 (Weng et al., NSDI '22)"
@@ -65,7 +65,7 @@ def read_pai(path: Path) -> Trace:
     )
 
 
-def _demand(jobs: Table, tasks: Table) -> tuple[Floats, Floats]:
+def _demand(jobs: TextTable, tasks: TextTable) -> tuple[Floats, Floats]:
     """GPUs and seconds of execution of each job. A task whose job is unknown is passed over."""
     number = {name: row for row, name in enumerate(jobs.unique("job_name"))}
     job = np.array([number.get(name, -1) for name in tasks.text("job_name")], np.int64)
@@ -84,7 +84,7 @@ def _demand(jobs: Table, tasks: Table) -> tuple[Floats, Floats]:
     return gpus, span_s
 
 
-def _gpu_types(jobs: Table, tasks: Table) -> list[str]:
+def _gpu_types(jobs: TextTable, tasks: TextTable) -> list[str]:
     """The type of the job's last task that names one."""
     of = {
         name: kind for name, kind in zip(tasks.text("job_name"), tasks.text("gpu_type"), strict=True) if kind
@@ -92,7 +92,7 @@ def _gpu_types(jobs: Table, tasks: Table) -> list[str]:
     return [of.get(name, "") for name in jobs.text("job_name")]
 
 
-def _workloads(folder: Path, jobs: Table) -> list[str]:
+def _workloads(folder: Path, jobs: TextTable) -> list[str]:
     if _file(folder, "group_tag") is None:
         return [""] * len(jobs)
     tags = _needed(folder, "group_tag", TAG, ("inst_id", "workload"))
@@ -107,7 +107,7 @@ def _file(folder: Path, kind: str) -> Path | None:
     return None
 
 
-def _needed(folder: Path, kind: str, header: tuple[str, ...], wanted: tuple[str, ...]) -> Table:
+def _needed(folder: Path, kind: str, header: tuple[str, ...], wanted: tuple[str, ...]) -> TextTable:
     path = _file(folder, kind)
     if path is None:
         hint = f"unpack pai_{kind}_table.tar.gz there"

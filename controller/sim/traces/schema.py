@@ -15,7 +15,7 @@ import numpy as np
 
 from cotenant.controller.sim.traces.drafting import Draft, finish
 from cotenant.controller.sim.traces.problems import TraceProblem
-from cotenant.controller.sim.traces.table import Table, table
+from cotenant.controller.sim.traces.table import TextTable, table
 from cotenant.controller.sim.traces.trace import Labels, Trace
 from cotenant.controller.system.files import write_whole
 
@@ -62,7 +62,7 @@ def read_schema(text: str, *, name: str, source: str = "", licence: str = "") ->
     )
 
 
-def _vcs(jobs: Table) -> Labels:
+def _vcs(jobs: TextTable) -> Labels:
     """Column vc; where that is empty, column `trace` (several traces in one file) takes its place."""
     vcs = Labels.of(jobs.text("vc"))
     return vcs if vcs.known else Labels.of(jobs.text("trace"))

@@ -16,7 +16,7 @@ import numpy as np
 from cotenant.controller.sim.traces.clock_times import CLOCK_TIME, clock_s, elapsed_s, from_first
 from cotenant.controller.sim.traces.drafting import Draft, finish
 from cotenant.controller.sim.traces.problems import TraceProblem
-from cotenant.controller.sim.traces.table import Table, table
+from cotenant.controller.sim.traces.table import TextTable, table
 from cotenant.controller.sim.traces.trace import Floats, Labels, Trace
 
 REQUIRED = ("JobID", "Submit")
@@ -59,16 +59,16 @@ def read_sacct(text: str, *, name: str) -> Trace:
     )
 
 
-def _without_steps(rows: Table) -> Table:
+def _without_steps(rows: TextTable) -> TextTable:
     """Job steps are `123.batch`, `123.0`; array tasks `123_4` and components `123+1` are jobs."""
     kept = [row for row, job_id in enumerate(rows.text("JobID")) if "." not in job_id]
     if len(kept) == len(rows):
         return rows
     columns = {name: tuple(column[row] for row in kept) for name, column in rows.columns.items()}
-    return Table(file=rows.file, columns=columns, lines=rows.lines[kept])
+    return TextTable(file=rows.file, columns=columns, lines=rows.lines[kept])
 
 
-def _durations(jobs: Table) -> Floats:
+def _durations(jobs: TextTable) -> Floats:
     if "ElapsedRaw" in jobs:
         return jobs.numbers("ElapsedRaw", negative=False)
     if "Elapsed" in jobs:
@@ -79,7 +79,7 @@ def _durations(jobs: Table) -> Floats:
     raise TraceProblem("has no column with durations", file=jobs.file, line=1, hint=hint)
 
 
-def _gpus(jobs: Table) -> tuple[Floats, list[str]]:
+def _gpus(jobs: TextTable) -> tuple[Floats, list[str]]:
     """GPUs of each job, and their type where one is named."""
     columns = [jobs.text(column) for column in GPU_COLUMNS if column in jobs]
     chosen = [next(filter(None, texts), "") for texts in zip(*columns, strict=True)]

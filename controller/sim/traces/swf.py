@@ -10,7 +10,7 @@ import numpy as np
 
 from cotenant.controller.sim.traces.drafting import Draft, finish
 from cotenant.controller.sim.traces.problems import TraceProblem
-from cotenant.controller.sim.traces.table import Table
+from cotenant.controller.sim.traces.table import TextTable
 from cotenant.controller.sim.traces.trace import Floats, Labels, Trace
 
 FIELDS = (
@@ -47,7 +47,7 @@ def read_swf(text: str, *, name: str, processors_per_gpu: int = 1) -> Trace:
     )
 
 
-def _table(text: str, file: str) -> Table:
+def _table(text: str, file: str) -> TextTable:
     rows, lines = [], []
     for line, content in enumerate(text.split("\n"), 1):
         fields = content.split()
@@ -59,13 +59,15 @@ def _table(text: str, file: str) -> Table:
         rows.append(fields)
         lines.append(line)
     columns = list(zip(*rows, strict=True)) or [()] * len(FIELDS)
-    return Table(file=file, columns=dict(zip(FIELDS, columns, strict=True)), lines=np.array(lines, np.int64))
+    return TextTable(
+        file=file, columns=dict(zip(FIELDS, columns, strict=True)), lines=np.array(lines, np.int64)
+    )
 
 
-def _known(jobs: Table, column: str) -> Floats:
+def _known(jobs: TextTable, column: str) -> Floats:
     values = jobs.numbers(column)
     return np.where(values < 0.0, np.nan, values)
 
 
-def _labels(jobs: Table, column: str) -> Labels:
+def _labels(jobs: TextTable, column: str) -> Labels:
     return Labels.of(["" if text == "-1" else text for text in jobs.text(column)])

@@ -31,7 +31,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
+class TextTable:
     """Columns of text by name; `lines[i]` is the line of row i in `file`."""
 
     file: str
@@ -184,7 +184,7 @@ def table(
     delimiter: str = ",",
     header: Sequence[str] | None = None,
     quotes: bool = True,
-) -> Table:
+) -> TextTable:
     """Delimited text with a header row (or the given `header`), only the `wanted` columns (None = all).
 
     Raises:
@@ -214,7 +214,7 @@ def table(
         raise TraceProblem(f"is not CSV: {error}", file=file, line=reader.line_num) from None
     columns = list(zip(*rows, strict=True)) or [()] * len(kept)
     picked = {names[n]: tuple(columns[place]) for place, n in enumerate(kept)}
-    return Table(file=file, columns=picked, lines=np.array(lines, np.int64))
+    return TextTable(file=file, columns=picked, lines=np.array(lines, np.int64))
 
 
 def check_header(names: Sequence[str], file: str, required: Sequence[str]) -> None:

@@ -35,7 +35,7 @@ class Columns:
         self.jct_s, self.wait_s, self.load_s = seconds(), seconds(), seconds()
         self.run_s, self.pause_s, self.rework_s, self.futile_s = seconds(), seconds(), seconds(), seconds()
         self.sharing_benefit = seconds()
-        """A ratio, not seconds; NaN for those that were nobody's guest."""
+        """A ratio, not seconds; NaN for those that were nobody's co-tenant."""
         self.preemptions, self.futile, self.aborted = counts(), counts(), counts()
         self.shared, self.finished = bytearray(jobs), bytearray(jobs)
 

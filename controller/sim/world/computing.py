@@ -1,4 +1,4 @@
-"""Answers `Think` commands inline: the simulator has no child process and nobody who waits.
+"""Answers `ComputeRequest` commands inline: the simulator has no child process and nobody who waits.
 
 Rule: every request is answered exactly once with `Computed`, as in production, by a result or by what went
 wrong. What it took is reported apart and never changes the virtual clock: that is charged a fixed time.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from cotenant.controller.domain.commands import Think
+from cotenant.controller.domain.commands import ComputeRequest
 from cotenant.controller.domain.events import Computed
 from cotenant.controller.wire.compute import Payload
 
@@ -22,7 +22,7 @@ def nothing(kind: str, payload: Payload) -> tuple[str, tuple[float, ...]]:
     raise ValueError(f"this simulation was given nothing that computes {kind!r}")
 
 
-def think(command: Think, compute: Compute) -> tuple[Computed, float]:
+def answer_inline(command: ComputeRequest, compute: Compute) -> tuple[Computed, float]:
     """The answer, and the processor seconds it took."""
     began_s = time.process_time()
     try:

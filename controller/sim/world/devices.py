@@ -11,7 +11,7 @@ from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.sim.world.physics import Ratios
-from cotenant.controller.sim.world.run import TRAINS, Run
+from cotenant.controller.sim.world.run import TRAINS, JobRun
 
 
 class Devices:
@@ -27,7 +27,7 @@ class Devices:
         self._since_s = 0.0
         self._ratios = ratios
         self._max_tenants = {d.device_id: d.max_tenants for host in hosts for d in host.devices}
-        self._here: dict[DeviceId, list[Run]] = {device_id: [] for device_id in self._max_tenants}
+        self._here: dict[DeviceId, list[JobRun]] = {device_id: [] for device_id in self._max_tenants}
 
     def count_to(self, now_s: float) -> None:
         """Add up the time since the last change."""
@@ -37,7 +37,7 @@ class Devices:
             self.held_gpu_s += passed_s * self.held
             self._since_s = now_s
 
-    def occupy(self, run: Run, gang: Sequence[GangMember], now_s: float) -> bool:
+    def occupy(self, run: JobRun, gang: Sequence[GangMember], now_s: float) -> bool:
         """A gang moves in; whether it found anybody there."""
         self.count_to(now_s)
         shared = False
@@ -53,7 +53,7 @@ class Devices:
             self.held += len(member.devices)
         return shared
 
-    def vacate(self, run: Run, part: GangMember, now_s: float) -> None:
+    def vacate(self, run: JobRun, part: GangMember, now_s: float) -> None:
         """One host's part of a gang is gone."""
         self.count_to(now_s)
         for device_id in part.devices:
@@ -73,13 +73,13 @@ class Devices:
                     return True
         return False
 
-    def here(self, device_id: DeviceId) -> Sequence[Run]:
+    def here(self, device_id: DeviceId) -> Sequence[JobRun]:
         """Tenants of one device."""
         return self._here[device_id]
 
-    def beside(self, run: Run, gang: Sequence[GangMember]) -> list[Run]:
+    def beside(self, run: JobRun, gang: Sequence[GangMember]) -> list[JobRun]:
         """Its co-tenants on these devices, in device order."""
-        found: dict[int, Run] = {}
+        found: dict[int, JobRun] = {}
         for member in gang:
             for device_id in member.devices:
                 for other in self._here[device_id]:
@@ -87,12 +87,12 @@ class Devices:
                         found[other.row] = other
         return list(found.values())
 
-    def on_host(self, host: HostReport) -> list[Run]:
+    def on_host(self, host: HostReport) -> list[JobRun]:
         """Its tenants, in order of arrival."""
         found = {run.row: run for device in host.devices for run in self._here[device.device_id]}
         return [found[row] for row in sorted(found)]
 
-    def slowdown(self, run: Run) -> float:
+    def slowdown(self, run: JobRun) -> float:
         """The slowest of its devices sets the pace; on one device the ratios of co-tenants multiply."""
         ratios = self._ratios
         assert ratios is not None, "two jobs on a device in a world without pairs"

@@ -1,4 +1,4 @@
-"""What a simulated job tells the engine: the events that agents and jobs send in production, from a `Run`.
+"""What a simulated job tells the engine: the events that agents and jobs send in production, from a `JobRun`.
 
 Rule: nothing of the truth passes here that a real job could not say: steps done, step times, ends.
 """
@@ -15,25 +15,25 @@ from cotenant.controller.domain.events import (
 )  # fmt: skip
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.sim.world.jobs import STEP_S
-from cotenant.controller.sim.world.run import Run
+from cotenant.controller.sim.world.run import JobRun
 
 
-def first_step(run: Run) -> FirstStepDone:
+def first_step(run: JobRun) -> FirstStepDone:
     return FirstStepDone(job_id=run.job_id, attempt=run.number, host_id=run.gang[0].host_id, step=run.steps)
 
 
-def progress(run: Run) -> ProgressSeen:
+def progress(run: JobRun) -> ProgressSeen:
     """Its steps and its present pace."""
     return ProgressSeen(job_id=run.job_id, attempt=run.number, step=run.steps, step_s=STEP_S * run.slowdown)
 
 
-def durable(run: Run) -> CheckpointDurable:
+def durable(run: JobRun) -> CheckpointDurable:
     return CheckpointDurable(
         job_id=run.job_id, attempt=run.number, host_id=run.gang[0].host_id, step=run.safe_steps
     )
 
 
-def resumed(run: Run, host_id: HostId) -> CapabilitiesSeen:
+def resumed(run: JobRun, host_id: HostId) -> CapabilitiesSeen:
     """Said where it found a newer checkpoint than the engine knows of."""
     return CapabilitiesSeen(
         job_id=run.job_id,
@@ -45,7 +45,7 @@ def resumed(run: Run, host_id: HostId) -> CapabilitiesSeen:
     )
 
 
-def ended(run: Run, host_id: HostId, outcome: Outcome) -> AttemptEnded:
+def ended(run: JobRun, host_id: HostId, outcome: Outcome) -> AttemptEnded:
     return AttemptEnded(
         job_id=run.job_id,
         attempt=run.number,

@@ -37,7 +37,7 @@ WAITS, LOADS, TRAINS, SAVES, DIES, LEFT = Doing
 """By themselves: an enum's attribute costs a look-up that every event would pay for."""
 
 
-class Run:
+class JobRun:
     """A job over all its attempts. Seconds; class defaults, so that making one costs only what differs."""
 
     number = AttemptNo(0)

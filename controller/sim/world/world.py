@@ -22,11 +22,11 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.commands import (
     AnyCommand,
+    ComputeRequest,
     ForgetJob,
     SaveAttempt,
     StartAttempt,
     StopAttempt,
-    Think,
     TrustDevices,
 )  # fmt: skip
 from cotenant.controller.domain.ids import HostId
@@ -38,7 +38,7 @@ from cotenant.controller.sim.world.devices import Devices, part_on
 from cotenant.controller.sim.world.failures import FailureTimes
 from cotenant.controller.sim.world.jobs import Specs
 from cotenant.controller.sim.world.physics import Physics
-from cotenant.controller.sim.world.run import DIES, LEFT, LOADS, SAVES, TRAINS, WAITS, Doing, Run
+from cotenant.controller.sim.world.run import DIES, LEFT, LOADS, SAVES, TRAINS, WAITS, Doing, JobRun
 from cotenant.controller.sim.world.workload import Workload
 
 NEVER: Final = math.inf
@@ -64,9 +64,9 @@ class World:
     ) -> None:
         self.now_s = 0.0
         self.last_end_s = 0.0
-        self.done: Run | None = None
+        self.done: JobRun | None = None
         """The run that ended with the event just given out."""
-        self.thinks: list[Think] = []
+        self.compute_requests: list[ComputeRequest] = []
         """Computations asked for; the driver takes them and calls `answer`."""
         self.devices = devices
         self._specs, self._hosts, self._failing = specs, list(hosts), failing
@@ -77,17 +77,17 @@ class World:
         self._arrives_s = self._submit_s[0] if self._jobs else NEVER
         self._kill_s, self._observe_s = physics.kill_s, physics.observe_s
         self._every_s = checkpoint_every_s
-        self._runs: dict[int, Run] = {}
+        self._runs: dict[int, JobRun] = {}
         """Jobs that have been launched and have not finished."""
         self._heap: list[tuple[float, int, int, int]] = []
-        self._ready: deque[tuple[ev.AnyEvent, Run | None]] = deque()
+        self._ready: deque[tuple[ev.AnyEvent, JobRun | None]] = deque()
         """More to tell at this instant, in order; what it means for devices happens as it is told."""
         self._answers: dict[int, ev.Computed] = {}
         self._ticket = 0
         self._down: set[int] = set()
         self.had_it_waited_s: dict[int, float] = {}
-        """Row -> the JCT that a job would have had if it had not become a guest when it first did, but waited
-        for devices of its own (see `results/waiting.py`)."""
+        """Row -> the JCT that a job would have had if it had not become a co-tenant when it first did, but
+        waited for devices of its own (see `results/waiting.py`)."""
         if failing is not None:
             for number in range(len(hosts)):
                 self._push(failing.next_s(number), HOST, number)
@@ -151,7 +151,7 @@ class World:
             self._host_is_gone(event.host_id)
         return event
 
-    def _first_step(self, run: Run) -> ev.FirstStepDone:
+    def _first_step(self, run: JobRun) -> ev.FirstStepDone:
         now_s, row = self.now_s, run.row
         run.loaded_s += now_s - run.since_s
         run.doing, run.since_s, run.began_ran_s = TRAINS, now_s, run.ran_s
@@ -164,7 +164,7 @@ class World:
         run.ticket = self._push(now_s + left_s, LEAVES, row)
         return reports.first_step(run)
 
-    def _leaves(self, run: Run) -> ev.AnyEvent:
+    def _leaves(self, run: JobRun) -> ev.AnyEvent:
         """The end of the work, or of a pause: every host of the gang says so, in rank order."""
         if run.doing is TRAINS:
             run.settle(self.now_s, 0.0)  # Nobody will need a checkpoint of it any more.
@@ -185,7 +185,7 @@ class World:
             self._tell_safe(run)
         return self._last_words(run, "stopped")
 
-    def _last_words(self, run: Run, outcome: ev.Outcome) -> ev.AnyEvent:
+    def _last_words(self, run: JobRun, outcome: ev.Outcome) -> ev.AnyEvent:
         """`AttemptEnded` of every host that is left, after what is already to be told."""
         for member in run.gang:
             self._ready.append((reports.ended(run, member.host_id, outcome), run))
@@ -205,13 +205,13 @@ class World:
             elif isinstance(command, SaveAttempt):
                 self._save(command)
             else:
-                self.thinks.append(command)
+                self.compute_requests.append(command)
 
     def _start(self, command: StartAttempt) -> None:
         row = int(command.job_id)
         run = self._runs.get(row)
         if run is None:
-            run = self._runs[row] = Run(row, command.job_id, self._model[row], self._submit_s[row])
+            run = self._runs[row] = JobRun(row, command.job_id, self._model[row], self._submit_s[row])
         if command.attempt <= run.number:
             return  # The gang's other hosts have had theirs, or it comes again.
         assert run.doing is WAITS, f"job {row} was started while it {run.doing.name.lower()}"
@@ -231,14 +231,14 @@ class World:
             self._ready += [(reports.resumed(run, member.host_id), run) for member in run.gang]
         run.ticket = self._push(now_s + self._load_s[row], FIRST_STEP, row)
 
-    def _had_it_waited_s(self, row: int, run: Run) -> float:
+    def _had_it_waited_s(self, row: int, run: JobRun) -> float:
         """Its JCT had it waited now, up to when enough devices are free, and then run alone."""
         hosts = [host for number, host in enumerate(self._hosts) if number not in self._down]
         waits_s = wait_s(self.devices, hosts, self._gpus[row], self._leaves_in_s)
         left_s = float(self._duration_s[row] - run.work_s)
         return self.now_s - float(self._submit_s[row]) + waits_s + float(self._load_s[row]) + left_s
 
-    def _leaves_in_s(self, run: Run) -> float:
+    def _leaves_in_s(self, run: JobRun) -> float:
         """When a run leaves its devices if it goes on as it does now."""
         row, since_s = run.row, self.now_s - run.since_s
         left_s = float(self._duration_s[row] - run.work_s)
@@ -273,7 +273,7 @@ class World:
             run.paused_s += self.now_s - run.since_s
             self._leave(run, DIES, self._kill_s)
 
-    def _leave(self, run: Run, how: Doing, after_s: float) -> None:
+    def _leave(self, run: JobRun, how: Doing, after_s: float) -> None:
         run.doing, run.since_s = how, self.now_s
         run.ticket = self._push(self.now_s + after_s, LEAVES, run.row)
 
@@ -296,7 +296,7 @@ class World:
 
     # --- Co-tenants --------------------------------------------------------------------------------
 
-    def _repace_beside(self, run: Run) -> None:
+    def _repace_beside(self, run: JobRun) -> None:
         """The run has begun or ceased to train: its co-tenants go on at another pace."""
         for other in self.devices.beside(run, run.gang):
             self._will_report(other)
@@ -307,13 +307,13 @@ class World:
                 left_s = max(0.0, self._duration_s[other.row] - other.work_s) * slowdown
                 other.ticket = self._push(self.now_s + left_s, LEAVES, other.row)
 
-    def _will_report(self, run: Run) -> None:
+    def _will_report(self, run: JobRun) -> None:
         """It reports its pace a while after the last change beside it, and some more times while it shares,
         as a real job does every minute: one measurement convinces nobody."""
         run.reports = REPORTS
         run.report = self._push(self.now_s + self._observe_s, REPORT, run.row)
 
-    def _vacate(self, run: Run, host_id: HostId) -> None:
+    def _vacate(self, run: JobRun, host_id: HostId) -> None:
         """The attempt's processes on one host are gone; with the last host's the attempt is over."""
         gang = run.gang
         part = gang[0] if len(gang) == 1 else part_on(gang, host_id)
@@ -350,7 +350,7 @@ class World:
         self._push(self.now_s + self._failing.next_s(number), HOST, number)
         return ev.HostJoined(report=self._hosts[number])
 
-    def _tell_safe(self, run: Run) -> None:
+    def _tell_safe(self, run: JobRun) -> None:
         if run.safe_s > run.told_s:
             run.told_s = run.safe_s
             self._ready.append((reports.durable(run), run))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.agent.daemon.controller_link import Link, check_names
+from cotenant.agent.daemon.controller_link import ControllerLink, check_names
 from cotenant.agent.daemon.core.edge import (
     AgentConfig,
     AnyAgentEvent,
@@ -22,10 +22,10 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import Obeyed
 from cotenant.agent.daemon.core.state import AgentState
-from cotenant.agent.daemon.log_relay import BYTES_MAX, LogRelay, look
+from cotenant.agent.daemon.log_relay import BYTES_MAX, LogReader, look
 from cotenant.agent.daemon.runtime import Runtime
 from cotenant.agent.daemon.spool import Spool
-from cotenant.agent.host.locks import DeviceLocks, Owner
+from cotenant.agent.host.locks import DeviceLocks, LockOwner
 from cotenant.agent.ipc.folder import LOGS, RESULT, attempt_folder
 from cotenant.agent.ipc.records import Order
 from cotenant.agent.supervisor.processes.logs import LogWriter
@@ -35,11 +35,11 @@ from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.domain.job import Launch
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.wire.agents import (
-    CommandSeen,
+    CommandAck,
+    CommandDelivery,
     FromAgent,
     Heartbeat,
     LogReply,
-    Obey,
     ReadLog,
     Renew,
 )
@@ -111,7 +111,7 @@ def test_a_follower_is_answered_when_there_is_news(folder: Path, writer: LogWrit
     replies: list[LogReply] = []
 
     async def follow() -> None:
-        relay = LogRelay(
+        relay = LogReader(
             lambda job_id, attempt: attempt_folder(folder.parent, job_id, attempt), replies.append
         )
         relay.answer(question(wait_s=30.0))
@@ -135,14 +135,14 @@ def test_a_job_number_that_would_be_a_path_is_no_message(job_id: str) -> None:
         check_names(question(job_id=JobId(job_id)))
     forget = ForgetJob(command_id=CommandId(1), host_id=HOST, job_id=JobId(job_id))
     with pytest.raises(BadMessage, match="is not a job number"):
-        check_names(Obey(command=forget))
+        check_names(CommandDelivery(command=forget))
 
 
 @pytest.mark.parametrize("token", ["../../etc", "a/b", ".", "7\n", "x" * 65, "-"])
 def test_a_token_of_an_epoch_that_would_be_a_path_is_no_message(token: str) -> None:
     forget = ForgetJob(command_id=CommandId(1), host_id=HOST, job_id=JobId("7"), job_epoch=token)
     with pytest.raises(BadMessage, match="is not the token of an epoch"):
-        check_names(Obey(command=forget))
+        check_names(CommandDelivery(command=forget))
 
 
 def test_ordinary_messages_pass() -> None:
@@ -156,7 +156,7 @@ def test_ordinary_messages_pass() -> None:
 )
 def test_an_endpoint_that_cannot_be_used_is_refused_at_once(endpoint: str, text: str) -> None:
     with pytest.raises(BadEndpoint, match=text):
-        Link(endpoint, "h", None, post=lambda _: None, log=lambda _: None)
+        ControllerLink(endpoint, "h", None, post=lambda _: None, log=lambda _: None)
 
 
 # --- A disk that takes no more notes ---------------------------------------------------------------
@@ -217,7 +217,7 @@ def test_a_full_disk_stops_promises_and_starts_but_not_heartbeats(
             jobside_path="/j",
         )
     )
-    owner = Owner(pid=1, uid=0, user="ann", host="h", since="", token="t")
+    owner = LockOwner(pid=1, uid=0, user="ann", host="h", since="", token="t")
     sent: list[FromAgent] = []
 
     async def play() -> None:
@@ -235,7 +235,7 @@ def test_a_full_disk_stops_promises_and_starts_but_not_heartbeats(
         await asyncio.sleep(0)
         good = spool._file
         spool._file = os.open("/dev/full", os.O_RDWR)
-        seen = CommandSeen(command_id=CommandId(5))
+        seen = CommandAck(command_id=CommandId(5))
         beat = Heartbeat(beat=1, session="s")
         note = Keep(note=Obeyed(command_id=CommandId(5)))
         state.script = [

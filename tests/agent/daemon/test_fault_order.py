@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.agent.daemon.core import gpu_faults
-from cotenant.agent.daemon.core.edge import AwaitMemory, DevicesChanged, EndCame, Found, GpuFault, MemoryFree
+from cotenant.agent.daemon.core.edge import (
+    AwaitMemory,
+    DevicesChanged,
+    EndCame,
+    FoundAttempt,
+    GpuFault,
+    MemoryFree,
+)
 from cotenant.agent.daemon.core.memory import Fault
 from cotenant.controller.domain.events import AttemptEnded, GpuFaultRole
 from cotenant.controller.domain.ids import JobId
@@ -102,7 +109,7 @@ def test_the_end_of_one_whose_gpu_is_lost_waits_for_the_news_too() -> None:
 def test_an_agent_that_is_started_in_between_waits_for_the_news_as_well() -> None:
     agent = sharing()
     agent.say(ending("7", ENDS[1]))
-    found = [Found(job_id=key[0], attempt=key[1], alive=key != ONE) for key in (ONE, TWO, THREE)]
+    found = [FoundAttempt(job_id=key[0], attempt=key[1], alive=key != ONE) for key in (ONE, TWO, THREE)]
     found[0] = msgspec.structs.replace(found[0], result=result("7", **ENDS[1]))
     again, effects = agent.restarted(*found, report=host())
     [asked] = only(AwaitMemory, effects)

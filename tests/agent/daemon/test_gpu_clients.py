@@ -25,7 +25,7 @@ from cotenant.agent.ipc.files import read_record, write_record
 from cotenant.agent.ipc.records import Order, WatchRule
 from cotenant.agent.supervisor.processes.environment import Account, environment_of
 from cotenant.checkpoint.device_limit import share_of
-from cotenant.checkpoint.talk.protocol import Environment
+from cotenant.checkpoint.talk.protocol import JobEnvironment
 from cotenant.controller.domain.cluster import Device, HostReport, SharingMode
 from cotenant.controller.domain.commands import GangMember, StartAttempt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
@@ -267,7 +267,7 @@ def test_what_the_tenants_of_a_device_may_take_together_is_never_more_than_it_ha
             rank = order.ranks[min(no, len(order.ranks) - 1)]
             assert device.local in rank.cuda_uuids
             env = environment_of(order, rank, Path("/a/s.sock"), Account())
-            share_mib = share_of(Environment.read(env), env)
+            share_mib = share_of(JobEnvironment.read(env), env)
             assert share_mib is not None
             each_mib = share_mib.of(device.memory_mib << 20) * device.memory_mib
             limits = [int(part) for part in re.findall(r"=(\d+)M", env.get(MPS_NAMES["limit"], ""))]

@@ -14,7 +14,7 @@ from cotenant.agent.daemon.core.edge import (
     DevicesChanged,
     EndCame,
     EndLeftovers,
-    Found,
+    FoundAttempt,
     GpuFault,
     Keep,
     MemoryFree,
@@ -269,7 +269,7 @@ def test_one_that_finished_in_the_same_moment_has_finished() -> None:
 def test_a_restarted_agent_still_knows_the_fault() -> None:
     agent = sharing()
     agent.say(XID)
-    found = [Found(job_id=key[0], attempt=key[1], alive=True) for key in (ONE, TWO, THREE)]
+    found = [FoundAttempt(job_id=key[0], attempt=key[1], alive=True) for key in (ONE, TWO, THREE)]
     gone = result("8", outcome="stopped", detail="ended on request")
     found[1] = msgspec.structs.replace(found[1], alive=False, result=gone)
     again, effects = agent.restarted(*found, report=host())

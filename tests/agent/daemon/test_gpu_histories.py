@@ -25,7 +25,7 @@ from cotenant.agent.daemon.core.edge import (
     StartSupervisor,
     TroubleNoticed,
 )
-from cotenant.agent.daemon.core.memory import Key, Memory
+from cotenant.agent.daemon.core.memory import AgentMemory, Key
 from cotenant.agent.ipc.records import Result
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.events import AttemptEnded
@@ -188,7 +188,7 @@ class GpuWorld(World):
     def a_doubt_keeps_its_device_back_and_waits_for_somebody_who_is_there(self) -> None:
         running = {attempt.key for attempt in self.state.running}
         reported = {device.local: device for device in self.state.config.report.devices}
-        for uuid, doubt in Memory(self.disk).doubts.items():
+        for uuid, doubt in AgentMemory(self.disk).doubts.items():
             assert {each.key for each in doubt.waits} <= running, f"{uuid} waits for ever"
             assert doubt.waits and not reported[uuid].healthy
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from cotenant.agent.daemon.core.edge import AnyAgentEvent, AwaitMemory, MemoryFree, MemoryHeld
 from cotenant.agent.daemon.core.memory import Key
-from cotenant.agent.daemon.gpu_release import Release
+from cotenant.agent.daemon.gpu_release import GpuRelease
 from cotenant.controller.domain.ids import AttemptNo, JobId
 from tests.agent.daemon.test_held_memory import GPU
 from tests.agent.daemon.test_state import KEY
@@ -42,7 +42,7 @@ def answered(
         posted: asyncio.Queue[AnyAgentEvent] = asyncio.Queue()
         watch: Any = Watch(log, held or {}) if watched else None
         round_ = None if daemons is None else lambda: daemons(log)
-        release = Release(posted.put_nowait, watch, round_, news_s=0.0, daemons_s=0.05)
+        release = GpuRelease(posted.put_nowait, watch, round_, news_s=0.0, daemons_s=0.05)
         release.wait(asked)
         async with asyncio.timeout(30.0):
             event = await posted.get()

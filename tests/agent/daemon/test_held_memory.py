@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.agent.daemon.core.edge import (
+    AgentTicked,
     AwaitMemory,
     Connected,
     DevicesChanged,
     EndCame,
-    Found,
+    FoundAttempt,
     MemoryFree,
     MemoryHeld,
     StatusCame,
-    Ticked,
 )
-from cotenant.agent.daemon.core.memory import Key, Memory
+from cotenant.agent.daemon.core.memory import AgentMemory, Key
 from cotenant.agent.gpus.held_memory import UNASKED, Waits, who_holds
-from cotenant.agent.gpus.probe_results import Look, Owner, OwnerKind, Process
+from cotenant.agent.gpus.probe_results import OwnerKind, ProbeResult, Process, ProcessOwner
 from cotenant.controller.domain.cluster import HELD_MIB_MIN, Device, HostReport
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.events import AttemptEnded
@@ -55,22 +55,22 @@ MINE: Key = (JobId("7"), AttemptNo(1))
 BESIDE: Key = (JobId("8"), AttemptNo(1))
 
 
-def look(used_mib: int, *processes: Process, **facts: Any) -> Look:
-    return Look(uuid="GPU-a", used_mib=used_mib, processes=processes, **facts)
+def look(used_mib: int, *processes: Process, **facts: Any) -> ProbeResult:
+    return ProbeResult(uuid="GPU-a", used_mib=used_mib, processes=processes, **facts)
 
 
 def process(
     pid: int, used_mib: int | None, state: str = "S", *, kind: OwnerKind = "foreign", of: Key | None = None
 ) -> Process:
-    owner = Owner(kind=kind, command="python")
+    owner = ProcessOwner(kind=kind, command="python")
     if of is not None:
-        owner = Owner(kind="attempt", command="python", job_id=of[0], attempt=of[1])
+        owner = ProcessOwner(kind="attempt", command="python", job_id=of[0], attempt=of[1])
     return Process(pid=pid, used_mib=used_mib, state=state, owner=owner)
 
 
 NOBODY = "9000 MiB are still held by no process that can be seen here"
 # fmt: off
-HELD: list[tuple[str, Look, set[Key], str]] = [
+HELD: list[tuple[str, ProbeResult, set[Key], str]] = [
     ("back at the reserve", look(600), set(), ""),
     ("a little more than that", look(600 + HELD_MIB_MIN - 1), set(), ""),
     ("just enough", look(600 + HELD_MIB_MIN), set(), f"{HELD_MIB_MIN} MiB are still held"),
@@ -95,7 +95,7 @@ HELD: list[tuple[str, Look, set[Key], str]] = [
 
 
 @pytest.mark.parametrize(("name", "seen", "live", "says"), HELD, ids=[row[0] for row in HELD])
-def test_who_holds_memory_is_named(name: str, seen: Look, live: set[Key], says: str) -> None:
+def test_who_holds_memory_is_named(name: str, seen: ProbeResult, live: set[Key], says: str) -> None:
     held = who_holds(seen, RESERVE_MIB, live)
     assert (held is None) == (says == ""), name
     assert held is None or says in held.text
@@ -191,7 +191,7 @@ def test_the_end_is_held_back_until_the_memory_is_back() -> None:
     ]
     assert ends(effects) == []
     assert [each.job_id for each in agent.state.running] == ["7"], "its devices are not given out"
-    again = agent.say(EndCame(result=result()), Ticked())
+    again = agent.say(EndCame(result=result()), AgentTicked())
     assert only(AwaitMemory, again) == [] and ends(again) == []
     assert len(ends(agent.say(MemoryFree(**KEY)))) == 1
     assert agent.state.running == ()
@@ -222,7 +222,7 @@ def test_held_memory_makes_the_device_suspect_before_the_end_is_heard() -> None:
 def test_an_agent_that_starts_anew_asks_again() -> None:
     agent, _ = ended()
     again, effects = agent.restarted(
-        Found(job_id=JobId("7"), attempt=AttemptNo(1), alive=False, result=result()), report=REPORT
+        FoundAttempt(job_id=JobId("7"), attempt=AttemptNo(1), alive=False, result=result()), report=REPORT
     )
     assert len(only(AwaitMemory, effects)) == 1
     assert [each.job_id for each in again.state.running] == ["7"]
@@ -269,8 +269,8 @@ def test_otherwise_nobody_is_doubted(clean: bool, first_step: int | None) -> Non
 def test_a_doubt_outlives_the_agent_and_ends_with_a_step_after_it() -> None:
     agent = beside()
     agent.say(EndCame(result=result(unclean=True)), MemoryFree(**KEY))
-    found = Found(job_id=JobId("8"), attempt=AttemptNo(1), alive=True)
-    assert Memory(agent.state.memory.notes()).doubts == agent.state.memory.doubts, "compacted as well"
+    found = FoundAttempt(job_id=JobId("8"), attempt=AttemptNo(1), alive=True)
+    assert AgentMemory(agent.state.memory.notes()).doubts == agent.state.memory.doubts, "compacted as well"
     again, effects = agent.restarted(found, report=REPORT)
     hellos = sent(Hello, effects)
     assert hellos and all(hello.report.devices[0].state == "suspect" for hello in hellos), (

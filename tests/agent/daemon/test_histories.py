@@ -17,24 +17,24 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from cotenant.agent.daemon.core.edge import (
     Adopt,
     AgentConfig,
+    AgentTicked,
     AnyAgentEvent,
     AnyEffect,
     Booted,
     Connected,
+    ControllerMessageCame,
     EndCame,
     EndLeftovers,
-    Found,
+    FoundAttempt,
     GpuFault,
-    Heard,
     Keep,
     Send,
     StartFailed,
     StartSupervisor,
     StatusCame,
     SupervisorGone,
-    Ticked,
 )
-from cotenant.agent.daemon.core.memory import AnyNote, Key, Memory
+from cotenant.agent.daemon.core.memory import AgentMemory, AnyNote, Key
 from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.ipc.records import Durable, Order, Result, Status
 from cotenant.controller.domain.cluster import Device, HostReport
@@ -44,13 +44,13 @@ from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostI
 from cotenant.controller.domain.job import Launch
 from cotenant.controller.domain.reasons import because
 from cotenant.controller.wire.agents import (
-    CommandSeen,
+    CommandAck,
+    CommandDelivery,
     Heartbeat,
     Hello,
-    Obey,
     Renew,
     Report,
-    ReportSeen,
+    ReportAck,
     ToAgent,
     Welcome,
 )
@@ -119,9 +119,9 @@ class World(RuleBasedStateMachine):
         )
         self.connected: set[Key] = set()
         self.cleaning = []
-        self.state = AgentState(config, Memory(self.disk))
+        self.state = AgentState(config, AgentMemory(self.disk))
         found = tuple(
-            Found(
+            FoundAttempt(
                 job_id=key[0],
                 attempt=key[1],
                 alive=supervisor.alive,
@@ -168,20 +168,20 @@ class World(RuleBasedStateMachine):
             case Report(sequence=sequence, event=event):
                 first = self.heard.setdefault(sequence, event)
                 assert first == event, f"report {sequence} was {first} and is now {event}"
-                assert sequence <= Memory(self.disk).sequence, "a report left before it was on disk"
+                assert sequence <= AgentMemory(self.disk).sequence, "a report left before it was on disk"
                 if not self.lose_all and sequence == self.seen + 1:
                     self.seen = sequence
                     self.take(event)
                 if not self.lose_all:
-                    self.post(ReportSeen(sequence=self.seen))
-            case CommandSeen(command_id=command_id):
+                    self.post(ReportAck(sequence=self.seen))
+            case CommandAck(command_id=command_id):
                 self.confirmed.add(command_id)
                 if command_id in self.asked_to_stop:
                     self.stopped.add(self.asked_to_stop[command_id])
             case Heartbeat(beat=beat):
                 self.post(Renew(beat=beat))
             case Hello(session=session):
-                assert self.seen <= Memory(self.disk).sequence
+                assert self.seen <= AgentMemory(self.disk).sequence
                 welcome = Welcome(session=session, lease_s=LEASE_S, reports_seen=self.seen, journal="j")
                 self.post(welcome)
 
@@ -233,7 +233,7 @@ class World(RuleBasedStateMachine):
             checkpoint_every_s=0.0,
         )
         self.asked_to_start[self.commands] = (command.job_id, command.attempt)
-        self.send_and_maybe_lose(Obey(command=command), crash)
+        self.send_and_maybe_lose(CommandDelivery(command=command), crash)
 
     @rule(
         job=st.integers(1, 6),
@@ -255,7 +255,7 @@ class World(RuleBasedStateMachine):
             reason=because("cancelled-by", "ann"),
         )
         self.asked_to_stop[self.commands] = (command.job_id, command.attempt)
-        self.send_and_maybe_lose(Obey(command=command), crash)
+        self.send_and_maybe_lose(CommandDelivery(command=command), crash)
 
     @rule(job=st.integers(1, 6))
     def controller_forgets(self, job: int) -> None:
@@ -263,20 +263,20 @@ class World(RuleBasedStateMachine):
         self.forgotten.add(job)
         self.commands += 1
         command = ForgetJob(command_id=CommandId(self.commands), host_id=HOST, job_id=JobId(str(job)))
-        self.post(Obey(command=command))
+        self.post(CommandDelivery(command=command))
 
-    def send_and_maybe_lose(self, message: Obey, crash: int | None) -> None:
+    def send_and_maybe_lose(self, message: CommandDelivery, crash: int | None) -> None:
         """Kept by the network, to be delivered later and again; sometimes it arrives at once."""
         self.mail.append(message)
         if not self.lose_all:
-            self.happen(Heard(message=message), crash_after=crash)
+            self.happen(ControllerMessageCame(message=message), crash_after=crash)
 
     @precondition(lambda self: self.mail)
     @rule(data=st.data(), crash=st.none() | st.integers(0, 6), keep=st.booleans())
     def network_delivers(self, data: st.DataObject, crash: int | None, keep: bool) -> None:
         index = data.draw(st.integers(0, len(self.mail) - 1))
         message = self.mail[index] if keep else self.mail.pop(index)
-        self.happen(Heard(message=message), crash_after=crash)
+        self.happen(ControllerMessageCame(message=message), crash_after=crash)
 
     @rule()
     def network_works(self) -> None:
@@ -284,7 +284,7 @@ class World(RuleBasedStateMachine):
         for _ in range(4):
             mail, self.mail = self.mail, []
             for message in mail:
-                self.happen(Heard(message=message))
+                self.happen(ControllerMessageCame(message=message))
 
     @rule()
     def network_forgets_all(self) -> None:
@@ -297,7 +297,7 @@ class World(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.1, 0.5, 0.9, 1.0, 5.0, 100.0, 86_400.0 * 8]))
     def time_passes(self, seconds: float) -> None:
         self.now_s += seconds
-        self.happen(Ticked())
+        self.happen(AgentTicked())
 
     @rule()
     def agent_is_killed(self) -> None:
@@ -407,7 +407,7 @@ class World(RuleBasedStateMachine):
 
     @invariant()
     def whoever_was_struck_by_a_fault_ends_by_it_or_has_finished(self) -> None:
-        for attempt in Memory(self.disk).attempts.values():
+        for attempt in AgentMemory(self.disk).attempts.values():
             if attempt.fault is not None and attempt.ended is not None:
                 ended = attempt.ended
                 by_it = ended.gpu_fault == attempt.fault.role and attempt.fault.why in ended.detail
@@ -419,9 +419,9 @@ class World(RuleBasedStateMachine):
 
     @invariant()
     def the_disk_holds_what_the_agent_knows(self) -> None:
-        read, known = Memory(self.disk), self.state.memory
+        read, known = AgentMemory(self.disk), self.state.memory
         assert list(read.notes()) == list(known.notes())
-        assert list(Memory(known.notes()).notes()) == list(known.notes()), "compaction loses something"
+        assert list(AgentMemory(known.notes()).notes()) == list(known.notes()), "compaction loses something"
 
     def teardown(self) -> None:
         """Once everything works again, every end is heard, and reports have no gaps."""
@@ -430,7 +430,7 @@ class World(RuleBasedStateMachine):
         self.boot()
         for _ in range(60):
             for message in list(self.mail):
-                self.happen(Heard(message=message))
+                self.happen(ControllerMessageCame(message=message))
             self.mail.clear()
             while self.cleaning:
                 self.leftovers_are_gone(None)
@@ -440,7 +440,7 @@ class World(RuleBasedStateMachine):
                 supervisor.alive = False
                 self.happen(self.end_of(supervisor, key))
             self.now_s += 1.0
-            self.happen(Ticked())
+            self.happen(AgentTicked())
         ended = {(event.job_id, event.attempt) for event in self.taken if isinstance(event, AttemptEnded)}
         assert set(self.starts) <= ended, f"{set(self.starts) - ended} ended unheard"
         assert self.stopped <= ended, f"{self.stopped - ended}: a confirmed stop, and no end"

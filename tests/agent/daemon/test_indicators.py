@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.agent.host.indicators import RETRY_S, STARTING, Gpus, Indicators, reading_of
+from cotenant.agent.host.indicators import RETRY_S, STARTING, Gpus, IndicatorReader, reading_of
 from cotenant.agent.host.slots import SlotUse
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId, HostId
@@ -187,7 +187,7 @@ def test_slots_and_their_tenants_memory_are_read_again_and_again() -> None:
             if len(posted) == 3:
                 enough.set()
 
-        indicators = Indicators(
+        indicators = IndicatorReader(
             lambda: [device(cores=(0,))],
             lambda: {DeviceId("h1/cpu0"): 77.0},
             post,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from cotenant.agent.daemon.core.lease import Lease
 from cotenant.agent.daemon.core.memory import (
     COMMANDS_KEPT,
+    AgentMemory,
     Attempt,
     Confirmed,
     Kept,
-    Memory,
     Obeyed,
     Renumbered,
     Reported,
@@ -23,7 +23,7 @@ def started(job: int) -> AttemptStarted:
 
 
 def test_commands_are_remembered_up_to_a_bound() -> None:
-    memory = Memory(Obeyed(command_id=CommandId(n)) for n in range(COMMANDS_KEPT + 10))
+    memory = AgentMemory(Obeyed(command_id=CommandId(n)) for n in range(COMMANDS_KEPT + 10))
     assert len(memory.commands) == COMMANDS_KEPT
     assert CommandId(9) not in memory.commands
     assert CommandId(COMMANDS_KEPT + 9) in memory.commands
@@ -32,7 +32,7 @@ def test_commands_are_remembered_up_to_a_bound() -> None:
 def test_a_confirmed_end_settles_its_attempt() -> None:
     attempt = Attempt(job_id=JobId("1"), attempt=AttemptNo(1), command_id=CommandId(1))
     end = AttemptEnded(job_id=JobId("1"), attempt=AttemptNo(1), host_id=HostId("h"), outcome="finished")
-    memory = Memory([Kept(attempt=attempt), Reported(sequence=1, event=end, attempt=attempt)])
+    memory = AgentMemory([Kept(attempt=attempt), Reported(sequence=1, event=end, attempt=attempt)])
     assert memory.attempts[attempt.key].settled_age_s is None
     memory.fold(Confirmed(sequence=1))
     assert memory.attempts[attempt.key].settled_age_s == 0.0
@@ -40,14 +40,14 @@ def test_a_confirmed_end_settles_its_attempt() -> None:
 
 
 def test_renumbering_keeps_the_order_and_leaves_older_reports_alone() -> None:
-    memory = Memory(Reported(sequence=n, event=started(n)) for n in (1, 2, 3))
+    memory = AgentMemory(Reported(sequence=n, event=started(n)) for n in (1, 2, 3))
     memory.fold(Renumbered(first=2, to=10))
     assert [(n, e.job_id) for n, e in memory.pending.items()] == [(1, "1"), (10, "2"), (11, "3")]
     assert memory.sequence == 11
 
 
 def test_a_gap_left_by_damage_is_filled_with_the_next_report() -> None:
-    memory = Memory([Confirmed(sequence=3), *(Reported(sequence=n, event=started(n)) for n in (5, 8))])
+    memory = AgentMemory([Confirmed(sequence=3), *(Reported(sequence=n, event=started(n)) for n in (5, 8))])
     fillers = list(memory.gaps())
     assert [(f.sequence, f.event.job_id) for f in fillers] == [(4, "5"), (6, "8"), (7, "8")]
     for filler in fillers:
@@ -57,7 +57,7 @@ def test_a_gap_left_by_damage_is_filled_with_the_next_report() -> None:
 
 
 def test_the_number_that_makes_a_fence_superfluous_only_rises() -> None:
-    memory = Memory(Unfenced(job_id=JobId("1"), stale_below=CommandId(n)) for n in (5, 3))
+    memory = AgentMemory(Unfenced(job_id=JobId("1"), stale_below=CommandId(n)) for n in (5, 3))
     assert memory.stale_below == 5
 
 

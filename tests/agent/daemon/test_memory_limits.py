@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cotenant.agent.daemon.core.edge import ClientsCounted, Connected, Disconnected, EndCame, MemoryFree
-from cotenant.agent.ipc.channel import CompanyNow
+from cotenant.agent.ipc.channel import CoTenantsChanged
 from cotenant.agent.supervisor.core.edge import TellRank
 from cotenant.controller.domain.ids import AttemptNo, JobId
 from tests.agent.daemon.test_held_memory import GPU, ON_GPU, REPORT
@@ -33,18 +33,24 @@ def newcomer(**changes: Any) -> Any:
 
 def test_its_supervisor_hears_what_the_newcomer_leaves_and_that_it_has_gone() -> None:
     agent = incumbent()
-    assert told(CompanyNow, agent.obey(newcomer())) == [CompanyNow(alone=False, room_mib=LEFT_MIB)]
+    assert told(CoTenantsChanged, agent.obey(newcomer())) == [
+        CoTenantsChanged(alone=False, room_mib=LEFT_MIB)
+    ]
     again = agent.say(Disconnected(**KEY), Connected(**KEY))
-    assert told(CompanyNow, again) == [CompanyNow(alone=False, room_mib=LEFT_MIB)]
-    assert told(CompanyNow, agent.say(Connected(**NEWCOMER))) == [CompanyNow(alone=False)], "it has a limit"
+    assert told(CoTenantsChanged, again) == [CoTenantsChanged(alone=False, room_mib=LEFT_MIB)]
+    assert told(CoTenantsChanged, agent.say(Connected(**NEWCOMER))) == [CoTenantsChanged(alone=False)], (
+        "it has a limit"
+    )
     gone = agent.say(EndCame(result=result("8")), MemoryFree(**NEWCOMER))
-    assert CompanyNow(alone=True) in told(CompanyNow, gone)
+    assert CoTenantsChanged(alone=True) in told(CoTenantsChanged, gone)
 
 
 def test_each_of_several_processes_gets_its_part() -> None:
     agent = incumbent()
     agent.say(ClientsCounted(**KEY, processes=2))
-    assert told(CompanyNow, agent.obey(newcomer())) == [CompanyNow(alone=False, room_mib=LEFT_MIB // 2)]
+    assert told(CoTenantsChanged, agent.obey(newcomer())) == [
+        CoTenantsChanged(alone=False, room_mib=LEFT_MIB // 2)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -53,18 +59,18 @@ def test_each_of_several_processes_gets_its_part() -> None:
 def test_otherwise_nothing_is_said_of_room(own_mib: int | None, other_mib: int | None) -> None:
     agent = incumbent(memory_cap_mib=own_mib)
     effects = agent.obey(newcomer(memory_cap_mib=other_mib))
-    assert told(CompanyNow, effects) == [CompanyNow(alone=False)]
+    assert told(CoTenantsChanged, effects) == [CoTenantsChanged(alone=False)]
 
 
 def test_the_supervisor_passes_it_on_to_each_rank_once() -> None:
     story = Story(2).runs()
 
-    def passed_on(word: CompanyNow) -> list[tuple[int, Any]]:
+    def passed_on(word: CoTenantsChanged) -> list[tuple[int, Any]]:
         said = story.of(TellRank, story.happens(word))
         return [(each.rank, msgspec.json.decode(each.data)) for each in said]
 
     room = {"v": 1, "m": "room", "memory_mib": 500}
-    assert passed_on(CompanyNow(alone=False, room_mib=500)) == [(0, room), (1, room)]
-    assert passed_on(CompanyNow(alone=False, room_mib=500)) == []
+    assert passed_on(CoTenantsChanged(alone=False, room_mib=500)) == [(0, room), (1, room)]
+    assert passed_on(CoTenantsChanged(alone=False, room_mib=500)) == []
     gone = {**room, "memory_mib": None}
-    assert passed_on(CompanyNow(alone=True)) == [(0, gone), (1, gone)]
+    assert passed_on(CoTenantsChanged(alone=True)) == [(0, gone), (1, gone)]

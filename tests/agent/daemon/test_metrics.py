@@ -11,10 +11,10 @@ import pytest
 
 from cotenant.agent.daemon.core.edge import DevicesChanged, GpuFault
 from cotenant.agent.daemon.core.state import AgentState
-from cotenant.agent.daemon.metrics import STALE_S, Edge, Read, sheet_of
+from cotenant.agent.daemon.metrics import STALE_S, AgentReading, Edge, sheet_of
 from cotenant.agent.daemon.runtime import Runtime
 from cotenant.agent.daemon.spool import Spool
-from cotenant.agent.host.locks import DeviceLocks, Owner
+from cotenant.agent.host.locks import DeviceLocks, LockOwner
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.system.metrics.sheet import Sheet
@@ -73,7 +73,7 @@ def test_what_was_read_long_ago_is_not_shown_and_its_age_is(age_s: float, is_sho
     reading = DeviceReading(
         device_id=GPU.device_id, source="gpm", values={"SMACT": 0.5, "PCITX": 3.0}, memory_used_mib=2.0
     )
-    readings = {DeviceId(GPU.device_id): Read(reading, 10.0)}
+    readings = {DeviceId(GPU.device_id): AgentReading(reading, 10.0)}
     sheet = sheet_of(welcomed(report=REPORT).state, readings, 10.0 + age_s)
     assert values(sheet, "cotenant_device_reading_age_seconds") == {ON_GPU: age_s}
     shown = {
@@ -89,7 +89,7 @@ def test_faults_are_counted_from_the_start_of_the_agent_whoever_tells_of_them(tm
     async def play() -> None:
         spool = Spool(tmp_path / "spool")
         spool.load()
-        owner = Owner(pid=1, uid=os.geteuid(), user="ann", host="h", since="", token="t")
+        owner = LockOwner(pid=1, uid=os.geteuid(), user="ann", host="h", since="", token="t")
         runtime = Runtime(
             AgentState(config(report=REPORT)),
             spool,

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from cotenant.agent.daemon.core.memory import (
+    AgentMemory,
     AnyNote,
     Attempt,
     Bound,
     Confirmed,
     Kept,
-    Memory,
     Obeyed,
     Reported,
     StopAsked,
@@ -159,7 +159,7 @@ def test_another_file_is_not_touched(tmp_path: Path) -> None:
 def test_compaction_keeps_the_memory_and_bounds_the_file(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool")
     spool.load()
-    memory = Memory()
+    memory = AgentMemory()
     ended = note(2)
     assert isinstance(ended, Reported)
     biggest = 0
@@ -178,7 +178,7 @@ def test_compaction_keeps_the_memory_and_bounds_the_file(tmp_path: Path) -> None
     assert biggest < 2 * COMPACT_ABOVE
     spool.compact(memory.notes())
     spool.close()
-    again = Memory(read(spool.path)[0])
+    again = AgentMemory(read(spool.path)[0])
     assert list(again.notes()) == list(memory.notes())
     assert spool.path.stat().st_size < 10_000
 

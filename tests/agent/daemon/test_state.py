@@ -11,18 +11,19 @@ import pytest
 from cotenant.agent.daemon.core.edge import (
     Adopt,
     AgentConfig,
+    AgentTicked,
     AnyAgentEvent,
     AnyEffect,
     Booted,
     Connected,
+    ControllerMessageCame,
     DevicesChanged,
     Disconnected,
     EndCame,
     EndLeftovers,
-    Found,
-    GangSaid,
+    FoundAttempt,
+    GangMessageCame,
     Halt,
-    Heard,
     IndicatorsRead,
     Keep,
     Reconnect,
@@ -34,11 +35,10 @@ from cotenant.agent.daemon.core.edge import (
     StatusCame,
     SupervisorGone,
     Tell,
-    Ticked,
 )
-from cotenant.agent.daemon.core.memory import Memory
+from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.state import AgentState
-from cotenant.agent.ipc.channel import CompanyNow, GangIn, LeaseNow, SaveNow, StopNow
+from cotenant.agent.ipc.channel import CoTenantsChanged, GangIn, LeaseNow, SaveNow, StopNow
 from cotenant.agent.ipc.records import Durable, Order, Result, Status
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.commands import ForgetJob, GangMember, SaveAttempt, StartAttempt, StopAttempt
@@ -56,15 +56,15 @@ from cotenant.controller.domain.job import Launch
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.domain.reasons import because
 from cotenant.controller.wire.agents import (
-    CommandSeen,
-    GangWord,
+    CommandAck,
+    CommandDelivery,
+    GangRelay,
     Heartbeat,
     Hello,
-    Obey,
-    Refused,
+    HostRefused,
     Renew,
     Report,
-    ReportSeen,
+    ReportAck,
     Welcome,
 )
 
@@ -152,7 +152,7 @@ class Agent:
     def __init__(self, *, disk: list[Any] | None = None, **changes: Any) -> None:
         self.disk = disk if disk is not None else []
         self.now_s = 100.0
-        self.state = AgentState(config(**changes), Memory(self.disk))
+        self.state = AgentState(config(**changes), AgentMemory(self.disk))
 
     def say(self, *events: AnyAgentEvent) -> list[AnyEffect]:
         effects = [effect for event in events for effect in self.state.handle(event, self.now_s)]
@@ -160,10 +160,10 @@ class Agent:
         return effects
 
     def hear(self, *messages: Any) -> list[AnyEffect]:
-        return self.say(*(Heard(message=message) for message in messages))
+        return self.say(*(ControllerMessageCame(message=message) for message in messages))
 
     def obey(self, *commands: Any) -> list[AnyEffect]:
-        return self.hear(*(Obey(command=command) for command in commands))
+        return self.hear(*(CommandDelivery(command=command) for command in commands))
 
     def wait(self, seconds: float, *, answered: bool = False) -> list[AnyEffect]:
         """Let time pass from alarm to alarm, as a runtime does; `answered`: heartbeats are renewed."""
@@ -171,14 +171,14 @@ class Agent:
         until_s = self.now_s + seconds
         while self.state.next_alarm_s <= until_s:
             self.now_s = max(self.now_s, self.state.next_alarm_s)
-            fresh = self.say(Ticked())
+            fresh = self.say(AgentTicked())
             if answered:
                 fresh += self.hear(*(Renew(beat=beat.beat) for beat in sent(Heartbeat, fresh)))
             effects += fresh
         self.now_s = until_s
         return effects
 
-    def restarted(self, *found: Found, **changes: Any) -> tuple[Agent, list[AnyEffect]]:
+    def restarted(self, *found: FoundAttempt, **changes: Any) -> tuple[Agent, list[AnyEffect]]:
         """A new start of the agent on the same disk."""
         again = Agent(disk=self.disk, session="s2", **changes)
         again.now_s = self.now_s
@@ -216,7 +216,7 @@ def reported(effects: Sequence[Any]) -> list[Any]:
 
 
 def seen(effects: Sequence[Any]) -> list[int]:
-    return [message.command_id for message in sent(CommandSeen, effects)]
+    return [message.command_id for message in sent(CommandAck, effects)]
 
 
 # --- Starting --------------------------------------------------------------------------------------
@@ -235,12 +235,14 @@ def test_the_order_holds_all_that_a_supervisor_needs() -> None:
         GangMember(host_id=HOST, devices=(DeviceId("h1/cpu1"), DeviceId("h1/cpu0")), first_rank=1),
     )
     agent = welcomed(cgroup_root="/cg")
-    agent.hear(Obey(command=start(gang=gang, name="n"), secrets={"A_TOKEN": "x"}))
+    agent.hear(CommandDelivery(command=start(gang=gang, name="n"), secrets={"A_TOKEN": "x"}))
     [kept] = agent.state.running
     assert kept.devices == ("h1/cpu1", "h1/cpu0")
 
     agent = welcomed(cgroup_root="/cg")
-    [effect] = only(StartSupervisor, agent.hear(Obey(command=start(gang=gang), secrets={"A_TOKEN": "x"})))
+    [effect] = only(
+        StartSupervisor, agent.hear(CommandDelivery(command=start(gang=gang), secrets={"A_TOKEN": "x"}))
+    )
     order: Order = effect.order
     assert order.world_size == 3
     assert [(r.rank, r.local_rank, r.cores) for r in order.ranks] == [(1, 0, (2, 3)), (2, 1, (0, 1))]
@@ -380,7 +382,7 @@ def test_a_stop_survives_a_restart_of_the_agent() -> None:
     agent = running()
     agent.say(Disconnected(**KEY))
     assert told(StopNow, agent.obey(stop())) == []
-    again, effects = agent.restarted(Found(**KEY, alive=True))
+    again, effects = agent.restarted(FoundAttempt(**KEY, alive=True))
     assert only(Adopt, effects) == [Adopt(**KEY)]
     [message] = told(StopNow, again.say(Connected(**KEY)))
     assert (message.save, message.deadline_s) == (True, 60.0)
@@ -406,7 +408,7 @@ def test_a_supervisor_that_does_not_obey_is_ended() -> None:
 def test_a_stop_for_an_attempt_whose_end_was_confirmed_repeats_the_end() -> None:
     agent = running()
     agent.say(EndCame(result=result()))
-    agent.hear(ReportSeen(sequence=agent.state.memory.sequence))
+    agent.hear(ReportAck(sequence=agent.state.memory.sequence))
     [ended] = reported(agent.obey(stop()))
     assert ended.outcome == "finished"
     assert reported(agent.obey(stop())) == [], "the same command again says nothing new"
@@ -418,7 +420,7 @@ def test_a_save_is_passed_on_now_or_when_the_supervisor_is_back() -> None:
     assert told(SaveNow, agent.obey(save)) == [SaveNow()]
     agent.say(Disconnected(**KEY))
     assert told(SaveNow, agent.obey(msgspec.structs.replace(save, command_id=CommandId(5)))) == []
-    again, _ = agent.restarted(Found(**KEY, alive=True))
+    again, _ = agent.restarted(FoundAttempt(**KEY, alive=True))
     assert told(SaveNow, again.say(Connected(**KEY))) == [SaveNow()]
     assert told(SaveNow, again.say(Disconnected(**KEY), Connected(**KEY))) == []
 
@@ -472,11 +474,11 @@ def test_a_result_says_what_no_status_had_time_to_say() -> None:
 
 def test_a_job_without_hello_runs_after_a_while() -> None:
     agent = running(quiet_start_s=10.0)
-    agent.hear(ReportSeen(sequence=agent.state.memory.sequence))
+    agent.hear(ReportAck(sequence=agent.state.memory.sequence))
     assert reported(agent.wait(9.9, answered=True)) == []
     [event] = reported(agent.wait(0.2, answered=True))
     assert event == FirstStepDone(**KEY, host_id=HOST, step=0, assumed=True)
-    agent.hear(ReportSeen(sequence=agent.state.memory.sequence))
+    agent.hear(ReportAck(sequence=agent.state.memory.sequence))
     assert reported(agent.wait(100.0, answered=True)) == [], "told once"
     said = reported(agent.say(StatusCame(status=status(started=True, resumable=False, first_step=1))))
     assert said[-1] == FirstStepDone(**KEY, host_id=HOST, step=1), "its own word is told as well"
@@ -487,7 +489,7 @@ def test_a_job_with_the_library_says_itself_when_it_runs(how: str) -> None:
     agent = welcomed()
     agent.obey(start(resume_step=5 if "resumes" in how else 0))
     agent.say(StatusCame(status=status(started=True, resumable=True if "hello" in how else None)))
-    agent.hear(ReportSeen(sequence=agent.state.memory.sequence))
+    agent.hear(ReportAck(sequence=agent.state.memory.sequence))
     assert reported(agent.wait(100.0, answered=True)) == []
 
 
@@ -497,16 +499,16 @@ def test_reports_are_repeated_in_order_until_they_are_seen() -> None:
     agent.hear(Renew(beat=1))
     repeated = sent(Report, agent.wait(1.0, answered=True))
     assert [report.sequence for report in repeated][:2] == [1, 2]
-    agent.hear(ReportSeen(sequence=1))
+    agent.hear(ReportAck(sequence=1))
     assert {report.sequence for report in sent(Report, agent.wait(1.0, answered=True))} == {2}
-    agent.hear(ReportSeen(sequence=2))
+    agent.hear(ReportAck(sequence=2))
     assert sent(Report, agent.wait(1.0, answered=True)) == []
 
 
 def test_reports_survive_a_restart_and_numbers_go_on() -> None:
     agent = running()
     agent.say(EndCame(result=result()))
-    again, effects = agent.restarted(Found(**KEY, alive=False, result=result()))
+    again, effects = agent.restarted(FoundAttempt(**KEY, alive=False, result=result()))
     assert sent(Report, effects) == [], "nothing but hello before the welcome"
     assert [a.running for a in sent(Hello, effects)[0].attempts] == [False]
     effects = again.hear(Welcome(session="s2", lease_s=None, reports_seen=1, journal="j"))
@@ -518,7 +520,7 @@ def test_reports_survive_a_restart_and_numbers_go_on() -> None:
 
 def test_a_spool_that_was_lost_does_not_reuse_numbers() -> None:
     agent = Agent()
-    agent.say(Booted(found=(Found(**KEY, alive=False, result=result()),)))
+    agent.say(Booted(found=(FoundAttempt(**KEY, alive=False, result=result()),)))
     effects = agent.hear(Welcome(session="s1", lease_s=None, reports_seen=41, journal="j"))
     assert [(r.sequence, type(r.event)) for r in sent(Report, effects)] == [(42, AttemptEnded)]
 
@@ -546,10 +548,10 @@ def test_a_supervisor_that_dies_silently_leaves_a_result_written_for_it() -> Non
 
 
 AT_BOOT = {
-    "its supervisor lives": (Found(**KEY, alive=True), Adopt, None),
-    "it ended while nobody looked": (Found(**KEY, alive=False, result=result()), None, "finished"),
-    "its supervisor is dead": (Found(**KEY, alive=False), EndLeftovers, None),
-    "the host was restarted": (Found(**KEY, alive=False, rebooted=True), EndLeftovers, None),
+    "its supervisor lives": (FoundAttempt(**KEY, alive=True), Adopt, None),
+    "it ended while nobody looked": (FoundAttempt(**KEY, alive=False, result=result()), None, "finished"),
+    "its supervisor is dead": (FoundAttempt(**KEY, alive=False), EndLeftovers, None),
+    "the host was restarted": (FoundAttempt(**KEY, alive=False, rebooted=True), EndLeftovers, None),
     "it was never started": (None, None, "infra-failed"),
 }
 
@@ -571,7 +573,7 @@ def test_after_a_restart_every_attempt_is_found_again(case: str) -> None:
 def test_an_attempt_that_the_spool_has_lost_is_adopted_with_its_devices() -> None:
     [effect] = only(StartSupervisor, welcomed().obey(start()))
     agent = Agent()
-    agent.say(Booted(found=(Found(**KEY, alive=True, order=effect.order),)))
+    agent.say(Booted(found=(FoundAttempt(**KEY, alive=True, order=effect.order),)))
     agent.hear(Welcome(session="s1", lease_s=None, reports_seen=0, journal="j"))
     assert [a.devices for a in agent.state.running] == [("h1/cpu0",)]
     assert only(StartSupervisor, agent.obey(start())) == []
@@ -605,14 +607,14 @@ def test_three_unanswered_heartbeats_mean_a_fresh_socket_and_hello() -> None:
 def test_an_agent_that_got_no_core_for_a_while_does_not_blame_the_controller() -> None:
     agent = running()
     agent.now_s += 20.0
-    effects = agent.say(Ticked())
+    effects = agent.say(AgentTicked())
     assert only(Reconnect, effects) == []
     assert len(sent(Heartbeat, effects)) == 1
 
 
 def test_a_refused_agent_stops_and_leaves_its_jobs_alone() -> None:
     agent = running()
-    effects = agent.hear(Refused(why="wrong key"))
+    effects = agent.hear(HostRefused(why="wrong key"))
     assert only(Halt, effects) == [Halt(why="the controller refused this agent: wrong key")]
     assert agent.obey(stop()) == []
     assert agent.state.next_alarm_s == float("inf")
@@ -627,9 +629,9 @@ def test_heartbeats_carry_the_progress_of_what_runs() -> None:
 
 def test_gang_words_go_through() -> None:
     agent = running()
-    [word] = sent(GangWord, agent.say(GangSaid(**KEY, to_host=HostId("h2"), payload=b"x")))
+    [word] = sent(GangRelay, agent.say(GangMessageCame(**KEY, to_host=HostId("h2"), payload=b"x")))
     assert (word.from_host, word.to_host, word.payload) == ("h1", "h2", b"x")
-    back = GangWord(**KEY, to_host=HOST, from_host=HostId("h2"), payload=b"y")
+    back = GangRelay(**KEY, to_host=HOST, from_host=HostId("h2"), payload=b"y")
     assert told(GangIn, agent.hear(back)) == [GangIn(from_host=HostId("h2"), payload=b"y")]
 
 
@@ -638,12 +640,12 @@ def test_another_journal_is_another_cluster() -> None:
     agent.obey(start())
     agent.say(EndCame(result=result()))
     other = Welcome(session="s2", lease_s=None, reports_seen=0, journal="k")
-    again, _ = agent.restarted(Found(**KEY, alive=False, result=result()))
+    again, _ = agent.restarted(FoundAttempt(**KEY, alive=False, result=result()))
     [halt] = only(Halt, again.hear(other))
     assert "belongs to another controller (journal j)" in halt.why
 
-    agent.hear(ReportSeen(sequence=agent.state.memory.sequence))
-    again, _ = agent.restarted(Found(**KEY, alive=False, result=result()))
+    agent.hear(ReportAck(sequence=agent.state.memory.sequence))
+    again, _ = agent.restarted(FoundAttempt(**KEY, alive=False, result=result()))
     assert only(RemoveAttempt, again.hear(other)) == [RemoveAttempt(**KEY)]
     [effect] = only(StartSupervisor, again.obey(start()))
     assert effect.order.checkpoint_root == "/ckpt/k/7"
@@ -702,7 +704,7 @@ def test_supervisors_hear_of_the_lease_when_they_are_a_tenth_behind() -> None:
 def test_an_agent_that_has_just_started_passes_on_no_lease_before_its_first_renewal() -> None:
     """It knows of none yet, and a supervisor that is told "nothing left" ends its job."""
     agent = running()
-    again, _ = agent.restarted(Found(**KEY, alive=True))
+    again, _ = agent.restarted(FoundAttempt(**KEY, alive=True))
     again.hear(Welcome(session=again.state.config.session, lease_s=100.0, reports_seen=0, journal="j"))
     assert told(LeaseNow, again.say(Connected(**KEY))) == []
     [news] = told(LeaseNow, again.hear(Renew(beat=1)))
@@ -719,7 +721,7 @@ def test_without_a_lease_supervisors_hear_so_once() -> None:
 
 def test_a_start_that_was_delayed_past_its_lease_is_not_obeyed() -> None:
     agent = welcomed(lease_s=100.0)
-    old = Obey(command=start(), session="s1", beat=1)
+    old = CommandDelivery(command=start(), session="s1", beat=1)
     newest = sent(Heartbeat, agent.wait(90.0, answered=True))[-1].beat
     assert agent.hear(old) == [], "the job may run elsewhere by now"
     assert agent.hear(msgspec.structs.replace(old, session="s0", beat=newest)) == []
@@ -732,12 +734,12 @@ def test_a_start_that_was_delayed_past_its_lease_is_not_obeyed() -> None:
 def test_ended_attempts_and_checkpoints_go_after_their_time_and_fences_last() -> None:
     agent = running()
     agent.say(EndCame(result=result()))
-    agent.hear(ReportSeen(sequence=agent.state.memory.sequence))
+    agent.hear(ReportAck(sequence=agent.state.memory.sequence))
     agent.obey(ForgetJob(command_id=CommandId(20), host_id=HOST, job_id=JobId("7")))
 
     def days(count: float) -> list[AnyEffect]:
         agent.now_s += count * DAY_S
-        return agent.say(Ticked())
+        return agent.say(AgentTicked())
 
     assert only(RemoveCheckpoints, days(6.0)) == []
     assert only(RemoveCheckpoints, days(1.5)) == [RemoveCheckpoints(folder="/ckpt/j/7")]
@@ -755,7 +757,7 @@ def test_what_the_controller_has_not_heard_is_kept() -> None:
     agent = running()
     agent.say(EndCame(result=result()))
     agent.now_s += 100 * DAY_S
-    assert only(RemoveAttempt, agent.say(Ticked())) == []
+    assert only(RemoveAttempt, agent.say(AgentTicked())) == []
 
 
 def test_the_age_goes_on_over_restarts_and_not_in_between() -> None:
@@ -779,21 +781,23 @@ def test_a_profiled_jobs_supervisor_hears_of_company_before_the_newcomer_starts_
     agent.say(Connected(**KEY), StatusCame(status=status(started=True)))
     effects = agent.obey(start("8", command=2))
     kinds = [type(effect) for effect in effects]
-    assert told(CompanyNow, effects) == [CompanyNow(alone=False)]
+    assert told(CoTenantsChanged, effects) == [CoTenantsChanged(alone=False)]
     assert kinds.index(Tell) < kinds.index(StartSupervisor)
     again = agent.say(Disconnected(**KEY), Connected(**KEY))
-    assert told(CompanyNow, again) == [CompanyNow(alone=False)], "a fresh connection knows nothing"
-    assert told(CompanyNow, agent.say(EndCame(result=result("8")))) == [CompanyNow(alone=True)]
+    assert told(CoTenantsChanged, again) == [CoTenantsChanged(alone=False)], (
+        "a fresh connection knows nothing"
+    )
+    assert told(CoTenantsChanged, agent.say(EndCame(result=result("8")))) == [CoTenantsChanged(alone=True)]
 
 
 def test_any_other_jobs_supervisor_hears_of_it_as_well_but_only_of_company_on_its_own_devices() -> None:
     agent = running()
-    assert told(CompanyNow, agent.obey(start("8", command=2))) == [CompanyNow(alone=False)]
+    assert told(CoTenantsChanged, agent.obey(start("8", command=2))) == [CoTenantsChanged(alone=False)]
     other = GangMember(host_id=HOST, devices=(DeviceId("h1/cpu1"),), first_rank=0)
     agent = welcomed()
     agent.obey(start(profile_s=60.0))
     agent.say(Connected(**KEY))
-    assert told(CompanyNow, agent.obey(start("8", command=2, gang=(other,)))) == []
+    assert told(CoTenantsChanged, agent.obey(start("8", command=2, gang=(other,)))) == []
 
 
 def test_each_profile_is_reported_once_with_the_type_of_its_devices() -> None:
@@ -809,7 +813,7 @@ def test_each_profile_is_reported_once_with_the_type_of_its_devices() -> None:
         is_complete=False,
     )
     last = result(profile=LEARNED, profile_no=2, profile_complete=True)
-    agent.hear(ReportSeen(sequence=2))
+    agent.hear(ReportAck(sequence=2))
     events = reported([*agent.say(EndCame(result=last)), *agent.wait(60.0, answered=True)])
     assert [each.is_complete for each in events if isinstance(each, ProfileLearned)][:1] == [True]
     kinds = [type(each) for each in events]

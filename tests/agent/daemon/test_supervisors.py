@@ -14,11 +14,11 @@ import msgspec
 import pytest
 
 from cotenant.agent.daemon.core.edge import AnyAgentEvent, EndCame, SupervisorGone
-from cotenant.agent.daemon.supervisors import ALIVE_LOCK, Attempts, end_process
+from cotenant.agent.daemon.supervisors import ALIVE_LOCK, Supervisors, end_process
 from cotenant.agent.host.identity import identity_of, is_alive
 from cotenant.agent.ipc.files import write_record
 from cotenant.agent.ipc.folder import ORDER, RESULT, SUPERVISOR, UNCLEAN
-from cotenant.agent.ipc.records import Identity, Result
+from cotenant.agent.ipc.records import ProcessIdentity, Result
 from cotenant.controller.domain.ids import AttemptNo, JobId
 
 KEY: dict[str, Any] = {"job_id": JobId("7"), "attempt": AttemptNo(1)}
@@ -40,13 +40,13 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
     started.wait()
 
 
-def identity(process: subprocess.Popen[bytes]) -> Identity:
+def identity(process: subprocess.Popen[bytes]) -> ProcessIdentity:
     found = identity_of(process.pid)
     assert found is not None
     return found
 
 
-def watched(base: Path, do: Callable[[Attempts], None]) -> list[AnyAgentEvent]:
+def watched(base: Path, do: Callable[[Supervisors], None]) -> list[AnyAgentEvent]:
     """What is posted up to the first event, after `do`."""
     events: list[AnyAgentEvent] = []
 
@@ -57,7 +57,7 @@ def watched(base: Path, do: Callable[[Attempts], None]) -> list[AnyAgentEvent]:
             events.append(event)
             came.set()
 
-        attempts = Attempts(base, post=post, log=lambda _: None, lock_devices=lambda _: [])
+        attempts = Supervisors(base, post=post, log=lambda _: None, lock_devices=lambda _: [])
         do(attempts)
         await asyncio.wait_for(came.wait(), 20)
         await attempts.leave()
@@ -67,7 +67,7 @@ def watched(base: Path, do: Callable[[Attempts], None]) -> list[AnyAgentEvent]:
 
 
 def scan(base: Path) -> Any:
-    attempts = Attempts(base, post=lambda _: None, log=lambda _: None, lock_devices=lambda _: [])
+    attempts = Supervisors(base, post=lambda _: None, log=lambda _: None, lock_devices=lambda _: [])
     [found] = attempts.scan()
     return found
 
@@ -80,7 +80,7 @@ def test_a_supervisor_that_has_not_said_who_it_is_lives_as_long_as_its_lock_is_h
     os.close(held)
     assert not scan(folder.parent).alive
 
-    def adopt_and_let_go(attempts: Attempts) -> None:
+    def adopt_and_let_go(attempts: Supervisors) -> None:
         again = os.open(folder / ALIVE_LOCK, os.O_RDWR)
         fcntl.flock(again, fcntl.LOCK_EX)
         attempts.adopt(**KEY)
@@ -93,7 +93,7 @@ def test_a_supervisor_that_has_not_said_who_it_is_lives_as_long_as_its_lock_is_h
 def test_an_adopted_supervisor_is_watched_to_its_end(folder: Path, process: subprocess.Popen[bytes]) -> None:
     write_record(folder / SUPERVISOR, identity(process))
 
-    def adopt_and_end(attempts: Attempts) -> None:
+    def adopt_and_end(attempts: Supervisors) -> None:
         attempts.adopt(**KEY)
         write_record(folder / RESULT, RESULT_OF_IT)
         asyncio.get_running_loop().call_later(0.1, process.kill)

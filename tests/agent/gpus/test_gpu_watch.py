@@ -15,18 +15,18 @@ import pytest
 
 from cotenant.agent.daemon.core.edge import AgentConfig, GpuFault
 from cotenant.agent.daemon.core.memory import Attempt, Key
-from cotenant.agent.gpus.conditions import Condition
-from cotenant.agent.gpus.device_state_store import Mark, Marks, Past
+from cotenant.agent.gpus.conditions import DeviceCondition
+from cotenant.agent.gpus.device_state_store import DeviceMark, DeviceStateStore, PastStates
 from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch
 from cotenant.agent.gpus.held_memory import UNASKED
 from cotenant.agent.gpus.offer import offered
 from cotenant.agent.gpus.owners import Owners
-from cotenant.agent.gpus.probe_results import AnyWatchLine, Look, XidSeen
+from cotenant.agent.gpus.probe_results import AnyWatchLine, ProbeResult, XidSeen
 from cotenant.agent.gpus.watchers import Timing, Watchers
 from cotenant.agent.host.cgroups import group_tag
 from cotenant.agent.host.devices import cuda_devices
 from cotenant.agent.host.identity import boot_id, own_identity
-from cotenant.agent.host.locks import DeviceLocks, Owner
+from cotenant.agent.host.locks import DeviceLocks, LockOwner
 from cotenant.agent.ipc.folder import SUPERVISOR, attempt_folder, job_socket
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
@@ -72,8 +72,8 @@ class Ears:
         named = [word for uuid in uuids for word in ("--gpu", uuid)]
         return [sys.executable, "-m", "cotenant.agent.gpus.nvml_watch", *self._options, *named]
 
-    def looks(self, uuid: str) -> list[Look]:
-        return [line for line in self.lines if isinstance(line, Look) and line.uuid == uuid]
+    def looks(self, uuid: str) -> list[ProbeResult]:
+        return [line for line in self.lines if isinstance(line, ProbeResult) and line.uuid == uuid]
 
     def recoveries(self) -> list[tuple[str, int | None]]:
         return [(x.uuid, x.recovery) for x in self.lines if isinstance(x, XidSeen) and x.xid == 154]
@@ -251,7 +251,7 @@ class Agent:
             report=HostReport(host_id=HOST, devices=self.devices),
             session="s", uid=0, checkpoint_root="/c", jobside_path="/j",
         )  # fmt: skip
-        self.told: list[dict[str, Condition]] = []
+        self.told: list[dict[str, DeviceCondition]] = []
         self.watch = GpuWatch(
             self.devices,
             state_dir=tmp_path,
@@ -309,7 +309,7 @@ def test_foreign_processes_and_lost_gpus_come_and_go_and_marks_stay(gpus: MockGp
         (tmp_path / MARKS).write_text(kept.replace(present, "another boot"))
         booted = Agent(tmp_path).watch.conditions()
         assert booted[TWO].note.startswith("suspect: the host was booted after: Xid 79")
-        assert booted[ONE] == Condition()
+        assert booted[ONE] == DeviceCondition()
 
     asyncio.run(story())
 
@@ -359,7 +359,7 @@ def test_memory_that_does_not_come_back_makes_a_suspect_over_restarts_until_it_i
         await until(lambda: again.looked(ONE))
         assert again.watch.conditions()[ONE].state == "suspect"
         gpus.say("gpu 0 used 600")
-        await until(lambda: again.watch.conditions()[ONE] == Condition())
+        await until(lambda: again.watch.conditions()[ONE] == DeviceCondition())
         again.watch.close()
 
     asyncio.run(story())
@@ -426,11 +426,11 @@ def test_an_error_that_nobody_heard_is_read_in_the_kernels_log_and_one_that_was_
 
 
 def test_what_is_known_of_a_device_that_is_not_watched_now_is_kept(gpus: MockGpus, tmp_path: Path) -> None:
-    other = Mark(uuid="GPU-other", state="draining", why="Xid 48", since_s=1.0)
-    (tmp_path / MARKS).write_bytes(msgspec.json.encode(Marks(boot_id=boot_id(), marks=(other,))))
+    other = DeviceMark(uuid="GPU-other", state="draining", why="Xid 48", since_s=1.0)
+    (tmp_path / MARKS).write_bytes(msgspec.json.encode(DeviceStateStore(boot_id=boot_id(), marks=(other,))))
     agent = Agent(tmp_path)
     agent.watch.close()
-    kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=Marks)
+    kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=DeviceStateStore)
     assert [(mark.uuid, mark.state) for mark in kept.marks] == [("GPU-other", "draining")]
 
 
@@ -440,8 +440,8 @@ def test_a_lost_gpu_is_waited_for_until_its_watcher_has_spoken_in_this_life(
     """The agent before may have been killed between the mark and the news: they are read again."""
     log = tmp_path / "kmsg"
     log.write_text("6,1,1,-;booting\n" + xid_line(2, 79))
-    mark = Mark(uuid=ONE, state="lost", why="Xid 79", since_s=1.0)
-    marks = Marks(boot_id=boot_id(), marks=(mark,), pasts=(Past(uuid=ONE, record=1),))
+    mark = DeviceMark(uuid=ONE, state="lost", why="Xid 79", since_s=1.0)
+    marks = DeviceStateStore(boot_id=boot_id(), marks=(mark,), pasts=(PastStates(uuid=ONE, record=1),))
     (tmp_path / MARKS).write_bytes(msgspec.json.encode(marks))
 
     async def story() -> None:
@@ -485,12 +485,14 @@ def test_what_an_agent_had_heard_and_not_written_when_it_was_killed_is_read_agai
         with log.open("a") as kernel:
             kernel.write(xid_line(2, 48))
         assert killed.wait(60) == -9
-    kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=Marks)
+    kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=DeviceStateStore)
     assert kept.marks == ()
 
     async def story() -> None:
         again = Agent(tmp_path, log=log)
-        assert again.watch.conditions()[ONE] == Condition(), "this is what is lost, until the log is read"
+        assert again.watch.conditions()[ONE] == DeviceCondition(), (
+            "this is what is lost, until the log is read"
+        )
         again.start()
         await until(lambda: again.faults)
         assert again.watch.conditions()[ONE].state == "draining"
@@ -523,7 +525,7 @@ def test_an_agent_that_dies_between_the_mark_and_the_news_tells_it_again(
         with pytest.raises(Killed):
             agent.watch._heard(seen)
         agent.watch._watchers.close()
-        kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=Marks)
+        kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=DeviceStateStore)
         assert [mark.state for mark in kept.marks] == ["draining"], "the device is out before anybody hears"
         assert [past.record for past in kept.pasts] == [past.record for past in before], "and not dealt with"
         log.write_text("6,1,1,-;booting\n" + xid_line(2, 95))
@@ -557,14 +559,14 @@ def test_records_that_were_overwritten_meanwhile_are_missed_and_it_is_said(
 
 
 def test_the_condition_of_a_gpu_counts_more_than_its_locks_and_passes(tmp_path: Path) -> None:
-    me = Owner(pid=os.getpid(), uid=0, user="ann", host="h", since="now", token="t")
+    me = LockOwner(pid=os.getpid(), uid=0, user="ann", host="h", since="now", token="t")
     locks = DeviceLocks(tmp_path, me)
     found = GpuFacts(index=0, uuid=ONE, memory_mib=80_000, taken_mib=600, compute_mode=3)
     (device,) = cuda_devices([found], HOST)
-    bad = {ONE: Condition(state="draining", note="draining: Xid 48")}
+    bad = {ONE: DeviceCondition(state="draining", note="draining: Xid 48")}
     (out,) = offered((device,), locks, bad)
     assert (out.state, out.healthy, out.note, out.max_tenants) == ("draining", False, "draining: Xid 48", 1)
-    (again,) = offered((out,), locks, {ONE: Condition()})
+    (again,) = offered((out,), locks, {ONE: DeviceCondition()})
     assert (again.state, again.healthy, again.note) == ("ok", True, "")
     (by_mps,) = offered((msgspec.structs.replace(device, sharing="mps"),), locks, {})
     assert by_mps.max_tenants == 2, "the one process that may open it is the MPS server"
@@ -574,7 +576,7 @@ def test_the_condition_of_a_gpu_counts_more_than_its_locks_and_passes(tmp_path: 
 @pytest.mark.parametrize("text", ["{", '{"version": 9, "boot_id": ""}'])
 def test_marks_that_cannot_be_read_are_no_marks(tmp_path: Path, text: str) -> None:
     (tmp_path / MARKS).write_text(text)
-    assert Agent(tmp_path).watch.conditions()[ONE] == Condition()
+    assert Agent(tmp_path).watch.conditions()[ONE] == DeviceCondition()
 
 
 def test_an_error_beside_a_client_whose_daemon_is_in_trouble_is_not_taken_for_one_process_own(

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from cotenant.agent.daemon.core.edge import GpuFault
 from cotenant.agent.daemon.core.memory import Key
-from cotenant.agent.gpus.conditions import LEAVE_GRACE_S, Condition
-from cotenant.agent.gpus.device_state_store import Marks, recalled
+from cotenant.agent.gpus.conditions import LEAVE_GRACE_S, DeviceCondition
+from cotenant.agent.gpus.device_state_store import DeviceStateStore, recalled
 from cotenant.agent.gpus.device_states import QUIET_S
 from cotenant.agent.gpus.health import Health
-from cotenant.agent.gpus.probe_results import Look, Owner, Process, XidSeen
+from cotenant.agent.gpus.probe_results import ProbeResult, Process, ProcessOwner, XidSeen
 from cotenant.agent.gpus.xid import ROWS, meaning
 from cotenant.controller.domain.ids import AttemptNo, JobId
 
@@ -25,7 +25,7 @@ OTHER: Key = (JobId("8"), AttemptNo(2))
 
 
 def process(pid: int, used_mib: int | None = 1000, *, of: Key | None = None, **changes: Any) -> Process:
-    owner = Owner(kind="attempt", job_id=of[0], attempt=of[1]) if of else Owner(kind="foreign")
+    owner = ProcessOwner(kind="attempt", job_id=of[0], attempt=of[1]) if of else ProcessOwner(kind="foreign")
     owner = msgspec.structs.replace(owner, user="bob", command="python x.py", **changes)
     return Process(pid=pid, used_mib=used_mib, owner=owner)
 
@@ -40,27 +40,27 @@ class Host:
         self.live: dict[str, frozenset[Key]] = {}
         self.mps: frozenset[str] = frozenset()
 
-    def look(self, *processes: Process, uuid: str = ONE, **facts: Any) -> Condition:
+    def look(self, *processes: Process, uuid: str = ONE, **facts: Any) -> DeviceCondition:
         self.now_s += 2.0
         self.health.surroundings(self.live, self.mps, self.now_s)
         used = 600 + sum(p.used_mib or 0 for p in processes)
-        plain = Look(uuid=uuid, used_mib=used, processes=processes)
+        plain = ProbeResult(uuid=uuid, used_mib=used, processes=processes)
         self.faults = self.health.looked(msgspec.structs.replace(plain, **facts), self.now_s)
         return self.condition(uuid)
 
-    def xid(self, number: int, pid: int | None = None, recovery: int | None = None) -> Condition:
+    def xid(self, number: int, pid: int | None = None, recovery: int | None = None) -> DeviceCondition:
         self.now_s += 1.0
         self.health.surroundings(self.live, self.mps, self.now_s)
         self.faults = self.health.xid(XidSeen(uuid=ONE, xid=number, pid=pid, recovery=recovery), self.now_s)
         return self.condition()
 
-    def condition(self, uuid: str = ONE) -> Condition:
+    def condition(self, uuid: str = ONE) -> DeviceCondition:
         self.health.settle(self.now_s)
         return self.health.conditions()[uuid]
 
 
 def test_a_quiet_device_is_offered() -> None:
-    assert Host().look() == Condition()
+    assert Host().look() == DeviceCondition()
 
 
 # --- Who is on it ----------------------------------------------------------------------------------
@@ -70,11 +70,11 @@ def test_a_foreign_process_keeps_work_away_until_it_is_gone() -> None:
     host = Host()
     assert host.look(process(42)).note == "in use by pid 42 of bob (python x.py, 1000 MiB)"
     assert host.condition().state == "ok", "nothing is wrong with the device"
-    assert host.look() == Condition()
+    assert host.look() == DeviceCondition()
 
 
 def test_a_foreign_process_is_ignored_where_the_setting_says_so() -> None:
-    assert Host(foreign="ignore").look(process(42)) == Condition()
+    assert Host(foreign="ignore").look(process(42)) == DeviceCondition()
 
 
 def test_small_changes_of_a_foreign_process_are_not_told_again() -> None:
@@ -88,26 +88,26 @@ def test_our_jobs_our_mps_and_what_only_draws_are_not_foreign() -> None:
     host = Host()
     host.live = {ONE: frozenset({JOB})}
     drawing = msgspec.structs.replace(process(3), computes=False)
-    assert host.look(process(1, of=JOB), process(2, kind="mps"), drawing) == Condition()
+    assert host.look(process(1, of=JOB), process(2, kind="mps"), drawing) == DeviceCondition()
 
 
 def test_one_that_cannot_be_seen_is_taken_for_ours_only_while_a_job_is_there() -> None:
     host = Host()
     hidden = process(9, kind="hidden")
     host.live = {ONE: frozenset({JOB})}
-    assert host.look(hidden) == Condition()
+    assert host.look(hidden) == DeviceCondition()
     host.live = {}
     assert host.look(hidden).note.startswith("in use by pid 9")
     fresh = Host()
-    assert fresh.look(hidden) == Condition(), "it may just have ended"
+    assert fresh.look(hidden) == DeviceCondition(), "it may just have ended"
     assert fresh.look(hidden).note.startswith("in use by pid 9")
 
 
 def test_who_computes_is_not_known_before_the_first_look() -> None:
     host = Host(busy=(ONE,))
     assert host.condition().note == "who uses it is not known yet"
-    assert host.condition(TWO) == Condition()
-    assert host.look() == Condition()
+    assert host.condition(TWO) == DeviceCondition()
+    assert host.look() == DeviceCondition()
 
 
 def test_what_is_left_of_a_job_keeps_work_away_but_not_in_the_moment_of_its_end() -> None:
@@ -115,22 +115,22 @@ def test_what_is_left_of_a_job_keeps_work_away_but_not_in_the_moment_of_its_end(
     host.live = {ONE: frozenset({JOB})}
     host.look(process(1, of=JOB))
     host.live = {}
-    assert host.look(process(1, of=JOB)) == Condition()
+    assert host.look(process(1, of=JOB)) == DeviceCondition()
     host.now_s += LEAVE_GRACE_S
     assert host.look(process(1, of=JOB)).note == (
         "not free yet: pid 1 of bob (python x.py, 1000 MiB), of a job that has ended"
     )
-    assert host.look() == Condition()
+    assert host.look() == DeviceCondition()
 
 
 def test_memory_that_nobody_owns_up_to_is_held_until_it_is_free() -> None:
     host = Host()
-    assert host.look(used_mib=9600) == Condition(), (
+    assert host.look(used_mib=9600) == DeviceCondition(), (
         "once is no proof: it goes a little later than its process"
     )
     note = "9000 MiB are still held by no process that can be seen here"
-    assert host.look(used_mib=9600) == Condition(note=note, held=True)
-    assert host.look() == Condition()
+    assert host.look(used_mib=9600) == DeviceCondition(note=note, held=True)
+    assert host.look() == DeviceCondition()
 
 
 # --- Faults ----------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def test_a_programs_error_stays_with_it_without_mps() -> None:
     host = Host()
     host.live = {ONE: frozenset({JOB, OTHER})}
     host.look()
-    assert host.xid(31) == Condition()
+    assert host.xid(31) == DeviceCondition()
     [fault] = host.faults
     assert (fault.ends, fault.device_failed, fault.why) == (False, False, "Xid 31 (GPU memory page fault)")
 
@@ -149,13 +149,15 @@ def test_under_mps_it_hits_all_and_the_device_waits_until_they_are_gone() -> Non
     host = Host()
     host.live, host.mps = {ONE: frozenset({JOB, OTHER})}, frozenset({ONE})
     host.look(process(1, of=JOB), process(2, of=OTHER))
-    assert host.xid(31, pid=1) == Condition(state="suspect", note="suspect: Xid 31 (GPU memory page fault)")
+    assert host.xid(31, pid=1) == DeviceCondition(
+        state="suspect", note="suspect: Xid 31 (GPU memory page fault)"
+    )
     [fault] = host.faults
     assert (fault.ends, fault.culprits, fault.culprit_pids) == (True, (JOB,), (1,))
     host.live = {ONE: frozenset({OTHER})}
     assert host.look(process(2, of=OTHER)).state == "suspect"
     host.live = {}
-    assert host.look() == Condition()
+    assert host.look() == DeviceCondition()
 
 
 def test_a_process_that_is_not_ours_makes_nobody_a_culprit() -> None:
@@ -242,7 +244,7 @@ def test_a_suspect_comes_back_when_it_has_been_quiet() -> None:
     host.now_s += QUIET_S["suspect"] - 5.0
     assert host.look().state == "suspect"
     host.now_s += 5.0
-    assert host.look() == Condition()
+    assert host.look() == DeviceCondition()
 
 
 def test_a_suspect_that_does_not_answer_stays_one() -> None:
@@ -250,8 +252,8 @@ def test_a_suspect_that_does_not_answer_stays_one() -> None:
     host.look()
     host.health.unanswered([ONE], "it hangs", host.now_s)
     host.now_s += 10 * QUIET_S["hung"]
-    assert host.condition() == Condition(state="suspect", note="suspect: it hangs")
-    assert host.look() == Condition(), "it answers, and it has been quiet for long"
+    assert host.condition() == DeviceCondition(state="suspect", note="suspect: it hangs")
+    assert host.look() == DeviceCondition(), "it answers, and it has been quiet for long"
 
 
 def test_a_person_is_trusted_about_suspects_and_draining_devices_and_not_about_lost_ones() -> None:
@@ -267,7 +269,7 @@ def test_a_person_who_knows_that_rows_are_to_be_replaced_is_believed() -> None:
     host = Host()
     assert host.look(remap_pending=True).state == "draining"
     host.health.trusted(host.now_s)
-    assert host.look(remap_pending=True) == Condition()
+    assert host.look(remap_pending=True) == DeviceCondition()
 
 
 def test_more_uncorrectable_errors_drain_a_device_without_any_xid() -> None:
@@ -286,7 +288,7 @@ def test_a_reset_brings_a_lost_or_draining_device_back_as_a_suspect() -> None:
             facts: dict[str, Any] = {"energy_mj": 2000, "ecc_uncorrected": 7, **reset}
             assert host.look(**facts).state == "suspect"
             host.now_s += QUIET_S["renewed"]
-            assert host.look() == Condition()
+            assert host.look() == DeviceCondition()
 
 
 def test_a_lost_device_that_answers_again_has_begun_anew() -> None:
@@ -310,14 +312,14 @@ def test_held_memory_waits_for_itself_alone_and_does_not_end_another_trouble() -
     host.look()
     host.health.not_given_back(JOB, {ONE: "held by a zombie"}, host.now_s)
     host.live = {ONE: frozenset({OTHER})}
-    assert host.look() == Condition(), "its co-tenant may stay"
+    assert host.look() == DeviceCondition(), "its co-tenant may stay"
     host.live = {ONE: frozenset({JOB, OTHER})}
     host.xid(31)
     host.health.not_given_back(JOB, {ONE: "held by a zombie"}, host.now_s)
     host.live = {ONE: frozenset({OTHER})}
     assert host.look().state == "suspect", "the MPS server's other client has to go as well"
     host.live = {}
-    assert host.look() == Condition()
+    assert host.look() == DeviceCondition()
 
 
 # --- Over a restart of the agent -------------------------------------------------------------------
@@ -325,8 +327,10 @@ def test_held_memory_waits_for_itself_alone_and_does_not_end_another_trouble() -
 
 def restarted(host: Host, *, boot_id: str = "b") -> Host:
     """What the next agent knows, by way of the file."""
-    written = msgspec.json.encode(Marks(boot_id="b", marks=host.health.marks, pasts=host.health.pasts))
-    kept = recalled(msgspec.json.decode(written, type=Marks), boot_id, host.now_s)
+    written = msgspec.json.encode(
+        DeviceStateStore(boot_id="b", marks=host.health.marks, pasts=host.health.pasts)
+    )
+    kept = recalled(msgspec.json.decode(written, type=DeviceStateStore), boot_id, host.now_s)
     again = Host(marks=kept.marks, pasts=kept.pasts)
     again.now_s, again.live, again.mps = host.now_s, host.live, host.mps
     return again
@@ -353,7 +357,7 @@ def test_those_whom_a_fault_concerned_are_waited_for_by_the_next_agent_as_well()
     again = restarted(struck(31))
     assert again.look().state == "suspect", "its clients are still there"
     again.live = {}
-    assert again.look() == Condition()
+    assert again.look() == DeviceCondition()
 
 
 @pytest.mark.parametrize("reset", [{"energy_mj": 5}, {"energy_mj": 2000, "ecc_uncorrected": 0}])
@@ -364,7 +368,7 @@ def test_a_reset_while_no_agent_was_there_is_seen_by_the_next_one(xid: int, rese
     facts: dict[str, Any] = {"ecc_uncorrected": 7, **reset}
     assert again.look(**facts).state == "suspect"
     again.now_s += QUIET_S["renewed"]
-    assert again.look() == Condition()
+    assert again.look() == DeviceCondition()
 
 
 def test_errors_of_its_memory_while_no_agent_was_there_are_seen_by_the_next_one() -> None:
@@ -386,7 +390,7 @@ def test_a_persons_word_is_kept_until_the_device_was_reset() -> None:
     host.look(remap_pending=True, energy_mj=1000)
     host.health.trusted(host.now_s)
     again = restarted(host)
-    assert again.look(remap_pending=True, energy_mj=1001) == Condition()
+    assert again.look(remap_pending=True, energy_mj=1001) == DeviceCondition()
     again.look(remap_pending=True, energy_mj=5)
     assert again.look(remap_pending=True, energy_mj=6).state == "draining"
 
@@ -399,7 +403,7 @@ def test_a_boot_forgets_suspects_and_has_the_others_show_that_they_work() -> Non
         assert again.condition().state == state
         again.look()
         again.now_s += QUIET_S["renewed"]
-        assert again.look() == Condition()
+        assert again.look() == DeviceCondition()
 
 
 def test_an_xid_counts_as_read_when_all_was_told() -> None:
@@ -424,7 +428,7 @@ def test_an_error_that_is_read_late_is_not_that_of_who_came_since_the_last_look(
     [fault] = host.health.xid(XidSeen(uuid=ONE, xid=31, record=9, is_late=True), host.now_s)
     assert fault.spared == (OTHER,)
     host.live = {ONE: frozenset({OTHER})}
-    assert host.look() == Condition(), "nor is it waited for"
+    assert host.look() == DeviceCondition(), "nor is it waited for"
     [fault] = host.health.xid(XidSeen(uuid=ONE, xid=31, record=10), host.now_s)
     assert fault.spared == ()
 
@@ -439,7 +443,7 @@ def test_after_a_restart_nobody_can_have_come_in_between() -> None:
 def test_a_process_that_was_not_seen_on_the_gpu_yet_is_known_by_its_owner() -> None:
     host = Host()
     host.live, host.mps = {ONE: frozenset({JOB, OTHER})}, frozenset({ONE})
-    owner = Owner(kind="attempt", job_id=OTHER[0], attempt=OTHER[1])
+    owner = ProcessOwner(kind="attempt", job_id=OTHER[0], attempt=OTHER[1])
     [fault] = host.health.xid(XidSeen(uuid=ONE, xid=31, pid=9, owner=owner), host.now_s)
     assert fault.culprits == (OTHER,)
 
@@ -484,4 +488,4 @@ def test_a_device_that_is_not_ok_is_not_offered_and_one_that_is_lost_stays_so_wh
         condition = host.condition()
         assert bool(condition.note) or condition.state == "ok"
         assert kind == "look" or before != "lost" or condition.state == "lost"
-        assert host.condition(TWO) == Condition(), "nothing happened to the other"
+        assert host.condition(TWO) == DeviceCondition(), "nothing happened to the other"

@@ -29,10 +29,10 @@ from cotenant.agent.daemon.core.live import Live
 from cotenant.agent.daemon.core.memory import Attempt
 from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.gpus import mps_edge, mps_setup
-from cotenant.agent.gpus.mps_attach import LOOKS_MAX, Attachment, Found, client_of, look_for, verdict
+from cotenant.agent.gpus.mps_attach import LOOKS_MAX, Attachment, FoundClient, client_of, look_for, verdict
 from cotenant.agent.gpus.mps_edge import MpsEdge
 from cotenant.agent.gpus.mps_setup import Setup, plan, shared
-from cotenant.agent.gpus.mps_watch import Facts, MpsWatch
+from cotenant.agent.gpus.mps_watch import GpuUse, MpsWatch
 from cotenant.agent.ipc.files import write_record
 from cotenant.agent.ipc.folder import ORDER, attempt_folder, job_socket
 from cotenant.agent.ipc.records import MpsClient, Order
@@ -42,7 +42,7 @@ from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostI
 from cotenant.controller.domain.settings import MpsSettings
 from cotenant.controller.wire.job import ENV_SOCKET
 from cotenant.mps import process
-from cotenant.mps.detection import Host
+from cotenant.mps.detection import DetectedHost
 from cotenant.mps.paths import pipe_directory
 from cotenant.mps.process import CONTROL
 from cotenant.profiler.driver.facts import GpuFacts
@@ -72,7 +72,7 @@ def gpu(uuid: str, **other: Any) -> GpuFacts:
     return GpuFacts(index=0, uuid=uuid, **{**plain, **other})
 
 
-def host(**changes: Any) -> Host:
+def host(**changes: Any) -> DetectedHost:
     fields: dict[str, Any] = {
         "system": "Linux",
         "machine": "x86_64",
@@ -82,10 +82,12 @@ def host(**changes: Any) -> Host:
         "runtime_writable": True,
         "uid": 1000,
     }
-    return Host(**{**fields, **changes})
+    return DetectedHost(**{**fields, **changes})
 
 
-def planned(settings: MpsSettings, *, where: Host | None = None, one_uid: bool = True, **gpus: Any) -> Setup:
+def planned(
+    settings: MpsSettings, *, where: DetectedHost | None = None, one_uid: bool = True, **gpus: Any
+) -> Setup:
     devices = (gpu_device(A), gpu_device(B))
     known = (gpu(A), gpu(B, **gpus))
     return plan(settings, where or host(), devices, known, logs=Path("/s"), owner="t", one_uid=one_uid)
@@ -190,10 +192,10 @@ def test_a_client_is_known_by_its_own_socket(place: Place, worker: subprocess.Po
     others = client_of(order(place.base, place.pipe), "/a/c/cotenant.sock")
     assert mine is not None
     assert others is not None
-    assert look_for(mine) == Found(attachment=Attachment.ATTACHED, processes=1)
-    assert look_for(others) == Found(attachment=Attachment.ELSEWHERE)
+    assert look_for(mine) == FoundClient(attachment=Attachment.ATTACHED, processes=1)
+    assert look_for(others) == FoundClient(attachment=Attachment.ELSEWHERE)
     nowhere = msgspec.structs.replace(mine, pipe_directories=(str(place.pipe), "/nowhere/x"))
-    assert look_for(nowhere) == Found(attachment=Attachment.UNKNOWN)
+    assert look_for(nowhere) == FoundClient(attachment=Attachment.UNKNOWN)
     assert client_of(order(place.base, None), "/a/b/cotenant.sock") is None
 
 
@@ -209,7 +211,7 @@ def test_what_was_noticed_of_an_attempt_is_reported_once() -> None:
     state.memory.attempts[JobId("7"), AttemptNo(1)] = Attempt(
         job_id=JobId("7"), attempt=AttemptNo(1), command_id=CommandId(1)
     )
-    state._roster._live[JobId("7"), AttemptNo(1)] = Live()
+    state._attempts._live[JobId("7"), AttemptNo(1)] = Live()
     noticed = TroubleNoticed(job_id=JobId("7"), attempt=AttemptNo(1), what="MPS: it did not attach")
     said = [effect for effect in state.handle(noticed, 1.0) if isinstance(effect, Say)]
     assert len(said) == 1
@@ -277,17 +279,17 @@ class Scene:
             devices=(gpu_device(A).device_id,),
             first_step=True,
         )
-        self.state._roster._live[key] = Live()
+        self.state._attempts._live[key] = Live()
         return job_socket(folder)
 
     def end_job(self) -> None:
-        self.state._roster._live.clear()
+        self.state._attempts._live.clear()
 
     @property
     def device(self) -> Device:
         return self.state.config.report.devices[0]
 
-    def daemon(self) -> process.Found:
+    def daemon(self) -> process.FoundProcess:
         (found,) = [each for each in process.look_around().daemons if each.pipe_directory == str(self.pipe)]
         return found
 
@@ -446,13 +448,13 @@ def test_facts_name_what_runs_and_what_is_not_ours(place: Place) -> None:
     scene = Scene(place, client=False)
     scene.run_job()
     mine = frozenset((A,))
-    assert scene.edge.facts() == Facts(held=mine, in_use=mine)
+    assert scene.edge.facts() == GpuUse(held=mine, in_use=mine)
     assert scene.edge._plain() == mine
     scene.end_job()
-    assert scene.edge.facts() == Facts(held=mine)
+    assert scene.edge.facts() == GpuUse(held=mine)
     taken = (gpu_device(A, healthy=False, note="taken: in use by bob"),)
     assert mps_edge.held(taken) == frozenset()
-    assert "another agent" in MpsWatch(scene.setup.specs).look(Facts()).why_not[A]
+    assert "another agent" in MpsWatch(scene.setup.specs).look(GpuUse()).why_not[A]
 
 
 def test_a_host_without_gpus_has_nothing_to_do_with_mps(tmp_path: Path) -> None:

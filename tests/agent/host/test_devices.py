@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cotenant.agent.host import devices
-from cotenant.agent.host.devices import BadDevices, Choice, NotThisHost
+from cotenant.agent.host.devices import BadDevices, DeviceChoice, NotThisHost
 from cotenant.controller.domain.ids import HostId
 from cotenant.profiler.driver.bus import gpus_on_the_bus
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
@@ -16,11 +16,11 @@ from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 HOST = HostId("h")
 
 CHOICES = {
-    "auto": Choice(kind="auto"),
-    "cpu:2": Choice(kind="cpu", slots=2),
-    "cuda": Choice(kind="cuda"),
-    "cuda:0,2": Choice(kind="cuda", picked=("0", "2")),
-    "cuda:GPU-1a2b": Choice(kind="cuda", picked=("GPU-1a2b",)),
+    "auto": DeviceChoice(kind="auto"),
+    "cpu:2": DeviceChoice(kind="cpu", slots=2),
+    "cuda": DeviceChoice(kind="cuda"),
+    "cuda:0,2": DeviceChoice(kind="cuda", picked=("0", "2")),
+    "cuda:GPU-1a2b": DeviceChoice(kind="cuda", picked=("GPU-1a2b",)),
 }
 
 

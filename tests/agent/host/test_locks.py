@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from cotenant.agent.gpus.offer import offered
-from cotenant.agent.host.locks import LOCK_DIR_ENV, DeviceLocks, LockProblem, Owner, lock_folder
+from cotenant.agent.host.locks import LOCK_DIR_ENV, DeviceLocks, LockOwner, LockProblem, lock_folder
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId, HostId
 
@@ -19,8 +19,8 @@ HOLD = """
 import sys
 from pathlib import Path
 import msgspec
-from cotenant.agent.host.locks import DeviceLocks, Owner
-locks = DeviceLocks(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=Owner))
+from cotenant.agent.host.locks import DeviceLocks, LockOwner
+locks = DeviceLocks(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=LockOwner))
 why = locks.take(["core-1"])
 held = locks.for_supervisor(["core-1"]) if "jobs" in sys.argv[3:] else []
 if "only" in sys.argv[3:]:
@@ -30,8 +30,8 @@ sys.stdin.read()
 """
 
 
-def owner(token: str) -> Owner:
-    return Owner(pid=os.getpid(), uid=0, user="ann", host=f"host-{token}", since="today", token=token)
+def owner(token: str) -> LockOwner:
+    return LockOwner(pid=os.getpid(), uid=0, user="ann", host=f"host-{token}", since="today", token=token)
 
 
 def device(core: int = 1) -> Device:

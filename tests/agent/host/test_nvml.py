@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.agent.host import devices
-from cotenant.agent.host.devices import Choice, Inventory
+from cotenant.agent.host.devices import DeviceChoice, Inventory
 from cotenant.controller.domain.ids import HostId
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
 
@@ -16,7 +16,7 @@ HOST = HostId("h")
 
 
 def inventory() -> Inventory:
-    return devices.find(Choice(kind="auto"), HOST, range(2), 16_000)
+    return devices.find(DeviceChoice(kind="auto"), HOST, range(2), 16_000)
 
 
 def test_each_gpu_is_offered_by_its_uuid_and_one_that_is_lost_is_listed(gpus: MockGpus) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.host.locks import DeviceLocks, Owner
+from cotenant.agent.host.locks import DeviceLocks, LockOwner
 from cotenant.agent.host.ports import FIXED_FIRST, OWN_END, OWN_FIRST, BadPorts, first_port
 
 HOME = Path("/home/ada/.local/state/cotenant/agent")
@@ -36,7 +36,7 @@ def test_ten_users_of_one_machine_mostly_have_ports_of_their_own() -> None:
 
 def test_agents_of_one_machine_never_hold_the_same_ports(tmp_path: Path) -> None:
     """Thirty agents draw from the same 63 ranges, some have larger ones: no port is held twice."""
-    owner = Owner(pid=1, uid=1, user="ada", host="h", since="now", token="t")
+    owner = LockOwner(pid=1, uid=1, user="ada", host="h", since="now", token="t")
     agents = [DeviceLocks(tmp_path, owner) for _ in range(30)]
     held: list[range] = []
     for number, locks in enumerate(agents):

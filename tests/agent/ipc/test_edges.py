@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.daemon.core.edge import GangSaid
+from cotenant.agent.daemon.core.edge import GangMessageCame
 from cotenant.agent.daemon.supervisor_link import Line
 from cotenant.agent.host.identity import children_of, identity_of, is_alive, open_pidfd, own_identity, stat_of
 from cotenant.agent.ipc.channel import FromSupervisor, GangOut, LeaseNow, SaveNow, StopNow, ToSupervisor
@@ -33,7 +33,7 @@ from cotenant.agent.ipc.framing import (
     short_address,
     write_message,
 )
-from cotenant.agent.ipc.records import RECORD_VERSION, Identity
+from cotenant.agent.ipc.records import RECORD_VERSION, ProcessIdentity
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.wire import codec
 from cotenant.controller.wire.codec import BadMessage
@@ -43,13 +43,13 @@ from cotenant.controller.wire.codec import BadMessage
 
 def test_a_record_comes_back(tmp_path: Path) -> None:
     write_record(tmp_path / "who.json", own_identity())
-    assert read_record(tmp_path / "who.json", Identity) == own_identity()
+    assert read_record(tmp_path / "who.json", ProcessIdentity) == own_identity()
     assert (tmp_path / "who.json").stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["who.json"]
 
 
 def test_no_file_is_no_record(tmp_path: Path) -> None:
-    assert read_record(tmp_path / "who.json", Identity) is None
+    assert read_record(tmp_path / "who.json", ProcessIdentity) is None
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_no_file_is_no_record(tmp_path: Path) -> None:
         ("", "not a valid"),
         ("{", "not a valid"),
         ("[]", "not a valid"),
-        ('{"version": 1, "pid": "x"}', "not a valid Identity"),
+        ('{"version": 1, "pid": "x"}', "not a valid ProcessIdentity"),
         (f'{{"version": {RECORD_VERSION + 1}}}', "upgrade"),
         ('{"version": 0}', "version 0"),
     ],
@@ -67,7 +67,7 @@ def test_a_record_that_cannot_be_used_says_why(tmp_path: Path, text: str, why: s
     path = tmp_path / "who.json"
     path.write_text(text)
     with pytest.raises(BadRecord, match=why):
-        read_record(path, Identity)
+        read_record(path, ProcessIdentity)
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_supervisor_from_before_an_upgrade_is_spoken_to_in_its_version(
         line = Line(
             (JobId("1"), AttemptNo(1)),
             tmp_path,
-            post=lambda event: came.set() if isinstance(event, GangSaid) else None,
+            post=lambda event: came.set() if isinstance(event, GangMessageCame) else None,
             log=lambda _text: None,
         )
         running = asyncio.create_task(line.run())

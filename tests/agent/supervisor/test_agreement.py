@@ -21,15 +21,17 @@ from cotenant.agent.supervisor.core.agreement import (
     RESEND_S,
     RESENDS_MAX,
     ROUNDS_MAX,
-    Agreement,
+    AgreementCoordinator,
     Words,
 )
 from cotenant.agent.supervisor.core.rank_messages import Kind, ToRank
 from cotenant.controller.wire.job import DECISION_TIMEOUT_S, STEP_REPORT_PERIOD_S
 
 
-def agreement_of(ranks: int, *, step: int = 10, now_s: float = 0.0, step_s: float | None = 1.0) -> Agreement:
-    agreement = Agreement()
+def agreement_of(
+    ranks: int, *, step: int = 10, now_s: float = 0.0, step_s: float | None = 1.0
+) -> AgreementCoordinator:
+    agreement = AgreementCoordinator()
     for rank in range(ranks):
         agreement.join(rank, far=False)
         agreement.saw_step(rank, step, now_s)
@@ -280,7 +282,7 @@ class Gang:
         self.random = random.Random(seed)
         self.ranks = {rank: Rank() for rank in range(ranks)}
         self.step_s, self.loss, self.delay_s = step_s, loss, delay_s
-        self.agreement = Agreement()
+        self.agreement = AgreementCoordinator()
         for rank in self.ranks:
             self.agreement.join(rank, far=rank >= ranks - far)
             self.agreement.saw_step(rank, 0, 0.0)

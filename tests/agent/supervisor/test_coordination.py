@@ -17,10 +17,10 @@ from cotenant.agent.supervisor.core.edge import (
     AnyEffect,
     AnyHappening,
     EndRanks,
-    Heard,
+    RankMessageCame,
     Started,
+    SupervisorTicked,
     TellRank,
-    Ticked,
 )
 from cotenant.agent.supervisor.core.gang import (
     GangSays,
@@ -31,11 +31,11 @@ from cotenant.agent.supervisor.core.gang import (
     payload,
 )
 from cotenant.agent.supervisor.core.rank_messages import (
-    Confirm,
-    FirstStep,
-    Hello,
+    FirstStepReached,
+    RankHello,
     Saving,
-    Step,
+    StepConfirmed,
+    StepDone,
     Stopped,
     ToRank,
 )
@@ -105,10 +105,10 @@ class World:
         for host in self.hosts:
             self.tell(host, Started())
         for rank in self.completed:
-            hello = Hello(
+            hello = RankHello(
                 v=1, rank=rank, world_size=len(self.completed), resumable=True, accumulates=True, step=0
             )
-            self.tell(self.host_of(rank), Heard(word=hello))
+            self.tell(self.host_of(rank), RankMessageCame(word=hello))
 
     def host_of(self, rank: int) -> HostId:
         return HostId(f"h{rank // self.each}")
@@ -136,10 +136,10 @@ class World:
         if word["phase"] == "propose":
             if key not in promises and word["step"] > self.completed[rank]:
                 promises[key] = [word["step"], False]
-            answer = Confirm(
+            answer = StepConfirmed(
                 v=1, rank=rank, proposal=word["proposal"], step=self.completed[rank], ok=key in promises
             )
-            self.tell(self.host_of(rank), Heard(word=answer))
+            self.tell(self.host_of(rank), RankMessageCame(word=answer))
         elif key in promises and word["phase"] == "commit":
             promises[key][1] = True
         elif key in promises and not promises[key][1]:
@@ -153,7 +153,7 @@ class World:
             self.tell(host, word)
         for host, supervision in self.hosts.items():
             if supervision.next_alarm_s <= self.now_s:
-                self.tell(host, Ticked())
+                self.tell(host, SupervisorTicked())
                 assert supervision.next_alarm_s > self.now_s
         self.step()
 
@@ -168,10 +168,10 @@ class World:
         for rank in self.completed:
             self.completed[rank] += 1
             step = self.completed[rank]
-            word = FirstStep(v=1, rank=rank, step=1) if step == 1 else None
+            word = FirstStepReached(v=1, rank=rank, step=1) if step == 1 else None
             self.tell(
                 self.host_of(rank),
-                Heard(word=word or Step(v=1, rank=rank, step=step, count=1, elapsed_s=TICK_S)),
+                RankMessageCame(word=word or StepDone(v=1, rank=rank, step=step, count=1, elapsed_s=TICK_S)),
             )
 
     def due(self, rank: int) -> list[tuple[str, int]]:
@@ -185,10 +185,10 @@ class World:
             if not is_committed:
                 continue
             del self.promises[rank][key]
-            self.tell(self.host_of(rank), Heard(word=Saving(v=1, rank=rank, step=step)))
+            self.tell(self.host_of(rank), RankMessageCame(word=Saving(v=1, rank=rank, step=step)))
             if key[0] == "stop_at":
                 self.stopped[rank] = step
-                self.tell(self.host_of(rank), Heard(word=Stopped(v=1, rank=rank, step=step)))
+                self.tell(self.host_of(rank), RankMessageCame(word=Stopped(v=1, rank=rank, step=step)))
             else:
                 self.saved.append((rank, step))
 

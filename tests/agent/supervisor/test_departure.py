@@ -25,8 +25,14 @@ from cotenant.agent.supervisor.core.edge import (
     TellRank,
     TerminateClients,
 )
-from cotenant.agent.supervisor.core.rank_messages import FirstStep, Hello, Standing, Step, look
-from cotenant.agent.supervisor.processes.termination import Termination, by_pipe, terminate
+from cotenant.agent.supervisor.core.rank_messages import (
+    FirstStepReached,
+    RankHello,
+    StackReply,
+    StepDone,
+    look,
+)
+from cotenant.agent.supervisor.processes.termination import ClientTermination, by_pipe, terminate
 from tests.agent.supervisor.test_supervision import Story, order_of
 
 CLIENT = (MpsClient(pipe_directory="/run/c/mps/1", device_uuid="GPU-a"),)
@@ -176,13 +182,13 @@ def hung(**fields: object) -> Story:
     story = Story(2, watch=WatchRule(floor_s=60.0, multiple=20.0), **fields)
     story.happens(Started())
     for rank in (0, 1):
-        hello = Hello(v=1, rank=rank, world_size=2, resumable=True, accumulates=False, step=0, looks=True)
+        hello = RankHello(v=1, rank=rank, world_size=2, resumable=True, accumulates=False, step=0, looks=True)
         story.says(hello)
-        story.says(FirstStep(v=1, rank=rank, step=1))
+        story.says(FirstStepReached(v=1, rank=rank, step=1))
     for step in range(2, 9):
         story.now_s += 0.5
         for rank in (0, 1):
-            story.says(Step(v=1, rank=rank, step=step, count=1, elapsed_s=0.5))
+            story.says(StepDone(v=1, rank=rank, step=step, count=1, elapsed_s=0.5))
     return story
 
 
@@ -198,7 +204,7 @@ def wait(story: Story, seconds: float, *, places: dict[int, int] | None = None) 
             )
             if number is not None and isinstance(effect, TellRank):
                 place = 7 if places is None else places.setdefault(effect.rank, 0) + number
-                story.says(Standing(v=1, rank=effect.rank, look=number, place=place))
+                story.says(StackReply(v=1, rank=effect.rank, look=number, place=place))
     story.now_s = until_s
 
 
@@ -229,7 +235,7 @@ def test_ranks_that_move_between_steps_are_left_alone() -> None:
 
 def test_a_gang_of_which_one_rank_does_not_answer_looks_any_more_is_not_watched() -> None:
     story = hung()
-    story.says(Hello(v=1, rank=1, world_size=2, resumable=True, accumulates=False, step=8))
+    story.says(RankHello(v=1, rank=1, world_size=2, resumable=True, accumulates=False, step=8))
     wait(story, 1000.0)
     assert not [each for each in story.all if isinstance(each, DumpStacks | EndRanks)]
 
@@ -251,7 +257,7 @@ def program(folder: Path, body: str) -> tuple[str, str]:
     return (sys.executable, str(path))
 
 
-def outcomes_of(round_: Termination) -> dict[int, str]:
+def outcomes_of(round_: ClientTermination) -> dict[int, str]:
     until_s = time.monotonic() + 30.0
     while (found := round_.poll(time.monotonic())) is None:
         assert time.monotonic() < until_s
@@ -263,19 +269,19 @@ def test_each_daemon_is_asked_about_its_own_processes(tmp_path: Path) -> None:
     tell = program(
         tmp_path, "print(json.dumps({pid: 'done' if pipe == '/p/a' else 'refused' for pid in pids}))"
     )
-    round_ = Termination({"/p/a": [1, 2], "/p/b": [3], "/p/c": []}, 5.0, time.monotonic(), tell)
+    round_ = ClientTermination({"/p/a": [1, 2], "/p/b": [3], "/p/c": []}, 5.0, time.monotonic(), tell)
     assert outcomes_of(round_) == {1: "done", 2: "done", 3: "refused"}
     assert round_.problem == ""
 
 
 @pytest.mark.parametrize("body", ["", "print('nonsense')", "print('[]')", "sys.exit(3)", "print('{}')"])
 def test_an_answer_that_says_nothing_of_a_process_is_unclear(tmp_path: Path, body: str) -> None:
-    round_ = Termination({"/p": [1]}, 5.0, time.monotonic(), program(tmp_path, body))
+    round_ = ClientTermination({"/p": [1]}, 5.0, time.monotonic(), program(tmp_path, body))
     assert outcomes_of(round_) == {1: "unclear"}
 
 
 def test_a_program_that_hangs_is_killed_at_its_deadline_and_that_is_an_answer(tmp_path: Path) -> None:
-    round_ = Termination({"/p": [1]}, 0.0, time.monotonic(), program(tmp_path, "time.sleep(1000)"))
+    round_ = ClientTermination({"/p": [1]}, 0.0, time.monotonic(), program(tmp_path, "time.sleep(1000)"))
     [pid] = round_.pids
     assert round_.poll(round_.deadline_s - 0.01) is None
     assert round_.poll(round_.deadline_s) == {1: "unclear"}
@@ -284,7 +290,7 @@ def test_a_program_that_hangs_is_killed_at_its_deadline_and_that_is_an_answer(tm
 
 
 def test_a_program_that_is_not_there_is_a_problem_and_no_crash() -> None:
-    round_ = Termination({"/p": [1]}, 1.0, time.monotonic(), ("/no/such/program",))
+    round_ = ClientTermination({"/p": [1]}, 1.0, time.monotonic(), ("/no/such/program",))
     assert round_.poll(time.monotonic()) == {}
     assert "cannot ask the MPS daemon" in round_.problem
 

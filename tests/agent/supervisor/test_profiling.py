@@ -6,22 +6,28 @@ from typing import Any
 
 import msgspec
 
-from cotenant.agent.ipc.channel import CompanyNow, StopNow
+from cotenant.agent.ipc.channel import CoTenantsChanged, StopNow
 from cotenant.agent.ipc.records import Order, RankOrder, Status
 from cotenant.agent.supervisor.core.edge import (
     AllGone,
     AnyHappening,
     Finish,
-    Heard,
     Publish,
     RankExited,
+    RankMessageCame,
     Sampled,
     Started,
+    SupervisorTicked,
     TakeSample,
     TellRank,
-    Ticked,
 )
-from cotenant.agent.supervisor.core.rank_messages import Confirm, FirstStep, Hello, Step, Stretch
+from cotenant.agent.supervisor.core.rank_messages import (
+    FirstStepReached,
+    RankHello,
+    StepConfirmed,
+    StepDone,
+    WindowReport,
+)
 from cotenant.agent.supervisor.core.supervision import Supervision
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
@@ -80,7 +86,7 @@ class Job:
         while (alarm_s := self.supervision.next_alarm_s) <= until_s:
             assert alarm_s > self.now_s, "an alarm that never stops ringing"
             self.now_s = alarm_s
-            self.happens(Ticked())
+            self.happens(SupervisorTicked())
         self.now_s = until_s
 
     @property
@@ -109,7 +115,9 @@ class Job:
         if word["phase"] == "propose":
             self.promised[number] = word
             ok = step > self.step
-            self.happens(Heard(word=Confirm(v=1, rank=rank, proposal=number, step=self.step, ok=ok)))
+            self.happens(
+                RankMessageCame(word=StepConfirmed(v=1, rank=rank, proposal=number, step=self.step, ok=ok))
+            )
         elif word["phase"] == "commit" and rank == 0:
             turn = (step, word["until"], word["s"])
             self.turns += [] if turn in self.turns else [turn]
@@ -125,7 +133,7 @@ class Job:
     def loads(self, after_s: float = 2.0) -> Job:
         self.now_s += after_s
         for rank in (0, 1):
-            hello = Hello(
+            hello = RankHello(
                 v=1,
                 rank=rank,
                 world_size=2,
@@ -135,7 +143,7 @@ class Job:
                 turns=True,
                 trials=self.trials,
             )
-            self.happens(Heard(word=hello))
+            self.happens(RankMessageCame(word=hello))
         return self
 
     def trains(self, seconds: float) -> Job:
@@ -154,16 +162,18 @@ class Job:
         self.step += 1
         for rank in (0, 1):
             if self.step == 1:
-                self.happens(Heard(word=FirstStep(v=1, rank=rank, step=1)))
-            word = Step(v=1, rank=rank, step=self.step, count=1, elapsed_s=elapsed_s, s=s)
-            self.happens(Heard(word=word))
+                self.happens(RankMessageCame(word=FirstStepReached(v=1, rank=rank, step=1)))
+            word = StepDone(v=1, rank=rank, step=self.step, count=1, elapsed_s=elapsed_s, s=s)
+            self.happens(RankMessageCame(word=word))
         if any(self.step in (start, until) for start, until, _ in self.turns):
             for rank in (0, 1):
                 memory_mib = 100.0 + 80.0 / s + rank
-                word_ = Stretch(v=1, rank=rank, first=self.first, step=self.step, s=s, memory_mib=memory_mib)
-                self.happens(Heard(word=word_))
+                word_ = WindowReport(
+                    v=1, rank=rank, first=self.first, step=self.step, s=s, memory_mib=memory_mib
+                )
+                self.happens(RankMessageCame(word=word_))
             self.first = self.step
-        self.happens(Ticked())
+        self.happens(SupervisorTicked())
 
     def ends(self) -> Finish:
         for rank in (0, 1):
@@ -216,13 +226,13 @@ def test_a_script_in_which_s_must_not_be_tried_is_measured_at_its_own() -> None:
 def test_a_co_tenant_interrupts_and_what_was_measured_until_then_is_told() -> None:
     job = Job().loads().trains(20.0)
     turns = len(job.turns)
-    job.happens(CompanyNow(alone=False))
+    job.happens(CoTenantsChanged(alone=False))
     profile = job.status.profile
     assert profile is not None and not is_over(job)
     assert profile.points and profile.points[0].accumulation_steps == 1
     job.trains(60.0)
     assert len(job.turns) == turns, "beside a co-tenant nothing is tried"
-    job.happens(CompanyNow(alone=True))
+    job.happens(CoTenantsChanged(alone=True))
     job.trains(60.0)
     assert is_over(job) and job.status.profile_no == 2
 
@@ -244,7 +254,7 @@ def test_a_job_that_is_to_stop_is_not_asked_to_turn() -> None:
     asked = len(job.promised)
     for _ in range(50):
         job.now_s += 0.1
-        job.happens(Ticked())
+        job.happens(SupervisorTicked())
     assert len(job.promised) == asked
 
 

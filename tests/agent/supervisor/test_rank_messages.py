@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.supervisor.core.rank_messages import Failed, Hello, Step, ToRank, datagram, parse
+from cotenant.agent.supervisor.core.rank_messages import (
+    RankFailed,
+    RankHello,
+    StepDone,
+    ToRank,
+    datagram,
+    parse,
+)
 from cotenant.controller.wire import job as protocol
 
 
@@ -38,12 +45,12 @@ def test_every_word_of_the_protocol_is_understood() -> None:
 def test_a_loss_that_is_no_number_is_missing_and_the_step_still_counts(loss: str) -> None:
     for colon in (":", ": "):
         text = f'{{"v":1,"m":"step","rank":0,"step":5,"count":1,"elapsed_s":0.1,"s":1,"loss"{colon}{loss}}}'
-        assert parse(text.encode()) == Step(v=1, rank=0, step=5, count=1, elapsed_s=0.1, loss=None)
+        assert parse(text.encode()) == StepDone(v=1, rank=0, step=5, count=1, elapsed_s=0.1, loss=None)
 
 
 def test_unknown_fields_are_ignored() -> None:
     word = parse(said(m="failed", what="load", error="x", mood="bad"))
-    assert word == Failed(v=1, rank=0, what="load", error="x")
+    assert word == RankFailed(v=1, rank=0, what="load", error="x")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +91,7 @@ def test_garbage_is_dropped(data: bytes) -> None:
 )
 def test_almost_right_is_dropped_or_understood(fields: dict[str, object]) -> None:
     word = parse(json.dumps(fields).encode())
-    assert word is None or not isinstance(word, Hello)
+    assert word is None or not isinstance(word, RankHello)
 
 
 def test_what_we_say_is_one_small_datagram() -> None:

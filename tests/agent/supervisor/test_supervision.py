@@ -21,26 +21,26 @@ from cotenant.agent.supervisor.core.edge import (
     CouldNotStart,
     EndRanks,
     Finish,
-    Heard,
     Noted,
     OverMemory,
     Publish,
     RankExited,
+    RankMessageCame,
     Sampled,
     Started,
+    SupervisorTicked,
     TellRank,
-    Ticked,
 )
 from cotenant.agent.supervisor.core.exit_classifier import StartProblem
 from cotenant.agent.supervisor.core.rank_messages import (
     AnyRankWord,
-    Confirm,
     DurableSaid,
-    Failed,
-    FirstStep,
-    Hello,
+    FirstStepReached,
+    RankFailed,
+    RankHello,
     Saving,
-    Step,
+    StepConfirmed,
+    StepDone,
     Stopped,
 )
 from cotenant.agent.supervisor.core.rank_tracker import LINGER_S, PEER_GRACE_S
@@ -99,7 +99,7 @@ class Story:
         return self.new
 
     def says(self, word: AnyRankWord) -> list[AnyEffect]:
-        return self.happens(Heard(word=word))
+        return self.happens(RankMessageCame(word=word))
 
     def until(self, when_s: float) -> None:
         """Let time pass, ringing every alarm on the way."""
@@ -108,7 +108,7 @@ class Story:
             if alarm_s > when_s:
                 break
             self.now_s = max(self.now_s, alarm_s)
-            self.happens(Ticked())
+            self.happens(SupervisorTicked())
             assert self.supervision.next_alarm_s > self.now_s, "an alarm that never stops ringing"
         self.now_s = when_s
 
@@ -119,7 +119,7 @@ class Story:
         for rank in range(world_size):
             self.says(hello(rank, world_size, resumable=resumable))
         for rank in range(world_size):
-            self.says(FirstStep(v=1, rank=rank, step=1))
+            self.says(FirstStepReached(v=1, rank=rank, step=1))
         return self
 
     def exits(self, *codes: int) -> None:
@@ -153,7 +153,7 @@ class Story:
         *_, (_, _, phase, step, proposal) = [word for word in self.words() if word[2] == "propose"]
         assert phase == "propose"
         for rank in range(self.order.world_size):
-            self.says(Confirm(v=1, rank=rank, proposal=proposal, step=1, ok=ok))
+            self.says(StepConfirmed(v=1, rank=rank, proposal=proposal, step=1, ok=ok))
         return step
 
     def stops_at(self, step: int) -> None:
@@ -165,8 +165,8 @@ class Story:
             self.says(Stopped(v=1, rank=rank, step=step))
 
 
-def hello(rank: int, world_size: int, *, resumable: bool = True, step: int = 0) -> Hello:
-    return Hello(v=1, rank=rank, world_size=world_size, resumable=resumable, accumulates=True, step=step)
+def hello(rank: int, world_size: int, *, resumable: bool = True, step: int = 0) -> RankHello:
+    return RankHello(v=1, rank=rank, world_size=world_size, resumable=resumable, accumulates=True, step=step)
 
 
 def stop(*, save: bool, deadline_s: float = 60.0) -> StopNow:
@@ -352,7 +352,7 @@ def test_a_job_that_cannot_save_is_asked_again_and_says_why_in_the_end() -> None
     story.happens(stop(save=True, deadline_s=30.0))
     step = story.agrees()
     story.says(Saving(v=1, rank=0, step=step))
-    story.says(Failed(v=1, rank=0, what="save", error="No space left on device"))
+    story.says(RankFailed(v=1, rank=0, what="save", error="No space left on device"))
     before = len(story.words())
     story.until(SAVE_RETRY_S)
     assert [word[2] for word in story.words()[before:]] == ["propose"]
@@ -370,7 +370,7 @@ def test_what_cannot_be_saved_gets_sigterm_and_time(resumable: bool, stepped: bo
     story.happens(Started())
     story.says(hello(0, 1, resumable=resumable))
     if stepped:
-        story.says(FirstStep(v=1, rank=0, step=1))
+        story.says(FirstStepReached(v=1, rank=0, step=1))
     story.happens(stop(save=True))
     assert story.signals() == ["TERM"]
     assert story.words() == []
@@ -432,7 +432,7 @@ def test_one_rank_without_the_library_makes_the_job_not_resumable() -> None:
     story = Story(ranks=2)
     story.happens(Started())
     story.says(hello(0, 2))
-    story.says(FirstStep(v=1, rank=0, step=1))
+    story.says(FirstStepReached(v=1, rank=0, step=1))
     assert story.supervision.status.resumable is None
     story.happens(stop(save=True))
     assert story.signals() == ["TERM"]
@@ -446,7 +446,7 @@ def test_saves_come_at_their_period_from_the_first_step_on() -> None:
     story.happens(Started())
     story.says(hello(0, 1))
     story.until(50.0)
-    story.says(FirstStep(v=1, rank=0, step=1))
+    story.says(FirstStepReached(v=1, rank=0, step=1))
     story.until(149.0)
     assert story.words() == []
     story.until(150.0)
@@ -542,7 +542,7 @@ def test_after_an_outage_the_next_one_counts_anew() -> None:
     assert len([word for word in story.words() if word[2] == "propose"]) == proposals + 1
 
 
-@pytest.mark.parametrize("wakes_by", [Ticked(), LeaseNow(left_s=100.0, full_s=100.0)])
+@pytest.mark.parametrize("wakes_by", [SupervisorTicked(), LeaseNow(left_s=100.0, full_s=100.0)])
 def test_who_was_frozen_until_the_lease_was_over_ends_its_ranks_at_once(wakes_by: AnyHappening) -> None:
     """Its job may run elsewhere by now, and no renewal that comes then takes that back."""
     story = Story(lease_s=100.0).runs()
@@ -572,7 +572,7 @@ def test_a_job_that_cannot_resume_is_neither_saved_nor_stopped(says_hello: bool)
     story.happens(Started())
     if says_hello:
         story.says(hello(0, 1, resumable=False))
-        story.says(FirstStep(v=1, rank=0, step=1))
+        story.says(FirstStepReached(v=1, rank=0, step=1))
     story.until(900.0)
     assert story.words() == []
     assert story.signals() == []
@@ -612,7 +612,7 @@ def test_facts_are_published_at_once_and_kept_and_progress_once_a_second() -> No
     assert [each.keep for each in facts] == [True, True, True]
     for tenth in range(1, 51):
         story.until(tenth / 10)
-        story.says(Step(v=1, rank=0, step=tenth, count=1, elapsed_s=0.1, loss=1.0))
+        story.says(StepDone(v=1, rank=0, step=tenth, count=1, elapsed_s=0.1, loss=1.0))
     later = story.of(Publish)[len(facts) :]
     assert 4 <= len(later) <= 6
     assert not any(each.keep for each in later)
@@ -624,9 +624,9 @@ def test_the_status_says_what_was_heard() -> None:
     story.happens(Started())
     for rank in (1, 0):
         story.says(hello(rank, 2, step=100))
-    story.says(FirstStep(v=1, rank=1, step=101))
-    story.says(Step(v=1, rank=1, step=110, count=4, elapsed_s=2.0, loss=9.0))
-    story.says(Step(v=1, rank=0, step=111, count=4, elapsed_s=4.0, loss=3.0))
+    story.says(FirstStepReached(v=1, rank=1, step=101))
+    story.says(StepDone(v=1, rank=1, step=110, count=4, elapsed_s=2.0, loss=9.0))
+    story.says(StepDone(v=1, rank=0, step=111, count=4, elapsed_s=4.0, loss=3.0))
     story.happens(Sampled(memory_mib=10.0, duty_cycle=0.5))
     story.happens(Sampled(memory_mib=8.0, duty_cycle=0.25))
     story.happens(Noted(text="a log\ncannot be written"))
@@ -646,7 +646,7 @@ def test_after_the_end_nothing_follows() -> None:
     story = Story().runs()
     story.exits(0)
     story.result()
-    for event in (Ticked(), stop(save=True), Started(), AllGone()):
+    for event in (SupervisorTicked(), stop(save=True), Started(), AllGone()):
         assert story.happens(event) == []
 
 
@@ -657,8 +657,12 @@ small = st.integers(0, 20)
 rank_numbers = st.integers(0, RANKS)
 
 
-def heard(kind: Callable[..., AnyRankWord], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Heard]:
-    return st.builds(lambda **given: Heard(word=kind(v=1, **given)), **({"rank": rank_numbers} | fields))
+def heard(
+    kind: Callable[..., AnyRankWord], **fields: st.SearchStrategy[Any]
+) -> st.SearchStrategy[RankMessageCame]:
+    return st.builds(
+        lambda **given: RankMessageCame(word=kind(v=1, **given)), **({"rank": rank_numbers} | fields)
+    )
 
 
 def durable(v: int, rank: int, step: int) -> DurableSaid:
@@ -666,21 +670,23 @@ def durable(v: int, rank: int, step: int) -> DurableSaid:
 
 
 EVENTS: tuple[st.SearchStrategy[Any], ...] = (
-    heard(Hello, world_size=st.just(RANKS), resumable=st.booleans(), accumulates=st.booleans(), step=small),
-    heard(FirstStep, step=small),
-    heard(Step, step=small, count=st.just(1), elapsed_s=st.floats(0.0, 5.0)),
+    heard(
+        RankHello, world_size=st.just(RANKS), resumable=st.booleans(), accumulates=st.booleans(), step=small
+    ),
+    heard(FirstStepReached, step=small),
+    heard(StepDone, step=small, count=st.just(1), elapsed_s=st.floats(0.0, 5.0)),
     heard(Saving, step=small),
     heard(durable, step=small),
-    heard(Confirm, proposal=st.integers(0, 5), step=small, ok=st.booleans()),
+    heard(StepConfirmed, proposal=st.integers(0, 5), step=small, ok=st.booleans()),
     heard(Stopped, step=small),
-    heard(Failed, what=st.sampled_from(["save", "load"]), error=st.just("x")),
+    heard(RankFailed, what=st.sampled_from(["save", "load"]), error=st.just("x")),
     st.builds(RankExited, rank=rank_numbers, exit_code=st.sampled_from([0, 1])),
     st.builds(stop, save=st.booleans(), deadline_s=st.floats(0.0, 50.0)),
     st.just(SaveNow()),
     st.builds(LeaseNow, left_s=st.none() | st.floats(0.0, 100.0), full_s=st.just(100.0)),
     st.just(OverMemory(used_mib=5.0)),
     st.just(Started()),
-    st.just(Ticked()),
+    st.just(SupervisorTicked()),
 )
 
 
@@ -727,7 +733,7 @@ def test_a_job_that_never_said_it_can_resume_is_never_stopped_by_a_lease(
         (event, wait_s)
         for event, wait_s in history
         if not isinstance(event, StopNow | OverMemory | RankExited)
-        and not (isinstance(event, Heard) and isinstance(event.word, Hello | Stopped))
+        and not (isinstance(event, RankMessageCame) and isinstance(event.word, RankHello | Stopped))
     ]
     story = Story(ranks=RANKS, lease_s=100.0, checkpoint_every_s=15.0, start_deadline_s=1e8)
     story.happens(Started())
@@ -744,7 +750,7 @@ def test_a_job_that_never_said_it_can_resume_is_never_stopped_by_a_lease(
 def test_a_job_that_finds_out_later_that_it_cannot_accumulate_takes_it_back() -> None:
     story = Story().runs()
     assert story.supervision.status.accumulates
-    story.says(Failed(v=1, rank=0, what="accumulate", error="BatchNorm1d in training mode"))
+    story.says(RankFailed(v=1, rank=0, what="accumulate", error="BatchNorm1d in training mode"))
     status = story.supervision.status
     assert (status.accumulates, status.accumulates_note) == (False, "BatchNorm1d in training mode")
     assert "accumulate: BatchNorm1d in training mode" in status.failed

@@ -6,12 +6,12 @@ from pathlib import PurePosixPath
 
 import msgspec
 
-from cotenant.controller.cli.doctor.check import Facts
+from cotenant.controller.cli.doctor.check import DoctorFacts
 from cotenant.controller.cli.doctor.gpu_host import DeviceFile, HostFiles
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.system import settings
-from cotenant.mps.detection import Host
-from cotenant.profiler.driver.facts import DriverFacts, GpuFacts, GpuProcess, Link
+from cotenant.mps.detection import DetectedHost
+from cotenant.profiler.driver.facts import DriverFacts, GpuFacts, GpuLink, GpuProcess
 from cotenant.profiler.indicators.choice import Explanation
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
@@ -50,7 +50,7 @@ FILES = HostFiles(
     persistenced=False,
 )
 
-MPS = Host(
+MPS = DetectedHost(
     system="Linux",
     machine="x86_64",
     control_path="/usr/bin/nvidia-cuda-mps-control",
@@ -72,19 +72,19 @@ def somebody(pid: int = 4711, **changes: object) -> GpuProcess:
 
 def host(
     *gpus: GpuFacts,
-    links: tuple[Link, ...] = (),
+    links: tuple[GpuLink, ...] = (),
     problem: str = "",
     code: int = 0,
-    mps: Host | None = MPS,
+    mps: DetectedHost | None = MPS,
     mode: str = "auto",
     indicators: Explanation | None = None,
     **files: object,
-) -> Facts:
+) -> DoctorFacts:
     """A host with these GPUs; with a problem, NVML did not answer at all."""
     driver = DriverFacts(problem=problem, problem_code=code)
     if not problem:
         driver = DriverFacts(driver="580.95.05", cuda=(13, 0), gpus=gpus, links=links)
-    return Facts(
+    return DoctorFacts(
         loaded=settings.load(
             {"mps.mode": mode},
             files=[],

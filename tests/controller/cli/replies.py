@@ -93,13 +93,13 @@ def nodes(*views: wire.NodeView) -> wire.Nodes:
     return wire.Nodes(request_id=0, nodes=views, now_s=NOW_S, wall_s=WALL_S)
 
 
-def status(**more: Any) -> wire.Status:
+def status(**more: Any) -> wire.ControllerStatus:
     known: dict[str, Any] = {
         "version": "0.1.0", "pid": 1, "now_s": NOW_S, "wall_s": WALL_S, "uptime_s": 90.0, "policy": "castor",
         "jobs_by_phase": {"running": 2, "queued": 1}, "hosts": 1, "devices": 2, "counters": {},
         "journal": "journal.db", "endpoint": "ipc:///x",
     }  # fmt: skip
-    return wire.Status(request_id=0, **{**known, **more})
+    return wire.ControllerStatus(request_id=0, **{**known, **more})
 
 
 def pair(**more: Any) -> wire.PairView:

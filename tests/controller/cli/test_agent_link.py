@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.cli.doctor.agent_link import Link, ask_as_agent
-from cotenant.controller.cli.doctor.check import Facts
+from cotenant.controller.cli.doctor.agent_link import AgentAnswer, ask_as_agent
+from cotenant.controller.cli.doctor.check import DoctorFacts
 from cotenant.controller.cli.doctor.host_checks import agent
 from cotenant.controller.system import keys, settings
 
 
-def asked(**given: str) -> Link | None:
+def asked(**given: str) -> AgentAnswer | None:
     flags: dict[str, object] = {f"agent.{key}": value for key, value in given.items()}
     return ask_as_agent(settings.load(flags, files=[], environ={}).settings, timeout_s=2.0)
 
 
-def of(**given: str) -> Link:
+def of(**given: str) -> AgentAnswer:
     link = asked(**given)
     assert link is not None
     return link
@@ -68,11 +68,13 @@ def test_a_controller_that_is_not_there_names_its_port_and_the_firewall(key: Pat
 
 def test_what_could_not_be_asked_is_no_failure() -> None:
     loaded = settings.load({}, files=[], environ={})
-    facts = Facts(
+    facts = DoctorFacts(
         loaded=loaded,
         status=None,
         nodes=None,
         why_unreachable=None,
-        link=Link(endpoint="tcp://head:7070", why="not for you to read", todo="ask as root", sure=False),
+        link=AgentAnswer(
+            endpoint="tcp://head:7070", why="not for you to read", todo="ask as root", sure=False
+        ),
     )
     assert agent(facts).verdict == "warn"

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from cotenant.controller.cli.doctor import machine_checks as checks
-from cotenant.controller.cli.doctor.check import Check, Facts
+from cotenant.controller.cli.doctor.check import Check, DoctorFacts
 from cotenant.controller.cli.doctor.host_checks import folders, survival
 from cotenant.controller.cli.doctor.machine_checks import run_all
 from cotenant.controller.cli.doctor.surroundings import Agent, Surroundings, look_around
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 def facts(
-    flags: dict[str, object], status: wire.Status | None = None, nodes: wire.Nodes | None = None
-) -> Facts:
+    flags: dict[str, object], status: wire.ControllerStatus | None = None, nodes: wire.Nodes | None = None
+) -> DoctorFacts:
     why = None if status else Problem("unreachable", "no controller", "start one")
     loaded = settings.load(flags, files=[], environ={})
-    return Facts(loaded=loaded, status=status, nodes=nodes, why_unreachable=why)
+    return DoctorFacts(loaded=loaded, status=status, nodes=nodes, why_unreachable=why)
 
 
 def said(found: Check | None) -> Check:

@@ -12,16 +12,16 @@ import pytest
 
 from cotenant.controller.cli.doctor import counter_checks, gpu_host
 from cotenant.controller.cli.doctor import gpu_checks as of
-from cotenant.controller.cli.doctor.check import Check, Facts
+from cotenant.controller.cli.doctor.check import Check, DoctorFacts
 from cotenant.controller.cli.doctor.doctor import page
 from cotenant.controller.cli.doctor.gpu_host import DeviceFile
 from cotenant.controller.cli.doctor.mps_check import device_memory, level, mps
-from cotenant.profiler.driver.facts import GpuFacts, Link
+from cotenant.profiler.driver.facts import GpuFacts, GpuLink
 from cotenant.profiler.driver.process_info import sees_host_processes
 from cotenant.profiler.indicators.choice import Explanation, Finding
 from tests.controller.cli.gpu_hosts import H100, MPS, UUID, V100, gpu, host, somebody
 
-Says = Callable[[Facts], Check | None]
+Says = Callable[[DoctorFacts], Check | None]
 
 DIVIDES = dataclasses.replace(MPS, version=(13, 1))
 CLOSED = DeviceFile(path="/dev/nvidia0", mode=0o660, owner="root", group="video", ours=False)
@@ -38,7 +38,7 @@ GIVE_DMEM = (
 )
 BARE: dict[str, Any] = {"module": "", "pci_devices": 0, "device_files": ()}
 
-CASES: dict[str, tuple[Says, Facts, str, str, str]] = {
+CASES: dict[str, tuple[Says, DoctorFacts, str, str, str]] = {
     "one GPU": (of.gpus, host(H100), "ok", "0: fake H100, 79.6G, compute capability 9.0", ""),
     "a laptop": (of.gpus, host(problem="Not Found", code=12, **BARE), "warn", "none (Not Found)", ""),
     "a GPU without a driver": (
@@ -240,7 +240,7 @@ CASES: dict[str, tuple[Says, Facts, str, str, str]] = {
         host(
             H100,
             gpu(index=1),
-            links=(Link(first=0, second=1, path="NVLink", peer=True),),
+            links=(GpuLink(first=0, second=1, path="NVLink", peer=True),),
         ),
         "ok",
         "0-1 by NVLink (18 links each)",
@@ -248,7 +248,7 @@ CASES: dict[str, tuple[Says, Facts, str, str, str]] = {
     ),
     "no peers": (
         of.links,
-        host(H100, gpu(index=1), links=(Link(first=0, second=1, path="two processors", peer=False),)),
+        host(H100, gpu(index=1), links=(GpuLink(first=0, second=1, path="two processors", peer=False),)),
         "ok",
         "no peer access between 0-1",
         "",
@@ -320,7 +320,7 @@ CASES: dict[str, tuple[Says, Facts, str, str, str]] = {
 
 
 @pytest.mark.parametrize(("says", "facts", "verdict", "words", "command"), CASES.values(), ids=CASES.keys())
-def test_what_is_said_of(says: Says, facts: Facts, verdict: str, words: str, command: str) -> None:
+def test_what_is_said_of(says: Says, facts: DoctorFacts, verdict: str, words: str, command: str) -> None:
     found = says(facts)
     assert found is not None
     assert (found.verdict, found.command) == (verdict, command), found
@@ -335,7 +335,7 @@ SILENT = {
 
 
 @pytest.mark.parametrize(("facts", "lines"), SILENT.values(), ids=SILENT.keys())
-def test_what_is_unknown_is_not_judged(facts: Facts, lines: int) -> None:
+def test_what_is_unknown_is_not_judged(facts: DoctorFacts, lines: int) -> None:
     """The one line about the GPUs; of a silent one also driver, counters, files, tenants, memory and MPS."""
     said = [found for check in (*of.GPU_CHECKS, mps, device_memory) if (found := check(facts)) is not None]
     assert len(said) <= lines

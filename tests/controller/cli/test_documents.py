@@ -11,7 +11,7 @@ import pytest
 
 from cotenant.controller.cli.frame.problem import CLOSED_PIPE, EXIT_CODES, INTERRUPTED, NEVER_STARTED
 from cotenant.controller.cli.submission import directives
-from cotenant.controller.cli.submission.build import Where, submission
+from cotenant.controller.cli.submission.build import Submitter, submission
 from cotenant.controller.cli.submission.options import OPTIONS
 from cotenant.controller.cli.submission.recording import ALWAYS
 from cotenant.controller.cli.verbs import BY_NAME
@@ -57,7 +57,7 @@ def test_slurms_flags_are_documented() -> None:
 def test_the_example_jobs_are_understood(path: Path) -> None:
     if path.name == "pipeline.sh":
         return  # Submits others: it is run, not submitted.
-    where = Where(folder=ROOT, environ=os.environ, same_machine=False)
+    where = Submitter(folder=ROOT, environ=os.environ, same_machine=False)
     made = submission([str(path)], {}, where)
     assert made.request.specs[0].name in ("digits", "sweep")
     script = ROOT / "examples" / "training" / "train_cotenant.py"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.cli.submission.build import Where, submission
+from cotenant.controller.cli.submission.build import Submitter, submission
 from cotenant.controller.cli.submission.directives import LEFT_OUT, SAME, SWITCHES
 from cotenant.controller.cli.submission.options import BY_FLAG, BY_KEY
 from cotenant.controller.cli.submission.problems import BadSubmission
@@ -64,7 +64,7 @@ def judge(folder: Path, name: str, content: bytes) -> None:
     path = folder / name
     path.write_bytes(content)
     try:
-        made = submission([str(path)], {}, Where(folder=folder, environ={"PATH": os.environ["PATH"]}))
+        made = submission([str(path)], {}, Submitter(folder=folder, environ={"PATH": os.environ["PATH"]}))
         frame = encode(Request(request_id=1, body=made.request))
     except (BadSubmission, BadMessage):
         return
@@ -120,7 +120,7 @@ def test_a_first_line_means_what_it_means_to_the_kernel(
     path = tmp_path / "job.sh"
     path.write_text(f"{line}\necho\n")
     made = submission(
-        [str(path)], {}, Where(folder=tmp_path, environ={"PATH": os.environ["PATH"]}, same_machine=False)
+        [str(path)], {}, Submitter(folder=tmp_path, environ={"PATH": os.environ["PATH"]}, same_machine=False)
     )
     assert made.request.specs[0].launch.argv == (*argv, str(path))
 
@@ -140,6 +140,6 @@ def test_a_command_that_no_program_can_be_given_is_exit_code_2(
 def test_a_name_taken_from_a_file_is_one_that_the_controller_admits(tmp_path: Path) -> None:
     path = tmp_path / "tra\x1b[2J\nin.sh"
     path.write_text("#!/bin/bash\necho\n")
-    made = submission([str(path)], {}, Where(folder=tmp_path, environ={"PATH": os.environ["PATH"]}))
+    made = submission([str(path)], {}, Submitter(folder=tmp_path, environ={"PATH": os.environ["PATH"]}))
     assert made.request.specs[0].name == "tra\\x1b[2J\\nin"
     assert admitted(made.request, FROM_CLIENTS) is made.request

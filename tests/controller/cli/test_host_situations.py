@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 from cotenant.controller.cli.doctor import gpu_host
-from cotenant.controller.cli.doctor.agent_link import Link
-from cotenant.controller.cli.doctor.check import Check, Facts
+from cotenant.controller.cli.doctor.agent_link import AgentAnswer
+from cotenant.controller.cli.doctor.check import Check, DoctorFacts
 from cotenant.controller.cli.doctor.doctor import page
 from cotenant.controller.cli.doctor.gpu_host import DeviceFile, HostFiles
 from cotenant.controller.cli.doctor.machine_checks import run_all
@@ -26,8 +26,8 @@ from cotenant.controller.cli.doctor.surroundings import (
     Agent,
     Cgroup,
     Folder,
-    Limits,
-    Seen,
+    InheritedLimits,
+    SeenProcess,
     SettingsFile,
     Surroundings,
     Torch,
@@ -59,11 +59,11 @@ STATE: Final = Folder(
 JOURNAL: Final = msgspec.structs.replace(
     STATE, role="journal", setting="controller.state_dir", filesystem="nfs4"
 )
-DAEMON: Final = Seen(
+DAEMON: Final = SeenProcess(
     pid=4711, user="bob", uid=1001, words=("nvidia-cuda-mps-control", "-d"), pipes="/tmp/nvidia-mps"
 )
-ENGINE: Final = Seen(pid=50, user="root", words=("/usr/bin/nv-hostengine", "-n"))
-EXPORTER: Final = Seen(pid=51, user="root", words=("/usr/bin/dcgm-exporter",))
+ENGINE: Final = SeenProcess(pid=50, user="root", words=("/usr/bin/nv-hostengine", "-n"))
+EXPORTER: Final = SeenProcess(pid=51, user="root", words=("/usr/bin/dcgm-exporter",))
 FALLEN: Final = "controller at tcp://head:7070 does not accept this key (status 400)"
 
 
@@ -76,7 +76,7 @@ class Situation(NamedTuple):
     files: Mapping[str, Any] = {}
     around: Mapping[str, Any] = {}
     mps: Mapping[str, Any] = {}
-    link: Link | None = None
+    link: AgentAnswer | None = None
     todo: str = ""
     settings: Mapping[str, object] = {}
 
@@ -209,7 +209,7 @@ SITUATIONS: Final[dict[str, Situation]] = {
     "InfiniBand without peer memory": S(
         "InfiniBand", "warn", "mlx5_0; nvidia_peermem is not loaded",
         "sudo modprobe nvidia_peermem && echo nvidia_peermem | sudo tee /etc/modules-load.d/peermem.conf",
-        around={"infiniband": ("mlx5_0",), "limits": Limits(open_files=65536)},
+        around={"infiniband": ("mlx5_0",), "limits": InheritedLimits(open_files=65536)},
     ),
     "a process of nobody's here": S(
         "on the GPUs", "warn", "0: pid 4194999", "", (*H100, "process 0 4194999 20480 C", "gpu 0 used 21080")
@@ -311,13 +311,13 @@ SITUATIONS: Final[dict[str, Situation]] = {
     ),
     "few open files in the unit": S(
         "limits", "warn", "the agent's 1024 open files", "sudo systemctl edit cotenant-agent.service",
-        around={"limits": Limits(open_files=1024), "agent": UNIT}, todo="LimitNOFILE=65536:1048576",
+        around={"limits": InheritedLimits(open_files=1024), "agent": UNIT}, todo="LimitNOFILE=65536:1048576",
     ),
     "little locked memory in a shell": S(
         "limits", "warn", "8M of locked memory (NCCL over InfiniBand",
         r"printf '* soft nofile 65536\n* hard nofile 1048576\n* - memlock unlimited\n' "
         "| sudo tee /etc/security/limits.d/cotenant.conf",
-        around={"limits": Limits(open_files=65536, locked_kib=8192), "infiniband": ("mlx5_0",),
+        around={"limits": InheritedLimits(open_files=65536, locked_kib=8192), "infiniband": ("mlx5_0",),
                 "peer_memory": True},
     ),
     "settings that anybody may write": S(
@@ -331,11 +331,12 @@ SITUATIONS: Final[dict[str, Situation]] = {
     ),
     "no agent on a server": S(
         "agent", "fail", "none runs here, and tcp://head:7070 would accept it",
-        "sudo systemctl enable --now cotenant-agent", link=Link(endpoint="tcp://head:7070"),
+        "sudo systemctl enable --now cotenant-agent", link=AgentAnswer(endpoint="tcp://head:7070"),
     ),
     "an agent whose key is refused": S(
         "agent", "fail", f"process 7 of root; the {FALLEN}", "", around={"agent": UNIT},
-        link=Link(endpoint="tcp://head:7070", why=f"the {FALLEN}", todo="ask an admin"), todo="ask an admin",
+        link=AgentAnswer(endpoint="tcp://head:7070", why=f"the {FALLEN}", todo="ask an admin"),
+        todo="ask an admin",
     ),
     "a controller that does not answer": S(
         "controller", "fail", "no controller", "", settings={"controller.endpoint": "ipc:///nowhere/c.sock"}
@@ -378,10 +379,10 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...
     return known.__getitem__
 
 
-def facts_of(situation: Situation, driver: Callable[[tuple[str, ...]], DriverFacts]) -> Facts:
+def facts_of(situation: Situation, driver: Callable[[tuple[str, ...]], DriverFacts]) -> DoctorFacts:
     loaded = settings.load({"mps.mode": "auto", **situation.settings}, files=[], environ={})
     files = {"pci_devices": 0, **situation.files}
-    return Facts(
+    return DoctorFacts(
         loaded=loaded,
         status=None,
         nodes=None,
@@ -390,7 +391,9 @@ def facts_of(situation: Situation, driver: Callable[[tuple[str, ...]], DriverFac
         files=msgspec.structs.replace(FILES, **files),
         mps=_replaced(MPS, situation.mps),
         around=msgspec.structs.replace(
-            Surroundings(limits=Limits(open_files=65536), cgroup=Cgroup(version=2, path="/a", ours=True)),
+            Surroundings(
+                limits=InheritedLimits(open_files=65536), cgroup=Cgroup(version=2, path="/a", ours=True)
+            ),
             **situation.around,
         ),
         link=situation.link,
@@ -458,17 +461,19 @@ def test_surroundings_are_read_from_files(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("VIRTUAL_ENV", "/env")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     seen = (
-        Seen(pid=7, user="root", uid=0, words=("/opt/cotenant/bin/python", "-m", "cotenant.agent")),
+        SeenProcess(pid=7, user="root", uid=0, words=("/opt/cotenant/bin/python", "-m", "cotenant.agent")),
         DAEMON,
-        Seen(pid=8, uid=os.getuid(), words=("nvidia-cuda-mps-control", "-d"), pipes=f"{tmp_path}/own/x"),
-        Seen(pid=9, user="bob", words=("nvidia-cuda-mps-control",), pipes="/tmp/nvidia-mps"),
+        SeenProcess(
+            pid=8, uid=os.getuid(), words=("nvidia-cuda-mps-control", "-d"), pipes=f"{tmp_path}/own/x"
+        ),
+        SeenProcess(pid=9, user="bob", words=("nvidia-cuda-mps-control",), pipes="/tmp/nvidia-mps"),
         ENGINE,
     )
     loaded = settings.load({"mps.runtime_dir": str(tmp_path / "own")}, files=[], environ={})
     found = look_around(loaded, tmp_path, seen, uid=1000)
     assert found.wsl and found.peer_memory and found.infiniband == ("mlx5_0",)
     assert found.agent is not None and (found.agent.pid, found.agent.user) == (7, "root")
-    assert found.limits == Limits(open_files=1024, locked_kib=8192)
+    assert found.limits == InheritedLimits(open_files=1024, locked_kib=8192)
     assert (found.cgroup.version, found.cgroup.path) == (2, "/system.slice/cotenant-agent.service")
     assert found.torch == Torch(version="2.11.0", cuda=(12, 8), place="/env")
     assert found.mps_daemons == (DAEMON,), "neither our own daemon nor a front end that asks one"
@@ -485,7 +490,7 @@ def test_settings_files_are_looked_at(tmp_path: Path) -> None:
 
 def test_another_user_s_agent_is_not_taken_for_this_host_s(tmp_path: Path) -> None:
     loaded = settings.load({}, files=[], environ={})
-    theirs = Seen(pid=7, user="bob", uid=1001, words=("python", "-m", "cotenant.agent"))
+    theirs = SeenProcess(pid=7, user="bob", uid=1001, words=("python", "-m", "cotenant.agent"))
     assert look_around(loaded, tmp_path, (theirs,), uid=1000).agent is None
 
 
@@ -511,9 +516,9 @@ def test_the_page_in_the_docs_is_what_such_a_host_gets(
             "agent": UNIT,
             "cgroup": Cgroup(version=2, path=UNIT.cgroup, ours=True),
             "folders": (DISK, STATE),
-            "limits": Limits(open_files=1024),
+            "limits": InheritedLimits(open_files=1024),
         },
-        link=Link(endpoint="tcp://head:7070"),
+        link=AgentAnswer(endpoint="tcp://head:7070"),
     )
     lines = page(run_all(facts_of(situation, driver))).split("\n")
     assert lines[0].startswith("1 fails, ") and lines[1].startswith("fail  GPUs ")

@@ -124,7 +124,7 @@ def test_a_link_in_its_place_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "cotenant").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(paths.PlaceError, match="not a folder"):
+    with pytest.raises(paths.PathError, match="not a folder"):
         paths.runtime_dir()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.cli.submission.build import Submission, Where, submission
+from cotenant.controller.cli.submission.build import Submission, Submitter, submission
 from cotenant.controller.cli.submission.options import BY_KEY, OPTIONS, Option, Options, read
 from cotenant.controller.cli.submission.problems import BadSubmission
 from cotenant.controller.cli.submission.recording import is_secret, record
@@ -32,7 +32,7 @@ def submitted(
     same_machine: bool = True,
     command_only: bool = False,
 ) -> Submission:
-    where = Where(folder=folder, environ=environ, same_machine=same_machine)
+    where = Submitter(folder=folder, environ=environ, same_machine=same_machine)
     return submission(words or PYTHON, flags or {}, where, command_only=command_only)
 
 
@@ -267,7 +267,7 @@ def test_containers_are_refused_plainly(tmp_path: Path, program: str) -> None:
 
 def test_nothing_to_run(tmp_path: Path) -> None:
     with pytest.raises(BadSubmission, match="no command"):
-        submission((), {}, Where(folder=tmp_path, environ={}))
+        submission((), {}, Submitter(folder=tmp_path, environ={}))
 
 
 # --- YAML -------------------------------------------------------------------------------------------

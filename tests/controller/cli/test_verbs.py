@@ -537,7 +537,7 @@ def test_ctrl_c_cancels_and_a_second_one_detaches(
         if next(interrupts):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("cotenant.controller.cli.jobs.run.Watch._take", written)
+    monkeypatch.setattr("cotenant.controller.cli.jobs.run.RunWatch._take", written)
     result = cotenant("run", "--", "python3", "-c", "pass")
     assert result.code == 130
     assert [each.verb for each in controller.asked_for(wire.ChangeJobs)] == ["cancel"]

@@ -32,8 +32,8 @@ def journal(told: ModuleType, tmp_path: Path) -> Path:
     return written
 
 
-def status(journal: str) -> wire.Status:
-    return wire.Status(
+def status(journal: str) -> wire.ControllerStatus:
+    return wire.ControllerStatus(
         request_id=0, version="0", pid=1, now_s=0.0, wall_s=0.0, uptime_s=0.0, policy="fifo",
         jobs_by_phase={}, hosts=1, devices=1, counters={}, journal=journal, endpoint="ipc:///x",
     )  # fmt: skip

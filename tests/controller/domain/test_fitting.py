@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.compute_worker import Thinking
+from cotenant.controller.compute_worker import ComputeWorker
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.commands import Think
+from cotenant.controller.domain.commands import ComputeRequest
 from cotenant.controller.domain.fitting import KIND, measured_steps, model_of, numbers, question, steps_in
 from cotenant.controller.domain.perf import Profile, step_s
 from cotenant.controller.domain.throughput import Coefficients, Gang, MeasuredStep, Reach, ThroughputModel
-from cotenant.controller.sim.world.computing import think
+from cotenant.controller.sim.world.computing import answer_inline
 from cotenant.controller.training.kinds import KINDS, compute
 from tests.controller.building import Desk, profile, report
 
@@ -24,11 +24,11 @@ LAW = Coefficients(fixed_s=0.05, per_sample_s=2e-3)
 POINTS = tuple((s, LAW.step_s(64, s, Gang()), 900.0 / s) for s in (1, 2, 4, 8))
 
 
-def learned(desk: Desk, of: Profile) -> list[Think]:
+def learned(desk: Desk, of: Profile) -> list[ComputeRequest]:
     """Job 1 runs and its profile is learned: what is asked then."""
     desk.run(1, batch_size=64, iterations=100)
     desk.tell(ev.ProfileLearned(job_id=desk.job(1).job_id, profile=of))
-    return [command for command in desk.commands if isinstance(command, Think)]
+    return [command for command in desk.commands if isinstance(command, ComputeRequest)]
 
 
 @given(
@@ -93,7 +93,7 @@ def test_a_learned_profile_is_asked_about_once_and_the_model_is_kept() -> None:
     assert asked.kind == KIND
     assert asked.kind in KINDS
     assert asked.request_id < 0, "policies count upwards from 1"
-    answer, _ = think(asked, compute)
+    answer, _ = answer_inline(asked, compute)
     assert answer.error == ""
     desk.tell(answer)
     law = desk.job(1).profile.throughput
@@ -113,8 +113,8 @@ def test_the_next_job_of_its_kind_is_given_the_model_with_the_profile() -> None:
         job_id=desk.job(1).job_id, profile=known, device_type="cpu", is_complete=True
     )
     desk.tell(learned_of)
-    (asked,) = (command for command in desk.commands if isinstance(command, Think))
-    desk.tell(think(asked, compute)[0])
+    (asked,) = (command for command in desk.commands if isinstance(command, ComputeRequest))
+    desk.tell(answer_inline(asked, compute)[0])
     desk.submit(2, **kind)
     given = desk.job(2).profile
     assert given is not None and given == desk.job(1).profile
@@ -129,7 +129,7 @@ def test_the_computing_process_answers_about_the_job_it_was_asked_about() -> Non
 
     async def answers() -> list[ev.Computed]:
         told: asyncio.Queue[ev.Computed] = asyncio.Queue()
-        thinking = Thinking(told.put_nowait)
+        thinking = ComputeWorker(told.put_nowait)
         for each in (asked, too_little):
             thinking.start(each)
         found = [await told.get(), await told.get()]
@@ -137,7 +137,7 @@ def test_the_computing_process_answers_about_the_job_it_was_asked_about() -> Non
         return found
 
     good, bad = asyncio.run(answers())
-    assert good == think(asked, compute)[0]
+    assert good == answer_inline(asked, compute)[0]
     assert good.job_id == bad.job_id == "1"
     assert bad.error
     assert bad.values == ()
@@ -147,7 +147,7 @@ def test_what_was_learned_on_two_hosts_is_asked_about_as_such() -> None:
     desk = Desk("fifo", report("a", 2), report("b", 2))
     desk.run(1, gpus=4, batch_size=64, iterations=100)
     desk.tell(ev.ProfileLearned(job_id=desk.job(1).job_id, profile=profile(64, *POINTS)))
-    (asked,) = (command for command in desk.commands if isinstance(command, Think))
+    (asked,) = (command for command in desk.commands if isinstance(command, ComputeRequest))
     assert {step.gang for step in steps_in(asked.payload)} == {Gang(devices=4, hosts=2)}
 
 
@@ -175,7 +175,7 @@ def test_an_answer_about_points_that_have_changed_is_dropped() -> None:
     desk = Desk("fifo")
     (asked,) = learned(desk, profile(64, *POINTS))
     desk.tell(ev.ProfileLearned(job_id=desk.job(1).job_id, profile=profile(64, *POINTS[:1])))
-    desk.tell(think(asked, compute)[0])
+    desk.tell(answer_inline(asked, compute)[0])
     assert desk.job(1).profile.throughput is None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import because
-from cotenant.controller.domain.view import shape_of
+from cotenant.controller.domain.view import scheduling_class_of
 from tests.controller.building import Desk, report
 
 WHY = because("finished")
@@ -23,7 +23,7 @@ def test_each_placement_is_seen_by_the_next_and_the_view_stays_as_it_was() -> No
     plan = Plan(view)
     plan.place(job, ("a/cpu0", "a/cpu1"), WHY)  # type: ignore[arg-type]
     assert list(plan.free_devices("a", "cpu")) == ["a/cpu2"]  # type: ignore[arg-type]
-    assert plan.free_count(shape_of(job)) == 1
+    assert plan.free_count(scheduling_class_of(job)) == 1
     assert plan.staying("a/cpu0") == ["1"]  # type: ignore[arg-type]
     assert plan.is_placed(one)
     assert list(view.free.devices("a", "cpu")) == ["a/cpu0", "a/cpu1", "a/cpu2"]  # type: ignore[arg-type]

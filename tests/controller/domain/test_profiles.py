@@ -14,7 +14,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.commands import StartAttempt, StopAttempt
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.perf import Profile
-from cotenant.controller.domain.profiles import PROFILES_MAX, Known, Profiles, base_key, key_of
+from cotenant.controller.domain.profiles import PROFILES_MAX, Profiles, StoredProfile, base_key, key_of
 from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import Engine, EngineConfig, Snapshot
 from cotenant.controller.policies import registry
@@ -283,8 +283,8 @@ def test_the_store_is_bounded_and_what_was_used_longest_ago_goes(uses: list[int]
     assert set(used) <= store.known.keys() or len(set(used)) == PROFILES_MAX
 
 
-def known() -> Known:
-    return Known(
+def known() -> StoredProfile:
+    return StoredProfile(
         base="b",
         user="ann",
         name="n",

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.commands import ForgetJob, SaveAttempt, StartAttempt, StopAttempt, Think
+from cotenant.controller.domain.commands import (
+    ComputeRequest,
+    ForgetJob,
+    SaveAttempt,
+    StartAttempt,
+    StopAttempt,
+)
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job import LOAD_S, Dependency, JobSpec
 from cotenant.controller.engine import Engine, EngineConfig
@@ -737,7 +743,7 @@ def test_time_never_goes_back() -> None:
 def test_an_answer_to_a_computation_reaches_the_policy_and_changes_nothing_else() -> None:
     desk = Desk("fifo")
     assert desk.tell(ev.Computed(request_id=3, model_sha256="", values=(1.0,))) == []
-    assert not [c for c in desk.commands if isinstance(c, Think)]
+    assert not [c for c in desk.commands if isinstance(c, ComputeRequest)]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from cotenant.controller.api.views import note_text
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.commands import AnyCommand
 from cotenant.controller.domain.ids import HostId, JobId
-from cotenant.controller.engine.history import History, Stretch
+from cotenant.controller.engine.history import AttemptRecord, History
 from tests.controller.building import Desk, report
 
 
@@ -26,7 +26,7 @@ class Watched(Desk):
         self.history.observe(self.engine, event, commands)
         return commands
 
-    def attempt(self, job_id: str, number: int = 1) -> Stretch:
+    def attempt(self, job_id: str, number: int = 1) -> AttemptRecord:
         return next(s for s in self.history.stretches(JobId(job_id)) if s.attempt == number)
 
     def told(self, job_id: str) -> list[str]:

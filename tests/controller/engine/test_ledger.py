@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import HostId
-from cotenant.controller.domain.view import shape_of
+from cotenant.controller.domain.view import scheduling_class_of
 from cotenant.controller.engine import Snapshot
 from cotenant.controller.engine.free_index import FreeIndex
 from cotenant.controller.engine.ledger import Ledger
@@ -31,9 +31,9 @@ def test_the_queue_of_many_shapes_comes_in_the_policys_order(jobs: list[tuple[fl
     wanted = sorted(desk.engine.jobs.values(), key=lambda j: (j.remaining_s, j.number))
     assert [j.job_id for j in view.queued()] == [j.job_id for j in wanted]
     heads = list(view.heads())
-    assert len(heads) == len({shape_of(j) for j in wanted})
+    assert len(heads) == len({scheduling_class_of(j) for j in wanted})
     assert heads == sorted(heads, key=view.order_key)
-    assert all(view.queue(shape_of(head))[0] is head for head in heads)
+    assert all(view.queue(scheduling_class_of(head))[0] is head for head in heads)
 
 
 def test_newcomers_are_those_that_this_event_put_into_the_queue() -> None:

@@ -17,15 +17,15 @@ from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients
 from cotenant.controller.wire.agents import (
     AttemptProgress,
-    CommandSeen,
+    CommandAck,
+    CommandDelivery,
     FromAgent,
-    GangWord,
+    GangRelay,
     Heartbeat,
-    Obey,
-    Refused,
+    HostRefused,
     Renew,
     Report,
-    ReportSeen,
+    ReportAck,
     Welcome,
 )  # fmt: skip
 from cotenant.controller.wire.codec import BadMessage, decode
@@ -99,7 +99,7 @@ def test_a_heartbeat_is_renewed_on_the_connection_that_greeted_only(station: Sta
 )
 def test_a_key_speaks_for_its_own_host(station: Station, who: Identity, name: str, why: str) -> None:
     station.agent_says(b"a", hello(name), who)
-    (refused,) = station.told(b"a", Refused)
+    (refused,) = station.told(b"a", HostRefused)
     assert why in refused.why and not station.core.state.engine.hosts
 
 
@@ -113,7 +113,7 @@ def test_a_second_agent_is_refused_while_the_first_lives(station: Station) -> No
         station.agent_says(first, beat(second))
         station.agent_says(b"rival", hello("h1", session="s2"))
     assert station.told(b"rival", Welcome) == []
-    assert "another agent works for host h1" in station.told(b"rival", Refused)[0].why
+    assert "another agent works for host h1" in station.told(b"rival", HostRefused)[0].why
     station.agent_says(first, beat(9))
     assert 9 in [told.beat for told in station.told(first, Renew)]
 
@@ -131,7 +131,7 @@ def test_a_restarted_agent_takes_over_when_the_old_one_stays_silent(station: Sta
     for _ in range(7):
         station.tick(1.0)
         station.agent_says(b"new", hello("h1", session="s2"))
-    assert len(station.told(b"new", Welcome)) >= 1 and station.told(b"new", Refused) == []
+    assert len(station.told(b"new", Welcome)) >= 1 and station.told(b"new", HostRefused) == []
 
 
 # --- Commands --------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_a_command_is_repeated_until_seen(station: Station) -> None:
     station.tick(1.0)
     commands = station.commands(address)
     assert len(commands) == 2 and commands[0] == commands[1]
-    station.agent_says(address, CommandSeen(command_id=commands[0].command_id))
+    station.agent_says(address, CommandAck(command_id=commands[0].command_id))
     station.tick(10.0)
     assert len(station.commands(address)) == 2
 
@@ -199,7 +199,7 @@ def test_secrets_travel_with_the_start_and_nowhere_else(station: Station) -> Non
     launch = Launch(argv=("x",), workdir="/tmp", env={"HF_TOKEN": "hush", "A": "b"}, secrets=("PIN",))
     request = clients.Submit(specs=(job(launch=launch),), secrets={"PIN": "1234", "UNUSED": "x"})
     job_id = station.ask(request, ALICE).job_ids[0]
-    (obey,) = station.told(address, Obey)
+    (obey,) = station.told(address, CommandDelivery)
     assert obey.secrets == {"HF_TOKEN": "hush", "PIN": "1234"}
     assert obey.command.launch.env == {"A": "b"}
     journalled = b"".join(e.event + e.decision for e in station.journal.entries())
@@ -217,11 +217,11 @@ def test_a_report_is_confirmed_when_durable_and_counted_once(station: Station) -
     report = Report(sequence=1, event=started())
     station.link.heard(address, AGENT_H1, report)
     station.core.seal()
-    assert station.told(address, ReportSeen) == []
+    assert station.told(address, ReportAck) == []
     station.settle()
     entries = station.journal.last_seq
     station.agent_says(address, report)
-    assert station.told(address, ReportSeen) == [ReportSeen(sequence=1)] * 2
+    assert station.told(address, ReportAck) == [ReportAck(sequence=1)] * 2
     assert station.journal.last_seq == entries, "a repeat is no new event"
 
 
@@ -229,10 +229,10 @@ def test_a_hole_in_the_reports_is_waited_for(station: Station) -> None:
     address = station.join("h1")
     station.submit()
     station.agent_says(address, Report(sequence=2, event=started()))
-    assert station.told(address, ReportSeen) == []
+    assert station.told(address, ReportAck) == []
     station.agent_says(address, Report(sequence=1, event=started()))
     station.agent_says(address, Report(sequence=2, event=started()))
-    assert station.told(address, ReportSeen) == [ReportSeen(sequence=1), ReportSeen(sequence=2)]
+    assert station.told(address, ReportAck) == [ReportAck(sequence=1), ReportAck(sequence=2)]
 
 
 def test_a_hole_that_stays_is_a_report_that_was_lost_with_its_disk(station: Station) -> None:
@@ -242,7 +242,7 @@ def test_a_hole_that_stays_is_a_report_that_was_lost_with_its_disk(station: Stat
         station.agent_says(address, Report(sequence=58, event=started()))
         station.agent_says(address, Report(sequence=59, event=started()))
         station.tick(1.0)
-    assert ReportSeen(sequence=59) in station.told(address, ReportSeen)
+    assert ReportAck(sequence=59) in station.told(address, ReportAck)
     assert station.core.counters["report_gaps"] == 1
 
 
@@ -250,7 +250,7 @@ def test_a_host_speaks_for_itself_only(station: Station) -> None:
     address = station.join("h1")
     station.join("h2")
     assert not station.agent_says(address, Report(sequence=1, event=started(host="h2")))
-    assert station.told(address, ReportSeen) == []
+    assert station.told(address, ReportAck) == []
 
 
 def test_reports_seen_survive_a_restart(stations: Any) -> None:
@@ -317,8 +317,8 @@ def test_progress_reaches_views_at_once_and_the_journal_seldom(station: Station)
 # --- Gangs -----------------------------------------------------------------------------------------
 
 
-def word(to: str, sender: str = "h1", attempt: int = 1, payload: bytes = b"x") -> GangWord:
-    return GangWord(
+def word(to: str, sender: str = "h1", attempt: int = 1, payload: bytes = b"x") -> GangRelay:
+    return GangRelay(
         job_id=JobId("1"),
         attempt=AttemptNo(attempt),
         to_host=HostId(to),
@@ -339,12 +339,14 @@ def test_gang_words_pass_between_hosts_of_one_attempt_only(station: Station) -> 
     (outside,) = {"h1", "h2", "h3"} - set(inside)
     one, two = (f"agent-{name}".encode() for name in inside)
     station.agent_says(one, word(inside[1], inside[0]))
-    assert station.told(two, GangWord) == [word(inside[1], inside[0])]
+    assert station.told(two, GangRelay) == [word(inside[1], inside[0])]
     station.agent_says(one, word(outside, inside[0]))
     station.agent_says(one, word(inside[1], inside[0], attempt=2))
     assert not station.agent_says(one, word(inside[1], outside)), "nobody speaks for another host"
     assert not station.agent_says(one, word(inside[1], inside[0], payload=b"x" * 100_000))
-    assert station.told(f"agent-{outside}".encode(), GangWord) == [] and len(station.told(two, GangWord)) == 1
+    assert (
+        station.told(f"agent-{outside}".encode(), GangRelay) == [] and len(station.told(two, GangRelay)) == 1
+    )
 
 
 def test_the_start_of_a_gang_reaches_each_host(station: Station) -> None:

@@ -16,7 +16,7 @@ from cotenant.controller.domain.plan import Plan
 from cotenant.controller.policies.castor.cost import Beside, CastorCost, balances, beside, best_set, outcome
 from cotenant.controller.policies.castor.policy import Castor, CastorParameters, paying, places_of
 from cotenant.controller.policies.castor.sharing import ranked
-from cotenant.controller.policies.toolkit.shareable_slots import Room
+from cotenant.controller.policies.toolkit.shareable_slots import ShareableSlot
 from cotenant.controller.policies.toolkit.sub_batches import sub_batches
 from tests.controller.building import Desk, profile, report
 
@@ -83,15 +83,15 @@ def test_castor_ranks_as_algorithm_2_does_one_room_after_the_other(desk: Desk, s
     if desk.phase(99) != "queued" or plan.find_free(job) is not None:
         return  # Whom free devices alone can hold is never asked about.
     castor = Castor(CastorParameters(shared_first=shared_first))
-    rooms = castor.rooms(plan)
-    offers, _ = paying(plan.view, job, rooms)
-    together = [room for room in offers if room.devices]
-    here = [rooms[number] for number in ranked(plan.view, job, rooms)]
+    slots = castor.slots(plan)
+    offers, _ = paying(plan.view, job, slots)
+    together = [slot for slot in offers if slot.devices]
+    here = [slots[number] for number in ranked(plan.view, job, slots)]
     # Where those that pay and what is free cannot hold the gang anywhere, none is named.
     assert here == together or (not here and castor._gather(plan, job, offers) is None)
-    found = castor.join(plan, job, rooms)
+    found = castor.join(plan, job, slots)
     assert found == castor._gather(plan, job, offers)
-    assert (castor.why_not(plan, job, rooms) is None) == (found is not None)
+    assert (castor.why_not(plan, job, slots) is None) == (found is not None)
 
 
 @settings(max_examples=FEWER)
@@ -100,19 +100,22 @@ def test_the_balance_beside_each_tenant_is_that_of_the_plain_reckoning(desk: Des
     plan, job = waiting(desk)
     if desk.phase(99) != "queued" or job.remaining_s is None:
         return
-    rooms, choices = CastorCost().rooms(plan), sub_batches(job)
+    slots, choices = CastorCost().slots(plan), sub_batches(job)
     if not choices or choices[0].accumulation_steps != 1:
         return
-    waits_s, balance = rooms.wait_s(job), balances(plan.view, (job,), rooms)
-    for room, net_s in zip(rooms, (balance.gain_s - balance.cost_s)[0].tolist(), strict=True):
-        fitting = [choice for choice in choices if choice.needed_mib <= room.left_mib]
-        left_s = room.partner.remaining_now_s(plan.view.now_s)
-        allowed = rooms.why_not_again(job, room.partner) is None
-        if not (fitting and allowed and room.admits(plan.view, job, plan.view.shape(job))) or left_s is None:
+    waits_s, balance = slots.wait_s(job), balances(plan.view, (job,), slots)
+    for slot, net_s in zip(slots, (balance.gain_s - balance.cost_s)[0].tolist(), strict=True):
+        fitting = [choice for choice in choices if choice.needed_mib <= slot.left_mib]
+        left_s = slot.partner.remaining_now_s(plan.view.now_s)
+        allowed = slots.why_not_again(job, slot.partner) is None
+        if (
+            not (fitting and allowed and slot.admits(plan.view, job, plan.view.scheduling_class(job)))
+            or left_s is None
+        ):
             assert np.isnan(net_s)
             continue
         stretch = min(choice.stretch for choice in fitting)
-        one = beside(plan.view, job, room)
+        one = beside(plan.view, job, slot)
         if 1.0 / (one.mine * stretch) + 1.0 / one.theirs <= 1.0:
             assert np.isnan(net_s)
         else:
@@ -125,23 +128,23 @@ def test_pruning_loses_no_better_set(desk: Desk) -> None:
     """As `join` finds it, against all places and all rooms, whatever their bounds say."""
     plan, job = waiting(desk)
     policy = CastorCost()
-    rooms, choices = policy.rooms(plan), sub_batches(job)
+    slots, choices = policy.slots(plan), sub_batches(job)
     if desk.phase(99) != "queued" or job.spec.gpus == 1 or job.remaining_s is None or not choices:
         return
-    found = policy.join(plan, job, rooms)
+    found = policy.join(plan, job, slots)
     if choices[0].accumulation_steps != 1:
         assert found is None
         return
-    balance = balances(plan.view, (job,), rooms)
-    both = zip(rooms, balance.gain_s[0].tolist(), balance.cost_s[0].tolist(), strict=True)
+    balance = balances(plan.view, (job,), slots)
+    both = zip(slots, balance.gain_s[0].tolist(), balance.cost_s[0].tolist(), strict=True)
     alone = {
-        room.devices[0]: beside(plan.view, job, room)._replace(gain_s=gain_s, cost_s=cost_s)
-        for room, gain_s, cost_s in both
+        slot.devices[0]: beside(plan.view, job, slot)._replace(gain_s=gain_s, cost_s=cost_s)
+        for slot, gain_s, cost_s in both
         if not np.isnan(gain_s)
     }
-    worth: list[Room] = [room for room in rooms if room.devices[0] in alone]
+    worth: list[ShareableSlot] = [slot for slot in slots if slot.devices[0] in alone]
     sets = [
-        best_set(plan, job, choices, where, rooms.wait_s(job), alone)
+        best_set(plan, job, choices, where, slots.wait_s(job), alone)
         for where in places_of(plan.view, job, worth)
     ]
     nets_s = [one.together.net_s for one in sets if one is not None]
@@ -179,13 +182,13 @@ def test_many_newcomers_asked_together_get_what_each_gets_alone(
         desk.submit(number, **each)
     policy: Castor | CastorCost = CastorCost() if cost else Castor()
     plan, apart = Plan(desk.engine.view()), Plan(desk.engine.view())
-    rooms, rooms_apart = policy.rooms(plan), policy.rooms(apart)
+    slots, rooms_apart = policy.slots(plan), policy.slots(apart)
     waiting_jobs = list(plan.view.queued())
-    policy.expect(plan, waiting_jobs, rooms)
+    policy.expect(plan, waiting_jobs, slots)
     for job in waiting_jobs:
-        found, alone = policy.join(plan, job, rooms), policy.join(apart, job, rooms_apart)
+        found, alone = policy.join(plan, job, slots), policy.join(apart, job, rooms_apart)
         assert found == alone
         if found is not None:
-            for each_plan, each_rooms in ((plan, rooms), (apart, rooms_apart)):
+            for each_plan, each_rooms in ((plan, slots), (apart, rooms_apart)):
                 each_plan.share(job, found.devices, found.reason, found.accumulation_steps)
                 each_rooms.take(found.devices)

@@ -11,7 +11,7 @@ from cotenant.controller.domain.ids import DeviceId, JobId
 from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.view import View
-from cotenant.controller.policies.toolkit.expected_releases import Soon, Together
+from cotenant.controller.policies.toolkit.expected_releases import ExpectedReleases, Together
 from tests.controller.building import Desk, report
 
 Promises = list[tuple[Job, tuple[DeviceId, ...]]]
@@ -43,7 +43,7 @@ def anew(view: View, until_s: float, promises: Promises) -> Plan:
 
 def ask(desk: Desk, asked: list[tuple[int, int]]) -> None:
     view = desk.engine.view()
-    soon, plan, promises = Soon(view), Plan(view), Promises()
+    soon, plan, promises = ExpectedReleases(view), Plan(view), Promises()
     before_s = float("inf")
     for number, (gpus, wait_s) in enumerate(asked, 100):
         job, until_s = desk.job(desk.submit(number, gpus=gpus, hold=True)), view.now_s + wait_s
@@ -70,7 +70,7 @@ def test_in_whatever_order_times_are_asked_for_the_devices_are_those_of_a_plan_b
 def test_of_equal_hosts_an_earlier_time_finds_the_one_that_was_promised_first() -> None:
     desk = desk_with([(2, 10), (1, 20), (2, 25)], report("a", 3), report("b", 2))
     view = desk.engine.view()
-    soon, plan = Soon(view), Plan(view)
+    soon, plan = ExpectedReleases(view), Plan(view)
     job = desk.job(desk.submit(9, hold=True))
     found = soon.find(plan, job, view.now_s + 22)
     assert found == ("a/cpu0",)  # The one device there, and two on b.
@@ -84,7 +84,7 @@ def test_of_equal_hosts_an_earlier_time_finds_the_one_that_was_promised_first() 
 def test_what_was_promised_is_found_by_nobody_else() -> None:
     desk = desk_with([(4, 10), (4, 10), (2, 20), (1, 90)])
     view = desk.engine.view()
-    soon, plan = Soon(view), Plan(view)
+    soon, plan = ExpectedReleases(view), Plan(view)
     first, second = (desk.job(desk.submit(n, gpus=4, hold=True)) for n in (8, 9))
     found = soon.find(plan, first, view.now_s + 15)
     assert found is not None
@@ -98,7 +98,7 @@ def test_what_was_promised_is_found_by_nobody_else() -> None:
 def test_it_serves_another_pass_only_while_no_promise_counts() -> None:
     desk = desk_with([(4, 10), (4, 10), (3, 10)])
     view = desk.engine.view()
-    soon, plan = Soon(view), Plan(view)
+    soon, plan = ExpectedReleases(view), Plan(view)
     assert not soon.is_unpromised()  # Nothing was looked at: there is nothing to pass on.
     job = desk.job(desk.submit(9, gpus=1, hold=True))
     devices = soon.find(plan, job, view.now_s + 15)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.actions import AnyAction, Decision, Defer, Place, Preempt
-from cotenant.controller.domain.commands import AnyCommand, Think
+from cotenant.controller.domain.commands import AnyCommand, ComputeRequest
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.job import ON_DEVICES, Job, Phase
 from cotenant.controller.domain.settings import PolicySettings
@@ -412,7 +412,7 @@ def fresh(options: dict[str, Any], ageing_s: float = 5000.0) -> tuple[Engine, Ea
     return Engine(lambda name, given: policy, config, validate=True), policy
 
 
-def answer(think: Think, z: int) -> ev.Computed:
+def answer(think: ComputeRequest, z: int) -> ev.Computed:
     """Hyperparameters, or one of the things that go wrong."""
     values = (0.1, 0.0, 20.0, 10.0, 0.3, 0.5, 0.5, 0.5, 0.5)
     wrong = ((), (0.1,) * 3, (-1.0, *values[1:]), (float("nan"), *values[1:]))
@@ -455,7 +455,7 @@ def play(engine: Engine, policy: Eager, steps: Sequence[Step]) -> tuple[list[Tol
     """The events that the steps meant, and how many deferrals were watched to their ends."""
     watcher = Watcher(engine)
     told: list[Told] = []
-    asked: list[Think] = []
+    asked: list[ComputeRequest] = []
     ends: dict[JobId, tuple[float, float]] = {}
     watched = 0
 
@@ -466,7 +466,7 @@ def play(engine: Engine, policy: Eager, steps: Sequence[Step]) -> tuple[list[Tol
         commands: list[AnyCommand] = engine.handle(event, now_s)
         told.append((event, now_s))
         watcher.saw(event, commands)
-        asked.extend(command for command in commands if isinstance(command, Think))
+        asked.extend(command for command in commands if isinstance(command, ComputeRequest))
         watched += follow(engine, policy, ends)
 
     for host in HOSTS[:2]:

@@ -16,7 +16,7 @@ from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import Job, Phase
 from cotenant.controller.domain.reasons import because
 from cotenant.controller.policies import registry
-from cotenant.controller.policies.lazer.learning import DEFERRED, KIND, Learner, Memory, Prediction
+from cotenant.controller.policies.lazer.learning import DEFERRED, KIND, LearnedMemory, Learner, Prediction
 from cotenant.controller.policies.lazer.parameters import LazerParameters
 from tests.controller.building import spec
 
@@ -207,7 +207,7 @@ def test_predicting_changes_nothing() -> None:
     first = story.predicts(500.0)
     assert story.predicts(500.0) == first
     assert msgspec.msgpack.encode(story.learner.save()) == before
-    restored = Learner(story.learner.parameters, msgspec.msgpack.decode(before, type=Memory))
+    restored = Learner(story.learner.parameters, msgspec.msgpack.decode(before, type=LearnedMemory))
     assert restored.predict(500.0, 100.0, 30.0, 5.0) == first
 
 

@@ -15,7 +15,7 @@ from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import plugins, registry
-from cotenant.controller.policies.missing import Absent, make_or_stand_in
+from cotenant.controller.policies.missing import MissingPolicy, make_or_stand_in
 from cotenant.controller.sim.choices import BadChoice, policies_named
 from cotenant.controller.sim.scenario import Scenario, tasks
 from cotenant.controller.sim.simulate import simulate
@@ -189,7 +189,7 @@ def test_a_policy_that_is_gone_starts_nothing_and_says_so_and_keeps_its_state() 
     gone = "nothing starts under policy widest, which this controller no longer has: no policy"
     assert gone in "; ".join(str(reason) for reason in desk.engine.explain(JobId("1"), 0.0))
     absent = make_or_stand_in("widest", {})
-    assert isinstance(absent, Absent)
+    assert isinstance(absent, MissingPolicy)
     absent.load(b"what it knew")
     assert absent.save() == b"what it knew"
 

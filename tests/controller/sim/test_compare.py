@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from cotenant.controller.sim import compare
 from cotenant.controller.sim.choices import BadChoice, PolicyChoice, policies_named
-from cotenant.controller.sim.compare import Progress, Run, run_all
+from cotenant.controller.sim.compare import TaskProgress, TaskRun, run_all
 from cotenant.controller.sim.results import plots
 from cotenant.controller.sim.results.document import MEASURED, document, write_jobs
 from cotenant.controller.sim.results.intervals import interval
@@ -118,7 +118,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not() -> None:
 
 
 def test_progress_ends_with_all_jobs_of_each_task() -> None:
-    seen: dict[int, Progress] = {}
+    seen: dict[int, TaskProgress] = {}
     run_all(small(), workers=1, report=lambda progress: seen.update({progress.task: progress}))
     assert {task: (p.finished, p.total) for task, p in seen.items()} == {0: (63, 63), 1: (63, 63)}
 
@@ -126,7 +126,7 @@ def test_progress_ends_with_all_jobs_of_each_task() -> None:
 def test_ctrl_c_ends_the_run_under_way_and_keeps_what_was_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     real = compare._watch
 
-    def interrupted(number: int, stop: compare.Stop, report: compare.Report) -> Any:
+    def interrupted(number: int, stop: compare.StopFlag, report: compare.Report) -> Any:
         watch = real(number, stop, report)
 
         def once(finished: int, total: int, now_s: float) -> None:
@@ -176,7 +176,7 @@ def test_an_interval_holds_its_mean_and_is_never_negative(values: list[float]) -
     assert min(values) - 1e-6 <= found.mean <= max(values) + 1e-6
 
 
-def kept() -> Run:
+def kept() -> TaskRun:
     (run,) = run_all(small("srtf"), workers=1, keep=True)
     assert run.outcome is not None
     return run

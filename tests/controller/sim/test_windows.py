@@ -10,12 +10,12 @@ import pytest
 
 from cotenant.controller.sim import scenario, windows
 from cotenant.controller.sim.choices import policies_named
-from cotenant.controller.sim.compare import Run, Task, run_all
+from cotenant.controller.sim.compare import Task, TaskRun, run_all
 from cotenant.controller.sim.results.document import document
 from cotenant.controller.sim.scenario import Scenario
 from cotenant.controller.sim.simulate import simulate
 from cotenant.controller.sim.traces.problems import TraceProblem
-from cotenant.controller.sim.windows import Window
+from cotenant.controller.sim.windows import TraceWindow
 from cotenant.controller.sim.world.workload import Workload
 from tests.controller.sim.test_compare import steady
 from tests.controller.sim.workloads import JobRow, cluster, workload
@@ -24,8 +24,8 @@ ASKED = Scenario(trace="philly/6214e9", jobs=400, hosts=2, windows=3, window_job
 
 
 def test_the_last_jobs_of_equal_parts_count_and_as_many_before_them_run() -> None:
-    assert windows.windows_of(103, 2, 20) == [Window(0, 11, 31, 51), Window(1, 62, 82, 102)]
-    assert windows.windows_of(100, 5, 20)[0] == Window(0, 0, 0, 20), "there is nothing before the first"
+    assert windows.windows_of(103, 2, 20) == [TraceWindow(0, 11, 31, 51), TraceWindow(1, 62, 82, 102)]
+    assert windows.windows_of(100, 5, 20)[0] == TraceWindow(0, 0, 0, 20), "there is nothing before the first"
 
 
 def test_too_few_jobs_are_a_problem() -> None:
@@ -33,7 +33,7 @@ def test_too_few_jobs_are_a_problem() -> None:
         windows.windows_of(120, 3, 50)
 
 
-def cut(whole: Workload, window: Window, hosts: int = 1) -> Workload:
+def cut(whole: Workload, window: TraceWindow, hosts: int = 1) -> Workload:
     return windows.cut(whole, simulate(whole, cluster(hosts), "sjf"), window)
 
 
@@ -46,7 +46,7 @@ def test_who_was_there_is_there_with_what_was_left() -> None:
         JobRow(110, 7),
         JobRow(130, 9),
     )
-    found = cut(whole, Window(0, 3, 4, 5))
+    found = cut(whole, TraceWindow(0, 3, 4, 5))
     assert found.job_ids == ("2", "3", "4", "5")
     assert found.submit_s.tolist() == [0.0, 0.0, 0.0, 20.0]
     assert found.duration_s.tolist() == [70.0, 400.0, 7.0, 9.0]
@@ -56,13 +56,13 @@ def test_who_was_there_is_there_with_what_was_left() -> None:
 
 def test_one_that_has_outlived_its_estimate_is_expected_to_end_soon() -> None:
     whole = workload(JobRow(0, 1000, load_s=10, expected_s=5), JobRow(500, 7))
-    assert cut(whole, Window(0, 1, 1, 2)).expected_s.tolist() == [windows.LEFT_S_MIN, 7.0]
+    assert cut(whole, TraceWindow(0, 1, 1, 2)).expected_s.tolist() == [windows.LEFT_S_MIN, 7.0]
 
 
 def test_those_that_ran_come_before_those_that_waited() -> None:
     """The third started before the second, which waits for two devices."""
     whole = workload(JobRow(0, 900), JobRow(10, 500, gpus=2), JobRow(20, 800), JobRow(30, 5))
-    assert cut(whole, Window(0, 3, 3, 4), hosts=2).job_ids == ("1", "3", "2", "4")
+    assert cut(whole, TraceWindow(0, 3, 3, 4), hosts=2).job_ids == ("1", "3", "2", "4")
 
 
 def made(policies: str = "fifo,srtf", asked: Scenario = ASKED) -> tuple[list[Task], list[Task]]:
@@ -73,7 +73,7 @@ def made(policies: str = "fifo,srtf", asked: Scenario = ASKED) -> tuple[list[Tas
     )
 
 
-def results(tasks: list[Task]) -> list[Run]:
+def results(tasks: list[Task]) -> list[TaskRun]:
     return run_all(tasks, workers=1)
 
 

@@ -17,7 +17,7 @@ from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.store.core import Fatal, Poisoned, Stuck
 from cotenant.controller.wire import clients
-from cotenant.controller.wire.agents import Obey, Report, ReportSeen, Welcome
+from cotenant.controller.wire.agents import CommandDelivery, Report, ReportAck, Welcome
 from tests.controller.station import ALICE, Station, job, report, run_one
 
 Make = Callable[..., Station]
@@ -38,10 +38,10 @@ def test_nothing_leaves_before_the_commit(station: Station) -> None:
     address = station.join("h1")
     client = station.post(clients.Submit(specs=(job(),)), ALICE)
     assert station.answers(client) == [], "acknowledged before it was durable"
-    assert station.told(address, Obey) == [], "ordered before it was durable"
+    assert station.told(address, CommandDelivery) == [], "ordered before it was durable"
     station.settle()
     assert station.answers(client)[0].job_ids == ("1",)
-    assert len(station.told(address, Obey)) == 1
+    assert len(station.told(address, CommandDelivery)) == 1
 
 
 def test_even_a_question_waits_for_what_it_would_reveal(station: Station) -> None:
@@ -98,11 +98,11 @@ def test_a_full_disk_takes_back_all_that_was_on_its_way(station: Station) -> Non
     long = msgspec.structs.replace(end_of(station, JobId("1")), detail="x" * 50_000)
     ended = Report(sequence=1, event=long)
     station.agent_says(address, ended)
-    assert station.told(address, ReportSeen) == [], "a report is not confirmed while it cannot be kept"
+    assert station.told(address, ReportAck) == [], "a report is not confirmed while it cannot be kept"
     empty_disk()
     assert station.core.try_again()
     station.agent_says(address, ended)
-    assert station.told(address, ReportSeen) == [ReportSeen(sequence=1)]
+    assert station.told(address, ReportAck) == [ReportAck(sequence=1)]
 
 
 def end_of(station: Station, job_id: JobId) -> AttemptEnded:

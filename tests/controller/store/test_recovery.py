@@ -22,14 +22,14 @@ from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.store.core import Core
 from cotenant.controller.store.journal import Journal
-from cotenant.controller.store.recovery import State, replay
+from cotenant.controller.store.recovery import RecoveredState, replay
 from cotenant.controller.wire import clients
 from tests.controller.station import Station, job, report, run_one
 
 Make = Callable[..., Station]
 
 
-def image(state: State) -> dict[str, Any]:
+def image(state: RecoveredState) -> dict[str, Any]:
     """A state as a plain value, for comparing."""
     return msgspec.msgpack.decode(state.save(), type=dict[str, Any])
 
@@ -215,7 +215,9 @@ def test_journals_of_this_version_and_the_one_before_stay_readable(tmp_path: Pat
     core = Core(journal, registry.make, EngineConfig(), package="later", wall_s=5_000.0)
     phases = {job_id: job.phase for job_id, job in core.state.engine.jobs.items()}
     assert phases == {"1": Phase.DONE, "2": Phase.RUNNING, "3": Phase.QUEUED, "4": Phase.CANCELLED}
-    assert [stretch.outcome for stretch in core.state.history.stretches(JobId("1"))] == ["finished"]
+    assert [attempt_record.outcome for attempt_record in core.state.history.stretches(JobId("1"))] == [
+        "finished"
+    ]
     assert journal.submission("root", "compat") == ("1",)
     assert journal.name == "c0ffee00c0ffee00"
     engine = core.state.engine

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.controller.api import metrics as cluster
-from cotenant.controller.api.metrics import ClusterMetrics, Facts
+from cotenant.controller.api.metrics import ClusterMetrics, ServerFacts
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import Phase
@@ -114,9 +114,9 @@ def test_names_follow_the_conventions() -> None:
         assert metric.help and not metric.help.endswith("."), metric
 
 
-def facts(station: Station) -> Facts:
+def facts(station: Station) -> ServerFacts:
     core = station.core
-    return Facts(
+    return ServerFacts(
         version="1.2.3",
         uptime_s=5.0,
         counters=core.counters,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cotenant.controller.training.kinds import KINDS, compute
-from cotenant.controller.wire.compute import Payload, Question
+from cotenant.controller.wire.compute import ComputeQuestion, Payload
 
 pytest.importorskip("botorch")
 
@@ -56,5 +56,5 @@ def test_targets_that_are_no_numbers_are_an_error_and_not_a_crash() -> None:
     from cotenant.controller.training.__main__ import answer
 
     asked = payload(1, 5) | {"targets": [float("nan")] * 5}
-    assert answer(Question(kind="deferral-fit", payload=asked)).error
+    assert answer(ComputeQuestion(kind="deferral-fit", payload=asked)).error
     assert "deferral-fit" in KINDS

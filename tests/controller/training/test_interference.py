@@ -14,7 +14,7 @@ from cotenant.controller.models.interference.novelty import KNOWN_MAX, Novelty, 
 from cotenant.controller.models.interference.predictor import Predictor
 from cotenant.controller.training import interference as training
 from cotenant.controller.training.judging import evaluate, predictions
-from cotenant.controller.training.pair_rows import Pairs, part, read
+from cotenant.controller.training.pair_rows import PairRows, part, read
 from tests.controller.invented_pairs import MODELS, invented, law
 
 pytest.importorskip("xgboost")
@@ -22,19 +22,19 @@ QUICK = ({**training.GRID[3], "trees": 25.0, "eta": 0.3},)
 
 
 @pytest.fixture(scope="module")
-def pairs() -> Pairs:
+def pairs() -> PairRows:
     return read(invented(1, models=7, batches=2).encode(), "invented.csv", "nobody's")
 
 
 @pytest.fixture(scope="module")
-def model(pairs: Pairs) -> InterferenceModel:
+def model(pairs: PairRows) -> InterferenceModel:
     """Of all pairs but those of elm."""
     keep = np.array(["elm" not in both for both in pairs.models])
     return training.train([part(pairs, keep)], 3, candidates=QUICK)
 
 
 def test_it_learns_the_law_and_beats_the_mean_on_a_model_it_never_saw(
-    pairs: Pairs, model: InterferenceModel
+    pairs: PairRows, model: InterferenceModel
 ) -> None:
     new = part(pairs, np.array(["elm" in both for both in pairs.models]))
     result = evaluate(Predictor(model), new)
@@ -52,7 +52,7 @@ def test_it_leans_on_what_the_law_is_about(model: InterferenceModel) -> None:
     assert not any(name.endswith(tuple(MODELS)) or "pair" in name for name in weight)
 
 
-def test_it_does_not_matter_in_which_order_a_pair_was_written_down(pairs: Pairs) -> None:
+def test_it_does_not_matter_in_which_order_a_pair_was_written_down(pairs: PairRows) -> None:
     turned = msgspec.structs.replace(
         pairs,
         first=pairs.second,
@@ -71,7 +71,7 @@ def test_it_does_not_matter_in_which_order_a_pair_was_written_down(pairs: Pairs)
     assert training.train([shuffled], 1, candidates=QUICK).trees == one.trees
 
 
-def test_the_same_pairs_and_seed_give_the_same_bytes_and_another_seed_does_not(pairs: Pairs) -> None:
+def test_the_same_pairs_and_seed_give_the_same_bytes_and_another_seed_does_not(pairs: PairRows) -> None:
     made = [document.write(training.train([pairs], seed, candidates=QUICK)) for seed in (5, 5, 6)]
     assert made[0] == made[1]
     assert made[0] != made[2]
@@ -85,7 +85,7 @@ def test_where_the_data_came_from_stays_with_the_model(model: InterferenceModel)
     assert [trial.settings for trial in model.cross_validation.tried] == [*QUICK]
 
 
-def test_one_of_the_two_ratios_is_enough(pairs: Pairs) -> None:
+def test_one_of_the_two_ratios_is_enough(pairs: PairRows) -> None:
     half = pairs.xi.copy()
     half[:, 1] = np.nan
     model = training.train([msgspec.structs.replace(pairs, xi=half)], 1, candidates=QUICK)
@@ -98,7 +98,7 @@ def test_one_of_the_two_ratios_is_enough(pairs: Pairs) -> None:
 # --- Splitting ---------------------------------------------------------------------------------------
 
 
-def test_a_pair_is_never_on_both_sides_of_a_split(pairs: Pairs, seed: int) -> None:
+def test_a_pair_is_never_on_both_sides_of_a_split(pairs: PairRows, seed: int) -> None:
     folds = training.by_pair(pairs.groups, seed)
     of_group: dict[str, set[int]] = {}
     for group, fold in zip(pairs.groups, folds.tolist(), strict=True):
@@ -110,18 +110,20 @@ def test_a_pair_is_never_on_both_sides_of_a_split(pairs: Pairs, seed: int) -> No
 
 
 def test_a_pair_left_out_is_predicted_by_a_model_that_has_not_seen_it(
-    pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+    pairs: PairRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = training.Table(pairs)
+    table = training.PairColumns(pairs)
     folds = training.by_pair(pairs.groups, 1)
     trained_on: list[np.ndarray[tuple[int], np.dtype[np.bool_]]] = []
-    fit = training.Table.fit
+    fit = training.PairColumns.fit
 
-    def spy(self: training.Table, rows: np.ndarray[tuple[int], np.dtype[np.bool_]], *rest: object) -> object:
+    def spy(
+        self: training.PairColumns, rows: np.ndarray[tuple[int], np.dtype[np.bool_]], *rest: object
+    ) -> object:
         trained_on.append(rows)
         return fit(self, rows, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(training.Table, "fit", spy)
+    monkeypatch.setattr(training.PairColumns, "fit", spy)
     training.out_of_fold(table, folds, QUICK[0], 1)
     assert [rows.tolist() for rows in trained_on] == [(folds != fold).tolist() for fold in range(5)]
     trained_on.clear()
@@ -186,7 +188,7 @@ def test_a_known_job_is_not_strange_and_another_is() -> None:
 
 def test_on_measured_pairs_left_out_it_is_far_below_the_mean(shared_data: Path) -> None:
     path = shared_data / "interference" / "lucid_pairs.csv.gz"
-    table = training.Table(read(path.read_bytes(), path.name))
+    table = training.PairColumns(read(path.read_bytes(), path.name))
     folds = training.by_pair(table.pairs.groups, 0)
     predicted = training.out_of_fold(table, folds, training.GRID[2], 0)
     rmse = np.sqrt(((predicted - table.pairs.xi) ** 2).mean(axis=0))

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.controller.models.interference.features import VOCABULARY
-from cotenant.controller.training.pair_rows import Pairs, PairsProblem, read, together
+from cotenant.controller.training.pair_rows import PairRows, PairsProblem, read, together
 
 HEAD = "model1,batch1,model2,batch2,xi1,xi2,solo1_gpu_util_pct,solo2_gpu_util_pct"
 
 
-def table(*lines: str, head: str = HEAD) -> Pairs:
+def table(*lines: str, head: str = HEAD) -> PairRows:
     return read("\n".join((head, *lines, "")).encode(), "t.csv")
 
 

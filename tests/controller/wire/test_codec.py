@@ -55,9 +55,9 @@ MESSAGES: list[tuple[Any, Any]] = [
         ),
         wire.FromAgent,
     ),
-    (wire.Obey(command=STOP, secrets={"TOKEN": "s"}), wire.ToAgent),
+    (wire.CommandDelivery(command=STOP, secrets={"TOKEN": "s"}), wire.ToAgent),
     (
-        wire.GangWord(
+        wire.GangRelay(
             job_id=JobId("1"),
             attempt=AttemptNo(1),
             to_host=HostId("a"),

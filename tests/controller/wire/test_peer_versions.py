@@ -8,7 +8,7 @@ import pytest
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import codec, peer_versions
 from cotenant.controller.wire.codec import WIRE_VERSION, decode, encode, in_version, request_in, version_of
-from cotenant.controller.wire.peer_versions import Tongues
+from cotenant.controller.wire.peer_versions import PeerVersions
 
 OURS, OLDER, NEWER = WIRE_VERSION, 77, 99
 """The last two as no version of ours is yet: what counts is that they differ."""
@@ -26,7 +26,7 @@ class Sent:
 
 def test_each_is_answered_in_the_version_it_speaks() -> None:
     sent = Sent()
-    peers = Tongues(sent)
+    peers = PeerVersions(sent)
     for address, version in ((b"a", OURS), (b"b", OLDER), (b"c", NEWER)):
         peers.heard(address, encode(ASKED, version))
         assert peers.send(address, encode(ASKED))
@@ -37,7 +37,7 @@ def test_each_is_answered_in_the_version_it_speaks() -> None:
 
 def test_who_was_upgraded_is_answered_in_the_new_version() -> None:
     sent = Sent()
-    peers = Tongues(sent)
+    peers = PeerVersions(sent)
     for version in (OLDER, OURS):
         peers.heard(b"a", encode(ASKED, version))
     peers.send(b"a", encode(ASKED))
@@ -46,7 +46,7 @@ def test_who_was_upgraded_is_answered_in_the_new_version() -> None:
 
 def test_a_refusal_names_what_to_upgrade(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_versions, "WIRE_VERSION", 80)
-    peers = Tongues(Sent())
+    peers = PeerVersions(Sent())
     peers.heard(b"older", encode(ASKED, OLDER))
     peers.heard(b"newer", encode(ASKED, NEWER))
     assert peers.refusal(b"older").endswith("you speak 77: upgrade cotenant where you are")
@@ -56,7 +56,7 @@ def test_a_refusal_names_what_to_upgrade(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_strangers_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_versions, "PEERS_MAX", 3)
     sent = Sent()
-    peers = Tongues(sent)
+    peers = PeerVersions(sent)
     for number in range(10):
         peers.heard(bytes([number]), encode(ASKED, OLDER))
     for number in range(10):

@@ -23,7 +23,7 @@ class Residual(nn.Module):
         return functional.relu(x + self.second_norm(self.second(inner)))
 
 
-def build(options: training.Options) -> training.Task:
+def build(options: training.Options) -> training.TrainingTask:
     channels = 32
     images, labels = digits.load_digits()
     train, held_out = digits.split_held_out(
@@ -36,7 +36,7 @@ def build(options: training.Options) -> training.Task:
         nn.Flatten(),
         nn.Linear(channels * 16, digits.CLASS_COUNT),
     )
-    return training.Task(model=model, train=train, held_out=held_out, loss=functional.cross_entropy)
+    return training.TrainingTask(model=model, train=train, held_out=held_out, loss=functional.cross_entropy)
 
 
 if __name__ == "__main__":

@@ -64,14 +64,14 @@ def next_char_loss(logits: Tensor, wanted: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
 
 
-def build(options: training.Options) -> training.Task:
+def build(options: training.Options) -> training.TrainingTask:
     text = (resources.files("cotenant.controller.cli.demo") / "data" / "sonnets.txt").read_text(
         encoding="utf-8"
     )
     vocabulary = {char: code for code, char in enumerate(sorted(set(text)))}
     codes = torch.tensor([vocabulary[char] for char in text])
     cut = int(len(codes) * (1 - _HELD_OUT_SHARE))
-    return training.Task(
+    return training.TrainingTask(
         model=CharTransformer(len(vocabulary)),
         train=windows(codes[:cut], stride_chars=3),
         held_out=windows(codes[cut:], stride_chars=16),

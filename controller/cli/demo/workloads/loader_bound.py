@@ -50,7 +50,7 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
         return image.roll(shift, dims=-1), self._labels[index]
 
 
-def build(options: training.Options) -> training.Task:
+def build(options: training.Options) -> training.TrainingTask:
     train, held_out = digits.split_held_out(*digits.load_digits())
     folder = tempfile.TemporaryDirectory(prefix="demo-digits-")
     print(
@@ -66,7 +66,7 @@ def build(options: training.Options) -> training.Task:
         nn.Flatten(),
         nn.Linear(32 * 16, digits.CLASS_COUNT),
     )
-    return training.Task(
+    return training.TrainingTask(
         model=model,
         train=ImageFolder(Path(folder.name), train, options.seed),
         held_out=held_out,

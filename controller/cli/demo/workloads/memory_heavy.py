@@ -35,7 +35,7 @@ class Enlarged(nn.Module):
         return functional.interpolate(x, size=(SIDE_PIXELS, SIDE_PIXELS), mode="bilinear")
 
 
-def build(options: training.Options) -> training.Task:
+def build(options: training.Options) -> training.TrainingTask:
     channels = 16
     train, held_out = digits.split_held_out(*digits.load_digits())
     model = nn.Sequential(
@@ -46,7 +46,7 @@ def build(options: training.Options) -> training.Task:
         nn.Flatten(),
         nn.Linear(channels * 64, digits.CLASS_COUNT),
     )
-    return training.Task(model=model, train=train, held_out=held_out, loss=functional.cross_entropy)
+    return training.TrainingTask(model=model, train=train, held_out=held_out, loss=functional.cross_entropy)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Task:
+class TrainingTask:
     """What one script trains. `owned` is kept alive until the training ends."""
 
     model: nn.Module
@@ -56,7 +56,12 @@ class Task:
 
 
 def main(
-    build: Callable[[Options], Task], *, batch_size: int, steps: int, learning_rate: float, about: str | None
+    build: Callable[[Options], TrainingTask],
+    *,
+    batch_size: int,
+    steps: int,
+    learning_rate: float,
+    about: str | None,
 ) -> None:
     """Parse the options, train, and write the result file on rank 0."""
     options = parse_options(batch_size=batch_size, steps=steps, learning_rate=learning_rate, about=about)
@@ -134,7 +139,7 @@ def seed_everything(seed: int) -> None:
     torch.backends.cuda.enable_mem_efficient_sdp(False)
 
 
-def train(task: Task, options: Options, device: torch.device) -> dict[str, object]:
+def train(task: TrainingTask, options: Options, device: torch.device) -> dict[str, object]:
     model = DistributedDataParallel(task.model.to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate)
     sampler: DistributedSampler[Any] = DistributedSampler(task.train, seed=options.seed, drop_last=True)
@@ -163,7 +168,7 @@ def train(task: Task, options: Options, device: torch.device) -> dict[str, objec
 
 
 @torch.no_grad()
-def held_out_loss(task: Task, device: torch.device) -> float:
+def held_out_loss(task: TrainingTask, device: torch.device) -> float:
     """The mean loss on data that was never trained on, in small batches so that memory stays that of
     training.
     """

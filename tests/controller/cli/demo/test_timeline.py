@@ -15,7 +15,7 @@ from cotenant.controller.cli.demo import drawing
 from cotenant.controller.cli.demo.layout import LEFT, RIGHT, WIDTH, lay_out
 from cotenant.controller.cli.demo.picture import render
 from cotenant.controller.cli.demo.timeline import (
-    Attempt,
+    AttemptSpan,
     DeviceRow,
     JobName,
     Phase,
@@ -23,7 +23,7 @@ from cotenant.controller.cli.demo.timeline import (
     Preemption,
     Segment,
     Timeline,
-    Wait,
+    WaitSpan,
     pieces,
     stays,
     tick_step_s,
@@ -41,7 +41,7 @@ TIMES = st.floats(0, 200).map(lambda t: round(t, 2))
 def timelines(draw: st.DrawFn) -> Timeline:
     """Any jobs on any devices at any times, overlapping as they like."""
     segments: list[Segment] = []
-    attempts: list[Attempt] = []
+    attempts: list[AttemptSpan] = []
     for number in range(draw(st.integers(1, 7))):
         job = str(draw(st.integers(1, 5)))
         marks = sorted(draw(st.lists(TIMES, min_size=4, max_size=4, unique=True)))
@@ -53,9 +53,11 @@ def timelines(draw: st.DrawFn) -> Timeline:
                 )
         resumed = draw(st.none() | st.integers(0, 10**6))
         steps = draw(st.sampled_from((1, 2, 16)))
-        attempts.append(Attempt(job=job, attempt=number, accumulation_steps=steps, resumed_from_step=resumed))
+        attempts.append(
+            AttemptSpan(job=job, attempt=number, accumulation_steps=steps, resumed_from_step=resumed)
+        )
     waits = [
-        Wait(job=str(draw(st.integers(1, 5))), start_s=start_s, end_s=start_s + draw(st.floats(0, 90)))
+        WaitSpan(job=str(draw(st.integers(1, 5))), start_s=start_s, end_s=start_s + draw(st.floats(0, 90)))
         for start_s in draw(st.lists(TIMES, max_size=5))
     ]
     preemptions = [
@@ -142,7 +144,7 @@ def test_tooltips_carry_what_labels_leave_out() -> None:
             Segment(job="1", attempt=1, device="cpu0", phase="running", start_s=0.0, end_s=900.0),
             Segment(job="2", attempt=3, device="cpu0", phase="running", start_s=1.0, end_s=1.5),
         ),
-        attempts=(Attempt(job="2", attempt=3, accumulation_steps=4),),
+        attempts=(AttemptSpan(job="2", attempt=3, accumulation_steps=4),),
     )
     titles = [each.text for each in ElementTree.fromstring(render(timeline)).iter(f"{SVG}title")]
     wanted = (
