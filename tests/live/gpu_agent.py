@@ -36,7 +36,7 @@ def main() -> int:
         assembly: {"GpuWatch": partial(GpuWatch, timing=TIMING, patience_s=5.0, kernel_log=log)},
         runtime: {
             "MpsEdge": partial(MpsEdge, period_s=0.4),
-            "Release": partial(GpuRelease, daemons_s=5.0),
+            "GpuRelease": partial(GpuRelease, daemons_s=5.0),
             "OFFER_PERIOD_S": 1.0,
         },
         conditions: {"LEAVE_GRACE_S": 0.8},

@@ -1,6 +1,6 @@
 """A journal on paper: what is committed stays, what is not is gone with a crash, a full disk fails commits.
 
-It has the members of `controller.journal.Journal` that `Core`, `recover` and `AgentsLink` use.
+It has the members of `controller.store.journal.Journal` that `Core`, `recover` and `AgentExecutor` use.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class Supervision:
 
     @property
     def next_alarm_s(self) -> float:
-        """When to send `Ticked` if nothing else happens before."""
+        """When to send `SupervisorTicked` if nothing else happens before."""
         alarms = [self._departure.next_alarm_s, self._publishing.next_alarm_s]
         if self._phase == "running":
             alarms += [self._roll.next_alarm_s, self._save_s]

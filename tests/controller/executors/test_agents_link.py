@@ -163,7 +163,7 @@ def test_commands_follow_the_welcome(station: Station) -> None:
     station.submit()
     address = station.join("h1")
     kinds = [type(m).__name__ for m in station.told(address, object)]
-    assert kinds == ["Welcome", "Obey"]
+    assert kinds == ["Welcome", "CommandDelivery"]
 
 
 def test_an_attempt_that_nobody_should_run_is_fenced(station: Station) -> None:
