@@ -19,11 +19,15 @@ chaos: MINUTES = 5
 # How long `make results-lazer` and `make results-castor` may begin new runs.
 MINUTES ?= 100000
 
-# Those that are programs; results pages have targets of their own.
-BENCHES := $(filter-out bench/results_%.py,$(shell grep -l __main__ bench/*.py))
+# A trace of gangs as wide as its cluster, for `make results-patient`.
+WIDE ?=
+
+# Those that are programs.
+BENCHES := $(shell grep -l __main__ bench/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit simulation live hwtests wheel-test soak chaos bench results-lazer results-castor clean
+.PHONY: help setup demo test lint unit simulation live hwtests wheel-test soak chaos bench \
+    results-lazer results-castor results-patient clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -70,11 +74,14 @@ chaos: $(READY) ## A storm on real jobs of two hosts: kills, freezes, jumping cl
 	@$(VENV)/bin/python -m tests.live.storm --minutes $(MINUTES) --seed $(SEED)
 
 results-lazer: $(READY) ## docs/results/lazer.md: simulate what is missing (MINUTES=25 stops then; run it again to go on).
-	@$(VENV)/bin/python bench/results_lazer.py --minutes $(MINUTES)
+	@$(VENV)/bin/python experiments/lazer/results_lazer.py --minutes $(MINUTES)
 
 results-castor: $(READY) ## docs/results/castor.md (simulated; MINUTES as above) and castor-predictor.md, from ../shared.
-	@$(VENV)/bin/python bench/results_castor.py --minutes $(MINUTES)
-	@$(VENV)/bin/python bench/results_predictor.py
+	@$(VENV)/bin/python experiments/castor/results_castor.py --minutes $(MINUTES)
+	@$(VENV)/bin/python experiments/castor/results_predictor.py
+
+results-patient: $(READY) ## docs/results/patient.md: simulate what is missing; WIDE=FILE adds a trace of wide gangs.
+	@$(VENV)/bin/python experiments/patient/results_patient.py $(if $(WIDE),--wide $(WIDE))
 
 clean: ## Remove what was built or measured; .venv stays.
 	rm -rf build dist demo-out *.egg-info .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

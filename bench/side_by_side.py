@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import machine
-from places import ROOT
 
 from cotenant.controller.training.kinds import compute
 
+ROOT: Final = Path(__file__).resolve().parents[1]
 DEFAULT: Final = "castor:synth:earth:1500,castor-cost:synth:earth:1500,patient:philly/6214e9:2000"
 
 

@@ -58,7 +58,7 @@ def build(folder: Path) -> Path:
 
 
 def check_contents(wheel: Path) -> None:
-    """Each file of the installed folders as it is there, and nothing from tests/ or bench/."""
+    """Each file of the installed folders as it is there, and nothing from tests/, bench/ or experiments/."""
     with zipfile.ZipFile(wheel) as archive:
         packed = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
     wanted = {

@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("agent", "checkpoint", "controller", "gradaccum", "mps", "profiler")
-SCANNED = (*OURS, "tests", "hwtests", "bench")
+SCANNED = (*OURS, "tests", "hwtests", "bench", "experiments")
 STDLIB = frozenset(sys.stdlib_module_names)
 # fmt: off
 WORLD = frozenset((
@@ -113,6 +113,8 @@ AGENT_PURE = tuple(f"cotenant.agent.{name}" for name in (
 PURE = (DOMAIN, ENGINE, MODELS, POLICIES, *AGENT_PURE)
 VALUES = ("cotenant.agent.supervisor.core.exit_classifier", "cotenant.agent.daemon.core.gpu_clients")
 """They use names of signals, and paths, as values."""
+BENCHMARKS = frozenset(("bench", *(path.stem for path in (ROOT / "bench").glob("*.py"))))
+"""The scripts import each other by bare names."""
 
 RULES = (
     Rule(
@@ -172,7 +174,7 @@ RULES = (
     Rule(
         name="the driver is asked in one place",
         why="any call of NVML may hang, and its errors need our words: profiler.driver has both",
-        where=modules("cotenant", "hwtests", "bench", but=("cotenant.profiler.driver",)),
+        where=modules("cotenant", "hwtests", "bench", "experiments", but=("cotenant.profiler.driver",)),
         allowed=none_of("pynvml"),
     ),
     Rule(
@@ -180,6 +182,24 @@ RULES = (
         why="a bare `import checkpoint` finds a user's own file, or ours in place of theirs",
         where=lambda module: True,
         allowed=lambda module: top(module) not in OURS,
+    ),
+    Rule(
+        name="nobody leans on an experiment",
+        why="it rebuilds one paper, is in no wheel, and may change or go with that paper",
+        where=modules("cotenant", "hwtests", "tests", "bench", but=("tests.experiments",)),
+        allowed=none_of("experiments", "cotenant.experiments"),
+    ),
+    Rule(
+        name="nobody leans on a benchmark",
+        why="it is a script, and in no wheel",
+        where=modules("cotenant", "hwtests", "tests"),
+        allowed=lambda module: top(module) not in BENCHMARKS,
+    ),
+    Rule(
+        name="experiments know one module of the benchmarks",
+        why="both say on which machine a number was made, in the same words",
+        where=modules("experiments"),
+        allowed=lambda module: module == "machine" or top(module) not in BENCHMARKS,
     ),
 )
 
@@ -239,6 +259,13 @@ BAD = {
         "cotenant.agent.gpus.nvml_watch",
         "def f():\n    import pynvml",
     ),
+    "an agent that uses an experiment": ("cotenant.agent.host.locks", "from experiments.shared import paths"),
+    "a test that uses an experiment": ("tests.controller.test_sim", "import experiments.lazer.cells"),
+    "a benchmark that uses an experiment": ("bench.engine", "from experiments.lazer import cells"),
+    "a simulator that uses a benchmark": (f"{CONTROLLER}.sim.simulate", "import simulator"),
+    "a test that uses a benchmark": ("tests.controller.test_sim", "def f():\n    from bench import machine"),
+    "an agent that uses a benchmark": ("cotenant.agent.host.locks", "import machine"),
+    "an experiment that uses a benchmark": ("experiments.lazer.cells", "import lazer_decision"),
     "a bare name": ("tests.agent.test_state", "import agent.state"),
 }
 
@@ -260,6 +287,8 @@ GOOD = {
     "a supervisor that watches the clock": ("cotenant.agent.supervisor.runtime", "import time"),
     "a workload that trains": (f"{WORKLOADS}.digits", "import torch"),
     "training that trains": (f"{CONTROLLER}.training.fit", "import torch"),
+    "an experiment": ("experiments.lazer.page", "import machine\nfrom experiments.shared import paths"),
+    "a test of an experiment": ("tests.experiments.test_cells", "from experiments.lazer import cells"),
 }
 
 

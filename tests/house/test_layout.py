@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = ("agent", "checkpoint", "controller", "gradaccum", "mps", "profiler")
 """These install as `cotenant.<folder>`; tests/ and hwtests/ stay in the repository."""
 HOUSE = (*INSTALLED, "hwtests", "tests")
-BESIDE = ("bench", "docs", "examples")
+BESIDE = ("bench", "docs", "examples", "experiments")
 VAGUE = {"utils", "util", "common", "helpers", "helper", "manager", "misc"}
 
 

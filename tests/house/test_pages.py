@@ -66,6 +66,7 @@ def test_every_file_on_the_map_is_there() -> None:
         "tests",
         "hwtests",
         "bench",
+        "experiments",
     )
     known = [
         "/" + str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / folder).rglob("*.py")

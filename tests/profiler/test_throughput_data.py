@@ -1,7 +1,7 @@
 """The fit on measured step times of real applications, where the shared measurements are at hand.
 
-The whole validation, with its protocol, is `bench/throughput.py`. This is a small part of it: it fails when a
-change of the law makes it worse.
+The whole validation, with its protocol, is `experiments/castor/throughput.py`. This is a small part of it: it
+fails when a change of the law makes it worse.
 """
 
 from __future__ import annotations

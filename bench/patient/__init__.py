@@ -1,1 +1,0 @@
-"""Parts of `bench/results_patient.py`."""

@@ -1,1 +1,0 @@
-"""Behind docs/results/bench-throughput.md: what is held out, live measurements, the page and its pictures."""

@@ -1,0 +1,268 @@
+"""The runs behind docs/results/castor.md, one cell each, on samples of busiest periods.
+
+Rule: what a cell runs on follows from the cell alone: the period from its trace, the sample and each job's
+model from its seed. Venus is read where it lies and is kept nowhere: only sums of a run are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+import numpy as np
+
+from cotenant.controller.sim import scenario
+from cotenant.controller.sim.busiest import busiest, sample
+from cotenant.controller.sim.choices import policies_named
+from cotenant.controller.sim.results import plots
+from cotenant.controller.sim.results.outcome import Outcome
+from cotenant.controller.sim.results.summary import summarise
+from cotenant.controller.sim.scenario import Scenario
+from cotenant.controller.sim.simulate import simulate
+from cotenant.controller.sim.traces.problems import TraceProblem
+from cotenant.controller.sim.traces.trace import Trace
+from cotenant.controller.sim.world.physics import Physics, pair_data
+from cotenant.controller.sim.world.workload import Cluster, Workload
+from experiments.shared import kept_runs, paths
+
+FOLDER: Final = paths.CACHE / "castor"
+VERSION: Final = 1
+"""Of the result's form and of what a run means: raise it when the simulated world changes."""
+QUANTILES: Final = np.linspace(0.0, 1.0, 201)
+
+EXCLUSIVE: Final = ("fifo", "sjf", "ssf", "srtf:newcomers=every", "tiresias")
+PUBLISHED: Final = ("lucid:part=false", "sjf-ffs:part=false", "castor:part=false")
+"""As in the papers: nothing is parted."""
+OURS: Final = ("lucid", "sjf-ffs", "castor", "castor-cost")
+SHARING: Final = (*PUBLISHED, *OURS)
+POLICIES: Final = (*EXCLUSIVE, *SHARING)
+CASTOR: Final = "castor:part=false"
+"""What the paper calls Castor."""
+
+VENUS: Final = "venus"
+PHILLY: Final = tuple(
+    f"philly/{vc}"
+    for vc in ("0e4a51", "103959", "51b7ef", "6214e9", "6c71a0", "b436b2", "e13805", "ed69ec", "ee9e8c")
+)
+SMALL_JOBS, LARGE_JOBS = 240, 480
+"""The paper's workload, and twice as much."""
+SCALES: Final = (0.5, 1.0, 1.5, 2.0)
+SEEDS: Final = 5
+LOAD_MIN: Final = 0.5
+"""Below it hardly anybody waits, and all policies are alike."""
+PAIRS: Final = "gavel-v100"
+WIDTHS: Final = (("1 GPU", 1), ("2 to 8 GPUs", 8), ("more than 8", 10**9))
+"""Classes of jobs by GPUs, with the widest of each; above 8 the paper calls them large."""
+
+
+class Ground(msgspec.Struct, frozen=True, kw_only=True):
+    """Where samples of a trace come from, and what they run on."""
+
+    span_h: float
+    hosts: int
+    gpus_per_host: int
+
+    @property
+    def gpus(self) -> int:
+        return self.hosts * self.gpus_per_host
+
+
+ON_PHILLY: Final = Ground(span_h=168.0, hosts=16, gpus_per_host=4)
+ON_VENUS: Final = Ground(span_h=72.0, hosts=20, gpus_per_host=8)
+"""The VC's own 20 hosts."""
+
+
+def ground(trace: str) -> Ground:
+    return ON_VENUS if trace == VENUS else ON_PHILLY
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """A run of a sample of `jobs`, with what the policies know of pairs beforehand."""
+
+    trace: str
+    policy: str
+    seed: int
+    jobs: int
+    hosts: int = 8
+    load_scale: float = 1.0
+    load_time_scale: float = 1.0
+    noise: float = 0.0
+    gpus_per_host: int = 4
+    xi: Literal["learned", "measured"] = "measured"
+
+    @property
+    def key(self) -> str:
+        return hashlib.blake2b(msgspec.json.encode([VERSION, self]), digest_size=12).hexdigest()
+
+    @property
+    def file(self) -> Path:
+        return FOLDER / f"{VERSION}-{self.key}.json"
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of a run."""
+
+    cell: Cell
+    commit: str
+    synthetic: bool
+    summary: dict[str, Any]
+    jct_s: list[float]
+    """At QUANTILES; finished jobs."""
+    wait_s: list[float]
+    parts_s: list[float]
+    """W, L, T, P, means over the jobs around the median JCT."""
+    futile_percent: float
+    """Of the GPU time that jobs held."""
+    waits_s: dict[str, tuple[int, float, float]]
+    """Class of width -> (jobs, mean, median waiting)."""
+    longest_percent: float
+    """Share of the sum of all JCTs that is of the 5 % of jobs that run longest alone."""
+
+
+# --- Samples -----------------------------------------------------------------------------------------
+
+
+@cache
+def period(trace: str) -> Trace:
+    """The busiest period of a trace that has twice the paper's jobs.
+
+    Raises:
+        TraceProblem: it has none, or (Venus) it is not here.
+    """
+    name = str(venus_file()) if trace == VENUS else trace
+    whole = scenario.open_trace(name).on_one_clock()
+    return busiest(whole, span_s=3600.0 * ground(trace).span_h, jobs=LARGE_JOBS)
+
+
+def venus_file() -> Path:
+    folder = Path(os.environ.get("COTENANT_SHARED_DATA") or paths.ROOT.parent / "shared")
+    return folder / "traces" / "helios_venus_sept_vcvGl.csv.gz"
+
+
+def expected_load(trace: str, jobs: int) -> float:
+    """Of a sample: the mean GPU time of the period's jobs x jobs / GPU time of the cluster in the period."""
+    found, on = period(trace), ground(trace)
+    mean_gpu_s = float(np.mean(np.ceil(found.gpus) * found.duration_s))
+    return mean_gpu_s * jobs / (on.gpus * on.span_h * 3600.0)
+
+
+def why_not(trace: str) -> str:
+    """Why a trace is not sampled; empty if it is."""
+    if trace == VENUS and not venus_file().exists():
+        return "not here (research-only data, never part of this repository)"
+    try:
+        load = expected_load(trace, SMALL_JOBS)
+    except TraceProblem as problem:
+        return problem.hint or str(problem)
+    return f"{SMALL_JOBS} jobs would be a load of {load:.2f}" if load < LOAD_MIN else ""
+
+
+@cache
+def traces() -> tuple[str, ...]:
+    return tuple(trace for trace in (*PHILLY, VENUS) if not why_not(trace))
+
+
+def workload_of(cell: Cell) -> Workload:
+    drawn = sample(period(cell.trace), jobs=cell.jobs, seed=cell.seed)
+    asked = Scenario(trace=cell.trace, hosts=cell.hosts, gpus_per_host=cell.gpus_per_host, pairs=PAIRS)
+    return scenario.workload_of(asked, drawn, pair_data(PAIRS), cell.seed)
+
+
+# --- Which -------------------------------------------------------------------------------------------
+
+
+def cell_of(trace: str, policy: str, jobs: int, seed: int = 0, xi: str = "measured") -> Cell:
+    """Policies that do not share are the same whatever is known of pairs: one cell."""
+    on = ground(trace)
+    return Cell(
+        trace=trace,
+        policy=policy,
+        seed=seed,
+        jobs=jobs,
+        hosts=on.hosts,
+        gpus_per_host=on.gpus_per_host,
+        xi="learned" if xi == "learned" and policy in SHARING else "measured",
+    )
+
+
+def compared(trace: str, jobs: int, seed: int) -> Iterator[Cell]:
+    for policy in POLICIES:
+        yield cell_of(trace, policy, jobs, seed)
+
+
+def learning(trace: str, jobs: int, seed: int) -> Iterator[Cell]:
+    for policy in SHARING:
+        yield cell_of(trace, policy, jobs, seed, "learned")
+
+
+def plan(found: tuple[str, ...], seeds: int) -> list[Cell]:
+    """All cells, each once; every experiment with one seed, then with two, ..."""
+    cells: dict[Cell, None] = {}
+    for seed in range(seeds):
+        for trace in found:
+            for jobs in (SMALL_JOBS, LARGE_JOBS):
+                cells.update(dict.fromkeys(compared(trace, jobs, seed)))
+                cells.update(dict.fromkeys(learning(trace, jobs, seed)))
+            for scale in SCALES:
+                cells.update(dict.fromkeys(compared(trace, round(scale * SMALL_JOBS), seed)))
+    return list(cells)
+
+
+# --- Running -----------------------------------------------------------------------------------------
+
+
+def load(cell: Cell) -> Result | None:
+    """From the disk; None where it was not run, or its file is damaged."""
+    try:
+        return msgspec.json.decode(cell.file.read_bytes(), type=Result)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def run(cell: Cell, commit: str) -> None:
+    """In a process of its own; the result appears whole or not at all."""
+    (choice,) = policies_named(cell.policy)
+    outcome = simulate(
+        workload_of(cell),
+        Cluster(hosts=cell.hosts, gpus_per_host=cell.gpus_per_host),
+        choice.name,
+        choice.parameters,
+        seed=cell.seed,
+        physics=Physics(pairs=PAIRS, xi=cell.xi),
+    )
+    if not outcome.interrupted:
+        kept_runs.keep(result_of(cell, outcome, commit), cell.file)
+
+
+def result_of(cell: Cell, outcome: Outcome, commit: str) -> Result:
+    done = outcome.finished
+    longest = np.argsort(outcome.workload.duration_s)[-max(1, round(0.05 * len(outcome.workload))) :]
+    share = np.nansum(outcome.jct_s[longest]) / np.nansum(outcome.jct_s)
+    return Result(
+        cell=cell,
+        commit=commit,
+        synthetic=outcome.workload.synthetic,
+        summary=summarise(outcome),
+        jct_s=np.quantile(outcome.jct_s[done], QUANTILES).tolist(),
+        wait_s=np.quantile(outcome.wait_s[done], QUANTILES).tolist(),
+        parts_s=list(plots.parts(outcome, cell.policy)[1:]),
+        futile_percent=plots.futile_percent(outcome),
+        waits_s=waits(outcome),
+        longest_percent=100.0 * float(share),
+    )
+
+
+def waits(outcome: Outcome) -> dict[str, tuple[int, float, float]]:
+    found, least = {}, 0
+    for name, widest in WIDTHS:
+        gpus = outcome.workload.gpus
+        wait_s = outcome.wait_s[outcome.finished & (gpus > least) & (gpus <= widest)]
+        if len(wait_s):
+            found[name] = (len(wait_s), float(wait_s.mean()), float(np.median(wait_s)))
+        least = widest
+    return found

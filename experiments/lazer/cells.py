@@ -1,0 +1,170 @@
+"""The runs behind docs/results/lazer.md, one cell each, kept on disk: a stop loses nothing that was finished.
+
+Rule: a cell is all that its result depends on, and its file is named after that alone (not after the commit:
+the page lists those that its cells come from). Each runs what `sim compare --windows` does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from cotenant.controller.sim import scenario, windows
+from cotenant.controller.sim.choices import policies_named
+from cotenant.controller.sim.compare import Task, TaskRun, run_all
+from cotenant.controller.sim.results.summary import summarise
+from cotenant.controller.sim.scenario import Scenario
+from cotenant.controller.sim.simulate import simulate
+from cotenant.controller.training.kinds import compute
+from experiments.shared import kept_runs, paths
+
+FOLDER: Final = paths.CACHE / "lazer"
+VERSION: Final = 2
+"""Of the result's form and of what a run means: raise it when the simulated world changes."""
+SEED: Final = 0
+"""One: what is drawn (load and pause times) is not what ratios depend on most; windows, VCs and sizes are."""
+
+BASE: Final = "lazer:x_max_s=0"
+"""Lazer without deferral: what every number is set against."""
+LAZER: Final = "lazer"
+POLICIES: Final = (
+    LAZER, BASE, "srtf:newcomers=every", "sjf", "interval-60", "interval-360", "interval-600", "srtf-full",
+    "patient",
+)  # fmt: skip
+MAPPED: Final = "philly/6c71a0"
+LOAD_TIMES: Final = (0.25, 1.0, 4.0)
+RATES: Final = (0.5, 1.0, 2.0)
+
+
+class Ground(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """Windows of a trace on a cluster of hosts of 8 GPUs."""
+
+    trace: str
+    hosts: int = 8
+    load_scale: float = 1.0
+    load_time_scale: float = 1.0
+    jobs: int = 3_000
+    windows: int = 4
+    window_jobs: int = 250
+
+    def scenario(self) -> Scenario:
+        return Scenario(**msgspec.structs.asdict(self))
+
+    def command(self) -> str:
+        """What compares on it, the policies left to be named."""
+        scales = (("load-scale", self.load_scale), ("load-time-scale", self.load_time_scale))
+        more = "".join(f" --{name} {value:g}" for name, value in scales if value != 1.0)
+        size = f"--windows {self.windows} --window-jobs {self.window_jobs}"
+        return f"cotenant sim compare {self.trace} --jobs {self.jobs} --hosts {self.hosts} {size}{more}"
+
+
+class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is simulated; said on the page."""
+
+    vcs: tuple[str, ...] = ("0e4a51", "6214e9", "6c71a0", "b436b2", "ee9e8c")
+    hosts: tuple[int, ...] = (8, 16, 32)
+    jobs: int = 3_000
+    windows: int = 4
+    window_jobs: int = 250
+
+
+FULL: Final = Sizes()
+QUICK: Final = Sizes(vcs=("6214e9", "6c71a0"), hosts=(8, 32), jobs=240, windows=2, window_jobs=60)
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """One policy on one ground."""
+
+    ground: Ground
+    policy: str
+
+    @property
+    def key(self) -> str:
+        return hashlib.blake2b(msgspec.json.encode([VERSION, SEED, self]), digest_size=12).hexdigest()
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of it."""
+
+    cell: Cell
+    commit: str
+    offered_load: float
+    """Of the whole part of the trace that windows are taken from."""
+    windows: list[dict[str, Any]]
+    """The summary of each."""
+
+
+def grounds(sizes: Sizes) -> list[Ground]:
+    size = {"jobs": sizes.jobs, "windows": sizes.windows, "window_jobs": sizes.window_jobs}
+    return [Ground(trace=f"philly/{vc}", hosts=hosts, **size) for vc in sizes.vcs for hosts in sizes.hosts]
+
+
+def mapped(sizes: Sizes) -> Iterator[Ground]:
+    """Load times against arrivals; each cell of the map."""
+    size = {"jobs": sizes.jobs, "windows": sizes.windows, "window_jobs": sizes.window_jobs}
+    for scale in LOAD_TIMES:
+        for rate in RATES:
+            yield Ground(trace=MAPPED, load_scale=rate, load_time_scale=scale, **size)
+
+
+def plan(sizes: Sizes) -> list[Cell]:
+    """All cells, each once, ground by ground: windows of a ground are cut once."""
+    cells = [Cell(ground=ground, policy=policy) for ground in grounds(sizes) for policy in POLICIES]
+    cells += [Cell(ground=ground, policy=policy) for ground in mapped(sizes) for policy in (LAZER, BASE)]
+    return list(dict.fromkeys(cells))
+
+
+# --- Running -----------------------------------------------------------------------------------------
+
+
+def load(cell: Cell) -> Result | None:
+    """From the disk; None where it was not run, or its file is damaged."""
+    try:
+        return msgspec.json.decode((FOLDER / f"{cell.key}.json").read_bytes(), type=Result)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+@lru_cache(maxsize=2)
+def prepared(ground: Ground) -> tuple[Task, TaskRun]:
+    """All of it, and what the reference made of it."""
+    (whole,) = scenario.tasks(ground.scenario(), [windows.REFERENCE], [SEED])
+    (run,) = run_all([windows.reference(whole)], workers=1, keep=True)
+    return whole, run
+
+
+def run(cell: Cell, commit: str) -> None:
+    """In a process of its own; the result appears whole or not at all."""
+    whole, reference = prepared(cell.ground)
+    size = cell.ground.windows, cell.ground.window_jobs
+    found = []
+    for task in windows.tasks([whole], [reference], policies_named(cell.policy), size):
+        name, parameters = task.policy
+        outcome = simulate(
+            task.workload,
+            task.cluster,
+            name,
+            parameters,
+            seed=task.seed,
+            physics=task.physics,
+            compute=compute,
+        )
+        if outcome.interrupted:
+            return
+        found.append(summarise(outcome, warm=task.warm))
+    result = Result(
+        cell=cell,
+        commit=commit,
+        offered_load=whole.workload.offered_load(whole.cluster.gpus),
+        windows=found,
+    )
+    kept_runs.keep(result, FOLDER / f"{cell.key}.json")
+
+
+def run_missing(cells: list[Cell], *, workers: int, minutes: float) -> bool:
+    """Runs what is not on disk yet, in order, until the time is over; whether all is there afterwards."""
+    return kept_runs.complete(cells, load, run, workers=workers, minutes=minutes)

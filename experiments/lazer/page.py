@@ -1,0 +1,287 @@
+"""docs/results/lazer.md and its pictures, from the runs on the disk.
+
+Rule: no number and no conclusion on the page is typed here: what is said is counted from the runs, whichever
+way it comes out. Cells of tables stay below 60 characters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import machine
+import numpy as np
+
+from cotenant.controller.sim.results import plots
+from cotenant.controller.sim.results.bootstrap import Ratio
+from experiments.lazer import cells, texts
+from experiments.lazer.book import (
+    CONTENDED,
+    FUTILE_GPU_S,
+    JCT_MEAN,
+    JCT_P50,
+    JCT_P95,
+    PREEMPTIONS,
+    WAIT_MEAN,
+    Book,
+    Number,
+)
+from experiments.lazer.cells import BASE, LAZER, LOAD_TIMES, POLICIES, RATES, Ground
+from experiments.shared import paths
+from experiments.shared.tables import header, row_of, said, saved
+
+DOCS: Final = paths.RESULTS
+PLOTS: Final = "lazer"
+"""The folder of the pictures, beside the page."""
+RIVALS: Final = tuple(policy for policy in POLICIES if policy != BASE)
+
+
+def write(book: Book, folder: Path = DOCS) -> Path:
+    """The page; its pictures go into a folder beside it."""
+    (folder / PLOTS).mkdir(parents=True, exist_ok=True)
+    parts = [
+        answer(book, folder / PLOTS),
+        claims(book),
+        tables(book),
+        mapped(book, folder / PLOTS),
+        method(book),
+    ]
+    page = folder / "lazer.md"
+    page.write_text("\n\n".join(part.strip() for part in parts) + "\n")
+    return page
+
+
+# --- The answer ----------------------------------------------------------------------------------------
+
+
+def answer(book: Book, folder: Path) -> str:
+    heavy, light = book.contended, book.light
+    best, calm = best_of(book, heavy), best_of(book, light)
+    brought = [
+        book.ratio(grounds, LAZER, number)
+        for grounds in (heavy, light)
+        for number in (JCT_MEAN, FUTILE_GPU_S)
+    ]
+    dearest = max(RIVALS, key=lambda policy: numbers(book.ratio(light, policy, JCT_P50))[1])
+    sets = {
+        name: [plots.Range(policy, *numbers(book.ratio(grounds, policy, JCT_MEAN))) for policy in RIVALS]
+        for name, grounds in (
+            (f"offered load {CONTENDED:g} and more", heavy),
+            (f"below {CONTENDED:g}", light),
+        )
+    }
+    title = "Mean JCT against lazer that never defers (1: no difference, below 1: better)"
+    figure = plots.ranges(sets, title, f"mean JCT / that of {BASE}, 95 % intervals", synthetic=False)
+    text = said(
+        texts.ANSWER,
+        limit=CONTENDED,
+        base=BASE,
+        brings=brings(brought),
+        deferral=[change(found) for found in brought],
+        best=best,
+        gains=[change(book.ratio(heavy, best, number)) for number in (JCT_MEAN, JCT_P95, JCT_P50)],
+        futile=futile_of(book, heavy, best),
+        calm=calm,
+        eases=change(book.ratio(light, calm, JCT_MEAN)),
+        dearest=dearest,
+        dear=change(book.ratio(light, dearest, JCT_P50)),
+        slow=change(book.ratio(light, "interval-600", JCT_P50)),
+    )
+    return "\n".join(["# Lazer, against the others", "", text, "", saved(figure, folder, "answer", title)])
+
+
+def brings(found: Sequence[Ratio | None]) -> str:
+    """Of mean JCT and futile time, contended and not: what is surely another."""
+    where = [
+        f"{what} {load}" for load in ("at high load", "at low load") for what in ("mean JCT", "futile time")
+    ]
+    sure = [(name, one) for name, one in zip(where, found, strict=True) if one is not None and one.differs]
+    if not sure:
+        return "changes nothing that 95 % intervals could tell from chance"
+    return "surely changes " + ", ".join(
+        f"{name} ({'less' if one.mean < 1 else 'MORE'})" for name, one in sure
+    )
+
+
+def best_of(book: Book, grounds: Sequence[Ground]) -> str:
+    """Whose mean JCT is surest to be low: the least upper end of an interval."""
+    upper = {policy: numbers(book.ratio(grounds, policy, JCT_MEAN))[2] for policy in RIVALS}
+    return min(upper, key=lambda policy: upper[policy])
+
+
+def futile_of(book: Book, grounds: Sequence[Ground], policy: str) -> str:
+    if not book.total(grounds, policy, FUTILE_GPU_S):
+        return "no futile GPU time at all"
+    return f"futile GPU time changed by {change(book.ratio(grounds, policy, FUTILE_GPU_S))}"
+
+
+def numbers(found: Ratio | None) -> tuple[float, float, float]:
+    """With its interval; where there is none (small trials), the number alone."""
+    if found is None:
+        return math.nan, math.nan, math.nan
+    return found.mean, found.low or found.mean, found.high or found.mean
+
+
+def change(found: Ratio | None) -> str:
+    if found is None:
+        return "-"
+    mean, low, high = (round(100.0 * (value - 1.0)) for value in numbers(found))
+    return f"{mean:+d} % ({low:+d} to {high:+d})"
+
+
+def shown(found: Ratio | None) -> str:
+    if found is None or found.low is None or found.high is None:
+        return "-" if found is None else f"{found.mean:.2f}"
+    return f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
+
+
+# --- Claim by claim ------------------------------------------------------------------------------------
+
+CLAIMS: Final[tuple[tuple[str, str, str, Number, float], ...]] = (
+    ("median JCT at least 1.2x below SJF's", "sjf", LAZER, JCT_P50, 1.2),
+    ("median JCT at least 1.2x below SRTF's", BASE, LAZER, JCT_P50, 1.2),
+    ("... Pollux's (`interval-60`)", "interval-60", LAZER, JCT_P50, 1.2),
+    ("... Muri's (`interval-360`)", "interval-360", LAZER, JCT_P50, 1.2),
+    ("... Optimus's (`interval-600`)", "interval-600", LAZER, JCT_P50, 1.2),
+    ("P95 JCT at least 1.2x below SJF's", "sjf", LAZER, JCT_P95, 1.2),
+    ("P95 JCT at least 1.2x below SRTF's", BASE, LAZER, JCT_P95, 1.2),
+    ("waiting at least 2x below SJF's", "sjf", LAZER, WAIT_MEAN, 2.0),
+    ("waiting at least 2x below SRTF's", BASE, LAZER, WAIT_MEAN, 2.0),
+    ("futile preemptions at least 23x below SRTF's", BASE, LAZER, FUTILE_GPU_S, 23.0),
+    ("SRTF's median JCT is 1.6x SJF's", BASE, "sjf", JCT_P50, 1.6),
+    ("at intervals of 600 s it is longer than SJF's", "interval-600", "sjf", JCT_P50, 1.0),
+)
+"""The paper's words; whose number over whose; how many times it should be at least."""
+
+
+def claims(book: Book) -> str:
+    lines = [
+        "## What the paper says",
+        "",
+        said(texts.CLAIMED, limit=CONTENDED),
+        "",
+        *header(("the paper", f"load {CONTENDED:g} and more", "", f"load below {CONTENDED:g}", "")),
+    ]
+    for text, one, other, number, times in CLAIMS:
+        cells_said = []
+        for grounds in (book.contended, book.light):
+            found = book.ratio(grounds, one, number, other)
+            cells_said += [f"{shown(found)}x", verdict(found, times)]
+        lines.append(row_of([text, *cells_said]))
+    return "\n".join(lines)
+
+
+def verdict(found: Ratio | None, times: float) -> str:
+    _, low, _ = numbers(found)
+    return "holds" if low >= times and low > 1.0 else "in part" if low > 1.0 else "no"
+
+
+# --- Tables --------------------------------------------------------------------------------------------
+
+
+def tables(book: Book) -> str:
+    lines = ["## All policies", "", said(texts.TABLES, base=BASE)]
+    for name, grounds in ((f"{CONTENDED:g} and more", book.contended), (f"below {CONTENDED:g}", book.light)):
+        lines += ["", f"### Offered load {name} ({len(grounds)} cells)", ""]
+        lines += header(("policy", "mean JCT", "median", "P95", "mean wait", "futile GPU-h", "preemptions"))
+        for policy in POLICIES:
+            ratios = [shown(book.ratio(grounds, policy, n)) for n in (JCT_MEAN, JCT_P50, JCT_P95, WAIT_MEAN)]
+            futile = f"{book.total(grounds, policy, FUTILE_GPU_S) / 3600:,.1f}"
+            preemptions = f"{book.total(grounds, policy, PREEMPTIONS):,.0f}"
+            lines.append(row_of([policy, *(["1"] * 4 if policy == BASE else ratios), futile, preemptions]))
+    lines += ["", "### Each VC and cluster size", ""]
+    lines += header(("VC", "hosts", "load", "JCT, h", "lazer", "lazer: futile", "srtf-full", "patient"))
+    for ground in [*book.contended, *book.light]:
+        base_h = float(np.mean([JCT_MEAN(window) for window in book.windows(ground, BASE)])) / 3600.0
+        ratios = [
+            shown(book.ratio([ground], policy, number))
+            for policy, number in (
+                (LAZER, JCT_MEAN),
+                (LAZER, FUTILE_GPU_S),
+                ("srtf-full", JCT_MEAN),
+                ("patient", JCT_MEAN),
+            )
+        ]
+        name = ground.trace.partition("/")[2]
+        lines.append(row_of([name, str(ground.hosts), f"{book.load(ground):.2f}", f"{base_h:,.1f}", *ratios]))
+    return "\n".join(lines)
+
+
+# --- Where deferral pays -------------------------------------------------------------------------------
+
+
+def mapped(book: Book, folder: Path) -> str:
+    found = [book.ratio([ground], LAZER, FUTILE_GPU_S) for ground in cells.mapped(book.sizes)]
+    times = [book.ratio([ground], LAZER, JCT_MEAN) for ground in cells.mapped(book.sizes)]
+    shape = (len(LOAD_TIMES), len(RATES))
+    percents = np.array([100.0 * (one.mean - 1.0) if one else np.nan for one in found]).reshape(shape)
+    title = f"Futile GPU time with deferral against without, {cells.MAPPED}"
+    figure = plots.heat_map(
+        percents,
+        title,
+        rows=[f"{scale:g}" for scale in LOAD_TIMES],
+        columns=[f"{rate:g}" for rate in RATES],
+        row_axis="load times (x)",
+        column_axis="arrivals (x)",
+        bar="% above never deferring",
+        synthetic=False,
+    )
+    counts = [counted(values) for values in (found, times)]
+    return "\n".join(
+        [
+            "## Where deferral pays",
+            "",
+            said(texts.MAP, trace=cells.MAPPED, base=BASE, futile=counts[0], jct=counts[1]),
+            "",
+            saved(figure, folder, "map", title),
+        ]
+    )
+
+
+def counted(found: Sequence[Ratio | None]) -> str:
+    known = [one for one in found if one is not None]
+    lower, higher = (
+        sum(one.differs and (one.mean < 1.0) is below for one in known) for below in (True, False)
+    )
+    alike = len(known) - lower - higher
+    return f"lower in {lower} of {len(known)} cells, higher in {higher}, no difference in {alike}"
+
+
+# --- Method --------------------------------------------------------------------------------------------
+
+
+def method(book: Book) -> str:
+    sizes, commits = book.sizes, book.commits()
+    text = said(
+        texts.METHOD,
+        jobs=sizes.jobs,
+        vcs=len(sizes.vcs),
+        hosts=", ".join(map(str, sizes.hosts)),
+        windows=sizes.windows,
+        window_jobs=sizes.window_jobs,
+        runs=len(book.results),
+        minutes=book.cpu_min(),
+    )
+    rates, scales = ("|".join(f"{each:g}" for each in axis) for axis in (RATES, LOAD_TIMES))
+    scaled = f"--load-scale {rates} --load-time-scale {scales} --policies {BASE},{LAZER}"
+    size = f"--windows {sizes.windows} --window-jobs {sizes.window_jobs}"
+    return "\n".join(
+        [
+            "## How this was made",
+            "",
+            text,
+            "",
+            "One command per row (the map's cells are the last one's alternatives):",
+            "",
+            "```",
+            f"P={BASE},{','.join(RIVALS)}",
+            *(f"{ground.command()} --policies $P" for ground in [*book.contended, *book.light]),
+            f"cotenant sim compare {cells.MAPPED} --jobs {sizes.jobs} {size} {scaled}",
+            "```",
+            "",
+            machine.sentences(numpy=np.__version__),
+            f"The runs were made at {'commit' if len(commits) == 1 else 'commits'} {', '.join(commits)}.",
+        ]
+    )
