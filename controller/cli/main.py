@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if os.environ.get(COMPLETE_VARIABLE):
-        from cotenant.controller.cli.setup.completion import answer
+        from cotenant.controller.cli.setup.shells import answer
 
         return answer()
     open_streams()
@@ -91,7 +91,7 @@ def run(words: list[str]) -> int:
 
 
 def execute(verb: Verb, words: list[str]) -> int:
-    import typer
+    import click
 
     command = as_command(verb)
     name = f"{PROGRAM} {verb.name}"
@@ -99,15 +99,10 @@ def execute(verb: Verb, words: list[str]) -> int:
         # Not `command.main`: that one turns a closed pipe into exit code 1.
         with command.make_context(name, list(words), obj=words) as context:
             code = command.invoke(context)
-    except typer.Exit as leave:
+    except click.exceptions.Exit as leave:
         code = leave.exit_code
-    except typer.TyperException as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # a verb with parts, alone
-            print(error.format_message())
-            return OK
+    except click.UsageError as error:
         raise usage_problem(error, part_of(command, name, words)) from None
-    except typer.Abort:
-        raise KeyboardInterrupt from None
     return code if isinstance(code, int) else OK
 
 

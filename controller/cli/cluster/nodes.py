@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-import typer
+import click
 
 from cotenant.controller.cli.cluster.device_view import reading_json
 from cotenant.controller.cli.frame import output, screen
 from cotenant.controller.cli.frame.asking import asking
-from cotenant.controller.cli.frame.group import group
+from cotenant.controller.cli.frame.command import group
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     JsonFlag,
@@ -18,6 +18,7 @@ from cotenant.controller.cli.frame.output import (
     chosen,
     show_listing,
 )
+from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration, size
 from cotenant.controller.cli.setup.completion import complete_host
 from cotenant.controller.domain.cluster import Device, sharing_in_words
@@ -25,9 +26,7 @@ from cotenant.controller.domain.ids import HostId
 from cotenant.controller.domain.texts import one_line
 from cotenant.controller.wire.clients import ChangeNode, ListNodes, Nodes, NodeView
 
-HostArgument = Annotated[str, typer.Argument(metavar="HOST", help="Its name.", autocompletion=complete_host)]
-
-nodes = group()
+HostArgument = Annotated[str, argument(metavar="HOST", help="Its name.", complete=complete_host)]
 
 
 class NodeRow(NamedTuple):
@@ -45,10 +44,10 @@ class NodeRow(NamedTuple):
         return self.node.planned_mib.get(self.device.device_id, 0) if self.device else 0
 
 
-@nodes.callback(invoke_without_command=True)
-def listing(
-    context: typer.Context,
-    hosts: Annotated[str, typer.Option("--host", metavar="HOST", help="Only this one.")] = "",
+@group(acts_alone=True)
+def nodes(
+    context: click.Context,
+    hosts: Annotated[str, option("--host", metavar="HOST", help="Only this one.")] = "",
     output: OutputFlag = None,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
@@ -184,19 +183,19 @@ COLUMNS: Final = (
 # --- Changes ----------------------------------------------------------------------------------------
 
 
-@nodes.command()
+@nodes.part("drain")
 def drain(host: HostArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
     """Give a host no new work. What runs there goes on."""
     _change("drain", host, as_json, endpoint)
 
 
-@nodes.command()
+@nodes.part("resume")
 def resume(host: HostArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
     """Let a drained, suspect or lost host work again, and its suspect or draining devices."""
     _change("resume", host, as_json, endpoint)
 
 
-@nodes.command()
+@nodes.part("lost")
 def lost(host: HostArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
     """Say that a silent host will not come back: its jobs start elsewhere.
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-import typer
-
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.output import (
@@ -17,6 +15,7 @@ from cotenant.controller.cli.frame.output import (
     show_listing,
     whole_number,
 )
+from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.screen import NONE, Column
 from cotenant.controller.wire.clients import ListPairs, PairView
 
@@ -24,10 +23,8 @@ LIMIT_MAX: Final = 10_000
 
 
 def pairs(
-    containing: Annotated[
-        str, typer.Argument(metavar="[TEXT]", help="Only pairs with this in a command.")
-    ] = "",
-    limit: Annotated[str, typer.Option("--limit", metavar="N", help="At most so many.")] = "1000",
+    containing: Annotated[str, argument(metavar="[TEXT]", help="Only pairs with this in a command.")] = "",
+    limit: Annotated[str, option("--limit", metavar="N", help="At most so many.")] = "1000",
     output: OutputFlag = None,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
-import typer
+import click
 
 from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.asking import asking
-from cotenant.controller.cli.frame.group import group
+from cotenant.controller.cli.frame.command import group
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     JsonFlag,
@@ -20,6 +20,7 @@ from cotenant.controller.cli.frame.output import (
     show_listing,
     show_one,
 )
+from cotenant.controller.cli.frame.parameters import argument
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column, say
 from cotenant.controller.cli.setup.completion import complete_policy
@@ -27,11 +28,9 @@ from cotenant.controller.cli.submission.problems import suggestion
 from cotenant.controller.domain.texts import for_people
 from cotenant.controller.wire.clients import GetPolicy, Parameters, PolicyView, SetPolicy
 
-policy = group()
 
-
-@policy.callback(invoke_without_command=True)
-def default(context: typer.Context) -> None:
+@group(acts_alone=True)
+def policy(context: click.Context) -> None:
     """List, show or set the policy that decides which job runs where. Alone: show it.
 
     \b
@@ -52,7 +51,7 @@ class PolicyRow(NamedTuple):
     """What the controller needs before it can be set; empty = nothing."""
 
 
-@policy.command("list")
+@policy.part("list")
 def list_policies(
     output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
 ) -> None:
@@ -93,7 +92,7 @@ COLUMNS: Final = (
 )
 
 
-@policy.command("show")
+@policy.part("show")
 def show_policy(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
     """The policy in force and its parameters."""
     form = chosen(output, as_json)
@@ -124,15 +123,13 @@ def page(reply: PolicyView) -> str:
     return "\n".join(lines)
 
 
-@policy.command("set")
+@policy.part("set")
 def set_policy(
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="One of `cotenant policy list`.", autocompletion=complete_policy),
+        argument(metavar="NAME", help="One of `cotenant policy list`.", complete=complete_policy),
     ],
-    parameters: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its parameters.")
-    ] = None,
+    parameters: Annotated[list[str] | None, argument(metavar="KEY=VALUE", help="Its parameters.")] = None,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> None:

@@ -7,8 +7,6 @@ import sys
 import time
 from typing import Annotated, Any, Final
 
-import typer
-
 from cotenant.controller.cli.cluster.device_view import WIDE_COLUMNS, reading_json, rows_of
 from cotenant.controller.cli.cluster.keyboard import Keyboard
 from cotenant.controller.cli.cluster.nodes import node_json
@@ -24,6 +22,7 @@ from cotenant.controller.cli.frame.output import (
     show_listing,
     write_json,
 )
+from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.screen import duration
 from cotenant.controller.cli.jobs.view import clock_of, job_json
 from cotenant.controller.client import Client, Unreachable
@@ -39,11 +38,9 @@ LIVE_TIMEOUT_S: Final = 3.0
 def top(
     every: Annotated[
         float | None,
-        typer.Option(
-            "-d", "--every", min=0.2, max=3600, metavar="S", help="Seconds between looks (default 1)."
-        ),
+        option("-d", "--every", min=0.2, max=3600, metavar="S", help="Seconds between looks (default 1)."),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print it once and end.")] = False,
+    once: Annotated[bool, option("--once", help="Print it once and end.")] = False,
     output: OutputFlag = None,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,

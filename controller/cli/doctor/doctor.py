@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-import typer
-
 from cotenant.controller.cli.doctor.check import Check, Verdict
 from cotenant.controller.cli.doctor.machine_checks import gather, run_all
 from cotenant.controller.cli.frame.asking import loaded_settings
@@ -18,6 +16,7 @@ from cotenant.controller.cli.frame.output import (
     chosen,
     show_listing,
 )
+from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import FAILED, OK
 from cotenant.controller.cli.frame.screen import LAST_WIDTH_MIN, cut, paint, say, terminal_width, wrapped
 from cotenant.controller.domain.texts import for_people
@@ -27,7 +26,7 @@ WORST_FIRST: Final = ("fail", "warn", "ok")
 
 
 def doctor(
-    strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 for a warning, too.")] = False,
+    strict: Annotated[bool, option("--strict", help="Exit code 1 for a warning, too.")] = False,
     output: OutputFlag = None,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,

@@ -15,9 +15,9 @@ from itertools import chain
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
-import typer
 
 from cotenant.controller.cli.frame import screen
+from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column
 from cotenant.controller.cli.submission.quantities import count
@@ -35,12 +35,12 @@ def complete_format(incomplete: str) -> list[str]:
 
 OutputFlag = Annotated[
     str | None,
-    typer.Option("-o", "--output", metavar="|".join(FORMATS), help="Format.", autocompletion=complete_format),
+    option("-o", "--output", metavar="|".join(FORMATS), help="Format.", complete=complete_format),
 ]
-JsonFlag = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
+JsonFlag = Annotated[bool, option("--json", help="The same as -o json.")]
 EndpointFlag = Annotated[
     str | None,
-    typer.Option("--endpoint", metavar="URL", help="Another controller: ipc:///PATH or tcp://HOST:PORT."),
+    option("--endpoint", metavar="URL", help="Another controller: ipc:///PATH or tcp://HOST:PORT."),
 ]
 
 

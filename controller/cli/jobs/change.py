@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal
 
 import msgspec
-import typer
 
 from cotenant.controller.cli.frame import output, screen
 from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag
-from cotenant.controller.cli.frame.problem import FAILED, Problem
+from cotenant.controller.cli.frame.parameters import argument, option
+from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
 from cotenant.controller.cli.jobs.verify import STEPS, verify
 from cotenant.controller.cli.setup.completion import complete_job
 from cotenant.controller.domain.ids import JobId
@@ -24,9 +24,7 @@ VERIFY: Final = "verify"
 
 JobsArgument = Annotated[
     list[str],
-    typer.Argument(
-        metavar="JOB", help="Numbers; an array's number is all its tasks.", autocompletion=complete_job
-    ),
+    argument(metavar="JOB", help="Numbers; an array's number is all its tasks.", complete=complete_job),
 ]
 
 
@@ -75,9 +73,9 @@ def checkpoint(
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
     steps: Annotated[
-        int, typer.Option("--steps", metavar="N", min=2, help="With verify: how many optimizer steps.")
+        int, option("--steps", metavar="N", min=2, help="With verify: how many optimizer steps.")
     ] = STEPS,
-) -> None:
+) -> int:
     """Save running jobs; they go on. `cotenant show JOB` names the step that is safe.
 
     `checkpoint verify -- CMD` tries out on this machine whether a command can be resumed: it is run, stopped
@@ -89,12 +87,12 @@ def checkpoint(
       cotenant checkpoint verify --steps 40 -- python train.py
     """
     if jobs[0] == VERIFY:
-        _verify(jobs[1:], steps, as_json)
-        return
+        return _verify(jobs[1:], steps, as_json)
     _change("checkpoint", jobs, as_json, endpoint)
+    return OK
 
 
-def _verify(command: list[str], steps: int, as_json: bool) -> None:
+def _verify(command: list[str], steps: int, as_json: bool) -> int:
     if not command:
         raise Problem("usage", "verify needs a command", "put it behind `--`, as in: -- python train.py")
     result = verify(command, steps)
@@ -108,8 +106,7 @@ def _verify(command: list[str], steps: int, as_json: bool) -> None:
         )
     else:
         screen.say(f"not resumable: {one_line(result.reason)}")
-    if not result.ok:
-        raise typer.Exit(FAILED)
+    return OK if result.ok else FAILED
 
 
 def _change(

@@ -10,8 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
-import typer
-
+from cotenant.controller.cli.frame.parameters import Declared
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.submission.options import CONTAINERS, OPTIONS, Option, Options, read
 from cotenant.controller.cli.submission.problems import BadSubmission
@@ -35,12 +34,11 @@ def takes_job_flags(verb: Callable[..., int | None]) -> Callable[..., int | None
         return verb(flags=_read(written), **given)
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command
 
 
 def _parameter(option: Option) -> inspect.Parameter:
-    info = typer.Option(*option.flags, metavar=option.metavar or None, help=_sentence(option.help))
+    info = Declared(option.flags, metavar=option.metavar or None, help=_sentence(option.help))
     kind: Any = bool if option.switch else list[str] | None if option.repeat else str | None
     return inspect.Parameter(
         _PREFIX + option.key,
@@ -51,7 +49,7 @@ def _parameter(option: Option) -> inspect.Parameter:
 
 
 def _refused_container() -> inspect.Parameter:
-    annotation = Annotated[str | None, typer.Option("--container", hidden=True)]
+    annotation = Annotated[str | None, Declared(("--container",), hidden=True)]
     return inspect.Parameter(_CONTAINER, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 

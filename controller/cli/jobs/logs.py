@@ -6,10 +6,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Annotated
 
-import typer
-
 from cotenant.controller.cli.frame.asking import PATIENCE_S, asking
 from cotenant.controller.cli.frame.output import EndpointFlag
+from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import plural, tell
 from cotenant.controller.cli.frame.terminal import JobOutput
@@ -23,13 +22,11 @@ from cotenant.controller.wire.clients import JobView, ReadJobLog
 
 def logs(
     job: JobArgument,
-    following: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job has ended.")] = False,
-    rank: Annotated[int, typer.Option("-r", "--rank", min=0, metavar="R", help="Of this rank.")] = 0,
-    attempt: Annotated[int, typer.Option("--attempt", min=0, metavar="N", help="Only this one.")] = 0,
-    tail: Annotated[int, typer.Option("-n", "--tail", min=0, metavar="N", help="Only the last N lines.")] = 0,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Every byte also to a terminal, which obeys it.")
-    ] = False,
+    following: Annotated[bool, option("-f", "--follow", help="Go on until the job has ended.")] = False,
+    rank: Annotated[int, option("-r", "--rank", min=0, metavar="R", help="Of this rank.")] = 0,
+    attempt: Annotated[int, option("--attempt", min=0, metavar="N", help="Only this one.")] = 0,
+    tail: Annotated[int, option("-n", "--tail", min=0, metavar="N", help="Only the last N lines.")] = 0,
+    raw: Annotated[bool, option("--raw", help="Every byte also to a terminal, which obeys it.")] = False,
     endpoint: EndpointFlag = None,
 ) -> None:
     """A job's output, all its attempts in order.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Final
 
-import typer
 from msgspec import structs
 
 from cotenant.controller.cli.frame import screen
@@ -19,6 +18,7 @@ from cotenant.controller.cli.frame.output import (
     show_pages,
     whole_number,
 )
+from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.jobs.view import COLUMNS, WIDE_COLUMNS, clock_of, job_json
 from cotenant.controller.cli.submission.recording import user_name
 from cotenant.controller.client import Client
@@ -32,12 +32,12 @@ LIMIT_MAX: Final = 1_000_000
 
 
 def queue(
-    jobs: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="Only these.")] = None,
-    everything: Annotated[bool, typer.Option("-a", "--all", help="Also jobs that have ended.")] = False,
-    user: Annotated[str, typer.Option("-u", "--user", metavar="NAME", help="Only this user's.")] = "",
-    mine: Annotated[bool, typer.Option("-m", "--mine", help="Only yours.")] = False,
+    jobs: Annotated[list[str] | None, argument(metavar="JOB", help="Only these.")] = None,
+    everything: Annotated[bool, option("-a", "--all", help="Also jobs that have ended.")] = False,
+    user: Annotated[str, option("-u", "--user", metavar="NAME", help="Only this user's.")] = "",
+    mine: Annotated[bool, option("-m", "--mine", help="Only yours.")] = False,
     limit: Annotated[
-        str, typer.Option("--limit", metavar="N", show_default="all", help="At most N jobs.")
+        str, option("--limit", metavar="N", show_default="all", help="At most N jobs.")
     ] = "1000000",
     output: OutputFlag = None,
     as_json: JsonFlag = False,

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-import typer
-
 from cotenant.controller.cli.frame.asking import PATIENCE_S, asking
 from cotenant.controller.cli.frame.output import EndpointFlag
+from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import FAILED, NEVER_STARTED, OK, Problem
 from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.cli.frame.signals import ended_by
@@ -35,11 +34,9 @@ def run(
     flags: Options,
     command: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[--] CMD...", show_default=False, help="What to run, with its own arguments."
-        ),
+        argument(metavar="[--] CMD...", help="What to run, with its own arguments."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only the job's own output.")] = False,
+    quiet: Annotated[bool, option("-q", "--quiet", help="Only the job's own output.")] = False,
     endpoint: EndpointFlag = None,
 ) -> int:
     """Run a command as a job: wait for its turn, show its output, return its exit code.

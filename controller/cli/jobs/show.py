@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
 import msgspec
-import typer
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, OutputFlag, chosen, show_one
+from cotenant.controller.cli.frame.parameters import argument
 from cotenant.controller.cli.frame.screen import NONE, Column, duration, local_time, paint
 from cotenant.controller.cli.jobs.view import (
     Wall,
@@ -28,7 +28,7 @@ from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec
 from cotenant.controller.wire.clients import AttemptView, JobView, ShowJob, Shown
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Its number.", autocompletion=complete_job)]
+JobArgument = Annotated[str, argument(metavar="JOB", help="Its number.", complete=complete_job)]
 
 
 def show(

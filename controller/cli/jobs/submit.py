@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import click
 import msgspec
-import typer
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json, write_lines
+from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import OK, Problem
 from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.cli.jobs.flags import takes_job_flags
@@ -25,21 +26,18 @@ SUBMIT_TIMEOUT_S = 30.0
 
 @takes_job_flags
 def submit(
-    context: typer.Context,
+    context: click.Context,
     flags: Options,
     words: Annotated[
         list[str] | None,
-        typer.Argument(
+        argument(
             metavar="[--] CMD...|FILE.yaml|SCRIPT.sh",
-            show_default=False,
             help="What to run; arguments may follow.",
         ),
     ] = None,
-    show: Annotated[
-        bool, typer.Option("--print", help="Show the typed spec as JSON; submit nothing.")
-    ] = False,
+    show: Annotated[bool, option("--print", help="Show the typed spec as JSON; submit nothing.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Let the controller check it; change nothing.")
+        bool, option("--dry-run", help="Let the controller check it; change nothing.")
     ] = False,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,

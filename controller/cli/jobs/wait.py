@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-import typer
-
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import PATIENCE_S, asking
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json
+from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
 from cotenant.controller.cli.frame.screen import duration, paint
 from cotenant.controller.cli.jobs.change import JobsArgument
@@ -27,9 +26,7 @@ ROUND_S = 20.0
 
 def wait(
     jobs: JobsArgument,
-    timeout: Annotated[
-        str, typer.Option("--timeout", metavar="TIME", help="At most this long: 90s, 10m.")
-    ] = "",
+    timeout: Annotated[str, option("--timeout", metavar="TIME", help="At most this long: 90s, 10m.")] = "",
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> int:

@@ -5,15 +5,13 @@ Rule: everything is checked before the first run begins.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Final, Literal
 
-import typer
-
+from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.choices import BadChoice, PolicyChoice, policies_named
@@ -37,30 +35,23 @@ def complete_policies(incomplete: str) -> list[str]:
     return [before + comma + name for name in registry.available() if name.startswith(last)]
 
 
-def finite(param: typer.CallbackParam, value: float | None) -> float | None:
-    """Raises Problem: `nan` and `inf` are numbers to the shell's parser, and to nobody else."""
-    if value is not None and not math.isfinite(value):
-        raise Problem("usage", f"{param.opts[-1]} must be a number, got {value}")
-    return value
-
-
 TraceArgument = Annotated[
     str,
-    typer.Argument(
+    argument(
         metavar="TRACE",
         help="A file, a bundled name (`cotenant sim trace list`) or synth:NAME[:JOBS].",
-        autocompletion=complete_trace,
+        complete=complete_trace,
     ),
 ]
-FormatFlag = Annotated[str, typer.Option("--format", metavar="NAME", help="Of the file, if not recognised.")]
-VcFlag = Annotated[str | None, typer.Option("--vc", metavar="ID", help="Only this virtual cluster.")]
-JobsFlag = Annotated[int | None, typer.Option("--jobs", metavar="N", help="Only the first N jobs.")]
+FormatFlag = Annotated[str, option("--format", metavar="NAME", help="Of the file, if not recognised.")]
+VcFlag = Annotated[str | None, option("--vc", metavar="ID", help="Only this virtual cluster.")]
+JobsFlag = Annotated[int | None, option("--jobs", metavar="N", help="Only the first N jobs.")]
 FromFlag = Annotated[
-    float | None, typer.Option("--from-s", metavar="S", help="Only jobs submitted at or after S seconds.")
+    float | None, option("--from-s", metavar="S", help="Only jobs submitted at or after S seconds.")
 ]
 PairsFlag = Annotated[
     str,
-    typer.Option(
+    option(
         "--pairs",
         metavar="gavel-v100|gavel-p100|gavel-k80|FILE|none",
         help="How much jobs slow each other down; none: devices are not shared.",
@@ -68,45 +59,42 @@ PairsFlag = Annotated[
 ]
 XiFlag = Annotated[
     Literal["learned", "measured"],
-    typer.Option("--xi", metavar="learned|measured", help="What policies know of the pairs beforehand."),
+    option("--xi", metavar="learned|measured", help="What policies know of the pairs beforehand."),
 ]
 LoadScaleFlag = Annotated[
-    float, typer.Option("--load-scale", metavar="F", help="F times as many arrivals per hour.")
+    float, option("--load-scale", metavar="F", help="F times as many arrivals per hour.")
 ]
 NoiseFlag = Annotated[
     float,
-    typer.Option(
+    option(
         "--noise",
         metavar="SIGMA",
-        callback=finite,
         help="Error of expected durations: lognormal, median 1, this sigma.",
     ),
 ]
 LoadTimeFlag = Annotated[
     float,
-    typer.Option("--load-time-scale", metavar="F", callback=finite, help="Load times times F."),
+    option("--load-time-scale", metavar="F", help="Load times times F."),
 ]
 FailuresFlag = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--failures",
         metavar="MTBF_H",
-        callback=finite,
         help="Each host fails every MTBF_H hours on average.",
     ),
 ]
 TrimFlag = Annotated[
     float,
-    typer.Option(
+    option(
         "--trim",
         metavar="F",
-        callback=finite,
         help="The first and the last F of the jobs (0.1: a tenth) run and are not counted.",
     ),
 ]
 WindowsFlag = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--windows",
         metavar="N",
         min=1,
@@ -115,31 +103,29 @@ WindowsFlag = Annotated[
     ),
 ]
 WindowJobsFlag = Annotated[
-    int, typer.Option("--window-jobs", metavar="J", min=1, help="Jobs that count in each window.")
+    int, option("--window-jobs", metavar="J", min=1, help="Jobs that count in each window.")
 ]
-HostsFlag = Annotated[int, typer.Option("--hosts", metavar="H", min=1, max=100_000, help="Hosts.")]
-GpusFlag = Annotated[
-    int, typer.Option("--gpus-per-host", metavar="G", min=1, max=1_024, help="GPUs of each host.")
-]
-SeedFlag = Annotated[int, typer.Option("--seed", metavar="S", min=0, help="Of everything that is drawn.")]
+HostsFlag = Annotated[int, option("--hosts", metavar="H", min=1, max=100_000, help="Hosts.")]
+GpusFlag = Annotated[int, option("--gpus-per-host", metavar="G", min=1, max=1_024, help="GPUs of each host.")]
+SeedFlag = Annotated[int, option("--seed", metavar="S", min=0, help="Of everything that is drawn.")]
 SeedsFlag = Annotated[
-    int, typer.Option("--seeds", metavar="K", min=1, max=1_000, help="K seeds from --seed on; intervals.")
+    int, option("--seeds", metavar="K", min=1, max=1_000, help="K seeds from --seed on; intervals.")
 ]
 PoliciesFlag = Annotated[
     str,
-    typer.Option(
+    option(
         "--policies",
         metavar="A,B,...",
         help="Policies, with options as in lazer:chain=last,dwq_offered=true; your own as MODULE:NAME.",
-        autocompletion=complete_policies,
+        complete=complete_policies,
     ),
 ]
 WorkersFlag = Annotated[
     int | None,
-    typer.Option("--workers", metavar="N", min=1, max=1_024, help="Processes (default: one per core)."),
+    option("--workers", metavar="N", min=1, max=1_024, help="Processes (default: one per core)."),
 ]
 OutFlag = Annotated[
-    str | None, typer.Option("--out", metavar="DIR", help="Write JSON, plots and a CSV of the jobs there.")
+    str | None, option("--out", metavar="DIR", help="Write JSON, plots and a CSV of the jobs there.")
 ]
 
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.group import group
+from cotenant.controller.cli.frame.command import group
 from cotenant.controller.cli.frame.output import (
     JsonFlag,
     OutputFlag,
@@ -22,6 +20,7 @@ from cotenant.controller.cli.frame.output import (
     write_json,
     write_lines,
 )
+from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.offline.named_files import contents, journal_problem
 from cotenant.controller.cli.offline.predictor_page import (
@@ -38,17 +37,16 @@ if TYPE_CHECKING:
     from cotenant.controller.domain.interference import InterferenceModel
     from cotenant.controller.training.pair_rows import PairRows
 
-predictor = group(no_args_is_help=True)
 
 PairsFlag = Annotated[
     list[str],
-    typer.Option("--pairs", metavar="FILE", help="Measured pairs, .csv or .csv.gz; may be repeated."),
+    option("--pairs", metavar="FILE", help="Measured pairs, .csv or .csv.gz; may be repeated."),
 ]
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A file that `train` wrote.")]
+ModelArgument = Annotated[str, argument(metavar="MODEL", help="A file that `train` wrote.")]
 
 
-@predictor.callback()
-def about() -> None:
+@group()
+def predictor() -> None:
     """How much would two jobs slow each other down? A model of measured pairs that answers for others.
 
     \b
@@ -60,16 +58,16 @@ def about() -> None:
     """
 
 
-@predictor.command("train")
+@predictor.part("train")
 def train(
     pairs: PairsFlag,
-    out: Annotated[str, typer.Option("--out", metavar="MODEL", help="The file to write.")],
-    more: Annotated[list[str] | None, typer.Argument(metavar="FILE", help="More files of pairs.")] = None,
+    out: Annotated[str, option("--out", metavar="MODEL", help="The file to write.")],
+    more: Annotated[list[str] | None, argument(metavar="FILE", help="More files of pairs.")] = None,
     seed: Annotated[
-        int, typer.Option("--seed", metavar="S", min=0, help="The same seed and files, the same model.")
+        int, option("--seed", metavar="S", min=0, help="The same seed and files, the same model.")
     ] = 0,
     licence: Annotated[
-        str, typer.Option("--licence", metavar="TEXT", help="Of the files; kept with the model.")
+        str, option("--licence", metavar="TEXT", help="Of the files; kept with the model.")
     ] = "",
     output: OutputFlag = None,
     as_json: JsonFlag = False,
@@ -108,7 +106,7 @@ def train(
     show_one(form, described(model), str(path), model, page)
 
 
-@predictor.command("evaluate")
+@predictor.part("evaluate")
 def evaluate(
     model: ModelArgument,
     pairs: PairsFlag,
@@ -143,7 +141,7 @@ def evaluate(
         screen.say(evaluation_table(result))
 
 
-@predictor.command("show")
+@predictor.part("show")
 def show(model: ModelArgument, output: OutputFlag = None, as_json: JsonFlag = False) -> None:
     """What a model was trained on, its licence, how good it was on pairs left out, what it leans on."""
     form = chosen(output, as_json)
@@ -151,14 +149,12 @@ def show(model: ModelArgument, output: OutputFlag = None, as_json: JsonFlag = Fa
     show_one(form, described(found), model, found, page)
 
 
-@predictor.command("export")
+@predictor.part("export")
 def export(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="To write: .csv, or .csv.gz.")],
+    file: Annotated[str, argument(metavar="FILE", help="To write: .csv, or .csv.gz.")],
     journal: Annotated[
         str,
-        typer.Option(
-            "--journal", metavar="DIR", help="Another controller's state folder, or a journal file."
-        ),
+        option("--journal", metavar="DIR", help="Another controller's state folder, or a journal file."),
     ] = "",
 ) -> None:
     """Write down the pairs that this cluster has measured, with both jobs' profiles, to train on them.

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
-
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.group import group
+from cotenant.controller.cli.frame.command import group
 from cotenant.controller.cli.frame.output import (
     Format,
     JsonFlag,
@@ -19,6 +17,7 @@ from cotenant.controller.cli.frame.output import (
     write_json,
     write_lines,
 )
+from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import OK, Problem
 from cotenant.controller.cli.frame.signals import ended_by
 from cotenant.controller.cli.offline import table as sim_table
@@ -62,12 +61,9 @@ from cotenant.controller.sim.scenario import Scenario
 TAIL_JOBS: Final = 200
 """With fewer jobs, fewer than ten lie beyond the 95th percentile."""
 
-sim = group(no_args_is_help=True)
-sim.add_typer(trace, name="trace")
 
-
-@sim.callback()
-def about() -> None:
+@group()
+def sim() -> None:
     """Try policies on a trace: the same engine and the same policies as in production, a virtual clock.
 
     \b
@@ -79,10 +75,10 @@ def about() -> None:
     """
 
 
-@sim.command("run")
+@sim.part("run")
 def run_one(
     trace: TraceArgument,
-    policy: Annotated[str, typer.Option("--policy", metavar="P", help="As in --policies of compare.")],
+    policy: Annotated[str, option("--policy", metavar="P", help="As in --policies of compare.")],
     format: FormatFlag = "auto",
     vc: VcFlag = None,
     jobs: JobsFlag = None,
@@ -130,7 +126,7 @@ def run_one(
     return simulated(scenario, [one_policy(policy)], [seed], workers=1, out=out, form=form)
 
 
-@sim.command("compare")
+@sim.part("compare")
 def compare(
     trace: TraceArgument,
     policies: PoliciesFlag = DEFAULT_POLICIES,
@@ -250,9 +246,9 @@ def name_of(task: Task) -> str:
     return f"{task.policy.label} seed {task.seed}{where}"
 
 
-@sim.command("replay")
+@sim.part("replay")
 def replay(
-    journal: Annotated[str, typer.Argument(metavar="JOURNAL", help="A state folder, or a journal file.")],
+    journal: Annotated[str, argument(metavar="JOURNAL", help="A state folder, or a journal file.")],
     policies: AskedFlag = "",
     since: SinceFlag = "",
     pairs: PairsFlag = "gavel-v100",
@@ -353,3 +349,6 @@ def write_results(folder: Path, value: dict[str, Any], runs: Sequence[TaskRun]) 
             "refused", f"{folder}: {error.strerror}", "make room, or choose another --out"
         ) from None
     screen.tell(f"written to {folder}: result.json, a CSV of each run" + "".join(f", {n}" for n in names))
+
+
+sim.add_command(trace)

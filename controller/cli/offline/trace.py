@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
-import typer
-
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.group import group
+from cotenant.controller.cli.frame.command import group
 from cotenant.controller.cli.frame.output import JsonFlag, Listing, OutputFlag, chosen, show_listing, show_one
+from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import NONE, Column, duration
 from cotenant.controller.cli.offline.options import (
@@ -23,16 +22,12 @@ from cotenant.controller.cli.offline.options import (
 from cotenant.controller.sim.scenario import SYNTH, open_trace
 from cotenant.controller.sim.traces.trace import Trace
 
-trace = group(no_args_is_help=True)
-
-FileArgument = Annotated[
-    str, typer.Argument(metavar="FILE", help="To write: .csv, or .csv.gz to have it packed.")
-]
-ForceFlag = Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")]
+FileArgument = Annotated[str, argument(metavar="FILE", help="To write: .csv, or .csv.gz to have it packed.")]
+ForceFlag = Annotated[bool, option("--force", help="Replace FILE if it is there.")]
 
 
-@trace.callback()
-def about() -> None:
+@group()
+def trace() -> None:
     """Traces: what was submitted to a cluster, when, and how long it ran.
 
     \b
@@ -52,7 +47,7 @@ class KnownTrace(NamedTuple):
     about: str
 
 
-@trace.command("list")
+@trace.part("list")
 def list_traces(output: OutputFlag = None, as_json: JsonFlag = False) -> None:
     """The traces that come with cotenant, and those it can generate."""
     from cotenant.controller.sim.traces.bundled import NAMES
@@ -88,7 +83,7 @@ def _about_bundled(name: str) -> str:
     return f"Microsoft Philly 2017, virtual cluster {vc}"
 
 
-@trace.command("show")
+@trace.part("show")
 def show_trace(
     trace: TraceArgument,
     format: FormatFlag = "auto",
@@ -158,11 +153,11 @@ def facts(value: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "states", ", ".join(f"{name} {count:,}" for name, count in value["states"].items())
 
 
-@trace.command("synth")
+@trace.part("synth")
 def synth(
     file: FileArgument,
-    like: Annotated[str, typer.Option("--like", metavar="earth|saturn|uranus|philly", help="What to match.")],
-    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, max=10_000_000, help="Jobs.")] = 20_000,
+    like: Annotated[str, option("--like", metavar="earth|saturn|uranus|philly", help="What to match.")],
+    jobs: Annotated[int, option("--jobs", metavar="N", min=1, max=10_000_000, help="Jobs.")] = 20_000,
     seed: SeedFlag = 0,
     force: ForceFlag = False,
 ) -> None:
@@ -177,9 +172,9 @@ def synth(
     write(made, file, force)
 
 
-@trace.command("import")
+@trace.part("import")
 def import_trace(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file of another system.")],
+    source: Annotated[str, argument(metavar="SOURCE", help="A file of another system.")],
     file: FileArgument,
     format: FormatFlag = "auto",
     vc: VcFlag = None,

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
-
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking, loaded_settings
 from cotenant.controller.cli.frame.output import (
@@ -20,6 +18,7 @@ from cotenant.controller.cli.frame.output import (
     write_json,
     write_lines,
 )
+from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import OK, Problem
 from cotenant.controller.cli.frame.signals import ended_by
 from cotenant.controller.cli.offline import table as sim_table
@@ -49,13 +48,11 @@ from cotenant.controller.wire.clients import GetStatus
 ASK_WITHIN_S: Final = 3.0
 
 SinceFlag = Annotated[
-    str, typer.Option("--since", metavar="TIME", help="Only jobs of so long before the journal's last entry.")
+    str, option("--since", metavar="TIME", help="Only jobs of so long before the journal's last entry.")
 ]
 AskedFlag = Annotated[
     str,
-    typer.Option(
-        "--policy", "--policies", metavar="A,B,...", help="Policies.", autocompletion=complete_policies
-    ),
+    option("--policy", "--policies", metavar="A,B,...", help="Policies.", complete=complete_policies),
 ]
 
 
@@ -64,7 +61,7 @@ def whatif(
     since: SinceFlag = "",
     journal: Annotated[
         str,
-        typer.Option("--journal", metavar="PATH", help="A state folder or journal file (default: yours)."),
+        option("--journal", metavar="PATH", help="A state folder or journal file (default: yours)."),
     ] = "",
     pairs: PairsFlag = "gavel-v100",
     seed: SeedFlag = 0,

@@ -6,14 +6,13 @@ they are queued and after they have ended, and Ctrl-C ends those that are left.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-import typer
-from typer.core import TyperGroup
+import click
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import PATIENCE_S, asking
-from cotenant.controller.cli.frame.group import SETTINGS, group
+from cotenant.controller.cli.frame.command import Group, group
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     JsonFlag,
@@ -24,7 +23,7 @@ from cotenant.controller.cli.frame.output import (
     show_one,
     write_json,
 )
-from cotenant.controller.cli.frame.plain import PlainCommand
+from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
 from cotenant.controller.cli.frame.signals import ended_by
 from cotenant.controller.cli.jobs.flags import takes_job_flags
@@ -48,21 +47,17 @@ NO_BATCH: Final = (
 )
 
 
-class ProfileGroup(TyperGroup):
+class ProfileGroup(Group):
     """Whatever does not start with the name of a part is a command to measure."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args = [MEASURE, *args]
-        rest: list[str] = super().parse_args(ctx, args)
-        return rest
+        return super().parse_args(ctx, args)
 
 
-profile = group(cls=ProfileGroup, no_args_is_help=True)
-
-
-@profile.callback()
-def about() -> None:
+@group(ProfileGroup)
+def profile() -> None:
     """Measure what a command needs, or see what is known of the ones that ran.
 
     \b
@@ -73,15 +68,12 @@ def about() -> None:
     """
 
 
+@profile.part(MEASURE, passes_words=True)
 @takes_job_flags
 def measure(
     flags: Options,
-    command: Annotated[
-        list[str] | None, typer.Argument(metavar="[--] CMD...", show_default=False, help="What to measure.")
-    ] = None,
-    form: Annotated[
-        str | None, typer.Option("-o", metavar="table|json", help="Format of the result.", show_default=False)
-    ] = None,
+    command: Annotated[list[str] | None, argument(metavar="[--] CMD...", help="What to measure.")] = None,
+    form: Annotated[str | None, option("-o", metavar="table|json", help="Format of the result.")] = None,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> int:
@@ -115,15 +107,7 @@ def measure(
     return OK if any(each.profile is not None and each.is_measured for each in results) else FAILED
 
 
-profile.command(
-    MEASURE,
-    cls=PlainCommand,
-    help=measure.__doc__,
-    context_settings={**SETTINGS, "allow_interspersed_args": False},
-)(measure)
-
-
-@profile.command("list")
+@profile.part("list")
 def list_profiles(
     output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
 ) -> None:
@@ -142,9 +126,9 @@ def list_profiles(
     show_listing(listing, form)
 
 
-@profile.command("show")
+@profile.part("show")
 def show_profile(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="As `cotenant profile list` shows it.")],
+    key: Annotated[str, argument(metavar="KEY", help="As `cotenant profile list` shows it.")],
     output: OutputFlag = None,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
@@ -164,13 +148,13 @@ def show_profile(
     show_one(form, document, one.key, one, lambda shown: known_page(shown, reply))
 
 
-@profile.command("forget")
+@profile.part("forget")
 def forget(
     keys: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY", show_default=False, help="As `cotenant profile list` shows them."),
+        argument(metavar="KEY", help="As `cotenant profile list` shows them."),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that are yours (an admin: all).")] = False,
+    everything: Annotated[bool, option("--all", help="All that are yours (an admin: all).")] = False,
     endpoint: EndpointFlag = None,
 ) -> None:
     """Forget kept profiles: the next job of the kind is measured anew."""

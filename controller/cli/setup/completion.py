@@ -10,9 +10,8 @@ import os
 from collections.abc import Callable
 from typing import Annotated, Any
 
-import typer
-
-from cotenant.controller.cli.frame.problem import OK, Problem
+from cotenant.controller.cli.frame.parameters import argument
+from cotenant.controller.cli.frame.problem import Problem
 
 SHELLS = ("bash", "zsh", "fish")
 WHERE = {
@@ -24,9 +23,7 @@ ANSWER_WITHIN_S = 1.0
 
 
 def completion(
-    shell: Annotated[
-        str, typer.Argument(metavar="bash|zsh|fish", help="Your shell (default: from $SHELL).")
-    ] = "",
+    shell: Annotated[str, argument(metavar="bash|zsh|fish", help="Your shell (default: from $SHELL).")] = "",
 ) -> None:
     """Print the script that completes verbs, flags, jobs, hosts and policies in your shell.
 
@@ -36,36 +33,13 @@ def completion(
       cotenant completion zsh > ~/.zfunc/_cotenant
       cotenant completion fish > ~/.config/fish/completions/cotenant.fish
     """
-    from cotenant.controller.cli.frame.verb_command import COMPLETE_VARIABLE
+    from cotenant.controller.cli.frame.screen import say
+    from cotenant.controller.cli.setup.shells import script
 
     name = shell or os.path.basename(os.environ.get("SHELL", ""))
     if name not in SHELLS:
         raise Problem("usage", f"no completion for shell {name!r}", f"there is one for {', '.join(SHELLS)}")
-    os.environ[COMPLETE_VARIABLE] = f"source_{name}"
-    answer()
-
-
-def answer() -> int:
-    """Answers the shell's question, then exits: the one place that builds the tree of all verbs."""
-    from typer.core import TyperGroup
-
-    from cotenant.controller.cli.frame.verb_command import COMPLETE_VARIABLE, PROGRAM, as_command
-    from cotenant.controller.cli.verbs import BY_NAME
-
-    class Verbs(TyperGroup):
-        """Verbs by name; a verb's module is imported when it is completed, not before."""
-
-        def list_commands(self, ctx: Any) -> list[str]:
-            return list(BY_NAME)
-
-        def get_command(self, ctx: Any, cmd_name: str) -> Any:
-            verb = BY_NAME.get(cmd_name)
-            return None if verb is None else as_command(verb)
-
-    app = typer.Typer(cls=Verbs, add_completion=True, rich_markup_mode=None)
-    app.callback()(lambda: None)
-    app(prog_name=PROGRAM, complete_var=COMPLETE_VARIABLE)
-    return OK
+    say(script(name).strip())
 
 
 # --- What can be completed from a running controller ------------------------------------------------

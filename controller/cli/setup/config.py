@@ -8,10 +8,9 @@ import os
 from collections.abc import Callable
 from typing import Annotated, Any, Final, NamedTuple
 
-import typer
-
 from cotenant.controller.cli.frame.asking import loaded_settings
 from cotenant.controller.cli.frame.output import JsonFlag, Listing, OutputFlag, chosen, show_listing
+from cotenant.controller.cli.frame.parameters import argument
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column, hint
 from cotenant.controller.domain import settings as definitions
@@ -38,7 +37,7 @@ WHERE_EMPTY: Final[dict[str, Callable[[definitions.Settings], object]]] = {
 
 
 def config(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="Only this setting, or this section.")] = "",
+    key: Annotated[str, argument(metavar="KEY", help="Only this setting, or this section.")] = "",
     output: OutputFlag = None,
     as_json: JsonFlag = False,
 ) -> None:

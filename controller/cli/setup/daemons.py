@@ -10,9 +10,8 @@ import sys
 from collections.abc import Mapping
 from typing import Annotated, Final, NoReturn
 
-import typer
-
 from cotenant.controller.cli.frame.asking import loaded_settings
+from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.submission.quantities import duration_s
 
@@ -21,25 +20,25 @@ AGENT: Final = "cotenant.agent"
 
 DevicesFlag = Annotated[
     str | None,
-    typer.Option("--devices", metavar="WHICH", help="auto, cuda, cuda:0,2 or cpu:N (N CPU slots)."),
+    option("--devices", metavar="WHICH", help="auto, cuda, cuda:0,2 or cpu:N (N CPU slots)."),
 ]
 OversubscribeFlag = Annotated[
-    bool, typer.Option("--oversubscribe", help="Allow more CPU slots than there are cores.")
+    bool, option("--oversubscribe", help="Allow more CPU slots than there are cores.")
 ]
-StateFlag = Annotated[str | None, typer.Option("--state-dir", metavar="DIR", help="Where its state lies.")]
+StateFlag = Annotated[str | None, option("--state-dir", metavar="DIR", help="Where its state lies.")]
 PredictorFlag = Annotated[
     str | None,
-    typer.Option("--predictor", metavar="MODEL", help="Interference model from `cotenant predictor train`."),
+    option("--predictor", metavar="MODEL", help="Interference model from `cotenant predictor train`."),
 ]
 IdleExitFlag = Annotated[
-    str | None, typer.Option("--idle-exit", metavar="TIME", help="End after so long without jobs.")
+    str | None, option("--idle-exit", metavar="TIME", help="End after so long without jobs.")
 ]
-KeysFlag = Annotated[str | None, typer.Option("--keys-dir", metavar="DIR", help="Keys from `cotenant init`.")]
+KeysFlag = Annotated[str | None, option("--keys-dir", metavar="DIR", help="Keys from `cotenant init`.")]
 
 
 def controller(
     endpoint: Annotated[
-        str | None, typer.Option("--endpoint", metavar="URL", help="ipc:///PATH or tcp://HOST:PORT.")
+        str | None, option("--endpoint", metavar="URL", help="ipc:///PATH or tcp://HOST:PORT.")
     ] = None,
     state_dir: StateFlag = None,
     keys_dir: KeysFlag = None,
@@ -66,9 +65,9 @@ def controller(
 
 def agent(
     controller_endpoint: Annotated[
-        str | None, typer.Option("--controller", metavar="URL", help="Where the controller is.")
+        str | None, option("--controller", metavar="URL", help="Where the controller is.")
     ] = None,
-    host: Annotated[str | None, typer.Option("--host", metavar="NAME", help="This host's name.")] = None,
+    host: Annotated[str | None, option("--host", metavar="NAME", help="This host's name.")] = None,
     devices: DevicesFlag = None,
     oversubscribe: OversubscribeFlag = False,
     state_dir: StateFlag = None,

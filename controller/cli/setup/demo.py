@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import Problem
 
 
 def demo(
     out: Annotated[
-        str, typer.Option("--out", metavar="DIR", help="report.json and timeline.svg go here.")
+        str, option("--out", metavar="DIR", help="report.json and timeline.svg go here.")
     ] = "demo-out",
 ) -> int:
     """Real PyTorch jobs on this machine: two share a device, one is preempted and resumes exactly.

@@ -5,21 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from cotenant.controller.cli.frame.asking import loaded_settings
 from cotenant.controller.cli.frame.output import JsonFlag, write_json
+from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import say
 from cotenant.controller.system import keys, paths
 
 
 def init(
-    folder: Annotated[str, typer.Option("--keys-dir", metavar="DIR", help="Where the keys are kept.")] = "",
-    user: Annotated[str, typer.Option("--user", metavar="NAME", help="A key for this person.")] = "",
+    folder: Annotated[str, option("--keys-dir", metavar="DIR", help="Where the keys are kept.")] = "",
+    user: Annotated[str, option("--user", metavar="NAME", help="A key for this person.")] = "",
     uid: Annotated[
         int,
-        typer.Option(
+        option(
             "--uid",
             metavar="UID",
             min=-1,
@@ -27,12 +26,12 @@ def init(
             help="Their uid, if not known on this machine.",
         ),
     ] = -1,
-    admin: Annotated[bool, typer.Option("--admin", help="The person may change everything.")] = False,
-    host: Annotated[str, typer.Option("--host", metavar="NAME", help="A key for this host's agent.")] = "",
+    admin: Annotated[bool, option("--admin", help="The person may change everything.")] = False,
+    host: Annotated[str, option("--host", metavar="NAME", help="A key for this host's agent.")] = "",
     remove: Annotated[
-        str, typer.Option("--remove", metavar="NAME", help="Take a key's right away: NAME or agent@HOST.")
+        str, option("--remove", metavar="NAME", help="Take a key's right away: NAME or agent@HOST.")
     ] = "",
-    force: Annotated[bool, typer.Option("--force", help="Replace keys that exist.")] = False,
+    force: Annotated[bool, option("--force", help="Replace keys that exist.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Make the keys of a cluster, and then one for each user and each host.

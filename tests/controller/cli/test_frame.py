@@ -42,7 +42,7 @@ def modules_after(*words: str, at: Path) -> set[str]:
 
 
 def test_help_imports_next_to_nothing(tmp_path: Path) -> None:
-    heavy = {"typer", "rich", "zmq", "msgspec", "msgpack", "yaml", "numpy", "asyncio"}
+    heavy = {"click", "rich", "zmq", "msgspec", "msgpack", "yaml", "numpy", "asyncio"}
     assert not modules_after("--help", at=tmp_path) & heavy
 
 
@@ -129,6 +129,59 @@ def test_completion_answers(line: str, wanted: set[str], tmp_path: Path) -> None
     words = [sys.executable, "-m", "cotenant.controller.cli.main"]
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=environ)
     assert set(done.stdout.split()) == wanted
+
+
+ANSWERS = {
+    ("zsh", "nodes dr"): ["plain", "drain", "Give a host no new work. What runs there goes on."],
+    ("fish", "sim compare x --policies fifo,srtf-"): ["plain,fifo,srtf-full"],
+    ("bash", "submit tr"): [],
+    ("zsh", "submit tr"): ["file", "tr", "_"],
+    ("fish", "submit tr"): ["file,tr"],
+}
+"""The lines that the shell's script reads; `file` is for the shell to complete."""
+
+
+@pytest.mark.parametrize(("asked", "lines"), ANSWERS.items())
+def test_each_shell_gets_what_its_script_reads(asked: tuple[str, str], lines: list[str]) -> None:
+    shell, line = asked
+    words = line.split()
+    environ = {
+        **os.environ,
+        "COTENANT_CONFIG": os.devnull,
+        "_COTENANT_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": f"cotenant {line}",
+        "COMP_CWORD": words[-1] if shell == "fish" else str(len(words)),
+    }
+    command = [sys.executable, "-m", "cotenant.controller.cli.main"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environ)
+    assert (done.stdout.split("\n")[:-1], done.stderr) == (lines or [""], "")
+
+
+def test_a_completion_script_of_another_version_completes_nothing_and_says_nothing() -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("COMP_")}
+    environ["_COTENANT_COMPLETE"] = "complete_zsh"
+    command = [sys.executable, "-m", "cotenant.controller.cli.main"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("logs", "7", "-r", "-1"), "--rank must be at least 0"),
+        (("logs", "7", "--rank", "1.0"), "--rank must be a whole number, got '1.0'"),
+        (("top", "-d", "0.1"), "--every must be at least 0.2"),
+        (("top", "--every", "nan"), "--every must be a number, got 'nan'"),
+        (("sim", "run", "x", "--load-scale", "inf"), "--load-scale must be a number, got 'inf'"),
+        (("sim", "run", "x", "--xi", "foo"), "--xi must be one of 'learned', 'measured', got 'foo'"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
+)
+def test_a_wrong_value_is_said_with_the_flags_long_name(
+    words: tuple[str, ...], said: str, cotenant: Cotenant
+) -> None:
+    result = cotenant(*words)
+    assert (result.code, result.err.partition(";")[0]) == (2, f"error[usage]: {said}")
 
 
 def test_completing_jobs_without_a_controller_is_silent(at_home: Path) -> None:

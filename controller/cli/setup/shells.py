@@ -1,0 +1,99 @@
+"""What a shell's completion script asks, answered: the one place that builds the tree of all verbs.
+
+Rule: the script calls `cotenant` again with _COTENANT_COMPLETE=complete_SHELL; where nothing is known, it
+completes files. The script for zsh is click's. Ours for bash also works before 4.4, and ours for fish keeps
+words with a comma (`--policies fifo,srtf`) whole.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import click
+from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
+
+from cotenant.controller.cli.frame.problem import FAILED, OK
+from cotenant.controller.cli.frame.screen import say
+from cotenant.controller.cli.frame.verb_command import COMPLETE_VARIABLE, PROGRAM, as_command
+from cotenant.controller.cli.verbs import BY_NAME
+
+BASH: Final = """\
+%(complete_func)s() {
+    local IFS=$'\\n'
+    COMPREPLY=( $( env COMP_WORDS="${COMP_WORDS[*]}" \\
+                   COMP_CWORD=$COMP_CWORD \\
+                   %(complete_var)s=complete_bash $1 ) )
+    return 0
+}
+
+complete -o default -F %(complete_func)s %(prog_name)s
+"""
+
+FISH: Final = """\
+function %(complete_func)s
+    for line in (env %(complete_var)s=complete_fish COMP_WORDS=(commandline -cp) \\
+            COMP_CWORD=(commandline -t) %(prog_name)s)
+        set -l found (string split --max 1 "," $line)
+        if test $found[1] = file
+            __fish_complete_path $found[2]
+        else
+            echo $found[2]
+        end
+    end
+end
+
+complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
+"""
+
+
+class Bash(BashComplete):
+    source_template = BASH
+
+    def source(self) -> str:
+        return self.source_template % self.source_vars()
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        return [each for each in super().get_completions(args, incomplete) if each.type == "plain"]
+
+    def format_completion(self, item: CompletionItem) -> str:
+        return str(item.value)
+
+
+class Zsh(ZshComplete):
+    source_template = ZshComplete.source_template.replace("=zsh_complete", "=complete_zsh")
+
+
+class Fish(FishComplete):
+    source_template = FISH
+
+
+KINDS: Final[dict[str, type[ShellComplete]]] = {"bash": Bash, "zsh": Zsh, "fish": Fish}
+
+
+class Verbs(click.Group):
+    """Verbs by name; a verb's module is imported when it is completed, not before."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(BY_NAME)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        verb = BY_NAME.get(cmd_name)
+        return None if verb is None else as_command(verb)
+
+
+def script(shell: str) -> str:
+    return _asked(shell).source()
+
+
+def answer() -> int:
+    """Answers the question in the environment."""
+    what, _, shell = os.environ[COMPLETE_VARIABLE].partition("_")
+    if what != "complete" or shell not in KINDS or "COMP_WORDS" not in os.environ:
+        return FAILED
+    say(_asked(shell).complete())
+    return OK
+
+
+def _asked(shell: str) -> ShellComplete:
+    return KINDS[shell](Verbs(PROGRAM), {}, PROGRAM, COMPLETE_VARIABLE)
