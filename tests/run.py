@@ -24,7 +24,8 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
@@ -167,7 +168,8 @@ def run(parts: Sequence[Part], options: argparse.Namespace) -> list[Outcome]:
         while waiting or running:
             while waiting and may_start(waiting[0], running, at_once):
                 part = waiting.popleft()
-                running.append(start(part, part.command(options), apart=at_once > 1 and not part.alone))
+                with later_interrupts():
+                    running.append(start(part, part.command(options), apart=at_once > 1 and not part.alone))
             for each in await_any(running):
                 running.remove(each)
                 outcomes.append(conclude(each))
@@ -177,6 +179,23 @@ def run(parts: Sequence[Part], options: argparse.Namespace) -> list[Outcome]:
             show(each)
         raise
     return outcomes
+
+
+@contextmanager
+def later_interrupts() -> Iterator[None]:
+    """One that comes while a part starts is raised when the part is known, or nobody would end it."""
+    caught: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: caught.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if caught:
+        raise KeyboardInterrupt
 
 
 def may_start(part: Part, running: Sequence[Running], at_once: int) -> bool:
