@@ -56,8 +56,7 @@ def on_capabilities(dispatch: Dispatch, event: ev.CapabilitiesSeen) -> None:
         job.capable = (*job.capable, event.host_id)
         everywhere = set(job.capable) >= set(starting.hosts_of(dispatch.ledger, job))
         job.resumable = job.resumable or everywhere
-    job.accumulates, job.accumulates_note = event.accumulates, event.accumulates_note
-    job.resumable_note = event.resumable_note
+    job.learn_capabilities(event)
     if job.phase is Phase.LOADING and event.step != job.step:  # Not the step we thought it would find.
         dispatch.ledger.rekey(job, lambda j: _resumed_at(dispatch, j, event.step))
 

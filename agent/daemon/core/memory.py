@@ -16,6 +16,7 @@ import msgspec
 from cotenant.controller.domain.epochs import Epoch
 from cotenant.controller.domain.events import AttemptEnded, FromAttempt, GpuFaultRole
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, JobId
+from cotenant.controller.domain.job import Capabilities
 
 COMMANDS_KEPT: Final = 1024
 FENCES_KEPT: Final = 50_000
@@ -48,7 +49,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """What `why` rests on: 2 an Xid, 1 the state of its MPS server, 0 the words of a process that died."""
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class Attempt(Capabilities, frozen=True, kw_only=True):
     """One attempt on this host: what it holds, what was asked of it, what the controller was told."""
 
     job_id: JobId
@@ -70,10 +71,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """A save was asked for and its supervisor has not been told yet."""
     started: bool = False
     capabilities: bool = False
+    """They, and whether it is resumable, were reported, as they are here; a job may find out later."""
     resumable: bool = False
-    accumulates: bool = False
-    accumulates_note: str = ""
-    """What was last reported of it; a job may find out later."""
     first_step: bool = False
     first_step_assumed: bool = False
     """It said nothing for a while, and was reported to run."""
