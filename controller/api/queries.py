@@ -106,12 +106,12 @@ class Queries:
     def shown(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:
         job = one_job(self._core.state.engine.jobs, request.job_id)
         now_s = self._core.clock.now_s()
-        stretches = self._core.state.history.stretches(job.job_id)
+        attempts = self._core.state.history.attempts(job.job_id)
         return wire.Shown(
             request_id=request_id,
             job=self._view(job, now_s),
             spec=views.spec_view(job.spec, whole=may_touch(who, job)),
-            attempts=tuple(views.attempt_view(attempt_record) for attempt_record in stretches),
+            attempts=tuple(views.attempt_view(attempt_record) for attempt_record in attempts),
             profile=job.profile,
             profile_given=job.profile_given,
             now_s=now_s,

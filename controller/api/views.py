@@ -34,8 +34,8 @@ def job_view(
     wait_s, load_s, run_s, pause_s = times(job, now_s)
     news = telemetry.get(job.job_id)
     current = news if news is not None and placed and news.attempt == job.attempt else None
-    stretches = history.stretches(job.job_id)
-    newest = stretches[-1] if stretches else None
+    attempts = history.attempts(job.job_id)
+    newest = attempts[-1] if attempts else None
     shown = reason if reason is not None else job.reason
     placement = job.placement
     return JobView(
@@ -54,7 +54,7 @@ def job_view(
         accumulation_steps=(
             placement.accumulation_steps if placement else newest.accumulation_steps if newest else 1
         ),
-        accumulation_steps_ever=tuple(dict.fromkeys(s.accumulation_steps for s in stretches)),
+        accumulation_steps_ever=tuple(dict.fromkeys(s.accumulation_steps for s in attempts)),
         step=max(job.step, current.step if current else 0),
         iterations=spec.iterations,
         step_s=current.step_s if current and current.step_s is not None else job.step_s,

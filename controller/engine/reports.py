@@ -191,10 +191,10 @@ def _ask_for_law(dispatch: Dispatch, job: Job) -> None:
         return
     number = dispatch.command_id()
     # Policies count their own requests upwards from 1.
-    think = ComputeRequest(
+    request = ComputeRequest(
         command_id=number, request_id=-number, kind=fitting.KIND, payload=payload, job_id=job.job_id
     )
-    dispatch.out.append(think)
+    dispatch.out.append(request)
 
 
 def on_pair(dispatch: Dispatch, event: ev.PairObserved) -> None:

@@ -201,7 +201,7 @@ class JobView(Capabilities, frozen=True, kw_only=True):
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
-    """One stretch of a job on its devices, for timelines and `show`."""
+    """One attempt of a job on its devices, for timelines and `show`."""
 
     attempt: int
     devices: tuple[str, ...]

@@ -110,8 +110,8 @@ class StepBefore(msgspec.Struct, frozen=True, kw_only=True):
     step: int
 
 
-class DeviceDoubt(msgspec.Struct, frozen=True, kw_only=True):
-    """About one device, see `gpus/doubts.py`."""
+class DeviceQuarantine(msgspec.Struct, frozen=True, kw_only=True):
+    """About one device, see `quarantine.py`."""
 
     after: JobId
     """The job whose client was killed."""
@@ -228,7 +228,7 @@ class Doubted(Note, frozen=True, kw_only=True, tag="doubted"):
     """A device is in doubt, or (None) is so no more."""
 
     uuid: str
-    doubt: DeviceDoubt | None = None
+    doubt: DeviceQuarantine | None = None
 
 
 class Reset(Note, frozen=True, kw_only=True, tag="reset"):
@@ -267,7 +267,7 @@ class AgentMemory:
         self.commands: OrderedDict[CommandId, None] = OrderedDict()
         self.forgotten: dict[JobKey, Forgotten] = {}
         self.stale_below = CommandId(0)
-        self.doubts: dict[str, DeviceDoubt] = {}
+        self.quarantined: dict[str, DeviceQuarantine] = {}
 
     def fold(self, note: AnyNote) -> None:
         match note:
@@ -309,9 +309,9 @@ class AgentMemory:
                 self.forgotten.pop((job_id, job_epoch), None)
                 self.stale_below = max(self.stale_below, stale_below)
             case Doubted(uuid=uuid, doubt=doubt):
-                self.doubts.pop(uuid, None)
+                self.quarantined.pop(uuid, None)
                 if doubt is not None:
-                    self.doubts[uuid] = doubt
+                    self.quarantined[uuid] = doubt
             case Reset():
                 self._clear()
 
@@ -395,7 +395,7 @@ class AgentMemory:
             for (job_id, job_epoch), fence in self.fences.items()
         )
         yield from self.forgotten.values()
-        yield from (Doubted(uuid=uuid, doubt=doubt) for uuid, doubt in self.doubts.items())
+        yield from (Doubted(uuid=uuid, doubt=doubt) for uuid, doubt in self.quarantined.items())
         yield from (Obeyed(command_id=command_id) for command_id in self.commands)
         yield from (Kept(attempt=attempt) for attempt in self.attempts.values())
         yield from (Reported(sequence=n, event=event) for n, event in self.pending.items())

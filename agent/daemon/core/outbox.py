@@ -18,9 +18,9 @@ REPORTS_KEPT: Final = 10_000
 
 
 class Outbox:
-    def __init__(self, memory: AgentMemory, standing: Registration) -> None:
+    def __init__(self, memory: AgentMemory, registration: Registration) -> None:
         self.memory = memory
-        self._registration = standing
+        self._registration = registration
         self._effects: list[AnyEffect] = []
 
     def drain(self) -> list[AnyEffect]:
