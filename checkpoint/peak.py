@@ -23,7 +23,7 @@ _RESET_PEAK: Final = "5"
 
 
 class Peak:
-    """One process's peak, stretch by stretch."""
+    """One process's peak, window by window."""
 
     def __init__(self) -> None:
         self._is_whole = True
@@ -41,7 +41,7 @@ class Peak:
         return _resident_peak_mib() if self._is_whole else None
 
     def restart(self) -> None:
-        """The next stretch begins."""
+        """The next window begins."""
         if _on_cuda():
             torch.cuda.reset_peak_memory_stats()
             return
@@ -49,7 +49,7 @@ class Peak:
         try:
             _CLEAR_REFS.write_text(_RESET_PEAK)
             self._is_whole = True
-        except OSError:  # Some sandboxes forbid it: a peak of before would be taken for this stretch's.
+        except OSError:  # Some sandboxes forbid it: a peak of before would be taken for this window's.
             self._is_whole = False
 
 

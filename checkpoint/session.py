@@ -86,7 +86,7 @@ class Session:
         self._channel: SupervisorChannel | None = None
         self._progress: ProgressReporter | None = None
         self._agreement = Agreement(can_save=False)
-        self._stretches = WindowReports()
+        self._window_reports = WindowReports()
         self._steps_used = 0
         self._report_at_s = 0.0
         self._stepped = False
@@ -286,11 +286,11 @@ class Session:
             raise SystemExit(0)
 
     def _turn(self, channel: SupervisorChannel, turns: tuple[WindowPlace, ...]) -> None:
-        """A turn of s begins or ends here: tell of the stretch that is over, begin the next one."""
+        """A turn of s begins or ends here: tell of the window that is over, begin the next one."""
         assert self._progress is not None
-        if self.step > self._progress.reported_step:  # No report is about two stretches.
+        if self.step > self._progress.reported_step:  # No report is about two windows.
             self._report_progress(time.perf_counter())
-        self._stretches.over(channel, self.step, self._steps_used)
+        self._window_reports.over(channel, self.step, self._steps_used)
         self._counter.turns = turns
         self._progress.paused()
 
@@ -368,7 +368,7 @@ class Session:
         """Put a loaded checkpoint into the script's objects, and say what differs."""
         manifest, env = loaded.manifest, self._env
         self.step = manifest.step
-        self._stretches.begin_at(self.step)
+        self._window_reports.begin_at(self.step)
         self._find_counter()
         self._repeat_turns(manifest)
         self._find_counter()  # the facts are about the step that comes next

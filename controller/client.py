@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Final, overload
+from typing import Final, TypeVar, cast
 
 import msgspec
 import zmq
@@ -30,6 +30,8 @@ from cotenant.controller.wire.codec import BadMessage, decode, encode
 
 REPEAT_S: Final = 5.0
 CONNECT_S: Final = 3.0
+
+Answer = TypeVar("Answer")
 
 
 class Unreachable(Exception):
@@ -91,52 +93,23 @@ class Client:
             self._context.term()
         self._socket = self._monitor = self._context = None
 
-    # fmt: off
-    @overload
-    def ask(self, body: wire.Submit, timeout_s: float | None = None) -> wire.Submitted: ...
-    @overload
-    def ask(self, body: wire.ListJobs | wire.WaitJobs, timeout_s: float | None = None) -> wire.Jobs: ...
-    @overload
-    def ask(self, body: wire.ShowJob, timeout_s: float | None = None) -> wire.Shown: ...
-    @overload
-    def ask(self, body: wire.Explain, timeout_s: float | None = None) -> wire.Explained: ...
-    @overload
-    def ask(self, body: wire.ReadJobLog, timeout_s: float | None = None) -> wire.LogPart: ...
-    @overload
-    def ask(self, body: wire.ListNodes, timeout_s: float | None = None) -> wire.Nodes: ...
-    @overload
-    def ask(self, body: wire.ListPairs, timeout_s: float | None = None) -> wire.Pairs: ...
-    @overload
-    def ask(self, body: wire.GetPolicy, timeout_s: float | None = None) -> wire.PolicyView: ...
-    @overload
-    def ask(self, body: wire.GetStatus, timeout_s: float | None = None) -> wire.ControllerStatus: ...
-    @overload
-    def ask(self, body: wire.GetDecisions, timeout_s: float | None = None) -> wire.Decisions: ...
-    @overload
-    def ask(self, body: wire.ListProfiles, timeout_s: float | None = None) -> wire.KnownProfiles: ...
-    @overload
-    def ask(
-        self,
-        body: wire.ChangeJobs | wire.ChangeNode | wire.SetPolicy | wire.ForgetProfiles | wire.Stop,
-        timeout_s: float | None = None,
-    ) -> wire.Done: ...
-    # fmt: on
-    def ask(self, body: wire.AnyRequest, timeout_s: float | None = None) -> wire.AnyReply:
+    def ask(self, body: wire.Question[Answer], timeout_s: float | None = None) -> Answer:
         """The answer.
 
         Raises:
             Unreachable: none within the time (default: the client's, plus what the request waits for).
             Refusal: the controller refused.
         """
-        if isinstance(body, wire.Submit) and not body.idempotency_key:
-            body = msgspec.structs.replace(body, idempotency_key=uuid.uuid4().hex)
+        request = cast(wire.AnyRequest, body)
+        if isinstance(request, wire.Submit) and not request.idempotency_key:
+            request = msgspec.structs.replace(request, idempotency_key=uuid.uuid4().hex)
         if timeout_s is None:
-            timeout_s = self.timeout_s + _own_wait_s(body)
+            timeout_s = self.timeout_s + _own_wait_s(request)
         deadline_s = time.monotonic() + timeout_s
         if self._socket is None:
             self._connect(min(CONNECT_S, timeout_s))
         request_id = next(self._ids)
-        frame = encode(wire.Request(request_id=request_id, body=body))
+        frame = encode(wire.Request(request_id=request_id, body=request))
         reply = self._exchange(request_id, frame, deadline_s)
         if reply is None and self._answered and self.patience_s > 0.0:
             self.on_silence(
@@ -151,7 +124,7 @@ class Client:
         self._answered = True
         if isinstance(reply, wire.Failure):
             raise Refusal(reply)
-        return reply
+        return cast(Answer, reply)
 
     def _silence_hint(self) -> str:
         if self._key is not None and not self._connected:

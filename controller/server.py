@@ -189,8 +189,8 @@ class Controller:
         Raises:
             Fatal: it had to end.
         """
-        for think in self.core.state.compute_requests.values():
-            self._compute_worker.start(think)
+        for request in self.core.state.compute_requests.values():
+            self._compute_worker.start(request)
         self._set_alarm()
         self._scrub.start()
         ticking = self._loop.create_task(self._tick_for_ever())
@@ -370,8 +370,8 @@ class Controller:
             if isinstance(command, ComputeRequest):
                 self._compute_later(command)
 
-    def _compute_later(self, think: ComputeRequest) -> None:
-        self.core.after_commit(lambda: self._compute_worker.start(think))
+    def _compute_later(self, request: ComputeRequest) -> None:
+        self.core.after_commit(lambda: self._compute_worker.start(request))
 
     def _computed(self, result: Computed) -> None:
         if result.request_id in self.core.state.compute_requests:

@@ -38,7 +38,7 @@ RESULTS: Final = (":!hwtests/report*", ":!hwtests/pairs-*")
 
 @cache
 def driver() -> DriverFacts:
-    return driver_facts(thorough=True)
+    return driver_facts(diagnostics=True)
 
 
 def first_gpu() -> GpuFacts | None:

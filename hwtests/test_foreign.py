@@ -25,7 +25,7 @@ TIMEOUT_S = 60.0
 
 
 def now(device: Device) -> tuple[DriverFacts, GpuFacts]:
-    facts = driver_facts(thorough=True)
+    facts = driver_facts(diagnostics=True)
     return facts, next(gpu for gpu in facts.gpus if gpu.uuid == device.uuid)
 
 

@@ -107,7 +107,7 @@ class InPlace:
         self._measured: dict[int, _Measured] = {}
         self._indicators = Windows()
         self._edges: dict[int, float] = {}
-        """When the stretches began, by their first step; the newest few."""
+        """When the windows began, by their first step; the newest few."""
         self._started_s = started_s
         self._news = False
         self.refused = False
@@ -235,7 +235,7 @@ class InPlace:
         if step > window.until:  # Its end was missed: a datagram was lost.
             self._close()
 
-    def stretch_over(
+    def window_over(
         self, *, first: int, step: int, s: int, memory_mib: float | None, is_first_rank: bool, now_s: float
     ) -> None:
         """A rank's steps after `first` up to `step` are over, all at s; its own peak in them."""

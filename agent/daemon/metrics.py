@@ -50,7 +50,7 @@ def sheet_of(
     host = report.host_id
     tenants = Counter(device_id for attempt in state.running for device_id in attempt.devices)
     sheet.put("cotenant_agent_info", 1, host, report.version)
-    sheet.put("cotenant_agent_connected", float(state.standing.welcomed), host)
+    sheet.put("cotenant_agent_connected", float(state.registration.welcomed), host)
     sheet.put("cotenant_agent_attempts", len(state.running), host)
     sheet.put("cotenant_agent_reports_waiting", len(state.memory.pending), host)
     sheet.put("cotenant_agent_notes_waiting", edge.notes_waiting, host)

@@ -241,7 +241,7 @@ class Runtime:
                 self._perform(self._state.handle(self._events.popleft(), now_s()))
         finally:
             self._busy = False
-        if self._on_welcome is not None and self._state.standing.welcomed:
+        if self._on_welcome is not None and self._state.registration.welcomed:
             self._on_welcome()
             self._on_welcome = None
         self._set_alarm()

@@ -23,7 +23,7 @@ import msgspec
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.events import GpuFaultRole, Outcome
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job import Launch
+from cotenant.controller.domain.job import Capabilities, Launch
 from cotenant.controller.domain.perf import Profile
 from cotenant.profiler.indicators.sources import Wanted
 
@@ -145,7 +145,7 @@ class Durable(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True):
+class Status(Capabilities, frozen=True, kw_only=True):
     """All that a supervisor knows, sent whole on every change: the agent compares it with what it had."""
 
     version: int = RECORD_VERSION
@@ -155,9 +155,6 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The worker processes have been started."""
     resumable: bool | None = None
     """From the job's hello; None = no hello (yet)."""
-    accumulates: bool = False
-    accumulates_note: str = ""
-    resumable_note: str = ""
     start_step: int = 0
     exact: bool | None = None
     """Whether the resume is exact; None = this attempt resumed nothing."""
@@ -187,7 +184,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """T_prof is over: there will be no newer one."""
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class Result(Capabilities, frozen=True, kw_only=True):
     """How the attempt ended on this host, decided by the table in ends.py."""
 
     version: int = RECORD_VERSION
@@ -211,9 +208,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """An MPS client of it was signalled although its daemon had not taken it back."""
     first_step: int | None = None
     resumable: bool | None = None
-    accumulates: bool = False
     profile: Profile | None = None
     profile_no: int = 0
     profile_complete: bool = False
-    accumulates_note: str = ""
-    resumable_note: str = ""

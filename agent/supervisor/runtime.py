@@ -371,9 +371,9 @@ def main(arguments: list[str]) -> int:
         os.setsid()
     write_record(folder / SUPERVISOR_FILE, own_identity())
     _forget_on_disk(folder)
-    heir = _reaper(folder) if order.mps else None
+    reaper = _reaper(folder) if order.mps else None
     become_subreaper()
-    Supervisor(folder, order, has_reaper=heir is not None).run()
+    Supervisor(folder, order, has_reaper=reaper is not None).run()
     return 0
 
 

@@ -1,6 +1,6 @@
 """Stretches of steps with one s: each is told of when it is over.
 
-Rule: a stretch lies between two turns of s, and its peak of memory is its own: it is measured anew from
+Rule: a window lies between two turns of s, and its peak of memory is its own: it is measured anew from
 there. A supervisor that is slow has less of a profile; training does not wait for it.
 """
 

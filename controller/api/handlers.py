@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_type_hints
 
 from cotenant.controller.api.arrivals import Arrivals
 from cotenant.controller.api.changes import Changing
@@ -55,6 +55,17 @@ class PendingWait(NamedTuple):
     deadline_s: float
 
 
+Answer = Callable[[int, Any, Identity], wire.AnyReply]
+"""To the number of a request, the request and who it is from."""
+
+
+def answers_of(*answering: object) -> dict[type, Answer]:
+    """Their public methods with a `request`, by the type that it is annotated with."""
+    found = [getattr(each, name) for each in answering for name in vars(type(each)) if name[0] != "_"]
+    hints = [(get_type_hints(each), each) for each in found if callable(each)]
+    return {hint["request"]: each for hint, each in hints if "request" in hint}
+
+
 class RequestHandlers:
     """All clients."""
 
@@ -81,22 +92,9 @@ class RequestHandlers:
         self.asked_s = core.clock.now_s()
         """When somebody last asked."""
         core.watchers.append(self._happened)
-        self._answers: dict[type, Callable[[int, Any, Identity], wire.AnyReply]] = {
-            wire.Submit: Arrivals(core, secrets).submit,
-            wire.ListJobs: reading.jobs,
-            wire.ShowJob: reading.shown,
-            wire.Explain: reading.explained,
-            wire.GetDecisions: reading.decisions,
-            wire.ListNodes: reading.nodes,
-            wire.ListPairs: reading.pairs,
-            wire.GetPolicy: reading.policy,
-            wire.GetStatus: reading.status,
-            wire.ChangeJobs: changing.jobs,
-            wire.ChangeNode: changing.node,
-            wire.SetPolicy: changing.policy,
-            wire.ListProfiles: profiles.known,
-            wire.ForgetProfiles: profiles.forget,
+        self._answers: dict[type, Answer] = {
             wire.Stop: self._stop_asked,
+            **answers_of(Arrivals(core, secrets), reading, changing, profiles),
         }
 
     # --- In and out --------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ class LogRequests:
 
     def _ask_or_park(self, asked: Parked) -> None:
         job = self._core.state.engine.jobs[asked.request.job_id]
-        if self._core.state.history.stretches(job.job_id):
+        if self._core.state.history.attempts(job.job_id):
             self._ask(asked)
         elif job.phase in ENDED:
             self._answer(asked, empty(asked, job, NEVER))
@@ -93,9 +93,9 @@ class LogRequests:
     def _ask(self, asked: Parked) -> None:
         """Pass the question on to the host that holds the output."""
         job_id, request = asked.request.job_id, asked.request
-        job, stretches = self._core.state.engine.jobs[job_id], self._core.state.history.stretches(job_id)
-        number = stretches[-1].attempt if request.attempt is None else request.attempt
-        attempt_record = next((s for s in stretches if s.attempt == number), None)
+        job, attempts = self._core.state.engine.jobs[job_id], self._core.state.history.attempts(job_id)
+        number = attempts[-1].attempt if request.attempt is None else request.attempt
+        attempt_record = next((s for s in attempts if s.attempt == number), None)
         if attempt_record is None:
             raise Denied("not-found", f"job {job_id} has no attempt {number}")
         logs = logs_of(job, attempt_record)
@@ -130,7 +130,7 @@ class LogRequests:
             next_offset=reply.next_offset,
             at_end=reply.at_end,
             closed=closed,
-            attempts=tuple(s.attempt for s in self._core.state.history.stretches(job_id)),
+            attempts=tuple(s.attempt for s in self._core.state.history.attempts(job_id)),
             ranks=ranks,
             missing=missing,
         )

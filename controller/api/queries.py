@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from cotenant.controller.api import views
 from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, policies_offered
 from cotenant.controller.domain.job import ENDED, Job, Phase
-from cotenant.controller.domain.pairs import OBSERVATIONS
+from cotenant.controller.domain.pairs import OBSERVATIONS, PairSeen, Verdict
 from cotenant.controller.domain.reasons import Reason, render
 from cotenant.controller.executors.agents.link import AgentExecutor
 from cotenant.controller.policies import registry
@@ -32,6 +32,7 @@ LIMIT_MAX: Final = 1_000_000
 LIST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
 HISTORY_LINES: Final = 20
 PAIRS_MAX: Final = 10_000
+_FIRST_SHOWN: Final = ("crowded", "faulted", "loses")
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,12 +106,12 @@ class Queries:
     def shown(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:
         job = one_job(self._core.state.engine.jobs, request.job_id)
         now_s = self._core.clock.now_s()
-        stretches = self._core.state.history.stretches(job.job_id)
+        attempts = self._core.state.history.attempts(job.job_id)
         return wire.Shown(
             request_id=request_id,
             job=self._view(job, now_s),
             spec=views.spec_view(job.spec, whole=may_touch(who, job)),
-            attempts=tuple(views.attempt_view(attempt_record) for attempt_record in stretches),
+            attempts=tuple(views.attempt_view(attempt_record) for attempt_record in attempts),
             profile=job.profile,
             profile_given=job.profile_given,
             now_s=now_s,
@@ -166,7 +167,7 @@ class Queries:
         engine = self._core.state.engine
         observations = int(engine.policy_parameters.get("observations", OBSERVATIONS))
         now_s = self._core.clock.now_s()
-        found = views.pair_views(engine.pairs.seen(), observations, request.containing, now_s=now_s)
+        found = pair_views(engine.pairs.seen(), observations, request.containing, now_s=now_s)
         limit = min(max(1, request.limit), PAIRS_MAX)
         return wire.Pairs(
             request_id=request_id,
@@ -214,3 +215,62 @@ class Queries:
             journal_damages=core.scrubbed.damages if core.scrubbed else (),
             journal_checked_s=time.monotonic() - core.scrubbed.ended_s if core.scrubbed else None,
         )
+
+
+def pair_views(
+    seen: Iterable[PairSeen], observations: int, containing: str = "", *, now_s: float = 0.0
+) -> list[wire.PairView]:
+    """Those that are not made again first, then by benefit, the worst first; unmeasured ones last."""
+    shown = [
+        pair_view(pair, observations, now_s) for pair in seen if containing in pair.first + "\n" + pair.second
+    ]
+    inf = float("inf")
+    shown.sort(
+        key=lambda pair: (
+            pair.verdict not in _FIRST_SHOWN,
+            inf if pair.benefit is None else pair.benefit,
+            pair.first,
+            pair.second,
+        )
+    )
+    return shown
+
+
+def pair_view(pair: PairSeen, observations: int, now_s: float) -> wire.PairView:
+    xi, verdict = pair.xi, pair.verdict(observations)
+    return wire.PairView(
+        first=pair.first,
+        second=pair.second,
+        first_xi=pair.first_xi,
+        second_xi=pair.second_xi,
+        first_count=pair.first_count,
+        second_count=pair.second_count,
+        first_never_alone=pair.first_xi is None and pair.first_not_compared > 0,
+        second_never_alone=pair.second_xi is None and pair.second_not_compared > 0,
+        benefit=None if xi is None else xi.gain,
+        verdict=verdict,
+        quarantine=_quarantine(pair, verdict, now_s),
+    )
+
+
+def _quarantine(pair: PairSeen, verdict: Verdict, now_s: float) -> str:
+    if verdict == "faulted":
+        left_s = max(0.0, (pair.apart_until_s or 0.0) - now_s)
+        return (
+            f"a fatal GPU fault struck the two together ({pair.faults} x): kept apart for another "
+            f"{left_s / 3600:.1f} h"
+        )
+    if verdict == "loses":
+        return "together they get less done than taking turns"
+    if verdict != "crowded":
+        return ""
+    one, two = (pair.first, pair.second) if pair.first != pair.second else ("one", "the other")
+    died = [
+        f"{job} ran out of device memory beside {beside} ({count} x)"
+        for job, beside, count in (
+            (one, two, pair.first_out_of_memory),
+            (two, one, pair.second_out_of_memory if pair.first != pair.second else 0),
+        )
+        if count
+    ]
+    return "; ".join(died)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Mapping
 
 import msgspec
 
 from cotenant.controller.domain.cluster import Device, Host, HostState
 from cotenant.controller.domain.ids import DeviceId, JobId
 from cotenant.controller.domain.indicators import DeviceReading
-from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, JobSpec, Phase
-from cotenant.controller.domain.pairs import PairSeen, Verdict
+from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, JobSpec, Phase, capabilities_of
 from cotenant.controller.domain.reasons import Reason, because, render
 from cotenant.controller.domain.tenancy import why_alone
 from cotenant.controller.engine import Engine
 from cotenant.controller.engine.history import AttemptRecord, History, HistoryNote
 from cotenant.controller.engine.starting import memory_cap_mib
 from cotenant.controller.wire.agents import AttemptProgress
-from cotenant.controller.wire.clients import AttemptView, DecisionView, JobView, NodeView, PairView
+from cotenant.controller.wire.clients import AttemptView, DecisionView, JobView, NodeView
 
 Telemetry = Mapping[JobId, AttemptProgress]
 
@@ -36,8 +34,8 @@ def job_view(
     wait_s, load_s, run_s, pause_s = times(job, now_s)
     news = telemetry.get(job.job_id)
     current = news if news is not None and placed and news.attempt == job.attempt else None
-    stretches = history.stretches(job.job_id)
-    newest = stretches[-1] if stretches else None
+    attempts = history.attempts(job.job_id)
+    newest = attempts[-1] if attempts else None
     shown = reason if reason is not None else job.reason
     placement = job.placement
     return JobView(
@@ -56,15 +54,13 @@ def job_view(
         accumulation_steps=(
             placement.accumulation_steps if placement else newest.accumulation_steps if newest else 1
         ),
-        accumulation_steps_ever=tuple(dict.fromkeys(s.accumulation_steps for s in stretches)),
+        accumulation_steps_ever=tuple(dict.fromkeys(s.accumulation_steps for s in attempts)),
         step=max(job.step, current.step if current else 0),
         iterations=spec.iterations,
         step_s=current.step_s if current and current.step_s is not None else job.step_s,
         loss=news.loss if news else None,
         resumable=job.resumable,
-        accumulates=job.accumulates,
-        accumulates_note=job.accumulates_note,
-        resumable_note=job.resumable_note,
+        **capabilities_of(job),
         remaining_s=None if job.phase in ENDED else job.remaining_now_s(now_s),
         estimate_source="" if job.phase in ENDED else job.estimate_source,
         durable_step=job.durable_step,
@@ -164,68 +160,6 @@ def planned_mib(engine: Engine, device_id: DeviceId, job_id: JobId) -> int:
     placement = engine.jobs[job_id].placement
     planned = placement.memory_mib if placement is not None else None
     return engine.view().devices[device_id].usable_mib if planned is None else planned
-
-
-_FIRST_SHOWN: Final = ("crowded", "faulted", "loses")
-
-
-def pair_views(
-    seen: Iterable[PairSeen], observations: int, containing: str = "", *, now_s: float = 0.0
-) -> list[PairView]:
-    """Those that are not made again first, then by benefit, the worst first; unmeasured ones last."""
-    shown = [
-        pair_view(pair, observations, now_s) for pair in seen if containing in pair.first + "\n" + pair.second
-    ]
-    inf = float("inf")
-    shown.sort(
-        key=lambda pair: (
-            pair.verdict not in _FIRST_SHOWN,
-            inf if pair.benefit is None else pair.benefit,
-            pair.first,
-            pair.second,
-        )
-    )
-    return shown
-
-
-def pair_view(pair: PairSeen, observations: int, now_s: float) -> PairView:
-    xi, verdict = pair.xi, pair.verdict(observations)
-    return PairView(
-        first=pair.first,
-        second=pair.second,
-        first_xi=pair.first_xi,
-        second_xi=pair.second_xi,
-        first_count=pair.first_count,
-        second_count=pair.second_count,
-        first_never_alone=pair.first_xi is None and pair.first_not_compared > 0,
-        second_never_alone=pair.second_xi is None and pair.second_not_compared > 0,
-        benefit=None if xi is None else xi.gain,
-        verdict=verdict,
-        quarantine=_quarantine(pair, verdict, now_s),
-    )
-
-
-def _quarantine(pair: PairSeen, verdict: Verdict, now_s: float) -> str:
-    if verdict == "faulted":
-        left_s = max(0.0, (pair.apart_until_s or 0.0) - now_s)
-        return (
-            f"a fatal GPU fault struck the two together ({pair.faults} x): kept apart for another "
-            f"{left_s / 3600:.1f} h"
-        )
-    if verdict == "loses":
-        return "together they get less done than taking turns"
-    if verdict != "crowded":
-        return ""
-    one, two = (pair.first, pair.second) if pair.first != pair.second else ("one", "the other")
-    died = [
-        f"{job} ran out of device memory beside {beside} ({count} x)"
-        for job, beside, count in (
-            (one, two, pair.first_out_of_memory),
-            (two, one, pair.second_out_of_memory if pair.first != pair.second else 0),
-        )
-        if count
-    ]
-    return "; ".join(died)
 
 
 def sharing_reasons(engine: Engine, job: Job) -> list[Reason]:

@@ -6,7 +6,7 @@ them into `HostSilent`, `HostBack` and `ProgressSeen`.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -19,6 +19,9 @@ from cotenant.controller.domain.perf import Profile
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
     """Base of all events; the tag is the class name."""
+
+    can_be_left_out: ClassVar[bool] = False
+    """An agent with very many unconfirmed reports need not make one of it."""
 
 
 # --- From users -----------------------------------------------------------------------------------
@@ -176,6 +179,7 @@ class ProgressSeen(Event, frozen=True, kw_only=True, tag="ProgressSeen"):
 
 
 class CheckpointDurable(Event, frozen=True, kw_only=True, tag="CheckpointDurable"):
+    can_be_left_out = True
     job_id: JobId
     attempt: AttemptNo
     host_id: HostId
@@ -186,6 +190,7 @@ class CheckpointDurable(Event, frozen=True, kw_only=True, tag="CheckpointDurable
 class TroubleSeen(Event, frozen=True, kw_only=True, tag="TroubleSeen"):
     """Something failed that does not end the attempt: a save on a full disk, a damaged checkpoint."""
 
+    can_be_left_out = True
     job_id: JobId
     attempt: AttemptNo
     host_id: HostId

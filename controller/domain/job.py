@@ -6,7 +6,7 @@ Rule: `LIFECYCLE` is the only place that says which phase follows which; `advanc
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -331,6 +331,22 @@ class SharedPace(msgspec.Struct, frozen=True, kw_only=True):
         return SharedPace(step_s=self.step_s + (step_s - self.step_s) / reports, reports=reports)
 
 
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job's own library says that it can do. Records between the job and `show` inherit this, or have
+    fields of these names, and it is copied as a whole."""
+
+    resumable_note: str = ""
+    """Why it cannot resume."""
+    accumulates: bool = False
+    accumulates_note: str = ""
+    """Why its batches stay whole."""
+
+
+def capabilities_of(record: msgspec.Struct) -> dict[str, Any]:
+    """What the record says of them, by name."""
+    return {name: getattr(record, name) for name in Capabilities.__struct_fields__}
+
+
 class Job(msgspec.Struct, kw_only=True):
     """The ledger's record of a job. Only the ledger and the engine write it; policies read."""
 
@@ -455,6 +471,11 @@ class Job(msgspec.Struct, kw_only=True):
         self.visited = tuple(dict.fromkeys((*self.visited, *hosts)))
         if self.first_start_s is None:
             self.first_start_s = now_s
+
+    def learn_capabilities(self, said: msgspec.Struct) -> None:
+        """What its library has said last counts."""
+        for name, value in capabilities_of(said).items():
+            setattr(self, name, value)
 
     @property
     def job_id(self) -> JobId:

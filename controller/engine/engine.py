@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import ModuleType
+from typing import Any, Final, get_type_hints
 
 import msgspec
 
@@ -348,31 +349,11 @@ class Engine:
             self._ledger.check()
 
 
-HANDLERS: dict[type, Callable[[Dispatch, Any], None]] = {
-    ev.JobArrived: requests.on_arrived,
-    ev.CancelRequested: requests.on_cancel,
-    ev.HoldRequested: requests.on_hold,
-    ev.ReleaseRequested: requests.on_release,
-    ev.PreemptRequested: requests.on_preempt,
-    ev.CheckpointRequested: requests.on_checkpoint,
-    ev.HostJoined: hosts.on_joined,
-    ev.HostSilent: hosts.on_silent,
-    ev.HostBack: hosts.on_back,
-    ev.HostLost: hosts.on_lost,
-    ev.HostDrained: hosts.on_drained,
-    ev.HostResumed: hosts.on_resumed,
-    ev.AttemptStarted: reports.on_started,
-    ev.CapabilitiesSeen: reports.on_capabilities,
-    ev.FirstStepDone: reports.on_first_step,
-    ev.ProgressSeen: reports.on_progress,
-    ev.CheckpointDurable: reports.on_durable,
-    ev.TroubleSeen: reports.on_trouble,
-    ev.AttemptEnded: reports.on_ended,
-    ev.ProfileLearned: reports.on_profile,
-    ev.ProfilesForgotten: reports.on_forgotten,
-    ev.PairObserved: reports.on_pair,
-    ev.Computed: reports.on_computed,
-    ev.AlarmRang: due.on_alarm,
-    ev.EpochBegan: claims.on_epoch,
-}
+def _handlers(*modules: ModuleType) -> dict[type, Callable[[Dispatch, Any], None]]:
+    """Each `on_...(dispatch, event)` of these, by the event that it is annotated with."""
+    found = [each for module in modules for name, each in vars(module).items() if name.startswith("on_")]
+    return {get_type_hints(each)["event"]: each for each in found}
+
+
+HANDLERS: Final = _handlers(requests, hosts, reports, due, claims)
 """Who takes in which event; a change of policy is the engine's own."""

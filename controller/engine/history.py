@@ -19,7 +19,7 @@ from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, Phase
 from cotenant.controller.domain.reasons import Reason, because, render
 from cotenant.controller.engine import Engine
 
-STRETCHES_KEPT = 100
+ATTEMPTS_KEPT = 100
 NOTES_KEPT_PER_JOB = 40
 NOTES_KEPT = 1_000
 
@@ -76,16 +76,16 @@ class History:
         self._saved = saved if saved is not None else SavedHistory()
         self._open: dict[JobId, AttemptRecord] = {}
         self._on_host: dict[HostId, dict[JobId, None]] = {}
-        for job_id, stretches in self._saved.stretches.items():
-            if stretches and stretches[-1].ended_s is None:
-                self._keep_open(job_id, stretches[-1])
+        for job_id, attempts in self._saved.stretches.items():
+            if attempts and attempts[-1].ended_s is None:
+                self._keep_open(job_id, attempts[-1])
 
     def save(self) -> SavedHistory:
         return self._saved
 
     # --- Reading -----------------------------------------------------------------------------------
 
-    def stretches(self, job_id: JobId) -> Sequence[AttemptRecord]:
+    def attempts(self, job_id: JobId) -> Sequence[AttemptRecord]:
         return self._saved.stretches.get(job_id, ())
 
     def newest(self, job_id: JobId) -> AttemptRecord | None:
@@ -162,7 +162,7 @@ class History:
             )
 
     def _concerned(self, event: ev.AnyEvent) -> Iterator[JobId]:
-        """Jobs whose stretch this event may end."""
+        """Jobs of which this event may end an attempt."""
         if isinstance(event, (ev.HostLost, ev.HostJoined)):
             host_id = event.host_id if isinstance(event, ev.HostLost) else event.report.host_id
             yield from self._on_host.get(host_id, ())
@@ -191,7 +191,7 @@ class History:
         self._keep_open(job_id, attempt_record)
         known_before = self._saved.stretches.setdefault(job_id, [])
         known_before.append(attempt_record)
-        del known_before[:-STRETCHES_KEPT]
+        del known_before[:-ATTEMPTS_KEPT]
         started.append(job_id)
 
     def _join_partners(self, engine: Engine, job_id: JobId) -> None:

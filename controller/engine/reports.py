@@ -56,8 +56,7 @@ def on_capabilities(dispatch: Dispatch, event: ev.CapabilitiesSeen) -> None:
         job.capable = (*job.capable, event.host_id)
         everywhere = set(job.capable) >= set(starting.hosts_of(dispatch.ledger, job))
         job.resumable = job.resumable or everywhere
-    job.accumulates, job.accumulates_note = event.accumulates, event.accumulates_note
-    job.resumable_note = event.resumable_note
+    job.learn_capabilities(event)
     if job.phase is Phase.LOADING and event.step != job.step:  # Not the step we thought it would find.
         dispatch.ledger.rekey(job, lambda j: _resumed_at(dispatch, j, event.step))
 
@@ -192,10 +191,10 @@ def _ask_for_law(dispatch: Dispatch, job: Job) -> None:
         return
     number = dispatch.command_id()
     # Policies count their own requests upwards from 1.
-    think = ComputeRequest(
+    request = ComputeRequest(
         command_id=number, request_id=-number, kind=fitting.KIND, payload=payload, job_id=job.job_id
     )
-    dispatch.out.append(think)
+    dispatch.out.append(request)
 
 
 def on_pair(dispatch: Dispatch, event: ev.PairObserved) -> None:

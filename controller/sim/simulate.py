@@ -121,7 +121,7 @@ class _Drive:
         self._policy, self._parameters = policy, parameters
         self._physics, self._validate = physics, validate
         self._finished = self._events = 0
-        self._thinking_s = 0.0
+        self._compute_s = 0.0
         self._ends_gpu_s = 0.0
         self._decision_ns = array("q")
         self._columns = Columns(len(workload))
@@ -190,7 +190,7 @@ class _Drive:
         compute_requests, self._world.compute_requests = self._world.compute_requests, []
         for command in compute_requests:
             answer, spent_s = answer_inline(command, self._compute)
-            self._thinking_s += spent_s
+            self._compute_s += spent_s
             self._world.answer(answer, self._physics.charge_s)
 
     def _end(self, run: JobRun) -> None:
@@ -247,7 +247,7 @@ class _Drive:
             wall_s=wall_s,
             cpu_s=cpu_s,
             interrupted=self.interrupted,
-            thinking_s=self._thinking_s,
+            thinking_s=self._compute_s,
         )
 
     def _check_end(self) -> None:

@@ -83,7 +83,7 @@ class RecoveredState:
         except msgspec.DecodeError as error:  # What its policy had kept.
             raise BadMessage(f"not a valid snapshot: {error}") from None
         self.history = History(image.history)
-        self.compute_requests = {think.request_id: think for think in image.compute_requests}
+        self.compute_requests = {request.request_id: request for request in image.compute_requests}
 
 
 def digest(commands: Sequence[AnyCommand]) -> bytes:

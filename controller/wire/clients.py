@@ -6,28 +6,33 @@ repeated submission with the ids it gave the first time.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 
 from cotenant.controller.domain.cluster import HostReport, HostState
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.indicators import DeviceReading
-from cotenant.controller.domain.job import JobSpec, Phase
+from cotenant.controller.domain.job import Capabilities, JobSpec, Phase
 from cotenant.controller.domain.pairs import Verdict
 from cotenant.controller.domain.perf import Profile
 
 Parameters = dict[str, str | int | float | bool]
+Answer_co = TypeVar("Answer_co", covariant=True)
 
 
 class ClientMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="m"):
     """Base of what clients and controller say to each other."""
 
 
+class Question(ClientMessage, Generic[Answer_co], frozen=True, kw_only=True):
+    """A request; its parameter is the reply to it."""
+
+
 # --- Requests --------------------------------------------------------------------------------------
 
 
-class Submit(ClientMessage, frozen=True, kw_only=True, tag="submit"):
+class Submit(Question["Submitted"], frozen=True, kw_only=True, tag="submit"):
     """`specs` carry placeholder ids (`new-0`, ...); dependencies inside the batch name those.
 
     With `array` the specs become tasks `N_0 .. N_k` of one number. `idempotency_key` makes a repeat
@@ -41,7 +46,7 @@ class Submit(ClientMessage, frozen=True, kw_only=True, tag="submit"):
     dry_run: bool = False
 
 
-class ListJobs(ClientMessage, frozen=True, kw_only=True, tag="jobs"):
+class ListJobs(Question["Jobs"], frozen=True, kw_only=True, tag="jobs"):
     job_ids: tuple[JobId, ...] = ()
     """Empty: all. An array's number stands for all its tasks."""
     include_ended: bool = False
@@ -54,27 +59,27 @@ class ListJobs(ClientMessage, frozen=True, kw_only=True, tag="jobs"):
     """With `page`: the `next` of the answer before."""
 
 
-class ShowJob(ClientMessage, frozen=True, kw_only=True, tag="show"):
+class ShowJob(Question["Shown"], frozen=True, kw_only=True, tag="show"):
     job_id: JobId
 
 
-class Explain(ClientMessage, frozen=True, kw_only=True, tag="explain"):
+class Explain(Question["Explained"], frozen=True, kw_only=True, tag="explain"):
     job_id: JobId
 
 
-class ChangeJobs(ClientMessage, frozen=True, kw_only=True, tag="change"):
+class ChangeJobs(Question["Done"], frozen=True, kw_only=True, tag="change"):
     verb: Literal["cancel", "hold", "release", "preempt", "checkpoint"]
     job_ids: tuple[JobId, ...]
 
 
-class WaitJobs(ClientMessage, frozen=True, kw_only=True, tag="wait"):
+class WaitJobs(Question["Jobs"], frozen=True, kw_only=True, tag="wait"):
     """Answered when all have ended, or after `timeout_s` with what is known then."""
 
     job_ids: tuple[JobId, ...]
     timeout_s: float = 30.0
 
 
-class ReadJobLog(ClientMessage, frozen=True, kw_only=True, tag="read-log"):
+class ReadJobLog(Question["LogPart"], frozen=True, kw_only=True, tag="read-log"):
     job_id: JobId
     attempt: int | None = None
     """None: the newest."""
@@ -84,16 +89,16 @@ class ReadJobLog(ClientMessage, frozen=True, kw_only=True, tag="read-log"):
     wait_s: float = 0.0
 
 
-class ListNodes(ClientMessage, frozen=True, kw_only=True, tag="nodes"):
+class ListNodes(Question["Nodes"], frozen=True, kw_only=True, tag="nodes"):
     pass
 
 
-class ChangeNode(ClientMessage, frozen=True, kw_only=True, tag="change-node"):
+class ChangeNode(Question["Done"], frozen=True, kw_only=True, tag="change-node"):
     verb: Literal["drain", "resume", "lost"]
     host_id: HostId
 
 
-class ListPairs(ClientMessage, frozen=True, kw_only=True, tag="pairs"):
+class ListPairs(Question["Pairs"], frozen=True, kw_only=True, tag="pairs"):
     """What was measured of kinds of jobs that shared devices."""
 
     containing: str = ""
@@ -101,36 +106,36 @@ class ListPairs(ClientMessage, frozen=True, kw_only=True, tag="pairs"):
     limit: int = 1_000
 
 
-class GetPolicy(ClientMessage, frozen=True, kw_only=True, tag="policy"):
+class GetPolicy(Question["PolicyView"], frozen=True, kw_only=True, tag="policy"):
     pass
 
 
-class SetPolicy(ClientMessage, frozen=True, kw_only=True, tag="set-policy"):
+class SetPolicy(Question["Done"], frozen=True, kw_only=True, tag="set-policy"):
     name: str
     parameters: Parameters = {}
 
 
-class ListProfiles(ClientMessage, frozen=True, kw_only=True, tag="profiles"):
+class ListProfiles(Question["KnownProfiles"], frozen=True, kw_only=True, tag="profiles"):
     """What is kept of kinds of jobs; a user sees their own, an admin all."""
 
 
-class ForgetProfiles(ClientMessage, frozen=True, kw_only=True, tag="forget-profiles"):
+class ForgetProfiles(Question["Done"], frozen=True, kw_only=True, tag="forget-profiles"):
     keys: tuple[str, ...] = ()
     """Empty: all that the asker may touch."""
 
 
-class GetStatus(ClientMessage, frozen=True, kw_only=True, tag="status"):
+class GetStatus(Question["ControllerStatus"], frozen=True, kw_only=True, tag="status"):
     """Version, uptime, counters: for `doctor`, `top` and `version`."""
 
 
-class GetDecisions(ClientMessage, frozen=True, kw_only=True, tag="decisions"):
+class GetDecisions(Question["Decisions"], frozen=True, kw_only=True, tag="decisions"):
     """The newest decisions about one job (for `explain`) or all jobs (for `top`)."""
 
     job_id: JobId | None = None
     limit: int = 20
 
 
-class Stop(ClientMessage, frozen=True, kw_only=True, tag="stop"):
+class Stop(Question["Done"], frozen=True, kw_only=True, tag="stop"):
     """Ask the controller to end (only its own user or an admin). Jobs go on."""
 
 
@@ -148,7 +153,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 # --- Replies ---------------------------------------------------------------------------------------
 
 
-class JobView(msgspec.Struct, frozen=True, kw_only=True):
+class JobView(Capabilities, frozen=True, kw_only=True):
     """One job as users see it. Times are seconds of the journal; `at_wall_s` of the reply maps them."""
 
     job_id: JobId
@@ -193,15 +198,10 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """What its next load should take: said, else measured on it or on its like."""
     expected_pause_s: float | None = None
     """What saving and leaving should take."""
-    accumulates: bool = False
-    accumulates_note: str = ""
-    """Why its batches stay whole, as its own library found."""
-    resumable_note: str = ""
-    """Why it cannot resume."""
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
-    """One stretch of a job on its devices, for timelines and `show`."""
+    """One attempt of a job on its devices, for timelines and `show`."""
 
     attempt: int
     devices: tuple[str, ...]

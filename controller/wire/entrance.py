@@ -89,7 +89,6 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (job.Launch, "secrets"): Limit("raw", 4 * KIB),
     (job.Launch, "workdir"): PATH,
     (job.Launch, "output"): PATH,
-    (job.Launch, "zero_code"): Limit("name", 64, count_max=16),
     (perf.Profile, "points"): Limit("name", 64, count_max=256),
     # Of an agent's own host: what is keyed by it must be what it calls itself.
     (cluster.HostReport, "host_id"): NAME,
@@ -107,8 +106,6 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (agents.Heartbeat, "session"): NAME,
     (agents.Heartbeat, "progress"): Limit("text", 0, count_max=10_000),
     (ev.AttemptEnded, "detail"): Limit("text", 2 * KIB),
-    (ev.TroubleSeen, "what"): Limit("text", 2 * KIB),
-    (ev.CapabilitiesSeen, "note"): Limit("text", 4 * KIB),
 }
 
 

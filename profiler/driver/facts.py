@@ -78,7 +78,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     unlisted: tuple[Doing, ...] = ()
     """What the driver does not list the processes of."""
 
-    # What only a thorough look asks.
+    # What only diagnostics ask.
     ecc: bool | None = None
     ecc_uncorrected: int | None = None
     """Errors since the driver was loaded."""

@@ -1,5 +1,5 @@
 """Ask the driver about all GPUs of this host, or about one, as a process of its own: `python -m
-cotenant.profiler.driver.probe [--thorough] [--gpu INDEX [--uuid]]`.
+cotenant.profiler.driver.probe [--diagnostics] [--gpu INDEX [--uuid]]`.
 
 Rule: prints one `DriverFacts` as JSON and ends with 0, whatever NVML does; `asking.driver_facts` starts it.
 """
@@ -52,14 +52,14 @@ def _no_facts(error: NvmlError) -> DriverFacts:
 def main() -> int:
     known = argparse.ArgumentParser(prog="python -m cotenant.profiler.driver.probe")
     known.add_argument(
-        "--thorough", action="store_true", help="also clocks, links, counters, processes' users"
+        "--diagnostics", action="store_true", help="also clocks, links, counters, processes' users"
     )
     known.add_argument("--gpu", type=int, metavar="INDEX", help="only this one")
     known.add_argument("--uuid", action="store_true", help="and of that only its UUID")
     wanted = known.parse_args()
     if wanted.uuid:
         return tell(lambda nvml: name_alone(nvml, wanted.gpu), _no_facts)
-    look = everything if wanted.thorough else inventory
+    look = everything if wanted.diagnostics else inventory
     return tell(lambda nvml: look(nvml, wanted.gpu), _no_facts)
 
 

@@ -42,10 +42,15 @@ class Silence(NoProbeAnswer):
 
 
 def driver_facts(
-    timeout_s: float = DRIVER_S_MAX, *, thorough: bool = False, words: Sequence[str] = ()
+    timeout_s: float = DRIVER_S_MAX, *, diagnostics: bool = False, words: Sequence[str] = ()
 ) -> DriverFacts:
     """What NVML says of this host's GPUs; `words` answer like `probe`, which they are by default."""
-    usual = (sys.executable, "-m", "cotenant.profiler.driver.probe", *(("--thorough",) if thorough else ()))
+    usual = (
+        sys.executable,
+        "-m",
+        "cotenant.profiler.driver.probe",
+        *(("--diagnostics",) if diagnostics else ()),
+    )
     try:
         return ask(words or usual, DriverFacts, timeout_s)
     except Silence as why:

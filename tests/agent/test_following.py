@@ -128,7 +128,7 @@ def _on(slot: int) -> Any:
 def test_a_restored_journal_hears_all_that_is_here_before_it_is_obeyed() -> None:
     agent = lived_on()
     effects = agent.hear(welcome(AFTER, restored=True, reports_seen=0))
-    assert not agent.state.standing.welcomed
+    assert not agent.state.registration.welcomed
     [hello] = sent(Hello, effects)
     assert [(seen.job_id, seen.running, seen.job_epoch) for seen in hello.attempts] == [
         ("8", True, "lost"),

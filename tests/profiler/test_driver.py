@@ -49,7 +49,7 @@ def test_what_only_a_thorough_look_asks_is_unknown_without_it(gpus: MockGpus) ->
 
 def test_a_thorough_look_finds_errors_clocks_and_counters(gpus: MockGpus) -> None:
     gpus.say("gpu 0 gpm 1", "gpu 0 clocks 1200 1980 48", "gpu 1 ecc 3", "gpu 1 remap 0 0 1 0")
-    one, two = driver_facts(thorough=True).gpus
+    one, two = driver_facts(diagnostics=True).gpus
     assert (one.clock_mhz, one.clock_mhz_max) == (1200, 1980)
     assert one.slowed_by == ("hardware slowdown", "heat (hardware)")
     assert (one.ecc, one.ecc_uncorrected, one.remap_pending, one.remap_failed) == (True, 0, False, False)
@@ -59,16 +59,16 @@ def test_a_thorough_look_finds_errors_clocks_and_counters(gpus: MockGpus) -> Non
 
 def test_counters_that_may_not_be_read_are_there_all_the_same(gpus: MockGpus) -> None:
     gpus.say("gpu 0 gpm 1", f"fail nvmlGpmSampleGet {NO_PERMISSION}")
-    one, _ = driver_facts(thorough=True).gpus
+    one, _ = driver_facts(diagnostics=True).gpus
     assert (one.gpm, one.gpm_problem) == (True, FAILURES[NO_PERMISSION].what)
 
 
 def test_gpus_reach_each_other_by_nvlink_or_by_what_pcie_passes(gpus: MockGpus) -> None:
-    assert driver_facts(thorough=True).links == (
+    assert driver_facts(diagnostics=True).links == (
         GpuLink(first=0, second=1, path="two processors", peer=True),
     )
     gpus.say("gpu 0 nvlinks 6", "gpu 1 nvlinks 6", "gpu 2 uuid GPU-3", "gpu 2 rc 15")
-    found = driver_facts(thorough=True)
+    found = driver_facts(diagnostics=True)
     assert found.links == (GpuLink(first=0, second=1, path="NVLink", peer=True),), "a lost one has no links"
     assert [gpu.nvlinks for gpu in found.gpus] == [6, 6, None]
 
@@ -78,7 +78,7 @@ def test_an_old_driver_leaves_much_unknown_and_is_asked_in_its_own_words(
 ) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(old_nvml_library))
     gpus.say("gpu 0 used 5000", f"process 0 {GONE} 300 C")
-    one, _ = driver_facts(thorough=True).gpus
+    one, _ = driver_facts(diagnostics=True).gpus
     assert (one.problem, one.memory_mib, one.taken_mib) == ("", 81920, 5000)
     assert (one.used_mib, one.reserved_mib, one.mig, one.gpm) == (None, None, None, None)
     assert (one.ecc_uncorrected, one.remap_pending, one.remap_failed) == (None, None, None)
@@ -119,7 +119,7 @@ def test_a_thorough_look_says_who_they_are_and_one_that_is_gone_stays_nameless(g
     child = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, ENV_JOB: "7"})
     try:
         gpus.say(f"process 0 {child.pid} 10 C", f"process 0 {os.getpid()} 10 C", f"process 0 {GONE} 10 C")
-        one, _ = driver_facts(thorough=True).gpus
+        one, _ = driver_facts(diagnostics=True).gpus
     finally:
         child.kill()
         child.wait()
@@ -144,7 +144,7 @@ def test_a_command_stands_on_one_short_line() -> None:
 
 def test_this_machine_answers_or_says_why_not() -> None:
     """The real thing."""
-    found = driver_facts(thorough=True)
+    found = driver_facts(diagnostics=True)
     assert found.gpus or found.problem
     assert "failed" not in found.problem
 

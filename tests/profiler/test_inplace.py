@@ -78,7 +78,7 @@ class Trainer:
         inplace.clock(self.now_s, alone=self.alone, is_training=True)
         inplace.stepped(step=self.step, count=1, elapsed_s=elapsed_s, s=s, now_s=self.now_s)
         if any(self.step in (w.start, w.until) for w in self.windows):
-            inplace.stretch_over(
+            inplace.window_over(
                 first=self.stretch_first,
                 step=self.step,
                 s=s,
@@ -253,9 +253,9 @@ def test_memory_of_a_stretch_that_was_not_all_alone_does_not_count() -> None:
     inplace = Trainer().begin(1000.0)
     inplace.clock(1.0, alone=False, is_training=True)
     inplace.clock(2.0, alone=True, is_training=True)
-    inplace.stretch_over(first=0, step=9, s=1, memory_mib=900.0, is_first_rank=True, now_s=3.0)
+    inplace.window_over(first=0, step=9, s=1, memory_mib=900.0, is_first_rank=True, now_s=3.0)
     assert result(inplace).memory_mib_peak is None
-    inplace.stretch_over(first=9, step=20, s=1, memory_mib=300.0, is_first_rank=True, now_s=4.0)
+    inplace.window_over(first=9, step=20, s=1, memory_mib=300.0, is_first_rank=True, now_s=4.0)
     assert result(inplace).memory_mib_peak == 300.0
 
 
@@ -276,7 +276,7 @@ def test_samples_count_only_where_they_lie_in_a_window_at_the_whole_batch() -> N
     inplace = Trainer().begin(1000.0)
 
     def stretch(first: int, step: int, now_s: float, s: int = 1) -> None:
-        inplace.stretch_over(first=first, step=step, s=s, memory_mib=None, is_first_rank=True, now_s=now_s)
+        inplace.window_over(first=first, step=step, s=s, memory_mib=None, is_first_rank=True, now_s=now_s)
 
     sampled(inplace, 0.9, 0.5)  # Before any window.
     assert inplace.wish(0.1, accumulates=True) is not None

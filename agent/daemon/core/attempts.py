@@ -50,13 +50,13 @@ _NEVER: Final = float("inf")
 
 
 class Attempts:
-    def __init__(self, present: Tenants, leaving: Teardown, outbox: Outbox, lease: Lease) -> None:
-        self._tenants = present
-        self._teardown = leaving
+    def __init__(self, tenants: Tenants, teardown: Teardown, outbox: Outbox, lease: Lease) -> None:
+        self._tenants = tenants
+        self._teardown = teardown
         self._out = outbox
         self._memory = outbox.memory
         self._lease = lease
-        self._live = present.live
+        self._live = tenants.live
 
     @property
     def host_id(self) -> HostId:
@@ -71,7 +71,7 @@ class Attempts:
                 self._teardown.end(attempt, "infra-failed", "the agent stopped before it could start it")
         for key, each in here.items():
             self._recover(key, each)
-        self._teardown.doubts.only(self._live)
+        self._teardown.quarantine.only(self._live)
         for each in found:  # Now that it is known who shares what.
             if each.result is not None:
                 self._teardown.ended(each.result, now_s)
@@ -204,7 +204,7 @@ class Attempts:
         if live is None or not live.is_there:
             return
         live.status = status
-        self._teardown.doubts.stepped(key, status.step)
+        self._teardown.quarantine.stepped(key, status.step)
         if status.started and live.started_s is None:
             live.started_s = now_s
         record = self._memory.attempts[key]

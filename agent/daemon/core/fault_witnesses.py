@@ -1,7 +1,7 @@
 """Who was on a device when it was struck by a fault: what is remembered of attempts to answer that. Pure.
 
 Rule: news of a fault and the ends it causes come in any order. So an attempt that has ended is struck like
-any other until its end was told; who has just died is still counted as company; and who died by itself around
+any other until its end was told; who has just died still counts as a co-tenant; and who died by itself around
 an error that stays in one process is taken for the one that made it.
 """
 

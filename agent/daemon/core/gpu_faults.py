@@ -55,10 +55,10 @@ def word(fault: GpuFault, role: GpuFaultRole, where: str, beside: Collection[Key
     return Fault(role=role, why=fault.why, where=where, beside=jobs, weight=weight)
 
 
-def struck(attempt: Attempt, fault: GpuFault, company: Collection[Key], where: str) -> Attempt | None:
-    """The attempt's record after a fault; None if it says nothing new. `company`: the other attempts on the
-    device then."""
-    said = word(fault, role_of(attempt.key, fault, company), where, company)
+def struck(attempt: Attempt, fault: GpuFault, co_tenants: Collection[Key], where: str) -> Attempt | None:
+    """The attempt's record after a fault; None if it says nothing new. `co_tenants`: the other attempts on
+    the device then."""
+    said = word(fault, role_of(attempt.key, fault, co_tenants), where, co_tenants)
     record = joined(attempt.fault, said)
     stop = StopAsked(save=False, deadline_s=0.0, reason=fault.why)
     keeps_stop = not fault.ends or (attempt.stop is not None and not attempt.stop.save)
@@ -66,14 +66,14 @@ def struck(attempt: Attempt, fault: GpuFault, company: Collection[Key], where: s
     return struck if struck != attempt else None
 
 
-def role_of(key: Key, fault: GpuFault, company: Collection[Key]) -> GpuFaultRole:
+def role_of(key: Key, fault: GpuFault, co_tenants: Collection[Key]) -> GpuFaultRole:
     if fault.device_failed:
         return "device"
     if key in fault.culprits:
         return "culprit"
-    if any(other in fault.culprits for other in company):
+    if any(other in fault.culprits for other in co_tenants):
         return "hit"
-    return "suspect" if company or fault.strangers else "culprit"
+    return "suspect" if co_tenants or fault.strangers else "culprit"
 
 
 def judged(result: Result, fault: Fault | None) -> Result:

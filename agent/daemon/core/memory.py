@@ -16,6 +16,7 @@ import msgspec
 from cotenant.controller.domain.epochs import Epoch
 from cotenant.controller.domain.events import AttemptEnded, FromAttempt, GpuFaultRole
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, JobId
+from cotenant.controller.domain.job import Capabilities
 
 COMMANDS_KEPT: Final = 1024
 FENCES_KEPT: Final = 50_000
@@ -48,7 +49,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """What `why` rests on: 2 an Xid, 1 the state of its MPS server, 0 the words of a process that died."""
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class Attempt(Capabilities, frozen=True, kw_only=True):
     """One attempt on this host: what it holds, what was asked of it, what the controller was told."""
 
     job_id: JobId
@@ -70,10 +71,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """A save was asked for and its supervisor has not been told yet."""
     started: bool = False
     capabilities: bool = False
+    """They, and whether it is resumable, were reported, as they are here; a job may find out later."""
     resumable: bool = False
-    accumulates: bool = False
-    accumulates_note: str = ""
-    """What was last reported of it; a job may find out later."""
     first_step: bool = False
     first_step_assumed: bool = False
     """It said nothing for a while, and was reported to run."""
@@ -111,8 +110,8 @@ class StepBefore(msgspec.Struct, frozen=True, kw_only=True):
     step: int
 
 
-class DeviceDoubt(msgspec.Struct, frozen=True, kw_only=True):
-    """About one device, see `gpus/doubts.py`."""
+class DeviceQuarantine(msgspec.Struct, frozen=True, kw_only=True):
+    """About one device, see `quarantine.py`."""
 
     after: JobId
     """The job whose client was killed."""
@@ -229,7 +228,7 @@ class Doubted(Note, frozen=True, kw_only=True, tag="doubted"):
     """A device is in doubt, or (None) is so no more."""
 
     uuid: str
-    doubt: DeviceDoubt | None = None
+    doubt: DeviceQuarantine | None = None
 
 
 class Reset(Note, frozen=True, kw_only=True, tag="reset"):
@@ -268,7 +267,7 @@ class AgentMemory:
         self.commands: OrderedDict[CommandId, None] = OrderedDict()
         self.forgotten: dict[JobKey, Forgotten] = {}
         self.stale_below = CommandId(0)
-        self.doubts: dict[str, DeviceDoubt] = {}
+        self.quarantined: dict[str, DeviceQuarantine] = {}
 
     def fold(self, note: AnyNote) -> None:
         match note:
@@ -310,9 +309,9 @@ class AgentMemory:
                 self.forgotten.pop((job_id, job_epoch), None)
                 self.stale_below = max(self.stale_below, stale_below)
             case Doubted(uuid=uuid, doubt=doubt):
-                self.doubts.pop(uuid, None)
+                self.quarantined.pop(uuid, None)
                 if doubt is not None:
-                    self.doubts[uuid] = doubt
+                    self.quarantined[uuid] = doubt
             case Reset():
                 self._clear()
 
@@ -396,7 +395,7 @@ class AgentMemory:
             for (job_id, job_epoch), fence in self.fences.items()
         )
         yield from self.forgotten.values()
-        yield from (Doubted(uuid=uuid, doubt=doubt) for uuid, doubt in self.doubts.items())
+        yield from (Doubted(uuid=uuid, doubt=doubt) for uuid, doubt in self.quarantined.items())
         yield from (Obeyed(command_id=command_id) for command_id in self.commands)
         yield from (Kept(attempt=attempt) for attempt in self.attempts.values())
         yield from (Reported(sequence=n, event=event) for n, event in self.pending.items())

@@ -10,7 +10,7 @@ from typing import Final
 from cotenant.agent.daemon.core.edge import AnyEffect, Keep, Say, Send
 from cotenant.agent.daemon.core.memory import AgentMemory, AnyNote, Attempt, Reported
 from cotenant.agent.daemon.core.registration import Registration
-from cotenant.controller.domain.events import CheckpointDurable, FromAttempt, TroubleSeen
+from cotenant.controller.domain.events import FromAttempt
 from cotenant.controller.wire.agents import FromAgent, Report
 
 REPORTS_KEPT: Final = 10_000
@@ -18,9 +18,9 @@ REPORTS_KEPT: Final = 10_000
 
 
 class Outbox:
-    def __init__(self, memory: AgentMemory, standing: Registration) -> None:
+    def __init__(self, memory: AgentMemory, registration: Registration) -> None:
         self.memory = memory
-        self._registration = standing
+        self._registration = registration
         self._effects: list[AnyEffect] = []
 
     def drain(self) -> list[AnyEffect]:
@@ -42,7 +42,7 @@ class Outbox:
 
     def report(self, event: FromAttempt, attempt: Attempt) -> None:
         """A report and the attempt's record that goes with it; sent at once where nothing waits before it."""
-        if isinstance(event, (CheckpointDurable, TroubleSeen)) and len(self.memory.pending) >= REPORTS_KEPT:
+        if event.can_be_left_out and len(self.memory.pending) >= REPORTS_KEPT:
             return
         sequence = self.memory.sequence + 1
         self.keep(Reported(sequence=sequence, event=event, attempt=attempt))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
-from cotenant.agent.daemon.core.memory import DeviceDoubt, Doubted, Key, StepBefore
+from cotenant.agent.daemon.core.memory import DeviceQuarantine, Doubted, Key, StepBefore
 from cotenant.agent.daemon.core.outbox import Outbox
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import JobId
@@ -23,8 +23,8 @@ class Quarantine:
         self._out = outbox
 
     @property
-    def _by_uuid(self) -> dict[str, DeviceDoubt]:
-        return self._out.memory.doubts
+    def _by_uuid(self) -> dict[str, DeviceQuarantine]:
+        return self._out.memory.quarantined
 
     def raised(self, uuid: str, after: JobId, steps: Mapping[Key, int]) -> None:
         """`steps`: of the co-clients that train there. None of them: there is nobody to be harmed."""
@@ -32,7 +32,7 @@ class Quarantine:
         waits = {each.key: each for each in before.waits} if before is not None else {}
         waits |= {key: StepBefore(key=key, step=step) for key, step in steps.items()}
         if steps:
-            doubt = DeviceDoubt(after=after, waits=tuple(waits[key] for key in sorted(waits)))
+            doubt = DeviceQuarantine(after=after, waits=tuple(waits[key] for key in sorted(waits)))
             self._out.keep(Doubted(uuid=uuid, doubt=doubt))
 
     def stepped(self, key: Key, step: int) -> None:
@@ -63,7 +63,7 @@ class Quarantine:
         )
 
 
-def _text(doubt: DeviceDoubt) -> str:
+def _text(doubt: DeviceQuarantine) -> str:
     jobs = ", ".join(sorted({each.key[0] for each in doubt.waits}))
     return (
         f"an MPS client of job {doubt.after} was killed without its daemon's help: waiting for job {jobs} "

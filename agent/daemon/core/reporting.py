@@ -24,6 +24,7 @@ from cotenant.controller.domain.events import (
     TroubleSeen,
 )
 from cotenant.controller.domain.ids import HostId
+from cotenant.controller.domain.job import capabilities_of
 
 TROUBLES_MAX: Final = 16
 """Reports of one attempt's troubles; after these its log has the rest."""
@@ -38,29 +39,9 @@ def from_status(attempt: Attempt, status: Status, host_id: HostId, device_type: 
     if status.started and not attempt.started:
         attempt = msgspec.structs.replace(attempt, started=True)
         yield AttemptStarted(job_id=job_id, attempt=number, host_id=host_id), attempt
-    said = (attempt.resumable, attempt.accumulates, attempt.accumulates_note)
-    known = (status.resumable, status.accumulates, status.accumulates_note)
-    if status.resumable is not None and (not attempt.capabilities or said != known):
-        attempt = msgspec.structs.replace(
-            attempt,
-            capabilities=True,
-            resumable=status.resumable,
-            accumulates=status.accumulates,
-            accumulates_note=status.accumulates_note,
-        )
-        hello = CapabilitiesSeen(
-            job_id=job_id,
-            attempt=number,
-            host_id=host_id,
-            resumable=status.resumable,
-            accumulates=status.accumulates,
-            step=status.start_step,
-            exact=status.exact,
-            note=status.note,
-            accumulates_note=status.accumulates_note,
-            resumable_note=status.resumable_note,
-        )
-        yield hello, attempt
+    for told in _capabilities(attempt, status, host_id):
+        attempt = told[1]
+        yield told
     if status.first_step is not None and not attempt.first_step:
         yield first_step(attempt, status.first_step, host_id)
         attempt = msgspec.structs.replace(attempt, first_step=True)
@@ -87,9 +68,7 @@ def from_result(attempt: Attempt, result: Result, host_id: HostId, device_type: 
         job_id=result.job_id,
         attempt=result.attempt,
         resumable=result.resumable,
-        accumulates=result.accumulates,
-        accumulates_note=result.accumulates_note,
-        resumable_note=result.resumable_note,
+        **capabilities_of(result),
         first_step=result.first_step,
         durable=result.durable,
         profile=result.profile,
@@ -131,6 +110,25 @@ def assumed_step(attempt: Attempt, host_id: HostId) -> Told:
 def with_end(attempt: Attempt, ended: AttemptEnded) -> Attempt:
     """Nothing more can be asked of it."""
     return msgspec.structs.replace(attempt, ended=ended, stop=None, save=False)
+
+
+def _capabilities(attempt: Attempt, status: Status, host_id: HostId) -> Iterator[Told]:
+    if status.resumable is None:
+        return
+    said = capabilities_of(status)
+    known = msgspec.structs.replace(attempt, capabilities=True, resumable=status.resumable, **said)
+    if known != attempt:
+        hello = CapabilitiesSeen(
+            job_id=attempt.job_id,
+            attempt=attempt.attempt,
+            host_id=host_id,
+            resumable=status.resumable,
+            step=status.start_step,
+            exact=status.exact,
+            note=status.note,
+            **said,
+        )
+        yield hello, known
 
 
 def _checkpoints(attempt: Attempt, durable: tuple[Durable, ...], host_id: HostId) -> Iterator[Told]:

@@ -48,7 +48,7 @@ from cotenant.agent.daemon.core.memory import (
     AgentMemory,
     Attempt,
     Confirmed,
-    DeviceDoubt,
+    DeviceQuarantine,
     Forgotten,
     JobKey,
     Obeyed,
@@ -94,16 +94,16 @@ class AgentState:
     def __init__(self, config: AgentConfig, memory: AgentMemory | None = None) -> None:
         self.config = config
         self.memory = memory if memory is not None else AgentMemory()
-        self.standing = Registration(config.heartbeat_s)
+        self.registration = Registration(config.heartbeat_s)
         self.halted = ""
-        self._out = Outbox(self.memory, self.standing)
+        self._out = Outbox(self.memory, self.registration)
         self._following = Following(self._out)
-        self._tenants = Tenants(config, self._out, self.standing.lease)
+        self._tenants = Tenants(config, self._out, self.registration.lease)
         self._teardown = Teardown(self._tenants, self._out)
-        self._attempts = Attempts(self._tenants, self._teardown, self._out, self.standing.lease)
+        self._attempts = Attempts(self._tenants, self._teardown, self._out, self.registration.lease)
         self.found_devices = config.report.devices
         """As the edge has them; what is in doubt is laid over them."""
-        self._doubts_told: dict[str, DeviceDoubt] = {}
+        self._quarantine_told: dict[str, DeviceQuarantine] = {}
         self._waiting: dict[CommandId, CommandDelivery] = {}
         """Starts that came before the lease was good enough for them."""
         self._unsent_from: int | None = self.memory.sequence + 1
@@ -121,7 +121,7 @@ class AgentState:
         """What to do about an event, in order."""
         if not self.halted:
             self._take(event, now_s)
-            if self.memory.doubts != self._doubts_told:
+            if self.memory.quarantined != self._quarantine_told:
                 self._devices(self.found_devices, now_s)
         return self._out.drain()
 
@@ -130,7 +130,7 @@ class AgentState:
         """When to say `AgentTicked` next, if nothing else happens before."""
         if self.halted:
             return float("inf")
-        registration_s = self.standing.next_alarm_s(reports_wait=bool(self.memory.pending))
+        registration_s = self.registration.next_alarm_s(reports_wait=bool(self.memory.pending))
         return min(registration_s, self._attempts.next_alarm_s, self._prune_at_s)
 
     def _take(self, event: AnyAgentEvent, now_s: float) -> None:
@@ -215,8 +215,8 @@ class AgentState:
 
     def _devices(self, devices: tuple[Device, ...], now_s: float) -> None:
         self.found_devices = devices
-        self._doubts_told = dict(self.memory.doubts)
-        offered = self._teardown.doubts.laid_over(devices)
+        self._quarantine_told = dict(self.memory.quarantined)
+        offered = self._teardown.quarantine.laid_over(devices)
         if offered == self.config.report.devices:
             return
         report = msgspec.structs.replace(self.config.report, devices=offered)
@@ -224,7 +224,7 @@ class AgentState:
         self._greet_again(now_s)
 
     def _gang_said(self, event: GangMessageCame) -> None:
-        if self.standing.welcomed:
+        if self.registration.welcomed:
             word = GangRelay(
                 job_id=event.job_id,
                 attempt=event.attempt,
@@ -241,9 +241,9 @@ class AgentState:
             case CommandDelivery():
                 self._obey(message, now_s)
             case Renew(beat=beat, reached=reached):
-                if self.standing.welcomed:
+                if self.registration.welcomed:
                     self.memory.reached = max(self.memory.reached, reached)
-                if self.standing.renewed(beat, now_s):
+                if self.registration.renewed(beat, now_s):
                     self._lease_news(now_s)
             case ReportAck(sequence=sequence):
                 self._confirmed(sequence)
@@ -278,7 +278,7 @@ class AgentState:
             self._out.keep(Renumbered(first=self._unsent_from, to=message.reports_seen + 1))
         self._unsent_from = None
         self._confirmed(message.reports_seen)
-        self.standing.welcomed_now(message.lease_s, now_s)
+        self.registration.welcomed_now(message.lease_s, now_s)
         self._out.report_again(now_s)
         self._beat(now_s, None)
         self._lease_news(now_s)
@@ -320,7 +320,7 @@ class AgentState:
         one that is too early waits for the next renewal."""
         if self._attempts.is_fenced(command):
             return True
-        lease = self.standing.lease
+        lease = self.registration.lease
         if message.session and (
             message.session != self.config.session or not lease.still_meant(message.beat, now_s)
         ):
@@ -351,32 +351,32 @@ class AgentState:
     # --- Time --------------------------------------------------------------------------------------
 
     def _tick(self, now_s: float, cpu_percent: float | None) -> None:
-        if self.standing.is_silent(now_s):
+        if self.registration.is_silent(now_s):
             self._waiting.clear()
-            for effect in self.standing.lost_sight(now_s):
+            for effect in self.registration.lost_sight(now_s):
                 self._out.add(effect)
         self._greet(now_s)
-        if now_s >= self.standing.beat_at_s:
+        if now_s >= self.registration.beat_at_s:
             self._beat(now_s, cpu_percent)
-        if now_s >= self.standing.reports_at_s:
+        if now_s >= self.registration.reports_at_s:
             self._out.report_again(now_s)
         self._attempts.tick(now_s)
         if now_s >= self._prune_at_s:
             self._prune(now_s)
 
     def _greet_again(self, now_s: float) -> None:
-        self.standing.greet_again(now_s)
+        self.registration.greet_again(now_s)
         self._greet(now_s)
 
     def _greet(self, now_s: float) -> None:
-        if self.standing.hello_due(now_s):
+        if self.registration.hello_due(now_s):
             kept = self._following.kept()
             hello = Hello(
                 session=self.config.session,
                 report=self.config.report,
                 attempts=self.inventory(),
                 keeps=tuple(job.job_id for job in kept),
-                number=self.standing.next_hello(),
+                number=self.registration.next_hello(),
                 followed=self._following.followed(),
                 kept=kept,
             )
@@ -384,7 +384,7 @@ class AgentState:
 
     def _beat(self, now_s: float, cpu_percent: float | None) -> None:
         beat = Heartbeat(
-            beat=self.standing.next_beat(now_s),
+            beat=self.registration.next_beat(now_s),
             session=self.config.session,
             progress=self._tenants.progress(),
             cpu_percent=cpu_percent,

@@ -21,9 +21,9 @@ from cotenant.controller.domain.events import AttemptEnded, Outcome
 
 
 class Teardown:
-    def __init__(self, present: Tenants, outbox: Outbox) -> None:
-        self.doubts = Quarantine(outbox)
-        self._tenants = present
+    def __init__(self, tenants: Tenants, outbox: Outbox) -> None:
+        self.quarantine = Quarantine(outbox)
+        self._tenants = tenants
         self._out = outbox
         self._memory = outbox.memory
         self._faults = FaultWitnesses(self._memory)
@@ -31,9 +31,9 @@ class Teardown:
     def faulted(self, fault: GpuFault, now_s: float, *, gone: Key | None = None) -> None:
         """Every attempt on the devices learns its role; unless the fault is contained it is told to end.
         `gone`: of this one no process is left."""
-        present = self._tenants
-        for record in list(self._faults.strike(fault, present.config.report, list(present.live), now_s)):
-            key, live = record.key, present.live[record.key]
+        tenants = self._tenants
+        for record in list(self._faults.strike(fault, tenants.config.report, list(tenants.live), now_s)):
+            key, live = record.key, tenants.live[record.key]
             is_told = record.stop == self._memory.attempts[key].stop
             self._out.keep(Kept(attempt=record))
             self._out.say(f"{name_of(key)}: {fault.why}: told to end", bad=True)
@@ -99,11 +99,11 @@ class Teardown:
                 and live.status is not None
                 and live.status.first_step is not None
             }
-            self.doubts.raised(gpu.local, attempt.job_id, steps)
+            self.quarantine.raised(gpu.local, attempt.job_id, steps)
 
     def _tell_end(self, attempt: Attempt, result: Result) -> None:
         self._tenants.live.pop(attempt.key, None)
-        self.doubts.gone(attempt.key)
+        self.quarantine.gone(attempt.key)
         self._tenants.tell_co_tenants()
         device_type = self._tenants.device_type(attempt)
         for event, record in reporting.from_result(attempt, result, self._tenants.host_id, device_type):

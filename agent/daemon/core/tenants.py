@@ -73,18 +73,18 @@ class Tenants:
                 self.tell(key, now)
 
     def _room_mib(self, attempt: Attempt, tenants: Mapping[DeviceId, Sequence[Attempt]]) -> int | None:
-        """What others leave to each process of a job that started without a limit, before there was company;
+        """What others leave to each process of a job that started without a limit, when it was alone;
         None: it has a limit, or nobody knows what the others may take."""
-        rooms_mib = []
+        left_mib = []
         for device in self.gpus_of(attempt):
             others = [each.memory_cap_mib for each in tenants[device.device_id] if each.key != attempt.key]
             known = [cap_mib for cap_mib in others if cap_mib is not None]
             if len(known) < len(others):
                 return None
-            rooms_mib.append(device.usable_mib - sum(known))
-        if attempt.memory_cap_mib is not None or not rooms_mib:
+            left_mib.append(device.usable_mib - sum(known))
+        if attempt.memory_cap_mib is not None or not left_mib:
             return None
-        return max(1, min(rooms_mib) // attempt.cuda_processes)
+        return max(1, min(left_mib) // attempt.cuda_processes)
 
     def pass_lease_on(self, now_s: float) -> None:
         for key, live in self.live.items():

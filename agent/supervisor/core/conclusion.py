@@ -12,6 +12,7 @@ from cotenant.agent.ipc.records import Order, Result, Status
 from cotenant.agent.supervisor.core.edge import AllGone
 from cotenant.agent.supervisor.core.exit_classifier import Cause, Ending, Exit, StartProblem, decide
 from cotenant.agent.supervisor.core.stopping import StopWish
+from cotenant.controller.domain.job import capabilities_of
 
 
 def ending_of(
@@ -78,10 +79,8 @@ def concluded(order: Order, status: Status, ending: Ending, *, unclean: bool) ->
         unclean=unclean or (killed and bool(order.mps)),
         first_step=status.first_step,
         resumable=status.resumable,
-        accumulates=status.accumulates,
         profile=status.profile,
         profile_no=status.profile_no,
         profile_complete=status.profile_complete,
-        accumulates_note=status.accumulates_note,
-        resumable_note=status.resumable_note,
+        **capabilities_of(status),
     )

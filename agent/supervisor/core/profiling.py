@@ -79,12 +79,12 @@ class Profiling:
                 step=word.step, count=word.count, elapsed_s=word.elapsed_s, s=word.s, now_s=now_s
             )
 
-    def stretch_over(self, word: WindowReport, now_s: float) -> bool:
+    def window_over(self, word: WindowReport, now_s: float) -> bool:
         """Whether now is the time for a sample: a window begins or ends."""
         if self._inplace is None:
             return False
         is_first_rank = word.rank == self._first_rank
-        self._inplace.stretch_over(
+        self._inplace.window_over(
             first=word.first,
             step=word.step,
             s=word.s,
@@ -135,7 +135,7 @@ class Profiling:
             inplace.agreed(AccumulationWindow(start=turn.step, until=turn.until, s=turn.s))
 
     def take_result(self, *, is_over: bool = False) -> Profile | None:
-        """The profile where there is something new to tell: it is complete, the job has got company, or its
+        """The profile where there is something new to tell: it is complete, the job has a co-tenant, or its
         attempt is over."""
         inplace = self._inplace
         if inplace is None or self._told_complete:

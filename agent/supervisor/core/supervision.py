@@ -203,7 +203,7 @@ class Supervision:
                 self._watchdog.stepped(step)
             case WindowReport(rank=rank, step=step):
                 self._say(coordination.reached(rank, step, now_s))
-                if self._profiling.stretch_over(word, now_s):
+                if self._profiling.window_over(word, now_s):
                     self._out.append(TakeSample())
             case StackReply(rank=rank, look=number, place=place):
                 self._watchdog.stands(rank, number, place)

@@ -60,7 +60,7 @@ def leave_to_reaper(folder: Path) -> int:
     _, status = os.waitpid(pid, 0)
     if os.waitstatus_to_exitcode(status) != 0:
         os.close(ours)
-        raise OSError("cannot start its heir")
+        raise OSError("cannot start the reaper")
     return ours
 
 

@@ -69,7 +69,7 @@ def page(moment: Moment, width: int | None, height: int | None, trouble: str = "
         blocks = [block(each, width, None) for each in (*now, decided(moment))]
         return "\n\n".join(["\n".join(head), *(each for each in blocks if each)])
     lines = max(0, height - 1 - len(head))
-    given = rooms([each.lines for each in now], lines)
+    given = lines_for([each.lines for each in now], lines)
     last = decided(moment)
     if last.rows and lines - sum(given) > AROUND:  # Only in what nobody else needs.
         now.append(last)
@@ -80,7 +80,7 @@ def page(moment: Moment, width: int | None, height: int | None, trouble: str = "
     )
 
 
-def rooms(wants: Sequence[int], lines: int) -> list[int]:
+def lines_for(wants: Sequence[int], lines: int) -> list[int]:
     """Lines for each: nobody gets more than it wants, and what one does not want the others share."""
     given = [0] * len(wants)
     by_size = sorted(range(len(wants)), key=lambda at: wants[at])

@@ -48,7 +48,7 @@ DRIVER_S_MAX: Final = 30.0
 
 def gather(loaded: LoadedSettings, endpoint: str | None) -> DoctorFacts:
     """Everything the checks need. Changes nothing; asking the driver may take some seconds."""
-    driver = driver_facts(DRIVER_S_MAX, thorough=True)
+    driver = driver_facts(DRIVER_S_MAX, diagnostics=True)
     facts = DoctorFacts(
         loaded=loaded,
         status=None,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration, utc
+from cotenant.controller.domain.job import capabilities_of
 from cotenant.controller.wire.clients import Jobs, JobView
 
 Wall = Callable[[float | None], float | None]
@@ -41,9 +42,7 @@ def job_json(job: JobView, wall: Wall) -> dict[str, Any]:
         "step_s": job.step_s,
         "loss": job.loss,
         "resumable": job.resumable,
-        "resumable_note": job.resumable_note or None,
-        "accumulates": job.accumulates,
-        "accumulates_note": job.accumulates_note or None,
+        **{name: None if said == "" else said for name, said in capabilities_of(job).items()},
         "durable_step": job.durable_step,
         "preemptions": job.preemptions,
         "futile_preemptions": job.futile_preemptions,

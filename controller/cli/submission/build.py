@@ -90,7 +90,7 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
     environment = recording.record(where.environ, values.get("export", ()), values.get("env", ()))
     notes = list(source.notes)
     commands.refuse_container(source.argv)
-    doubt = commands.doubts(source.argv, workdir, {**environment.open}.get("PATH", os.defpath))
+    doubt = commands.doubt_of(source.argv, workdir, {**environment.open}.get("PATH", os.defpath))
     doubt = doubt or commands.output_doubt(_output(values.get("output"), workdir))
     if doubt is not None and where.same_machine:
         raise doubt

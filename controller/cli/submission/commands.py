@@ -47,7 +47,7 @@ def refuse_container(argv: Sequence[str]) -> None:
         raise BadSubmission(f"{argv[0]}: {CONTAINERS}")
 
 
-def doubts(argv: Sequence[str], workdir: Path, path: str) -> BadSubmission | None:
+def doubt_of(argv: Sequence[str], workdir: Path, path: str) -> BadSubmission | None:
     """Why this command would fail on this machine, or None. `path` is the job's PATH."""
     if not workdir.is_dir():
         return BadSubmission(f"working directory {workdir} does not exist", "give another with --workdir DIR")

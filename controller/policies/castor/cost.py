@@ -137,8 +137,8 @@ class CostSlots(ShareableSlots):
     def stays_s(self) -> Numbers:
         """Seconds that each tenant still trains alone at its own sub-batch."""
         if self._stays_s is None:
-            stretches: Numbers = np.array([_stretch_of(slot.partner) for slot in self.everything()])
-            self._stays_s = self.left_s() * stretches
+            factors: Numbers = np.array([_stretch_of(slot.partner) for slot in self.everything()])
+            self._stays_s = self.left_s() * factors
         return self._stays_s
 
 

@@ -69,7 +69,7 @@ def beside_all(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Newcom
         {job.number: row for row, job in enumerate(able)},
         able,
         np.array([job.remaining_s for job in able], dtype=np.float64).reshape(-1, 1),
-        _stretches([choices for _, choices in asked], slots.left_mib()),
+        _least_each([choices for _, choices in asked], slots.left_mib()),
         mine,
         theirs,
         allowed,
@@ -108,7 +108,7 @@ def _kinds(jobs: Sequence[Job], slots: ShareableSlots) -> tuple[list[Job], list[
     return first, of
 
 
-def _stretches(choices: Sequence[tuple[SubBatch, ...]], left_mib: Numbers) -> Numbers:
+def _least_each(choices: Sequence[tuple[SubBatch, ...]], left_mib: Numbers) -> Numbers:
     """`least_stretch` for each job; most cannot be split, and are looked at together."""
     needs = np.array([each[0].needed_mib for each in choices], dtype=np.float64).reshape(-1, 1)
     found: Numbers = np.where(needs <= left_mib, 1.0, np.nan)

@@ -188,7 +188,7 @@ class GpuWorld(World):
     def a_doubt_keeps_its_device_back_and_waits_for_somebody_who_is_there(self) -> None:
         running = {attempt.key for attempt in self.state.running}
         reported = {device.local: device for device in self.state.config.report.devices}
-        for uuid, doubt in AgentMemory(self.disk).doubts.items():
+        for uuid, doubt in AgentMemory(self.disk).quarantined.items():
             assert {each.key for each in doubt.waits} <= running, f"{uuid} waits for ever"
             assert doubt.waits and not reported[uuid].healthy
 

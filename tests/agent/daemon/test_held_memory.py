@@ -270,7 +270,9 @@ def test_a_doubt_outlives_the_agent_and_ends_with_a_step_after_it() -> None:
     agent = beside()
     agent.say(EndCame(result=result(unclean=True)), MemoryFree(**KEY))
     found = FoundAttempt(job_id=JobId("8"), attempt=AttemptNo(1), alive=True)
-    assert AgentMemory(agent.state.memory.notes()).doubts == agent.state.memory.doubts, "compacted as well"
+    assert AgentMemory(agent.state.memory.notes()).quarantined == agent.state.memory.quarantined, (
+        "compacted as well"
+    )
     again, effects = agent.restarted(found, report=REPORT)
     hellos = sent(Hello, effects)
     assert hellos and all(hello.report.devices[0].state == "suspect" for hello in hellos), (
@@ -282,7 +284,7 @@ def test_a_doubt_outlives_the_agent_and_ends_with_a_step_after_it() -> None:
     assert again.state.config.report.devices[0].state == "suspect"
     again.say(StatusCame(status=status("8", started=True, first_step=1, step=41)))
     assert again.state.config.report.devices == (GPU, OTHER)
-    assert again.state.memory.doubts == {}
+    assert again.state.memory.quarantined == {}
 
 
 def test_a_doubt_does_not_outlive_those_it_waits_for() -> None:
@@ -300,5 +302,5 @@ def test_a_second_kill_keeps_what_the_first_one_waits_for() -> None:
     for job in ("7", "8", "9"):
         agent.say(StatusCame(status=status(job, started=True, first_step=1, step=4)))
     agent.say(EndCame(result=result("7", unclean=True)), EndCame(result=result("8", unclean=True)))
-    [doubt] = agent.state.memory.doubts.values()
+    [doubt] = agent.state.memory.quarantined.values()
     assert {each.key[0] for each in doubt.waits} == {"8", "9"}

@@ -49,6 +49,14 @@ def test_what_a_job_can_do_is_told_again_when_it_turns_out_otherwise() -> None:
     ]
 
 
+def test_why_it_cannot_resume_is_told_again_when_that_is_known_better() -> None:
+    cannot = status(resumable=False, resumable_note="no optimizer yet")
+    known = status(resumable=False, resumable_note="it is not ours")
+    events, _ = told(new(), cannot, cannot, known, known)
+    seen = [event for event in events if isinstance(event, CapabilitiesSeen)]
+    assert [event.resumable_note for event in seen] == ["no optimizer yet", "it is not ours"]
+
+
 def test_a_job_that_fails_in_ever_new_words_is_not_told_for_ever() -> None:
     statuses = [status(failed=(f"save: error {i}",)) for i in range(3 * TROUBLES_MAX)]
     events, attempt = told(new(), *statuses)

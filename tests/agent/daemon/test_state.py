@@ -682,9 +682,9 @@ def test_the_lease_counts_from_the_sending_of_the_heartbeat() -> None:
     agent.wait(1.0)  # Sends the second heartbeat.
     agent.now_s += 1.5
     agent.hear(Renew(beat=2))
-    assert agent.state.standing.lease.left_s(agent.now_s) == pytest.approx(98.5)
+    assert agent.state.registration.lease.left_s(agent.now_s) == pytest.approx(98.5)
     agent.hear(Renew(beat=1))
-    assert agent.state.standing.lease.left_s(agent.now_s) == pytest.approx(98.5), "a late answer is none"
+    assert agent.state.registration.lease.left_s(agent.now_s) == pytest.approx(98.5), "a late answer is none"
 
 
 def test_supervisors_hear_of_the_lease_when_they_are_a_tenth_behind() -> None:

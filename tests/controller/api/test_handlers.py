@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from cotenant.controller.api.arrivals import Arrivals
+from cotenant.controller.api.changes import Changing
+from cotenant.controller.api.handlers import answers_of
+from cotenant.controller.api.profiles import ProfileRequests
+from cotenant.controller.api.queries import Queries
 from cotenant.controller.api.rates import BURST, Rates
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.job import Launch
@@ -17,6 +22,13 @@ from cotenant.controller.wire.agents import Heartbeat, LogReply, ReadLog
 from tests.controller.station import ADMIN, ALICE, BOB, Station, job, run_one
 
 AGENT = Identity(name="agent@h1", role="agent", uid=65534, gid=65534, host="h1")
+
+
+def test_every_request_has_an_answer() -> None:
+    """But for the two that may wait for one."""
+    answered = answers_of(*map(object.__new__, (Arrivals, Queries, Changing, ProfileRequests)))
+    waiting = {clients.WaitJobs, clients.ReadJobLog}
+    assert {*answered, *waiting, clients.Stop} == set(get_args(clients.AnyRequest))
 
 
 def refused(answer: Any, code: str, why: str) -> None:

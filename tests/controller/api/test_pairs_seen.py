@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cotenant.controller.api.views import pair_views
+from cotenant.controller.api.queries import pair_views
 from cotenant.controller.domain.pairs import PairSeen, PairTable, Verdict, kind_of, loses
 from cotenant.controller.domain.perf import Interference
 from cotenant.controller.wire import clients

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.controller.cli.cluster import top
-from cotenant.controller.cli.cluster.top_page import Moment, page, rooms
+from cotenant.controller.cli.cluster.top_page import Moment, lines_for, page
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.client import Client, Unreachable
 from cotenant.controller.domain.cluster import HostState
@@ -91,7 +91,7 @@ def test_room_that_one_section_does_not_need_goes_to_the_others(moment: Moment, 
 
 @given(st.lists(st.integers(4, 60), min_size=1, max_size=4), st.integers(0, 80))
 def test_lines_are_shared_out_fairly(wants: list[int], lines: int) -> None:
-    given_ = rooms(wants, lines)
+    given_ = lines_for(wants, lines)
     assert all(room <= want for room, want in zip(given_, wants, strict=True))
     assert sum(given_) <= lines
     if sum(wants) <= lines:

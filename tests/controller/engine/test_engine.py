@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -17,6 +17,7 @@ from cotenant.controller.domain.commands import (
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job import LOAD_S, Dependency, JobSpec
 from cotenant.controller.engine import Engine, EngineConfig
+from cotenant.controller.engine.engine import HANDLERS
 from cotenant.controller.policies import registry
 from tests.controller.building import Desk, profile, report, spec
 
@@ -31,6 +32,10 @@ def ended(job: str, attempt: int, host: str, outcome: str = "finished", **more: 
         outcome=outcome,  # type: ignore[arg-type]
         **more,  # type: ignore[arg-type]
     )
+
+
+def test_every_event_has_a_handler() -> None:
+    assert {*HANDLERS, ev.PolicyChanged} == set(get_args(ev.AnyEvent))
 
 
 # --- A job's life ------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.controller.api.views import pair_views
+from cotenant.controller.api.queries import pair_views
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.actions import Decision, Share
 from cotenant.controller.domain.cluster import HostReport

@@ -27,7 +27,7 @@ class Watched(Desk):
         return commands
 
     def attempt(self, job_id: str, number: int = 1) -> AttemptRecord:
-        return next(s for s in self.history.stretches(JobId(job_id)) if s.attempt == number)
+        return next(s for s in self.history.attempts(JobId(job_id)) if s.attempt == number)
 
     def told(self, job_id: str) -> list[str]:
         return [f"{note.what}: {note.reason}" for note in self.history.notes(JobId(job_id), 50)]
@@ -115,7 +115,7 @@ def test_a_retry_that_starts_at_once_leaves_the_failure_with_the_attempt_that_fa
     desk = Watched("fifo")
     desk.run("1", retries=1)
     desk.end("1", "user-failed", detail="exit code 3", exit_code=3)
-    first, second = desk.history.stretches(JobId("1"))
+    first, second = desk.history.attempts(JobId("1"))
     assert (first.outcome, first.reason) == ("user-failed", "failed: exit code 3")
     assert (second.outcome, second.reason) == ("", "")
     assert "attempt 1 user-failed: failed: exit code 3" in desk.told("1")

@@ -215,7 +215,7 @@ def test_journals_of_this_version_and_the_one_before_stay_readable(tmp_path: Pat
     core = Core(journal, registry.make, EngineConfig(), package="later", wall_s=5_000.0)
     phases = {job_id: job.phase for job_id, job in core.state.engine.jobs.items()}
     assert phases == {"1": Phase.DONE, "2": Phase.RUNNING, "3": Phase.QUEUED, "4": Phase.CANCELLED}
-    assert [attempt_record.outcome for attempt_record in core.state.history.stretches(JobId("1"))] == [
+    assert [attempt_record.outcome for attempt_record in core.state.history.attempts(JobId("1"))] == [
         "finished"
     ]
     assert journal.submission("root", "compat") == ("1",)
