@@ -17,12 +17,7 @@ FOLDERS = ("agent", "checkpoint", "controller", "gradaccum", "mps", "profiler")
 SHARED_MAX = 7
 
 EXEMPT = {
-    ("Order", "StartAttempt"): "copied field by field",
     ("Result", "Status"): "copied field by field",
-    (
-        "AgentConfig",
-        "Order",
-    ): "a setting of the agent is an attempt's from its start on, whatever it is later",
     ("Attempt", "Status"): "Attempt is what was told to the controller already, Status what is so",
     ("CapabilitiesSeen", "Status"): "an entry of the journal; Status may change with every agent",
     ("AttemptEnded", "Result"): "an entry of the journal; Result may change with every agent",
@@ -30,14 +25,8 @@ EXEMPT = {
     ("Job", "Result"): "as Status",
     ("JobView", "Status"): "the same words, for what is left after several attempts and hosts",
     ("JobView", "Result"): "as Status",
-    (
-        "Job",
-        "JobView",
-    ): "Job is mutable and private to the engine; the view is the wire's and the command line's",
-    (
-        "JobSpec",
-        "JobView",
-    ): "flat, because it is the JSON that people read; the spec has more, and secrets' names",
+    ("Job", "JobView"): "Job is the engine's, and mutable; the view is the wire's and the JSON",
+    ("JobSpec", "JobView"): "flat: it is the JSON that people read; the spec has more",
     ("JobReport", "JobView"): "the demo's report is a file with a schema of its own, of which it is one row",
     ("Lived", "JobView"): "Lived is made from a journal, without the engine that makes the view",
     ("Job", "Lived"): "Lived is what a journal shows of a job that no engine has any more",
@@ -45,19 +34,10 @@ EXEMPT = {
     ("Lived", "Outcome"): "Outcome has a column for all jobs of a simulation where Lived has a number",
     ("JobView", "Outcome"): "Outcome has a column for all jobs of a simulation where JobView has a number",
     ("AttemptRecord", "AttemptView"): "the record is mutable, grows as events come, and is in snapshots",
-    (
-        "KnownProfile",
-        "StoredProfile",
-    ): "flat, because it is the JSON that people read; the other is in snapshots",
-    (
-        "Draft",
-        "Trace",
-    ): "Draft has the columns as read: unsorted, NaN where the source has no value, bad rows too",
+    ("KnownProfile", "StoredProfile"): "flat: it is the JSON that people read; snapshots have the other",
+    ("Draft", "Trace"): "Draft has the columns as read: unsorted, with gaps, bad rows too",
     ("Draft", "Workload"): "as Trace",
-    (
-        "Trace",
-        "Workload",
-    ): "a trace says what happened; a workload is drawn from it, with what it leaves open",
+    ("Trace", "Workload"): "a trace says what happened; a workload adds what it leaves open",
 }
 """Why each copy is right."""
 

@@ -33,8 +33,9 @@ from cotenant.agent.ipc.records import Order, ProcessIdentity, RankOrder, Result
 from cotenant.agent.supervisor.processes.leftovers import end_leftovers
 from cotenant.agent.supervisor.processes.logs import read_log
 from cotenant.controller.domain.commands import GangMember
-from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
+from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId
 from cotenant.controller.domain.job import Launch
+from tests.building.orders import PLAIN, changed
 from tests.ports import free_port
 from tests.processes import IMPORT_S
 
@@ -237,8 +238,8 @@ def make(tmp_path: Path) -> Iterator[Make]:
         launch_fields = {
             name: fields.pop(name) for name in ("output", "uid", "gid", "workdir", "mode") if name in fields
         }
-        order = Order(
-            job_id=JobId("7"),
+        order = changed(
+            PLAIN,
             attempt=AttemptNo(len(attempts) + 1),
             host_id=HostId("h"),
             launch=msgspec.structs.replace(launch, **launch_fields),
@@ -250,21 +251,13 @@ def make(tmp_path: Path) -> Iterator[Make]:
                 ),
             ),
             world_size=ranks,
-            master_address="127.0.0.1",
-            master_port=29500,
             ranks=tuple(RankOrder(rank=rank, local_rank=rank) for rank in range(ranks)),
-            sub_batch=None,
-            accumulation_steps=1,
-            memory_cap_mib=None,
             checkpoint_root=str(tmp_path / "checkpoints"),
-            checkpoint_every_s=0.0,
-            resume_step=0,
-            lease_s=None,
             start_deadline_s=1800.0,
             log_bytes_max=1 << 20,
             jobside_path="",
         )
-        made = Attempt(base / f"7-a{len(attempts) + 1}", msgspec.structs.replace(order, **fields))
+        made = Attempt(base / f"7-a{len(attempts) + 1}", changed(order, **fields))
         attempts.append(made)
         return made
 

@@ -30,9 +30,9 @@ from cotenant.agent.supervisor.core.rank_messages import (
 )
 from cotenant.agent.supervisor.core.supervision import Supervision
 from cotenant.controller.domain.commands import GangMember
-from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
-from cotenant.controller.domain.job import Launch
+from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.profiler.indicators.sources import Indicator, Reading, Timed
+from tests.building.orders import PLAIN, changed
 
 HOST = HostId("h")
 STEP_S = 0.1
@@ -40,29 +40,16 @@ STEP_S = 0.1
 
 
 def order_of(**fields: Any) -> Order:
-    order = Order(
-        job_id=JobId("7"),
-        attempt=AttemptNo(1),
+    plain = changed(
+        PLAIN,
         host_id=HOST,
-        launch=Launch(argv=("python", "train.py")),
         gang=(GangMember(host_id=HOST, devices=(DeviceId("h/0"), DeviceId("h/1")), first_rank=0),),
         world_size=2,
-        master_address="127.0.0.1",
-        master_port=29500,
         ranks=(RankOrder(rank=0, local_rank=0), RankOrder(rank=1, local_rank=1)),
         sub_batch=8,
-        accumulation_steps=1,
-        memory_cap_mib=None,
-        checkpoint_root="/checkpoints/7",
-        checkpoint_every_s=0.0,
-        resume_step=0,
-        lease_s=None,
         profile_s=30.0,
-        start_deadline_s=1000.0,
-        log_bytes_max=1000,
-        jobside_path="/jobside",
     )
-    return msgspec.structs.replace(order, **fields)
+    return changed(plain, **fields)
 
 
 class Job:
