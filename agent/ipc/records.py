@@ -190,15 +190,14 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """How the attempt ended on this host, decided by the table in ends.py."""
+    """How the attempt ended on this host, decided by `exit_classifier`."""
 
     version: int = RECORD_VERSION
-    job_id: JobId
-    attempt: AttemptNo
+    status: Status
+    """The last one, for it may have been lost."""
     outcome: Outcome
     exit_code: int | None
     detail: str
-    step: int
     workdir_missing: bool = False
     out_of_memory: bool = False
     cuda_fault: bool = False
@@ -207,15 +206,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """As `AttemptEnded` says."""
     gpu_fault: GpuFaultRole = ""
     """Set by the agent, which knows who else was on the device."""
-    durable: tuple[Durable, ...] = ()
-    farewell: tuple[str, ...] = ()
     unclean: bool = False
     """An MPS client of it was signalled although its daemon had not taken it back."""
-    first_step: int | None = None
-    resumable: bool | None = None
-    accumulates: bool = False
-    profile: Profile | None = None
-    profile_no: int = 0
-    profile_complete: bool = False
-    accumulates_note: str = ""
-    resumable_note: str = ""
+
+    @property
+    def job_id(self) -> JobId:
+        return self.status.job_id
+
+    @property
+    def attempt(self) -> AttemptNo:
+        return self.status.attempt
+
+    @property
+    def step(self) -> int:
+        return self.status.step

@@ -9,12 +9,15 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc.records import RECORD_VERSION, Order
+from cotenant.agent.ipc.records import RECORD_VERSION, Order, Result, Status
 from cotenant.controller.domain.commands import StartAttempt
 from cotenant.controller.wire.codec import decode_json
 
-UNKNOWN: Final = {"command": "StartAttempt", "command_id": 0, "resume_attempt": None}
-"""What an order did not keep of its command."""
+INNER: Final[dict[type, tuple[str, type[msgspec.Struct], dict[str, object]]]] = {
+    Order: ("start", StartAttempt, {"command": "StartAttempt", "command_id": 0, "resume_attempt": None}),
+    Result: ("status", Status, {}),
+}
+"""What is a record of its own today: its name, its kind, and what was not kept of it."""
 
 
 def renewed(data: bytes, kind: type) -> bytes:
@@ -23,8 +26,10 @@ def renewed(data: bytes, kind: type) -> bytes:
     Raises:
         BadMessage: it is no JSON object.
     """
-    if kind is not Order:
+    if kind not in INNER:
         return data
+    name, inner, unknown = INNER[kind]
     said: dict[str, msgspec.Raw] = decode_json(data, dict[str, msgspec.Raw])
-    start = {name: said.pop(name) for name in StartAttempt.__struct_fields__ if name in said}
-    return msgspec.json.encode({**said, "version": RECORD_VERSION, "start": {**UNKNOWN, **start}})
+    del said["version"]
+    held = {field: said.pop(field) for field in inner.__struct_fields__ if field in said}
+    return msgspec.json.encode({**said, "version": RECORD_VERSION, name: {**unknown, **held}})

@@ -33,7 +33,8 @@ from cotenant.controller.wire.agents import (
     ReportAck,
     Welcome,
 )
-from tests.agent.daemon.test_state import DAY_S, HOST, KEY, Agent, only, result, sent, start, stop
+from tests.agent.daemon.test_state import DAY_S, HOST, KEY, Agent, only, sent, start, stop
+from tests.building.results import result
 
 FIRST, SECOND, LOST = Epoch(number=1, token="e1"), Epoch(number=2, token="e2"), Epoch(number=2, token="lost")
 AFTER = Epoch(number=3, token="e3")

@@ -16,7 +16,7 @@ import torch
 
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.ipc.files import write_record
-from cotenant.agent.ipc.records import Order, Result
+from cotenant.agent.ipc.records import Order, Result, Status
 from cotenant.checkpoint.disk.saver import Saver, SaveTarget
 from cotenant.checkpoint.training.state import TrainingState
 from cotenant.controller.domain.cluster import Device, HostReport
@@ -88,7 +88,8 @@ def write_records(folder: Path) -> None:
         log_bytes_max=1 << 20,
         jobside_path="/j",
     )
-    result = Result(job_id=JOB, attempt=ONE, outcome="finished", exit_code=0, detail="exit code 0", step=7)
+    status = Status(job_id=JOB, attempt=ONE, step=7)
+    result = Result(status=status, outcome="finished", exit_code=0, detail="exit code 0")
     folder.mkdir(exist_ok=True)
     write_record(folder / "order.json", order, mode=0o644)
     write_record(folder / "result.json", result, mode=0o644)

@@ -71,8 +71,9 @@ def test_an_attempts_records(version: str) -> None:
     assert result is not None and (result.outcome, result.step) == ("finished", 7)
 
 
-def test_an_order_of_the_version_before_says_what_one_of_today_says() -> None:
-    before, today = (read_record(HERE / f"attempt-{version}" / "order.json", Order) for version in (1, 2))
+@pytest.mark.parametrize(("name", "kind"), [("order.json", Order), ("result.json", Result)])
+def test_a_record_of_the_version_before_says_what_one_of_today_says(name: str, kind: type) -> None:
+    before, today = (read_record(HERE / f"attempt-{version}" / name, kind) for version in (1, 2))
     assert before == today
 
 

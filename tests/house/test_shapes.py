@@ -17,14 +17,10 @@ FOLDERS = ("agent", "checkpoint", "controller", "gradaccum", "mps", "profiler")
 SHARED_MAX = 7
 
 EXEMPT = {
-    ("Result", "Status"): "copied field by field",
     ("Attempt", "Status"): "Attempt is what was told to the controller already, Status what is so",
     ("CapabilitiesSeen", "Status"): "an entry of the journal; Status may change with every agent",
-    ("AttemptEnded", "Result"): "an entry of the journal; Result may change with every agent",
     ("Job", "Status"): "a job outlives its attempts: what was learned of one is the job's afterwards",
-    ("Job", "Result"): "as Status",
     ("JobView", "Status"): "the same words, for what is left after several attempts and hosts",
-    ("JobView", "Result"): "as Status",
     ("Job", "JobView"): "Job is the engine's, and mutable; the view is the wire's and the JSON",
     ("JobSpec", "JobView"): "flat: it is the JSON that people read; the spec has more",
     ("JobReport", "JobView"): "the demo's report is a file with a schema of its own, of which it is one row",

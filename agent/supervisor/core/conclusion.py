@@ -1,7 +1,6 @@
-"""The result of an attempt: the verdict of `ends.decide`, and the last facts of its status.
+"""The result of an attempt: the verdict of `exit_classifier.decide`, and its last status.
 
-Rule: made once, when no process is left; what a status says is said here again, for the last status may have
-been lost.
+Rule: made once, when no process is left.
 """
 
 from __future__ import annotations
@@ -63,25 +62,13 @@ def concluded(order: Order, status: Status, ending: Ending, *, unclean: bool) ->
     verdict = decide(ending)
     killed = any(each.by_signal is not None and not each.was_told for each in ending.exits)
     return Result(
-        job_id=order.job_id,
-        attempt=order.attempt,
+        status=status,
         outcome=verdict.outcome,
         exit_code=verdict.exit_code,
         detail=verdict.detail,
-        step=status.step,
         workdir_missing=verdict.workdir_missing,
         out_of_memory=verdict.out_of_memory,
         cuda_fault=verdict.cuda_fault,
         host_fault=verdict.host_fault,
-        durable=status.durable,
-        farewell=status.farewell,
         unclean=unclean or (killed and bool(order.mps)),
-        first_step=status.first_step,
-        resumable=status.resumable,
-        accumulates=status.accumulates,
-        profile=status.profile,
-        profile_no=status.profile_no,
-        profile_complete=status.profile_complete,
-        accumulates_note=status.accumulates_note,
-        resumable_note=status.resumable_note,
     )

@@ -189,7 +189,7 @@ def test_within_t_prof_every_s_is_measured_while_the_job_trains_for_itself() -> 
     assert not job.supervision.is_profiling
     told = {status.profile_no for status in job.statuses}
     assert told == {0, 1}, "told once, when it is complete"
-    assert job.ends().result.profile == profile
+    assert job.ends().result.status.profile == profile
 
 
 def test_the_measured_pace_of_the_job_is_that_at_the_ordered_s() -> None:
@@ -226,8 +226,8 @@ def test_a_co_tenant_interrupts_and_what_was_measured_until_then_is_told() -> No
 
 def test_a_job_that_ends_early_leaves_what_was_measured() -> None:
     result = Job().loads().trains(12.0).ends().result
-    assert result.profile is not None and not result.profile_complete
-    assert [point.accumulation_steps for point in result.profile.points][:1] == [1]
+    assert result.status.profile is not None and not result.status.profile_complete
+    assert [point.accumulation_steps for point in result.status.profile.points][:1] == [1]
 
 
 def test_without_t_prof_nothing_is_asked_and_nothing_told() -> None:

@@ -166,7 +166,7 @@ def test_all_ranks_exit_with_0_and_the_job_is_finished() -> None:
     story = Story(ranks=2).runs()
     story.exits(0, 0)
     result = story.result()
-    assert (result.outcome, result.exit_code, result.first_step) == ("finished", 0, 1)
+    assert (result.outcome, result.exit_code, result.status.first_step) == ("finished", 0, 1)
     assert story.signals() == []
 
 
@@ -274,7 +274,7 @@ def test_a_resumable_job_stops_at_an_agreed_step_with_its_state_saved() -> None:
     story.exits(0, 0)
     result = story.result()
     assert (result.outcome, result.step) == ("stopped", step)
-    assert result.durable[-1].name == f"a1-s{step}"
+    assert result.status.durable[-1].name == f"a1-s{step}"
     assert story.signals() == []
 
 
