@@ -23,8 +23,10 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import Key
 from cotenant.agent.ipc.channel import EndedNow, FromSupervisor, GangOut, StatusNow, ToSupervisor
-from cotenant.agent.ipc.folder import CONTROL
+from cotenant.agent.ipc.files import read_or_put_aside
+from cotenant.agent.ipc.folder import CONTROL, RESULT
 from cotenant.agent.ipc.framing import connect, read_frame, write_message
+from cotenant.agent.ipc.records import Result
 from cotenant.controller.wire.codec import BadMessage, decode, version_of
 
 _RETRY_S_MIN: Final = 0.02
@@ -83,8 +85,10 @@ class Line:
         match message:
             case StatusNow(status=status) if (status.job_id, status.attempt) == self._key:
                 self._post(StatusCame(status=status))
-            case EndedNow(result=result) if (result.job_id, result.attempt) == self._key:
-                self._post(EndCame(result=result))
+            case EndedNow():
+                result = read_or_put_aside(self._path.with_name(RESULT), Result, self._log)
+                if result is not None:
+                    self._post(EndCame(result=result))
             case GangOut(to_host=to_host, payload=payload):
                 said = GangMessageCame(
                     job_id=self._key[0], attempt=self._key[1], to_host=to_host, payload=payload

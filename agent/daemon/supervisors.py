@@ -36,7 +36,8 @@ from cotenant.agent.ipc.folder import FOLDER_NAME, JOB, ORDER, RESULT, SUPERVISO
 from cotenant.agent.ipc.records import Order, ProcessIdentity, Result
 from cotenant.agent.ipc.secrets import forgotten_on_disk, kept_in_memory, without_secrets
 from cotenant.agent.supervisor.processes.leftovers import end_leftovers
-from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
+from cotenant.controller.domain.commands import StartAttempt
+from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.domain.job import Launch
 
 ALIVE_LOCK: Final = "alive.lock"
@@ -334,22 +335,29 @@ def _user_of(folder: Path) -> int:
 
 def _empty_order(result: Result, uid: int) -> Order:
     """Stands for an order that cannot be read: enough to find processes by their session and socket."""
-    return Order(
+    unknown = StartAttempt(
+        command_id=CommandId(0),
+        host_id=HostId(""),
         job_id=result.job_id,
         attempt=result.attempt,
-        host_id=HostId(""),
         launch=Launch(uid=uid),
         gang=(),
-        world_size=0,
         master_address="",
         master_port=0,
-        ranks=(),
         sub_batch=None,
         accumulation_steps=1,
         memory_cap_mib=None,
-        checkpoint_root="",
-        checkpoint_every_s=0.0,
+        host_memory_mib=0,
+        cpus=0,
+        resume_attempt=None,
         resume_step=0,
+        checkpoint_every_s=0.0,
+    )
+    return Order(
+        start=unknown,
+        world_size=0,
+        ranks=(),
+        checkpoint_root="",
         lease_s=None,
         start_deadline_s=0.0,
         log_bytes_max=0,

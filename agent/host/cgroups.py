@@ -103,8 +103,8 @@ class AttemptCgroup:
 
     def __init__(self, order: Order, attempt_folder: Path) -> None:
         """Looks only; with an empty `Order.cgroup` every method does nothing."""
-        self._memory_mib, self._cpus = order.host_memory_mib, order.cpus
-        self._device_mib, self._regions = order.memory_cap_mib, order.device_regions
+        self._memory_mib, self._cpus = order.start.host_memory_mib, order.start.cpus
+        self._device_mib, self._regions = order.start.memory_cap_mib, order.device_regions
         self.limits_device_memory = False
         """The kernel enforces the planned device memory: it was read back."""
         self.problem = ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cotenant.agent.ipc.records import Result, Status
+from cotenant.agent.ipc.records import Status
 from cotenant.controller.domain.ids import HostId
 
 
@@ -62,9 +62,7 @@ class StatusNow(ChannelMessage, frozen=True, kw_only=True, tag="status"):
 
 
 class EndedNow(ChannelMessage, frozen=True, kw_only=True, tag="ended"):
-    """`result.json` is on disk."""
-
-    result: Result
+    """`result.json` is on disk, and says how."""
 
 
 class GangOut(ChannelMessage, frozen=True, kw_only=True, tag="gang-out"):

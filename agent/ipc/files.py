@@ -16,6 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from cotenant.agent.ipc.records import RECORD_VERSION
+from cotenant.agent.ipc.records_before import renewed
 from cotenant.controller.wire.codec import BadMessage, decode_json
 
 T = TypeVar("T")
@@ -86,6 +87,8 @@ def read_record(path: Path, kind: type[T]) -> T | None:
             raise BadRecord(
                 f"{path}: has version {version}, this cotenant reads {RECORD_VERSION}: upgrade it"
             )
+        if version < RECORD_VERSION:
+            data = renewed(data, kind)
         record: T = decode_json(data, kind)
     except BadMessage as error:
         raise DamagedRecord(f"{path}: not a valid {kind.__name__}: {error}") from None

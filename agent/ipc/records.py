@@ -20,14 +20,14 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain.commands import GangMember
+from cotenant.controller.domain.commands import GangMember, StartAttempt
 from cotenant.controller.domain.events import GpuFaultRole, Outcome
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job import Capabilities, Launch
 from cotenant.controller.domain.perf import Profile
 from cotenant.profiler.indicators.sources import Wanted
 
-RECORD_VERSION: Final = 1
+RECORD_VERSION: Final = 2
 
 
 class RankOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,24 +70,12 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """All that a supervisor needs; complete, so that it never asks back."""
 
     version: int = RECORD_VERSION
-    job_id: JobId
-    attempt: AttemptNo
-    host_id: HostId
-    epoch: str = ""
-    """Token of the epoch in which the attempt was launched; below, of that in which its job arrived."""
-    job_epoch: str = ""
-    name: str = ""
-    launch: Launch
+    start: StartAttempt
+    """The command, as it came; what a setting of this agent overrules is changed in it."""
     secrets: dict[str, str] = {}
-    """In memory alone, but in orders of agents of 0.1.0: see `attempt/secrets.py`."""
-    gang: tuple[GangMember, ...]
+    """In memory alone, but in orders of agents of 0.1.0: see `secrets.py`."""
     world_size: int
-    master_address: str
-    master_port: int
     ranks: tuple[RankOrder, ...]
-    sub_batch: int | None
-    accumulation_steps: int
-    memory_cap_mib: int | None
     torch_limit_mib: int | None = None
     """What torch is held to in each process, of each of its GPUs: memory_cap_mib, by the processes of a
     worker that open one."""
@@ -104,15 +92,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """None: nobody looks whether it makes steps."""
     notes: tuple[str, ...] = ()
     """What is not as one might expect, said once when the attempt starts."""
-    host_memory_mib: int = 0
-    cpus: int = 0
     checkpoint_root: str
     """The job's own folder."""
-    checkpoint_every_s: float
-    resume_step: int
     lease_s: float | None
-    profile_s: float = 0.0
-    """T_prof: seconds alone, from the first step on, in which it is profiled in place; 0 = not at all."""
     indicators: Wanted = Wanted()
     """Where a profile's indicators come from on CUDA devices."""
     start_deadline_s: float
@@ -122,6 +104,26 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Folder for PYTHONPATH that holds only `cotenant/checkpoint` and `cotenant/gradaccum`."""
     cgroup: str = ""
     """Where the attempt's processes go, if the agent may make cgroups; empty = own session only."""
+
+    @property
+    def job_id(self) -> JobId:
+        return self.start.job_id
+
+    @property
+    def attempt(self) -> AttemptNo:
+        return self.start.attempt
+
+    @property
+    def host_id(self) -> HostId:
+        return self.start.host_id
+
+    @property
+    def launch(self) -> Launch:
+        return self.start.launch
+
+    @property
+    def gang(self) -> tuple[GangMember, ...]:
+        return self.start.gang
 
     @property
     def is_first_host(self) -> bool:
@@ -184,16 +186,15 @@ class Status(Capabilities, frozen=True, kw_only=True):
     """T_prof is over: there will be no newer one."""
 
 
-class Result(Capabilities, frozen=True, kw_only=True):
-    """How the attempt ended on this host, decided by the table in ends.py."""
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """How the attempt ended on this host, decided by `exit_classifier`."""
 
     version: int = RECORD_VERSION
-    job_id: JobId
-    attempt: AttemptNo
+    status: Status
+    """The last one, for it may have been lost."""
     outcome: Outcome
     exit_code: int | None
     detail: str
-    step: int
     workdir_missing: bool = False
     out_of_memory: bool = False
     cuda_fault: bool = False
@@ -202,12 +203,17 @@ class Result(Capabilities, frozen=True, kw_only=True):
     """As `AttemptEnded` says."""
     gpu_fault: GpuFaultRole = ""
     """Set by the agent, which knows who else was on the device."""
-    durable: tuple[Durable, ...] = ()
-    farewell: tuple[str, ...] = ()
     unclean: bool = False
     """An MPS client of it was signalled although its daemon had not taken it back."""
-    first_step: int | None = None
-    resumable: bool | None = None
-    profile: Profile | None = None
-    profile_no: int = 0
-    profile_complete: bool = False
+
+    @property
+    def job_id(self) -> JobId:
+        return self.status.job_id
+
+    @property
+    def attempt(self) -> AttemptNo:
+        return self.status.attempt
+
+    @property
+    def step(self) -> int:
+        return self.status.step

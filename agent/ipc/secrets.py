@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc.files import read_record, write_record
+from cotenant.agent.ipc.files import read_record, write_whole
 from cotenant.agent.ipc.folder import ORDER
 from cotenant.agent.ipc.records import Order
 from cotenant.controller.wire.codec import decode_json
@@ -54,8 +54,10 @@ def taken(order: Order, file: int) -> Order:
 
 
 def forgotten_on_disk(folder: Path) -> None:
-    """Take out those that an agent of 0.1.0 wrote to an order whose supervisor has read it. Raises
-    OSError."""
-    order = read_record(folder / ORDER, Order)
+    """Take out those that an agent of 0.1.0 wrote to an order whose supervisor has read it. The rest stays as
+    it is, for what else of that version still has to read it. Raises OSError."""
+    path = folder / ORDER
+    order = read_record(path, Order)
     if order is not None and order.secrets:
-        write_record(folder / ORDER, without_secrets(order))
+        said: dict[str, msgspec.Raw] = decode_json(path.read_bytes(), dict[str, msgspec.Raw])
+        write_whole(path, msgspec.json.format(msgspec.json.encode({**said, "secrets": {}})) + b"\n")

@@ -333,7 +333,7 @@ class Supervisor:
             self._result_s = time.monotonic() + RETRY_S
             return
         self._result_s = inf
-        self._conversations.say(EndedNow(result=self._result))
+        self._conversations.say(EndedNow())
         self._is_over = True
 
     def _say_farewell(self) -> None:

@@ -33,7 +33,8 @@ from cotenant.controller.wire.agents import (
     ReportAck,
     Welcome,
 )
-from tests.agent.daemon.test_state import DAY_S, HOST, KEY, Agent, only, result, sent, start, stop
+from tests.agent.daemon.test_state import DAY_S, HOST, KEY, Agent, only, sent, start, stop
+from tests.building.results import result
 
 FIRST, SECOND, LOST = Epoch(number=1, token="e1"), Epoch(number=2, token="e2"), Epoch(number=2, token="lost")
 AFTER = Epoch(number=3, token="e3")
@@ -157,7 +158,7 @@ def test_a_start_whose_number_is_taken_is_neither_obeyed_nor_confirmed_but_told(
     agent.hear(welcome(AFTER))
     [started] = only(StartSupervisor, agent.hear(order(start("7", 2, command=3, **NEW), AFTER)))
     assert started.order.checkpoint_root == "/ckpt/j/7-e3", "not where the lost job 7 has its checkpoints"
-    assert (started.order.epoch, started.order.job_epoch) == ("e3", "e3")
+    assert (started.order.start.epoch, started.order.start.job_epoch) == ("e3", "e3")
 
 
 def test_a_stop_of_another_attempt_with_its_number_touches_nothing() -> None:

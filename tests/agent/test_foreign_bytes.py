@@ -28,7 +28,7 @@ from cotenant.agent.gpus.watchers import Line
 from cotenant.agent.host import locks, state_folder
 from cotenant.agent.ipc.files import BadRecord, read_record
 from cotenant.agent.ipc.framing import Deframer, framed
-from cotenant.agent.ipc.records import Durable, ProcessIdentity, Result, Status
+from cotenant.agent.ipc.records import Durable, Order, ProcessIdentity, Result, Status
 from cotenant.agent.supervisor.core import gang, rank_messages
 from cotenant.agent.supervisor.processes import termination
 from cotenant.checkpoint.disk.layout import Damaged, Manifest, TooNew
@@ -47,10 +47,10 @@ from cotenant.profiler import steps
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 from cotenant.profiler.indicators.device_process import Trouble
 from tests.agent.test_user_files import of
+from tests.building.results import result
 
 KEY: dict[str, Any] = {"job_id": JobId("7"), "attempt": AttemptNo(1)}
-RESULT = Result(**KEY, outcome="finished", exit_code=0, detail="größer", step=9, durable=(
-    Durable(step=9, name="a1-s9", exact=True),))  # fmt: skip
+RESULT = result(detail="größer", durable=(Durable(step=9, name="a1-s9", exact=True),))
 STATUS = Status(**KEY, started=True, step=4, loss=0.5, note="ü", failed=("save: No space left on device",))
 MARKS = DeviceStateStore(
     boot_id="b",
@@ -121,6 +121,11 @@ def record(value: msgspec.Struct) -> Kind:
     )
 
 
+def record_of_before(name: str, kind: type[msgspec.Struct]) -> Kind:
+    written = Path(__file__).parents[1] / "compat" / "attempt-1" / name
+    return Kind(written.read_bytes(), in_file(name, lambda path: read_record(path, kind)), (BadRecord,))
+
+
 def owner_in(path: Path) -> object:
     file = os.open(path, os.O_RDWR)
     try:
@@ -187,6 +192,8 @@ KINDS: dict[str, Kind] = {
     "a gang's word": Kind(gang.payload(WORD), lambda data, _: gang.parse_payload(data)),
     "an order": record(of(1000)),
     "a result": record(RESULT),
+    "an order of the version before": record_of_before("order.json", Order),
+    "a result of the version before": record_of_before("result.json", Result),
     "a status": record(STATUS),
     "an identity": record(ProcessIdentity(pid=1, start_ticks=2, boot_id="b")),
     "marks of GPUs": record(MARKS),

@@ -28,8 +28,9 @@ from cotenant.agent.supervisor.processes.attempt_folder import (
     remove_short_folder,
 )
 from cotenant.controller.domain.commands import GangMember
-from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
+from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.domain.job import Launch
+from tests.building.orders import PLAIN, changed
 
 USER = 54_321
 ACTS = 4000
@@ -218,9 +219,8 @@ def test_a_user_cannot_put_another_folder_in_the_place_of_his_sockets(
 
 
 def of(uid: int) -> Order:
-    return Order(
-        job_id=JobId("7"),
-        attempt=AttemptNo(1),
+    return changed(
+        PLAIN,
         host_id=HostId("h"),
         launch=Launch(uid=uid, gid=uid),
         gang=(GangMember(host_id=HostId("h"), devices=(DeviceId("h/0"),), first_rank=0),),
@@ -228,15 +228,8 @@ def of(uid: int) -> Order:
         master_address="",
         master_port=0,
         ranks=(RankOrder(rank=0, local_rank=0),),
-        sub_batch=None,
-        accumulation_steps=1,
-        memory_cap_mib=None,
         checkpoint_root="",
-        checkpoint_every_s=0.0,
-        resume_step=0,
-        lease_s=None,
         start_deadline_s=60.0,
-        log_bytes_max=1000,
         jobside_path="",
     )
 

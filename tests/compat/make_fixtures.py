@@ -16,11 +16,11 @@ import torch
 
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.ipc.files import write_record
-from cotenant.agent.ipc.records import Order, Result
+from cotenant.agent.ipc.records import Order, Result, Status
 from cotenant.checkpoint.disk.saver import Saver, SaveTarget
 from cotenant.checkpoint.training.state import TrainingState
 from cotenant.controller.domain.cluster import Device, HostReport
-from cotenant.controller.domain.commands import GangMember, StopAttempt
+from cotenant.controller.domain.commands import GangMember, StartAttempt, StopAttempt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import JobSpec, Launch
 from cotenant.controller.domain.reasons import because
@@ -62,27 +62,34 @@ def write_checkpoint(folder: Path) -> None:
 
 def write_records(folder: Path) -> None:
     order = Order(
-        job_id=JOB,
-        attempt=ONE,
-        host_id=HOST,
-        launch=Launch(argv=("python", "train.py"), workdir="/work", env={"A": "1"}),
-        gang=(GangMember(host_id=HOST, devices=(DEVICE.device_id,), first_rank=0),),
+        start=StartAttempt(
+            command_id=CommandId(0),
+            job_id=JOB,
+            attempt=ONE,
+            host_id=HOST,
+            launch=Launch(argv=("python", "train.py"), workdir="/work", env={"A": "1"}),
+            gang=(GangMember(host_id=HOST, devices=(DEVICE.device_id,), first_rank=0),),
+            master_address="127.0.0.1",
+            master_port=29_500,
+            sub_batch=8,
+            accumulation_steps=4,
+            memory_cap_mib=4_000,
+            host_memory_mib=0,
+            cpus=0,
+            resume_attempt=None,
+            resume_step=3,
+            checkpoint_every_s=600.0,
+        ),
         world_size=1,
-        master_address="127.0.0.1",
-        master_port=29_500,
         ranks=(),
-        sub_batch=8,
-        accumulation_steps=4,
-        memory_cap_mib=4_000,
         checkpoint_root="/c",
-        checkpoint_every_s=600.0,
-        resume_step=3,
         lease_s=300.0,
         start_deadline_s=60.0,
         log_bytes_max=1 << 20,
         jobside_path="/j",
     )
-    result = Result(job_id=JOB, attempt=ONE, outcome="finished", exit_code=0, detail="exit code 0", step=7)
+    status = Status(job_id=JOB, attempt=ONE, step=7)
+    result = Result(status=status, outcome="finished", exit_code=0, detail="exit code 0")
     folder.mkdir(exist_ok=True)
     write_record(folder / "order.json", order, mode=0o644)
     write_record(folder / "result.json", result, mode=0o644)
@@ -121,7 +128,7 @@ def frames() -> dict[str, bytes]:
 def main() -> None:
     write_keys(HERE / "keys-1")
     write_checkpoint(HERE / "checkpoint-1")
-    write_records(HERE / "attempt-1")
+    write_records(HERE / "attempt-2")
     with tempfile.TemporaryDirectory() as name:
         write_spool(Path(name) / "spool")
         (HERE / "spool-1.bin").write_bytes((Path(name) / "spool").read_bytes())

@@ -13,6 +13,7 @@ import torch
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.ipc.files import read_record
 from cotenant.agent.ipc.records import Order, Result
+from cotenant.agent.ipc.secrets import forgotten_on_disk
 from cotenant.checkpoint.disk.layout import verify
 from cotenant.checkpoint.disk.load import load_newest
 from cotenant.controller.system import keys
@@ -61,11 +62,27 @@ def tensors(value: object) -> list[torch.Tensor]:
     return [each for part in parts for each in tensors(part)]
 
 
-def test_an_attempts_records() -> None:
-    order = read_record(HERE / "attempt-1" / "order.json", Order)
-    assert order is not None and (order.launch.argv, order.memory_cap_mib) == (("python", "train.py"), 4_000)
-    result = read_record(HERE / "attempt-1" / "result.json", Result)
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_an_attempts_records(version: str) -> None:
+    order = read_record(HERE / f"attempt-{version}" / "order.json", Order)
+    assert order is not None and (order.version, order.launch.argv) == (2, ("python", "train.py"))
+    assert (order.start.memory_cap_mib, order.gang[0].host_id, order.is_first_host) == (4_000, "h1", True)
+    result = read_record(HERE / f"attempt-{version}" / "result.json", Result)
     assert result is not None and (result.outcome, result.step) == ("finished", 7)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("order.json", Order), ("result.json", Result)])
+def test_a_record_of_the_version_before_says_what_one_of_today_says(name: str, kind: type) -> None:
+    before, today = (read_record(HERE / f"attempt-{version}" / name, kind) for version in (1, 2))
+    assert before == today
+
+
+def test_secrets_in_an_order_of_the_version_before_go_and_nothing_else_does(tmp_path: Path) -> None:
+    """Who waits for that supervisor's end is of its version, too, and still has to read it."""
+    said = json.loads((HERE / "attempt-1" / "order.json").read_text())
+    (tmp_path / "order.json").write_text(json.dumps({**said, "secrets": {"A_TOKEN": "hush"}}))
+    forgotten_on_disk(tmp_path)
+    assert json.loads((tmp_path / "order.json").read_text()) == said
 
 
 def test_an_agents_spool(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
     "agent/supervisor/runtime.py": (STATE, frozenset((".mkdir",))),
     "agent/daemon/supervisors.py": (STATE, frozenset((".glob", ".iterdir", ".mkdir", ".read_bytes", "open",
     "os.open"))), "agent/ipc/files.py": (STATE, frozenset((".open", "os.open", "os.replace", "os.unlink"))),
+    "agent/ipc/secrets.py": (STATE, frozenset((".read_bytes",))),
     "agent/ipc/framing.py": (STATE, frozenset((".open_unix_connection", "os.open"))),
     "agent/gpus/mps_edge.py": (STATE, frozenset((".iterdir",))),
     "agent/gpus/nvml_watch.py": (KERNEL, frozenset(("os.open",))),

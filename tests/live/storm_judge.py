@@ -93,7 +93,7 @@ def newest(storm: Storm, job_id: JobId, attempts: Sequence[AttemptView]) -> int:
     that was frozen with its host may have said so when the next had begun."""
     ended = [a.attempt for a in attempts if a.outcome != "host-lost"]
     results = [storm.cluster.result(host, job_id, attempt) for attempt in ended for host in HOSTS]
-    return max((each.step for result in results if result for each in result.durable), default=0)
+    return max((each.step for result in results if result for each in result.status.durable), default=0)
 
 
 def check_records(storm: Storm, shown: dict[JobId, Shown]) -> None:

@@ -344,7 +344,7 @@ def test_a_secret_reaches_the_job_and_no_disk(controller: Controller, agents: Ag
     attempt = state / "attempts" / "7-a1"
     assert {attempt / "order.json", attempt / "supervisor.log"} <= set(files)
     assert (attempt / "supervisor.log").stat().st_mode & 0o777 == 0o600
-    every_s = msgspec.json.decode((attempt / "order.json").read_bytes())["checkpoint_every_s"]
+    every_s = msgspec.json.decode((attempt / "order.json").read_bytes())["start"]["checkpoint_every_s"]
     assert every_s == 7.0, "the agent's own setting, not the controller's"
     (workdir / "go").touch()
     assert controller.end().outcome == "finished"

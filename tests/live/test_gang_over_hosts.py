@@ -158,7 +158,7 @@ def test_a_job_whose_host_is_cut_off_saves_stops_and_goes_on_elsewhere(
 
     shown = cluster.check_history(job)
     assert [a.outcome for a in shown.attempts] == ["host-lost", "finished"]
-    newest = max(durable.step for durable in result.durable)
+    newest = max(durable.step for durable in result.status.durable)
     assert shown.attempts[1].start_step == newest > known_step, "it goes on from what was saved while cut off"
     assert cluster.sha256(job) == references.sha256(training, shown.attempts)
 

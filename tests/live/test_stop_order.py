@@ -99,7 +99,7 @@ def test_a_client_is_taken_back_then_told_then_killed(make: Make, events: Path) 
     assert words[2] == "terminate" and words[3:5] == ["TERM", "TERM"]
     asked = events.read_text().splitlines()[2].split()
     assert asked[1] == PIPE and pids <= set(asked[2:]), "both ranks, alive"
-    assert (result.outcome, result.farewell) == ("stopped", ("terminate_client: 2 done", "SIGTERM"))
+    assert (result.outcome, result.status.farewell) == ("stopped", ("terminate_client: 2 done", "SIGTERM"))
 
 
 def test_a_rank_that_stays_is_killed_in_the_end(make: Make, events: Path) -> None:
@@ -108,13 +108,13 @@ def test_a_rank_that_stays_is_killed_in_the_end(make: Make, events: Path) -> Non
     attempt.tell(StopNow(save=False, deadline_s=3.0, reason="cancelled"))
     result = attempt.result()
     assert words_of(events)[:3] == ["ready", "terminate", "TERM"]
-    assert result.farewell[-2:] == ("SIGTERM", "SIGKILL")
+    assert result.status.farewell[-2:] == ("SIGTERM", "SIGKILL")
 
 
 def test_without_mps_nobody_asks(make: Make, events: Path) -> None:
     attempt = ready(make(*rank(events)).start(), events)
     attempt.tell(StopNow(save=False, deadline_s=5.0, reason="cancelled"))
-    assert attempt.result().farewell == ("SIGTERM",)
+    assert attempt.result().status.farewell == ("SIGTERM",)
     assert words_of(events) == ["ready", "TERM"]
 
 

@@ -33,8 +33,9 @@ from cotenant.agent.ipc.records import Order, ProcessIdentity, RankOrder, Result
 from cotenant.agent.supervisor.processes.leftovers import end_leftovers
 from cotenant.agent.supervisor.processes.logs import read_log
 from cotenant.controller.domain.commands import GangMember
-from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
+from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId
 from cotenant.controller.domain.job import Launch
+from tests.building.orders import PLAIN, changed
 from tests.ports import free_port
 from tests.processes import IMPORT_S
 
@@ -110,7 +111,7 @@ class Attempt:
         self.process: subprocess.Popen[bytes] | None = None
         self.connection: socket.socket | None = None
         self.statuses: list[Status] = []
-        self.ended: Result | None = None
+        self.ended = False
 
     def start(self, **fields: Any) -> Attempt:
         self.process = subprocess.Popen(
@@ -142,7 +143,7 @@ class Attempt:
         """Wait for a status; the supervisor sends one with every change."""
         connection = self.connection or self.connect()
         while not self.statuses or not wanted(self.statuses[-1]):
-            assert self._receive(connection), f"it ended: {self.ended}"
+            assert self._receive(connection), "it ended"
         return self.statuses[-1]
 
     def _receive(self, connection: socket.socket) -> bool:
@@ -150,15 +151,15 @@ class Attempt:
         match message:
             case StatusNow(status=status):
                 self.statuses.append(status)
-            case EndedNow(result=result):
-                self.ended = result
+            case EndedNow():
+                self.ended = True
         return message is not None
 
     def tell(self, word: StopNow | SaveNow) -> None:
         send_message(self.connection or self.connect(), word)
 
     def result(self) -> Result:
-        """Wait for the end; what was said must be what is written."""
+        """Wait for the end, which is said once it is written."""
         connection = self.connection
         while connection is not None and self._receive(connection):
             pass
@@ -166,7 +167,7 @@ class Attempt:
         assert self.process.wait(WAIT_S) == 0
         result = read_record(self.folder / RESULT, Result)
         assert result is not None
-        assert connection is None or self.ended == result
+        assert connection is None or self.ended
         return result
 
     def log(self, rank: int = 0) -> str:
@@ -237,8 +238,8 @@ def make(tmp_path: Path) -> Iterator[Make]:
         launch_fields = {
             name: fields.pop(name) for name in ("output", "uid", "gid", "workdir", "mode") if name in fields
         }
-        order = Order(
-            job_id=JobId("7"),
+        order = changed(
+            PLAIN,
             attempt=AttemptNo(len(attempts) + 1),
             host_id=HostId("h"),
             launch=msgspec.structs.replace(launch, **launch_fields),
@@ -250,21 +251,13 @@ def make(tmp_path: Path) -> Iterator[Make]:
                 ),
             ),
             world_size=ranks,
-            master_address="127.0.0.1",
-            master_port=29500,
             ranks=tuple(RankOrder(rank=rank, local_rank=rank) for rank in range(ranks)),
-            sub_batch=None,
-            accumulation_steps=1,
-            memory_cap_mib=None,
             checkpoint_root=str(tmp_path / "checkpoints"),
-            checkpoint_every_s=0.0,
-            resume_step=0,
-            lease_s=None,
             start_deadline_s=1800.0,
             log_bytes_max=1 << 20,
             jobside_path="",
         )
-        made = Attempt(base / f"7-a{len(attempts) + 1}", msgspec.structs.replace(order, **fields))
+        made = Attempt(base / f"7-a{len(attempts) + 1}", changed(order, **fields))
         attempts.append(made)
         return made
 
@@ -405,7 +398,7 @@ def test_two_ranks_stop_at_one_step_with_their_state_saved(make: Make, rank_prog
     result = attempt.result()
     assert result.outcome == "stopped"
     assert attempt.log(0) == attempt.log(1) == f"stopped at {result.step}\n"
-    assert [each.step for each in result.durable] == [result.step]
+    assert [each.step for each in result.status.durable] == [result.step]
 
 
 def test_a_save_on_request_and_training_goes_on(make: Make, rank_program: str) -> None:

@@ -231,10 +231,10 @@ class Cluster:
     # --- What the ranks truly do -------------------------------------------------------------------
 
     def training(self, order: Order) -> Training:
-        launch = (order.name, order.attempt, order.epoch)
+        launch = (order.start.name, order.attempt, order.start.epoch)
         if launch not in self.trainings:
             key = (order.job_id, order.attempt)
-            made = Training(self.clock, key, order.world_size, self.natures[order.name], self)
+            made = Training(self.clock, key, order.world_size, self.natures[order.start.name], self)
             made.launch, self.trainings[launch] = launch, made
         return self.trainings[launch]
 
@@ -257,8 +257,8 @@ class Cluster:
 
     def loaded(self, key: Key, order: Order, step: int) -> None:
         """An attempt begins to train: not behind what its start command said is durable."""
-        assert step >= order.resume_step or not self.natures[order.name].uses_library, (
-            f"{key} was told of a checkpoint at step {order.resume_step} and begins at {step}"
+        assert step >= order.start.resume_step or not self.natures[order.start.name].uses_library, (
+            f"{key} was told of a checkpoint at step {order.start.resume_step} and begins at {step}"
         )
         self.clock.say(f"{key[0]}-a{key[1]} trains from step {step}")
 

@@ -60,15 +60,15 @@ class Storage:
     def newest(self, domain: str, order: Order) -> tuple[int, int]:
         """(attempt, step), never above the reader's own attempt."""
         known = self.checkpoints.get((domain, order.checkpoint_root), {})
-        others = {name for name in known.values() if name != order.name}
-        assert not others, f"{order.name} finds checkpoints of {others} in {order.checkpoint_root}"
+        others = {name for name in known.values() if name != order.start.name}
+        assert not others, f"{order.start.name} finds checkpoints of {others} in {order.checkpoint_root}"
         return max((c for c in known if c[0] <= order.attempt), default=(0, 0))
 
     def put(self, domain: str, order: Order, step: int) -> bool:
         if domain in self.full:
             return False
         here = self.checkpoints.setdefault((domain, order.checkpoint_root), {})
-        here[order.attempt, step] = order.name
+        here[order.attempt, step] = order.start.name
         return True
 
 

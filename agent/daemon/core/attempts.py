@@ -98,12 +98,12 @@ class Attempts:
             job_id=found.job_id,
             attempt=found.attempt,
             command_id=CommandId(0),
-            epoch=order.epoch if order else "",
-            job_epoch=order.job_epoch if order else "",
+            epoch=order.start.epoch if order else "",
+            job_epoch=order.start.job_epoch if order else "",
             devices=tuple(device for part in parts for device in part.devices),
             mps=order is not None and bool(order.mps),
-            uses_library=order is not None and order.resume_step > 0,
-            memory_cap_mib=order.memory_cap_mib if order else None,
+            uses_library=order is not None and order.start.resume_step > 0,
+            memory_cap_mib=order.start.memory_cap_mib if order else None,
         )
 
     # --- Commands ----------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from cotenant.agent.daemon.core.edge import AgentConfig
 from cotenant.agent.daemon.core.gpu_clients import Clients, clients_of, process_limit_mib
 from cotenant.agent.daemon.core.memory import Attempt
@@ -69,37 +71,18 @@ def order_for(
     devices = tuple(by_id[device_id] for device_id in part.devices)
     clients = clients_of(command, config, devices, cuda_processes)
     return Order(
-        job_id=command.job_id,
-        attempt=command.attempt,
-        host_id=config.report.host_id,
-        epoch=command.epoch,
-        job_epoch=command.job_epoch,
-        name=command.name,
-        launch=command.launch,
+        start=_as_set_here(command, config),
         secrets=secrets,
-        gang=command.gang,
         world_size=sum(len(member.devices) for member in command.gang),
-        master_address=command.master_address,
-        master_port=command.master_port,
         ranks=_ranks(command, part, devices, clients),
-        sub_batch=command.sub_batch,
-        accumulation_steps=command.accumulation_steps,
-        memory_cap_mib=command.memory_cap_mib,
         torch_limit_mib=_torch_limit_mib(command, devices, cuda_processes),
         device_regions=_device_regions(command.memory_cap_mib, config, devices),
         mps=clients.mps,
         collective_scale=float(max(device.max_tenants for device in devices)),
         watch=watch_rule(command, config),
         notes=(f"time-slicing, not MPS: {clients.why_not}",) if clients.why_not else (),
-        host_memory_mib=command.host_memory_mib,
-        cpus=command.cpus,
         checkpoint_root=checkpoint_folder,
-        checkpoint_every_s=command.checkpoint_every_s
-        if config.checkpoint_every_s is None
-        else config.checkpoint_every_s,
-        resume_step=command.resume_step,
         lease_s=lease_s,
-        profile_s=command.profile_s,
         indicators=config.indicators,
         start_deadline_s=config.start_deadline_s,
         log_bytes_max=config.log_bytes_max,
@@ -107,6 +90,12 @@ def order_for(
         jobside_path=config.jobside_path,
         cgroup=f"{config.cgroup_root}/{command.job_id}-a{command.attempt}" if config.cgroup_root else "",
     )
+
+
+def _as_set_here(command: StartAttempt, config: AgentConfig) -> StartAttempt:
+    if config.checkpoint_every_s is None:
+        return command
+    return msgspec.structs.replace(command, checkpoint_every_s=config.checkpoint_every_s)
 
 
 def watch_rule(command: StartAttempt, config: AgentConfig) -> WatchRule | None:

@@ -64,18 +64,7 @@ def from_status(attempt: Attempt, status: Status, host_id: HostId, device_type: 
 
 def from_result(attempt: Attempt, result: Result, host_id: HostId, device_type: str = "") -> Iterator[Told]:
     """What no status had time to say, then the end."""
-    last = Status(
-        job_id=result.job_id,
-        attempt=result.attempt,
-        resumable=result.resumable,
-        **capabilities_of(result),
-        first_step=result.first_step,
-        durable=result.durable,
-        profile=result.profile,
-        profile_no=result.profile_no,
-        profile_complete=result.profile_complete,
-    )
-    for told in from_status(attempt, last, host_id, device_type):
+    for told in from_status(attempt, result.status, host_id, device_type):
         attempt = told[1]
         yield told
     ended = AttemptEnded(

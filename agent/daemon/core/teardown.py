@@ -15,7 +15,7 @@ from cotenant.agent.daemon.core.outbox import Outbox
 from cotenant.agent.daemon.core.quarantine import Quarantine
 from cotenant.agent.daemon.core.tenants import Tenants
 from cotenant.agent.ipc.channel import StopNow
-from cotenant.agent.ipc.records import Result
+from cotenant.agent.ipc.records import Result, Status
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.events import AttemptEnded, Outcome
 
@@ -141,14 +141,8 @@ class Teardown:
         """Nobody watches its processes any more: end them, and write the result that is missing."""
         live = self._tenants.live[key]
         live.cleaning, live.connected = True, False
-        result = Result(
-            job_id=key[0],
-            attempt=key[1],
-            outcome="infra-failed",
-            exit_code=None,
-            detail=why,
-            step=live.status.step if live.status is not None else 0,
-        )
+        status = live.status or Status(job_id=key[0], attempt=key[1])
+        result = Result(status=status, outcome="infra-failed", exit_code=None, detail=why)
         self._out.say(f"{name_of(key)}: {why}; ending what is left of it", bad=True)
         self._out.add(EndLeftovers(result=result))
 

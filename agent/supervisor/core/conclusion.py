@@ -1,7 +1,6 @@
-"""The result of an attempt: the verdict of `ends.decide`, and the last facts of its status.
+"""The result of an attempt: the verdict of `exit_classifier.decide`, and its last status.
 
-Rule: made once, when no process is left; what a status says is said here again, for the last status may have
-been lost.
+Rule: made once, when no process is left.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from cotenant.agent.ipc.records import Order, Result, Status
 from cotenant.agent.supervisor.core.edge import AllGone
 from cotenant.agent.supervisor.core.exit_classifier import Cause, Ending, Exit, StartProblem, decide
 from cotenant.agent.supervisor.core.stopping import StopWish
-from cotenant.controller.domain.job import capabilities_of
 
 
 def ending_of(
@@ -34,7 +32,7 @@ def ending_of(
         host_id=order.host_id,
         workdir=order.launch.workdir,
         command=order.launch.argv[0] if order.launch.argv else "",
-        port=order.master_port,
+        port=order.start.master_port,
         exits=tuple(exits),
         problem=problem,
         cause=cause,
@@ -46,9 +44,9 @@ def ending_of(
         silent_s=silent_s,
         step_s=status.step_s,
         deadline_s=order.start_deadline_s if waited_for_start or stop is None else stop.allowed_s,
-        host_memory_mib=order.host_memory_mib,
+        host_memory_mib=order.start.host_memory_mib,
         on_cuda=any(rank.cuda_uuids for rank in order.ranks),
-        memory_cap_mib=order.memory_cap_mib,
+        memory_cap_mib=order.start.memory_cap_mib,
         memory_mib=over_mib,
         oom_kills=gone.oom_kills,
         host_oom_kills=gone.host_oom_kills,
@@ -64,23 +62,13 @@ def concluded(order: Order, status: Status, ending: Ending, *, unclean: bool) ->
     verdict = decide(ending)
     killed = any(each.by_signal is not None and not each.was_told for each in ending.exits)
     return Result(
-        job_id=order.job_id,
-        attempt=order.attempt,
+        status=status,
         outcome=verdict.outcome,
         exit_code=verdict.exit_code,
         detail=verdict.detail,
-        step=status.step,
         workdir_missing=verdict.workdir_missing,
         out_of_memory=verdict.out_of_memory,
         cuda_fault=verdict.cuda_fault,
         host_fault=verdict.host_fault,
-        durable=status.durable,
-        farewell=status.farewell,
         unclean=unclean or (killed and bool(order.mps)),
-        first_step=status.first_step,
-        resumable=status.resumable,
-        profile=status.profile,
-        profile_no=status.profile_no,
-        profile_complete=status.profile_complete,
-        **capabilities_of(status),
     )

@@ -29,7 +29,7 @@ def may_run_elsewhere(order: Order, status: Status, *, has_said_hello: bool, qui
     Before the first step that may not be known here yet, and nothing is lost by stopping. A job that was
     started from a checkpoint goes back to it elsewhere, whatever it says of itself now.
     """
-    if order.resume_step > 0:
+    if order.start.resume_step > 0:
         return True
     if status.resumable is not None:
         return status.resumable

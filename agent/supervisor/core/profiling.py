@@ -37,17 +37,17 @@ class Profiling:
         self._others_mib = 0.0
         self._was_alone = True
         self._told_complete = False
-        self._is_wanted = order.profile_s > 0 and order.is_first_host
+        self._is_wanted = order.start.profile_s > 0 and order.is_first_host
 
     def started(self, now_s: float) -> None:
         """The processes run."""
         self._started_s = now_s
-        order = self._order
         if self._is_wanted:
-            batch = None if order.sub_batch is None else order.sub_batch * order.accumulation_steps
+            start = self._order.start
+            batch = None if start.sub_batch is None else start.sub_batch * start.accumulation_steps
             self._inplace = InPlace(
-                budget_s=order.profile_s,
-                ordered=order.accumulation_steps,
+                budget_s=start.profile_s,
+                ordered=start.accumulation_steps,
                 batch_size=batch,
                 started_s=now_s,
             )

@@ -32,8 +32,8 @@ class RankProgress:
     """Collects; `status` is what the agent gets."""
 
     def __init__(self, order: Order) -> None:
-        self.status = Status(job_id=order.job_id, attempt=order.attempt, step=order.resume_step)
-        self._ordered = order.accumulation_steps if order.profile_s > 0 else None
+        self.status = Status(job_id=order.job_id, attempt=order.attempt, step=order.start.resume_step)
+        self._ordered = order.start.accumulation_steps if order.start.profile_s > 0 else None
         """s as ordered, where the profile in place may use another for a while."""
         self.hellos: dict[int, RankHello] = {}
         self.steps: dict[int, int] = {}

@@ -194,8 +194,8 @@ class Supervision:
                 coordination.report_soon(now_s)
                 self._profiling.first_step(now_s)
                 self._watchdog.stepped(step)
-                if self._save_s == inf and coordination.is_first and self._order.checkpoint_every_s > 0:
-                    self._save_s = now_s + self._order.checkpoint_every_s
+                if self._save_s == inf and coordination.is_first and self._order.start.checkpoint_every_s > 0:
+                    self._save_s = now_s + self._order.start.checkpoint_every_s
             case StepDone(rank=rank, step=step):
                 self._publishing.progressed(progress.step(word))
                 coordination.saw_step(rank, step, now_s)
@@ -251,7 +251,7 @@ class Supervision:
         if self._phase == "running" and self._stop is None and self._coordination.can_save:
             self._say(self._coordination.ask_to_save(self._now_s))
             if self._save_s < inf:
-                self._save_s = self._now_s + self._order.checkpoint_every_s
+                self._save_s = self._now_s + self._order.start.checkpoint_every_s
 
     def _set_lease(self, left_s: float | None, full_s: float | None) -> None:
         if self._phase == "running" and self._lease is not None and self._lease.is_over(self._now_s):
@@ -387,7 +387,7 @@ class Supervision:
 
     def _keep_agreeing(self) -> None:
         if self._now_s >= self._save_s:
-            self._save_s = self._now_s + self._order.checkpoint_every_s
+            self._save_s = self._now_s + self._order.start.checkpoint_every_s
             self._save_now()
         self._say(self._coordination.tick(self._now_s))
         if self._coordination.gave_up("save"):

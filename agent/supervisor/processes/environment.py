@@ -46,8 +46,8 @@ def meeting_of(order: Order) -> Meeting:
         host_no=own,
         workers=order.world_size,
         workers_here=len(order.gang[own].devices),
-        address=order.master_address,
-        port=order.master_port,
+        address=order.start.master_address,
+        port=order.start.master_port,
     )
 
 
@@ -104,7 +104,7 @@ def _threads(order: Order, rank: RankOrder) -> dict[str, str]:
         cores = len(rank.cores) // workers
     else:
         cores = len(rank.cores)
-    cores = cores or order.cpus // workers
+    cores = cores or order.start.cpus // workers
     return {"OMP_NUM_THREADS": str(cores)} if cores > 0 else {}
 
 
@@ -156,8 +156,8 @@ def _mps(order: Order, rank: RankOrder) -> dict[str, str]:
 def _place(order: Order, rank: RankOrder) -> dict[str, str]:
     meeting = meeting_of(order)
     common = {
-        "MASTER_ADDR": order.master_address,
-        "MASTER_PORT": str(order.master_port),
+        "MASTER_ADDR": order.start.master_address,
+        "MASTER_PORT": str(order.start.master_port),
         "GROUP_RANK": str(meeting.host_no),
     }
     if order.launch.mode == "host":  # The launcher numbers its workers itself.
@@ -176,17 +176,17 @@ def _protocol_words(order: Order, socket: Path) -> dict[str, str]:
         protocol.ENV_JOB: order.job_id,
         protocol.ENV_ATTEMPT: str(order.attempt),
         protocol.ENV_CHECKPOINT_ROOT: order.checkpoint_root,
-        protocol.ENV_ACCUMULATION_STEPS: str(order.accumulation_steps),
+        protocol.ENV_ACCUMULATION_STEPS: str(order.start.accumulation_steps),
         protocol.ENV_SOCKET: str(socket),
     }
     if order.watch is not None:
         words[protocol.ENV_STACKS_SIGNAL] = str(STACKS_SIGNAL)
     if order.collective_scale > 1.0:
         words[protocol.ENV_COLLECTIVE_SCALE] = str(order.collective_scale)
-    if order.profile_s > 0:
+    if order.start.profile_s > 0:
         words[protocol.ENV_TRIALS] = "1"
-    if order.sub_batch is not None:
-        words[protocol.ENV_SUB_BATCH] = str(order.sub_batch)
+    if order.start.sub_batch is not None:
+        words[protocol.ENV_SUB_BATCH] = str(order.start.sub_batch)
     if order.launch.zero_code:
         words[protocol.ENV_ZERO_CODE] = ",".join(order.launch.zero_code)
     if order.torch_limit_mib is not None:

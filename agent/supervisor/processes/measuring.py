@@ -77,7 +77,7 @@ class Measuring:
 
     def _over_memory(self, sampler: Sampler) -> list[OverMemory]:
         """Where no cgroup limits host memory, and more is used than was asked for."""
-        limit_mib = self._order.host_memory_mib
+        limit_mib = self._order.start.host_memory_mib
         if not limit_mib or self._cgroup.limits_memory or sampler.resident_mib <= limit_mib:
             return []
         used_mib = sampler.proportional_mib()

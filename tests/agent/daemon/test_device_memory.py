@@ -7,10 +7,10 @@ import pytest
 
 from cotenant.agent.daemon.core.memory import Attempt
 from cotenant.agent.daemon.core.reporting import from_result
-from cotenant.agent.ipc.records import Result
 from cotenant.agent.supervisor.core.exit_classifier import Ending, Exit, decide
 from cotenant.controller.domain.events import AttemptEnded
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
+from tests.building.results import result
 
 HOST = "RuntimeError: [enforce fail at alloc_cpu.cpp:75] err == 0. DefaultCPUAllocator: can't allocate memory"
 TAILS: dict[str, tuple[bool, bool]] = {  # On CUDA, and on a CPU slot.
@@ -27,11 +27,8 @@ TAILS: dict[str, tuple[bool, bool]] = {  # On CUDA, and on a CPU slot.
 def test_the_controller_is_told() -> None:
     attempt = Attempt(job_id=JobId("1"), attempt=AttemptNo(1), command_id=CommandId(1))
     for out_of_memory in (True, False):
-        result = Result(
-            job_id=JobId("1"), attempt=AttemptNo(1), outcome="user-failed", exit_code=1, detail="",
-            step=0, out_of_memory=out_of_memory,
-        )  # fmt: skip
-        *_, (ended, _) = from_result(attempt, result, HostId("a"))
+        last = result("1", outcome="user-failed", exit_code=1, out_of_memory=out_of_memory)
+        *_, (ended, _) = from_result(attempt, last, HostId("a"))
         assert isinstance(ended, AttemptEnded)
         assert ended.out_of_memory is out_of_memory
 

@@ -44,6 +44,7 @@ from cotenant.controller.wire.agents import (
     Renew,
 )
 from cotenant.controller.wire.codec import BadMessage
+from tests.building.orders import PLAIN, changed
 
 JOB, ONE, HOST = JobId("7"), AttemptNo(1), HostId("h")
 
@@ -180,7 +181,8 @@ class Scripted(AgentState):
 
 
 def order(folder: Path) -> Order:
-    return Order(
+    return changed(
+        PLAIN,
         job_id=JOB,
         attempt=ONE,
         host_id=HOST,
@@ -190,13 +192,7 @@ def order(folder: Path) -> Order:
         master_address="",
         master_port=0,
         ranks=(),
-        sub_batch=None,
-        accumulation_steps=1,
-        memory_cap_mib=None,
         checkpoint_root=str(folder / "ckpt"),
-        checkpoint_every_s=0.0,
-        resume_step=0,
-        lease_s=None,
         start_deadline_s=1.0,
         log_bytes_max=1,
         jobside_path="",

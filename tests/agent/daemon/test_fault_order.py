@@ -23,7 +23,8 @@ from cotenant.agent.daemon.core.memory import Fault
 from cotenant.controller.domain.events import AttemptEnded, GpuFaultRole
 from cotenant.controller.domain.ids import JobId
 from tests.agent.daemon.test_gpu_faults import CRASH, ONE, THREE, TWO, XID, host, sharing
-from tests.agent.daemon.test_state import Agent, only, result
+from tests.agent.daemon.test_state import Agent, only
+from tests.building.results import result
 
 CULPRIT = msgspec.structs.replace(XID, culprits=(TWO,))
 MPS = GpuFault(uuids=("0",), why="its MPS server is in FAULT")

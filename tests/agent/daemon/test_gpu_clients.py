@@ -32,7 +32,8 @@ from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostI
 from cotenant.controller.domain.job import Launch
 from cotenant.mps.paths import pipe_directory
 from tests.agent.daemon import test_state
-from tests.agent.daemon.test_state import only, result, welcomed
+from tests.agent.daemon.test_state import only, welcomed
+from tests.building.results import result
 
 HOST = HostId("h")
 UUIDS = tuple(f"GPU-{no:08x}-0000-0000-0000-000000000000" for no in range(4))
@@ -188,7 +189,7 @@ def test_what_an_earlier_attempt_was_seen_to_open_counts_as_well() -> None:
         effects = agent.obey(start(devices=1, memory_cap_mib=30_000, **number))
         limits += [mps_of(each.order)["limit"] for each in only(StartSupervisor, effects)]
         of_it: dict[str, Any] = {"job_id": JobId("7"), "attempt": AttemptNo(no)}
-        gone = msgspec.structs.replace(result(), attempt=AttemptNo(no))
+        gone = result(attempt=no)
         agent.say(ClientsCounted(**of_it, processes=3), EndCame(result=gone), MemoryFree(**of_it))
     assert limits == ["0=30000M", "0=10000M"]
 

@@ -36,12 +36,12 @@ from tests.agent.daemon.test_state import (
     device,
     only,
     reported,
-    result,
     start,
     status,
     stop,
     welcomed,
 )
+from tests.building.results import result
 
 ONE: Key = (JobId("7"), AttemptNo(1))
 TWO: Key = (JobId("8"), AttemptNo(1))

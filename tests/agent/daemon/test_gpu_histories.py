@@ -167,10 +167,8 @@ class GpuWorld(World):
     def _ends(self, key: Key, how: dict[str, Any]) -> Result:
         supervisor = self.supervisors[key]
         supervisor.alive = supervisor.ranks = False
-        step = supervisor.status.step
-        result = Result(**{"detail": "", "job_id": key[0], "attempt": key[1], "step": step, **how})
-        supervisor.result = result
-        return result
+        supervisor.result = Result(**{"detail": "", "status": supervisor.status, **how})
+        return supervisor.result
 
     @precondition(lambda self: self.supervisors)
     @rule(data=st.data(), processes=st.integers(0, 3))

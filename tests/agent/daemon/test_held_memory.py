@@ -34,13 +34,13 @@ from tests.agent.daemon.test_state import (
     Agent,
     only,
     reported,
-    result,
     sent,
     start,
     status,
     stop,
     welcomed,
 )
+from tests.building.results import result
 
 GPU = Device(
     device_id=DeviceId("h1/gpu-a"), host_id=HOST, kind="cuda", type="H200", local="GPU-a",

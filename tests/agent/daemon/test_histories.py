@@ -334,15 +334,8 @@ class World(RuleBasedStateMachine):
         supervisor.alive = False
         if not died:
             supervisor.ranks = False
-            supervisor.result = Result(
-                job_id=key[0],
-                attempt=key[1],
-                outcome="finished",
-                exit_code=0,
-                detail="",
-                step=supervisor.status.step,
-                durable=supervisor.status.durable,
-            )
+            status = supervisor.status
+            supervisor.result = Result(status=status, outcome="finished", exit_code=0, detail="")
         if unseen:
             self.boot()
         else:

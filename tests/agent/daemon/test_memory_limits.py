@@ -12,8 +12,9 @@ from cotenant.agent.ipc.channel import CoTenantsChanged
 from cotenant.agent.supervisor.core.edge import TellRank
 from cotenant.controller.domain.ids import AttemptNo, JobId
 from tests.agent.daemon.test_held_memory import GPU, ON_GPU, REPORT
-from tests.agent.daemon.test_state import KEY, Agent, result, start, told, welcomed
+from tests.agent.daemon.test_state import KEY, Agent, start, told, welcomed
 from tests.agent.supervisor.test_supervision import Story
+from tests.building.results import result
 
 NEWCOMER: dict[str, Any] = {"job_id": JobId("8"), "attempt": AttemptNo(1)}
 CAP_MIB = 20_000

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from cotenant.agent.daemon.core.memory import Attempt
-from cotenant.agent.daemon.core.reporting import TROUBLES_MAX, from_status
+from cotenant.agent.daemon.core.reporting import TROUBLES_MAX, from_result, from_status
 from cotenant.agent.ipc.records import Status
-from cotenant.controller.domain.events import AnyEvent, CapabilitiesSeen, TroubleSeen
+from cotenant.controller.domain.events import (
+    AnyEvent,
+    AttemptEnded,
+    AttemptStarted,
+    CapabilitiesSeen,
+    TroubleSeen,
+)
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
+from tests.building.results import result
 
 HOST = HostId("h")
 
@@ -61,3 +70,17 @@ def test_a_job_that_fails_in_ever_new_words_is_not_told_for_ever() -> None:
     statuses = [status(failed=(f"save: error {i}",)) for i in range(3 * TROUBLES_MAX)]
     events, attempt = told(new(), *statuses)
     assert len(events) == len(attempt.troubles) == TROUBLES_MAX
+
+
+def test_what_no_status_had_time_to_say_is_told_with_the_end() -> None:
+    last: dict[str, Any] = {
+        "started": True,
+        "resumable": True,
+        "start_step": 5,
+        "exact": True,
+        "failed": ("save: no space",),
+    }
+    events = [event for event, _ in from_result(new(), result("1", **last), HOST)]
+    assert [type(event) for event in events] == [AttemptStarted, CapabilitiesSeen, TroubleSeen, AttemptEnded]
+    [seen] = [event for event in events if isinstance(event, CapabilitiesSeen)]
+    assert (seen.step, seen.exact) == (5, True)

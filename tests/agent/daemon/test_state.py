@@ -39,7 +39,7 @@ from cotenant.agent.daemon.core.edge import (
 from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.ipc.channel import CoTenantsChanged, GangIn, LeaseNow, SaveNow, StopNow
-from cotenant.agent.ipc.records import Durable, Order, Result, Status
+from cotenant.agent.ipc.records import Durable, Order, Status
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.commands import ForgetJob, GangMember, SaveAttempt, StartAttempt, StopAttempt
 from cotenant.controller.domain.events import (
@@ -67,6 +67,7 @@ from cotenant.controller.wire.agents import (
     ReportAck,
     Welcome,
 )
+from tests.building.results import result
 
 T = TypeVar("T")
 HOST = HostId("h1")
@@ -130,13 +131,6 @@ def stop(job: str = "7", attempt: int = 1, command: int = 2, *, save: bool = Tru
         deadline_s=60.0,
         reason=because("cancelled-by", "ann"),
     )
-
-
-def result(job: str = "7", attempt: int = 1, **changes: Any) -> Result:
-    plain = Result(
-        job_id=JobId(job), attempt=AttemptNo(attempt), outcome="finished", exit_code=0, detail="", step=9
-    )
-    return msgspec.structs.replace(plain, **changes)
 
 
 def status(job: str = "7", attempt: int = 1, **known: Any) -> Status:

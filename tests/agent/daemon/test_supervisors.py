@@ -18,11 +18,12 @@ from cotenant.agent.daemon.supervisors import ALIVE_LOCK, Supervisors, end_proce
 from cotenant.agent.host.identity import identity_of, is_alive
 from cotenant.agent.ipc.files import write_record
 from cotenant.agent.ipc.folder import ORDER, RESULT, SUPERVISOR, UNCLEAN
-from cotenant.agent.ipc.records import ProcessIdentity, Result
+from cotenant.agent.ipc.records import ProcessIdentity
 from cotenant.controller.domain.ids import AttemptNo, JobId
+from tests.building.results import result
 
 KEY: dict[str, Any] = {"job_id": JobId("7"), "attempt": AttemptNo(1)}
-RESULT_OF_IT = Result(**KEY, outcome="finished", exit_code=0, detail="", step=1)
+RESULT_OF_IT = result(step=1)
 
 
 @pytest.fixture

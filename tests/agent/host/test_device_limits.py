@@ -19,6 +19,7 @@ from cotenant.mps.device_memory import limits, line_for, not_in_force, regions
 from cotenant.profiler.driver.facts import GpuFacts
 from tests.agent.daemon import test_edge_parts
 from tests.agent.daemon.test_gpu_clients import UUIDS, config, gpu, order_of, start
+from tests.building.orders import changed
 
 FIRST, SECOND = (f"nvidia/00000000:{bus}:00.0/vidmem" for bus in ("02", "1b"))
 CAPACITY = f"{FIRST} 102641958912\n{SECOND} 102641958912\ndrm/0000:03:00.0/vram0 8514437120\n"
@@ -87,7 +88,7 @@ class Kernel:
     def __init__(self, base: Path) -> None:
         self.base = base
         order = test_edge_parts.order(base)
-        self.order = msgspec.structs.replace(
+        self.order = changed(
             order,
             cgroup=str(base / "7-a1"),
             memory_cap_mib=4096,
@@ -157,7 +158,7 @@ def test_a_kernel_without_the_controller_costs_a_job_nothing_but_that_limit(tmp_
 
 
 def test_without_a_plan_nothing_is_limited(tmp_path: Path) -> None:
-    order = msgspec.structs.replace(Kernel(tmp_path).order, memory_cap_mib=None, device_regions=())
+    order = changed(Kernel(tmp_path).order, memory_cap_mib=None, device_regions=())
     group = AttemptCgroup(order, tmp_path)
     group.make()
     assert (group.limits_device_memory, group.problem) == (False, "")

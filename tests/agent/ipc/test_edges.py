@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import select
 import signal
@@ -16,12 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.daemon.core.edge import GangMessageCame
+from cotenant.agent.daemon.core.edge import AnyAgentEvent, EndCame, GangMessageCame
 from cotenant.agent.daemon.supervisor_link import Line
 from cotenant.agent.host.identity import children_of, identity_of, is_alive, open_pidfd, own_identity, stat_of
 from cotenant.agent.ipc.channel import FromSupervisor, GangOut, LeaseNow, SaveNow, StopNow, ToSupervisor
 from cotenant.agent.ipc.files import BadRecord, read_record, write_record, write_whole
-from cotenant.agent.ipc.folder import CONTROL
+from cotenant.agent.ipc.folder import CONTROL, RESULT
 from cotenant.agent.ipc.framing import (
     FRAME_BYTES_MAX,
     Deframer,
@@ -37,6 +38,8 @@ from cotenant.agent.ipc.records import RECORD_VERSION, ProcessIdentity
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.wire import codec
 from cotenant.controller.wire.codec import BadMessage
+
+OF_BEFORE = Path(__file__).parents[2] / "compat" / "attempt-1"
 
 # --- Files -----------------------------------------------------------------------------------------
 
@@ -177,6 +180,42 @@ def test_a_supervisor_from_before_an_upgrade_is_spoken_to_in_its_version(
 
     with listener:
         assert codec.version_of(asyncio.run(talk())[4:]) == 77, "behind the four bytes of its length"
+
+
+def test_the_end_of_an_attempt_from_before_an_upgrade_is_read(tmp_path: Path) -> None:
+    """Its supervisor says the result as well, in the form of then."""
+    (tmp_path / RESULT).write_bytes((OF_BEFORE / RESULT).read_bytes())
+    before = json.loads((OF_BEFORE / RESULT).read_text())
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / CONTROL))
+    listener.listen()
+
+    def older() -> None:
+        peer, _ = listener.accept()
+        with peer:
+            peer.sendall(framed({"m": "ended", "result": before}))
+            peer.recv(1)
+
+    async def listened() -> AnyAgentEvent:
+        ended: asyncio.Future[AnyAgentEvent] = asyncio.get_running_loop().create_future()
+        line = Line(
+            (JobId("1"), AttemptNo(1)),
+            tmp_path,
+            post=lambda event: ended.set_result(event) if isinstance(event, EndCame) else None,
+            log=lambda text: ended.set_exception(AssertionError(text)),
+        )
+        running = asyncio.create_task(line.run())
+        supervisor = asyncio.create_task(asyncio.to_thread(older))
+        try:
+            return await ended
+        finally:
+            line.close()
+            await supervisor
+            running.cancel()
+
+    with listener:
+        end = asyncio.run(listened())
+    assert isinstance(end, EndCame) and (end.result.outcome, end.result.status.step) == ("finished", 7)
 
 
 def test_the_end_of_a_stream_in_the_middle_of_a_message_is_the_end() -> None:

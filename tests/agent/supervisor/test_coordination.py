@@ -41,8 +41,9 @@ from cotenant.agent.supervisor.core.rank_messages import (
 )
 from cotenant.agent.supervisor.core.supervision import Supervision
 from cotenant.controller.domain.commands import GangMember
-from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
+from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.domain.job import Launch
+from tests.building.orders import PLAIN, changed
 
 TICK_S = 0.1
 
@@ -58,9 +59,8 @@ def gang_order(hosts: int, host_no: int, ranks_each: int) -> Order:
         for no, name in enumerate(names)
     )
     first = host_no * ranks_each
-    return Order(
-        job_id=JobId("7"),
-        attempt=AttemptNo(1),
+    return changed(
+        PLAIN,
         host_id=names[host_no],
         launch=Launch(argv=("python",)),
         gang=gang,
@@ -68,13 +68,7 @@ def gang_order(hosts: int, host_no: int, ranks_each: int) -> Order:
         master_address="h0",
         master_port=1,
         ranks=tuple(RankOrder(rank=first + no, local_rank=no) for no in range(ranks_each)),
-        sub_batch=None,
-        accumulation_steps=1,
-        memory_cap_mib=None,
         checkpoint_root="/c",
-        checkpoint_every_s=0.0,
-        resume_step=0,
-        lease_s=None,
         start_deadline_s=1e9,
         log_bytes_max=1,
         jobside_path="/j",

@@ -58,7 +58,7 @@ def test_a_client_is_taken_back_by_its_daemon_before_anybody_signals_it() -> Non
     assert story.happens(ClientsTerminated())[0] == ClearLeftovers()
     result = story.result()
     assert result.outcome == "stopped"
-    assert result.farewell == ("terminate_client: 1 done, 1 gone", "SIGTERM")
+    assert result.status.farewell == ("terminate_client: 1 done, 1 gone", "SIGTERM")
     assert story.supervision.status.failed == () and not result.unclean
 
 

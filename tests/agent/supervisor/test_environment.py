@@ -12,9 +12,10 @@ from cotenant.agent.ipc.records import Order, RankOrder
 from cotenant.agent.supervisor.processes.environment import Account, command_of, environment_of, meeting_of
 from cotenant.agent.supervisor.processes.launchers import NotLaunchable, launcher_of
 from cotenant.controller.domain.commands import GangMember
-from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
+from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId
 from cotenant.controller.domain.job import Launch
 from cotenant.controller.wire import job as protocol
+from tests.building.orders import PLAIN, changed
 
 SOCKET = Path("/a/7-a2/job/cotenant.sock")
 ADA = Account(name="ada", home="/home/ada", shell="/bin/zsh")
@@ -30,28 +31,21 @@ def order_of(*, hosts: int = 1, host_no: int = 0, each: int = 2, **fields: Any) 
         )
         for no, name in enumerate(names)
     )
-    order = Order(
-        job_id=JobId("7"),
+    plain = changed(
+        PLAIN,
         attempt=AttemptNo(2),
         host_id=names[host_no],
-        launch=Launch(argv=("python", "train.py")),
         gang=gang,
         world_size=hosts * each,
         master_address="10.0.0.1",
         master_port=29511,
         ranks=tuple(RankOrder(rank=host_no * each + no, local_rank=no, cores=(no,)) for no in range(each)),
-        sub_batch=None,
         accumulation_steps=4,
-        memory_cap_mib=None,
-        checkpoint_root="/checkpoints/7",
         checkpoint_every_s=600.0,
-        resume_step=0,
-        lease_s=None,
         start_deadline_s=1800.0,
-        log_bytes_max=1000,
         jobside_path="/state/jobside",
     )
-    return msgspec.structs.replace(order, **fields)
+    return changed(plain, **fields)
 
 
 def env_of(order: Order, no: int = 0) -> dict[str, str]:
@@ -146,7 +140,7 @@ def test_as_many_threads_as_cores_unless_the_user_says_otherwise() -> None:
     assert env_of(own)["OMP_NUM_THREADS"] == "7"
     gpu = order_of(each=1, ranks=(RankOrder(rank=0, local_rank=0, cuda_uuids=("GPU-a",)),))
     assert "OMP_NUM_THREADS" not in env_of(gpu)
-    assert env_of(msgspec.structs.replace(gpu, cpus=8))["OMP_NUM_THREADS"] == "8"
+    assert env_of(changed(gpu, cpus=8))["OMP_NUM_THREADS"] == "8"
     host = order_of(launch=launch("torchrun"), ranks=(RankOrder(rank=0, local_rank=0, cores=(0, 1, 2, 3)),))
     assert env_of(host)["OMP_NUM_THREADS"] == "2"
 

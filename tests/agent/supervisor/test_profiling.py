@@ -30,9 +30,9 @@ from cotenant.agent.supervisor.core.rank_messages import (
 )
 from cotenant.agent.supervisor.core.supervision import Supervision
 from cotenant.controller.domain.commands import GangMember
-from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
-from cotenant.controller.domain.job import Launch
+from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.profiler.indicators.sources import Indicator, Reading, Timed
+from tests.building.orders import PLAIN, changed
 
 HOST = HostId("h")
 STEP_S = 0.1
@@ -40,29 +40,16 @@ STEP_S = 0.1
 
 
 def order_of(**fields: Any) -> Order:
-    order = Order(
-        job_id=JobId("7"),
-        attempt=AttemptNo(1),
+    plain = changed(
+        PLAIN,
         host_id=HOST,
-        launch=Launch(argv=("python", "train.py")),
         gang=(GangMember(host_id=HOST, devices=(DeviceId("h/0"), DeviceId("h/1")), first_rank=0),),
         world_size=2,
-        master_address="127.0.0.1",
-        master_port=29500,
         ranks=(RankOrder(rank=0, local_rank=0), RankOrder(rank=1, local_rank=1)),
         sub_batch=8,
-        accumulation_steps=1,
-        memory_cap_mib=None,
-        checkpoint_root="/checkpoints/7",
-        checkpoint_every_s=0.0,
-        resume_step=0,
-        lease_s=None,
         profile_s=30.0,
-        start_deadline_s=1000.0,
-        log_bytes_max=1000,
-        jobside_path="/jobside",
     )
-    return msgspec.structs.replace(order, **fields)
+    return changed(plain, **fields)
 
 
 class Job:
@@ -202,7 +189,7 @@ def test_within_t_prof_every_s_is_measured_while_the_job_trains_for_itself() -> 
     assert not job.supervision.is_profiling
     told = {status.profile_no for status in job.statuses}
     assert told == {0, 1}, "told once, when it is complete"
-    assert job.ends().result.profile == profile
+    assert job.ends().result.status.profile == profile
 
 
 def test_the_measured_pace_of_the_job_is_that_at_the_ordered_s() -> None:
@@ -239,8 +226,8 @@ def test_a_co_tenant_interrupts_and_what_was_measured_until_then_is_told() -> No
 
 def test_a_job_that_ends_early_leaves_what_was_measured() -> None:
     result = Job().loads().trains(12.0).ends().result
-    assert result.profile is not None and not result.profile_complete
-    assert [point.accumulation_steps for point in result.profile.points][:1] == [1]
+    assert result.status.profile is not None and not result.status.profile_complete
+    assert [point.accumulation_steps for point in result.status.profile.points][:1] == [1]
 
 
 def test_without_t_prof_nothing_is_asked_and_nothing_told() -> None:

@@ -47,40 +47,26 @@ from cotenant.agent.supervisor.core.rank_tracker import LINGER_S, PEER_GRACE_S
 from cotenant.agent.supervisor.core.stopping import LOADING_GRACE_S, PLAIN_GRACE_S, SAVE_RETRY_S
 from cotenant.agent.supervisor.core.supervision import Supervision
 from cotenant.controller.domain.commands import GangMember
-from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
-from cotenant.controller.domain.job import Launch
+from cotenant.controller.domain.ids import DeviceId, HostId
+from tests.building.orders import PLAIN, changed
 
 HOST = HostId("h")
 T = TypeVar("T")
 
 
 def order_of(ranks: int = 1, **fields: Any) -> Order:
-    order = Order(
-        job_id=JobId("7"),
-        attempt=AttemptNo(1),
+    plain = changed(
+        PLAIN,
         host_id=HOST,
-        launch=Launch(argv=("python", "train.py")),
         gang=(
             GangMember(
                 host_id=HOST, devices=tuple(DeviceId(f"h/{rank}") for rank in range(ranks)), first_rank=0
             ),
         ),
         world_size=ranks,
-        master_address="127.0.0.1",
-        master_port=29500,
         ranks=tuple(RankOrder(rank=rank, local_rank=rank) for rank in range(ranks)),
-        sub_batch=None,
-        accumulation_steps=1,
-        memory_cap_mib=None,
-        checkpoint_root="/checkpoints/7",
-        checkpoint_every_s=0.0,
-        resume_step=0,
-        lease_s=None,
-        start_deadline_s=1000.0,
-        log_bytes_max=1000,
-        jobside_path="/jobside",
     )
-    return msgspec.structs.replace(order, **fields)
+    return changed(plain, **fields)
 
 
 class Story:
@@ -180,7 +166,7 @@ def test_all_ranks_exit_with_0_and_the_job_is_finished() -> None:
     story = Story(ranks=2).runs()
     story.exits(0, 0)
     result = story.result()
-    assert (result.outcome, result.exit_code, result.first_step) == ("finished", 0, 1)
+    assert (result.outcome, result.exit_code, result.status.first_step) == ("finished", 0, 1)
     assert story.signals() == []
 
 
@@ -288,7 +274,7 @@ def test_a_resumable_job_stops_at_an_agreed_step_with_its_state_saved() -> None:
     story.exits(0, 0)
     result = story.result()
     assert (result.outcome, result.step) == ("stopped", step)
-    assert result.durable[-1].name == f"a1-s{step}"
+    assert result.status.durable[-1].name == f"a1-s{step}"
     assert story.signals() == []
 
 
