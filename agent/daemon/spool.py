@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.daemon.core.memory import AnyNote
-from cotenant.agent.ipc.files import put_aside, sync_folder, write_whole
+from cotenant.agent.ipc.files import put_aside
+from cotenant.controller.system.files import sync_folder, write_whole
 from cotenant.controller.wire.codec import BadMessage, pack, unpack
 
 SPOOL_VERSION: Final = 1

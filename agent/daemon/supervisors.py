@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import os
 import select
 import signal
@@ -39,6 +38,7 @@ from cotenant.agent.supervisor.processes.leftovers import end_leftovers
 from cotenant.controller.domain.commands import StartAttempt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.domain.job import Launch
+from cotenant.controller.system.locks import is_free, open_locked
 
 ALIVE_LOCK: Final = "alive.lock"
 SUPERVISOR_LOG: Final = "supervisor.log"
@@ -84,7 +84,7 @@ class Supervisors:
     def _found(self, job_id: JobId, attempt: AttemptNo) -> FoundAttempt:
         folder = self.folder(job_id, attempt)
         identity = self._read(folder / SUPERVISOR, ProcessIdentity)
-        alive = not _is_free(folder / ALIVE_LOCK)
+        alive = not is_free(folder / ALIVE_LOCK)
         order = self._read(folder / ORDER, Order)
         if order is not None and order.secrets and (identity is not None or not alive):
             with suppress(BadRecord, OSError):  # Of an agent of 0.1.0, and read by now.
@@ -143,7 +143,7 @@ class Supervisors:
         write_record(folder / ORDER, without_secrets(order), durable=False)
 
     def _spawn(self, folder: Path, order: Order) -> subprocess.Popen[bytes]:
-        held = [_locked(folder / ALIVE_LOCK)]
+        held = [open_locked(folder / ALIVE_LOCK)]
         try:
             held += self._lock_devices(order)
             held.append(secrets := kept_in_memory(order.secrets))
@@ -171,7 +171,7 @@ class Supervisors:
     async def _adopt(self, key: Key) -> None:
         folder = self.folder(*key)
         while (identity := self._read(folder / SUPERVISOR, ProcessIdentity)) is None:
-            if _is_free(folder / ALIVE_LOCK):
+            if is_free(folder / ALIVE_LOCK):
                 break
             await asyncio.sleep(_COMING_PERIOD_S)  # It holds its lock and is about to say who it is.
         pidfd = open_pidfd(identity) if identity is not None else None
@@ -238,7 +238,7 @@ class Supervisors:
             end_process(identity)
         order = self._read(folder / ORDER, Order) or _empty_order(result, _user_of(folder))
         left = end_leftovers(folder, order, identity)
-        if not left and not _is_free(folder / ALIVE_LOCK):
+        if not left and not is_free(folder / ALIVE_LOCK):
             raise OSError(errno.EBUSY, "its supervisor is still coming up", str(folder))
         if not left and self._read(folder / RESULT, Result) is None:
             folder.mkdir(mode=0o711, parents=True, exist_ok=True)
@@ -297,32 +297,6 @@ async def _readable(descriptor: int) -> None:
         await ended.wait()
     finally:
         loop.remove_reader(descriptor)
-
-
-def _locked(path: Path) -> int:
-    """The file, locked and open. Raises OSError: someone holds it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _is_free(path: Path) -> bool:
-    """Whether no supervisor holds this lock."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
 
 
 def _user_of(folder: Path) -> int:

@@ -15,7 +15,7 @@ and its files from there, neither by a link. Root makes it its own: nobody can p
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
 import stat
 import time
@@ -25,6 +25,7 @@ from typing import Final
 
 import msgspec
 
+from cotenant.controller.system.locks import try_lock, try_share
 from cotenant.controller.wire.codec import BadMessage, decode_json
 
 LOCK_DIR_ENV: Final = "COTENANT_LOCK_DIR"
@@ -151,7 +152,7 @@ class DeviceLocks:
             file = _open(self._folder / f"{name}.agent")
         except OSError as error:
             return f"its lock {self._folder / name}.agent cannot be used: {error.strerror}"
-        if not _lock(file):
+        if not try_lock(file):
             holder = _read(file)
             os.close(file)
             return f"in use by {holder or 'another agent'}"
@@ -170,7 +171,7 @@ class DeviceLocks:
         except OSError as error:
             return f"its lock {self._folder / name}.jobs cannot be used: {error.strerror}"
         try:
-            if _lock(file):
+            if try_lock(file):
                 return ""
             holder = _read(file)
         finally:
@@ -220,20 +221,11 @@ def _opened_or_made(folder: int, name: str) -> int | None:
 def _share(file: int) -> None:
     """An agent that looks whether there are jobs holds the lock for a moment: try a few times."""
     for attempts_left in reversed(range(_SHARE_ATTEMPTS)):
-        try:
-            return fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not attempts_left:
-                raise
+        if try_share(file):
+            return
+        if attempts_left:
             time.sleep(0.005)
-
-
-def _lock(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    raise BlockingIOError(errno.EAGAIN, "an agent holds it alone")
 
 
 def _write(file: int, owner: LockOwner) -> None:

@@ -5,14 +5,14 @@ Rule: everything in it is opened by its path, so nobody else may be able to put 
 
 from __future__ import annotations
 
-import fcntl
-import os
 import uuid
 from pathlib import Path
 from typing import Final
 
 from cotenant.agent.host.user_files import exposed
-from cotenant.agent.ipc.files import put_aside, write_whole
+from cotenant.agent.ipc.files import put_aside
+from cotenant.controller.system.files import write_whole
+from cotenant.controller.system.locks import Lock, LockTaken
 from cotenant.controller.wire.codec import BadMessage, decode_text
 
 STATE_LOCK: Final = "agent.lock"
@@ -38,17 +38,12 @@ def take(folder: Path) -> None:
         raise StateProblem(
             f"others than root can change {where}: root's agent needs a --state-dir that only root can change"
         )
-    descriptor = os.open(folder / STATE_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "?"
+        Lock(folder / STATE_LOCK)
+    except LockTaken as taken:
         raise StateProblem(
-            f"another agent (pid {holder}) works in {folder}: stop it, or use another --state-dir"
+            f"another agent (pid {taken.pid or '?'}) works in {folder}: stop it, or use another --state-dir"
         ) from None
-    text = f"{os.getpid()}\n".encode()
-    os.pwrite(descriptor, text, 0)
-    os.ftruncate(descriptor, len(text))
 
 
 def token_in(folder: Path) -> str:

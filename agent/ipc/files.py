@@ -1,15 +1,13 @@
-"""Writing files that are either there as a whole or not at all.
+"""Records on disk: what daemon and supervisor write down for each other.
 
-Rule: temporary name, write, fsync, rename, fsync of the folder. What was renamed survives a power cut;
-what was not is swept away by the next start. Records carry a version: this one and the one before are
-read, a newer one is refused with what to upgrade.
+Rule: a record is there whole or not at all, and carries a version: this one and the one before are read, a
+newer one is refused with what to upgrade.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +15,7 @@ import msgspec
 
 from cotenant.agent.ipc.records import RECORD_VERSION
 from cotenant.agent.ipc.records_before import renewed
+from cotenant.controller.system.files import write_whole
 from cotenant.controller.wire.codec import BadMessage, decode_json
 
 T = TypeVar("T")
@@ -32,34 +31,6 @@ class BadRecord(ValueError):
 
 class DamagedRecord(BadRecord):
     """What is in it is no record of any version."""
-
-
-def write_whole(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
-    """Replace a file in one step. Without `durable` it survives a crash of ours, not of the machine."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-    if durable:
-        sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_record(path: Path, record: msgspec.Struct, *, mode: int = 0o600, durable: bool = True) -> None:

@@ -13,6 +13,7 @@ import zlib
 from pathlib import Path
 from typing import Final
 
+from cotenant.controller.system.files import sync_folder
 from cotenant.controller.system.paths import NETWORK_DISKS
 
 JOURNAL_VERSION: Final = 2
@@ -84,9 +85,7 @@ def create_if_missing(path: Path) -> None:
     database.execute(f"PRAGMA user_version={JOURNAL_VERSION}")
     database.close()
     os.replace(fresh, path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    os.fsync(folder)
-    os.close(folder)
+    sync_folder(path.parent)
 
 
 def raise_version(database: sqlite3.Connection) -> None:

@@ -18,6 +18,8 @@ from typing import Final, Literal
 import msgspec
 import zmq
 
+from cotenant.controller.system.files import write_whole
+
 Role = Literal["admin", "user", "agent"]
 
 CONTROLLER_KEY: Final = "controller.key"
@@ -289,13 +291,5 @@ def _write(path: Path, text: str, force: bool) -> None:
     """
     if path.exists() and not force:
         raise KeyProblem(f"{path} exists: --force replaces it")
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        if os.geteuid() == 0:
-            owner = path.parent.stat()
-            os.fchown(descriptor, owner.st_uid, owner.st_gid)
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
+    folder = path.parent.stat()
+    write_whole(path, text.encode(), owner=(folder.st_uid, folder.st_gid) if os.geteuid() == 0 else None)

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.domain.ids import JobId
+from cotenant.controller.system.files import sync_folder, write_whole
 from cotenant.controller.wire.codec import BadMessage, decode_json
 from cotenant.controller.wire.entrance import SECRETS_BYTES_MAX
 
@@ -46,8 +47,9 @@ class Secrets:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chmod(folder, 0o700)
         self._folder = folder
-        for leftover in folder.glob("*.new"):
-            leftover.unlink()
+        for pattern in (".*.tmp", "*.new"):  # Half written; the latter by a controller of 0.1.0.
+            for leftover in folder.glob(pattern):
+                leftover.unlink()
         self._users: dict[str, list[JobId]] = {}
         """Of each file, the jobs that may still want it; those that are over are dropped from the end."""
         self._file_of: dict[str, str] = {}
@@ -69,22 +71,14 @@ class Secrets:
         numbers = sorted(int(number_of(job_id)) for job_id in job_ids)
         stem = str(numbers[0]) if numbers[0] == numbers[-1] else f"{numbers[0]}-{numbers[-1]}"
         path = self._folder / f"{stem}.json"
-        fresh = path.with_suffix(".new")
         with self._changing:
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.json.encode(dict(values)))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(fresh, path)
+            write_whole(path, msgspec.json.encode(dict(values)))
             for old in {self._file_of.get(number) for number in numbers_of(stem)} - {None, stem}:
                 assert old is not None  # Its commit failed: its numbers are given out again.
                 self._drop(old)
                 (self._folder / f"{old}.json").unlink(missing_ok=True)
             self._know(stem)
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(folder)
-        os.close(folder)
+        sync_folder(self._folder)  # What was dropped is gone after a power cut as well.
         self.used_by(job_ids)
 
     def used_by(self, job_ids: Iterable[JobId]) -> None:

@@ -33,9 +33,9 @@ profiler.driver                 controller.wire
 profiler.indicators             controller.wire profiler.driver
 profiler                        controller.domain controller.wire profiler.indicators
 # The agent obeys.
-agent.ipc                       controller.domain controller.wire profiler.indicators
-agent.host                      controller.wire controller.domain mps profiler.driver profiler.indicators
-                                agent.ipc
+agent.ipc                       controller.domain controller.wire controller.system profiler.indicators
+agent.host                      controller.wire controller.domain controller.system mps profiler.driver
+                                profiler.indicators agent.ipc
 agent.supervisor.core           controller.domain controller.wire profiler profiler.indicators agent.ipc
 agent.supervisor.processes      controller.wire mps profiler profiler.indicators agent.ipc agent.host
                                 agent.supervisor.core

@@ -26,7 +26,7 @@ from cotenant.controller.cli.demo.watching import QueueWatcher, TooSlow, all_end
 from cotenant.controller.client import Client
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch, Phase
-from cotenant.controller.system.files import write_whole
+from cotenant.controller.system.files import write_output
 from cotenant.controller.wire.clients import GetStatus, ListNodes, NodeView, SetPolicy, ShowJob, Shown, Submit
 from cotenant.profiler.run import ProfileFailed
 
@@ -98,7 +98,7 @@ class _Demo:
             shown = [client.ask(ShowJob(job_id=job_id)) for job_id in self._names]
             nodes = client.ask(ListNodes()).nodes
         picture = timeline_of(shown, nodes, self._policies, f"{SLOTS} CPU slots, {memory_mib} MiB each")
-        write_whole(self._out_dir / "timeline.svg", render(picture).encode())
+        write_output(self._out_dir / "timeline.svg", render(picture).encode())
         return job_reports(shown, self._measured, self._results, self._uninterrupted(shown))
 
     def _act_one(self) -> None:
@@ -189,7 +189,7 @@ def _keep_logs(folder: Path, kept: Path) -> None:
 
 
 def _conclude(report: DemoReport, out_dir: Path, wall_s: float) -> int:
-    write_whole(out_dir / "report.json", to_json(report))
+    write_output(out_dir / "report.json", to_json(report))
     print()
     if sys.stdout.isatty():
         from rich.console import Console

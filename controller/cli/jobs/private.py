@@ -6,8 +6,6 @@ Only on the user's own socket: where another endpoint is configured, nothing is 
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import subprocess
 import sys
@@ -23,6 +21,7 @@ from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
+from cotenant.controller.system.locks import Lock, LockTaken
 from cotenant.controller.wire.clients import GetStatus, ListNodes
 
 IDLE_EXIT_S: Final = 600.0
@@ -113,21 +112,19 @@ def last_line(log: Path) -> str:
 @contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
     """Two `run`s that start together start one controller."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline_s = time.monotonic() + START_WITHIN_S
+    while (lock := _taken(path)) is None:
+        if time.monotonic() > deadline_s:
+            raise Problem("failed", f"someone else holds {path}", "is another `cotenant run` stuck?")
+        time.sleep(LOOK_EVERY_S)
     try:
-        deadline_s = time.monotonic() + START_WITHIN_S
-        while not _locked(descriptor):
-            if time.monotonic() > deadline_s:
-                raise Problem("failed", f"someone else holds {path}", "is another `cotenant run` stuck?")
-            time.sleep(LOOK_EVERY_S)
         yield
     finally:
-        os.close(descriptor)
+        lock.release()
 
 
-def _locked(descriptor: int) -> bool:
+def _taken(path: Path) -> Lock | None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        return Lock(path)
+    except LockTaken:
+        return None

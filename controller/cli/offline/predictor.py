@@ -222,10 +222,10 @@ def model_of(name: str) -> InterferenceModel:
 
 def written(path: Path, data: bytes) -> None:
     """Raises Problem: the disk is full, or so."""
-    from cotenant.controller.system.files import write_whole
+    from cotenant.controller.system.files import write_output
 
     try:
-        write_whole(path, data)
+        write_output(path, data)
     except OSError as error:
         raise Problem(
             "refused", f"{path} cannot be written: {error.strerror}", "choose another file"

@@ -19,7 +19,7 @@ from cotenant.controller.sim.compare import TaskRun
 from cotenant.controller.sim.results.outcome import Outcome
 from cotenant.controller.sim.results.paired import paired, paired_windows
 from cotenant.controller.sim.world.workload import Cluster, Workload
-from cotenant.controller.system.files import whole, write_whole
+from cotenant.controller.system.files import output, write_output
 
 SCHEMA: Final = "sim-compare/1"
 MEASURED: Final = frozenset({"decision_ms", "wall_s", "cpu_s", "thinking_s"})
@@ -63,7 +63,7 @@ def workload_facts(workload: Workload, cluster: Cluster) -> dict[str, Any]:
 
 
 def write_document(value: Mapping[str, Any], path: Path) -> None:
-    write_whole(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+    write_output(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
 
 
 _GIVEN: Final = ("job_id", "submit_s", "gpus", "model", "duration_s", "expected_s")
@@ -86,7 +86,7 @@ def write_jobs(outcome: Outcome, path: Path) -> None:
         *(_seconds(getattr(outcome, name)) for name in _TIMES),
         *(getattr(outcome, name).astype(int).tolist() for name in _COUNTS),
     ]
-    with whole(path) as beside, beside.open("w", newline="") as file:
+    with output(path) as beside, beside.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow((*_GIVEN, *_TIMES, *_COUNTS))
         writer.writerows(zip(*columns, strict=True))

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from cotenant.controller.sim.results.outcome import Outcome
-from cotenant.controller.system.files import whole
+from cotenant.controller.system.files import output
 
 Floats = NDArray[np.float64]
 
@@ -325,7 +325,7 @@ def save(figure: Figure, path: Path) -> None:
 
     matplotlib.rcParams["svg.hashsalt"] = "cotenant"
     metadata = {"Date": None} if path.suffix == ".svg" else None
-    with whole(path) as beside:
+    with output(path) as beside:
         figure.savefig(beside, dpi=150, metadata=metadata)
 
 

@@ -17,7 +17,7 @@ from cotenant.controller.sim.traces.drafting import Draft, finish
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.table import TextTable, table
 from cotenant.controller.sim.traces.trace import Labels, Trace
-from cotenant.controller.system.files import write_whole
+from cotenant.controller.system.files import write_output
 
 REQUIRED = ("submit_time_s", "duration_s", "gpus")
 COLUMNS = (
@@ -76,7 +76,7 @@ def write_csv(trace: Trace, path: Path) -> None:
     """
     data = schema_text(trace).encode()
     try:
-        write_whole(path, _packed(data) if path.suffix == ".gz" else data)
+        write_output(path, _packed(data) if path.suffix == ".gz" else data)
     except OSError as error:
         raise TraceProblem(f"cannot be written: {error.strerror}", file=str(path)) from None
 

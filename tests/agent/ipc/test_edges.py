@@ -21,7 +21,7 @@ from cotenant.agent.daemon.core.edge import AnyAgentEvent, EndCame, GangMessageC
 from cotenant.agent.daemon.supervisor_link import Line
 from cotenant.agent.host.identity import children_of, identity_of, is_alive, open_pidfd, own_identity, stat_of
 from cotenant.agent.ipc.channel import FromSupervisor, GangOut, LeaseNow, SaveNow, StopNow, ToSupervisor
-from cotenant.agent.ipc.files import BadRecord, read_record, write_record, write_whole
+from cotenant.agent.ipc.files import BadRecord, read_record, write_record
 from cotenant.agent.ipc.folder import CONTROL, RESULT
 from cotenant.agent.ipc.framing import (
     FRAME_BYTES_MAX,
@@ -71,15 +71,6 @@ def test_a_record_that_cannot_be_used_says_why(tmp_path: Path, text: str, why: s
     path.write_text(text)
     with pytest.raises(BadRecord, match=why):
         read_record(path, ProcessIdentity)
-
-
-def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
-    path = tmp_path / "f"
-    write_whole(path, b"old")
-    (tmp_path / f".f.{os.getpid()}.tmp").mkdir()
-    with pytest.raises(IsADirectoryError):
-        write_whole(path, b"new")
-    assert path.read_bytes() == b"old"
 
 
 # --- Frames ----------------------------------------------------------------------------------------

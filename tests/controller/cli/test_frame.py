@@ -17,7 +17,7 @@ import pytest
 from cotenant.controller.cli.frame.screen import Column, table
 from cotenant.controller.cli.frame.verb_command import as_command
 from cotenant.controller.cli.verbs import BY_NAME, Verb
-from cotenant.controller.system.files import whole, write_whole
+from cotenant.controller.system.files import output, write_output
 
 if TYPE_CHECKING:
     from tests.controller.cli.conftest import Cotenant
@@ -222,7 +222,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path.write_text("old")
 
     def cut_off() -> None:
-        with whole(path) as beside:
+        with output(path) as beside:
             beside.write_text("ne")
             raise KeyboardInterrupt
 
@@ -231,9 +231,9 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert (path.read_text(), [each.name for each in tmp_path.iterdir()]) == ("old", ["model.json"])
     link = tmp_path / "link.json"
     link.symlink_to(path)
-    write_whole(link, b"new")
+    write_output(link, b"new")
     assert (link.is_symlink(), path.read_text()) == (True, "new")
-    write_whole(Path(os.devnull), b"gone")
+    write_output(Path(os.devnull), b"gone")
     assert Path(os.devnull).is_char_device()
 
 
