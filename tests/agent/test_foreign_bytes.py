@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from cotenant.agent.daemon.core.memory import Aged, Obeyed
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
-from cotenant.agent.gpus.device_state_store import DeviceMark, DeviceStateStore
+from cotenant.agent.gpus.device_states import DeviceMark, DeviceStateStore
 from cotenant.agent.gpus.probe_results import ProbeBegins
 from cotenant.agent.gpus.watchers import Line
 from cotenant.agent.host import locks, state_folder
