@@ -35,7 +35,7 @@ from cotenant.agent.ipc.files import BadRecord, read_or_put_aside, read_record, 
 from cotenant.agent.ipc.folder import FOLDER_NAME, JOB, ORDER, RESULT, SUPERVISOR, UNCLEAN, attempt_folder
 from cotenant.agent.ipc.records import Order, ProcessIdentity, Result
 from cotenant.agent.ipc.secrets import forgotten_on_disk, kept_in_memory, without_secrets
-from cotenant.agent.supervisor.processes.leftovers import end_leftovers
+from cotenant.agent.supervisor.processes.reaper import end_leftovers
 from cotenant.controller.domain.commands import StartAttempt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.domain.job import Launch

@@ -1,6 +1,6 @@
 """Whose a process on a GPU is: a job's of ours, our MPS server's, or somebody else's.
 
-Rule: the same proof as in `leftovers.py`, and two more for what has left its session (a container that the
+Rule: the same proof as in `reaper.py`, and two more for what has left its session (a container that the
 script started, a service of its own). The environment names the attempt and its own socket, and the socket
 must be the one that this agent's folder has for it; else it is in the attempt's cgroup, whose name has a
 hash of that folder; else a supervisor of ours led its session or is an ancestor. A supervisor takes in
