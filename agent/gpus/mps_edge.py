@@ -37,8 +37,7 @@ from cotenant.agent.gpus.mps_watch import (
     verdict,
 )
 from cotenant.agent.ipc.files import BadRecord, read_record
-from cotenant.agent.ipc.folder import FOLDER_NAME, ORDER, RESULT, job_socket
-from cotenant.agent.ipc.records import Order
+from cotenant.agent.ipc.records import FOLDER_NAME, ORDER, RESULT, Order, job_socket
 from cotenant.controller.domain.cluster import Device, sharing_in_words
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.settings import MpsSettings

@@ -19,8 +19,7 @@ from cotenant.agent.gpus.probe_results import ProcessOwner
 from cotenant.agent.host.cgroups import group_tag
 from cotenant.agent.host.identity import boot_id, stat_of
 from cotenant.agent.ipc.files import BadRecord, read_record
-from cotenant.agent.ipc.folder import FOLDER_NAME, SUPERVISOR, attempt_folder, job_socket
-from cotenant.agent.ipc.records import ProcessIdentity
+from cotenant.agent.ipc.records import FOLDER_NAME, SUPERVISOR, ProcessIdentity, attempt_folder, job_socket
 from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
 from cotenant.profiler.driver import process_info
 

@@ -15,8 +15,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.ipc.files import read_record, write_whole
-from cotenant.agent.ipc.folder import ORDER
-from cotenant.agent.ipc.records import Order
+from cotenant.agent.ipc.records import ORDER, Order
 from cotenant.controller.wire.codec import decode_json
 
 BYTES_MAX: Final = 2 * 1024 * 1024

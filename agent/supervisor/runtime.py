@@ -31,9 +31,8 @@ from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.identity import own_identity
 from cotenant.agent.ipc.channel import EndedNow, GangOut, StatusNow
 from cotenant.agent.ipc.files import BadRecord, read_record, write_record
-from cotenant.agent.ipc.folder import CONTROL, LOGS, ORDER, RESULT, STATUS
-from cotenant.agent.ipc.folder import SUPERVISOR as SUPERVISOR_FILE
-from cotenant.agent.ipc.records import Order, RankOrder, Result
+from cotenant.agent.ipc.records import CONTROL, LOGS, ORDER, RESULT, STATUS, Order, RankOrder, Result
+from cotenant.agent.ipc.records import SUPERVISOR as SUPERVISOR_FILE
 from cotenant.agent.ipc.secrets import forgotten_on_disk, taken
 from cotenant.agent.supervisor.control import Conversations
 from cotenant.agent.supervisor.core.edge import (

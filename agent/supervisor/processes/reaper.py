@@ -35,9 +35,8 @@ from typing import Final
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.identity import boot_id, identity_of, open_pidfd, stat_of
 from cotenant.agent.ipc.files import BadRecord, read_record
-from cotenant.agent.ipc.folder import ORDER, RESULT, UNCLEAN, job_socket
-from cotenant.agent.ipc.folder import SUPERVISOR as SUPERVISOR_FILE
-from cotenant.agent.ipc.records import Order, ProcessIdentity, Result
+from cotenant.agent.ipc.records import ORDER, RESULT, UNCLEAN, Order, ProcessIdentity, Result, job_socket
+from cotenant.agent.ipc.records import SUPERVISOR as SUPERVISOR_FILE
 from cotenant.agent.supervisor.core.departure import TERMINATE_S, unclean
 from cotenant.agent.supervisor.processes.attempt_folder import remove_short_folder
 from cotenant.agent.supervisor.processes.termination import by_pipe, terminate

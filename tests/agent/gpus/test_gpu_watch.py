@@ -25,7 +25,7 @@ from cotenant.agent.host.cgroups import group_tag
 from cotenant.agent.host.devices import cuda_devices
 from cotenant.agent.host.identity import boot_id, own_identity
 from cotenant.agent.host.locks import DeviceLocks, LockOwner
-from cotenant.agent.ipc.folder import SUPERVISOR, attempt_folder, job_socket
+from cotenant.agent.ipc.records import SUPERVISOR, attempt_folder, job_socket
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
