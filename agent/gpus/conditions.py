@@ -31,6 +31,15 @@ HIDDEN_LOOKS: Final = 2
 LEAVE_GRACE_S: Final = 3.0
 """What is seen so soon after a job has left may have been asked before."""
 PROCESSES_SHOWN: Final = 3
+HOLDERS_NAMED: Final = 3
+PATIENCE_S: Final = 60.0
+"""Tearing a large context down takes seconds; a minute is a fault."""
+_DEAD: Final[dict[str, str]] = {
+    "Z": "a zombie, its context still open",
+    "X": "dead, its context still open",
+}
+_STUCK: Final = "stuck in the kernel (state D)"
+UNASKED: Final = "nobody could be asked about its memory: NVML gave no answer"
 
 
 class DeviceCondition(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,17 +173,6 @@ def _in_words(processes: list[Process]) -> str:
     if len(processes) > PROCESSES_SHOWN:
         told.append(f"{len(processes) - PROCESSES_SHOWN} more")
     return ", ".join(told)
-
-
-HOLDERS_NAMED: Final = 3
-PATIENCE_S: Final = 60.0
-"""Tearing a large context down takes seconds; a minute is a fault."""
-_DEAD: Final[dict[str, str]] = {
-    "Z": "a zombie, its context still open",
-    "X": "dead, its context still open",
-}
-_STUCK: Final = "stuck in the kernel (state D)"
-UNASKED: Final = "nobody could be asked about its memory: NVML gave no answer"
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):

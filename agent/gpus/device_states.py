@@ -77,13 +77,11 @@ BY_BUCKET: Final[dict[Bucket, Happening | None]] = {
     "lost": "lost",
     "note": None,
 }
+VERSION: Final = 1
 
 
 def after(state: DeviceState, happening: Happening) -> DeviceState:
     return TABLE[state, happening]
-
-
-VERSION: Final = 1
 
 
 class DeviceMark(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,6 +41,9 @@ FRESH_S: Final = 600.0
 _TURN_S: Final = 0.01
 
 Log = Callable[[str], None]
+TENANTS_BY_MPS: Final = 2
+TAKEN: Final = "taken: "
+"""How the note of a device begins that another agent holds, in contrast to one that is broken."""
 
 
 class GpuWatch:
@@ -272,11 +275,6 @@ def is_watched(device: Device) -> bool:
 def _lasting(marks: Sequence[DeviceMark]) -> tuple[object, ...]:
     """What makes it worth writing them again."""
     return tuple((mark.uuid, mark.state, mark.why, mark.concerned) for mark in marks)
-
-
-TENANTS_BY_MPS: Final = 2
-TAKEN: Final = "taken: "
-"""How the note of a device begins that another agent holds, in contrast to one that is broken."""
 
 
 def offered(

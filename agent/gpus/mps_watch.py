@@ -38,6 +38,8 @@ from cotenant.mps.starting import Spec
 
 LOOKS_MAX = 5
 """After this many looks it is said as it is."""
+QUIT_S = 5.0
+AROUND_EVERY_S = 10.0
 
 
 class Attachment(Enum):
@@ -116,9 +118,6 @@ def _sockets(pipe_directory: str, program: str) -> Counter[str]:
 
 
 Answer = TypeVar("Answer")
-
-QUIT_S = 5.0
-AROUND_EVERY_S = 10.0
 
 
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,6 +30,8 @@ LOOKS_MAX: Final = 10
 RETRY_S: Final = 30.0
 RETRY_S_MAX: Final = 600.0
 STARTING: Final = "the sources are being tried"
+CPU_SOURCE: Final = "cpu"
+CPU_LACKS: Final = "a CPU slot has no counters of pipes, memory or links"
 
 
 class IndicatorReader:
@@ -171,8 +173,6 @@ def reading_of(
 
 
 PROC_STAT: Final = Path("/proc/stat")
-CPU_SOURCE: Final = "cpu"
-CPU_LACKS: Final = "a CPU slot has no counters of pipes, memory or links"
 
 Ticks = dict[int, tuple[int, int]]
 """Core -> (busy, all)."""

@@ -25,6 +25,7 @@ from cotenant.controller.wire.codec import BadMessage
 
 CONNECTIONS_MAX: Final = 8
 UNSENT_BYTES_MAX: Final = 1024 * 1024
+FAREWELL_S: Final = 2.0
 
 
 class Connection:
@@ -124,9 +125,6 @@ class Control:
             connection.close()
         self.listener.close()
         self._path.unlink(missing_ok=True)
-
-
-FAREWELL_S: Final = 2.0
 
 
 class Conversations:

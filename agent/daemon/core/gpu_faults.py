@@ -39,6 +39,13 @@ JUST_S: Final = 10.0
 """Who failed so shortly before a fault was told may have died of it."""
 _GRAVITY: Final[tuple[GpuFaultRole, ...]] = ("", "suspect", "hit", "culprit", "device")
 """One word about a fault may know more than another."""
+_WORDS: Final[dict[str, str]] = {
+    "alone": "{why} on {where}, which it had to itself: an error of the program",
+    "culprit": "{why} on {where}, caused by this job beside {others}",
+    "hit": "{why} on {where}, caused by a job beside it ({others})",
+    "suspect": "{why} on {where}: this job or one beside it caused it ({others}), nobody knows which",
+    "device": "the GPU failed: {why} on {where}",
+}
 
 
 def joined(one: Fault | None, other: Fault) -> Fault:
@@ -96,15 +103,6 @@ def judged(result: Result, fault: Fault | None) -> Result:
         detail=f"{said}; {result.detail}" if by_itself else said,
         gpu_fault=fault.role,
     )
-
-
-_WORDS: Final[dict[str, str]] = {
-    "alone": "{why} on {where}, which it had to itself: an error of the program",
-    "culprit": "{why} on {where}, caused by this job beside {others}",
-    "hit": "{why} on {where}, caused by a job beside it ({others})",
-    "suspect": "{why} on {where}: this job or one beside it caused it ({others}), nobody knows which",
-    "device": "the GPU failed: {why} on {where}",
-}
 
 
 def contained(result: Result, fault: Fault) -> Result:

@@ -21,6 +21,12 @@ from cotenant.agent.daemon.core.edge import AnyEffect, Reconnect, Say
 BEATS_REMEMBERED: Final = 4096
 STOP_AT: Final = 0.8
 """Supervisors have stopped their ranks when this part of a lease is over; nothing starts after it."""
+HELLO_PERIOD_S: Final = 1.0
+REPORT_PERIOD_S: Final = 1.0
+REPORT_WINDOW: Final = 64
+"""Unconfirmed reports on the wire at one time."""
+BEATS_MISSED_MAX: Final = 3
+RECONNECT_WAIT_S_MAX: Final = 30.0
 
 
 class Lease:
@@ -78,12 +84,6 @@ class Lease:
         return self.full_s - left_s < STOP_AT * self.full_s
 
 
-HELLO_PERIOD_S: Final = 1.0
-REPORT_PERIOD_S: Final = 1.0
-REPORT_WINDOW: Final = 64
-"""Unconfirmed reports on the wire at one time."""
-BEATS_MISSED_MAX: Final = 3
-RECONNECT_WAIT_S_MAX: Final = 30.0
 _NEVER: Final = float("inf")
 
 

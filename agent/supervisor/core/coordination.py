@@ -36,6 +36,7 @@ from cotenant.controller.domain.ids import HostId
 from cotenant.controller.wire.codec import BadMessage, pack, unpack
 
 PAYLOAD_BYTES_MAX = 256 * 1024
+MEMBER_PERIOD_S: Final = 5.0
 
 
 class GangMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="g"):
@@ -95,7 +96,6 @@ def parse_payload(data: bytes) -> AnyGangWord | None:
     return word
 
 
-MEMBER_PERIOD_S: Final = 5.0
 MEMBER_SILENCE_S: Final = 3 * MEMBER_PERIOD_S
 """Older words of a member say nothing about now."""
 

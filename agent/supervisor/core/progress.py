@@ -32,6 +32,8 @@ REPORTS_KEPT: Final = 31
 DURABLES_KEPT: Final = 4
 FAILURES_KEPT: Final = 8
 FAILURE_CHARS: Final = 300
+PUBLISH_PERIOD_S: Final = 1.0
+KEEP_PERIOD_S: Final = 15.0
 
 
 class RankProgress:
@@ -129,10 +131,6 @@ class RankProgress:
 
     def _reached(self, rank: int, step: int) -> None:
         self.steps[rank] = max(step, self.steps.get(rank, 0))
-
-
-PUBLISH_PERIOD_S: Final = 1.0
-KEEP_PERIOD_S: Final = 15.0
 
 
 class Publishing:

@@ -27,6 +27,10 @@ LOADING_GRACE_S: Final = 5.0
 PLAIN_GRACE_S: Final = 30.0
 """For a script that may want to save by itself on SIGTERM."""
 SAVE_RETRY_S: Final = 5.0
+SAVE_AT_LEASE: Final = 0.6
+STOP_AT_LEASE: Final = 0.8
+QUIET_S: Final = 60.0
+"""A job that has not said hello for this long does not know the library."""
 
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,14 +99,6 @@ def grace_s(stop: StopWish | None, *, is_loading: bool) -> float:
         return LOADING_GRACE_S
     allowed_s = stop.allowed_s if stop is not None else PLAIN_GRACE_S
     return max(1.0, min(allowed_s, PLAIN_GRACE_S))
-
-
-SAVE_AT_LEASE: Final = 0.6
-STOP_AT_LEASE: Final = 0.8
-
-
-QUIET_S: Final = 60.0
-"""A job that has not said hello for this long does not know the library."""
 
 
 def may_run_elsewhere(order: Order, status: Status, *, has_said_hello: bool, quiet_s: float) -> bool:

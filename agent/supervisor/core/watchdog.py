@@ -49,6 +49,8 @@ ALIVE_DUTY: Final = 0.05
 """Of a core, by a gang with a rank that does not answer: it may be busy in one long call."""
 
 Word = Literal["look", "dump", "hang"]
+START_DUTY: Final = 0.05
+"""A job without the library counts as started if it has used this much of a core lately."""
 
 
 class Watchdog:
@@ -222,10 +224,6 @@ class Watchdog:
             return []
         self._is_over = True
         return ["hang"]
-
-
-START_DUTY: Final = 0.05
-"""A job without the library counts as started if it has used this much of a core lately."""
 
 
 class StartLimit:

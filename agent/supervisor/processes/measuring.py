@@ -30,6 +30,7 @@ WINDOW_S: Final = 5.0
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _MIB: Final = 1024 * 1024
+SAMPLE_PERIOD_S: Final = 1.0
 
 
 class Sampler:
@@ -156,9 +157,6 @@ def host_oom_kills() -> int:
         if line.startswith("oom_kill "):
             return int(line.split()[1])
     return 0
-
-
-SAMPLE_PERIOD_S: Final = 1.0
 
 
 class Measuring:

@@ -39,6 +39,8 @@ _EXEC_WAIT_S: Final = 30.0
 _RESET: Final = ("SIGHUP", "SIGINT", "SIGTERM", "SIGPIPE", "SIGXFSZ", "SIGCHLD", "SIGUSR1", "SIGUSR2")
 
 _libc = ctypes.CDLL(None, use_errno=True)
+PROCESSES_MAX: Final = 64
+"""A rank with hundreds of data loaders must not fill its log with them."""
 
 
 class RankStartFailed(Exception):
@@ -245,10 +247,6 @@ def _die_with(parent: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
     if os.getppid() != parent:  # It died before we asked to be told.
         os._exit(126)
-
-
-PROCESSES_MAX: Final = 64
-"""A rank with hundreds of data loaders must not fill its log with them."""
 
 
 def catches(pid: int, number: int) -> bool:

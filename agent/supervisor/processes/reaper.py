@@ -46,6 +46,11 @@ _ROUNDS_MAX = 50
 _LOOK_S = 0.05
 TERM_GRACE_S = 2.0
 """Between SIGTERM and SIGKILL for an MPS client without a supervisor."""
+REAPER_ROUNDS: Final = 6
+"""Of ten seconds each: then it is for the agent, which tries for ever."""
+DYING_S: Final = 10.0
+"""From the end of its files to that of the supervisor."""
+EXIT_USAGE: Final = 2
 
 
 def end_leftovers(
@@ -149,13 +154,6 @@ def _pids() -> Iterator[int]:
     return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
-ROUNDS: Final = 6
-"""Of ten seconds each: then it is for the agent, which tries for ever."""
-DYING_S: Final = 10.0
-"""From the end of its files to that of the supervisor."""
-EXIT_USAGE: Final = 2
-
-
 def leave_to_reaper(folder: Path) -> int:
     """Start one for this process; returns the descriptor that must stay open, and with us alone, for our
     life.
@@ -193,7 +191,7 @@ def inherit(folder: Path) -> None:
     supervisor = read_record(folder / SUPERVISOR_FILE, ProcessIdentity)
     if supervisor is not None and not _has_died(supervisor):  # Its pipe alone is gone.
         return
-    for _ in range(ROUNDS):
+    for _ in range(REAPER_ROUNDS):
         if not end_leftovers(folder, order, supervisor):
             return
         time.sleep(1.0)
