@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import agent_footprint
 import machine
 
-from cotenant.agent.host.slots import SlotUse
+from cotenant.agent.host.indicators import SlotUse
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.store.core import DECISION_BOUNDS_S

@@ -20,10 +20,9 @@ from cotenant.agent.daemon.core.edge import AgentConfig
 from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
 from cotenant.agent.daemon.supervisors import stored_orders
-from cotenant.agent.gpus.gpu_watch import GpuWatch
-from cotenant.agent.gpus.kernel_log import bus_address
+from cotenant.agent.gpus.gpu_watch import GpuWatch, offered
 from cotenant.agent.gpus.mps_edge import Mps, prepare
-from cotenant.agent.gpus.offer import offered
+from cotenant.agent.gpus.xid import bus_address
 from cotenant.agent.host import devices, jobside, state_folder
 from cotenant.agent.host.cgroups import Cgroups, device_regions, find_cgroups, sweep
 from cotenant.agent.host.checkpoint_root import BadRoot, domain_of

@@ -1,5 +1,5 @@
 """Waiting for what is still to be heard of the GPUs that an attempt has left: the edge's side of
-`held_memory.py`.
+`conditions.Waits`.
 
 Rule: the answer comes after a look at each of its devices that began when the attempt was gone, and so after
 all errors that their watchers knew of then. An attempt that has failed may have died of an error that nobody

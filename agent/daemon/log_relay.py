@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.daemon.tasks import Tasks
-from cotenant.agent.ipc.folder import LOGS, RESULT
+from cotenant.agent.ipc.records import LOGS, RESULT
 from cotenant.agent.supervisor.processes.logs import log_end, read_log
 from cotenant.controller.wire.agents import LogReply, ReadLog
 

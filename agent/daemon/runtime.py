@@ -51,9 +51,8 @@ from cotenant.agent.daemon.metrics import AgentReading, Edge, sheet_of
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.daemon.supervisors import Supervisors
 from cotenant.agent.daemon.tasks import Tasks
-from cotenant.agent.gpus.gpu_watch import GpuWatch
+from cotenant.agent.gpus.gpu_watch import GpuWatch, offered
 from cotenant.agent.gpus.mps_edge import Mps, MpsEdge
-from cotenant.agent.gpus.offer import offered
 from cotenant.agent.host.devices import lock_names
 from cotenant.agent.host.facts import CpuUse, now_s
 from cotenant.agent.host.indicators import IndicatorReader

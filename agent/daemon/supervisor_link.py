@@ -24,9 +24,8 @@ from cotenant.agent.daemon.core.edge import (
 from cotenant.agent.daemon.core.memory import Key
 from cotenant.agent.ipc.channel import EndedNow, FromSupervisor, GangOut, StatusNow, ToSupervisor
 from cotenant.agent.ipc.files import read_or_put_aside
-from cotenant.agent.ipc.folder import CONTROL, RESULT
 from cotenant.agent.ipc.framing import connect, read_frame, write_message
-from cotenant.agent.ipc.records import Result
+from cotenant.agent.ipc.records import CONTROL, RESULT, Result
 from cotenant.controller.wire.codec import BadMessage, decode, version_of
 
 _RETRY_S_MIN: Final = 0.02

@@ -31,10 +31,20 @@ from cotenant.agent.host.facts import OPEN_ONE, closed_folder
 from cotenant.agent.host.identity import boot_id, open_pidfd
 from cotenant.agent.ipc.channel import ToSupervisor
 from cotenant.agent.ipc.files import BadRecord, read_or_put_aside, read_record, write_record
-from cotenant.agent.ipc.folder import FOLDER_NAME, JOB, ORDER, RESULT, SUPERVISOR, UNCLEAN, attempt_folder
-from cotenant.agent.ipc.records import Order, ProcessIdentity, Result
+from cotenant.agent.ipc.records import (
+    FOLDER_NAME,
+    JOB,
+    ORDER,
+    RESULT,
+    SUPERVISOR,
+    UNCLEAN,
+    Order,
+    ProcessIdentity,
+    Result,
+    attempt_folder,
+)
 from cotenant.agent.ipc.secrets import forgotten_on_disk, kept_in_memory, without_secrets
-from cotenant.agent.supervisor.processes.leftovers import end_leftovers
+from cotenant.agent.supervisor.processes.reaper import end_leftovers
 from cotenant.controller.domain.commands import StartAttempt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.domain.job import Launch

@@ -1,4 +1,4 @@
-"""The states of a device, as a table. Pure.
+"""The states of a device, as a table, and what an agent that is started anew must still know of them. Pure.
 
     ok        work may come
     suspect   something happened to it: no new work until it has proven itself
@@ -9,12 +9,22 @@ Rule: a device gets worse by itself and better only by proof. From suspect it co
 those whom the trouble concerned are gone and it has been quiet for long enough, or when a person says
 `nodes resume`. From draining a person may bring it back too, who knows better; from lost nobody but the
 device: it must have begun anew (a boot of the host, a reset), and then it proves itself like a suspect.
+
+A mark ends by that proof, never because the agent was restarted. So what the proof is made of is kept beside
+it: whom the trouble concerned, the counters that fall when a GPU begins anew, up to where the kernel's log
+was read, and whether a person has vouched for the device. A boot begins all of them anew: a device that was
+draining or lost has to show that it works, everything else is forgotten.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, Literal
 
+import msgspec
+
+from cotenant.agent.daemon.core.memory import Key
+from cotenant.agent.gpus.probe_results import ProbeResult
 from cotenant.agent.gpus.xid import Bucket
 from cotenant.controller.domain.cluster import DeviceState
 
@@ -67,7 +77,99 @@ BY_BUCKET: Final[dict[Bucket, Happening | None]] = {
     "lost": "lost",
     "note": None,
 }
+VERSION: Final = 1
 
 
 def after(state: DeviceState, happening: Happening) -> DeviceState:
     return TABLE[state, happening]
+
+
+class DeviceMark(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known against a device."""
+
+    uuid: str
+    state: DeviceState
+    why: str
+    since_s: float
+    """Seconds since the boot."""
+    quiet_s: float = 0.0
+    """How long it must be without trouble, while it is suspect."""
+    concerned: tuple[Key, ...] = ()
+    """Whom the trouble concerned: they must be gone before it counts as over."""
+
+
+class RisingCounters(msgspec.Struct, frozen=True, kw_only=True):
+    """What only grows while a driver lives; None where it is not known."""
+
+    energy_mj: int | None = None
+    ecc_uncorrected: int | None = None
+
+    def after(self, look: ProbeResult) -> RisingCounters:
+        """What a look does not say is as it was."""
+        energy_mj, errors = look.energy_mj, look.ecc_uncorrected
+        return RisingCounters(
+            energy_mj=energy_mj if energy_mj is not None else self.energy_mj,
+            ecc_uncorrected=errors if errors is not None else self.ecc_uncorrected,
+        )
+
+    def began_anew(self, now: RisingCounters) -> bool:
+        """Whether the driver was loaded again, or the GPU reset, between this and `now`."""
+        return _less(now.energy_mj, self.energy_mj) or _less(now.ecc_uncorrected, self.ecc_uncorrected)
+
+    def has_more_errors(self, now: RisingCounters) -> bool:
+        return _less(self.ecc_uncorrected, now.ecc_uncorrected)
+
+
+def _less(one: int | None, other: int | None) -> bool:
+    return one is not None and other is not None and one < other
+
+
+class PastStates(msgspec.Struct, frozen=True, kw_only=True):
+    """What else was known of a device when it was last written down."""
+
+    uuid: str
+    counters: RisingCounters = RisingCounters()
+    is_away: bool = False
+    """NVML said that it is lost or wants a reset: an answer means that it began anew."""
+    is_pardoned: bool = False
+    """A person knows that it wants a reset, and trusts it all the same."""
+    record: int | None = None
+    """Of the kernel's log: everything up to here was dealt with."""
+
+
+class DeviceStateStore(msgspec.Struct, frozen=True, kw_only=True):
+    """The file."""
+
+    version: int = VERSION
+    boot_id: str
+    marks: tuple[DeviceMark, ...] = ()
+    pasts: tuple[PastStates, ...] = ()
+
+    def without(self, uuids: Collection[str]) -> DeviceStateStore:
+        return DeviceStateStore(
+            boot_id=self.boot_id,
+            marks=tuple(mark for mark in self.marks if mark.uuid not in uuids),
+            pasts=tuple(past for past in self.pasts if past.uuid not in uuids),
+        )
+
+
+def recalled(kept: DeviceStateStore | None, boot_id: str, now_s: float) -> DeviceStateStore:
+    """What of a file still counts now."""
+    if kept is None:
+        return DeviceStateStore(boot_id=boot_id)
+    if kept.boot_id == boot_id:
+        # What has been quiet while nobody watched proves nothing.
+        marks = tuple(msgspec.structs.replace(mark, since_s=now_s) for mark in kept.marks)
+        return DeviceStateStore(boot_id=boot_id, marks=marks, pasts=kept.pasts)
+    renewed = tuple(
+        DeviceMark(
+            uuid=mark.uuid,
+            state=after(mark.state, "renewed"),
+            why=f"the host was booted after: {mark.why}",
+            since_s=now_s,
+            quiet_s=QUIET_S["renewed"],
+        )
+        for mark in kept.marks
+        if mark.state in ("draining", "lost")
+    )
+    return DeviceStateStore(boot_id=boot_id, marks=renewed)

@@ -1,30 +1,37 @@
 """The GPUs of this host, watched: what the watchers say becomes faults for the state machine and an offer.
 
-Rule: everything is decided in `health.py` and `held_memory.py`; here their inputs are carried to them, their
+Rule: everything is decided in `health.py` and `conditions.py`; here their inputs are carried to them, their
 answers away, and the marks to disk, by this class alone. A mark is on disk before anybody hears of it; an
 error counts as read only when all that follows from it was told. So an agent that is killed in between finds
 it in the kernel's log again, and to tell it twice changes nothing.
+
+Offered are the devices whose locks this agent holds, and nothing is known against. A device that another
+agent holds is listed as not healthy, with the name of who holds it; it is offered as soon as its locks are
+free. What is known of a GPU counts more than its locks: a device that is broken is broken, whoever holds it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from cotenant.agent.daemon.core.edge import AgentConfig, GpuFault
 from cotenant.agent.daemon.core.memory import Attempt, Key
-from cotenant.agent.gpus.conditions import DeviceCondition, Foreign
-from cotenant.agent.gpus.device_state_store import DeviceMark, DeviceStateStore, recalled
+from cotenant.agent.gpus.conditions import PATIENCE_S, DeviceCondition, Foreign, Waits
+from cotenant.agent.gpus.device_states import DeviceMark, DeviceStateStore, recalled
 from cotenant.agent.gpus.health import Health
-from cotenant.agent.gpus.held_memory import PATIENCE_S, Waits
-from cotenant.agent.gpus.kernel_log import KERNEL_LOG
 from cotenant.agent.gpus.probe_results import AnyWatchLine, Began, ProbeResult, XidSeen
 from cotenant.agent.gpus.watchers import Timing, Watchers
+from cotenant.agent.gpus.xid import KERNEL_LOG
+from cotenant.agent.host.devices import lock_names
 from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.identity import boot_id
+from cotenant.agent.host.locks import DeviceLocks
 from cotenant.agent.ipc.files import read_or_put_aside, write_record
 from cotenant.controller.domain.cluster import Device
 
@@ -34,6 +41,9 @@ FRESH_S: Final = 600.0
 _TURN_S: Final = 0.01
 
 Log = Callable[[str], None]
+TENANTS_BY_MPS: Final = 2
+TAKEN: Final = "taken: "
+"""How the note of a device begins that another agent holds, in contrast to one that is broken."""
 
 
 class GpuWatch:
@@ -265,3 +275,25 @@ def is_watched(device: Device) -> bool:
 def _lasting(marks: Sequence[DeviceMark]) -> tuple[object, ...]:
     """What makes it worth writing them again."""
     return tuple((mark.uuid, mark.state, mark.why, mark.concerned) for mark in marks)
+
+
+def offered(
+    devices: tuple[Device, ...], locks: DeviceLocks, conditions: Mapping[str, DeviceCondition] | None = None
+) -> tuple[Device, ...]:
+    """The devices, each with what its locks and its condition say now. A device without a condition that is
+    broken stays as it is. `conditions`: of GPUs that are watched, by UUID."""
+    known = conditions if conditions is not None else {}
+    return tuple(_offered(device, locks, known.get(device.local)) for device in devices)
+
+
+def _offered(device: Device, locks: DeviceLocks, condition: DeviceCondition | None) -> Device:
+    if condition is None and not device.healthy and not device.note.startswith(TAKEN):
+        return device
+    why = locks.take(lock_names(device))  # Also of one that is out: it is ours while it recovers.
+    note = f"{TAKEN}{why}" if why else ""
+    state = device.state
+    if condition is not None:
+        state, note = condition.state, condition.note or note
+    # In EXCLUSIVE_PROCESS mode the one process that may open it is the MPS server, which serves two.
+    tenants = TENANTS_BY_MPS if device.sharing == "mps" else device.max_tenants
+    return msgspec.structs.replace(device, state=state, healthy=not note, note=note, max_tenants=tenants)

@@ -2,7 +2,7 @@
 
 Rule: `Health` takes in what the watchers say and tells, when asked, which devices may get work and why not.
 It ends nobody: a fault goes to the agent's state machine as a `GpuFault`. What is remembered over a restart
-of the agent is in `device_state_store.py`; nothing else in here may matter for longer than this process
+of the agent is in `device_states.py`; nothing else in here may matter for longer than this process
 lives.
 """
 
@@ -16,8 +16,7 @@ import msgspec
 from cotenant.agent.daemon.core.edge import GpuFault
 from cotenant.agent.daemon.core.memory import Key
 from cotenant.agent.gpus.conditions import DeviceCondition, Foreign, Gpu, condition_of, strangers
-from cotenant.agent.gpus.device_state_store import DeviceMark, PastStates
-from cotenant.agent.gpus.device_states import BY_BUCKET, QUIET_S, Happening, after
+from cotenant.agent.gpus.device_states import BY_BUCKET, QUIET_S, DeviceMark, Happening, PastStates, after
 from cotenant.agent.gpus.probe_results import ProbeResult, XidSeen
 from cotenant.agent.gpus.xid import RESET, meaning
 from cotenant.controller.domain.cluster import DeviceState

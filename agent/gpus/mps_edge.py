@@ -25,13 +25,19 @@ from cotenant.agent.daemon.core.edge import (
 from cotenant.agent.daemon.core.memory import Key
 from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.gpus import mps_setup
-from cotenant.agent.gpus.mps_attach import AttachedClient, FoundClient, client_of, verdict
+from cotenant.agent.gpus.gpu_watch import TAKEN
 from cotenant.agent.gpus.mps_setup import Setup, shared
-from cotenant.agent.gpus.mps_watch import GpuUse, MpsWatch, MpsWatchReport
-from cotenant.agent.gpus.offer import TAKEN
+from cotenant.agent.gpus.mps_watch import (
+    AttachedClient,
+    FoundClient,
+    GpuUse,
+    MpsWatch,
+    MpsWatchReport,
+    client_of,
+    verdict,
+)
 from cotenant.agent.ipc.files import BadRecord, read_record
-from cotenant.agent.ipc.folder import FOLDER_NAME, ORDER, RESULT, job_socket
-from cotenant.agent.ipc.records import Order
+from cotenant.agent.ipc.records import FOLDER_NAME, ORDER, RESULT, Order, job_socket
 from cotenant.controller.domain.cluster import Device, sharing_in_words
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.settings import MpsSettings

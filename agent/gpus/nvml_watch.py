@@ -21,7 +21,6 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.agent.gpus.kernel_log import KERNEL_LOG, XID, XidLine, bus_address, record_of, xid_in
 from cotenant.agent.gpus.owners import Owners
 from cotenant.agent.gpus.probe_results import (
     AnyWatchLine,
@@ -32,7 +31,7 @@ from cotenant.agent.gpus.probe_results import (
     Process,
     XidSeen,
 )
-from cotenant.agent.gpus.xid import RECOVERY_CHANGED
+from cotenant.agent.gpus.xid import KERNEL_LOG, RECOVERY_CHANGED, XID, XidLine, bus_address, record_of, xid_in
 from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.identity import stat_of
 from cotenant.profiler.driver.failures import TIMEOUT, NvmlError

@@ -1,6 +1,6 @@
 """Whose a process on a GPU is: a job's of ours, our MPS server's, or somebody else's.
 
-Rule: the same proof as in `leftovers.py`, and two more for what has left its session (a container that the
+Rule: the same proof as in `reaper.py`, and two more for what has left its session (a container that the
 script started, a service of its own). The environment names the attempt and its own socket, and the socket
 must be the one that this agent's folder has for it; else it is in the attempt's cgroup, whose name has a
 hash of that folder; else a supervisor of ours led its session or is an ancestor. A supervisor takes in
@@ -19,8 +19,7 @@ from cotenant.agent.gpus.probe_results import ProcessOwner
 from cotenant.agent.host.cgroups import group_tag
 from cotenant.agent.host.identity import boot_id, stat_of
 from cotenant.agent.ipc.files import BadRecord, read_record
-from cotenant.agent.ipc.folder import FOLDER_NAME, SUPERVISOR, attempt_folder, job_socket
-from cotenant.agent.ipc.records import ProcessIdentity
+from cotenant.agent.ipc.records import FOLDER_NAME, SUPERVISOR, ProcessIdentity, attempt_folder, job_socket
 from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
 from cotenant.profiler.driver import process_info
 

@@ -1,4 +1,4 @@
-"""What an Xid means here: the driver's error numbers, and what we do about each.
+"""Xids, the driver's error numbers: what we do about each, and how the kernel's log tells of them. Pure.
 
 Source: NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors, analyzing-xid-catalog, table 1, read in
 November 2026: Ampere to Blackwell, Xids 1 to 172), its number, short name and immediate action; the words
@@ -24,10 +24,16 @@ program can have caused it (only then is anybody blamed).
     drain     no new work until the device was reset; what runs may go on, unless the row ends it
     lost      the device does not work any more
     note      a consequence or a record: nothing follows from it alone
+
+The kernel's log names the process where NVML's events do not. A line of it, whatever stands before it:
+`NVRM: Xid (PCI:0000:3b:00): 31, pid=4711, name=python3, ...`. The function number and the domain's leading
+zeros are written or left out, and the pid may be missing or unknown. What stands before it in /dev/kmsg
+begins `priority,record,...;`: records are numbered from the boot on.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final, Literal
 
@@ -177,3 +183,47 @@ def meaning(number: int, recovery: int | None = None) -> Xid:
         return _ANY_RECOVERY if recovery is None else _RECOVERY.get(recovery, _ANY_RECOVERY)
     known = _BY_NUMBER.get(number)
     return known if known is not None else Xid(number=number, name="not in our table", bucket="suspect")
+
+
+KERNEL_LOG: Final = "/dev/kmsg"
+XID: Final = "NVRM: Xid"
+_RECORD: Final = re.compile(r"\d+,(\d+),[^;]*;")
+_LINE: Final = re.compile(
+    r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9A-Fa-f:.]+)\): (?P<xid>\d+)(?:, pid=(?P<pid>\d+))?"
+)
+_SUMMED_UP: Final = re.compile(r"\bto 0x([0-9A-Fa-f]{1,4})\b")
+"""Xid 154: `GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)`. The number is NVML's;
+the words in brackets differ between drivers."""
+
+
+class XidLine(msgspec.Struct, frozen=True, kw_only=True):
+    pci: str
+    """As `bus_address` writes it."""
+    xid: int
+    pid: int | None
+    recovery: int | None = None
+    """Of Xid 154: what the driver wants done now, as NVML numbers it."""
+
+
+def xid_in(line: str) -> XidLine | None:
+    match = _LINE.search(line)
+    if match is None:
+        return None
+    pid = int(match["pid"]) if match["pid"] else None
+    xid = int(match["xid"])
+    action = _SUMMED_UP.search(line, match.end()) if xid == RECOVERY_CHANGED else None
+    recovery = int(action[1], 16) if action is not None else None
+    return XidLine(pci=bus_address(match["pci"]), xid=xid, pid=pid or None, recovery=recovery)
+
+
+def record_of(line: str) -> int | None:
+    """The number of the record that begins with this line; None: it goes on with another, or is no record."""
+    match = _RECORD.match(line)
+    return int(match[1]) if match is not None else None
+
+
+def bus_address(text: str) -> str:
+    """domain:bus:device in lower case, without leading zeros and without the function: NVML writes
+    00000000:3B:00.0 where the kernel writes 0000:3b:00."""
+    parts = text.lower().partition(".")[0].split(":")
+    return ":".join(part.lstrip("0") or "0" for part in parts[-3:])

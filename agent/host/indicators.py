@@ -3,6 +3,9 @@
 Rule: the loop never waits for a driver. GPUs are read by a process of its own that samples by itself; here
 its answers are collected when they have come. If it fails, the readings say why, and it is started again
 later, ever less often. Nothing that is read here is used for a decision.
+
+On a CPU slot everything that runs on its cores counts, whoever does it, as everything that runs on a GPU
+does: read from /proc/stat, in ticks of 10 ms; time that a hypervisor took away was not used.
 """
 
 from __future__ import annotations
@@ -11,9 +14,9 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
-from cotenant.agent.host.slots import LACKS, SOURCE, SlotUse
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.indicators import TEXT_MAX, DeviceReading
@@ -27,6 +30,8 @@ LOOKS_MAX: Final = 10
 RETRY_S: Final = 30.0
 RETRY_S_MAX: Final = 600.0
 STARTING: Final = "the sources are being tried"
+CPU_SOURCE: Final = "cpu"
+CPU_LACKS: Final = "a CPU slot has no counters of pipes, memory or links"
 
 
 class IndicatorReader:
@@ -74,11 +79,11 @@ class IndicatorReader:
         values = self._slots.values(device)
         return DeviceReading(
             device_id=device.device_id,
-            source=SOURCE if values else "",
+            source=CPU_SOURCE if values else "",
             values=values,
             lasted_s=self._slots.lasted_s if values else None,
             memory_used_mib=memory_mib,
-            why=LACKS if values else "its cores were not all counted",
+            why=CPU_LACKS if values else "its cores were not all counted",
         )
 
 
@@ -165,3 +170,61 @@ def reading_of(
         age_s=max(0.0, now_s - answer.samples[-1][1]) if answer.samples else 0.0,
         why=((problem or answer.why) + note)[:TEXT_MAX],
     )
+
+
+PROC_STAT: Final = Path("/proc/stat")
+
+Ticks = dict[int, tuple[int, int]]
+"""Core -> (busy, all)."""
+
+
+class SlotUse:
+    """Of all cores, between two readings."""
+
+    def __init__(
+        self, read: Callable[[], str] = PROC_STAT.read_text, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._read, self._clock = read, clock
+        self._before: Ticks = {}
+        self._now: Ticks = {}
+        self._before_s = self._now_s = clock()
+
+    def look(self) -> None:
+        """Read the counters; from now on `values` is about the time since the last look."""
+        self._before, self._before_s = self._now, self._now_s
+        try:
+            self._now, self._now_s = ticks_of(self._read()), self._clock()
+        except (OSError, ValueError):
+            self._now = {}
+
+    @property
+    def lasted_s(self) -> float:
+        return self._now_s - self._before_s
+
+    def values(self, device: Device) -> dict[str, float]:
+        """By Table 2's names; empty where there is nothing to compare with, or a core has gone."""
+        shares = [self._share(core) for core in device.cores]
+        known = [share for share in shares if share is not None]
+        if not known or len(known) < len(shares):
+            return {}
+        used = sum(known)
+        return {"GRACT": min(1.0, used), "SMACT": used / len(known), "CPU": used}
+
+    def _share(self, core: int) -> float | None:
+        before, now = self._before.get(core), self._now.get(core)
+        if before is None or now is None or now[1] <= before[1] or now[0] < before[0]:
+            return None  # Counters that went back belong to a core that was off.
+        return min(1.0, (now[0] - before[0]) / (now[1] - before[1]))
+
+
+def ticks_of(text: str) -> Ticks:
+    """Raises ValueError: not what /proc/stat looks like."""
+    found: Ticks = {}
+    for line in text.splitlines():
+        name, *counts = line.split()
+        if name.startswith("cpu") and name != "cpu":
+            user, nice, system, idle, wait, *rest = map(int, counts[:8])
+            interrupts = sum(rest[:2])
+            busy = user + nice + system + interrupts
+            found[int(name[3:])] = (busy, busy + idle + wait + sum(rest[2:]))
+    return found

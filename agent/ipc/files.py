@@ -13,8 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from cotenant.agent.ipc.records import RECORD_VERSION
-from cotenant.agent.ipc.records_before import renewed
+from cotenant.agent.ipc.records import RECORD_VERSION, renewed
 from cotenant.controller.system.files import write_whole
 from cotenant.controller.wire.codec import BadMessage, decode_json
 

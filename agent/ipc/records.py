@@ -12,10 +12,15 @@ name, fsynced and renamed, and carry `RECORD_VERSION`.
         control.sock     the supervisor listens here for its agent (see channel.py)
         job/             the job-side sockets: cotenant.sock, rank-0.sock, ...
         logs/rank-0.log  bounded
+
+Supervisors outlive the agents that started them, so records of the version before are read in today's form:
+all that is different there is said in `renewed`, and goes when it is no longer read.
 """
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -25,7 +30,35 @@ from cotenant.controller.domain.events import GpuFaultRole, Outcome
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job import Capabilities, Launch
 from cotenant.controller.domain.perf import Profile
+from cotenant.controller.wire.codec import decode_json
 from cotenant.profiler.indicators.sources import Wanted
+
+ORDER: Final = "order.json"
+SUPERVISOR: Final = "supervisor.json"
+STATUS: Final = "status.json"
+RESULT: Final = "result.json"
+UNCLEAN: Final = "unclean"
+"""An MPS client of it was ended without its daemon's help, by whoever cleaned up after its supervisor."""
+CONTROL: Final = "control.sock"
+JOB: Final = "job"
+JOB_SOCKET: Final = "cotenant.sock"
+LOGS: Final = "logs"
+
+
+def attempt_folder(attempts: Path, job_id: str, attempt: int) -> Path:
+    return attempts / f"{job_id}-a{attempt}"
+
+
+def job_socket(folder: Path) -> Path:
+    """What the ranks find in COTENANT_SOCKET.
+
+    `job/` is a link to a shorter place where the folder's own path is too long for a socket address.
+    """
+    return (folder / JOB).resolve() / JOB_SOCKET
+
+
+FOLDER_NAME: Final = re.compile(r"(?P<job>[0-9A-Za-z_]+)-a(?P<attempt>\d+)")
+
 
 RECORD_VERSION: Final = 2
 
@@ -217,3 +250,25 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def step(self) -> int:
         return self.status.step
+
+
+INNER: Final[dict[type, tuple[str, type[msgspec.Struct], dict[str, object]]]] = {
+    Order: ("start", StartAttempt, {"command": "StartAttempt", "command_id": 0, "resume_attempt": None}),
+    Result: ("status", Status, {}),
+}
+"""What is a record of its own today: its name, its kind, and what was not kept of it."""
+
+
+def renewed(data: bytes, kind: type) -> bytes:
+    """The JSON of a record, which was written by version 1.
+
+    Raises:
+        BadMessage: it is no JSON object.
+    """
+    if kind not in INNER:
+        return data
+    name, inner, unknown = INNER[kind]
+    said: dict[str, msgspec.Raw] = decode_json(data, dict[str, msgspec.Raw])
+    del said["version"]
+    held = {field: said.pop(field) for field in inner.__struct_fields__ if field in said}
+    return msgspec.json.encode({**said, "version": RECORD_VERSION, name: {**unknown, **held}})

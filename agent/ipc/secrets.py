@@ -15,8 +15,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.ipc.files import read_record
-from cotenant.agent.ipc.folder import ORDER
-from cotenant.agent.ipc.records import Order
+from cotenant.agent.ipc.records import ORDER, Order
 from cotenant.controller.system.files import write_whole
 from cotenant.controller.wire.codec import decode_json
 

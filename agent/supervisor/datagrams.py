@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.host.user_files import OpenFolder
-from cotenant.agent.ipc.folder import JOB_SOCKET
-from cotenant.agent.ipc.records import Order
+from cotenant.agent.ipc.records import JOB_SOCKET, Order
 from cotenant.agent.supervisor.core.rank_messages import AnyRankWord, parse
 from cotenant.agent.supervisor.processes.attempt_folder import give_job_folder, make_job_folder
 from cotenant.controller.wire.job import DATAGRAM_BYTES_MAX

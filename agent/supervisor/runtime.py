@@ -31,11 +31,10 @@ from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.identity import own_identity
 from cotenant.agent.ipc.channel import EndedNow, GangOut, StatusNow
 from cotenant.agent.ipc.files import BadRecord, read_record, write_record
-from cotenant.agent.ipc.folder import CONTROL, LOGS, ORDER, RESULT, STATUS
-from cotenant.agent.ipc.folder import SUPERVISOR as SUPERVISOR_FILE
-from cotenant.agent.ipc.records import Order, RankOrder, Result
+from cotenant.agent.ipc.records import CONTROL, LOGS, ORDER, RESULT, STATUS, Order, RankOrder, Result
+from cotenant.agent.ipc.records import SUPERVISOR as SUPERVISOR_FILE
 from cotenant.agent.ipc.secrets import forgotten_on_disk, taken
-from cotenant.agent.supervisor.conversations import Conversations
+from cotenant.agent.supervisor.control import Conversations
 from cotenant.agent.supervisor.core.edge import (
     AllGone,
     AnyEffect,
@@ -62,13 +61,15 @@ from cotenant.agent.supervisor.datagrams import Datagrams
 from cotenant.agent.supervisor.processes.attempt_folder import remove_short_folder
 from cotenant.agent.supervisor.processes.environment import command_of, environment_of, needs_cuda_indices
 from cotenant.agent.supervisor.processes.launchers import NotLaunchable
-from cotenant.agent.supervisor.processes.measuring import Measuring
+from cotenant.agent.supervisor.processes.measuring import Measuring, host_oom_kills, tree_of
 from cotenant.agent.supervisor.processes.outputs import Outputs, UnusableOutput
 from cotenant.agent.supervisor.processes.ranks import (
     RankStartFailed,
+    abort_others,
     account_of,
     become_subreaper,
     cuda_indices,
+    dump,
     end_groups,
     has_children,
     keep_files_to_ourselves,
@@ -77,8 +78,6 @@ from cotenant.agent.supervisor.processes.ranks import (
     start,
 )
 from cotenant.agent.supervisor.processes.reaper import leave_to_reaper
-from cotenant.agent.supervisor.processes.sampling import host_oom_kills, tree_of
-from cotenant.agent.supervisor.processes.stacks import abort_others, dump
 from cotenant.agent.supervisor.processes.termination import Terminations, by_pipe
 from cotenant.controller.wire.codec import BadMessage
 

@@ -22,14 +22,14 @@ from hypothesis import strategies as st
 
 from cotenant.agent.daemon.core.memory import Aged, Obeyed
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
-from cotenant.agent.gpus.device_state_store import DeviceMark, DeviceStateStore
+from cotenant.agent.gpus.device_states import DeviceMark, DeviceStateStore
 from cotenant.agent.gpus.probe_results import ProbeBegins
 from cotenant.agent.gpus.watchers import Line
 from cotenant.agent.host import locks, state_folder
 from cotenant.agent.ipc.files import BadRecord, read_record
 from cotenant.agent.ipc.framing import Deframer, framed
 from cotenant.agent.ipc.records import Durable, Order, ProcessIdentity, Result, Status
-from cotenant.agent.supervisor.core import gang, rank_messages
+from cotenant.agent.supervisor.core import coordination, rank_messages
 from cotenant.agent.supervisor.processes import termination
 from cotenant.checkpoint.disk.layout import Damaged, Manifest, TooNew
 from cotenant.controller.cli.submission import options
@@ -162,8 +162,8 @@ def a_spool() -> bytes:
 
 
 OWNER = locks.LockOwner(pid=1, uid=0, user="ann", host="h", since="now", token="t")
-WORD = gang.MemberNow(
-    sequence=4, ranks=(gang.RankNow(rank=0, step=5, world_size=2, resumable=True),), step_s=0.5
+WORD = coordination.MemberNow(
+    sequence=4, ranks=(coordination.RankNow(rank=0, step=5, world_size=2, resumable=True),), step_s=0.5
 )
 PUBLIC, SECRET = (half.decode() for half in zmq.curve_keypair())
 KINDS: dict[str, Kind] = {
@@ -189,7 +189,7 @@ KINDS: dict[str, Kind] = {
     "a rank's hello": Kind(HELLO, lambda data, _: rank_messages.parse(data)),
     "a rank's step": Kind(SAID, lambda data, _: rank_messages.parse(data)),
     "a step for the profiler": Kind(SAID, lambda data, _: steps.parse(data)),
-    "a gang's word": Kind(gang.payload(WORD), lambda data, _: gang.parse_payload(data)),
+    "a gang's word": Kind(coordination.payload(WORD), lambda data, _: coordination.parse_payload(data)),
     "an order": record(of(1000)),
     "a result": record(RESULT),
     "an order of the version before": record_of_before("order.json", Order),

@@ -19,8 +19,7 @@ import pytest
 from cotenant.agent.host import locks, state_folder
 from cotenant.agent.host.checkpoint_root import domain_of, make_checkpoint_folder
 from cotenant.agent.host.user_files import OpenFolder, exposed, remove_tree
-from cotenant.agent.ipc.folder import JOB, JOB_SOCKET
-from cotenant.agent.ipc.records import Order, RankOrder
+from cotenant.agent.ipc.records import JOB, JOB_SOCKET, Order, RankOrder
 from cotenant.agent.supervisor.processes import attempt_folder
 from cotenant.agent.supervisor.processes.attempt_folder import (
     give_job_folder,

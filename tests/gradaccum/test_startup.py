@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.agent.supervisor.processes import stacks
+from cotenant.agent.supervisor.processes import ranks
 from cotenant.agent.supervisor.processes.environment import STACKS_SIGNAL
 from cotenant.controller.wire import job
 from cotenant.gradaccum.launch import STARTUP
@@ -108,7 +108,7 @@ def waiting(**words: str) -> Iterator[subprocess.Popen[str]]:
 
 def test_a_process_that_waits_shows_the_stacks_of_all_its_threads_and_goes_on() -> None:
     with waiting(**{job.ENV_STACKS_SIGNAL: str(STACKS_SIGNAL)}) as process:
-        assert stacks.dump([process.pid, process.pid]) == [process.pid], "once, however often it is named"
+        assert ranks.dump([process.pid, process.pid]) == [process.pid], "once, however often it is named"
         shown = ""
         while "where_it_waits" not in shown or "in beside" not in shown:
             assert process.stderr is not None
@@ -123,34 +123,34 @@ def test_a_process_that_waits_shows_the_stacks_of_all_its_threads_and_goes_on() 
 @pytest.mark.parametrize("number", ["", "0", "9", "99999", "x"])
 def test_a_signal_that_cannot_be_taken_is_never_sent(number: str) -> None:
     with waiting(**{job.ENV_STACKS_SIGNAL: number}) as process:
-        assert stacks.dump([process.pid]) == []
+        assert ranks.dump([process.pid]) == []
         out, err = process.communicate("x", timeout=60)
     assert (out, err, process.returncode) == ("went on\n", "", 0)
 
 
 def test_who_cannot_show_its_stacks_is_aborted_only_if_it_shows_them_then() -> None:
     with waiting() as plain:
-        assert stacks.abort_others([plain.pid]) == []
+        assert ranks.abort_others([plain.pid]) == []
         assert plain.communicate("x", timeout=60)[0] == "went on\n"
     with waiting(PYTHONFAULTHANDLER="1") as handled:
-        assert stacks.abort_others([handled.pid]) == [handled.pid]
+        assert ranks.abort_others([handled.pid]) == [handled.pid]
         _, err = handled.communicate("x", timeout=60)
         assert handled.returncode == -signal.SIGABRT and "where_it_waits" in err
     with waiting(PYTHONFAULTHANDLER="1", **{job.ENV_STACKS_SIGNAL: str(STACKS_SIGNAL)}) as able:
-        assert stacks.abort_others([able.pid]) == [], "it has shown them already"
+        assert ranks.abort_others([able.pid]) == [], "it has shown them already"
         assert able.communicate("x", timeout=60)[0] == "went on\n"
 
 
 def test_a_program_that_is_no_python_and_one_that_is_gone_are_left_alone() -> None:
     sleeping = subprocess.Popen(["sleep", "1000"])
     try:
-        assert stacks.dump([sleeping.pid]) == stacks.abort_others([sleeping.pid]) == []
+        assert ranks.dump([sleeping.pid]) == ranks.abort_others([sleeping.pid]) == []
         assert sleeping.poll() is None
     finally:
         sleeping.kill()
         sleeping.wait()
-    assert stacks.dump([sleeping.pid]) == []
-    assert not stacks.catches(sleeping.pid, STACKS_SIGNAL)
+    assert ranks.dump([sleeping.pid]) == []
+    assert not ranks.catches(sleeping.pid, STACKS_SIGNAL)
 
 
 def test_process_groups_get_their_default_time_limit_times_the_scale_unless_the_script_names_one(

@@ -106,8 +106,8 @@ POLICIES = f"{CONTROLLER}.policies"
 WORKLOADS = f"{CONTROLLER}.cli.demo.workloads"
 # fmt: off
 AGENT_PURE = tuple(f"cotenant.agent.{name}" for name in (
-    "daemon.core", "supervisor.core", "supervisor.processes.nccl", "gpus.health", "gpus.held_memory",
-    "gpus.device_state_store", "gpus.conditions", "gpus.device_states", "gpus.xid", "gpus.probe_results",
+    "daemon.core", "supervisor.core", "supervisor.processes.nccl", "gpus.health",
+    "gpus.conditions", "gpus.device_states", "gpus.xid", "gpus.probe_results",
 ))
 # fmt: on
 PURE = (DOMAIN, ENGINE, MODELS, POLICIES, *AGENT_PURE)

@@ -42,9 +42,11 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
         "--output is opened with its user's rights; the link to the sockets is unlinked in an open Folder",
         frozenset(("os.open", ".unlink")),
     ),
-    "agent/supervisor/processes/ranks.py": (KERNEL, frozenset(("os.listdir", "os.open", "shutil.which"))),
-    "agent/supervisor/processes/sampling.py": (KERNEL, frozenset((".read_text",))),
-    "agent/supervisor/processes/stacks.py": (KERNEL, frozenset((".read_text",))),
+    "agent/supervisor/processes/ranks.py": (
+        KERNEL,
+        frozenset((".read_text", "os.listdir", "os.open", "shutil.which")),
+    ),
+    "agent/supervisor/processes/measuring.py": (KERNEL, frozenset((".read_text",))),
     "agent/supervisor/runtime.py": (STATE, frozenset((".mkdir",))),
     "agent/daemon/supervisors.py": (STATE, frozenset((".glob", ".iterdir", ".mkdir", ".read_bytes", "open",
     "os.open"))), "agent/ipc/files.py": (STATE, frozenset((".open", "os.replace"))),
@@ -68,7 +70,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
         )),
     ),
     "agent/host/locks.py": (CHECKED, frozenset(("os.mkdir", "os.open"))),
-    "agent/supervisor/processes/leftovers.py": (
+    "agent/supervisor/processes/reaper.py": (
         f"{KERNEL}; {STATE}",
         frozenset((".read_bytes", ".touch", "os.listdir")),
     ),
@@ -211,7 +213,7 @@ PURE = (
 PERSON = "a command of a person about files of his own, which another command of ours has just written"
 # fmt: off
 DECODED: dict[str, tuple[str, frozenset[str]]] = {
-    "agent/supervisor/processes/sampling.py": (NUMBERS, frozenset((".read_text",))),
+    "agent/supervisor/processes/measuring.py": (NUMBERS, frozenset((".read_text",))),
     "agent/host/cgroups.py": (NUMBERS, frozenset((".read_text",))),
     "agent/host/facts.py": (NUMBERS, frozenset((".read_text",))),
     "agent/host/identity.py": (NUMBERS, frozenset((".read_text",))),

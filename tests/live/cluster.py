@@ -23,8 +23,7 @@ import pytest
 
 from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.agent.ipc.files import read_record
-from cotenant.agent.ipc.folder import RESULT, SUPERVISOR, attempt_folder
-from cotenant.agent.ipc.records import ProcessIdentity, Result
+from cotenant.agent.ipc.records import RESULT, SUPERVISOR, ProcessIdentity, Result, attempt_folder
 from cotenant.controller.cli.demo.plan import WORKLOADS
 from cotenant.controller.cli.demo.reference import schedule_of
 from cotenant.controller.client import Client, Unreachable

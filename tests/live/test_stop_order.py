@@ -19,9 +19,8 @@ import pytest
 import cotenant.mps.paths
 from cotenant.agent.ipc.channel import StopNow
 from cotenant.agent.ipc.files import read_record
-from cotenant.agent.ipc.folder import SUPERVISOR, UNCLEAN, job_socket
-from cotenant.agent.ipc.records import MpsClient, ProcessIdentity
-from cotenant.agent.supervisor.processes.leftovers import end_leftovers
+from cotenant.agent.ipc.records import SUPERVISOR, UNCLEAN, MpsClient, ProcessIdentity, job_socket
+from cotenant.agent.supervisor.processes.reaper import end_leftovers
 from tests.live.test_supervisor import WAIT_S, Attempt, Make, make, python
 
 __all__ = ["make"]

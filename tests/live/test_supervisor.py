@@ -27,11 +27,23 @@ from cotenant.agent.host.cgroups import RANKS, AttemptCgroup, find_cgroups, swee
 from cotenant.agent.host.identity import identity_of, stat_of
 from cotenant.agent.ipc.channel import EndedNow, FromSupervisor, SaveNow, StatusNow, StopNow
 from cotenant.agent.ipc.files import read_record, write_record
-from cotenant.agent.ipc.folder import CONTROL, JOB, LOGS, ORDER, RESULT, STATUS, SUPERVISOR
 from cotenant.agent.ipc.framing import receive_message, send_message, short_address
-from cotenant.agent.ipc.records import Order, ProcessIdentity, RankOrder, Result, Status
-from cotenant.agent.supervisor.processes.leftovers import end_leftovers
+from cotenant.agent.ipc.records import (
+    CONTROL,
+    JOB,
+    LOGS,
+    ORDER,
+    RESULT,
+    STATUS,
+    SUPERVISOR,
+    Order,
+    ProcessIdentity,
+    RankOrder,
+    Result,
+    Status,
+)
 from cotenant.agent.supervisor.processes.logs import read_log
+from cotenant.agent.supervisor.processes.reaper import end_leftovers
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId
 from cotenant.controller.domain.job import Launch

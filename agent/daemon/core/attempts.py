@@ -33,13 +33,12 @@ from cotenant.agent.daemon.core.edge import (
     StartSupervisor,
     SupervisorGone,
 )
-from cotenant.agent.daemon.core.lease import Lease
-from cotenant.agent.daemon.core.live import Live
 from cotenant.agent.daemon.core.memory import Attempt, Kept, Key, StopAsked
 from cotenant.agent.daemon.core.orders import objection, order_for, own_part
 from cotenant.agent.daemon.core.outbox import Outbox
+from cotenant.agent.daemon.core.registration import Lease
 from cotenant.agent.daemon.core.teardown import Teardown, name_of
-from cotenant.agent.daemon.core.tenants import Tenants
+from cotenant.agent.daemon.core.tenants import Live, Tenants
 from cotenant.agent.ipc.channel import CoTenantsChanged, SaveNow, StopNow
 from cotenant.agent.ipc.records import Status
 from cotenant.controller.domain.commands import SaveAttempt, StartAttempt, StopAttempt

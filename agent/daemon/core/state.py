@@ -5,8 +5,7 @@ changed only through `Keep`. Every message may come twice, late, out of order or
 
 The parts: `following.py` whose orders are obeyed, `attempts.py` the attempts and their table, `tenants.py`
 those that hold devices, `teardown.py` those on their way out, `registration.py` how we stand to the
-controller, `lease.py` how long our jobs are our own, `memory.py` what is durable, `pruning.py` what is thrown
-away.
+controller and how long our jobs are our own, `memory.py` what is durable, `pruning.py` what is thrown away.
 """
 
 from __future__ import annotations

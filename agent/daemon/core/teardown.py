@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from cotenant.agent.daemon.core import reporting
 from cotenant.agent.daemon.core.edge import AwaitMemory, EndLeftovers, GpuFault, MemoryFree, MemoryHeld
-from cotenant.agent.daemon.core.fault_witnesses import FaultWitnesses
+from cotenant.agent.daemon.core.gpu_faults import FaultWitnesses
 from cotenant.agent.daemon.core.memory import Attempt, Kept, Key
 from cotenant.agent.daemon.core.outbox import Outbox
 from cotenant.agent.daemon.core.quarantine import Quarantine

@@ -2,8 +2,8 @@
 
 Rule: what we or the job itself know for sure comes before any guess: a start that failed, a job that said
 it has stopped, processes that we ended and why. Only a process that ended by itself is looked up in
-`end_rows`, with its exit status and the last error in its log. Where a gang fails, a rank that only lost the
-connection to another one is a symptom, and never the explanation if there is a better one.
+`exit_rules`, with its exit status and the last error in its log. Where a gang fails, a rank that only lost
+the connection to another one is a symptom, and never the explanation if there is a better one.
 """
 
 from __future__ import annotations

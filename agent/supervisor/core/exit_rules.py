@@ -1,4 +1,4 @@
-"""How processes end by themselves: the table behind `ends.decide`.
+"""How processes end by themselves: the table behind `exit_classifier.decide`.
 
 Rule: rows are tried from top to bottom, so the more telling one stands higher: a text in the log before
 an exit status, a status before "anything else". A new way to end is a new row here, with its line in the
@@ -21,7 +21,7 @@ class ExitRule(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     outcome: Outcome
     text: str
-    """Filled with {error}, {signal}, {code} and the words of `ends.decide`."""
+    """Filled with {error}, {signal}, {code} and the words of `exit_classifier`."""
     pattern: str = ""
     """Searched in the last error of the rank's log."""
     codes: tuple[int, ...] = ()

@@ -1,18 +1,24 @@
-"""What the ranks of one host have said so far, as a `Status`.
+"""What the ranks of one host have said so far, as a `Status`, and when it is told and written down.
 
 Rule: facts only; nothing here decides. A rank may repeat itself, and words of different ranks come in any
 order, so every fact is kept per rank or as a maximum.
+
+Facts are told at once, progress about once a second. What an agent that comes back late must know (a step was
+agreed on, a save is durable) is on disk before anything else happens; the count of steps is only written now
+and then.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from statistics import median
 from typing import Final
 
 import msgspec
 
 from cotenant.agent.ipc.records import Durable, Order, Status
+from cotenant.agent.supervisor.core.edge import Publish
 from cotenant.agent.supervisor.core.rank_messages import (
     DurableSaid,
     FirstStepReached,
@@ -26,6 +32,8 @@ REPORTS_KEPT: Final = 31
 DURABLES_KEPT: Final = 4
 FAILURES_KEPT: Final = 8
 FAILURE_CHARS: Final = 300
+PUBLISH_PERIOD_S: Final = 1.0
+KEEP_PERIOD_S: Final = 15.0
 
 
 class RankProgress:
@@ -123,3 +131,33 @@ class RankProgress:
 
     def _reached(self, rank: int, step: int) -> None:
         self.steps[rank] = max(step, self.steps.get(rank, 0))
+
+
+class Publishing:
+    def __init__(self) -> None:
+        self._is_news = False
+        self._is_important = False
+        self._published_s = -inf
+        self._kept_s = -inf
+
+    @property
+    def next_alarm_s(self) -> float:
+        return self._published_s + PUBLISH_PERIOD_S if self._is_news else inf
+
+    def progressed(self, changed: bool) -> None:
+        self._is_news |= changed
+
+    def changed(self, changed: bool) -> None:
+        """A fact."""
+        self._is_news |= changed
+        self._is_important |= changed
+
+    def due(self, status: Status, now_s: float) -> list[Publish]:
+        """What to tell now, if anything."""
+        if not self._is_news or (not self._is_important and now_s < self._published_s + PUBLISH_PERIOD_S):
+            return []
+        keep = self._is_important or now_s >= self._kept_s + KEEP_PERIOD_S
+        self._published_s = now_s
+        self._kept_s = now_s if keep else self._kept_s
+        self._is_news, self._is_important = False, False
+        return [Publish(status=status, keep=keep)]

@@ -1,8 +1,12 @@
-"""What the agent wants of an attempt that is to stop, and what follows from it. Pure.
+"""Why an attempt is to stop, and what follows: the agent wants it, or its lease runs out. Pure.
 
 Rule: a job that can resume is asked to save and stop at an agreed step, for as long as the deadline allows;
 every other job is made to leave. All words of the agent taken together count: the earliest deadline, and a
 stop without a save overrides one with.
+
+The supervisor counts the lease down by itself: save at 60 % of it, stop the ranks at 80 %. After its end the
+controller may start the job elsewhere, so a job that could be started there is gone by then, whatever became
+of agent and network; a job that could not is left alone.
 """
 
 from __future__ import annotations
@@ -13,8 +17,9 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.agent.ipc.channel import StopNow
+from cotenant.agent.ipc.records import Order, Status
 from cotenant.agent.supervisor.core.coordination import MEMBER_PERIOD_S, Coordination
-from cotenant.agent.supervisor.core.departure import KILL_GRACE_S
+from cotenant.agent.supervisor.core.departure import KILL_GRACE_S, TERMINATE_S
 from cotenant.agent.supervisor.core.exit_classifier import Cause
 
 LOADING_GRACE_S: Final = 5.0
@@ -22,6 +27,10 @@ LOADING_GRACE_S: Final = 5.0
 PLAIN_GRACE_S: Final = 30.0
 """For a script that may want to save by itself on SIGTERM."""
 SAVE_RETRY_S: Final = 5.0
+SAVE_AT_LEASE: Final = 0.6
+STOP_AT_LEASE: Final = 0.8
+QUIET_S: Final = 60.0
+"""A job that has not said hello for this long does not know the library."""
 
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,3 +99,73 @@ def grace_s(stop: StopWish | None, *, is_loading: bool) -> float:
         return LOADING_GRACE_S
     allowed_s = stop.allowed_s if stop is not None else PLAIN_GRACE_S
     return max(1.0, min(allowed_s, PLAIN_GRACE_S))
+
+
+def may_run_elsewhere(order: Order, status: Status, *, has_said_hello: bool, quiet_s: float) -> bool:
+    """Whether the controller could requeue the job when the lease ends: only if it can resume. `quiet_s`:
+    since its start.
+
+    Before the first step that may not be known here yet, and nothing is lost by stopping. A job that was
+    started from a checkpoint goes back to it elsewhere, whatever it says of itself now.
+    """
+    if order.start.resume_step > 0:
+        return True
+    if status.resumable is not None:
+        return status.resumable
+    if status.first_step is not None:
+        return False
+    return has_said_hello or quiet_s < QUIET_S
+
+
+class LeaseLimit(msgspec.Struct, kw_only=True):
+    ends_s: float
+    full_s: float
+    is_saved: bool = False
+    is_judged: bool = False
+
+    @property
+    def save_s(self) -> float:
+        return self.ends_s - (1.0 - SAVE_AT_LEASE) * self.full_s
+
+    @property
+    def stop_s(self) -> float:
+        return self.ends_s - (1.0 - STOP_AT_LEASE) * self.full_s
+
+    def grace_s(self, now_s: float) -> float:
+        """Between SIGTERM and SIGKILL: half of what is left. Who was frozen until the lease was over has
+        none: the job may run elsewhere by now."""
+        return max(0.0, min(KILL_GRACE_S, (self.ends_s - now_s) / 2))
+
+    def is_over(self, now_s: float) -> bool:
+        return now_s >= self.ends_s
+
+    @property
+    def terminate_s(self) -> float:
+        """For MPS daemons to take their clients back: a quarter."""
+        return min(TERMINATE_S, (1.0 - STOP_AT_LEASE) / 4 * self.full_s)
+
+    @property
+    def next_alarm_s(self) -> float:
+        if self.is_judged:
+            return inf
+        return self.stop_s if self.is_saved else self.save_s
+
+    def renewed(self, ends_s: float, full_s: float, now_s: float) -> LeaseLimit:
+        """A word that says nothing new (the agent is itself cut off) must not make us save again."""
+        lease = LeaseLimit(ends_s=ends_s, full_s=full_s)
+        if now_s >= lease.save_s:
+            lease.is_saved, lease.is_judged = self.is_saved, self.is_judged
+        return lease
+
+    def due(self, now_s: float) -> list[Literal["save", "stop"]]:
+        """What is due now, each said once."""
+        due: list[Literal["save", "stop"]] = []
+        if self.is_judged:
+            return due
+        if not self.is_saved and now_s >= self.save_s:
+            self.is_saved = True
+            due.append("save")
+        if now_s >= self.stop_s:
+            self.is_judged = True
+            due.append("stop")
+        return due

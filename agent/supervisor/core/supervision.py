@@ -17,7 +17,6 @@ from typing import Literal
 
 from cotenant.agent.ipc.channel import CoTenantsChanged, GangIn, LeaseNow, SaveNow, StopNow
 from cotenant.agent.ipc.records import Order, Status
-from cotenant.agent.supervisor.core.conclusion import concluded, ending_of
 from cotenant.agent.supervisor.core.coordination import Coordination, Voice
 from cotenant.agent.supervisor.core.departure import KILL_GRACE_S, TERMINATE_S, Departure, unclean
 from cotenant.agent.supervisor.core.edge import (
@@ -38,10 +37,8 @@ from cotenant.agent.supervisor.core.edge import (
     TellRank,
 )
 from cotenant.agent.supervisor.core.exit_classifier import Cause, StartProblem
-from cotenant.agent.supervisor.core.lease_limit import LeaseLimit, may_run_elsewhere
 from cotenant.agent.supervisor.core.profiling import Profiling
-from cotenant.agent.supervisor.core.progress import RankProgress
-from cotenant.agent.supervisor.core.publishing import Publishing
+from cotenant.agent.supervisor.core.progress import Publishing, RankProgress
 from cotenant.agent.supervisor.core.rank_messages import (
     AnyRankWord,
     DurableSaid,
@@ -57,10 +54,16 @@ from cotenant.agent.supervisor.core.rank_messages import (
     look,
     room,
 )
-from cotenant.agent.supervisor.core.rank_tracker import RankTracker
-from cotenant.agent.supervisor.core.start_limit import StartLimit
-from cotenant.agent.supervisor.core.stopping import SAVE_RETRY_S, Leave, StopWish, grace_s
-from cotenant.agent.supervisor.core.watchdog import Watchdog
+from cotenant.agent.supervisor.core.rank_tracker import RankTracker, concluded, ending_of
+from cotenant.agent.supervisor.core.stopping import (
+    SAVE_RETRY_S,
+    LeaseLimit,
+    Leave,
+    StopWish,
+    grace_s,
+    may_run_elsewhere,
+)
+from cotenant.agent.supervisor.core.watchdog import StartLimit, Watchdog
 
 
 class Supervision:

@@ -1,4 +1,4 @@
-"""Whether a job that makes no optimizer steps hangs. Pure.
+"""Whether a job hangs: because it makes no optimizer steps, or never makes the first one. Pure.
 
 Rule: a silence alone is no proof, since a job may evaluate, save or load data for as long as it likes. It
 hangs if it has made no step for `threshold_s` AND for at least half of it no training thread of the whole
@@ -16,6 +16,9 @@ their own), a process that somebody has stopped, and time in which we did not ru
 
 In a gang over several hosts only the first host's supervisor judges, by what the others say of their ranks: a
 rank that waits for another host's evaluation stands still as well.
+
+At its start a job is judged once, at the deadline for its first step. Without the library there is no first
+step to hear of; then processor time used, or output, in the second half of the time counts as life.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from math import inf
 from typing import Final, Literal
 
 from cotenant.agent.ipc.records import WatchRule
+from cotenant.agent.supervisor.core.edge import Sampled
 
 STEPS_MIN: Final = 5
 """Reports of measured steps before their median means something."""
@@ -45,6 +49,8 @@ ALIVE_DUTY: Final = 0.05
 """Of a core, by a gang with a rank that does not answer: it may be busy in one long call."""
 
 Word = Literal["look", "dump", "hang"]
+START_DUTY: Final = 0.05
+"""A job without the library counts as started if it has used this much of a core lately."""
 
 
 class Watchdog:
@@ -218,3 +224,31 @@ class Watchdog:
             return []
         self._is_over = True
         return ["hang"]
+
+
+class StartLimit:
+    def __init__(self, deadline_s: float, now_s: float) -> None:
+        self._allowed_s = deadline_s
+        self._half_way: Sampled | None = None
+        self._sample = Sampled()
+        self._is_judged = False
+        self.started_s = now_s
+
+    def sampled(self, sample: Sampled, now_s: float) -> None:
+        self._sample = sample
+        if self._half_way is None and now_s >= self.started_s + self._allowed_s / 2:
+            self._half_way = sample
+
+    def next_alarm_s(self, *, has_stepped: bool) -> float:
+        return inf if self._is_judged or has_stepped else self.started_s + self._allowed_s
+
+    def hangs(self, now_s: float, *, has_stepped: bool, has_said_hello: bool) -> bool:
+        if now_s < self.next_alarm_s(has_stepped=has_stepped):
+            return False
+        self._is_judged = True
+        half = self._half_way
+        if half is None or has_said_hello:
+            return True
+        used_s = self._sample.cpu_s - half.cpu_s
+        is_alive = used_s >= START_DUTY * self._allowed_s / 2 or self._sample.output_bytes > half.output_bytes
+        return not is_alive

@@ -28,7 +28,7 @@ from cotenant.mps.environment import ClientLimits, MemoryLimit, client_environme
 STARTUP: Final = "cotenant/gradaccum/startup"
 """In the job-side folder: what every Python interpreter of a job runs first."""
 STACKS_SIGNAL: Final = 47
-"""SIGRTMIN + 13 on Linux: nobody else's. Only ever sent to a process that has taken it (see `stacks.py`)."""
+"""SIGRTMIN + 13 on Linux: nobody else's. Only ever sent to a process that has taken it (see `ranks.py`)."""
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,10 +1,15 @@
-"""Starting and ending the processes of an attempt.
+"""Starting and ending the processes of an attempt, and having them write their stacks.
 
 Rule: each process is forked from the main thread, gives up what it must not have (root, our signal
 handling, our files) and only then executes the user's command; whatever fails before is reported with its
 stage. It is killed when the supervisor dies (PR_SET_PDEATHSIG): a job without a supervisor could neither
 be stopped at the end of a lease nor be kept from running twice. That it holds for the main thread only is
 why nothing here may run in another one. MPS clients alone are left to a reaper instead (`reaper.py`).
+
+Stacks go into the logs. The stacks signal goes only to a process that has taken it (the kernel knows:
+`SigCgt`), since to any other it is death. What took it writes in C, in the middle of whatever it does, and
+goes on. SIGABRT, for those that cannot, is likewise only sent to a process that handles it, as Python does
+under PYTHONFAULTHANDLER: it writes its stacks and dies.
 """
 
 from __future__ import annotations
@@ -14,17 +19,18 @@ import os
 import pwd
 import select
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, NoReturn
 
 import msgspec
 
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup
-from cotenant.agent.host.identity import children_of
+from cotenant.agent.host.identity import children_of, identity_of, open_pidfd
 from cotenant.agent.ipc.records import Order, RankOrder
 from cotenant.agent.supervisor.core.exit_classifier import Stage, StartProblem
-from cotenant.agent.supervisor.processes.environment import Account
+from cotenant.agent.supervisor.processes.environment import STACKS_SIGNAL, Account
 from cotenant.controller.wire.codec import BadMessage, decode_json
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -33,6 +39,8 @@ _EXEC_WAIT_S: Final = 30.0
 _RESET: Final = ("SIGHUP", "SIGINT", "SIGTERM", "SIGPIPE", "SIGXFSZ", "SIGCHLD", "SIGUSR1", "SIGUSR2")
 
 _libc = ctypes.CDLL(None, use_errno=True)
+PROCESSES_MAX: Final = 64
+"""A rank with hundreds of data loaders must not fill its log with them."""
 
 
 class RankStartFailed(Exception):
@@ -239,3 +247,40 @@ def _die_with(parent: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
     if os.getppid() != parent:  # It died before we asked to be told.
         os._exit(126)
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal; False if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return False
+    mask = next((line.split()[1] for line in text.splitlines() if line.startswith("SigCgt:")), "0")
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+def dump(pids: Iterable[int]) -> list[int]:
+    """Ask each for its stacks, once: two at a time in one process are not safe. Returns those asked."""
+    return [pid for pid in [*dict.fromkeys(pids)][:PROCESSES_MAX] if _send_if_caught(pid, STACKS_SIGNAL)]
+
+
+def abort_others(pids: Iterable[int]) -> list[int]:
+    """Abort those that could not be asked and write their stacks when they are aborted; returns them."""
+    others = [pid for pid in list(pids)[:PROCESSES_MAX] if not catches(pid, STACKS_SIGNAL)]
+    return [pid for pid in others if _send_if_caught(pid, signal.SIGABRT)]
+
+
+def _send_if_caught(pid: int, number: int) -> bool:
+    identity = identity_of(pid)
+    descriptor = open_pidfd(identity) if identity is not None else None
+    if descriptor is None:
+        return False
+    try:
+        if not catches(pid, number):
+            return False
+        with suppress(OSError):
+            signal.pidfd_send_signal(descriptor, number)
+            return True
+        return False
+    finally:
+        os.close(descriptor)

@@ -26,8 +26,7 @@ from cotenant.agent.daemon.log_relay import BYTES_MAX, LogReader, look
 from cotenant.agent.daemon.runtime import Runtime
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.host.locks import DeviceLocks, LockOwner
-from cotenant.agent.ipc.folder import LOGS, RESULT, attempt_folder
-from cotenant.agent.ipc.records import Order
+from cotenant.agent.ipc.records import LOGS, RESULT, Order, attempt_folder
 from cotenant.agent.supervisor.processes.logs import LogWriter
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.commands import ForgetJob

@@ -21,7 +21,7 @@ from cotenant.agent.daemon.core.edge import (
     StatusCame,
 )
 from cotenant.agent.daemon.core.memory import AgentMemory, Key
-from cotenant.agent.gpus.held_memory import UNASKED, Waits, who_holds
+from cotenant.agent.gpus.conditions import UNASKED, Waits, who_holds
 from cotenant.agent.gpus.probe_results import OwnerKind, ProbeResult, Process, ProcessOwner
 from cotenant.controller.domain.cluster import HELD_MIB_MIN, Device, HostReport
 from cotenant.controller.domain.commands import GangMember

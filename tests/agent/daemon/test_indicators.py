@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.agent.host.indicators import RETRY_S, STARTING, Gpus, IndicatorReader, reading_of
-from cotenant.agent.host.slots import SlotUse
+from cotenant.agent.host.indicators import RETRY_S, STARTING, Gpus, IndicatorReader, SlotUse, reading_of
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.domain.indicators import DeviceReading

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cotenant.agent.daemon.core.lease import Lease
 from cotenant.agent.daemon.core.memory import (
     COMMANDS_KEPT,
     AgentMemory,
@@ -14,6 +13,7 @@ from cotenant.agent.daemon.core.memory import (
     Reported,
     Unfenced,
 )
+from cotenant.agent.daemon.core.registration import Lease
 from cotenant.controller.domain.events import AttemptEnded, AttemptStarted
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 

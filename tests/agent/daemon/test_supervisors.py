@@ -17,8 +17,7 @@ from cotenant.agent.daemon.core.edge import AnyAgentEvent, EndCame, SupervisorGo
 from cotenant.agent.daemon.supervisors import ALIVE_LOCK, Supervisors, end_process
 from cotenant.agent.host.identity import identity_of, is_alive
 from cotenant.agent.ipc.files import write_record
-from cotenant.agent.ipc.folder import ORDER, RESULT, SUPERVISOR, UNCLEAN
-from cotenant.agent.ipc.records import ProcessIdentity
+from cotenant.agent.ipc.records import ORDER, RESULT, SUPERVISOR, UNCLEAN, ProcessIdentity
 from cotenant.controller.domain.ids import AttemptNo, JobId
 from tests.building.results import result
 

@@ -7,8 +7,7 @@ from typing import get_args
 import pytest
 
 from cotenant.agent.gpus.device_states import BY_BUCKET, TABLE, Happening, after
-from cotenant.agent.gpus.kernel_log import bus_address, xid_in
-from cotenant.agent.gpus.xid import ROWS, Bucket, meaning
+from cotenant.agent.gpus.xid import ROWS, Bucket, bus_address, meaning, xid_in
 from cotenant.controller.domain.cluster import DeviceState
 
 STATES: tuple[DeviceState, ...] = get_args(DeviceState)

@@ -15,11 +15,9 @@ import pytest
 
 from cotenant.agent.daemon.core.edge import AgentConfig, GpuFault
 from cotenant.agent.daemon.core.memory import Attempt, Key
-from cotenant.agent.gpus.conditions import DeviceCondition
-from cotenant.agent.gpus.device_state_store import DeviceMark, DeviceStateStore, PastStates
-from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch
-from cotenant.agent.gpus.held_memory import UNASKED
-from cotenant.agent.gpus.offer import offered
+from cotenant.agent.gpus.conditions import UNASKED, DeviceCondition
+from cotenant.agent.gpus.device_states import DeviceMark, DeviceStateStore, PastStates
+from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch, offered
 from cotenant.agent.gpus.owners import Owners
 from cotenant.agent.gpus.probe_results import AnyWatchLine, ProbeResult, XidSeen
 from cotenant.agent.gpus.watchers import Timing, Watchers
@@ -27,7 +25,7 @@ from cotenant.agent.host.cgroups import group_tag
 from cotenant.agent.host.devices import cuda_devices
 from cotenant.agent.host.identity import boot_id, own_identity
 from cotenant.agent.host.locks import DeviceLocks, LockOwner
-from cotenant.agent.ipc.folder import SUPERVISOR, attempt_folder, job_socket
+from cotenant.agent.ipc.records import SUPERVISOR, attempt_folder, job_socket
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET

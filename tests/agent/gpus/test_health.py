@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from cotenant.agent.daemon.core.edge import GpuFault
 from cotenant.agent.daemon.core.memory import Key
 from cotenant.agent.gpus.conditions import LEAVE_GRACE_S, DeviceCondition
-from cotenant.agent.gpus.device_state_store import DeviceStateStore, recalled
-from cotenant.agent.gpus.device_states import QUIET_S
+from cotenant.agent.gpus.device_states import QUIET_S, DeviceStateStore, recalled
 from cotenant.agent.gpus.health import Health
 from cotenant.agent.gpus.probe_results import ProbeResult, Process, ProcessOwner, XidSeen
 from cotenant.agent.gpus.xid import ROWS, meaning

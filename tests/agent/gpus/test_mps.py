@@ -25,17 +25,24 @@ from cotenant.agent.daemon.core.edge import (
     Say,
     TroubleNoticed,
 )
-from cotenant.agent.daemon.core.live import Live
 from cotenant.agent.daemon.core.memory import Attempt
 from cotenant.agent.daemon.core.state import AgentState
+from cotenant.agent.daemon.core.tenants import Live
 from cotenant.agent.gpus import mps_edge, mps_setup
-from cotenant.agent.gpus.mps_attach import LOOKS_MAX, Attachment, FoundClient, client_of, look_for, verdict
 from cotenant.agent.gpus.mps_edge import MpsEdge
 from cotenant.agent.gpus.mps_setup import Setup, plan, shared
-from cotenant.agent.gpus.mps_watch import GpuUse, MpsWatch
+from cotenant.agent.gpus.mps_watch import (
+    LOOKS_MAX,
+    Attachment,
+    FoundClient,
+    GpuUse,
+    MpsWatch,
+    client_of,
+    look_for,
+    verdict,
+)
 from cotenant.agent.ipc.files import write_record
-from cotenant.agent.ipc.folder import ORDER, attempt_folder, job_socket
-from cotenant.agent.ipc.records import MpsClient, Order
+from cotenant.agent.ipc.records import ORDER, MpsClient, Order, attempt_folder, job_socket
 from cotenant.controller.domain.cluster import Device, HostReport, sharing_in_words
 from cotenant.controller.domain.events import TroubleSeen
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cotenant.agent.gpus.offer import offered
+from cotenant.agent.gpus.gpu_watch import offered
 from cotenant.agent.host.locks import LOCK_DIR_ENV, DeviceLocks, LockOwner, LockProblem, lock_folder
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId, HostId

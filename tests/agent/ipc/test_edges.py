@@ -22,7 +22,6 @@ from cotenant.agent.daemon.supervisor_link import Line
 from cotenant.agent.host.identity import children_of, identity_of, is_alive, open_pidfd, own_identity, stat_of
 from cotenant.agent.ipc.channel import FromSupervisor, GangOut, LeaseNow, SaveNow, StopNow, ToSupervisor
 from cotenant.agent.ipc.files import BadRecord, read_record, write_record
-from cotenant.agent.ipc.folder import CONTROL, RESULT
 from cotenant.agent.ipc.framing import (
     FRAME_BYTES_MAX,
     Deframer,
@@ -34,7 +33,7 @@ from cotenant.agent.ipc.framing import (
     short_address,
     write_message,
 )
-from cotenant.agent.ipc.records import RECORD_VERSION, ProcessIdentity
+from cotenant.agent.ipc.records import CONTROL, RECORD_VERSION, RESULT, ProcessIdentity
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.wire import codec
 from cotenant.controller.wire.codec import BadMessage

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.agent.host.cgroups import MemoryKills, memory_kills_in, mounts_in, mounts_of, own_group_in
-from cotenant.agent.supervisor.processes.output import output_path
+from cotenant.agent.supervisor.processes.outputs import output_path
 
 V2 = "30 24 0:26 / {point} rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"
 V1_KILLED = {

@@ -13,6 +13,14 @@ from hypothesis import strategies as st
 
 from cotenant.agent.ipc.channel import GangIn, GangOut, SaveNow, StopNow
 from cotenant.agent.ipc.records import Order, RankOrder
+from cotenant.agent.supervisor.core.coordination import (
+    GangSays,
+    MemberConfirm,
+    MemberNow,
+    RankNow,
+    parse_payload,
+    payload,
+)
 from cotenant.agent.supervisor.core.edge import (
     AnyEffect,
     AnyHappening,
@@ -21,14 +29,6 @@ from cotenant.agent.supervisor.core.edge import (
     Started,
     SupervisorTicked,
     TellRank,
-)
-from cotenant.agent.supervisor.core.gang import (
-    GangSays,
-    MemberConfirm,
-    MemberNow,
-    RankNow,
-    parse_payload,
-    payload,
 )
 from cotenant.agent.supervisor.core.rank_messages import (
     FirstStepReached,
