@@ -30,7 +30,7 @@ from cotenant.controller.domain.settings import Settings
 from cotenant.controller.engine import EngineConfig
 from cotenant.controller.executors.agents.link import AgentExecutor
 from cotenant.controller.policies import registry
-from cotenant.controller.policies.missing import make_or_stand_in
+from cotenant.controller.policies.registry import make_or_stand_in
 from cotenant.controller.router import Router, raise_descriptor_limit
 from cotenant.controller.store.clock import uptime
 from cotenant.controller.store.committing import Callbacks
