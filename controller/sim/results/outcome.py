@@ -38,7 +38,7 @@ class Outcome:
     """Part of `load_s` that ended in a preemption before the first step."""
     sharing_benefit: Seconds
     """No seconds but a ratio: the JCT it would have had, had it waited when it first became a co-tenant, over
-    the JCT it had; NaN for jobs that were nobody's co-tenant (see `waiting.py`)."""
+    the JCT it had; NaN for jobs that were nobody's co-tenant (see `world/devices.py`)."""
     preemptions: Counts
     futile_preemptions: Counts
     aborted_preemptions: Counts
