@@ -22,7 +22,7 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.offline.named_files import contents, journal_problem
+from cotenant.controller.cli.offline.files import contents, journal_problem
 from cotenant.controller.cli.offline.predictor_page import (
     as_evaluation,
     described,
