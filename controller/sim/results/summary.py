@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.controller.sim.results.fairness import fairness, told
-from cotenant.controller.sim.results.outcome import Outcome
+from cotenant.controller.sim.world.outcome import Outcome
 
 Mask = NDArray[np.bool_]
 Numbers = NDArray[np.float64]

@@ -32,10 +32,10 @@ from cotenant.controller.domain.commands import (
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.domain.pairs import OBSERVATIONS
 from cotenant.controller.sim.world import reports
-from cotenant.controller.sim.world.columns import cells
 from cotenant.controller.sim.world.devices import Devices, part_on, wait_s
 from cotenant.controller.sim.world.failures import FailureTimes
 from cotenant.controller.sim.world.jobs import Specs
+from cotenant.controller.sim.world.outcome import cells
 from cotenant.controller.sim.world.physics import Physics
 from cotenant.controller.sim.world.run import DIES, LEFT, LOADS, SAVES, TRAINS, WAITS, Doing, JobRun
 from cotenant.controller.sim.world.workload import Workload
