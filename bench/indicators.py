@@ -191,8 +191,7 @@ def of_a_scrape() -> list[Cost]:
     """Text of a sheet of 1,000 devices, made by prometheus_client; per scrape, not per second."""
     from prometheus_client.exposition import generate_latest
 
-    from cotenant.controller.system.metrics.address import Address
-    from cotenant.controller.system.metrics.endpoint import Endpoint
+    from cotenant.controller.system.metrics.endpoint import Address, Endpoint
 
     sheet = Sheet(CONTROLLER)
     for device in range(1000):

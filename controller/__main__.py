@@ -24,7 +24,7 @@ from cotenant.controller.system import paths
 from cotenant.controller.system import settings as sources
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import KeyProblem
-from cotenant.controller.system.metrics.address import MetricsProblem
+from cotenant.controller.system.metrics.endpoint import MetricsProblem
 
 
 def main(words: list[str] | None = None) -> int:

@@ -30,7 +30,7 @@ from cotenant.controller.domain.settings import Settings
 from cotenant.controller.engine import EngineConfig
 from cotenant.controller.executors.agents.link import AgentExecutor
 from cotenant.controller.policies import registry
-from cotenant.controller.policies.missing import make_or_stand_in
+from cotenant.controller.policies.registry import make_or_stand_in
 from cotenant.controller.router import Router, raise_descriptor_limit
 from cotenant.controller.store.clock import uptime
 from cotenant.controller.store.committing import Callbacks
@@ -39,9 +39,8 @@ from cotenant.controller.store.journal import Journal
 from cotenant.controller.store.scrub import Scrub, Scrubbed
 from cotenant.controller.system import paths
 from cotenant.controller.system.keys import Identity, KeyProblem
-from cotenant.controller.system.metrics.listening import opened
-from cotenant.controller.system.metrics.sheet import Sheet
-from cotenant.controller.system.metrics.sheets import Sheets
+from cotenant.controller.system.metrics.endpoint import opened
+from cotenant.controller.system.metrics.sheet import Sheet, Sheets
 from cotenant.controller.system.secrets import Secrets
 from cotenant.controller.system.settings import SettingsError
 from cotenant.controller.wire.agents import FromAgent, HostRefused
@@ -86,13 +85,13 @@ def interference_model(path: str) -> InterferenceModel | None:
     """
     if not path:
         return None
-    from cotenant.controller.models.interference import document
+    from cotenant.controller.models.interference import predictor
 
     try:
-        model = document.read(Path(path).expanduser().read_bytes(), path)
+        model = predictor.read(Path(path).expanduser().read_bytes(), path)
     except OSError as error:
         raise SettingsError(f"controller.predictor: {path}: {error.strerror}") from None
-    except document.ModelProblem as error:
+    except predictor.ModelProblem as error:
         raise SettingsError(f"controller.predictor: {error}") from None
     for file in model.training.files:
         log.info("interference model %s: trained on %s, licence: %s", path, file.name, file.licence)

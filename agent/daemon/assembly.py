@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -44,14 +44,10 @@ from cotenant.controller.domain.settings import AgentSettings, Settings
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import BadEndpoint, socket_path
 from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
-from cotenant.controller.system.metrics.address import MetricsProblem
-from cotenant.controller.system.metrics.listening import opened
+from cotenant.controller.system.metrics.endpoint import Endpoint, MetricsProblem, opened
 from cotenant.profiler.driver.facts import GpuFacts
 from cotenant.profiler.driver.process_info import sees_host_processes
 from cotenant.profiler.indicators.sources import Wanted
-
-if TYPE_CHECKING:
-    from cotenant.controller.system.metrics.endpoint import Endpoint
 
 T = TypeVar("T")
 

@@ -64,8 +64,7 @@ from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.domain.texts import one_line
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import KeyFile
-from cotenant.controller.system.metrics.sheet import Sheet
-from cotenant.controller.system.metrics.sheets import Sheets
+from cotenant.controller.system.metrics.sheet import Sheet, Sheets
 from cotenant.controller.wire.agents import CommandAck, Report, ToAgent
 
 if TYPE_CHECKING:

@@ -13,10 +13,17 @@ from typing import Any, Final, NamedTuple, get_type_hints
 from cotenant.controller.api.arrivals import Arrivals
 from cotenant.controller.api.changes import Changing
 from cotenant.controller.api.logs import LogRequests
-from cotenant.controller.api.permissions import jobs_named, must_be_admin, must_own, one_job
+from cotenant.controller.api.permissions import (
+    BYTES_BURST,
+    BYTES_PER_SECOND,
+    Rates,
+    jobs_named,
+    must_be_admin,
+    must_own,
+    one_job,
+)
 from cotenant.controller.api.profiles import ProfileRequests
 from cotenant.controller.api.queries import About, Queries
-from cotenant.controller.api.rates import BYTES_BURST, BYTES_PER_SECOND, Rates
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain.commands import AnyCommand
 from cotenant.controller.domain.events import AnyEvent, AttemptEnded, CancelRequested, JobArrived

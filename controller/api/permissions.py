@@ -1,9 +1,13 @@
-"""Which jobs there are for whom: lookups that say what is missing, who may touch what, and which policies may
-be set."""
+"""What a user may: which jobs there are for whom (lookups that say what is missing), who may touch what,
+which policies may be set, and how much one user may ask for.
+
+Rule: each user has a bucket of requests and one of bytes, both filling at a steady rate.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from cotenant.controller.api.submissions import Denied, with_tasks
 from cotenant.controller.domain.ids import JobId
@@ -60,3 +64,31 @@ def policies_offered(engine: Engine) -> dict[str, str]:
     if named not in found and not registry.why_not(named):
         found[named] = "named in this controller's configuration"
     return found
+
+
+PER_SECOND: Final = 200.0
+BURST: Final = 10_000.0
+"""One submission of the largest size, or as many questions at once."""
+BYTES_PER_SECOND: Final = 1024.0 * 1024.0
+BYTES_BURST: Final = 32.0 * 1024.0 * 1024.0
+"""Eight messages of the largest size at once: some ten thousand jobs."""
+USERS_MAX: Final = 10_000
+
+
+class Rates:
+    """One bucket per user. Time is the cluster's."""
+
+    def __init__(self, per_second: float = PER_SECOND, burst: float = BURST) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._buckets: dict[str, tuple[float, float]] = {}
+
+    def allow(self, user: str, now_s: float, cost: int) -> bool:
+        """Whether the user may have this now; if so it is paid for."""
+        level, then_s = self._buckets.get(user, (self._burst, now_s))
+        level = min(self._burst, level + (now_s - then_s) * self._per_second)
+        allowed = cost <= level
+        if len(self._buckets) >= USERS_MAX and user not in self._buckets:
+            self._buckets.clear()
+        self._buckets[user] = (level - cost if allowed else level, now_s)
+        return allowed

@@ -13,10 +13,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from cotenant.controller.cli.frame import signals
-from cotenant.controller.cli.frame.problem import CLOSED_PIPE, FAILED, INTERRUPTED, OK, Problem
-from cotenant.controller.cli.frame.usage import nearest, part_of, usage_problem
-from cotenant.controller.cli.frame.verb_command import COMPLETE_VARIABLE, PROGRAM, as_command
-from cotenant.controller.cli.verbs import BY_NAME, Verb, help_text
+from cotenant.controller.cli.frame.problem import (
+    CLOSED_PIPE,
+    FAILED,
+    INTERRUPTED,
+    OK,
+    Problem,
+    nearest,
+    part_of,
+    usage_problem,
+)
+from cotenant.controller.cli.verbs import BY_NAME, COMPLETE_VARIABLE, PROGRAM, Verb, as_command, help_text
 
 UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 

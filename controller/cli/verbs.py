@@ -1,12 +1,21 @@
-"""The verbs, and where each one lives. Nothing else is needed to print `cotenant --help`.
+"""The verbs, where each one lives, and how it becomes a command of click, which parses command lines. Nothing
+else is needed to print `cotenant --help`.
 
-Rule: a verb that does not work is not in this table. A new verb is one line here and one function of
-the same name in its module; only the chosen verb's module is ever imported.
+Rule: a verb that does not work is not in this table. A new verb is one line here and one function of the same
+name in its module; only the chosen verb's module is ever imported.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+import importlib
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    import click
+
+PROGRAM: Final = "cotenant"
+COMPLETE_VARIABLE: Final = "_COTENANT_COMPLETE"
+"""Set by the shell's completion script."""
 
 
 class Verb(NamedTuple):
@@ -92,3 +101,15 @@ def help_text() -> str:
         "`cotenant VERB --help` says more about a verb.",
     ]
     return "\n".join(lines)
+
+
+def as_command(verb: Verb) -> click.Command:
+    """The verb's function (or, for a verb with parts, its group) as a command."""
+    import click
+
+    from cotenant.controller.cli.frame.command import command
+
+    found = getattr(importlib.import_module(f"cotenant.controller.cli.{verb.module}"), verb.name)
+    if isinstance(found, click.Command):
+        return found
+    return command(found, verb.name, passes_words=verb.passes_words)

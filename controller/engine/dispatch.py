@@ -1,13 +1,17 @@
 """Jobs are started, stopped and put back: what that changes in the ledger, sends and schedules.
 
 Rule: devices are given out here and nowhere else. A command is only collected; it leaves when the event it
-answers is durable.
+answers is durable. An alarm is data in a heap and never taken out of it; one that is out of date (other
+attempt, other phase) is seen to be so when it rings.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Mapping
+from typing import Literal
+
+import msgspec
 
 from cotenant.controller.domain.commands import AnyCommand, StopAttempt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
@@ -22,13 +26,24 @@ from cotenant.controller.domain.job import (
     Job,
     Phase,
     StopCause,
-)  # fmt: skip
+)
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.engine import starting
-from cotenant.controller.engine.alarms import Alarm, AlarmKind
 from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.learning import give_profile, known_profile
 from cotenant.controller.engine.ledger import Ledger
+
+AlarmKind = Literal["deadline", "limit", "back-off", "age", "probation", "wake", "reunite"]
+
+
+class Alarm(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """Something to look at again; stale ones (other attempt, other phase) are ignored when they ring."""
+
+    at_s: float
+    kind: str
+    subject: str
+    attempt: int
+
 
 DEADLINE_SLACK_S = 15.0
 """The supervisor ends a job at its deadline by itself; the engine insists this much later."""

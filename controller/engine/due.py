@@ -9,8 +9,7 @@ from cotenant.controller.domain.cluster import SUSPECT_AFTER
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.job import Change, Job, Phase
 from cotenant.controller.domain.reasons import because
-from cotenant.controller.engine.alarms import Alarm
-from cotenant.controller.engine.dispatch import Dispatch
+from cotenant.controller.engine.dispatch import Alarm, Dispatch
 from cotenant.controller.engine.ending import ended
 
 

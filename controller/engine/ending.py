@@ -11,9 +11,9 @@ from cotenant.controller.domain.commands import ForgetJob
 from cotenant.controller.domain.ids import HostId, JobId, natural_key
 from cotenant.controller.domain.job import CHECKPOINTING, FINISH, LEAVE, LEAVING, Change, Job, Phase
 from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.engine.blame import blame, clear_suspicion
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.estimating import learn_duration, learn_pause, remaining_from
-from cotenant.controller.engine.suspects import blame, clear_suspicion
 from cotenant.controller.policies.base import why_impossible
 
 FINISHED = because("finished")

@@ -52,11 +52,10 @@ from cotenant.controller.domain.profiles import StoredProfile
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.domain.view import View
 from cotenant.controller.engine import claims, due, hosts, placing, reports, requests
-from cotenant.controller.engine.alarms import Alarm
 from cotenant.controller.engine.config import EngineConfig
-from cotenant.controller.engine.dispatch import Dispatch
+from cotenant.controller.engine.dispatch import Alarm, Dispatch
 from cotenant.controller.engine.ledger import Ledger, SavedLedger
-from cotenant.controller.engine.sparing import spared
+from cotenant.controller.engine.placing import spared
 from cotenant.controller.policies.base import Parameters, Policy, shares, why_impossible
 
 MakePolicy = Callable[[str, Parameters], Policy]

@@ -11,10 +11,10 @@ from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.engine import claims
+from cotenant.controller.engine.blame import acquit, host_reason
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import left_host
 from cotenant.controller.engine.estimating import remaining_from
-from cotenant.controller.engine.suspects import acquit, host_reason
 
 
 def on_joined(dispatch: Dispatch, event: ev.HostJoined) -> None:

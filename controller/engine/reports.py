@@ -21,7 +21,8 @@ from cotenant.controller.domain.job import (
     Phase,
 )  # fmt: skip
 from cotenant.controller.domain.reasons import because
-from cotenant.controller.engine import claims, gpu_faults, starting
+from cotenant.controller.engine import blame, claims, starting
+from cotenant.controller.engine.blame import clear_suspicion
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import left_host
 from cotenant.controller.engine.estimating import (
@@ -32,7 +33,6 @@ from cotenant.controller.engine.estimating import (
     remaining_from,
 )  # fmt: skip
 from cotenant.controller.engine.learning import learn_profile
-from cotenant.controller.engine.suspects import clear_suspicion
 
 CHECKPOINTS_KNOWN = 4
 
@@ -162,7 +162,7 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
     if event.out_of_memory and not job.stop_cause and event.outcome == "user-failed":
         job.stop_reason = blame_memory(dispatch.ledger, job)
         job.stop_cause = "crowded" if job.stop_reason is not None else ""
-    gpu_faults.take_in(dispatch, job, event)
+    blame.take_in(dispatch, job, event)
     left_host(dispatch, job, event.host_id, event.outcome, event.detail, event.workdir_missing)
 
 

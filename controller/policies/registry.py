@@ -1,7 +1,11 @@
-"""Which policies there are, and how to make one from its name and parameters.
+"""Which policies there are, how one is made by its name, and what stands in for one that is gone.
 
-Rule: `AVAILABLE` are ours. What people may name as well (`policies/own.py`) is in `available()`, which
+Rule: `AVAILABLE` are ours. What people may name as well (`policies/plugins.py`) is in `available()`, which
 imports it: nobody who only wants ours pays for it.
+
+Rule: a controller starts whatever became of the policy that its journal names, since jobs run that need it.
+Under a stand-in nothing new starts, every waiting job says why, and `cotenant policy set` ends it. It keeps
+the absent one's state, so that the policy goes on where it was once its package is back.
 """
 
 from __future__ import annotations
@@ -10,6 +14,11 @@ import importlib.util
 from collections.abc import Callable
 from functools import partial
 
+from cotenant.controller.domain.actions import NOTHING, Decision
+from cotenant.controller.domain.events import AnyEvent
+from cotenant.controller.domain.job import Job
+from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain.view import View
 from cotenant.controller.policies import plugins
 from cotenant.controller.policies.attained import Tiresias, TiresiasParameters
 from cotenant.controller.policies.base import Parameters, Policy
@@ -170,3 +179,38 @@ def make(name: str, parameters: Parameters) -> Policy:
         takes = ", ".join(defaults(name)) or "no parameters"
         raise ValueError(f"policy {name} has no parameter {', '.join(sorted(unknown))}; it takes {takes}")
     return maker(parameters)
+
+
+class MissingPolicy:
+    """Starts nothing."""
+
+    def __init__(self, name: str, why: str) -> None:
+        self.name = name
+        self._why = why
+        self._state = b""
+
+    def queue_key(self, job: Job) -> tuple[float, ...]:
+        return ()
+
+    def decide(self, view: View, event: AnyEvent) -> Decision:
+        return NOTHING
+
+    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+        pass
+
+    def explain(self, view: View, job: Job) -> Reason:
+        return because("policy-absent", self.name, self._why)
+
+    def save(self) -> bytes:
+        return self._state
+
+    def load(self, state: bytes) -> None:
+        self._state = state
+
+
+def make_or_stand_in(name: str, parameters: Parameters) -> Policy:
+    """The policy; a stand-in that says why where it cannot be made."""
+    try:
+        return make(name, parameters)
+    except ValueError as error:
+        return MissingPolicy(name, str(error))

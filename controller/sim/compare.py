@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from cotenant.controller.sim.choices import PolicyChoice
-from cotenant.controller.sim.results.outcome import Outcome
 from cotenant.controller.sim.results.summary import summarise
-from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.world.computing import Compute, nothing
+from cotenant.controller.sim.simulate import Compute, nothing, simulate
 from cotenant.controller.sim.world.failures import Failures
+from cotenant.controller.sim.world.outcome import Outcome
 from cotenant.controller.sim.world.physics import Physics
 from cotenant.controller.sim.world.workload import Cluster, Workload
 

@@ -4,6 +4,10 @@ Rule: this loop takes no decision and keeps no state of its own. Everything it r
 or happened in the world, and at each job's end the two accounts must agree.
 
     while there is a next event: world.obey(engine.handle(event, world.now_s))
+
+Rule: every `ComputeRequest` is answered inline and exactly once with `Computed`, as in production, by a
+result or by what went wrong: there is no child process here and nobody who waits. What it took is reported
+apart and never changes the virtual clock: that is charged a fixed time.
 """
 
 from __future__ import annotations
@@ -18,21 +22,24 @@ from typing import Final
 import numpy as np
 
 from cotenant.controller.domain import events as ev
+from cotenant.controller.domain.commands import ComputeRequest
+from cotenant.controller.domain.events import Computed
 from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.sim.results.outcome import Outcome
-from cotenant.controller.sim.world.columns import Columns, cells
-from cotenant.controller.sim.world.computing import Compute, answer_inline, nothing
 from cotenant.controller.sim.world.devices import Devices
 from cotenant.controller.sim.world.failures import Failures, FailureTimes
 from cotenant.controller.sim.world.jobs import Specs, host_reports, known_pairs
+from cotenant.controller.sim.world.outcome import Columns, Outcome, cells
 from cotenant.controller.sim.world.physics import Physics, pair_data
 from cotenant.controller.sim.world.run import JobRun
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from cotenant.controller.sim.world.world import World
+from cotenant.controller.wire.compute import Payload
 
+Compute = Callable[[str, Payload], tuple[str, tuple[float, ...]]]
+"""Kind and payload of a request -> the hash of the model that was used, and numbers; or it raises."""
 Watch = Callable[[int, int, float], None]
 """Called now and then with (jobs finished, jobs in all, virtual seconds); may raise KeyboardInterrupt."""
 
@@ -48,6 +55,11 @@ IDLE_EVENTS_MAX: Final = 10_000
 waits will never start."""
 EXACT: Final = 1e-6
 """Relative, between two accounts of the same seconds (and of GPU-seconds)."""
+
+
+def nothing(kind: str, payload: Payload) -> tuple[str, tuple[float, ...]]:
+    """For runs that nobody handed anything that computes."""
+    raise ValueError(f"this simulation was given nothing that computes {kind!r}")
 
 
 def simulate(
@@ -257,3 +269,21 @@ class _Drive:
             held = (world.devices.held_gpu_s, self._ends_gpu_s)
             near = EXACT * held[0] + EXACT
             assert abs(held[0] - held[1]) <= near, f"GPU-seconds of devices and of jobs differ: {held}"
+
+
+def answer_inline(command: ComputeRequest, compute: Compute) -> tuple[Computed, float]:
+    """The answer, and the processor seconds it took."""
+    began_s = time.process_time()
+    try:
+        model_sha256, values = compute(command.kind, command.payload)
+        error = ""
+    except Exception as failure:  # noqa: BLE001 - whatever a computation raises is its answer
+        model_sha256, values, error = "", (), f"{type(failure).__name__}: {failure}"
+    answer = Computed(
+        request_id=command.request_id,
+        model_sha256=model_sha256,
+        values=values,
+        error=error,
+        job_id=command.job_id,
+    )
+    return answer, time.process_time() - began_s

@@ -1,23 +1,28 @@
 """Which slow computations there are: the kind of a `Compute` action -> the function that answers it.
 
-A function gets the request's payload and returns the hash of the model it used (empty for none) and
-numbers. It may import what it likes: it runs in a child process. Same payload, same model, same numbers.
+A function gets the request's payload and returns the hash of the model it used (empty for none) and numbers.
+It may import what it likes: it runs in a child process. Same payload, same model, same numbers. One that fits
+in a few lines is here, the others are named by their module.
 """
 
 from __future__ import annotations
 
 import importlib
+import statistics
 from collections.abc import Callable
 from typing import Final
 
+from cotenant.controller.domain.fitting import numbers, steps_in
+from cotenant.controller.domain.reasons import Reason
 from cotenant.controller.wire.compute import Payload
+from cotenant.profiler.throughput import fit
 
 Answer = tuple[str, tuple[float, ...]]
 
 KINDS: Final[dict[str, str]] = {
     "deferral-fit": "cotenant.controller.training.deferral:answer",
-    "mean": "cotenant.controller.training.mean:answer",
-    "throughput-fit": "cotenant.controller.training.throughput:answer",
+    "mean": "cotenant.controller.training.kinds:mean",
+    "throughput-fit": "cotenant.controller.training.kinds:throughput",
 }
 
 
@@ -33,3 +38,24 @@ def compute(kind: str, payload: Payload) -> Answer:
     module, _, name = place.partition(":")
     answer: Callable[[Payload], Answer] = getattr(importlib.import_module(module), name)
     return answer(payload)
+
+
+def mean(payload: Payload) -> Answer:
+    """`{"values": [...]}` -> their mean."""
+    values = payload.get("values")
+    if not isinstance(values, list) or not values:
+        raise ValueError("`values` must be a list of numbers")
+    return "", (statistics.fmean(values),)
+
+
+def throughput(payload: Payload) -> Answer:
+    """`domain.fitting.question` -> `domain.fitting.numbers`.
+
+    Raises:
+        ValueError: the payload is no such question, or its points determine no model; the text says why.
+        SciPyMissing: no SciPy here.
+    """
+    found = fit(steps_in(payload))
+    if isinstance(found, Reason):
+        raise ValueError(str(found))
+    return "", numbers(found)

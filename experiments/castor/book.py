@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cotenant.controller.sim.results.intervals import ConfidenceInterval, interval
+from cotenant.controller.sim.results.paired import ConfidenceInterval, interval
 from experiments.castor.cells import Cell, Result
 
 Number = Callable[[Result], float]

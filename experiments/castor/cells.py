@@ -20,12 +20,12 @@ from cotenant.controller.sim import scenario
 from cotenant.controller.sim.busiest import busiest, sample
 from cotenant.controller.sim.choices import policies_named
 from cotenant.controller.sim.results import plots
-from cotenant.controller.sim.results.outcome import Outcome
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.scenario import Scenario
 from cotenant.controller.sim.simulate import simulate
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.trace import Trace
+from cotenant.controller.sim.world.outcome import Outcome
 from cotenant.controller.sim.world.physics import Physics, pair_data
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from experiments.shared import kept_runs, paths

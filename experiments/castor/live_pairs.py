@@ -41,8 +41,8 @@ from cotenant.controller.domain.pairs import PairTable
 from cotenant.controller.domain.perf import Profile, duty_cycle_rule
 from cotenant.controller.domain.reasons import because
 from cotenant.controller.training import interference as training
+from cotenant.controller.training.journal_pairs import Kinds
 from cotenant.controller.training.judging import Both
-from cotenant.controller.training.own_pairs import Kinds
 from cotenant.controller.training.pair_rows import PairRows, read
 from cotenant.profiler.ranks import RankCommand, Seat
 from cotenant.profiler.run import ProfileFailed, RunPlan, SoloRun

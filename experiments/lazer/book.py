@@ -1,7 +1,7 @@
 """Looks up the runs behind docs/results/lazer.md, and makes ratios with intervals of them.
 
 Rule: a ratio is of means over a window's jobs, both policies on the same windows; what it may be off by is
-drawn over VCs, cluster sizes and windows (`results/bootstrap.py`).
+drawn over VCs, cluster sizes and windows (`results/paired.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from cotenant.controller.sim.results.bootstrap import Ratio, ratio
+from cotenant.controller.sim.results.paired import Ratio, ratio
 from experiments.lazer import cells
 from experiments.lazer.cells import BASE, Cell, Ground, Result, Sizes
 

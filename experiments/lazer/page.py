@@ -15,7 +15,7 @@ import machine
 import numpy as np
 
 from cotenant.controller.sim.results import plots
-from cotenant.controller.sim.results.bootstrap import Ratio
+from cotenant.controller.sim.results.paired import Ratio
 from experiments.lazer import cells, texts
 from experiments.lazer.book import (
     CONTENDED,

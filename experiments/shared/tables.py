@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cotenant.controller.sim.results import plots
-from cotenant.controller.sim.results.intervals import ConfidenceInterval
+from cotenant.controller.sim.results.paired import ConfidenceInterval
 
 WIDTH: Final = 118
 

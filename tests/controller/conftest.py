@@ -16,7 +16,7 @@ from tests.controller.station import Station
 @pytest.fixture(autouse=True)
 def reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     """None is made, but by the tests of it: megabytes per journal, and a full disk would not be full."""
-    monkeypatch.setattr("cotenant.controller.store.reserve.DISK_BYTES_MIN", 1 << 60)
+    monkeypatch.setattr("cotenant.controller.store.committing.DISK_BYTES_MIN", 1 << 60)
 
 
 @pytest.fixture

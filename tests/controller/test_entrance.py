@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.api.rates import BYTES_BURST, BYTES_PER_SECOND
+from cotenant.controller.api.permissions import BYTES_BURST, BYTES_PER_SECOND
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain import pairs
 from cotenant.controller.domain.cluster import HostState

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cotenant.controller.domain.job import Phase
+from cotenant.controller.store.committing import RESERVE_BYTES
 from cotenant.controller.store.journal import JOURNAL_NAME, Journal
-from cotenant.controller.store.reserve import RESERVE_BYTES
 from cotenant.controller.wire import clients
 from tests.controller.station import ALICE, Station, job, run_one
 
@@ -108,7 +108,7 @@ def test_what_was_used_of_the_reserve_is_replaced_while_there_is_room(tmp_path: 
 def test_nothing_is_set_aside_where_that_would_fill_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cotenant.controller.store.reserve.DISK_BYTES_MIN", 1 << 60)
+    monkeypatch.setattr("cotenant.controller.store.committing.DISK_BYTES_MIN", 1 << 60)
     journal = Journal(tmp_path)
     assert free_bytes(journal) < RESERVE_BYTES
     journal.close()

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from cotenant.controller import server
+from cotenant.controller.api.permissions import BYTES_BURST
 from cotenant.controller.api.queries import Queries
-from cotenant.controller.api.rates import BYTES_BURST
 from cotenant.controller.client import Client, Refusal
 from cotenant.controller.compute_worker import ComputeWorker
 from cotenant.controller.domain.actions import NOTHING, Compute, Decision

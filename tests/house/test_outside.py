@@ -224,7 +224,7 @@ DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "controller/cli/demo/outcome.py": (PERSON, frozenset(("json.loads",))),
     "controller/cli/demo/workloads/language_model.py": ("a text of ours", frozenset((".read_text",))),
     "controller/router.py": (OURS, frozenset((".decode",))),
-    "controller/models/interference/document.py": (OURS, frozenset((".decode",))),
+    "controller/models/interference/predictor.py": (OURS, frozenset((".decode",))),
     "controller/store/clock.py": (NUMBERS, frozenset((".read_text",))),
     "controller/policies/lazer/policy.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/toolkit/wake_up.py": (PURE, frozenset(("msgspec.msgpack.decode",))),

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cotenant.controller.cli.frame.verb_command import as_command
-from cotenant.controller.cli.verbs import BY_NAME
+from cotenant.controller.cli.verbs import BY_NAME, as_command
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(

@@ -1,22 +1,24 @@
-"""What a check of `doctor` is given, and what it says.
+"""What a check of `doctor` is given, what it says, and how it speaks of several GPUs at once.
 
 Rule: a check looks at `DoctorFacts` and changes nothing. One that does not apply here says nothing (None).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from cotenant.controller.cli.doctor.agent_link import AgentAnswer
+from cotenant.controller.cli.doctor.enabling import EnablingStep
 from cotenant.controller.cli.doctor.gpu_host import HostFiles
 from cotenant.controller.cli.doctor.surroundings import Surroundings
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.system.settings import LoadedSettings
 from cotenant.controller.wire.clients import ControllerStatus, Nodes
 from cotenant.mps.detection import DetectedHost
-from cotenant.profiler.driver.facts import DriverFacts
+from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 from cotenant.profiler.indicators.choice import Explanation
 
 Verdict = Literal["ok", "warn", "fail"]
@@ -47,3 +49,31 @@ class DoctorFacts(msgspec.Struct, frozen=True, kw_only=True):
     around: Surroundings = Surroundings()
     link: AgentAnswer | None = None
     """What its controller says to this host's agent; None: they meet on the user's own socket."""
+
+
+def answering(facts: DoctorFacts) -> list[GpuFacts]:
+    return [gpu for gpu in facts.driver.gpus if not gpu.problem]
+
+
+def uuids_of(some: Sequence[GpuFacts]) -> tuple[str, ...]:
+    return tuple(gpu.uuid for gpu in some)
+
+
+def ranged(some: Sequence[GpuFacts]) -> str:
+    """`0`, `0 to 7`, or `0, 2, 5`: the indices of a group."""
+    indices = [gpu.index for gpu in some]
+    if len(indices) > 2 and indices == list(range(indices[0], indices[-1] + 1)):
+        return f"{indices[0]} to {indices[-1]}"
+    return ", ".join(map(str, indices))
+
+
+def numbers(some: Sequence[GpuFacts]) -> str:
+    return "GPU " + ", ".join(str(gpu.index) for gpu in some)
+
+
+def all_of(some: Sequence[GpuFacts]) -> str:
+    return "this GPU" if len(some) == 1 else f"all {len(some)} GPUs"
+
+
+def checked(name: str, verdict: Verdict, found: str, step: EnablingStep) -> Check:
+    return Check(name, verdict, found, step.todo, step.command)

@@ -6,9 +6,8 @@ Rule: what could be had by doing something is a warning; what NVIDIA gives nobod
 from __future__ import annotations
 
 from cotenant.controller.cli.doctor import enabling
-from cotenant.controller.cli.doctor.check import Check, DoctorFacts
+from cotenant.controller.cli.doctor.check import Check, DoctorFacts, all_of, answering, checked, numbers
 from cotenant.controller.cli.doctor.enabling import EnablingStep
-from cotenant.controller.cli.doctor.gpu_phrases import all_of, answering, checked, numbers
 
 
 def counters(facts: DoctorFacts) -> Check | None:

@@ -10,10 +10,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from cotenant.controller.cli.doctor import enabling
-from cotenant.controller.cli.doctor.check import Check, DoctorFacts
+from cotenant.controller.cli.doctor.check import (
+    Check,
+    DoctorFacts,
+    answering,
+    checked,
+    numbers,
+    ranged,
+    uuids_of,
+)
 from cotenant.controller.cli.doctor.counter_checks import counters, indicators
 from cotenant.controller.cli.doctor.enabling import EnablingStep, as_us
-from cotenant.controller.cli.doctor.gpu_phrases import answering, checked, numbers, ranged, uuids_of
 from cotenant.controller.cli.frame.screen import plural, size
 from cotenant.controller.domain.cluster import HELD_MIB_MIN
 from cotenant.profiler.driver.facts import (

@@ -14,9 +14,8 @@ from cotenant.controller.cli.frame.problem import FAILED, NEVER_STARTED, OK, Pro
 from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.cli.frame.signals import ended_by
 from cotenant.controller.cli.frame.terminal import JobOutput
-from cotenant.controller.cli.jobs.flags import takes_job_flags
 from cotenant.controller.cli.jobs.following import Follower, Missing, Piece
-from cotenant.controller.cli.jobs.preparing import prepared
+from cotenant.controller.cli.jobs.preparing import prepared, takes_job_flags
 from cotenant.controller.cli.jobs.private import ensure_controller
 from cotenant.controller.cli.jobs.view import devices
 from cotenant.controller.cli.submission.options import Options

@@ -13,8 +13,7 @@ from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_j
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import OK, Problem
 from cotenant.controller.cli.frame.screen import tell
-from cotenant.controller.cli.jobs.flags import takes_job_flags
-from cotenant.controller.cli.jobs.preparing import after_dashes, prepared_submission
+from cotenant.controller.cli.jobs.preparing import after_dashes, prepared_submission, takes_job_flags
 from cotenant.controller.cli.profiles.series import planned
 from cotenant.controller.cli.submission.options import Options
 from cotenant.controller.cli.submission.series import behind

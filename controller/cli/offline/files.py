@@ -1,4 +1,9 @@
-"""Where results of simulations are written, and whether plots can be made here."""
+"""Files that a command line names: to be read, and to write results to; and whether plots can be made here.
+
+Rule: what is wrong with a file is said the same way by every verb. One that is not there is exit code 3, one
+that cannot be read as what it should be is a wrong value, exit code 2. What cannot be written is refused,
+exit code 1.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,29 @@ from typing import Final
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.store.journal_file import JournalError, JournalMissing
+
+YOURS: Final = "name a state folder: `cotenant config controller.state_dir` shows yours"
+
+
+def contents(name: str) -> bytes:
+    """Raises Problem."""
+    try:
+        return Path(name).expanduser().read_bytes()
+    except FileNotFoundError:
+        raise Problem("not-found", f"{name}: there is no such file") from None
+    except OSError as error:
+        raise Problem("usage", f"{name} cannot be read: {error.strerror}") from None
+    except (ValueError, RuntimeError) as error:  # a NUL in it; the home of nobody
+        raise Problem("usage", f"{name!r} is no file name: {error}") from None
+
+
+def journal_problem(error: JournalError, *, named: bool) -> Problem:
+    """`named`: by the command line; otherwise it is this machine's own journal that has failed."""
+    if isinstance(error, JournalMissing):
+        return Problem("not-found", str(error), YOURS)
+    return Problem("usage" if named else "failed", str(error))
+
 
 MATPLOTLIB_HINT: Final = 'no plots without matplotlib; to have them: pip install "cotenant[sim]"'
 

@@ -25,7 +25,7 @@ MAKE_IT: Final = "cotenant sim trace list"
 
 
 def complete_trace(incomplete: str) -> list[str]:
-    from cotenant.controller.sim.traces.bundled import NAMES
+    from cotenant.controller.sim.traces.reading import NAMES
 
     return [name for name in NAMES if name.startswith(incomplete)]
 

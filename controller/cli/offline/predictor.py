@@ -22,7 +22,7 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.offline.named_files import contents, journal_problem
+from cotenant.controller.cli.offline.files import contents, journal_problem
 from cotenant.controller.cli.offline.predictor_page import (
     as_evaluation,
     described,
@@ -88,7 +88,7 @@ def train(
         raise Problem("refused", f"{path.parent} is no folder", "make it, or choose another --out")
     for each in files:
         tell_of_rows(each)
-    from cotenant.controller.models.interference import document
+    from cotenant.controller.models.interference import predictor
     from cotenant.controller.training import interference
     from cotenant.controller.training.boosting import NoXGBoost
 
@@ -100,7 +100,7 @@ def train(
         raise Problem(
             "refused", str(error), "`cotenant predictor export` writes this cluster's own"
         ) from None
-    data = document.write(model)
+    data = predictor.write(model)
     written(path, data)
     tell_of_licences(model)
     show_one(form, described(model), str(path), model, page)
@@ -169,9 +169,10 @@ def export(
     import gzip
 
     from cotenant.controller.cli.frame.asking import loaded_settings
+    from cotenant.controller.sim.past.journal import NothingToReplay
     from cotenant.controller.store.journal_file import JournalError
     from cotenant.controller.system import paths
-    from cotenant.controller.training.journal_pairs import NothingToReplay, measured_pairs
+    from cotenant.controller.training.journal_pairs import measured_pairs
 
     path = Path(file).expanduser()
     where = Path(journal).expanduser() if journal else paths.controller_state_dir(loaded_settings().settings)
@@ -212,7 +213,7 @@ def pairs_of(name: str, licence: str = "") -> PairRows:
 
 def model_of(name: str) -> InterferenceModel:
     """Raises Problem."""
-    from cotenant.controller.models.interference.document import ModelProblem, read
+    from cotenant.controller.models.interference.predictor import ModelProblem, read
 
     try:
         return read(contents(name), name)

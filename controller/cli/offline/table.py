@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.screen import NONE, Column, plural
-from cotenant.controller.sim.results.intervals import ConfidenceInterval, interval
+from cotenant.controller.sim.results.paired import ConfidenceInterval, interval
 
 Summary = dict[str, Any]
 

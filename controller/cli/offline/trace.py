@@ -50,7 +50,7 @@ class KnownTrace(NamedTuple):
 @trace.part("list")
 def list_traces(output: OutputFlag = None, as_json: JsonFlag = False) -> None:
     """The traces that come with cotenant, and those it can generate."""
-    from cotenant.controller.sim.traces.bundled import NAMES
+    from cotenant.controller.sim.traces.reading import NAMES
     from cotenant.controller.sim.traces.synth import KINDS
 
     real = [KnownTrace(name, False, _about_bundled(name)) for name in NAMES]

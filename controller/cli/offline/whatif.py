@@ -22,8 +22,7 @@ from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import OK, Problem
 from cotenant.controller.cli.frame.signals import ended_by
 from cotenant.controller.cli.offline import table as sim_table
-from cotenant.controller.cli.offline.files import matplotlib_or_hint, writable
-from cotenant.controller.cli.offline.named_files import journal_problem
+from cotenant.controller.cli.offline.files import journal_problem, matplotlib_or_hint, writable
 from cotenant.controller.cli.offline.options import (
     OutFlag,
     PairsFlag,

@@ -15,8 +15,7 @@ from click.shell_completion import BashComplete, CompletionItem, FishComplete, S
 
 from cotenant.controller.cli.frame.problem import FAILED, OK
 from cotenant.controller.cli.frame.screen import say
-from cotenant.controller.cli.frame.verb_command import COMPLETE_VARIABLE, PROGRAM, as_command
-from cotenant.controller.cli.verbs import BY_NAME
+from cotenant.controller.cli.verbs import BY_NAME, COMPLETE_VARIABLE, PROGRAM, as_command
 
 BASH: Final = """\
 %(complete_func)s() {

@@ -1,8 +1,13 @@
-"""Asks a trained model about jobs: xi of each of a pair, with the margin of the answer.
+"""A trained model at work: xi of each of a pair, with the margin of the answer; and the model as the bytes of
+a file.
 
 Rule: an answer is a function of the model and the two profiles alone, the same whichever job is named first
-and however many are asked about together. Where a job shows less than half of what the model leans on
-(by importance), there is no answer: the duty-cycle rule knows more then.
+and however many are asked about together. Where a job shows less than half of what the model leans on (by
+importance), there is no answer: the duty-cycle rule knows more then.
+
+Rule: a file is versioned JSON, written the same way every time and read strictly. It is refused with the
+place and the reason, never used in part. A model of a newer schema says what to upgrade; an older one is read
+as long as its schema is listed here.
 """
 
 from __future__ import annotations
@@ -10,14 +15,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 import numpy as np
 
-from cotenant.controller.domain.interference import InterferenceModel
+from cotenant.controller.domain.interference import MODEL_SCHEMA, InterferenceModel
 from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.perf import Interference, Profile
 from cotenant.controller.models.interference.features import Matrix, beside, names_in, of_job
 from cotenant.controller.models.interference.forest import Forest, Values
 from cotenant.controller.models.interference.novelty import Novelty, band_of, scale_of
+from cotenant.controller.wire.codec import BadMessage, decode_json
 
 SEEN_MIN: Final = 0.5
 """Of the importance of a job's own features: what must be measured of it."""
@@ -138,3 +145,52 @@ def _weights(model: InterferenceModel, names: tuple[str, ...]) -> Values:
         weights[names.index(column.partition(".")[2])] += importance
     total = weights.sum()
     return weights / total if total > 0 else np.full(len(names), 1.0 / len(names))
+
+
+BYTES_MAX: Final = 16 * 1024 * 1024
+"""A model is configuration and is journalled with it."""
+
+
+class ModelProblem(ValueError):
+    """A file that is no usable model; the text says why, in one line."""
+
+
+class _Tag(msgspec.Struct):
+    schema: str
+
+
+def write(model: InterferenceModel) -> bytes:
+    """One line per part; the same model, the same bytes."""
+    parts = msgspec.to_builtins(model)
+    lines = [f"{_json(name)}: {_json(value)}" for name, value in parts.items()]
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def read(data: bytes, name: str) -> InterferenceModel:
+    """The model in a file's bytes, ready to be used by this version.
+
+    Raises:
+        ModelProblem: no JSON, no model, of another version, or with numbers that contradict each other.
+    """
+    if len(data) > BYTES_MAX:
+        raise ModelProblem(f"{name}: more than {BYTES_MAX} bytes; is it a model?")
+    try:
+        tag: _Tag = decode_json(data, _Tag, bytes_max=BYTES_MAX)
+    except BadMessage as error:
+        raise ModelProblem(f"{name}: not a model; `cotenant predictor train` makes one ({error})") from None
+    schema = tag.schema
+    if schema != MODEL_SCHEMA:
+        kind, _, version = schema.partition("/")
+        newer = kind == MODEL_SCHEMA.partition("/")[0] and version.isdecimal()
+        hint = "upgrade cotenant" if newer else "`cotenant predictor train` makes one"
+        raise ModelProblem(f"{name}: its schema is {schema!r}, this version reads {MODEL_SCHEMA!r}; {hint}")
+    try:
+        model: InterferenceModel = decode_json(data, InterferenceModel, bytes_max=BYTES_MAX)
+        Predictor(model)
+    except ValueError as error:  # BadMessage is one.
+        raise ModelProblem(f"{name}: a damaged model: {error}") from None
+    return model
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -27,7 +27,7 @@ from cotenant.controller.engine import Engine
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.sim.past.journal import NothingToReplay, extent, find_journal, fold, opened
 from cotenant.controller.sim.past.troubles import Troubles
-from cotenant.controller.sim.results.outcome import Outcome
+from cotenant.controller.sim.world.outcome import Outcome
 from cotenant.controller.sim.world.workload import Cluster, Workload
 
 STILL_THERE: Final = "not ended yet"

@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from cotenant.controller.sim.compare import TaskRun
-from cotenant.controller.sim.results.outcome import Outcome
 from cotenant.controller.sim.results.paired import paired, paired_windows
+from cotenant.controller.sim.world.outcome import Outcome
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from cotenant.controller.system.files import output, write_output
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.sim.results.outcome import Outcome
+from cotenant.controller.sim.world.outcome import Outcome
 
 Numbers = NDArray[np.float64]
 

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from cotenant.controller.sim.results.outcome import Outcome
+from cotenant.controller.sim.world.outcome import Outcome
 from cotenant.controller.system.files import output
 
 Floats = NDArray[np.float64]

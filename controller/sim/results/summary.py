@@ -12,7 +12,7 @@ Distributions are over finished jobs; percentiles interpolate linearly. Times ar
 * `fairness`: slowdown, rho and Jain's index, as `fairness.py` says; null where nothing has finished.
 * `sharing_benefit`: (completion time had the job waited) / (completion time that it had), over the finished
   jobs that began an attempt as a co-tenant, once per job, at its first such attempt (Castor eq. 24; what "had
-  it waited" supposes stands in `waiting.py`). Above 1 sharing was better for the newcomer; what it cost its
+  it waited" supposes stands in `devices.py`). Above 1 sharing was better for the newcomer; what it cost its
   partners is not in it. Null where nobody was a co-tenant. Read the median: a job of seconds that would have
   waited for days has a ratio of thousands, which makes the mean what it likes.
 """
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.controller.sim.results.fairness import fairness, told
-from cotenant.controller.sim.results.outcome import Outcome
+from cotenant.controller.sim.world.outcome import Outcome
 
 Mask = NDArray[np.bool_]
 Numbers = NDArray[np.float64]

@@ -5,8 +5,7 @@ Rule: `duration` is the source's own (end - start, in seconds); submission is co
 
 from __future__ import annotations
 
-from cotenant.controller.sim.traces.clock_times import CLOCK_TIME, clock_s, from_first
-from cotenant.controller.sim.traces.drafting import Draft, finish
+from cotenant.controller.sim.traces.drafting import CLOCK_TIME, Draft, clock_s, finish, from_first
 from cotenant.controller.sim.traces.table import table
 from cotenant.controller.sim.traces.trace import Labels, Trace
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cotenant.controller.sim.traces.clock_times import from_first
-from cotenant.controller.sim.traces.drafting import Draft, finish
+from cotenant.controller.sim.traces.drafting import Draft, finish, from_first
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.table import TextTable, content, decoded, table
 from cotenant.controller.sim.traces.trace import Floats, Labels, Trace

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cotenant.controller.sim.traces.clock_times import CLOCK_TIME, clock_s, from_first
-from cotenant.controller.sim.traces.drafting import Draft, finish
+from cotenant.controller.sim.traces.drafting import CLOCK_TIME, Draft, clock_s, finish, from_first
 from cotenant.controller.sim.traces.problems import TraceProblem, shown
 from cotenant.controller.sim.traces.trace import Labels, Trace
 

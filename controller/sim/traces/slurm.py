@@ -13,8 +13,7 @@ import re
 
 import numpy as np
 
-from cotenant.controller.sim.traces.clock_times import CLOCK_TIME, clock_s, elapsed_s, from_first
-from cotenant.controller.sim.traces.drafting import Draft, finish
+from cotenant.controller.sim.traces.drafting import CLOCK_TIME, Draft, clock_s, elapsed_s, finish, from_first
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.table import TextTable, table
 from cotenant.controller.sim.traces.trace import Floats, Labels, Trace

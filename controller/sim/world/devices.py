@@ -1,11 +1,19 @@
-"""Who is on which device of the simulated world, how they slow each other, and how long devices were held.
+"""Who is on which device of the simulated world, how they slow each other, how long devices were held, and
+how long a job would have waited for devices of its own.
 
 Rule: kept by what happens alone. The engine's ledger says who may be there; that both agree is checked.
+
+Source: of the wait, which is the other half of the sharing benefit, Castor eq. 24: JCT "assuming it remains
+pending until sufficient resources are released" over JCT when shared, "on the assumption that no new jobs
+will be submitted". So: those that hold devices go on as they do, with their true lengths and present paces,
+nobody arrives, and nobody else in the queue takes what they leave. The last makes waiting look shorter than
+it is, and the benefit with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import inf
 
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.commands import GangMember
@@ -113,3 +121,21 @@ class Devices:
 def part_on(gang: Sequence[GangMember], host_id: HostId) -> GangMember:
     """A gang's part on one host."""
     return next(member for member in gang if member.host_id == host_id)
+
+
+def wait_s(
+    devices: Devices, hosts: Sequence[HostReport], gpus: int, leaves_in_s: Callable[[JobRun], float]
+) -> float:
+    """Seconds until a gang has devices to itself: on one host if one could hold it, else anywhere. Infinite
+    if the cluster could never hold it."""
+    at = [
+        sorted(
+            max((leaves_in_s(run) for run in devices.here(device.device_id)), default=0.0)
+            for device in host.devices
+        )
+        for host in hosts
+    ]
+    if any(len(times) >= gpus for times in at):
+        return min(times[gpus - 1] for times in at if len(times) >= gpus)
+    everywhere = sorted(time for times in at for time in times)
+    return everywhere[gpus - 1] if len(everywhere) >= gpus else inf

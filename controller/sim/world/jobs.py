@@ -14,7 +14,7 @@ from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import JobSpec, Launch
 from cotenant.controller.domain.pairs import PairTable
 from cotenant.controller.domain.perf import Profile, ProfilePoint
-from cotenant.controller.sim.world.columns import cells
+from cotenant.controller.sim.world.outcome import cells
 from cotenant.controller.sim.world.physics import Ratios
 from cotenant.controller.sim.world.workload import Cluster, Workload
 

@@ -31,12 +31,11 @@ from cotenant.controller.domain.commands import (
 )  # fmt: skip
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.domain.pairs import OBSERVATIONS
-from cotenant.controller.sim.results.waiting import wait_s
 from cotenant.controller.sim.world import reports
-from cotenant.controller.sim.world.columns import cells
-from cotenant.controller.sim.world.devices import Devices, part_on
+from cotenant.controller.sim.world.devices import Devices, part_on, wait_s
 from cotenant.controller.sim.world.failures import FailureTimes
 from cotenant.controller.sim.world.jobs import Specs
+from cotenant.controller.sim.world.outcome import cells
 from cotenant.controller.sim.world.physics import Physics
 from cotenant.controller.sim.world.run import DIES, LEFT, LOADS, SAVES, TRAINS, WAITS, Doing, JobRun
 from cotenant.controller.sim.world.workload import Workload
@@ -87,7 +86,7 @@ class World:
         self._down: set[int] = set()
         self.had_it_waited_s: dict[int, float] = {}
         """Row -> the JCT that a job would have had if it had not become a co-tenant when it first did, but
-        waited for devices of its own (see `results/waiting.py`)."""
+        waited for devices of its own (see `devices.py`)."""
         if failing is not None:
             for number in range(len(hosts)):
                 self._push(failing.next_s(number), HOST, number)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from cotenant.controller.domain.interference import InterferenceModel
 from cotenant.controller.domain.perf import DEFAULT_XI, pair_timing
-from cotenant.controller.models.interference import document, novelty
+from cotenant.controller.models.interference import novelty, predictor
 from cotenant.controller.models.interference.predictor import Predictor
 from cotenant.controller.training import boosting
 from cotenant.controller.training import interference as training
@@ -86,10 +86,10 @@ def trained(pairs: PairRows, seed: int) -> InterferenceModel:
     key = hashlib.sha256(sources.encode() + content + str(seed).encode()).hexdigest()[:24]
     path = CACHE / f"{key}.json"
     if path.exists():
-        return document.read(path.read_bytes(), path.name)
+        return predictor.read(path.read_bytes(), path.name)
     model = training.train([pairs], seed)
     CACHE.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(document.write(model))
+    path.write_bytes(predictor.write(model))
     return model
 
 

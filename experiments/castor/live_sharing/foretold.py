@@ -21,8 +21,8 @@ import msgspec
 import numpy as np
 
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.sim.results.outcome import Outcome
 from cotenant.controller.sim.simulate import simulate
+from cotenant.controller.sim.world.outcome import Outcome
 from cotenant.controller.sim.world.physics import COLUMNS, Physics
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from experiments.castor.live_sharing import jobs

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from cotenant.controller.sim.results.outcome import Outcome
 from cotenant.controller.sim.simulate import simulate
+from cotenant.controller.sim.world.outcome import Outcome
 from cotenant.controller.sim.world.physics import Physics
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from experiments.shared.live.run import DEVICES, JobRow, LiveRun

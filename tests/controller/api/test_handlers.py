@@ -10,9 +10,9 @@ import pytest
 from cotenant.controller.api.arrivals import Arrivals
 from cotenant.controller.api.changes import Changing
 from cotenant.controller.api.handlers import answers_of
+from cotenant.controller.api.permissions import BURST, Rates
 from cotenant.controller.api.profiles import ProfileRequests
 from cotenant.controller.api.queries import Queries
-from cotenant.controller.api.rates import BURST, Rates
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.job import Launch
 from cotenant.controller.policies import registry

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cotenant.controller.cli.frame.screen import Column, table
-from cotenant.controller.cli.frame.verb_command import as_command
-from cotenant.controller.cli.verbs import BY_NAME, Verb
+from cotenant.controller.cli.verbs import BY_NAME, Verb, as_command
 from cotenant.controller.system.files import output, write_output
 
 if TYPE_CHECKING:

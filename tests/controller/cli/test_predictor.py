@@ -27,13 +27,13 @@ def quick(training: Any) -> Any:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Trained once, on invented pairs."""
     pytest.importorskip("xgboost")
-    from cotenant.controller.models.interference import document
+    from cotenant.controller.models.interference import predictor
     from cotenant.controller.training import interference
     from cotenant.controller.training.pair_rows import read
 
     pairs = read(invented(1, models=5).encode(), "known.csv", "ours")
     path = tmp_path_factory.mktemp("model") / "model.json"
-    path.write_bytes(document.write(interference.train([pairs], 1, candidates=quick(interference))))
+    path.write_bytes(predictor.write(interference.train([pairs], 1, candidates=quick(interference))))
     return path
 
 

@@ -15,7 +15,7 @@ from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import plugins, registry
-from cotenant.controller.policies.missing import MissingPolicy, make_or_stand_in
+from cotenant.controller.policies.registry import MissingPolicy, make_or_stand_in
 from cotenant.controller.sim.choices import BadChoice, policies_named
 from cotenant.controller.sim.scenario import Scenario, tasks
 from cotenant.controller.sim.simulate import simulate

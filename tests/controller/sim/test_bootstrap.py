@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.sim.results.bootstrap import Ratio, ratio
-from cotenant.controller.sim.results.paired import paired_windows
+from cotenant.controller.sim.results.paired import Ratio, paired_windows, ratio
 
 NUMBERS = st.floats(0.1, 1e6)
 WINDOWS = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=2, max_size=12)

@@ -21,7 +21,7 @@ from cotenant.controller.sim.choices import BadChoice, PolicyChoice, policies_na
 from cotenant.controller.sim.compare import TaskProgress, TaskRun, run_all
 from cotenant.controller.sim.results import plots
 from cotenant.controller.sim.results.document import MEASURED, document, write_jobs
-from cotenant.controller.sim.results.intervals import interval
+from cotenant.controller.sim.results.paired import interval
 from cotenant.controller.sim.scenario import Scenario, tasks
 
 SMALL = Scenario(trace="philly/51b7ef")

@@ -23,10 +23,10 @@ from cotenant.controller.domain.view import View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.classic import Classic
-from cotenant.controller.sim.results.outcome import Outcome
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.simulate import simulate
 from cotenant.controller.sim.world.failures import Failures, FailureTimes
+from cotenant.controller.sim.world.outcome import Outcome
 from cotenant.controller.sim.world.physics import Physics
 from cotenant.controller.sim.world.workload import Workload
 from cotenant.controller.sim.world.world import World

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cotenant.controller.sim.traces.bundled import NAMES, PHILLY_VCS
 from cotenant.controller.sim.traces.description import describe, offered_load
 from cotenant.controller.sim.traces.problems import TraceProblem
-from cotenant.controller.sim.traces.reading import FORMATS, parse, read
+from cotenant.controller.sim.traces.reading import FORMATS, NAMES, PHILLY_VCS, parse, read
 from cotenant.controller.sim.traces.schema import schema_text, write_csv
 from cotenant.controller.sim.traces.table import decoded, unpacked
 from cotenant.controller.sim.traces.trace import Labels, Trace

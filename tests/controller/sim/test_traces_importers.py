@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.sim.traces.clock_times import clock_s, elapsed_s
+from cotenant.controller.sim.traces.drafting import clock_s, elapsed_s
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.reading import parse, read
 from cotenant.controller.sim.traces.slurm import gpus_of

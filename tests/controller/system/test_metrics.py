@@ -17,8 +17,7 @@ from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import Phase
 from cotenant.controller.store.core import DECISION_BOUNDS_S
-from cotenant.controller.system.metrics.address import Address, MetricsProblem, parse
-from cotenant.controller.system.metrics.listening import opened
+from cotenant.controller.system.metrics.endpoint import Address, MetricsProblem, opened, parse
 from cotenant.controller.system.metrics.sheet import Histogram, Sheet
 from cotenant.controller.system.metrics.table import AGENT, CONTROLLER, INCIDENTS, markdown
 from cotenant.controller.wire import clients

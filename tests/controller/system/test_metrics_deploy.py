@@ -21,7 +21,7 @@ import yaml
 
 from cotenant.controller.cli.verbs import BY_NAME
 from cotenant.controller.domain.job import Phase
-from cotenant.controller.system.metrics.address import parse
+from cotenant.controller.system.metrics.endpoint import parse
 from cotenant.controller.system.metrics.table import AGENT, CONTROLLER, RATES, SHARES, Metric
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cotenant.controller.system.metrics import sheets as sheets_module
-from cotenant.controller.system.metrics.address import Address
-from cotenant.controller.system.metrics.endpoint import Endpoint
-from cotenant.controller.system.metrics.sheet import Histogram, Sheet
-from cotenant.controller.system.metrics.sheets import Sheets
+from cotenant.controller.system.metrics import sheet as sheets_module
+from cotenant.controller.system.metrics.endpoint import Address, Endpoint
+from cotenant.controller.system.metrics.sheet import Histogram, Sheet, Sheets
 from cotenant.controller.system.metrics.table import AGENT, CONTROLLER
 
 EVERYTHING = (*CONTROLLER, *AGENT)

@@ -1,0 +1,91 @@
+"""Who is blamed for an attempt that failed: its host, or a job that shared its device.
+
+Rule: what a job does to itself may look like a failure of its host, so the jobs of one user alone never make
+a host suspect. It takes those of two, or the host's own word (`AttemptEnded.host_fault`). A suspect host is
+tried again with one attempt, and cleared by a first step.
+
+Rule: after a fatal fault of a GPU nobody loses more than the time since the last checkpoint, and nobody is
+failed for another's fault. A job that had its device to itself is its user's to mend, as any crash; all
+others go on later. The pair is kept apart for a time that doubles with each fault, since one fault may be
+chance and ten are not; a job with enough evidence against it runs alone from then on. A device that failed by
+itself blames no pair, and no host: the agent has taken it out already.
+
+A gang's hosts say how it ended in any order, and who lost a peer often says so first: then a fault that
+another host tells of is still the reason (`peer` is only a consequence), and nobody is blamed before all have
+said.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cotenant.controller.domain.cluster import Host, HostState
+from cotenant.controller.domain.events import AttemptEnded, GpuFaultRole
+from cotenant.controller.domain.job import Job
+from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.engine.dispatch import Dispatch
+
+PROBATION_S = 300.0
+"""A suspect host is tried again with one attempt after this."""
+
+
+def blame(dispatch: Dispatch, host: Host, job: Job) -> None:
+    """An attempt failed here for reasons of the host, as far as is known."""
+    by_itself = host.host_id in job.host_faults
+    if host.host_id in job.avoid and not by_itself:
+        return  # It failed here before and never got going since: that may be its own doing.
+    host.failures_in_row += 1
+    if len(host.failed_users) < 2 and job.spec.user not in host.failed_users:
+        host.failed_users = (*host.failed_users, job.spec.user)
+    host.failed_itself = host.failed_itself or by_itself
+    job.avoid = tuple(dict.fromkeys((*job.avoid, host.host_id)))[-3:]
+    if host.is_suspect:
+        host.reason = because("suspect", host.host_id, host.failures_in_row)
+        dispatch.ledger.refresh_host(host)
+        dispatch.drop_reservations(host.host_id, host.reason)
+        dispatch.wake_at(dispatch.ledger.now_s + PROBATION_S, "probation", host.host_id, 0)
+
+
+def clear_suspicion(dispatch: Dispatch, host: Host) -> None:
+    """An attempt got going here, or finished."""
+    if host.failures_in_row:
+        acquit(host)
+        host.reason = host.reason if host.lost else host_reason(host)
+        dispatch.ledger.refresh_host(host)
+
+
+def acquit(host: Host) -> None:
+    host.failures_in_row, host.failed_users, host.failed_itself = 0, (), False
+
+
+def host_reason(host: Host) -> Reason | None:
+    """Why it gets no new work, for as long as it is heard."""
+    if host.drained_by:
+        return because("drained", host.host_id)
+    if host.state is HostState.SUSPECT:
+        return because("suspect", host.host_id, host.failures_in_row)
+    return None
+
+
+EVIDENCE: Final[dict[GpuFaultRole, int]] = {"culprit": 2, "suspect": 1}
+
+
+def take_in(dispatch: Dispatch, job: Job, event: AttemptEnded) -> None:
+    """Before the job leaves its devices: who else is on them can still be seen."""
+    if not event.gpu_fault or event.outcome != "infra-failed":
+        return
+    if job.stop_cause in ("", "peer"):
+        job.stop_cause, job.stop_reason = (
+            "faulted",
+            because("gpu-fault", event.detail or "a fault of its GPU"),
+        )
+    evidence = EVIDENCE.get(event.gpu_fault, 0)
+    job.fault_evidence += evidence
+    ledger = dispatch.ledger
+    for device_id in ledger.holdings.parts(job.placement.devices)[event.host_id] if job.placement else ():
+        for other_id in ledger.tenants(device_id):
+            other = ledger.jobs[other_id]
+            if other is not job and event.gpu_fault != "device":
+                struck = (job, other) if evidence else (other, job)
+                key, until_s = ledger.pairs.faulted(*struck, ledger.now_s)
+                dispatch.wake_at(until_s, "reunite", key, 0)
