@@ -21,9 +21,8 @@ from cotenant.agent.daemon.core.memory import Key
 from cotenant.agent.gpus.mps_attach import AttachedClient, FoundClient, look_for
 from cotenant.mps.daemon import Daemon
 from cotenant.mps.health import DaemonStatus
-from cotenant.mps.ownership import Owned
+from cotenant.mps.ownership import Owned, Spec
 from cotenant.mps.process import CONTROL, Running, is_alive, look_around
-from cotenant.mps.starting import Spec
 
 Answer = TypeVar("Answer")
 
