@@ -91,8 +91,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
     "mps/sweep.py": (RUNTIME, frozenset((".glob", ".unlink"))),
     "profiler/driver/bus.py": (KERNEL, frozenset((".iterdir", ".read_text"))),
     "profiler/driver/process_info.py": (KERNEL, frozenset((".read_bytes", ".read_text"))),
-    "profiler/indicators/cpu.py": (KERNEL, frozenset((".read_text", "open", "os.listdir"))),
-    "profiler/indicators/network.py": (KERNEL, frozenset((".glob", ".read_text"))),
+    "profiler/indicators/cpu.py": (KERNEL, frozenset((".glob", ".read_text", "open", "os.listdir"))),
 }
 OS = frozenset((
     "chmod", "chown", "lchown", "link", "listdir", "makedirs", "mkdir", "mkfifo", "mknod", "open", "remove",
