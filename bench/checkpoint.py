@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from cotenant.checkpoint import Session
-from cotenant.checkpoint.training.fingerprint import bytes_of
+from cotenant.checkpoint.training.state import bytes_of
 
 AIMS = {"ratio": 1.5, "stall_s": 0.1}
 BLOCK_BYTES = 8 * 2**20

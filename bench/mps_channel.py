@@ -23,12 +23,11 @@ from pathlib import Path, PurePosixPath
 
 import machine
 
-from cotenant.mps import commands
-from cotenant.mps.channel import ChannelError, ControlChannel
+from cotenant.mps.channel import ChannelError, ControlChannel, default_percentage
 from cotenant.mps.environment import PIPE_DIRECTORY
+from cotenant.mps.ownership import LOG_DIRECTORY
 from cotenant.mps.process import CONTROL
 from cotenant.mps.replies import Incomplete, Rejected, answered, percentage, query
-from cotenant.mps.starting import LOG_DIRECTORY
 
 ASKERS = (1, 2, 4, 8)
 QUESTION = "get_default_active_thread_percentage"
@@ -75,7 +74,7 @@ def main() -> None:
 def through(channel: ControlChannel, _: int) -> tuple[bool, float]:
     began_s = time.monotonic()
     try:
-        right = commands.default_percentage(channel) == 100.0
+        right = default_percentage(channel) == 100.0
     except (ChannelError, Incomplete, Rejected):
         right = False
     return right, time.monotonic() - began_s

@@ -3,14 +3,15 @@
 Rule: standard library and torch only, Python 3.9 and torch 2.5 upwards, nothing of cotenant besides.
 `Session` is all that a script needs; see docs/job-protocol.md for what it says to its supervisor.
 
-Packages: `training/` (what is saved), `disk/` (as files), `talk/` (with whom it is agreed), `zerocode/`.
+Packages: `training/` (what is saved), `disk/` (as files), `talk/` (with whom it is agreed), `zerocode/`;
+`resuming.py` puts back what was saved.
 """
 
 from __future__ import annotations
 
 from cotenant.checkpoint.disk.layout import CheckpointError, Damaged, Manifest, TooNew, read_manifest, verify
+from cotenant.checkpoint.resuming import Resumed
 from cotenant.checkpoint.session import Session
-from cotenant.checkpoint.training.lineage import Resumed
 from cotenant.checkpoint.training.state import parameters_sha256
 
 __all__ = [

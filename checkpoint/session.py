@@ -18,19 +18,14 @@ import torch
 from cotenant.checkpoint.device_limit import SharedLimits, limit_memory
 from cotenant.checkpoint.disk import saver
 from cotenant.checkpoint.disk.layout import CheckpointError, Manifest
-from cotenant.checkpoint.disk.load import LoadedCheckpoint, load_newest
 from cotenant.checkpoint.disk.saver import Saver, SaveTarget
+from cotenant.checkpoint.resuming import Lineage, LoadedCheckpoint, Resumed, facts_now, load_newest, put_back
 from cotenant.checkpoint.talk import gang, protocol
-from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict
+from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict, WindowPlace, agreed_ahead, recorded
 from cotenant.checkpoint.talk.channel import SupervisorChannel
-from cotenant.checkpoint.talk.introduction import Introduction
-from cotenant.checkpoint.talk.progress import ProgressReporter
-from cotenant.checkpoint.talk.window_reports import WindowReports
-from cotenant.checkpoint.talk.windows import WindowPlace, agreed_ahead, recorded
-from cotenant.checkpoint.training import data, facts
-from cotenant.checkpoint.training.cursor import Cursor
-from cotenant.checkpoint.training.lineage import Lineage, Resumed
-from cotenant.checkpoint.training.restoring import put_back
+from cotenant.checkpoint.talk.reports import Introduction, ProgressReporter, WindowReports
+from cotenant.checkpoint.training import data
+from cotenant.checkpoint.training.data import Cursor
 from cotenant.checkpoint.training.state import Extra, TrainingState
 
 KEEP: Final = 2
@@ -407,7 +402,7 @@ class Session:
 
     def _facts(self) -> dict[str, Any]:
         accumulation = gang.accumulation()
-        return facts.current(
+        return facts_now(
             world_size=self._env.world_size,
             sub_batch=self._env.sub_batch,
             accumulation_steps=accumulation.steps_at(self.step) if accumulation is not None else 1,

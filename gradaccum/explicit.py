@@ -24,7 +24,8 @@ from typing import Any, Final, Union
 import torch
 import torch.distributed as dist
 
-from cotenant.gradaccum import exactness, micro
+from cotenant.gradaccum import exactness
+from cotenant.gradaccum.rows import cut, pick, rows_of, sizes_of
 from cotenant.gradaccum.schedule import PROGRESS
 
 LOSSES: Final = ("mean", "sum", "token_mean", "token_sum")
@@ -137,11 +138,11 @@ def _weighted(
     model: Any, batch: tuple[Any, ...], loss: str, tokens: Tokens | None, steps: int
 ) -> tuple[list[tuple[Any, ...]], list[Weight]]:
     """The micro-batches and the weights of their losses."""
-    rows = micro.rows_of(batch)
-    sizes = micro.sizes_of(rows, steps)
+    rows = rows_of(batch)
+    sizes = sizes_of(rows, steps)
     parts, start = [], 0
     for size in sizes:
-        parts.append(micro.cut(batch, start, start + size))
+        parts.append(cut(batch, start, start + size))
         start += size
     if loss == "mean":
         return parts, [size / rows if rows else 1.0 for size in sizes]
@@ -184,14 +185,14 @@ def _self_check(
     steps: int,
 ) -> str | None:
     """Do a few rows of this batch give the same gradient in two parts as at once? A reason if not."""
-    rows = micro.rows_of(batch)
-    largest = max(micro.sizes_of(rows, steps))
+    rows = rows_of(batch)
+    largest = max(sizes_of(rows, steps))
     count = min(
         rows, max(2, min(SELF_CHECK_ROWS, largest))
     )  # no more memory than a micro-batch, if it can be
     if count < 2:
         return None
-    few = micro.pick(batch, torch.linspace(0, rows - 1, count).round().long())
+    few = pick(batch, torch.linspace(0, rows - 1, count).round().long())
     kind = "sum" if loss == "token_sum" else loss  # both sides lack the same factor
     parts, weights = _weighted(model, few, kind, tokens, 2)
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from cotenant.profiler.driver.failures import NvmlError
+from cotenant.profiler.driver.facts import NvmlError
 from cotenant.profiler.driver.library import open_library
 from cotenant.profiler.indicators.choice import CHILD
 from cotenant.profiler.indicators.counters import Unsupported

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from cotenant.mps import replies
-from cotenant.profiler.driver.failures import TIMEOUT, NvmlError
+from cotenant.profiler.driver.facts import TIMEOUT, NvmlError
 from cotenant.profiler.driver.library import open_library
 from cotenant.profiler.driver.reading import handle_of
 from hwtests import host

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from cotenant.profiler.driver.failures import NvmlError
+from cotenant.profiler.driver.facts import NvmlError
 from cotenant.profiler.driver.library import Library, open_library
 from cotenant.profiler.driver.reading import handle_of
 from cotenant.profiler.indicators.gpm import SHARES

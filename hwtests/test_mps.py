@@ -21,7 +21,7 @@ from cotenant.mps.daemon import Daemon
 from cotenant.mps.detection import CONTROL, ask_version
 from cotenant.mps.environment import ClientLimits, client_environment
 from cotenant.mps.health import Server
-from cotenant.mps.starting import Spec
+from cotenant.mps.ownership import Spec
 from cotenant.mps.terminate import terminate
 from hwtests import host
 from hwtests.busy import Busy

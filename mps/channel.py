@@ -1,9 +1,12 @@
-"""The only way to ask a control daemon anything.
+"""The only way to ask a control daemon anything, and what one can ask, as functions with types.
 
 Rule: one question at a time per pipe directory, whoever asks. The daemon loses answers under parallel
 questions (sometimes with an empty answer and exit status 0), so askers take turns by a lock file beside
 the directory: beside, since who finds the directory recreated must still meet the others. Everything has a
 time limit, for a wedged daemon blocks its front end for ever; the front end is then killed by its handle.
+
+Rule: a setting counts as set when it was read back. The daemon says nothing, or repeats the old value,
+where it does not like the new one, and its exit status is always 0.
 """
 
 from __future__ import annotations
@@ -19,9 +22,21 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from cotenant.mps import process
-from cotenant.mps.environment import PIPE_DIRECTORY, without_mps
+from cotenant.mps.environment import PIPE_DIRECTORY, percentage_text, without_mps
 from cotenant.mps.process import CONTROL
-from cotenant.mps.replies import Incomplete, Rejected, answered, query
+from cotenant.mps.replies import (
+    Incomplete,
+    Rejected,
+    ServerState,
+    TerminationReply,
+    answered,
+    percentage,
+    pids,
+    query,
+    server_state,
+    termination,
+    unknown_command,
+)
 
 ANSWER_S = 5.0
 """An answer takes milliseconds, tens of them on a loaded machine."""
@@ -204,3 +219,54 @@ def _pauses() -> Iterator[float]:
     while True:
         yield pause_s
         pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
+
+PERCENTAGE_SHOWN_TO = 0.06
+"""The daemon shows one decimal."""
+
+
+def server_list(channel: ControlChannel) -> tuple[int, ...]:
+    """Their pids. Servers start with the first client; an old one and a new one may overlap."""
+    return pids(channel.ask("get_server_list"))
+
+
+def server_status(channel: ControlChannel, server: int) -> ServerState | None:
+    """None: this daemon does not know the question (drivers up to 535)."""
+    answer = channel.ask(f"get_server_status {server}")
+    return None if unknown_command(answer) else server_state(answer)
+
+
+def client_list(channel: ControlChannel, server: int) -> tuple[int, ...]:
+    """Pids of its clients, as the daemon's own pid namespace has them."""
+    return pids(channel.ask(f"get_client_list {server}"))
+
+
+def default_percentage(channel: ControlChannel) -> float:
+    """In (0, 100]: the cap on the share of multiprocessors that the next server gives each client."""
+    return percentage(channel.ask("get_default_active_thread_percentage"))
+
+
+def set_default_percentage(channel: ControlChannel, wanted: float) -> None:
+    """For the next server. Raises Rejected if another value stays in force."""
+    echo = percentage(channel.ask(f"set_default_active_thread_percentage {percentage_text(wanted)}"))
+    _check_percentage(wanted, echo)
+
+
+def server_percentage(channel: ControlChannel, server: int) -> float:
+    return percentage(channel.ask(f"get_active_thread_percentage {server}"))
+
+
+def set_percentage(channel: ControlChannel, server: int, wanted: float) -> None:
+    """For later clients of a server that runs. Raises Rejected if another value stays in force."""
+    channel.ask(f"set_active_thread_percentage {server} {percentage_text(wanted)}")
+    _check_percentage(wanted, server_percentage(channel, server))
+
+
+def terminate_client(channel: ControlChannel, server: int, client: int) -> TerminationReply:
+    """End a client's work on the GPU. Its process lives on, without a usable CUDA context (error 810)."""
+    return termination(channel.ask(f"terminate_client {server} {client}"))
+
+
+def _check_percentage(wanted: float, in_force: float) -> None:
+    if abs(wanted - in_force) > PERCENTAGE_SHOWN_TO:
+        raise Rejected(f"{percentage_text(wanted)} % was not taken: {in_force} % is in force")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from cotenant.mps import commands, health, logs, process
+from cotenant.mps import health, process
 from cotenant.mps.channel import (
     ChannelError,
     ControlChannel,
@@ -21,20 +21,26 @@ from cotenant.mps.channel import (
     NoDaemon,
     Rejected,
     Wedged,
+    client_list,
+    server_list,
+    server_status,
+    set_default_percentage,
+    set_percentage,
 )
 from cotenant.mps.health import DaemonCondition, DaemonStatus, Remedy, Server, Sight
-from cotenant.mps.ownership import Ownership
-from cotenant.mps.process import FoundProcess, MpsProcessIdentity, Running, look_around
-from cotenant.mps.replies import ServerState
-from cotenant.mps.starting import (
+from cotenant.mps.ownership import (
     END_S,
     NotStarted,
+    Ownership,
     Spec,
+    bound_logs,
     daemons_at,
     end,
     socket_of,
     start,
 )
+from cotenant.mps.process import FoundProcess, MpsProcessIdentity, Running, look_around
+from cotenant.mps.replies import ServerState
 
 ASK_EVERY_S = 10.0
 """How often a daemon that seems well is asked, when nothing about it has changed."""
@@ -208,7 +214,7 @@ class Daemon:
 
     def _bound_logs(self) -> None:
         try:
-            logs.bound(self.spec.log_directory)
+            bound_logs(self.spec.log_directory)
         except OSError:
             return  # A full disk: the daemon loses its lines, and goes on.
 
@@ -240,13 +246,13 @@ class Daemon:
 
     def _described(self) -> tuple[Server, ...]:
         found = []
-        for pid in commands.server_list(self._channel):
+        for pid in server_list(self._channel):
             identity = process.identity_of(pid)
             if identity is None:
                 continue  # It has died since, or the daemon lives in another pid namespace.
             try:
-                clients = commands.clients(self._channel, pid)
-                state = commands.status(self._channel, pid)
+                clients = client_list(self._channel, pid)
+                state = server_status(self._channel, pid)
             except Rejected:
                 continue  # The same.
             alive = tuple(each for each in map(process.identity_of, clients) if each is not None)
@@ -272,9 +278,9 @@ class Daemon:
         self, daemon: MpsProcessIdentity, everybody: frozenset[MpsProcessIdentity]
     ) -> None:
         if daemon not in self._settled:
-            commands.set_default_percentage(self._channel, self.spec.percentage)
+            set_default_percentage(self._channel, self.spec.percentage)
         for identity in everybody - {daemon} - self._settled:
-            commands.set_percentage(self._channel, identity.pid, self.spec.percentage)
+            set_percentage(self._channel, identity.pid, self.spec.percentage)
 
     def _obstacle(self, daemon: MpsProcessIdentity | None, running: Running, in_use: bool) -> str:
         """Why new jobs cannot be clients of a daemon that runs; empty if they can."""

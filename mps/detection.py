@@ -1,7 +1,10 @@
-"""Whether jobs can share a device through MPS on this host, and if not, why.
+"""Whether jobs can share a device through MPS on this host, if not why, and with which daemons.
 
 Rule: `look` gathers facts and never talks to a live daemon; `verdict` decides from facts alone. A no always
 carries the one reason to fix first, in words for `doctor` and `nodes`.
+
+Rule: a daemon per device unless the operator asks for the other (docs/decisions/0017). A fault then reaches
+one device, and its settings are its own; a process of several devices can then be no client at all.
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Literal
 
-from cotenant.mps.paths import pipe_directory
+from cotenant.mps.environment import pipe_directory
 from cotenant.mps.process import CONTROL as CONTROL
 from cotenant.mps.replies import control_version
 
@@ -183,3 +187,44 @@ def _writable(directory: PurePosixPath) -> bool:
     """Whether we can make folders below it; where it is missing, whether we can make it."""
     existing = next((path for path in (directory, *directory.parents) if os.path.exists(path)), None)
     return existing is not None and os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)
+
+
+Mode = Literal["auto", "off", "per-device", "per-host"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpsChoice:
+    groups: tuple[tuple[str, ...], ...]
+    """The device UUIDs of each daemon; empty: no daemon at all."""
+    per_host: bool
+    reason: str
+    """Why so, for `doctor` and the log."""
+
+
+def choose(mode: Mode, uuids: Sequence[str], *, one_uid: bool) -> MpsChoice:
+    """`uuids`: the devices that can be shared through MPS. `one_uid`: all jobs of this host have one uid."""
+    single = tuple((uuid,) for uuid in uuids)
+    if mode == "off":
+        return MpsChoice(groups=(), per_host=False, reason="MPS is switched off (mps.mode = off)")
+    if not uuids:
+        return MpsChoice(groups=(), per_host=False, reason="no device here can be shared through MPS")
+    if mode == "per-host" and not one_uid:
+        return MpsChoice(
+            groups=single,
+            per_host=False,
+            reason="one daemon per device, although mps.mode asks for one per host: jobs of several users "
+            "run here, and a daemon serves one user at a time",
+        )
+    if mode == "per-host":
+        return MpsChoice(
+            groups=(tuple(uuids),),
+            per_host=True,
+            reason="one daemon for all devices (mps.mode = per-host): a fault on one device keeps new "
+            "clients off all of them",
+        )
+    return MpsChoice(
+        groups=single,
+        per_host=False,
+        reason="one daemon per device: a fault reaches one device only"
+        + ("" if mode == "per-device" else " (the default; mps.mode = per-host changes it)"),
+    )

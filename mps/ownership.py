@@ -1,8 +1,12 @@
-"""One owner per pipe directory, and what it must not forget.
+"""One owner per pipe directory: it starts its daemon, knows it again, ends it and keeps its logs small.
 
 Rule: only the holder of `<pipe directory>.owner` starts, configures or ends the daemon there. The kernel
 drops the lock with its holder; the record in the file stays, so that the next owner of the same name knows
-its own daemon again.
+its own daemon again. A daemon that we started carries our mark in its environment, so it is known as ours
+even where its start was interrupted before anything about it was written down.
+
+Rule: the daemon appends to its logs for as long as it lives and never shortens them (each question is six
+lines of control.log), so its owner does. They are open for appending: cutting them in place is safe.
 """
 
 from __future__ import annotations
@@ -10,11 +14,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from cotenant.mps.process import MpsProcessIdentity
+from cotenant.mps import process
+from cotenant.mps.environment import PIPE_DIRECTORY, PROTOCOL_VERSION, checked, without_mps
+from cotenant.mps.process import CONTROL, OWNER_MARK, FoundProcess, MpsProcessIdentity, Running, look_around
 
 RECORD_VERSION = 1
 SUFFIX = ".owner"
@@ -89,3 +97,150 @@ class Ownership:
             )
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
             return OwnershipRecord()
+
+
+LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+START_S = 20.0
+END_S = 5.0
+SOCKET = "control"
+VERSION_SPOKEN = "2"
+"""Of the control interface, by `channel.py`: the default of every driver so far, and asked for explicitly."""
+
+
+class NotStarted(Exception):
+    """One line, for a person: what the daemon or the file system said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """One daemon: where, for which devices, whose, with which settings."""
+
+    pipe_directory: PurePosixPath
+    log_directory: PurePosixPath
+    devices: tuple[str, ...]
+    """UUIDs; all that its clients can see."""
+    owner: str
+    """The owner's name, the same over its restarts."""
+    percentage: float = 100.0
+    """Cap on each client's share of the multiprocessors, in (0, 100]."""
+    program: str = CONTROL
+
+    def __post_init__(self) -> None:
+        checked(self.pipe_directory)
+        if not self.devices or not self.owner:
+            raise ValueError(f"{self.pipe_directory}: a daemon needs devices and an owner")
+
+
+def daemons_at(spec: Spec, running: Running) -> Iterator[FoundProcess]:
+    """Daemons that name its pipe directory, ours or not."""
+    return (found for found in running.daemons if found.pipe_directory == str(spec.pipe_directory))
+
+
+def start(spec: Spec) -> tuple[FoundProcess, str]:
+    """A daemon of ours, and what it warned of while it started. Blocks for up to START_S.
+
+    Raises:
+        NotStarted: none runs.
+    """
+    warning = _make_folders(spec)
+    try:
+        done = process.run((spec.program, "-d"), daemon_environment(spec), timeout_s=START_S)
+    except TimeoutError:
+        raise NotStarted(f"{spec.program} -d did not come back within {START_S:.0f} s") from None
+    except OSError as error:
+        raise NotStarted(f"cannot run {spec.program}: {error.strerror}") from None
+    said = " / ".join((done.output + done.errors).split("\n")).strip(" /")[:300]
+    ours = [found for found in daemons_at(spec, look_around()) if found.owner == spec.owner]
+    if not ours:
+        why = said or last_lines(spec.log_directory) or f"exit status {done.status}, and no word"
+        raise NotStarted(f"the MPS daemon of {spec.pipe_directory} did not start: {why}")
+    return ours[0], "; ".join(part for part in (warning, said) if part)
+
+
+def daemon_environment(spec: Spec) -> dict[str, str]:
+    """The daemon's own; nothing of MPS or of visible devices that the agent was started with gets into it."""
+    inherited = {name: value for name, value in without_mps(os.environ).items() if name != VISIBLE_DEVICES}
+    return {
+        **inherited,
+        PIPE_DIRECTORY: str(spec.pipe_directory),
+        LOG_DIRECTORY: str(spec.log_directory),
+        VISIBLE_DEVICES: ",".join(spec.devices),
+        PROTOCOL_VERSION: VERSION_SPOKEN,
+        OWNER_MARK: spec.owner,
+    }
+
+
+def end(found: Sequence[FoundProcess], timeout_s: float = END_S) -> list[str]:
+    """End these processes, by identity; those that would not go, for a person."""
+    deadline_s = time.monotonic() + timeout_s
+    return [
+        f"{each} cannot be ended"
+        for each in found
+        if not process.end(each.identity, max(0.1, deadline_s - time.monotonic()))
+    ]
+
+
+def socket_of(spec: Spec) -> tuple[int, int] | None:
+    """Device and inode of the control socket that is in the pipe directory now."""
+    try:
+        found = os.lstat(Path(spec.pipe_directory) / SOCKET)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _make_folders(spec: Spec) -> str:
+    """Clients of other users walk through the pipe directory where root owns it; nobody reads the logs.
+
+    A log folder that cannot be made, or is full, is a warning: the daemon starts without it.
+
+    Raises:
+        NotStarted: the pipe directory cannot be made.
+    """
+    mode = 0o755 if os.geteuid() == 0 else 0o700
+    try:
+        Path(spec.pipe_directory).mkdir(mode=mode, parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotStarted(f"{spec.pipe_directory} cannot be made: {error.strerror}") from None
+    try:
+        Path(spec.log_directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+        bound_logs(spec.log_directory)
+    except OSError as error:
+        return f"its logs cannot be kept in {spec.log_directory}: {error.strerror}"
+    return ""
+
+
+LOG_NAMES = ("control.log", "server.log")
+LOG_BYTES_MAX = 8 * 1024 * 1024
+LOG_KEPT_BYTES = 512 * 1024
+LOG_TAIL_BYTES = 4096
+
+
+def bound_logs(directory: PurePosixPath, bytes_max: int = LOG_BYTES_MAX) -> None:
+    """Cut a log that has grown too long; its last part goes to NAME.old.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    for name in LOG_NAMES:
+        path = Path(directory) / name
+        if not path.is_file() or path.stat().st_size <= bytes_max:
+            continue
+        (path.parent / f"{name}.old").write_bytes(_end_of(path, LOG_KEPT_BYTES))
+        os.truncate(path, 0)
+
+
+def last_lines(directory: PurePosixPath, count: int = 3) -> str:
+    """The end of control.log, in one line: why a daemon did not start."""
+    try:
+        text = _end_of(Path(directory) / LOG_NAMES[0], LOG_TAIL_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+    return " / ".join(line.strip() for line in text.splitlines()[-count:])
+
+
+def _end_of(path: Path, size: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - size))
+        return file.read(size)

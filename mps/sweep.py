@@ -10,9 +10,8 @@ from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
 from cotenant.mps.daemon import Daemon
-from cotenant.mps.ownership import SUFFIX, Owned
+from cotenant.mps.ownership import SUFFIX, Owned, Spec
 from cotenant.mps.process import CONTROL
-from cotenant.mps.starting import Spec
 
 QUIT_S = 5.0
 _NONE = ("none",)

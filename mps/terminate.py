@@ -22,8 +22,17 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 
-from cotenant.mps import commands, process
-from cotenant.mps.channel import ChannelError, ControlChannel, Incomplete, NoDaemon, Rejected
+from cotenant.mps import process
+from cotenant.mps.channel import (
+    ChannelError,
+    ControlChannel,
+    Incomplete,
+    NoDaemon,
+    Rejected,
+    client_list,
+    server_list,
+    terminate_client,
+)
 from cotenant.mps.process import CONTROL
 from cotenant.mps.replies import TerminationReply
 
@@ -64,7 +73,7 @@ def terminate(
             if seat is None:
                 outcome[pid] = GONE
                 continue
-            answer = commands.terminate_client(channel(), *seat)
+            answer = terminate_client(channel(), *seat)
             outcome[pid] = REFUSED if answer is TerminationReply.REFUSED else UNCLEAR
             if answer is not TerminationReply.REFUSED:
                 told[pid] = seat
@@ -88,9 +97,9 @@ def terminate(
 def _clients(channel: Callable[[], ControlChannel]) -> dict[int, tuple[int, int]]:
     """Every client of every server: pid -> (server, pid)."""
     found: dict[int, tuple[int, int]] = {}
-    for server in commands.server_list(channel()):
+    for server in server_list(channel()):
         try:
-            found |= {client: (server, client) for client in commands.clients(channel(), server)}
+            found |= {client: (server, client) for client in client_list(channel(), server)}
         except Rejected:  # It has gone since.
             continue
     return found

@@ -20,7 +20,7 @@ from cotenant.agent.gpus.device_states import BY_BUCKET, QUIET_S, DeviceMark, Ha
 from cotenant.agent.gpus.probe_results import ProbeResult, XidSeen
 from cotenant.agent.gpus.xid import RESET, meaning
 from cotenant.controller.domain.cluster import DeviceState
-from cotenant.profiler.driver.failures import LOST, RESET_REQUIRED
+from cotenant.profiler.driver.facts import LOST, RESET_REQUIRED
 
 PIDS_KEPT: Final = 256
 

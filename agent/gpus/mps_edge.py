@@ -43,9 +43,9 @@ from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.settings import MpsSettings
 from cotenant.controller.system import paths
 from cotenant.mps import detection
-from cotenant.mps.paths import daemons_folder
+from cotenant.mps.environment import daemons_folder
+from cotenant.mps.ownership import Spec
 from cotenant.mps.process import CONTROL
-from cotenant.mps.starting import Spec
 from cotenant.mps.sweep import sweep
 from cotenant.profiler.driver.facts import GpuFacts
 

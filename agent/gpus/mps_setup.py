@@ -14,11 +14,10 @@ import msgspec
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.settings import MpsSettings
 from cotenant.mps import detection
-from cotenant.mps.choice import MpsChoice, choose
-from cotenant.mps.detection import DetectedHost
-from cotenant.mps.paths import log_directory, pipe_directory
+from cotenant.mps.detection import DetectedHost, MpsChoice, choose
+from cotenant.mps.environment import log_directory, pipe_directory
+from cotenant.mps.ownership import Spec
 from cotenant.mps.process import CONTROL
-from cotenant.mps.starting import Spec
 from cotenant.profiler.driver.facts import GpuFacts
 
 WHOLE_HOST = ""

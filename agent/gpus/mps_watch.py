@@ -28,13 +28,12 @@ import msgspec
 from cotenant.agent.daemon.core.memory import Key
 from cotenant.agent.ipc.records import Order
 from cotenant.controller.wire.job import ENV_SOCKET
-from cotenant.mps import commands, process
-from cotenant.mps.channel import ChannelError, ControlChannel, Incomplete, Rejected
+from cotenant.mps import process
+from cotenant.mps.channel import ChannelError, ControlChannel, Incomplete, Rejected, client_list, server_list
 from cotenant.mps.daemon import Daemon
 from cotenant.mps.health import DaemonStatus
-from cotenant.mps.ownership import Owned
+from cotenant.mps.ownership import Owned, Spec
 from cotenant.mps.process import CONTROL, Running, is_alive, look_around
-from cotenant.mps.starting import Spec
 
 LOOKS_MAX = 5
 """After this many looks it is said as it is."""
@@ -110,8 +109,8 @@ def _sockets(pipe_directory: str, program: str) -> Counter[str]:
     """How many clients of a daemon have which COTENANT_SOCKET."""
     channel = ControlChannel(pipe_directory=PurePosixPath(pipe_directory), program=program)
     found: Counter[str] = Counter()
-    for server in commands.server_list(channel):
-        for pid in commands.clients(channel, server):
+    for server in server_list(channel):
+        for pid in client_list(channel, server):
             environment: Mapping[str, str] = process.environment_of(pid) or {}
             found[environment.get(ENV_SOCKET, "")] += 1
     return found

@@ -21,8 +21,7 @@ import msgspec
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.profiler.driver.bus import gpus_on_the_bus
-from cotenant.profiler.driver.facts import COMPUTE_EXCLUSIVE_PROCESS, COMPUTE_PROHIBITED, GpuFacts
-from cotenant.profiler.driver.failures import advised
+from cotenant.profiler.driver.facts import COMPUTE_EXCLUSIVE_PROCESS, COMPUTE_PROHIBITED, GpuFacts, advised
 from cotenant.profiler.driver.probe_client import driver_facts
 
 AUTO_SLOTS_MAX: Final = 8

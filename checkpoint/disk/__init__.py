@@ -1,5 +1,5 @@
-"""Checkpoints as files: written so that they are really there, verified, chosen, read.
+"""Checkpoints as files: written so that they are really there, verified, read.
 
 Reading order: `layout.py` (names and the manifest), `durable.py`, `save.py` (one rank's part), `saver.py`
-(one after the other, in the background), `load.py`.
+(one after the other, in the background).
 """

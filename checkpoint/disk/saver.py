@@ -22,9 +22,8 @@ from cotenant.checkpoint.disk import layout, memory, save
 from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.disk.save import Payload, SaveOrder
 from cotenant.checkpoint.talk import protocol
-from cotenant.checkpoint.training.fingerprint import tensors_sha256
 from cotenant.checkpoint.training.snapshot import Staging, plain, referenced
-from cotenant.checkpoint.training.state import TrainingState
+from cotenant.checkpoint.training.state import TrainingState, tensors_sha256
 
 EXIT_WAIT_S: Final = 600.0
 """How long a script that ended normally waits for the save it still has under way."""

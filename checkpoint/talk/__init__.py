@@ -1,5 +1,5 @@
 """What this process says to its supervisor and to the job's other ranks.
 
-Reading order: `protocol.py` (names and datagrams), `channel.py` (the sockets), `introduction.py` and
-`progress.py` (what is told), `agreement.py` (a common step to stop or save at).
+Reading order: `protocol.py` (names and datagrams), `channel.py` (the sockets), `reports.py` (what is
+told), `agreement.py` (a common step to stop or save at), `gang.py` (the other ranks).
 """

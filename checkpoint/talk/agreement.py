@@ -1,13 +1,17 @@
-"""This rank's side of the two-phase agreement on a step to stop or save at.
+"""This rank's side of the two-phase agreement on a step: to stop or save at, or to use another s from.
 
 Rule: no sockets, no clocks, no threads here. The caller holds one lock around every call. A rank that
 has said "ok" to step N does not pass N before it knows the decision (or has given up, and says so).
+
+For so many steps another s than what was ordered is an accumulation window. It ends by itself: nobody has to
+be alive to take it back, and what is recorded of it is enough to repeat it: a checkpoint's history holds the
+past and, behind it, what was agreed for the steps to come.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -19,7 +23,45 @@ from cotenant.checkpoint.talk.protocol import (
     STOP_AT,
     SupervisorDatagram,
 )
-from cotenant.checkpoint.talk.windows import WindowPlace
+
+History = Sequence[tuple[int, int]]
+"""(from step, s), ascending."""
+
+
+@dataclass(frozen=True)
+class WindowPlace:
+    """After `start` completed steps use s; after `until` no longer."""
+
+    start: int
+    until: int
+    s: int
+
+
+def agreed_ahead(turns: Iterable[WindowPlace], step: int, ordered: int) -> tuple[tuple[int, int], ...]:
+    """What the history says behind `step`: the turns that are not over, with the ordered s between them."""
+    entries: dict[int, int] = {}
+    for turn in turns:
+        if turn.start >= step:
+            entries[turn.start] = turn.s
+        entries[turn.until] = ordered
+    return tuple(sorted((start, s) for start, s in entries.items() if start >= step))
+
+
+def recorded(history: History, step: int) -> tuple[History, tuple[WindowPlace, ...]]:
+    """A recorded history, cut at `step`: what was used before it, and what a resumed run repeats.
+
+    An entry for `step` itself or later can only have been agreed beforehand. The last of them ends the last
+    turn; from there on the order of the resumed attempt holds.
+    """
+    past = [entry for entry in history if entry[0] < step]
+    ahead = [entry for entry in history if entry[0] >= step]
+    if not ahead:
+        return past, ()
+    if ahead[0][0] > step and past:
+        ahead.insert(0, (step, past[-1][1]))
+    turns = [WindowPlace(start, until, s) for (start, s), (until, _) in zip(ahead, ahead[1:])]
+    return past, tuple(turns)
+
 
 OPEN_MAX: Final = 8
 """More proposals than this at once are refused: a supervisor needs one of each kind."""

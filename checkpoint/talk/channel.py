@@ -2,6 +2,11 @@
 
 Rule: a supervisor that is slow, gone or talking nonsense never harms training. Sending does not block
 longer than `URGENT_S`; progress reports are dropped when the queue is full.
+
+The listener also says where the training thread is, a sign of life between steps: cheap, and without touching
+the script. A thread that waits in a collective stands in one place for as long as it waits; one that
+evaluates, loads data or saves is somewhere else a few looks later. One that holds the interpreter lock for
+ever is not seen to move.
 """
 
 from __future__ import annotations
@@ -11,15 +16,32 @@ import errno
 import logging
 import os
 import socket
+import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.talk.agreement import Agreement, Confirm, StepVerdict
-from cotenant.checkpoint.talk.stack_probe import place_of
+
+FRAMES_MAX: Final = 64
+"""From the innermost outwards: what moves is near."""
+
+
+def place_of(thread: int) -> int:
+    """A number for a thread's Python stack: code, and the instruction in each frame. 0 if it is gone."""
+    frame = sys._current_frames().get(thread)
+    place = 0
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            break
+        place = zlib.crc32(f"{id(frame.f_code)}:{frame.f_lasti}".encode(), place)
+        frame = frame.f_back
+    return place
+
 
 URGENT_S: Final = 2.0
 PATH_BYTES_MAX: Final = 107

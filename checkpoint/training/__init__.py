@@ -1,5 +1,4 @@
 """What a training state consists of, and how it is taken from a script's objects and put back.
 
-Reading order: `state.py`, `snapshot.py` (its trees), `rng.py`, `data.py` and `cursor.py` (where it stands
-in its data), `facts.py` (what must be equal for a resume to be exact).
+Reading order: `state.py`, `snapshot.py` (its trees), `rng.py`, `data.py` (where it stands in its data).
 """

@@ -1,6 +1,7 @@
 """Reporting and checkpoints for scripts that know nothing of cotenant.
 
-Rule: a script that makes its own Session has one already; then nothing here speaks or saves.
+Rule: one session per process speaks. The script's own comes first, then the one that drives its loops; a
+script with neither gets one that only reports.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
+from cotenant.checkpoint.disk.layout import CheckpointError, names_newest_first
+from cotenant.checkpoint.session import Session
+from cotenant.checkpoint.talk import gang
+from cotenant.checkpoint.talk.protocol import ENV_RESUME, RESUME_NONE
 from cotenant.checkpoint.zerocode.loop import Driver
-from cotenant.checkpoint.zerocode.reporter import Reporter
 
 __all__ = ["CHECKPOINT", "Reporter", "install"]
 
 CHECKPOINT: Final = "checkpoint"
+NOT_ASKED = "checkpoints were not asked for (--checkpoint auto)"
 
 
 def install(standing: Any, wanted: Sequence[str]) -> Reporter:
@@ -24,3 +29,55 @@ def install(standing: Any, wanted: Sequence[str]) -> Reporter:
     if CHECKPOINT in wanted:
         reporter.not_resumable = Driver(sys.modules["__main__"], reporter.driven).begin()
     return reporter
+
+
+class Reporter:
+    """Observes the hook's verdict and steps (see `cotenant.gradaccum.zerocode.Observer`)."""
+
+    def __init__(self, not_resumable: str = NOT_ASKED) -> None:
+        self.not_resumable = not_resumable
+        self._driving: Session | None = None
+        self._reporting: Session | None = None
+        self._sessions: list[Session] = []
+        self._count_sessions()
+
+    def driven(self, session: Session | None, reason: str) -> None:
+        """The script's loops have begun, with a session or without one for this reason."""
+        self._driving, self.not_resumable = session, reason
+
+    def decided(self, reason: str | None) -> None:
+        """Before the first step is counted."""
+        if self._driving is not None:
+            self._driving.accumulation_known(reason)
+        elif self._sessions:  # the script's own has said what it could know; a refusal is news
+            if reason is not None:
+                self._sessions[-1].accumulation_known(reason)
+        else:
+            self._refuse_to_start_again()
+            self._reporting = Session(accumulates=reason is None or reason, resumable_note=self.not_resumable)
+
+    def withdrawn(self, reason: str) -> None:
+        """The hook has told the supervisor itself."""
+
+    def stepped(self, optimizer: Any) -> None:
+        if self._reporting is not None:
+            self._reporting.step_done()
+
+    def _refuse_to_start_again(self) -> None:
+        """Checkpoints that cannot be used are an error that shows, not a fresh start."""
+        env = gang.environment()
+        if env.root is None or env.resume == RESUME_NONE or not names_newest_first(env.root, env.attempt):
+            return
+        raise CheckpointError(
+            f"there are checkpoints of this job in {env.root}, but the script cannot be resumed: "
+            f"{self.not_resumable}. Was it changed? Set {ENV_RESUME}={RESUME_NONE} to start afresh"
+        )
+
+    def _count_sessions(self) -> None:
+        begin = Session.__init__
+
+        def __init__(session: Session, *args: Any, **kwargs: Any) -> None:
+            self._sessions.append(session)
+            begin(session, *args, **kwargs)
+
+        Session.__init__ = __init__  # type: ignore[method-assign, assignment]

@@ -23,11 +23,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from cotenant.gradaccum import exactness
+from cotenant.gradaccum.rows import Call, Uncut
 from cotenant.gradaccum.schedule import PROGRESS
 from cotenant.gradaccum.zerocode import selfcheck
-from cotenant.gradaccum.zerocode.arguments import Call, Uncut
-from cotenant.gradaccum.zerocode.audit import Audit
-from cotenant.gradaccum.zerocode.forward import DEPTH, inside, split_forward
+from cotenant.gradaccum.zerocode.forward import DEPTH, Audit, inside, split_forward
 from cotenant.gradaccum.zerocode.standing import AccumulationStanding
 
 SEARCH_STEPS: Final = 8

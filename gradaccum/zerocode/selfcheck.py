@@ -18,7 +18,7 @@ from torch.func import functional_call
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from cotenant.gradaccum import exactness
-from cotenant.gradaccum.zerocode.arguments import Call, Uncut, tensors_of
+from cotenant.gradaccum.rows import Call, Uncut, tensors_of
 from cotenant.gradaccum.zerocode.forward import Forward, inside, split_forward
 from cotenant.gradaccum.zerocode.stillness import Still, footprints, untouched
 

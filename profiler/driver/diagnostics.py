@@ -14,8 +14,7 @@ import msgspec
 
 from cotenant.controller.wire.job import ENV_JOB
 from cotenant.profiler.driver import process_info
-from cotenant.profiler.driver.facts import GpuFacts, GpuLink, GpuProcess
-from cotenant.profiler.driver.failures import NvmlError
+from cotenant.profiler.driver.facts import GpuFacts, GpuLink, GpuProcess, NvmlError
 from cotenant.profiler.driver.library import Library
 from cotenant.profiler.driver.reading import ecc_mode, ecc_uncorrected, remapping
 

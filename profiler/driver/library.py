@@ -15,7 +15,7 @@ from typing import Any, Final, Self, TextIO
 
 import msgspec
 
-from cotenant.profiler.driver.failures import FUNCTION_NOT_FOUND, NOT_NVMLS, NvmlError
+from cotenant.profiler.driver.facts import FUNCTION_NOT_FOUND, NOT_NVMLS, NvmlError
 
 NO_BINDING: Final = "the Python package nvidia-ml-py is not installed: pip install nvidia-ml-py"
 

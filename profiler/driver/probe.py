@@ -10,8 +10,7 @@ import argparse
 import sys
 
 from cotenant.profiler.driver import diagnostics
-from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
-from cotenant.profiler.driver.failures import NvmlError
+from cotenant.profiler.driver.facts import DriverFacts, GpuFacts, NvmlError
 from cotenant.profiler.driver.library import Library, tell
 from cotenant.profiler.driver.reading import gpu
 

@@ -12,8 +12,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from cotenant.profiler.driver.facts import Doing, GpuFacts, GpuProcess, MigInstance
-from cotenant.profiler.driver.failures import FUNCTION_NOT_FOUND, NvmlError
+from cotenant.profiler.driver.facts import (
+    FUNCTION_NOT_FOUND,
+    Doing,
+    GpuFacts,
+    GpuProcess,
+    MigInstance,
+    NvmlError,
+)
 from cotenant.profiler.driver.library import Library
 
 MIB: Final = 1024 * 1024

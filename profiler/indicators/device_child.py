@@ -21,11 +21,10 @@ from typing import Any, Final, TextIO, TypeVar, get_args
 
 import msgspec
 
-from cotenant.profiler.driver.failures import NvmlError
+from cotenant.profiler.driver.facts import NvmlError
 from cotenant.profiler.driver.library import open_library
 from cotenant.profiler.indicators.choice import ORDER, Explanation, Finding
-from cotenant.profiler.indicators.counters import Counters, Taken, Unsupported
-from cotenant.profiler.indicators.driver_counters import DriverCounters
+from cotenant.profiler.indicators.counters import Counters, DriverCounters, Taken, Unsupported
 from cotenant.profiler.indicators.sources import Wanted, Wish
 
 Driver = TypeVar("Driver", bound=DriverCounters)

@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from cotenant.profiler.driver.failures import NvmlError
+from cotenant.profiler.driver.facts import NvmlError
 from cotenant.profiler.driver.library import Library
 from cotenant.profiler.driver.reading import MIB
-from cotenant.profiler.indicators.counters import Taken, Values
-from cotenant.profiler.indicators.driver_counters import DriverCounters
+from cotenant.profiler.indicators.counters import DriverCounters, Taken, Values
 from cotenant.profiler.indicators.sources import Indicator, SourceName
 
 APART_S_MIN: Final = 0.1

@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from cotenant.profiler.driver.failures import NvmlError
+from cotenant.profiler.driver.facts import NvmlError
 from cotenant.profiler.driver.library import Library
-from cotenant.profiler.indicators.counters import Taken, Values
-from cotenant.profiler.indicators.driver_counters import DriverCounters
+from cotenant.profiler.indicators.counters import DriverCounters, Taken, Values
 from cotenant.profiler.indicators.sources import Indicator, SourceName
 from cotenant.profiler.indicators.window import Counter
 

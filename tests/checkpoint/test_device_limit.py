@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.checkpoint import device_limit, peak
+from cotenant.checkpoint import device_limit
 from cotenant.checkpoint.device_limit import (
     ENV_MPS_LIMIT,
     DeviceLimits,
@@ -22,6 +22,7 @@ from cotenant.checkpoint.device_limit import (
     limits_of,
     mps_limit_bytes,
 )
+from cotenant.checkpoint.talk import reports
 from cotenant.checkpoint.talk.protocol import JobEnvironment
 from cotenant.mps.environment import PINNED_DEVICE_MEM_LIMIT
 
@@ -295,4 +296,4 @@ def test_the_peak_is_what_is_used_whatever_a_limit_makes_of_the_free_memory(
         if in_force:
             expected = used if counts_context else gpu.reserved
             gpu.free = limit_gib * GIB - expected
-    assert peak.Peak().read_mib() == expected / (1 << 20)
+    assert reports.Peak().read_mib() == expected / (1 << 20)

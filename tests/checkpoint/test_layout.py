@@ -12,7 +12,7 @@ import pytest
 
 from cotenant.checkpoint.disk import layout
 from cotenant.checkpoint.disk.layout import Damaged, FileEntry, Manifest, TooNew
-from cotenant.checkpoint.disk.load import load_newest
+from cotenant.checkpoint.resuming import load_newest
 
 
 def manifest(attempt: int, step: int, files: dict[str, FileEntry]) -> Manifest:

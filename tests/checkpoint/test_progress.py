@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cotenant.checkpoint.talk import protocol
-from cotenant.checkpoint.talk.progress import ProgressReporter
+from cotenant.checkpoint.talk.reports import ProgressReporter
 
 
 class Heard:

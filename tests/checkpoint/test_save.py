@@ -20,12 +20,11 @@ import torch
 
 from cotenant.checkpoint.disk import durable, layout, memory, save
 from cotenant.checkpoint.disk.layout import CheckpointError
-from cotenant.checkpoint.disk.load import load_newest
 from cotenant.checkpoint.disk.saver import Saver, SaveTarget, ready
+from cotenant.checkpoint.resuming import load_newest
 from cotenant.checkpoint.talk import protocol
-from cotenant.checkpoint.training.fingerprint import tensors_sha256
 from cotenant.checkpoint.training.snapshot import Staging, plain, referenced
-from cotenant.checkpoint.training.state import TrainingState
+from cotenant.checkpoint.training.state import TrainingState, tensors_sha256
 
 MANIFEST: dict[str, Any] = {"job": "j1", "facts": {}, "history": ((0, 1),), "exact": True, "note": ""}
 

@@ -19,9 +19,8 @@ from torch import nn
 from cotenant import checkpoint, gradaccum
 from cotenant.checkpoint import Session, parameters_sha256
 from cotenant.checkpoint.talk import protocol
-from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict
+from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict, WindowPlace, agreed_ahead, recorded
 from cotenant.checkpoint.talk.protocol import ACCUMULATE_AT, SupervisorDatagram, decode
-from cotenant.checkpoint.talk.windows import WindowPlace, agreed_ahead, recorded
 from cotenant.gradaccum.schedule import PROGRESS, Progress
 
 DEADLINE_S = 60.0

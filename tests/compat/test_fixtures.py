@@ -15,7 +15,7 @@ from cotenant.agent.ipc.files import read_record
 from cotenant.agent.ipc.records import Order, Result
 from cotenant.agent.ipc.secrets import forgotten_on_disk
 from cotenant.checkpoint.disk.layout import verify
-from cotenant.checkpoint.disk.load import load_newest
+from cotenant.checkpoint.resuming import load_newest
 from cotenant.controller.system import keys
 from cotenant.controller.wire import agents, clients
 from cotenant.controller.wire.codec import decode

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cotenant import gradaccum
-from cotenant.gradaccum import Schedule, micro
+from cotenant.gradaccum import Schedule
+from cotenant.gradaccum.rows import cut, rows_of, sizes_of
 
 TOLERANCE = 1e-12
 CLASSES = 5
@@ -150,13 +151,13 @@ def test_parts_without_tokens_are_left_out_of_a_token_mean() -> None:
     [(30, 4, [8, 8, 7, 7]), (8, 2, [4, 4]), (3, 5, [1, 1, 1]), (5, 1, [5]), (1, 4, [1])],
 )
 def test_parts_differ_by_one_row_at_most(rows: int, steps: int, sizes: list[int]) -> None:
-    assert micro.sizes_of(rows, steps) == sizes
+    assert sizes_of(rows, steps) == sizes
 
 
 def test_batches_of_many_shapes_are_cut_by_rows() -> None:
     batch = ({"ids": torch.arange(6).view(6, 1), "names": list("abcdef")}, [torch.arange(6), torch.tensor(7)])
-    assert micro.rows_of(batch) == 6
-    features, (numbers, constant) = micro.cut(batch, 2, 4)
+    assert rows_of(batch) == 6
+    features, (numbers, constant) = cut(batch, 2, 4)
     assert features["ids"].tolist() == [[2], [3]]
     assert features["names"] == ["c", "d"]
     assert numbers.tolist() == [2, 3]

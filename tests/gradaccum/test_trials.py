@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cotenant import gradaccum
-from cotenant.checkpoint.talk.windows import WindowPlace
+from cotenant.checkpoint.talk.agreement import WindowPlace
 from cotenant.gradaccum import Refused
 from cotenant.gradaccum.schedule import PROGRESS, Progress
 

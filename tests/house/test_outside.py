@@ -90,15 +90,15 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
     "controller/system/settings.py": ("read from where the administrator put it", frozenset((".glob",
     ".read_text"))), "mps/channel.py": (CHECKED, frozenset(("os.open",))),
     "mps/detection.py": (TOOL, frozenset(("shutil.which",))),
-    "mps/logs.py": (STATE, frozenset((".open", ".write_bytes", "os.truncate"))),
-    "mps/ownership.py": (RUNTIME, frozenset(("os.makedirs", "os.open"))),
+    "mps/ownership.py": (
+        f"{RUNTIME}; {STATE}",
+        frozenset((".mkdir", ".open", ".write_bytes", "os.makedirs", "os.open", "os.truncate")),
+    ),
     "mps/process.py": (KERNEL, frozenset((".read_bytes", ".read_text", "os.listdir"))),
-    "mps/starting.py": (f"{RUNTIME}; {STATE}", frozenset((".mkdir",))),
     "mps/sweep.py": (RUNTIME, frozenset((".glob", ".unlink"))),
     "profiler/driver/bus.py": (KERNEL, frozenset((".iterdir", ".read_text"))),
     "profiler/driver/process_info.py": (KERNEL, frozenset((".read_bytes", ".read_text"))),
-    "profiler/indicators/cpu.py": (KERNEL, frozenset((".read_text", "open", "os.listdir"))),
-    "profiler/indicators/network.py": (KERNEL, frozenset((".glob", ".read_text"))),
+    "profiler/indicators/cpu.py": (KERNEL, frozenset((".glob", ".read_text", "open", "os.listdir"))),
 }
 OS = frozenset((
     "chmod", "chown", "lchown", "link", "listdir", "makedirs", "mkdir", "mkfifo", "mknod", "open", "remove",

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from cotenant.mps import process
-from cotenant.mps.paths import log_directory, pipe_directory
+from cotenant.mps.environment import log_directory, pipe_directory
 from cotenant.mps.process import CONTROL, FoundProcess
 from tests.agent.mock_gpus import MockGpus, build
 from tests.live.gpu_job import living

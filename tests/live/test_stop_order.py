@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-import cotenant.mps.paths
+import cotenant.mps.environment
 from cotenant.agent.ipc.channel import StopNow
 from cotenant.agent.ipc.files import read_record
 from cotenant.agent.ipc.records import SUPERVISOR, UNCLEAN, MpsClient, ProcessIdentity, job_socket
@@ -62,7 +62,7 @@ def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     extended = "from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\n"
     (mps / "__init__.py").write_text(extended)
     (mps / "terminate.py").write_text(textwrap.dedent(TERMINATE))
-    real = Path(cotenant.mps.paths.__file__).parents[2]
+    real = Path(cotenant.mps.environment.__file__).parents[2]
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'stand-in'}:{real}")
     monkeypatch.setenv("EVENTS", str(tmp_path / "events"))
     (tmp_path / "events").touch()

@@ -13,13 +13,20 @@ from typing import Any
 
 import pytest
 
-from cotenant.mps import commands, logs, process
-from cotenant.mps.channel import ControlChannel, LockBusy, lock_path
+from cotenant.mps import process
+from cotenant.mps.channel import (
+    ControlChannel,
+    LockBusy,
+    default_percentage,
+    lock_path,
+    server_list,
+    server_percentage,
+    set_percentage,
+)
 from cotenant.mps.daemon import Daemon
 from cotenant.mps.health import DaemonStatus
-from cotenant.mps.ownership import Owned
+from cotenant.mps.ownership import LOG_NAMES, Owned, Spec, bound_logs
 from cotenant.mps.replies import answered, query
-from cotenant.mps.starting import Spec
 from cotenant.mps.sweep import sweep
 from tests.mps.conftest import Place, freeze
 
@@ -120,7 +127,7 @@ def test_the_first_look_starts_it_with_our_settings_and_the_second_changes_nothi
     assert "started" in first.said[0]
     environment = process.environment_of(found.identity.pid) or {}
     assert environment["CUDA_VISIBLE_DEVICES"] == UUID
-    assert commands.default_percentage(best.channel) == 60.0
+    assert default_percentage(best.channel) == 60.0
     second = keeper.look()
     assert (second.daemon, second.said, second.shares) == (first.daemon, (), True)
 
@@ -132,7 +139,7 @@ def test_killed_it_is_started_again_with_its_settings_and_that_is_said(keeper: O
     assert second.shares
     assert identity(second) != identity(first)
     assert "started again, since no daemon runs" in second.said[0]
-    assert commands.default_percentage(best.channel) == 60.0
+    assert default_percentage(best.channel) == 60.0
 
 
 def test_one_that_ends_at_once_is_not_started_in_a_circle(keeper: Owner) -> None:
@@ -203,7 +210,7 @@ def test_a_strangers_daemon_in_our_directory_is_named_and_left_alone(best: Place
     assert not seen.shares
     assert f"pid {stranger.identity.pid} of uid {os.getuid()}" in seen.why_not
     assert process.is_alive(stranger.identity)
-    assert commands.default_percentage(best.channel) == 100.0
+    assert default_percentage(best.channel) == 100.0
 
 
 def test_a_second_daemon_beside_ours_takes_both_out_of_sharing(keeper: Owner, best: Place) -> None:
@@ -283,11 +290,11 @@ def test_a_server_that_was_there_before_us_gets_our_settings(
     owner.look()
     place.tell(gpu=True, clients=[client.pid])
     (server,) = owner.look(in_use=True).servers
-    commands.set_percentage(place.channel, server.identity.pid, 33)
+    set_percentage(place.channel, server.identity.pid, 33)
     owner.daemon.release()
     owner.daemon = owner.again()
     assert owner.look(in_use=True).shares
-    assert commands.server_percentage(place.channel, server.identity.pid) == 60.0
+    assert server_percentage(place.channel, server.identity.pid) == 60.0
 
 
 def test_a_fault_is_told_once_and_nobody_joins_until_all_clients_have_gone(
@@ -360,7 +367,7 @@ def test_a_driver_that_cannot_tell_a_servers_state_is_served_as_well(
 
 
 def test_a_full_log_disk_keeps_nobody_from_sharing(best: Place) -> None:
-    for name in logs.NAMES:
+    for name in LOG_NAMES:
         (best.logs / name).symlink_to("/dev/full")
     owner = Owner(best)
     assert owner.look().shares
@@ -380,8 +387,8 @@ def test_logs_are_cut_in_place_while_it_writes_them(keeper: Owner, best: Place) 
     keeper.look()
     log = best.logs / "control.log"
     log.write_bytes(b"x" * 10_000)
-    logs.bound(PurePosixPath(best.logs), bytes_max=5_000)
-    commands.server_list(best.channel)
+    bound_logs(PurePosixPath(best.logs), bytes_max=5_000)
+    server_list(best.channel)
     assert log.read_text().startswith("["), "it goes on at the start, not behind a hole"
     assert (best.logs / "control.log.old").stat().st_size == 10_000
 
@@ -402,11 +409,10 @@ def test_a_program_that_does_not_start_is_quoted_and_tried_again_later(place: Pl
 ASKER = """
 import sys
 from pathlib import Path, PurePosixPath
-from cotenant.mps import commands
-from cotenant.mps.channel import ControlChannel
+from cotenant.mps.channel import ControlChannel, default_percentage
 channel = ControlChannel(pipe_directory=PurePosixPath(sys.argv[1]), program=sys.argv[2],
     answer_s=60, lock_wait_s=60)
-print([commands.default_percentage(channel) for _ in range(2)])
+print([default_percentage(channel) for _ in range(2)])
 """
 
 
@@ -430,7 +436,7 @@ def test_who_never_gets_a_turn_is_told_so(keeper: Owner, best: Place) -> None:
         with pytest.raises(LockBusy):
             waiting.ask("get_server_list")
         os.killpg(holder.pid, signal.SIGKILL)
-    assert commands.server_list(best.channel) == ()
+    assert server_list(best.channel) == ()
 
 
 # --- The genuine program ---------------------------------------------------------------------------

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from cotenant.mps.environment import (
     ClientLimits,
     MemoryLimit,
+    PathTooLong,
     client_environment,
     percentage_text,
     without_mps,
 )
-from cotenant.mps.paths import PathTooLong
 
 PIPE = PurePosixPath("/run/cotenant/mps/0a1b2c3d")
 UUID = "GPU-11111111-2222-3333-4444-555555555555"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.mps.choice import Mode, choose
+from cotenant.mps.detection import Mode, choose
 from cotenant.mps.health import (
     SILENT_MAX,
     TABLE,

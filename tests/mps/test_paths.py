@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.mps.paths import PIPE_DIRECTORY_BYTES_MAX, PathTooLong, checked, log_directory, pipe_directory
+from cotenant.mps.environment import (
+    PIPE_DIRECTORY_BYTES_MAX,
+    PathTooLong,
+    checked,
+    log_directory,
+    pipe_directory,
+)
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 OTHER = "GPU-11111111-2222-3333-4444-555555555556"

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from cotenant.mps import commands, process, terminate
+from cotenant.mps import process, terminate
+from cotenant.mps.channel import client_list, server_list
 from tests.mps.conftest import Place, freeze
 
 PATIENCE_S = 60.0
@@ -47,8 +48,8 @@ def test_a_client_is_taken_off_and_its_neighbour_stays(
     first, second = (each.pid for each in clients)
     place.tell(gpu=True, clients=[first, second], **world)
     assert end(place, first) == {first: outcome}
-    (server,) = commands.server_list(place.channel)
-    assert second in commands.clients(place.channel, server)
+    (server,) = server_list(place.channel)
+    assert second in client_list(place.channel, server)
     assert clients[0].poll() is None, "its process lives on: it is for the caller to end"
 
 

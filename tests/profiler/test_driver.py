@@ -11,8 +11,18 @@ import pytest
 
 from cotenant.controller.wire.job import ENV_JOB
 from cotenant.profiler.driver import probe_client, process_info
-from cotenant.profiler.driver.facts import DriverFacts, GpuFacts, GpuLink, GpuProcess, MigInstance
-from cotenant.profiler.driver.failures import FAILURES, LOST, NO_PERMISSION, NOT_NVMLS, NvmlError
+from cotenant.profiler.driver.facts import (
+    FAILURES,
+    LOST,
+    NO_PERMISSION,
+    NOT_NVMLS,
+    DriverFacts,
+    GpuFacts,
+    GpuLink,
+    GpuProcess,
+    MigInstance,
+    NvmlError,
+)
 from cotenant.profiler.driver.library import NO_BINDING
 from cotenant.profiler.driver.probe_client import (
     NO_WORD,

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cotenant.profiler.indicators.network import network
+from cotenant.profiler.indicators.cpu import network
 
 
 def port(

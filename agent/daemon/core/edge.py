@@ -42,7 +42,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     prune_after_s: float = 14 * 86_400.0
     keep_checkpoints_s: float = 7 * 86_400.0
     mps_runtime: str = ""
-    """Below it live the MPS daemons' pipe directories (`mps.paths`); empty = no MPS on this host."""
+    """Below it live the MPS daemons' pipe directories (`mps.environment`); empty = no MPS on this host."""
     mps_per_host: bool = False
     """One daemon serves all devices of the host, not one each."""
     mps_percentage: float = 100.0

@@ -21,8 +21,7 @@ from cotenant.agent.ipc.records import MpsClient
 from cotenant.agent.supervisor.processes.launchers import launcher_of
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.commands import StartAttempt
-from cotenant.mps.environment import PRIORITY_BELOW_NORMAL, PRIORITY_NORMAL, MemoryLimit
-from cotenant.mps.paths import pipe_directory
+from cotenant.mps.environment import PRIORITY_BELOW_NORMAL, PRIORITY_NORMAL, MemoryLimit, pipe_directory
 
 HOST_DAEMON: Final = ""
 """In place of a device's UUID, where one daemon serves all of them."""

@@ -27,11 +27,6 @@ from cotenant.profiler.driver.facts import (
     COMPUTE_DEFAULT,
     COMPUTE_MODES,
     COMPUTE_PROHIBITED,
-    GpuFacts,
-    GpuLink,
-    GpuProcess,
-)
-from cotenant.profiler.driver.failures import (
     LOST,
     MISMATCH,
     NO_LIBRARY,
@@ -39,6 +34,9 @@ from cotenant.profiler.driver.failures import (
     NOT_LOADED,
     NOT_NVMLS,
     UNKNOWN,
+    GpuFacts,
+    GpuLink,
+    GpuProcess,
 )
 
 NAMED_MAX: Final = 4

@@ -30,7 +30,7 @@ from cotenant.controller.domain.cluster import Device, HostReport, SharingMode
 from cotenant.controller.domain.commands import GangMember, StartAttempt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import Launch
-from cotenant.mps.paths import pipe_directory
+from cotenant.mps.environment import pipe_directory
 from tests.agent.daemon import test_state
 from tests.agent.daemon.test_state import only, welcomed
 from tests.building.results import result

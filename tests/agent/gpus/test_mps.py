@@ -50,7 +50,7 @@ from cotenant.controller.domain.settings import MpsSettings
 from cotenant.controller.wire.job import ENV_SOCKET
 from cotenant.mps import process
 from cotenant.mps.detection import DetectedHost
-from cotenant.mps.paths import pipe_directory
+from cotenant.mps.environment import pipe_directory
 from cotenant.mps.process import CONTROL
 from cotenant.profiler.driver.facts import GpuFacts
 from tests.agent.daemon import test_edge_parts, test_state

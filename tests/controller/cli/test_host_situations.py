@@ -347,7 +347,7 @@ SITUATIONS: Final[dict[str, Situation]] = {
 ASK_ALL: Final = """
 import os, sys, msgspec
 from cotenant.profiler.driver import probe
-from cotenant.profiler.driver.failures import NvmlError
+from cotenant.profiler.driver.facts import NvmlError
 from cotenant.profiler.driver.library import open_library
 answers = []
 for world in msgspec.json.decode(sys.stdin.buffer.read()):

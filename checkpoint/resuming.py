@@ -1,0 +1,292 @@
+"""Resuming: which checkpoint, what is put back, and what differs from the run that was saved.
+
+Rule: the newest that verifies, the same on every rank. A damaged checkpoint is skipped with a warning; one of
+a newer version is refused; and starting again from step 0 although checkpoints exist is an error, unless the
+user asked for it.
+
+Rule: whatever differs is put back as well as can be, and named, in words a user understands. Exact is lost
+for good with the first difference; the resume is then called equivalent.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from cotenant.checkpoint.disk import durable, layout
+from cotenant.checkpoint.disk.layout import CheckpointError, Damaged, Manifest, TooNew
+from cotenant.checkpoint.disk.save import MODEL_FILE, rank_file
+from cotenant.checkpoint.talk.agreement import History, recorded
+from cotenant.checkpoint.talk.protocol import ENV_RESUME, RESUME_NONE, JobEnvironment
+from cotenant.checkpoint.training import rng
+from cotenant.checkpoint.training.data import Cursor
+from cotenant.checkpoint.training.state import TrainingState
+
+log = logging.getLogger("cotenant.checkpoint")
+
+
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """A verified checkpoint as this rank sees it. `own` is rank 0's where this rank did not exist."""
+
+    name: str
+    manifest: Manifest
+    shared: dict[str, Any]
+    own: dict[str, Any]
+    own_is_mine: bool
+    skipped: tuple[str, ...]
+    """Why newer ones were not taken."""
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What rank 0 tells the others: exactly one of a name, an error, or neither (nothing to resume)."""
+
+    name: str = ""
+    manifest_sha256: str = ""
+    error: str = ""
+    too_new: bool = False
+
+
+def load_newest(
+    root: Path, *, attempt: int, resume: str | None, rank: int, world_size: int
+) -> LoadedCheckpoint | None:
+    """The checkpoint to resume from, or None for a fresh start. A collective once torch.distributed is."""
+    if resume == RESUME_NONE:
+        return None
+    together = dist.is_available() and dist.is_initialized() and world_size > 1
+    chooses = rank == 0 or not together
+    candidates: list[str] | None = None
+    skipped: list[str] = []
+    while True:
+        choice = _Choice()
+        if chooses:
+            try:
+                candidates = _candidates(root, attempt, resume) if candidates is None else candidates
+                choice = _choose(root, candidates, skipped, resume)
+            except CheckpointError as error:  # the others wait for our choice: tell them, too
+                choice = _Choice(error=str(error), too_new=isinstance(error, TooNew))
+        if together:
+            choice = _from_rank_0(choice)
+        if choice.error:
+            raise (TooNew if choice.too_new else CheckpointError)(choice.error)
+        if not choice.name:
+            return None
+        loaded, problem = _read(root, choice, rank, tuple(skipped))
+        problems = [problem]
+        if together:
+            problems = [""] * world_size
+            dist.all_gather_object(problems, problem)
+        failed = [f"rank {r}: {p}" if together else p for r, p in enumerate(problems) if p]
+        if not failed:
+            return loaded
+        _skip(skipped, f"{choice.name} skipped: {'; '.join(failed)}")
+        candidates = [name for name in candidates or [] if name != choice.name]
+
+
+def _candidates(root: Path, attempt: int, resume: str | None) -> list[str]:
+    names = layout.names_newest_first(root, attempt)
+    if resume in names:
+        names = [resume] + [name for name in names if name != resume]
+    return names
+
+
+def _choose(root: Path, candidates: list[str], skipped: list[str], resume: str | None) -> _Choice:
+    """The first candidate that verifies completely; raises where starting afresh would lose something."""
+    for name in list(candidates):
+        try:
+            manifest = layout.verify(root / name)
+            return _Choice(name=name, manifest_sha256=layout.content_sha256(manifest))
+        except Damaged as error:
+            candidates.remove(name)
+            _skip(skipped, f"{name} skipped: {error}")
+    if resume is not None and not skipped:
+        skipped.append(f"{resume}, named by {ENV_RESUME}, is not there")
+    skipped.extend(f"{name} belongs to a later attempt" for name in layout.names_newest_first(root))
+    if skipped:
+        raise CheckpointError(
+            f"no checkpoint in {root} can be used ({'; '.join(skipped)}); going back to step 0 would "
+            f"lose the training so far: repair one, or set {ENV_RESUME}={RESUME_NONE} to start afresh"
+        )
+    return _Choice()
+
+
+def _from_rank_0(choice: _Choice) -> _Choice:
+    box: list[Any] = [vars(choice)]
+    dist.broadcast_object_list(box, src=0)
+    return _Choice(**box[0])
+
+
+def _read(
+    root: Path, choice: _Choice, rank: int, skipped: tuple[str, ...]
+) -> tuple[LoadedCheckpoint | None, str]:
+    """Read and check this rank's part of what rank 0 chose."""
+    directory = root / choice.name
+    try:
+        manifest = layout.read_manifest(directory)
+        if layout.content_sha256(manifest) != choice.manifest_sha256:
+            raise Damaged(f"{directory} is not the one that rank 0 sees: is the file system shared?")
+        mine = rank < manifest.world_size
+        own_file = rank_file(rank if mine else 0)
+        if rank != 0:
+            layout.verify(directory, only=(MODEL_FILE, own_file))
+        loaded = LoadedCheckpoint(
+            name=choice.name,
+            manifest=manifest,
+            shared=durable.load_tensors(directory / MODEL_FILE),
+            own=durable.load_tensors(directory / own_file),
+            own_is_mine=mine,
+            skipped=skipped,
+        )
+    except (CheckpointError, OSError, RuntimeError) as error:
+        return None, str(error)
+    return loaded, ""
+
+
+def _skip(skipped: list[str], why: str) -> None:
+    log.warning("%s", why)
+    skipped.append(why)
+
+
+def put_back(
+    loaded: LoadedCheckpoint,
+    env: JobEnvironment,
+    state: TrainingState,
+    cursor: Cursor,
+    present: Callable[[], dict[str, Any]],
+) -> list[str]:
+    """Restore state, position and random numbers; what differs. `present`: the facts of this attempt."""
+    manifest, own = loaded.manifest, loaded.own
+    differences: list[str] = []
+    same_size = manifest.world_size == env.world_size
+    if same_size:
+        differences += state.replay_gradient_order(loaded.shared, env.world_size)
+    differences += state.load(loaded.shared, own, loaded.own_is_mine)
+    differences += unequal_facts(manifest.facts, present())
+    if state.on_cuda and not torch.are_deterministic_algorithms_enabled():
+        differences.append(CUDA_NOTE)
+    if same_size:
+        cursor.resume(own["position"], own["rng"])
+        differences += rng.restore(own["rng"])
+    else:
+        cursor.resume_resharded(own["position"], manifest.world_size, env.world_size)
+        rng.reseed(own["rng"], env.rank, env.world_size)
+    return differences
+
+
+_LABELS: Final = {
+    "world_size": "world size",
+    "sub_batch": "sub-batch size",
+    "accumulation_steps": "accumulation steps",
+    "threads": "threads per process",
+    "torch": "torch build",
+    "processor": "processor",
+    "device": "device type",
+    "matmul_precision": "matmul precision",
+    "deterministic": "deterministic algorithms",
+}
+
+CUDA_NOTE: Final = (
+    "CUDA kernels are not deterministic here (torch.use_deterministic_algorithms(True) makes a resume exact)"
+)
+
+
+def facts_now(
+    *, world_size: int, sub_batch: int | None, accumulation_steps: int | None, cuda: bool
+) -> dict[str, Any]:
+    """Facts about this process, plain values only. None where something is not known."""
+    return {
+        "world_size": world_size,
+        "sub_batch": sub_batch,
+        "accumulation_steps": accumulation_steps,
+        "threads": torch.get_num_threads(),
+        "torch": f"{torch.__version__} {torch.version.git_version or ''}".strip(),
+        "processor": f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}",
+        "device": torch.cuda.get_device_name() if cuda else "cpu",
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def unequal_facts(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """One phrase per difference, `thing: old then, new now`."""
+    found = []
+    for key, label in _LABELS.items():
+        if then.get(key) != now.get(key):
+            found.append(f"{label}: {_said(then.get(key))} then, {_said(now.get(key))} now")
+    return found
+
+
+def _said(value: Any) -> str:
+    return "not known" if value is None else str(value)
+
+
+def _processor() -> str:
+    """The processor's model: kernels are chosen by it, so another one may round differently."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith(("model name", "Model")):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Where this attempt started from. Exact: what follows equals an uninterrupted run, bit for bit."""
+
+    name: str
+    step: int
+    exact: bool
+    note: str
+
+
+@dataclass
+class Lineage:
+    """Written into every manifest."""
+
+    resumed: Resumed | None = None
+    exact: bool = True
+    notes: list[str] = field(default_factory=list)
+    history: list[tuple[int, int]] = field(default_factory=list)
+    """(from step, s)."""
+
+    def used(self, steps: int, completed: int) -> None:
+        """The step after `completed` ones used `steps` accumulation steps."""
+        if not self.history or self.history[-1][1] != steps:
+            self.history.append((completed, steps))
+
+    def take_over(self, name: str, manifest: Manifest, differences: Iterable[str]) -> Resumed:
+        """This attempt goes on from a checkpoint."""
+        note = "; ".join(differences)
+        self.history = list(recorded(manifest.history, manifest.step)[0])
+        self.exact = manifest.exact and not note
+        self.notes = [manifest.note] if manifest.note else []
+        if note:
+            self.notes.append(f"resumed from {name} with differences: {note}")
+        self.resumed = Resumed(name=name, step=manifest.step, exact=not note, note=note)
+        return self.resumed
+
+    def differs(self, note: str) -> None:
+        """Something turned out not to be as it was, after the resume."""
+        if self.resumed is None:
+            return
+        self.exact = False
+        self.notes.append(f"resumed from {self.resumed.name}: {note}")
+        joined = "; ".join(filter(None, [self.resumed.note, note]))
+        self.resumed = replace(self.resumed, exact=False, note=joined)
+        log.warning("the resume from %s is equivalent, not exact: %s", self.resumed.name, note)
+
+    def manifest_fields(self, ahead: History = ()) -> dict[str, Any]:
+        """`ahead`: what is agreed on for later steps, so that a resumed run repeats it."""
+        history = (*self.history, *ahead)
+        return {"history": history, "exact": self.exact, "note": "; ".join(self.notes)}

@@ -1,0 +1,252 @@
+"""What a rank tells its supervisor: who it is, how many steps took how long, and what each window of s
+needed.
+
+Rule: hello is said whole each time: whoever has heard only the last one knows all of it. What is promised
+there (it can resume, it can be asked for another s) is only promised while somebody listens for the orders.
+
+Rule: training waits for nothing here, neither a device (a loss on a GPU is copied in the background and
+reported when it has arrived, one report later) nor a supervisor, which then has less of a profile. What
+cannot be measured is None, never 0. A window's peak of memory is its own: asking starts anew, and freed
+memory is given back to the system first, so that what an earlier, larger sub-batch left in the heap does not
+count for a smaller one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from cotenant.checkpoint.device_limit import used_bytes
+from cotenant.checkpoint.resuming import Resumed
+from cotenant.checkpoint.talk import gang, protocol
+from cotenant.checkpoint.talk.agreement import Agreement
+from cotenant.checkpoint.talk.channel import SupervisorChannel
+from cotenant.checkpoint.talk.protocol import JobEnvironment
+
+
+class Introduction:
+    """`channel` None: there is no supervisor, and nobody to introduce oneself to."""
+
+    def __init__(self, channel: SupervisorChannel | None, agreement: Agreement, env: JobEnvironment) -> None:
+        self._channel = channel
+        self._agreement = agreement
+        self._env = env
+        self._fields: dict[str, Any] = {}
+
+    def say(
+        self,
+        step: int,
+        resumed: Resumed | None,
+        accumulates: bool | str | None,
+        models: list[Any],
+        resumable_note: str,
+    ) -> None:
+        """Once all that it says is known. accumulates: the script's own word, a str is why not."""
+        channel = self._channel
+        if channel is None:
+            return
+        fields: dict[str, Any] = {"world_size": self._env.world_size, "step": step}
+        is_open = channel.open()
+        fields["turns"] = fields["looks"] = is_open
+        # In a script that knows nothing of us, a later batch that cannot be split is an error: that is not
+        # risked for a mere measurement.
+        fields["trials"] = is_open and (accumulates is None or not self._env.zero_code)
+        fields["resumable"] = is_open and self._agreement.can_save
+        fields["accumulates"], fields["accumulates_note"] = _accumulates(accumulates, models)
+        if resumed is not None:
+            fields["resumed_from"] = resumed.name
+            fields["exact"], fields["note"] = resumed.exact, resumed.note
+        if not fields["resumable"] and resumable_note:
+            fields["resumable_note"] = resumable_note
+        channel.tell(protocol.HELLO, **fields)
+        self._fields = fields
+
+    def accumulation_known(self, reason: str | None) -> None:
+        """Batches can be split (None), or why not."""
+        self._correct(accumulates=reason is None, accumulates_note=reason or "")
+
+    def cannot_resume(self, reason: str) -> None:
+        self._correct(resumable=False, resumable_note=reason)
+
+    def stops_looking(self) -> None:
+        """Nobody is to ask any more whether it makes steps."""
+        if self._fields:
+            self._correct(looks=False)
+
+    def over(self) -> None:
+        self._fields = {}
+
+    def _correct(self, **fields: Any) -> None:
+        if self._channel is not None:
+            self._fields.update(fields)
+            self._channel.tell(protocol.HELLO, **self._fields)
+
+
+def _accumulates(said: bool | str | None, models: list[Any]) -> tuple[bool, str]:
+    if isinstance(said, str):
+        return False, said
+    accumulation = gang.accumulation()
+    if said is not None or accumulation is None:
+        return bool(said), ""
+    reasons = [accumulation.refusal(model) for model in models]
+    reason = "; ".join(reason for reason in reasons if reason)
+    return not reason, reason
+
+
+class ProgressReporter:
+    """Rate-limits the `step` datagrams of one rank. Between reports a step costs one comparison."""
+
+    def __init__(self, channel: SupervisorChannel, step: int) -> None:
+        self.due_at_s = 0.0
+        """When the next report is due, by `time.perf_counter()`; the first step always is."""
+        self._channel = channel
+        self._first = True
+        self._reported_step = step
+        self._reported_at_s = time.perf_counter()
+        self._loss = _LossReader()
+
+    def report(self, now_s: float, step: int, steps_used: int, loss: Any) -> None:
+        """`step` steps are complete, and a report is due."""
+        if self._first:
+            self._first = False
+            self._channel.tell(protocol.FIRST_STEP, step=step)
+        self._say(step, step - self._reported_step, now_s - self._reported_at_s, steps_used, loss)
+        self._reported_at_s = now_s
+        self.due_at_s = now_s + protocol.STEP_REPORT_PERIOD_S
+
+    @property
+    def reported_step(self) -> int:
+        return self._reported_step
+
+    def flush(self, step: int, steps_used: int, loss: Any) -> None:
+        """Say what the rate limit held back: a job that ends well is seen at its last step."""
+        if step > self._reported_step:
+            # No times: what lies between here and the last step was not training.
+            self._say(step, 0, 0.0, steps_used, loss)
+
+    def paused(self) -> None:
+        """Time until now was not spent on steps (a save): do not count it."""
+        self._reported_at_s = time.perf_counter()
+
+    def _say(self, step: int, count: int, elapsed_s: float, steps_used: int, loss: Any) -> None:
+        self._channel.report(
+            protocol.STEP,
+            step=step,
+            count=count,
+            elapsed_s=round(elapsed_s, 6),
+            s=steps_used,
+            loss=self._loss.read(loss),
+        )
+        self._reported_step = step
+
+
+class _LossReader:
+    """Turns a loss into a float without waiting for the device it is on."""
+
+    def __init__(self) -> None:
+        self._host: torch.Tensor | None = None
+        self._arrived: torch.cuda.Event | None = None
+
+    def read(self, loss: Any) -> float | None:
+        if isinstance(loss, torch.Tensor):
+            if loss.numel() != 1:
+                return None
+            if loss.is_cuda:
+                return self._read_cuda(loss.detach())
+            loss = loss.detach().item()
+        if isinstance(loss, (int, float)) and math.isfinite(loss):
+            return float(loss)
+        return None
+
+    def _read_cuda(self, loss: torch.Tensor) -> float | None:
+        value = None
+        if self._host is not None and self._arrived is not None and self._arrived.query():  # type: ignore[no-untyped-call]
+            value = self.read(float(self._host.item()))
+            self._host = None
+        if self._host is None:
+            self._host = torch.empty((), dtype=torch.float32, pin_memory=True)
+            self._host.copy_(loss.reshape(()), non_blocking=True)
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrived.record()
+        return value
+
+
+class WindowReports:
+    def __init__(self) -> None:
+        self._peak = Peak()
+        self._first = 0
+        """The step after which the present one began."""
+
+    def begin_at(self, step: int) -> None:
+        """Training goes on from here, not from step 0."""
+        self._first = step
+
+    def over(self, channel: SupervisorChannel, step: int, steps_used: int) -> None:
+        """A turn begins or ends after this step; `steps_used`: s until here."""
+        channel.report(
+            protocol.STRETCH, first=self._first, step=step, s=steps_used, memory_mib=self._peak.read_mib()
+        )
+        self._first = step
+        self._peak.restart()
+
+
+_MIB: Final = 1024 * 1024
+_STATUS: Final = Path("/proc/self/status")
+_CLEAR_REFS: Final = Path("/proc/self/clear_refs")
+_RESET_PEAK: Final = "5"
+"""Sets the kernel's record of the peak back to what is resident now (proc(5))."""
+
+
+class Peak:
+    """One process's peak, window by window."""
+
+    def __init__(self) -> None:
+        self._is_whole = True
+        """Nothing of what is measured now was left over from before (true until a restart failed)."""
+
+    def read_mib(self) -> float | None:
+        """What it takes of its device: on CUDA what torch had allocated at most, and what is in use there
+        beside torch (the context, the driver); else what was resident. None if that is not known.
+
+        Only true while nobody else uses the device.
+        """
+        if _on_cuda():
+            beside = used_bytes() - torch.cuda.memory_reserved()
+            return float(beside + torch.cuda.max_memory_allocated()) / _MIB
+        return _resident_peak_mib() if self._is_whole else None
+
+    def restart(self) -> None:
+        """The next window begins."""
+        if _on_cuda():
+            torch.cuda.reset_peak_memory_stats()
+            return
+        _give_back()
+        try:
+            _CLEAR_REFS.write_text(_RESET_PEAK)
+            self._is_whole = True
+        except OSError:  # Some sandboxes forbid it: a peak of before would be taken for this window's.
+            self._is_whole = False
+
+
+def _on_cuda() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _give_back() -> None:
+    """Free heap pages go to the system; a C library without the call keeps them, and the peak is a bound."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _resident_peak_mib() -> float | None:
+    try:
+        lines = _STATUS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")), None)
