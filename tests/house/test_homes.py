@@ -34,7 +34,7 @@ HOMES: dict[str, dict[str, str]] = {
     "os.pidfd_open": {
         "agent/host/identity.py": "home",
         "agent/daemon/supervisors.py": "of its own child, whose pid is nobody else's before it is waited for",
-        "agent/supervisor/processes/leftovers.py": "asks whose the process is, not which one it is",
+        "agent/supervisor/processes/reaper.py": "asks whose the process is, not which one it is",
         "controller/cli/setup/up.py": "of its own children",
         "mps/process.py": f"{ALONE}: tools of users' own use it without an agent",
     },

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from cotenant.agent.daemon.core.memory import Attempt
-from cotenant.agent.ipc.records import Result, Status
+from cotenant.agent.ipc.records import Status
 from cotenant.agent.supervisor.core.rank_messages import RankHello
 from cotenant.controller.domain.events import CapabilitiesSeen
 from cotenant.controller.domain.job import Capabilities, Job
@@ -20,6 +20,6 @@ def types(kind: type[msgspec.Struct]) -> dict[str, type]:
     return {field.name: type(field.type) for field in found.fields}
 
 
-@pytest.mark.parametrize("kind", [RankHello, Status, Result, Attempt, CapabilitiesSeen, Job, JobView])
+@pytest.mark.parametrize("kind", [RankHello, Status, Attempt, CapabilitiesSeen, Job, JobView])
 def test_every_record_has_them(kind: type[msgspec.Struct]) -> None:
     assert types(Capabilities).items() <= types(kind).items()
