@@ -4,7 +4,7 @@ Rule: a note names somebody or something that a person can act on, and stays as 
 weight has changed: each new one is told to the controller.
 
 Memory that should be free is in the way as well. A device goes back into the ledger only when its memory
-does, and only after its watcher has looked at it anew: a look comes after all errors that the watcher knew of
+does, and only after its watcher has probed it anew: a probe comes after all errors that the watcher knew of
 by then, so an end that has waited for one is told in the light of them. What visible, running processes use
 is theirs (a co-tenant, an MPS server, a stranger); what is used beyond that and the driver's reserve is held
 by somebody who should be gone. Where a driver does not say how much a process uses, only such a process is
@@ -19,13 +19,13 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.agent.daemon.core.memory import Key
-from cotenant.agent.gpus.device_states import DeviceMark, PastStates, RisingCounters
+from cotenant.agent.gpus.device_states import NotedState, PastStates, RisingCounters
 from cotenant.agent.gpus.probe_results import ProbeResult, Process
 from cotenant.controller.domain.cluster import HELD_MIB_MIN, DeviceState
 
 Foreign = Literal["avoid", "ignore"]
 HELD_LOOKS: Final = 2
-"""So many looks in a row must see memory held: it goes a little later than its process."""
+"""So many probes in a row must see memory held: it goes a little later than its process."""
 HIDDEN_LOOKS: Final = 2
 """Likewise: one that cannot be seen may just have ended."""
 LEAVE_GRACE_S: Final = 3.0
@@ -59,11 +59,11 @@ Gist = tuple[str | int | bool, ...]
 class Gpu:
     """All that is known of one."""
 
-    def __init__(self, reserve_mib: int, mark: DeviceMark | None, past: PastStates | None = None) -> None:
+    def __init__(self, reserve_mib: int, noted: NotedState | None, past: PastStates | None = None) -> None:
         self.reserve_mib = reserve_mib
-        self.mark = mark
-        self.look: ProbeResult | None = None
-        self.looked_s = 0.0
+        self.noted = noted
+        self.probe: ProbeResult | None = None
+        self.probed_s = 0.0
         self.live: frozenset[Key] = frozenset()
         """Attempts that hold it."""
         self.came_s: dict[Key, float] = {}
@@ -71,12 +71,12 @@ class Gpu:
         self.left_s = -LEAVE_GRACE_S
         """When a job of ours left it last."""
         self.hidden: dict[int, int] = {}
-        """Processes that cannot be seen from here -> in how many looks in a row."""
-        self.held_looks = 0
+        """Processes that cannot be seen from here -> in how many probes in a row."""
+        self.held_probes = 0
         self.gist: Gist = ("free",)
         self.condition = DeviceCondition()
         self.counters = past.counters if past is not None else RisingCounters()
-        """As of the last look that was answered."""
+        """As of the last probe that was answered."""
         self.is_pardoned = past is not None and past.is_pardoned
         self.was_silent = False
         """It did not answer when it was last asked. That proves nothing: its watcher may have been killed."""
@@ -95,29 +95,29 @@ class Gpu:
 
     @property
     def newcomers(self) -> frozenset[Key]:
-        """Attempts that came after the last look: what is older than that is not theirs. There are none in an
-        agent's new life before its first look, for nobody can have come while there was no agent."""
-        if self.look is None:
+        """Attempts that came after the last probe: what is older is not theirs. There are none in an
+        agent's new life before its first probe, for nobody can have come while there was no agent."""
+        if self.probe is None:
             return frozenset()
-        return frozenset(key for key in self.live if self.came_s.get(key, 0.0) > self.looked_s)
+        return frozenset(key for key in self.live if self.came_s.get(key, 0.0) > self.probed_s)
 
     @property
     def held(self) -> Held | None:
-        """As the last look has it."""
-        return who_holds(self.look, self.reserve_mib, self.live) if self.look is not None else None
+        """As the last probe has it."""
+        return who_holds(self.probe, self.reserve_mib, self.live) if self.probe is not None else None
 
     @property
     def is_settled(self) -> bool:
-        """Whether the last look was taken long enough after a job of ours has left."""
-        return self.looked_s >= self.left_s + LEAVE_GRACE_S
+        """Whether the last probe was taken long enough after a job of ours has left."""
+        return self.probed_s >= self.left_s + LEAVE_GRACE_S
 
 
 def condition_of(gpu: Gpu, *, foreign: Foreign, is_busy: bool) -> tuple[Gist, DeviceCondition]:
     """What counts in it, and the whole of it. `is_busy`: somebody computed there when the agent started."""
-    if gpu.mark is not None:
-        known = DeviceCondition(state=gpu.mark.state, note=f"{gpu.mark.state}: {gpu.mark.why}")
+    if gpu.noted is not None:
+        known = DeviceCondition(state=gpu.noted.state, note=f"{gpu.noted.state}: {gpu.noted.why}")
         return ("mark", known.note), known
-    if gpu.look is None:
+    if gpu.probe is None:
         unsure = is_busy and foreign == "avoid"
         return ("unseen", unsure), DeviceCondition(note="who uses it is not known yet" if unsure else "")
     theirs = strangers(gpu) if foreign == "avoid" else []
@@ -127,7 +127,7 @@ def condition_of(gpu: Gpu, *, foreign: Foreign, is_busy: bool) -> tuple[Gist, De
     if remains:
         note = f"not free yet: {_in_words(remains)}, of a job that has ended"
         return _gist("remains", remains), DeviceCondition(note=note, held=True)
-    held = gpu.held if gpu.held_looks >= HELD_LOOKS and gpu.is_settled else None
+    held = gpu.held if gpu.held_probes >= HELD_LOOKS and gpu.is_settled else None
     if held is not None:
         return ("held", (held.mib or 0).bit_length(), len(held.by)), DeviceCondition(
             note=held.text, held=True
@@ -140,7 +140,7 @@ def strangers(gpu: Gpu) -> list[Process]:
     cannot be seen is taken for ours as long as a job of ours is there."""
     return [
         process
-        for process in (gpu.look.processes if gpu.look is not None else ())
+        for process in (gpu.probe.processes if gpu.probe is not None else ())
         if process.computes
         and (
             process.owner.kind == "foreign"
@@ -151,7 +151,7 @@ def strangers(gpu: Gpu) -> list[Process]:
 
 def _of_ended(gpu: Gpu) -> Iterator[Process]:
     """Processes of ours whose attempts do not hold the device any more."""
-    for process in gpu.look.processes if gpu.look is not None and gpu.is_settled else ():
+    for process in gpu.probe.processes if gpu.probe is not None and gpu.is_settled else ():
         if process.owner.kind == "attempt" and process.owner.key not in gpu.live:
             yield process
 
@@ -191,19 +191,19 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         return f"{amount} still held by {named or 'no process that can be seen here'}{more}"
 
 
-def who_holds(look: ProbeResult, reserve_mib: int, live: Collection[Key]) -> Held | None:
+def who_holds(probe: ProbeResult, reserve_mib: int, live: Collection[Key]) -> Held | None:
     """Who holds memory that should be free; None if nobody does, or nobody can tell.
 
     reserve_mib: the driver's own part. live: attempts that still have the device. A process that cannot be
     seen from here (another PID namespace) is taken for theirs while there are any.
     """
-    gone = [(process, why) for process in look.processes if (why := _why_gone(process, live))]
+    gone = [(process, why) for process in probe.processes if (why := _why_gone(process, live))]
     should_go = {process.pid for process, _ in gone}
-    stay = [process.used_mib for process in look.processes if process.pid not in should_go]
+    stay = [process.used_mib for process in probe.processes if process.pid not in should_go]
     by = tuple(f"process {process.pid}{_name(process)}, {why}" for process, why in gone)
     if None in stay:
         return Held(mib=None, by=by) if by else None
-    held_mib = look.used_mib - reserve_mib - sum(used for used in stay if used is not None)
+    held_mib = probe.used_mib - reserve_mib - sum(used for used in stay if used is not None)
     return Held(mib=held_mib, by=by) if held_mib >= HELD_MIB_MIN else None
 
 
@@ -239,22 +239,22 @@ class Waits:
         self._waits: dict[Key, MemoryWait] = {}
 
     def add(self, key: Key, uuids: Iterable[str], *, since_s: float) -> float:
-        """Only looks that were begun at `since_s` or later count. Returns when the wait ends at last."""
+        """Only probes that were begun at `since_s` or later count. Returns when the wait ends at last."""
         wait = self._waits[key] = MemoryWait(uuids, since_s, since_s + self._patience_s)
         return wait.until_s
 
-    def looked(self, look: ProbeResult, reserve_mib: int, live: Collection[Key]) -> None:
+    def probed(self, probe: ProbeResult, reserve_mib: int, live: Collection[Key]) -> None:
         """`live`: attempts that have the device; those that wait here have ended, and do not count."""
         stay = {key for key in live if key not in self._waits}
         for wait in self._waits.values():
-            if look.uuid not in wait.left or look.at_s < wait.since_s:
+            if probe.uuid not in wait.left or probe.at_s < wait.since_s:
                 continue
-            if look.code:
-                wait.left[look.uuid] = f"its memory cannot be asked for: {look.problem}"
-            elif (held := who_holds(look, reserve_mib, stay)) is not None:
-                wait.left[look.uuid] = held.text
+            if probe.code:
+                wait.left[probe.uuid] = f"its memory cannot be asked for: {probe.problem}"
+            elif (held := who_holds(probe, reserve_mib, stay)) is not None:
+                wait.left[probe.uuid] = held.text
             else:
-                del wait.left[look.uuid]
+                del wait.left[probe.uuid]
 
     def lost(self, uuids: Collection[str]) -> None:
         """Nobody waits for the memory of a GPU that is lost: it is not given out anyway."""

@@ -10,10 +10,10 @@ those whom the trouble concerned are gone and it has been quiet for long enough,
 `nodes resume`. From draining a person may bring it back too, who knows better; from lost nobody but the
 device: it must have begun anew (a boot of the host, a reset), and then it proves itself like a suspect.
 
-A mark ends by that proof, never because the agent was restarted. So what the proof is made of is kept beside
-it: whom the trouble concerned, the counters that fall when a GPU begins anew, up to where the kernel's log
-was read, and whether a person has vouched for the device. A boot begins all of them anew: a device that was
-draining or lost has to show that it works, everything else is forgotten.
+A noted state ends by that proof, never because the agent was restarted. So what the proof is made of is kept
+beside it: whom the trouble concerned, the counters that fall when a GPU begins anew, up to where the
+kernel's log was read, and whether a person has vouched for the device. A boot begins all of them anew: a
+device that was draining or lost has to show that it works, everything else is forgotten.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def after(state: DeviceState, happening: Happening) -> DeviceState:
     return TABLE[state, happening]
 
 
-class DeviceMark(msgspec.Struct, frozen=True, kw_only=True):
+class NotedState(msgspec.Struct, frozen=True, kw_only=True):
     """What is known against a device."""
 
     uuid: str
@@ -104,9 +104,9 @@ class RisingCounters(msgspec.Struct, frozen=True, kw_only=True):
     energy_mj: int | None = None
     ecc_uncorrected: int | None = None
 
-    def after(self, look: ProbeResult) -> RisingCounters:
-        """What a look does not say is as it was."""
-        energy_mj, errors = look.energy_mj, look.ecc_uncorrected
+    def after(self, probe: ProbeResult) -> RisingCounters:
+        """What a probe does not say is as it was."""
+        energy_mj, errors = probe.energy_mj, probe.ecc_uncorrected
         return RisingCounters(
             energy_mj=energy_mj if energy_mj is not None else self.energy_mj,
             ecc_uncorrected=errors if errors is not None else self.ecc_uncorrected,
@@ -142,13 +142,13 @@ class DeviceStateStore(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = VERSION
     boot_id: str
-    marks: tuple[DeviceMark, ...] = ()
+    states: tuple[NotedState, ...] = msgspec.field(default=(), name="marks")
     pasts: tuple[PastStates, ...] = ()
 
     def without(self, uuids: Collection[str]) -> DeviceStateStore:
         return DeviceStateStore(
             boot_id=self.boot_id,
-            marks=tuple(mark for mark in self.marks if mark.uuid not in uuids),
+            states=tuple(noted for noted in self.states if noted.uuid not in uuids),
             pasts=tuple(past for past in self.pasts if past.uuid not in uuids),
         )
 
@@ -159,17 +159,17 @@ def recalled(kept: DeviceStateStore | None, boot_id: str, now_s: float) -> Devic
         return DeviceStateStore(boot_id=boot_id)
     if kept.boot_id == boot_id:
         # What has been quiet while nobody watched proves nothing.
-        marks = tuple(msgspec.structs.replace(mark, since_s=now_s) for mark in kept.marks)
-        return DeviceStateStore(boot_id=boot_id, marks=marks, pasts=kept.pasts)
+        states = tuple(msgspec.structs.replace(noted, since_s=now_s) for noted in kept.states)
+        return DeviceStateStore(boot_id=boot_id, states=states, pasts=kept.pasts)
     renewed = tuple(
-        DeviceMark(
-            uuid=mark.uuid,
-            state=after(mark.state, "renewed"),
-            why=f"the host was booted after: {mark.why}",
+        NotedState(
+            uuid=noted.uuid,
+            state=after(noted.state, "renewed"),
+            why=f"the host was booted after: {noted.why}",
             since_s=now_s,
             quiet_s=QUIET_S["renewed"],
         )
-        for mark in kept.marks
-        if mark.state in ("draining", "lost")
+        for noted in kept.states
+        if noted.state in ("draining", "lost")
     )
-    return DeviceStateStore(boot_id=boot_id, marks=renewed)
+    return DeviceStateStore(boot_id=boot_id, states=renewed)

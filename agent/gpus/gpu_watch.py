@@ -1,13 +1,14 @@
 """The GPUs of this host, watched: what the watchers say becomes faults for the state machine and an offer.
 
 Rule: everything is decided in `health.py` and `conditions.py`; here their inputs are carried to them, their
-answers away, and the marks to disk, by this class alone. A mark is on disk before anybody hears of it; an
-error counts as read only when all that follows from it was told. So an agent that is killed in between finds
-it in the kernel's log again, and to tell it twice changes nothing.
+answers away, and the noted states to disk, by this class alone. Each is on disk before anybody hears of it;
+an error counts as read only when all that follows from it was told. So an agent that is killed in between
+finds it in the kernel's log again, and to tell it twice changes nothing.
 
 Offered are the devices whose locks this agent holds, and nothing is known against. A device that another
 agent holds is listed as not healthy, with the name of who holds it; it is offered as soon as its locks are
-free. What is known of a GPU counts more than its locks: a device that is broken is broken, whoever holds it.
+free. What is known of a GPU counts more than its locks: a device that is broken is broken, whoever holds
+it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import msgspec
 from cotenant.agent.daemon.core.edge import AgentConfig, GpuFault
 from cotenant.agent.daemon.core.memory import Attempt, Key
 from cotenant.agent.gpus.conditions import PATIENCE_S, DeviceCondition, Foreign, Waits
-from cotenant.agent.gpus.device_states import DeviceMark, DeviceStateStore, recalled
+from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState, recalled
 from cotenant.agent.gpus.health import Health
 from cotenant.agent.gpus.probe_results import AnyWatchLine, Began, ProbeResult, XidSeen
 from cotenant.agent.gpus.watchers import Timing, Watchers
@@ -65,10 +66,10 @@ class GpuWatch:
         self._log = log
         watched = {d.local: d.reserve_mib for d in devices if is_watched(d)}
         kept = self._load()
-        self.health = Health(watched, foreign=foreign, marks=kept.marks, pasts=kept.pasts, busy=busy)
+        self.health = Health(watched, foreign=foreign, states=kept.states, pasts=kept.pasts, busy=busy)
         self._others = kept.without(watched)
         """Of devices that are not watched now (broken, in another mode, not asked for): kept as they were."""
-        self._written = _lasting(self.health.marks)
+        self._written = _lasting(self.health.states)
         self._stale_s = 0.0
         """When the file is written again, whatever has happened."""
         self._names = {d.local: d.device_id for d in devices}
@@ -110,7 +111,7 @@ class GpuWatch:
         read = {past.uuid: past.record for past in self.health.pasts}
         return [
             *(sys.executable, "-m", "cotenant.agent.gpus.nvml_watch"),
-            *("--attempts", str(self._attempts), "--period-s", str(self._timing.look_s)),
+            *("--attempts", str(self._attempts), "--period-s", str(self._timing.probe_s)),
             *("--kernel-log", self._kernel_log),
             *(("--mps-runtime", mps_runtime) if mps_runtime else ()),
             *(word for uuid in uuids for word in ("--gpu", uuid)),
@@ -153,7 +154,7 @@ class GpuWatch:
         self._tell()
 
     async def given_back(self, key: Key, uuids: Collection[str]) -> dict[str, str]:
-        """Wait until the devices of an ended attempt have their memory back, by looks that begin from now on;
+        """Wait until the devices of an ended attempt have their memory back, by probes begun from now on;
         by UUID who holds what is not back in time, empty: all are free. Those are suspect by then, and errors
         that their watchers knew of have been posted. Devices that nobody watches are not waited for: they are
         not offered."""
@@ -163,7 +164,7 @@ class GpuWatch:
         answer: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
         self._waiting[key] = answer
         until_s = self._waits.add(key, known, since_s=now_s())
-        self._watchers.look_now()
+        self._watchers.probe_now()
         try:
             self._answer()
             while not answer.done():
@@ -192,8 +193,8 @@ class GpuWatch:
         faults: list[GpuFault] = []
         match line:
             case ProbeResult(uuid=uuid) if uuid in self.health.uuids:
-                faults = self.health.looked(line, now_s())
-                self._waits.looked(line, self.health.reserve_mib(uuid), self.health.live_on(uuid))
+                faults = self.health.probed(line, now_s())
+                self._waits.probed(line, self.health.reserve_mib(uuid), self.health.live_on(uuid))
             case XidSeen(uuid=uuid, xid=xid, pid=pid):
                 process = f" (process {pid})" if pid is not None else ""
                 self._log(f"{self._names.get(uuid, uuid)}: Xid {xid}{process}")
@@ -251,20 +252,20 @@ class GpuWatch:
         return recalled(read_or_put_aside(self._path, DeviceStateStore, self._log), boot_id(), now_s())
 
     def _store(self) -> None:
-        if _lasting(self.health.marks) != self._written or now_s() >= self._stale_s:
+        if _lasting(self.health.states) != self._written or now_s() >= self._stale_s:
             self._write()
 
     def _write(self) -> None:
-        marks, others = self.health.marks, self._others
+        states, others = self.health.states, self._others
         pasts = (*self.health.pasts, *others.pasts)
         try:
             write_record(
-                self._path, DeviceStateStore(boot_id=boot_id(), marks=(*marks, *others.marks), pasts=pasts)
+                self._path, DeviceStateStore(boot_id=boot_id(), states=(*states, *others.states), pasts=pasts)
             )
         except OSError as error:  # It is known until the agent ends; the next change tries again.
             self._log(f"cannot write {self._path}: {error.strerror}")
         else:
-            self._written, self._stale_s = _lasting(marks), now_s() + FRESH_S
+            self._written, self._stale_s = _lasting(states), now_s() + FRESH_S
 
 
 def is_watched(device: Device) -> bool:
@@ -272,9 +273,9 @@ def is_watched(device: Device) -> bool:
     return device.kind == "cuda" and device.healthy
 
 
-def _lasting(marks: Sequence[DeviceMark]) -> tuple[object, ...]:
+def _lasting(states: Sequence[NotedState]) -> tuple[object, ...]:
     """What makes it worth writing them again."""
-    return tuple((mark.uuid, mark.state, mark.why, mark.concerned) for mark in marks)
+    return tuple((noted.uuid, noted.state, noted.why, noted.concerned) for noted in states)
 
 
 def offered(

@@ -16,7 +16,7 @@ import msgspec
 from cotenant.agent.daemon.core.edge import GpuFault
 from cotenant.agent.daemon.core.memory import Key
 from cotenant.agent.gpus.conditions import DeviceCondition, Foreign, Gpu, condition_of, strangers
-from cotenant.agent.gpus.device_states import BY_BUCKET, QUIET_S, DeviceMark, Happening, PastStates, after
+from cotenant.agent.gpus.device_states import BY_BUCKET, QUIET_S, Happening, NotedState, PastStates, after
 from cotenant.agent.gpus.probe_results import ProbeResult, XidSeen
 from cotenant.agent.gpus.xid import RESET, meaning
 from cotenant.controller.domain.cluster import DeviceState
@@ -31,13 +31,13 @@ class Health:
         reserves_mib: Mapping[str, int],
         *,
         foreign: Foreign = "avoid",
-        marks: Iterable[DeviceMark] = (),
+        states: Iterable[NotedState] = (),
         pasts: Iterable[PastStates] = (),
         busy: Collection[str] = (),
     ) -> None:
         """`reserves_mib`: the driver's part of each device's memory, by UUID. `busy`: devices on which
         somebody computes, whoever it is."""
-        known, past = {mark.uuid: mark for mark in marks}, {each.uuid: each for each in pasts}
+        known, past = {noted.uuid: noted for noted in states}, {each.uuid: each for each in pasts}
         self._gpus = {uuid: Gpu(mib, known.get(uuid), past.get(uuid)) for uuid, mib in reserves_mib.items()}
         self._foreign = foreign
         self._busy = frozenset(busy)
@@ -57,51 +57,51 @@ class Health:
             gpu.came_s = {key: gpu.came_s.get(key, now_s) for key in now_live}
         self._mps = mps
 
-    def looked(self, look: ProbeResult, now_s: float) -> list[GpuFault]:
-        gpu = self._gpus.get(look.uuid)
+    def probed(self, probe: ProbeResult, now_s: float) -> list[GpuFault]:
+        gpu = self._gpus.get(probe.uuid)
         if gpu is None:
             return []
-        gpu.look, gpu.looked_s = look, now_s
-        gpu.record = _newest(gpu.record, look.record)
-        hidden = [process.pid for process in look.processes if process.owner.kind == "hidden"]
+        gpu.probe, gpu.probed_s = probe, now_s
+        gpu.record = _newest(gpu.record, probe.record)
+        hidden = [process.pid for process in probe.processes if process.owner.kind == "hidden"]
         gpu.hidden = {pid: gpu.hidden.get(pid, 0) + 1 for pid in hidden}
-        for process in look.processes:
+        for process in probe.processes:
             if process.owner.kind == "attempt":
                 self._owners.pop(process.pid, None)
                 self._owners[process.pid] = process.owner.key
         while len(self._owners) > PIDS_KEPT:
             del self._owners[next(iter(self._owners))]
-        if look.code:
-            gpu.was_silent, gpu.is_away = True, look.code in (LOST, RESET_REQUIRED)
-            return self._no_answer(gpu, look, now_s)
-        before, gpu.counters = gpu.counters, gpu.counters.after(look)
+        if probe.code:
+            gpu.was_silent, gpu.is_away = True, probe.code in (LOST, RESET_REQUIRED)
+            return self._no_answer(gpu, probe, now_s)
+        before, gpu.counters = gpu.counters, gpu.counters.after(probe)
         gpu.was_silent = False
         if gpu.is_away or before.began_anew(gpu.counters):
             gpu.is_away = gpu.is_pardoned = False
-            if gpu.mark is not None and gpu.mark.state != "suspect":
-                self._happened(gpu, look.uuid, "renewed", "it was reset, or came back", now_s)
-        if look.remap_failed and not gpu.is_pardoned:
-            self._wants_reset(gpu, look.uuid, "its memory has no spare rows left", now_s)
-        elif look.remap_pending and not gpu.is_pardoned:
-            self._wants_reset(gpu, look.uuid, f"rows of its memory are to be replaced: {RESET}", now_s)
+            if gpu.noted is not None and gpu.noted.state != "suspect":
+                self._happened(gpu, probe.uuid, "renewed", "it was reset, or came back", now_s)
+        if probe.remap_failed and not gpu.is_pardoned:
+            self._wants_reset(gpu, probe.uuid, "its memory has no spare rows left", now_s)
+        elif probe.remap_pending and not gpu.is_pardoned:
+            self._wants_reset(gpu, probe.uuid, f"rows of its memory are to be replaced: {RESET}", now_s)
         elif before.has_more_errors(gpu.counters):
-            self._wants_reset(gpu, look.uuid, f"uncorrectable memory errors: {RESET}", now_s)
-        gpu.held_looks = gpu.held_looks + 1 if gpu.held is not None else 0
+            self._wants_reset(gpu, probe.uuid, f"uncorrectable memory errors: {RESET}", now_s)
+        gpu.held_probes = gpu.held_probes + 1 if gpu.held is not None else 0
         return []
 
-    def _no_answer(self, gpu: Gpu, look: ProbeResult, now_s: float) -> list[GpuFault]:
+    def _no_answer(self, gpu: Gpu, probe: ProbeResult, now_s: float) -> list[GpuFault]:
         """NVML refuses to speak of it."""
-        if look.code == RESET_REQUIRED:
-            self._happened(gpu, look.uuid, "drain", look.problem, now_s)
-        elif look.code != LOST:
-            self._happened(gpu, look.uuid, "suspect", look.problem, now_s)
-        elif gpu.mark is None or gpu.mark.state != "lost":
-            self._happened(gpu, look.uuid, "lost", look.problem, now_s)
-            return [GpuFault(uuids=(look.uuid,), why="the GPU is lost", device_failed=True)]
+        if probe.code == RESET_REQUIRED:
+            self._happened(gpu, probe.uuid, "drain", probe.problem, now_s)
+        elif probe.code != LOST:
+            self._happened(gpu, probe.uuid, "suspect", probe.problem, now_s)
+        elif gpu.noted is None or gpu.noted.state != "lost":
+            self._happened(gpu, probe.uuid, "lost", probe.problem, now_s)
+            return [GpuFault(uuids=(probe.uuid,), why="the GPU is lost", device_failed=True)]
         return []
 
     def _wants_reset(self, gpu: Gpu, uuid: str, why: str, now_s: float) -> None:
-        if gpu.mark is None or gpu.mark.state in ("ok", "suspect"):
+        if gpu.noted is None or gpu.noted.state in ("ok", "suspect"):
             self._happened(gpu, uuid, "drain", why, now_s)
 
     def xid(self, seen: XidSeen, now_s: float) -> list[GpuFault]:
@@ -177,9 +177,9 @@ class Health:
     def trusted(self, now_s: float) -> None:
         """A person says that all is well."""
         for uuid, gpu in self._gpus.items():
-            if gpu.mark is not None:
+            if gpu.noted is not None:
                 gpu.is_pardoned = True
-                self._happened(gpu, uuid, "trusted", gpu.mark.why, now_s)
+                self._happened(gpu, uuid, "trusted", gpu.noted.why, now_s)
 
     def _happened(
         self,
@@ -192,33 +192,35 @@ class Health:
         concerned: frozenset[Key] | None = None,
     ) -> None:
         """`concerned`: attempts that have to be gone before it can be over; None: all on the device."""
-        before: DeviceState = gpu.mark.state if gpu.mark is not None else "ok"
+        before: DeviceState = gpu.noted.state if gpu.noted is not None else "ok"
         state = after(before, happening)
         if state == "ok":
-            gpu.mark = None
+            gpu.noted = None
             return
-        if gpu.mark is not None and before == state != "suspect":
+        if gpu.noted is not None and before == state != "suspect":
             return
         quiet_s = QUIET_S.get(happening, 0.0)
-        if gpu.mark is not None and before == state and gpu.mark.quiet_s > quiet_s:  # The graver one stands.
-            why, quiet_s = gpu.mark.why, gpu.mark.quiet_s
         whom = set(gpu.live if concerned is None else concerned)
-        if gpu.mark is not None:  # One trouble does not end another.
-            whom |= gpu.live.intersection(gpu.mark.concerned)
-        gpu.mark = DeviceMark(
+        if (noted := gpu.noted) is not None:
+            if before == state and noted.quiet_s > quiet_s:  # The graver one stands.
+                why, quiet_s = noted.why, noted.quiet_s
+            whom |= gpu.live.intersection(noted.concerned)  # One trouble does not end another.
+        gpu.noted = NotedState(
             uuid=uuid, state=state, why=why, since_s=now_s, quiet_s=quiet_s, concerned=tuple(sorted(whom))
         )
 
     def settle(self, now_s: float) -> None:
         """Suspects that have proven themselves are suspects no more."""
         for uuid, gpu in self._gpus.items():
-            mark = gpu.mark
-            if mark is None or mark.state != "suspect" or gpu.look is None or gpu.look.code or gpu.was_silent:
+            noted = gpu.noted
+            if noted is None or noted.state != "suspect":
                 continue
-            if gpu.looked_s <= mark.since_s:  # What was seen before the trouble proves nothing.
+            if gpu.probe is None or gpu.probe.code or gpu.was_silent:
                 continue
-            gone = gpu.live.isdisjoint(mark.concerned)
-            if gone and now_s >= mark.since_s + mark.quiet_s and gpu.held is None:
+            if gpu.probed_s <= noted.since_s:  # What was seen before the trouble proves nothing.
+                continue
+            gone = gpu.live.isdisjoint(noted.concerned)
+            if gone and now_s >= noted.since_s + noted.quiet_s and gpu.held is None:
                 self._happened(gpu, uuid, "proven", "", now_s)
 
     # --- What follows ------------------------------------------------------------------------------
@@ -227,9 +229,9 @@ class Health:
     def uuids(self) -> tuple[str, ...]:
         return tuple(self._gpus)
 
-    def has_looked(self, uuid: str) -> bool:
-        """Whether it was looked at in this life of the agent."""
-        return self._gpus[uuid].look is not None
+    def has_probed(self, uuid: str) -> bool:
+        """Whether it was probed in this life of the agent."""
+        return self._gpus[uuid].probe is not None
 
     @property
     def lost(self) -> tuple[str, ...]:
@@ -237,7 +239,9 @@ class Health:
         return tuple(
             uuid
             for uuid, gpu in self._gpus.items()
-            if gpu.mark is not None and gpu.mark.state == "lost" and (gpu.look is not None or gpu.was_silent)
+            if gpu.noted is not None
+            and gpu.noted.state == "lost"
+            and (gpu.probe is not None or gpu.was_silent)
         )
 
     def reserve_mib(self, uuid: str) -> int:
@@ -248,8 +252,8 @@ class Health:
         return self._gpus[uuid].live
 
     @property
-    def marks(self) -> tuple[DeviceMark, ...]:
-        return tuple(gpu.mark for gpu in self._gpus.values() if gpu.mark is not None)
+    def states(self) -> tuple[NotedState, ...]:
+        return tuple(gpu.noted for gpu in self._gpus.values() if gpu.noted is not None)
 
     @property
     def pasts(self) -> tuple[PastStates, ...]:

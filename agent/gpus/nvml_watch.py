@@ -2,8 +2,8 @@
 
 Rule: it may hang in any call, and be killed at any moment: it keeps nothing that matters, and says which GPU
 it is about to ask before it asks, so that whoever waits knows which one hangs. One JSON line
-(`probe_results.py`) per thing worth saying; errors that it can know of are said before a look that begins
-after them. A line on its standard input has it look at once. It ends by itself when nobody reads any more.
+(`probe_results.py`) per thing worth saying; errors that it can know of are said before a probe that begins
+after them. A line on its standard input has it probe at once. It ends by itself when nobody reads any more.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class NvmlWatch:
         self._told: dict[tuple[str, int], tuple[float, int | None, int | None]] = {}
         """(UUID, Xid) -> when it was said, with which process and which recovery action."""
         self._ask = sys.stdin.fileno() if sys.stdin is not None else -1
-        """Lines here ask for a look; -1: nobody does any more."""
+        """Lines here ask for a probe; -1: nobody does any more."""
         for uuid in uuids:
             say(ProbeBegins(uuid=uuid))
             try:
@@ -111,13 +111,13 @@ class NvmlWatch:
                 say(ProbeBegins(uuid=uuid))
                 at_s = now_s()
                 self._tell_errors()
-                say(msgspec.structs.replace(self._look(uuid), at_s=at_s, record=self._log.newest))
+                say(msgspec.structs.replace(self._probe(uuid), at_s=at_s, record=self._log.newest))
             say(ProbeBegins(uuid=""))
             while (left_s := due_s - time.monotonic()) > 0 and not self._is_asked():
                 self._listen(min(left_s, EVENT_WAIT_S))
 
     def _is_asked(self) -> bool:
-        """Whether somebody wants a look now."""
+        """Whether somebody wants a probe now."""
         if self._ask < 0 or not select.select([self._ask], [], [], 0.0)[0]:
             return False
         if os.read(self._ask, _RECORD_BYTES):
@@ -132,7 +132,7 @@ class NvmlWatch:
             if not self._next_event(0.0):
                 return
 
-    def _look(self, uuid: str) -> ProbeResult:
+    def _probe(self, uuid: str) -> ProbeResult:
         nvml, handle = self._nvml, self._handles[uuid]
         try:
             taken_mib = memory_mib(nvml, handle).taken_mib
@@ -293,7 +293,7 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         help="the kernel's log was read up to record N",
     )
-    known.add_argument("--period-s", type=float, default=2.0, help="between two looks")
+    known.add_argument("--period-s", type=float, default=2.0, help="between two probes")
     known.add_argument("--attempts", type=Path, required=True, help="folder of our attempts")
     known.add_argument("--mps-runtime", default="", help="folder below which our MPS daemons live")
     known.add_argument("--kernel-log", default=KERNEL_LOG, help="where the kernel's messages are")

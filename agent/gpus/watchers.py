@@ -31,12 +31,12 @@ Command = Callable[[Sequence[str]], list[str]]
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    look_s: float = 2.0
-    """Between two looks at a GPU."""
+    probe_s: float = 2.0
+    """Between two probes of a GPU."""
     start_s: float = 60.0
     """The first call of NVML may start the driver."""
     silent_s: float = 30.0
-    """A watcher that says nothing for so long hangs; it speaks at every look."""
+    """A watcher that says nothing for so long hangs; it speaks at every probe."""
     retry_s: float = 5.0
     """Before a watcher is started again; doubled each time in a row up to `retry_s_max`."""
     retry_s_max: float = 300.0
@@ -78,8 +78,8 @@ class GpuWatcher:
         self._loop.add_reader(self._output.fileno(), self._read)
         self._alarm = self._loop.call_later(timing.start_s, self._silent)
 
-    def look_now(self) -> None:
-        """Have it look at its GPUs at once. One that does not listen has enough to read already."""
+    def probe_now(self) -> None:
+        """Have it probe its GPUs at once. One that does not listen has enough to read already."""
         if not self._input.closed:
             with suppress(OSError):
                 os.write(self._input.fileno(), b"\n")
@@ -162,11 +162,11 @@ class Watchers:
         self._groups.append(group := WatchGroup(uuids))
         self._start(group)
 
-    def look_now(self) -> None:
-        """Do not wait for the next round of looks. A GPU without a watcher just now is looked at later."""
+    def probe_now(self) -> None:
+        """Do not wait for the next round of probes. A GPU without a watcher just now is probed later."""
         for group in self._groups:
             if group.watcher is not None:
-                group.watcher.look_now()
+                group.watcher.probe_now()
 
     def close(self) -> None:
         """Kill all children."""

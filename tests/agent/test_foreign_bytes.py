@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from cotenant.agent.daemon.core.memory import Aged, Obeyed
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
-from cotenant.agent.gpus.device_states import DeviceMark, DeviceStateStore
+from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState
 from cotenant.agent.gpus.probe_results import ProbeBegins
 from cotenant.agent.gpus.watchers import Line
 from cotenant.agent.host import locks, state_folder
@@ -54,8 +54,8 @@ RESULT = result(detail="größer", durable=(Durable(step=9, name="a1-s9", exact=
 STATUS = Status(**KEY, started=True, step=4, loss=0.5, note="ü", failed=("save: No space left on device",))
 MARKS = DeviceStateStore(
     boot_id="b",
-    marks=(
-        DeviceMark(
+    states=(
+        NotedState(
             uuid="GPU-1", state="suspect", why="ß", since_s=3.5, concerned=((JobId("7"), AttemptNo(1)),)
         ),
     ),

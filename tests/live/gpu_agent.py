@@ -25,7 +25,7 @@ from cotenant.agent.host import devices
 from cotenant.mps import daemon
 from cotenant.profiler.driver.probe_client import driver_facts
 
-TIMING = Timing(look_s=0.3, start_s=20.0, silent_s=4.0, retry_s=0.3, retry_s_max=2.0, reap_s=1.0)
+TIMING = Timing(probe_s=0.3, start_s=20.0, silent_s=4.0, retry_s=0.3, retry_s_max=2.0, reap_s=1.0)
 
 
 def main() -> int:

@@ -55,7 +55,7 @@ MINE: Key = (JobId("7"), AttemptNo(1))
 BESIDE: Key = (JobId("8"), AttemptNo(1))
 
 
-def look(used_mib: int, *processes: Process, **facts: Any) -> ProbeResult:
+def probe(used_mib: int, *processes: Process, **facts: Any) -> ProbeResult:
     return ProbeResult(uuid="GPU-a", used_mib=used_mib, processes=processes, **facts)
 
 
@@ -71,25 +71,25 @@ def process(
 NOBODY = "9000 MiB are still held by no process that can be seen here"
 # fmt: off
 HELD: list[tuple[str, ProbeResult, set[Key], str]] = [
-    ("back at the reserve", look(600), set(), ""),
-    ("a little more than that", look(600 + HELD_MIB_MIN - 1), set(), ""),
-    ("just enough", look(600 + HELD_MIB_MIN), set(), f"{HELD_MIB_MIN} MiB are still held"),
-    ("less than the reserve", look(500), set(), ""),
-    ("a co-tenant's", look(20_600, process(7, 20_000, of=BESIDE)), {BESIDE}, ""),
-    ("a stranger's", look(20_600, process(7, 20_000)), set(), ""),
-    ("our MPS server's", look(1_600, process(7, 1_000, kind="mps")), set(), ""),
-    ("nobody's", look(9_600), set(), NOBODY),
-    ("partly a co-tenant's", look(13_600, process(7, 4_000, of=BESIDE)), {BESIDE}, NOBODY),
-    ("a zombie's", look(9_600, process(7, 9_000, "Z")), set(), "process 7 (python), a zombie"),
-    ("one in the kernel's", look(9_600, process(7, 9_000, "D", of=MINE)), set(), "stuck in the kernel"),
-    ("a job's that has ended", look(9_600, process(7, 9_000, of=MINE)), {BESIDE}, "of a job that has ended"),
-    ("a co-tenant's that waits for a disk", look(9_600, process(7, 9_000, "D", of=BESIDE)), {BESIDE}, ""),
-    ("one we cannot see", look(9_600, process(7, 9_000, "", kind="hidden")), set(), "not visible from here"),
-    ("one we cannot see's, beside a job", look(9_600, process(7, 9_000, "", kind="hidden")), {BESIDE}, ""),
-    ("the driver does not say whose", look(9_600, process(7, None)), set(), ""),
-    ("it does not say, and there is a zombie", look(9_600, process(7, None), process(8, None, "Z")), set(),
+    ("back at the reserve", probe(600), set(), ""),
+    ("a little more than that", probe(600 + HELD_MIB_MIN - 1), set(), ""),
+    ("just enough", probe(600 + HELD_MIB_MIN), set(), f"{HELD_MIB_MIN} MiB are still held"),
+    ("less than the reserve", probe(500), set(), ""),
+    ("a co-tenant's", probe(20_600, process(7, 20_000, of=BESIDE)), {BESIDE}, ""),
+    ("a stranger's", probe(20_600, process(7, 20_000)), set(), ""),
+    ("our MPS server's", probe(1_600, process(7, 1_000, kind="mps")), set(), ""),
+    ("nobody's", probe(9_600), set(), NOBODY),
+    ("partly a co-tenant's", probe(13_600, process(7, 4_000, of=BESIDE)), {BESIDE}, NOBODY),
+    ("a zombie's", probe(9_600, process(7, 9_000, "Z")), set(), "process 7 (python), a zombie"),
+    ("one in the kernel's", probe(9_600, process(7, 9_000, "D", of=MINE)), set(), "stuck in the kernel"),
+    ("a job's that has ended", probe(9_600, process(7, 9_000, of=MINE)), {BESIDE}, "of a job that has ended"),
+    ("a co-tenant's that waits for a disk", probe(9_600, process(7, 9_000, "D", of=BESIDE)), {BESIDE}, ""),
+    ("one we cannot see", probe(9_600, process(7, 9_000, "", kind="hidden")), set(), "not visible from here"),
+    ("one we cannot see's, beside a job", probe(9_600, process(7, 9_000, "", kind="hidden")), {BESIDE}, ""),
+    ("the driver does not say whose", probe(9_600, process(7, None)), set(), ""),
+    ("it does not say, and there is a zombie", probe(9_600, process(7, None), process(8, None, "Z")), set(),
      "memory is still held by process 8"),
-    ("a zombie that holds nothing", look(600, process(7, 0, "Z")), set(), ""),
+    ("a zombie that holds nothing", probe(600, process(7, 0, "Z")), set(), ""),
 ]
 # fmt: on
 
@@ -102,7 +102,7 @@ def test_who_holds_memory_is_named(name: str, seen: ProbeResult, live: set[Key],
 
 
 def test_many_holders_are_counted() -> None:
-    held = who_holds(look(60_000, *(process(pid, 5_000, "Z") for pid in range(10, 16))), RESERVE_MIB, ())
+    held = who_holds(probe(60_000, *(process(pid, 5_000, "Z") for pid in range(10, 16))), RESERVE_MIB, ())
     assert held is not None
     assert "process 12" in held.text and "process 13" not in held.text and held.text.endswith("and 3 more")
 
@@ -118,16 +118,16 @@ def waiting(*uuids: str) -> Waits:
 
 def test_only_a_look_that_began_after_the_end_counts() -> None:
     waits = waiting()
-    waits.looked(look(600, at_s=99.9), RESERVE_MIB, {MINE})
+    waits.probed(probe(600, at_s=99.9), RESERVE_MIB, {MINE})
     assert waits.over(101.0) == {}
-    waits.looked(look(600, at_s=100.0), RESERVE_MIB, {MINE})
+    waits.probed(probe(600, at_s=100.0), RESERVE_MIB, {MINE})
     assert waits.over(101.0) == {MINE: {}}
     assert waits.over(101.0) == {}, "told once"
 
 
 def test_every_device_has_to_be_looked_at() -> None:
     waits = waiting("GPU-a", "GPU-b")
-    waits.looked(look(600, at_s=101.0), RESERVE_MIB, {MINE})
+    waits.probed(probe(600, at_s=101.0), RESERVE_MIB, {MINE})
     assert waits.over(102.0) == {}
     assert waits.over(160.0) == {MINE: {"GPU-b": UNASKED}}
 
@@ -135,7 +135,7 @@ def test_every_device_has_to_be_looked_at() -> None:
 def test_what_waits_has_ended_and_its_processes_should_be_gone() -> None:
     waits = waiting()
     waits.add(BESIDE, ("GPU-a",), since_s=101.0)
-    waits.looked(look(9_600, process(7, 9_000, of=BESIDE), at_s=102.0), RESERVE_MIB, {MINE, BESIDE})
+    waits.probed(probe(9_600, process(7, 9_000, of=BESIDE), at_s=102.0), RESERVE_MIB, {MINE, BESIDE})
     assert waits.over(103.0) == {}
     held = waits.over(161.0)
     assert "process 7 (python), of a job that has ended" in held[MINE]["GPU-a"]
@@ -144,7 +144,7 @@ def test_what_waits_has_ended_and_its_processes_should_be_gone() -> None:
 
 def test_one_that_cannot_be_asked_is_not_free_and_one_that_is_lost_is_not_waited_for() -> None:
     waits = waiting()
-    waits.looked(look(0, code=999, problem="it has a problem", at_s=102.0), RESERVE_MIB, {MINE})
+    waits.probed(probe(0, code=999, problem="it has a problem", at_s=102.0), RESERVE_MIB, {MINE})
     assert waits.over(160.0) == {MINE: {"GPU-a": "its memory cannot be asked for: it has a problem"}}
     waits = waiting()
     waits.lost(["GPU-a"])
@@ -152,18 +152,18 @@ def test_one_that_cannot_be_asked_is_not_free_and_one_that_is_lost_is_not_waited
 
 
 @given(st.lists(st.tuples(st.sampled_from([600, 9_600]), st.floats(90.0, 170.0)), max_size=8))
-def test_a_wait_ends_with_the_first_free_look_or_with_its_patience(looks: list[tuple[int, float]]) -> None:
+def test_a_wait_ends_with_the_first_free_look_or_with_its_patience(probes: list[tuple[int, float]]) -> None:
     waits = waiting()
     expected: dict[str, str] | None = None
-    for used_mib, at_s in sorted(looks, key=lambda each: each[1]):
-        waits.looked(look(used_mib, at_s=at_s), RESERVE_MIB, {MINE})
+    for used_mib, at_s in sorted(probes, key=lambda each: each[1]):
+        waits.probed(probe(used_mib, at_s=at_s), RESERVE_MIB, {MINE})
         ended = waits.over(at_s).get(MINE)
         assert ended is None or expected is None, "told once"
         if ended is not None:
             expected = ended
             assert (ended == {}) == (used_mib == 600 and at_s >= 100.0)
             assert ended == {} or at_s >= 160.0
-    assert expected is not None or not any(used == 600 and at_s >= 100.0 for used, at_s in looks)
+    assert expected is not None or not any(used == 600 and at_s >= 100.0 for used, at_s in probes)
 
 
 # --- The agent ---------------------------------------------------------------------------------------

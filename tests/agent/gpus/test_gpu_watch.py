@@ -16,7 +16,7 @@ import pytest
 from cotenant.agent.daemon.core.edge import AgentConfig, GpuFault
 from cotenant.agent.daemon.core.memory import Attempt, Key
 from cotenant.agent.gpus.conditions import UNASKED, DeviceCondition
-from cotenant.agent.gpus.device_states import DeviceMark, DeviceStateStore, PastStates
+from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState, PastStates
 from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch, offered
 from cotenant.agent.gpus.owners import Owners
 from cotenant.agent.gpus.probe_results import AnyWatchLine, ProbeResult, XidSeen
@@ -35,7 +35,7 @@ from tests.processes import await_shown
 
 HOST = HostId("h")
 KEY: Key = (JobId("7"), AttemptNo(1))
-QUICK = Timing(look_s=0.1, start_s=20.0, silent_s=1.0, retry_s=0.05, retry_s_max=0.2, reap_s=1.0)
+QUICK = Timing(probe_s=0.1, start_s=20.0, silent_s=1.0, retry_s=0.05, retry_s_max=0.2, reap_s=1.0)
 
 
 async def until(what: Callable[[], Any]) -> None:
@@ -70,7 +70,7 @@ class Ears:
         named = [word for uuid in uuids for word in ("--gpu", uuid)]
         return [sys.executable, "-m", "cotenant.agent.gpus.nvml_watch", *self._options, *named]
 
-    def looks(self, uuid: str) -> list[ProbeResult]:
+    def probes(self, uuid: str) -> list[ProbeResult]:
         return [line for line in self.lines if isinstance(line, ProbeResult) and line.uuid == uuid]
 
     def recoveries(self) -> list[tuple[str, int | None]]:
@@ -89,14 +89,18 @@ def test_a_watcher_tells_of_memory_processes_and_xids(gpus: MockGpus, tmp_path: 
     async def story() -> None:
         ears = Ears(tmp_path, log=str(log))
         ears.watchers.start((ONE, TWO))
-        await until(lambda: ears.looks(ONE) and ears.looks(TWO))
+        await until(lambda: ears.probes(ONE) and ears.probes(TWO))
         gpus.say("gpu 0 used 5000", f"process 0 {os.getpid()} 4000 C", "gpu 1 ecc 3", "gpu 1 remap 0 0 1 0")
-        await until(lambda: ears.looks(ONE)[-1].processes and ears.looks(TWO)[-1].remap_pending)
-        look = ears.looks(ONE)[-1]
-        assert (look.used_mib, look.processes[0].pid, look.processes[0].used_mib) == (5000, os.getpid(), 4000)
-        assert look.processes[0].owner.kind == "foreign"
-        assert "pytest" in look.processes[0].owner.command
-        assert ears.looks(TWO)[-1].ecc_uncorrected == 3
+        await until(lambda: ears.probes(ONE)[-1].processes and ears.probes(TWO)[-1].remap_pending)
+        probe = ears.probes(ONE)[-1]
+        assert (probe.used_mib, probe.processes[0].pid, probe.processes[0].used_mib) == (
+            5000,
+            os.getpid(),
+            4000,
+        )
+        assert probe.processes[0].owner.kind == "foreign"
+        assert "pytest" in probe.processes[0].owner.command
+        assert ears.probes(TWO)[-1].ecc_uncorrected == 3
         gpus.say("xid 1 79")
         await until(lambda: ears.xids() == [(TWO, 79, None)])
         os.write(writer, b"4,1,2,-;NVRM: Xid (PCI:0000:01:00): 31, pid=77, name=python\n")
@@ -116,15 +120,15 @@ def test_a_gpu_that_hangs_takes_nobody_with_it(gpus: MockGpus, tmp_path: Path) -
     async def story() -> None:
         ears = Ears(tmp_path)
         ears.watchers.start((ONE, TWO))
-        await until(lambda: ears.looks(ONE) and ears.looks(TWO))
+        await until(lambda: ears.probes(ONE) and ears.probes(TWO))
         gpus.say("hang nvmlDeviceGetMemoryInfo 1")
         # On a busy machine a watcher of both may have been called silent before.
         await until(lambda: ((TWO,), "NVML does not answer when it is asked about it") in ears.unanswered)
-        seen = len(ears.looks(ONE))
-        await until(lambda: len(ears.looks(ONE)) > seen + 2)
+        seen = len(ears.probes(ONE))
+        await until(lambda: len(ears.probes(ONE)) > seen + 2)
         gpus.unsay("hang")
-        seen = len(ears.looks(TWO))
-        await until(lambda: len(ears.looks(TWO)) > seen)
+        seen = len(ears.probes(TWO))
+        await until(lambda: len(ears.probes(TWO)) > seen)
         ears.watchers.close()
         await until(lambda: ears.watchers.stuck == ())
 
@@ -135,13 +139,13 @@ def test_a_gpu_that_is_lost_is_let_go_and_asked_anew(gpus: MockGpus, tmp_path: P
     async def story() -> None:
         ears = Ears(tmp_path)
         ears.watchers.start((ONE, TWO))
-        await until(lambda: ears.looks(ONE) and ears.looks(TWO))
+        await until(lambda: ears.probes(ONE) and ears.probes(TWO))
         gpus.say("gpu 1 rc 15")
-        await until(lambda: any(look.code == 15 for look in ears.looks(TWO)))
+        await until(lambda: any(probe.code == 15 for probe in ears.probes(TWO)))
         gpus.say("gpu 1 rc 0")
-        await until(lambda: ears.looks(TWO)[-1].code == 0)
-        seen = len(ears.looks(ONE))
-        await until(lambda: len(ears.looks(ONE)) > seen)
+        await until(lambda: ears.probes(TWO)[-1].code == 0)
+        seen = len(ears.probes(ONE))
+        await until(lambda: len(ears.probes(ONE)) > seen)
         ears.watchers.close()
 
     asyncio.run(story())
@@ -155,7 +159,7 @@ def test_a_driver_that_is_unloaded_is_a_reason_and_may_come_back(gpus: MockGpus,
         await until(lambda: ears.unanswered)
         assert "the NVIDIA driver is not loaded" in ears.unanswered[0][1]
         gpus.unsay("init")
-        await until(lambda: ears.looks(ONE))
+        await until(lambda: ears.probes(ONE))
         ears.watchers.close()
 
     asyncio.run(story())
@@ -235,7 +239,7 @@ class Agent:
         tmp_path: Path,
         *,
         log: Path | None = None,
-        look_s: float = QUICK.look_s,
+        probe_s: float = QUICK.probe_s,
         patience_s: float = 60.0,
     ) -> None:
         self.faults: list[GpuFault] = []
@@ -255,7 +259,7 @@ class Agent:
             state_dir=tmp_path,
             attempts=tmp_path,
             log=self.said.append,
-            timing=msgspec.structs.replace(QUICK, look_s=look_s, silent_s=QUICK.silent_s + look_s),
+            timing=msgspec.structs.replace(QUICK, probe_s=probe_s, silent_s=QUICK.silent_s + probe_s),
             patience_s=patience_s,
             kernel_log=str(log) if log is not None else "/dev/null",
         )
@@ -268,8 +272,8 @@ class Agent:
             log=self.said.append,
         )
 
-    def looked(self, uuid: str) -> bool:
-        return self.watch.health.has_looked(uuid)
+    def probed(self, uuid: str) -> bool:
+        return self.watch.health.has_probed(uuid)
 
     def note(self, uuid: str) -> str:
         return self.watch.conditions()[uuid].note
@@ -320,9 +324,9 @@ def test_an_ended_attempt_asks_the_watcher_and_hears_of_errors_before_its_answer
     log.write_text("")
 
     async def story() -> None:
-        agent = Agent(tmp_path, log=log, look_s=1000.0)
+        agent = Agent(tmp_path, log=log, probe_s=1000.0)
         agent.start()
-        await until(lambda: agent.looked(ONE) and agent.looked(TWO))
+        await until(lambda: agent.probed(ONE) and agent.probed(TWO))
         gpus.say("gpu 0 used 9600")
         with log.open("a") as kernel:
             kernel.write("4,7,2,-;NVRM: Xid (PCI:0000:01:00): 94, pid=77, name=python\n")
@@ -331,7 +335,7 @@ def test_an_ended_attempt_asks_the_watcher_and_hears_of_errors_before_its_answer
         await until(lambda: agent.faults)
         assert not waits.done(), "the memory is still held"
         gpus.say("gpu 0 used 600")
-        agent.watch._watchers.look_now()
+        agent.watch._watchers.probe_now()
         assert await waits == {}
         assert await agent.watch.given_back(KEY, ("GPU-unwatched",)) == {}
         agent.watch.close()
@@ -346,7 +350,7 @@ def test_memory_that_does_not_come_back_makes_a_suspect_over_restarts_until_it_i
         agent = Agent(tmp_path, patience_s=1.5)
         agent.start()
         gpus.say("gpu 0 used 9600")
-        await until(lambda: agent.looked(ONE))
+        await until(lambda: agent.probed(ONE))
         held = await agent.watch.given_back(KEY, (ONE,))
         assert held == {ONE: "9000 MiB are still held by no process that can be seen here"}
         assert agent.told[-1][ONE].note == f"suspect: {held[ONE]}", "told before the answer"
@@ -354,7 +358,7 @@ def test_memory_that_does_not_come_back_makes_a_suspect_over_restarts_until_it_i
         again = Agent(tmp_path)
         again.start()
         assert again.watch.conditions()[ONE].state == "suspect"
-        await until(lambda: again.looked(ONE))
+        await until(lambda: again.probed(ONE))
         assert again.watch.conditions()[ONE].state == "suspect"
         gpus.say("gpu 0 used 600")
         await until(lambda: again.watch.conditions()[ONE] == DeviceCondition())
@@ -367,7 +371,7 @@ def test_a_watcher_that_hangs_bounds_the_wait_and_a_lost_gpu_ends_it(gpus: MockG
     async def story() -> None:
         agent = Agent(tmp_path, patience_s=0.5)
         agent.start()
-        await until(lambda: agent.looked(ONE) and agent.looked(TWO))
+        await until(lambda: agent.probed(ONE) and agent.probed(TWO))
         gpus.say("hang nvmlDeviceGetMemoryInfo 0")
         assert await agent.watch.given_back(KEY, (ONE,)) == {ONE: UNASKED}
         assert agent.watch.conditions()[ONE].state == "suspect"
@@ -397,7 +401,7 @@ def test_an_error_that_nobody_heard_is_read_in_the_kernels_log_and_one_that_was_
     async def story() -> None:
         agent = Agent(tmp_path, log=log)
         agent.start()
-        await until(lambda: agent.looked(ONE))
+        await until(lambda: agent.probed(ONE))
         assert agent.faults == [], "what was before the first start is not ours"
         with log.open("a") as kernel:
             kernel.write(xid_line(3, 94))
@@ -416,7 +420,7 @@ def test_an_error_that_nobody_heard_is_read_in_the_kernels_log_and_one_that_was_
         again.watch.close()
         third = Agent(tmp_path, log=log)
         third.start()
-        await until(lambda: third.looked(ONE))
+        await until(lambda: third.probed(ONE))
         assert third.faults == []
         third.watch.close()
 
@@ -424,12 +428,12 @@ def test_an_error_that_nobody_heard_is_read_in_the_kernels_log_and_one_that_was_
 
 
 def test_what_is_known_of_a_device_that_is_not_watched_now_is_kept(gpus: MockGpus, tmp_path: Path) -> None:
-    other = DeviceMark(uuid="GPU-other", state="draining", why="Xid 48", since_s=1.0)
-    (tmp_path / MARKS).write_bytes(msgspec.json.encode(DeviceStateStore(boot_id=boot_id(), marks=(other,))))
+    other = NotedState(uuid="GPU-other", state="draining", why="Xid 48", since_s=1.0)
+    (tmp_path / MARKS).write_bytes(msgspec.json.encode(DeviceStateStore(boot_id=boot_id(), states=(other,))))
     agent = Agent(tmp_path)
     agent.watch.close()
     kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=DeviceStateStore)
-    assert [(mark.uuid, mark.state) for mark in kept.marks] == [("GPU-other", "draining")]
+    assert [(noted.uuid, noted.state) for noted in kept.states] == [("GPU-other", "draining")]
 
 
 def test_a_lost_gpu_is_waited_for_until_its_watcher_has_spoken_in_this_life(
@@ -438,9 +442,9 @@ def test_a_lost_gpu_is_waited_for_until_its_watcher_has_spoken_in_this_life(
     """The agent before may have been killed between the mark and the news: they are read again."""
     log = tmp_path / "kmsg"
     log.write_text("6,1,1,-;booting\n" + xid_line(2, 79))
-    mark = DeviceMark(uuid=ONE, state="lost", why="Xid 79", since_s=1.0)
-    marks = DeviceStateStore(boot_id=boot_id(), marks=(mark,), pasts=(PastStates(uuid=ONE, record=1),))
-    (tmp_path / MARKS).write_bytes(msgspec.json.encode(marks))
+    noted = NotedState(uuid=ONE, state="lost", why="Xid 79", since_s=1.0)
+    states = DeviceStateStore(boot_id=boot_id(), states=(noted,), pasts=(PastStates(uuid=ONE, record=1),))
+    (tmp_path / MARKS).write_bytes(msgspec.json.encode(states))
 
     async def story() -> None:
         agent = Agent(tmp_path, log=log)
@@ -460,7 +464,7 @@ from tests.agent.gpus.test_gpu_watch import ONE, Agent, until
 async def story():
     agent = Agent(Path(sys.argv[1]), log=Path(sys.argv[2]))
     agent.start()
-    await until(lambda: agent.looked(ONE))
+    await until(lambda: agent.probed(ONE))
     agent.watch._write()
     agent.watch._write = lambda: os.kill(os.getpid(), signal.SIGKILL)
     print("ready", flush=True)
@@ -484,7 +488,7 @@ def test_what_an_agent_had_heard_and_not_written_when_it_was_killed_is_read_agai
             kernel.write(xid_line(2, 48))
         assert killed.wait(60) == -9
     kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=DeviceStateStore)
-    assert kept.marks == ()
+    assert kept.states == ()
 
     async def story() -> None:
         again = Agent(tmp_path, log=log)
@@ -511,7 +515,7 @@ def test_an_agent_that_dies_between_the_mark_and_the_news_tells_it_again(
     async def story() -> None:
         agent = Agent(tmp_path, log=log)
         agent.start()
-        await until(lambda: agent.looked(ONE))
+        await until(lambda: agent.probed(ONE))
         agent.watch._write()
 
         def die(fault: GpuFault) -> None:
@@ -524,7 +528,9 @@ def test_an_agent_that_dies_between_the_mark_and_the_news_tells_it_again(
             agent.watch._heard(seen)
         agent.watch._watchers.close()
         kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=DeviceStateStore)
-        assert [mark.state for mark in kept.marks] == ["draining"], "the device is out before anybody hears"
+        assert [noted.state for noted in kept.states] == ["draining"], (
+            "the device is out before anybody hears"
+        )
         assert [past.record for past in kept.pasts] == [past.record for past in before], "and not dealt with"
         log.write_text("6,1,1,-;booting\n" + xid_line(2, 95))
         again = Agent(tmp_path, log=log)
@@ -545,7 +551,7 @@ def test_records_that_were_overwritten_meanwhile_are_missed_and_it_is_said(
     async def story() -> None:
         agent = Agent(tmp_path, log=log)
         agent.start()
-        await until(lambda: agent.looked(ONE))
+        await until(lambda: agent.probed(ONE))
         agent.watch.close()
         log.write_text("6,900,1,-;something else\n")
         again = Agent(tmp_path, log=log)
@@ -589,7 +595,7 @@ def test_an_error_beside_a_client_whose_daemon_is_in_trouble_is_not_taken_for_on
         assert agent.devices[1].sharing == "time-slicing"
         agent.running = [there]
         agent.start()
-        await until(lambda: agent.looked(TWO))
+        await until(lambda: agent.probed(TWO))
         gpus.say("xid 1 31")
         await until(lambda: agent.faults)
         agent.watch.close()

@@ -39,12 +39,12 @@ class Host:
         self.live: dict[str, frozenset[Key]] = {}
         self.mps: frozenset[str] = frozenset()
 
-    def look(self, *processes: Process, uuid: str = ONE, **facts: Any) -> DeviceCondition:
+    def probe(self, *processes: Process, uuid: str = ONE, **facts: Any) -> DeviceCondition:
         self.now_s += 2.0
         self.health.surroundings(self.live, self.mps, self.now_s)
         used = 600 + sum(p.used_mib or 0 for p in processes)
         plain = ProbeResult(uuid=uuid, used_mib=used, processes=processes)
-        self.faults = self.health.looked(msgspec.structs.replace(plain, **facts), self.now_s)
+        self.faults = self.health.probed(msgspec.structs.replace(plain, **facts), self.now_s)
         return self.condition(uuid)
 
     def xid(self, number: int, pid: int | None = None, recovery: int | None = None) -> DeviceCondition:
@@ -59,7 +59,7 @@ class Host:
 
 
 def test_a_quiet_device_is_offered() -> None:
-    assert Host().look() == DeviceCondition()
+    assert Host().probe() == DeviceCondition()
 
 
 # --- Who is on it ----------------------------------------------------------------------------------
@@ -67,69 +67,69 @@ def test_a_quiet_device_is_offered() -> None:
 
 def test_a_foreign_process_keeps_work_away_until_it_is_gone() -> None:
     host = Host()
-    assert host.look(process(42)).note == "in use by pid 42 of bob (python x.py, 1000 MiB)"
+    assert host.probe(process(42)).note == "in use by pid 42 of bob (python x.py, 1000 MiB)"
     assert host.condition().state == "ok", "nothing is wrong with the device"
-    assert host.look() == DeviceCondition()
+    assert host.probe() == DeviceCondition()
 
 
 def test_a_foreign_process_is_ignored_where_the_setting_says_so() -> None:
-    assert Host(foreign="ignore").look(process(42)) == DeviceCondition()
+    assert Host(foreign="ignore").probe(process(42)) == DeviceCondition()
 
 
 def test_small_changes_of_a_foreign_process_are_not_told_again() -> None:
     host = Host()
-    first = host.look(process(42, 1100))
-    assert host.look(process(42, 1200)) == first
-    assert host.look(process(42, 9000)) != first
+    first = host.probe(process(42, 1100))
+    assert host.probe(process(42, 1200)) == first
+    assert host.probe(process(42, 9000)) != first
 
 
 def test_our_jobs_our_mps_and_what_only_draws_are_not_foreign() -> None:
     host = Host()
     host.live = {ONE: frozenset({JOB})}
     drawing = msgspec.structs.replace(process(3), computes=False)
-    assert host.look(process(1, of=JOB), process(2, kind="mps"), drawing) == DeviceCondition()
+    assert host.probe(process(1, of=JOB), process(2, kind="mps"), drawing) == DeviceCondition()
 
 
 def test_one_that_cannot_be_seen_is_taken_for_ours_only_while_a_job_is_there() -> None:
     host = Host()
     hidden = process(9, kind="hidden")
     host.live = {ONE: frozenset({JOB})}
-    assert host.look(hidden) == DeviceCondition()
+    assert host.probe(hidden) == DeviceCondition()
     host.live = {}
-    assert host.look(hidden).note.startswith("in use by pid 9")
+    assert host.probe(hidden).note.startswith("in use by pid 9")
     fresh = Host()
-    assert fresh.look(hidden) == DeviceCondition(), "it may just have ended"
-    assert fresh.look(hidden).note.startswith("in use by pid 9")
+    assert fresh.probe(hidden) == DeviceCondition(), "it may just have ended"
+    assert fresh.probe(hidden).note.startswith("in use by pid 9")
 
 
 def test_who_computes_is_not_known_before_the_first_look() -> None:
     host = Host(busy=(ONE,))
     assert host.condition().note == "who uses it is not known yet"
     assert host.condition(TWO) == DeviceCondition()
-    assert host.look() == DeviceCondition()
+    assert host.probe() == DeviceCondition()
 
 
 def test_what_is_left_of_a_job_keeps_work_away_but_not_in_the_moment_of_its_end() -> None:
     host = Host()
     host.live = {ONE: frozenset({JOB})}
-    host.look(process(1, of=JOB))
+    host.probe(process(1, of=JOB))
     host.live = {}
-    assert host.look(process(1, of=JOB)) == DeviceCondition()
+    assert host.probe(process(1, of=JOB)) == DeviceCondition()
     host.now_s += LEAVE_GRACE_S
-    assert host.look(process(1, of=JOB)).note == (
+    assert host.probe(process(1, of=JOB)).note == (
         "not free yet: pid 1 of bob (python x.py, 1000 MiB), of a job that has ended"
     )
-    assert host.look() == DeviceCondition()
+    assert host.probe() == DeviceCondition()
 
 
 def test_memory_that_nobody_owns_up_to_is_held_until_it_is_free() -> None:
     host = Host()
-    assert host.look(used_mib=9600) == DeviceCondition(), (
+    assert host.probe(used_mib=9600) == DeviceCondition(), (
         "once is no proof: it goes a little later than its process"
     )
     note = "9000 MiB are still held by no process that can be seen here"
-    assert host.look(used_mib=9600) == DeviceCondition(note=note, held=True)
-    assert host.look() == DeviceCondition()
+    assert host.probe(used_mib=9600) == DeviceCondition(note=note, held=True)
+    assert host.probe() == DeviceCondition()
 
 
 # --- Faults ----------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def test_memory_that_nobody_owns_up_to_is_held_until_it_is_free() -> None:
 def test_a_programs_error_stays_with_it_without_mps() -> None:
     host = Host()
     host.live = {ONE: frozenset({JOB, OTHER})}
-    host.look()
+    host.probe()
     assert host.xid(31) == DeviceCondition()
     [fault] = host.faults
     assert (fault.ends, fault.device_failed, fault.why) == (False, False, "Xid 31 (GPU memory page fault)")
@@ -147,22 +147,22 @@ def test_a_programs_error_stays_with_it_without_mps() -> None:
 def test_under_mps_it_hits_all_and_the_device_waits_until_they_are_gone() -> None:
     host = Host()
     host.live, host.mps = {ONE: frozenset({JOB, OTHER})}, frozenset({ONE})
-    host.look(process(1, of=JOB), process(2, of=OTHER))
+    host.probe(process(1, of=JOB), process(2, of=OTHER))
     assert host.xid(31, pid=1) == DeviceCondition(
         state="suspect", note="suspect: Xid 31 (GPU memory page fault)"
     )
     [fault] = host.faults
     assert (fault.ends, fault.culprits, fault.culprit_pids) == (True, (JOB,), (1,))
     host.live = {ONE: frozenset({OTHER})}
-    assert host.look(process(2, of=OTHER)).state == "suspect"
+    assert host.probe(process(2, of=OTHER)).state == "suspect"
     host.live = {}
-    assert host.look() == DeviceCondition()
+    assert host.probe() == DeviceCondition()
 
 
 def test_a_process_that_is_not_ours_makes_nobody_a_culprit() -> None:
     host = Host(foreign="ignore")
     host.live, host.mps = {ONE: frozenset({JOB})}, frozenset({ONE})
-    host.look(process(1, of=JOB), process(5))
+    host.probe(process(1, of=JOB), process(5))
     host.xid(31, pid=5)
     [fault] = host.faults
     assert (fault.culprits, fault.strangers) == ((), True)
@@ -171,7 +171,7 @@ def test_a_process_that_is_not_ours_makes_nobody_a_culprit() -> None:
 def test_the_processes_of_an_mps_servers_fault_are_found() -> None:
     host = Host()
     host.live = {ONE: frozenset({JOB})}
-    host.look(process(1, of=JOB))
+    host.probe(process(1, of=JOB))
     known = host.health.faulted(GpuFault(uuids=(ONE,), why="FAULT", culprit_pids=(1,)), host.now_s)
     assert known.culprits == (JOB,)
     assert host.condition().state == "suspect"
@@ -186,7 +186,7 @@ def test_what_an_xid_does(xid: int, state: str, ends: bool | None) -> None:
     """ends: everybody, only who dies by itself (no MPS here), or nobody is told anything (None)."""
     host = Host()
     host.live = {ONE: frozenset({JOB})}
-    host.look()
+    host.probe()
     assert host.xid(xid).state == state
     assert [fault.ends for fault in host.faults] == ([] if ends is None else [ends])
     assert all(fault.device_failed for fault in host.faults)
@@ -208,7 +208,7 @@ def test_xid_154_does_what_the_driver_wants_done(recovery: int | None, state: st
     """Nothing, where it says that nothing is to be done any more; a reset, where it does not say what."""
     host = Host()
     host.live = {ONE: frozenset({JOB})}
-    host.look()
+    host.probe()
     condition = host.xid(154, recovery=recovery)
     assert condition.state == state
     assert note in condition.note
@@ -226,10 +226,10 @@ def test_nobody_is_blamed_for_an_error_that_the_catalog_lays_on_no_program() -> 
 
 def test_a_lost_gpu_is_told_once() -> None:
     host = Host()
-    host.look()
-    assert host.look(code=15, problem="gone").state == "lost"
+    host.probe()
+    assert host.probe(code=15, problem="gone").state == "lost"
     assert [fault.device_failed for fault in host.faults] == [True]
-    host.look(code=15, problem="gone")
+    host.probe(code=15, problem="gone")
     assert host.faults == []
 
 
@@ -238,87 +238,87 @@ def test_a_lost_gpu_is_told_once() -> None:
 
 def test_a_suspect_comes_back_when_it_has_been_quiet() -> None:
     host = Host()
-    host.look()
+    host.probe()
     assert host.xid(9999).state == "suspect"
     host.now_s += QUIET_S["suspect"] - 5.0
-    assert host.look().state == "suspect"
+    assert host.probe().state == "suspect"
     host.now_s += 5.0
-    assert host.look() == DeviceCondition()
+    assert host.probe() == DeviceCondition()
 
 
 def test_a_suspect_that_does_not_answer_stays_one() -> None:
     host = Host()
-    host.look()
+    host.probe()
     host.health.unanswered([ONE], "it hangs", host.now_s)
     host.now_s += 10 * QUIET_S["hung"]
     assert host.condition() == DeviceCondition(state="suspect", note="suspect: it hangs")
-    assert host.look() == DeviceCondition(), "it answers, and it has been quiet for long"
+    assert host.probe() == DeviceCondition(), "it answers, and it has been quiet for long"
 
 
 def test_a_person_is_trusted_about_suspects_and_draining_devices_and_not_about_lost_ones() -> None:
     for xid, after in ((9999, "ok"), (48, "ok"), (79, "lost")):
         host = Host()
-        host.look()
+        host.probe()
         host.xid(xid)
         host.health.trusted(host.now_s)
-        assert host.look().state == after
+        assert host.probe().state == after
 
 
 def test_a_person_who_knows_that_rows_are_to_be_replaced_is_believed() -> None:
     host = Host()
-    assert host.look(remap_pending=True).state == "draining"
+    assert host.probe(remap_pending=True).state == "draining"
     host.health.trusted(host.now_s)
-    assert host.look(remap_pending=True) == DeviceCondition()
+    assert host.probe(remap_pending=True) == DeviceCondition()
 
 
 def test_more_uncorrectable_errors_drain_a_device_without_any_xid() -> None:
     host = Host()
-    host.look(ecc_uncorrected=2)
-    assert host.look(ecc_uncorrected=3).state == "draining"
+    host.probe(ecc_uncorrected=2)
+    assert host.probe(ecc_uncorrected=3).state == "draining"
 
 
 def test_a_reset_brings_a_lost_or_draining_device_back_as_a_suspect() -> None:
     for xid in (79, 48):
         for reset in ({"energy_mj": 5}, {"ecc_uncorrected": 0}):
             host = Host()
-            host.look(energy_mj=1000, ecc_uncorrected=7)
+            host.probe(energy_mj=1000, ecc_uncorrected=7)
             host.xid(xid)
-            assert host.look(energy_mj=1500, ecc_uncorrected=7).state != "suspect"
+            assert host.probe(energy_mj=1500, ecc_uncorrected=7).state != "suspect"
             facts: dict[str, Any] = {"energy_mj": 2000, "ecc_uncorrected": 7, **reset}
-            assert host.look(**facts).state == "suspect"
+            assert host.probe(**facts).state == "suspect"
             host.now_s += QUIET_S["renewed"]
-            assert host.look() == DeviceCondition()
+            assert host.probe() == DeviceCondition()
 
 
 def test_a_lost_device_that_answers_again_has_begun_anew() -> None:
     host = Host()
-    host.look()
-    host.look(code=15, problem="gone")
-    assert host.look().state == "suspect"
+    host.probe()
+    host.probe(code=15, problem="gone")
+    assert host.probe().state == "suspect"
 
 
 def test_a_watcher_that_was_killed_is_no_proof_of_a_reset() -> None:
     host = Host()
-    host.look(energy_mj=1000)
+    host.probe(energy_mj=1000)
     host.xid(48)
     host.health.unanswered([ONE], "its watcher ended", host.now_s)
-    assert host.look(energy_mj=1100).state == "draining"
+    assert host.probe(energy_mj=1100).state == "draining"
 
 
 def test_held_memory_waits_for_itself_alone_and_does_not_end_another_trouble() -> None:
     host = Host()
     host.live, host.mps = {ONE: frozenset({JOB, OTHER})}, frozenset({ONE})
-    host.look()
+    host.probe()
     host.health.not_given_back(JOB, {ONE: "held by a zombie"}, host.now_s)
     host.live = {ONE: frozenset({OTHER})}
-    assert host.look() == DeviceCondition(), "its co-tenant may stay"
+    assert host.probe() == DeviceCondition(), "its co-tenant may stay"
     host.live = {ONE: frozenset({JOB, OTHER})}
     host.xid(31)
     host.health.not_given_back(JOB, {ONE: "held by a zombie"}, host.now_s)
     host.live = {ONE: frozenset({OTHER})}
-    assert host.look().state == "suspect", "the MPS server's other client has to go as well"
+    assert host.probe().state == "suspect", "the MPS server's other client has to go as well"
     host.live = {}
-    assert host.look() == DeviceCondition()
+    assert host.probe() == DeviceCondition()
 
 
 # --- Over a restart of the agent -------------------------------------------------------------------
@@ -327,10 +327,10 @@ def test_held_memory_waits_for_itself_alone_and_does_not_end_another_trouble() -
 def restarted(host: Host, *, boot_id: str = "b") -> Host:
     """What the next agent knows, by way of the file."""
     written = msgspec.json.encode(
-        DeviceStateStore(boot_id="b", marks=host.health.marks, pasts=host.health.pasts)
+        DeviceStateStore(boot_id="b", states=host.health.states, pasts=host.health.pasts)
     )
     kept = recalled(msgspec.json.decode(written, type=DeviceStateStore), boot_id, host.now_s)
-    again = Host(marks=kept.marks, pasts=kept.pasts)
+    again = Host(states=kept.states, pasts=kept.pasts)
     again.now_s, again.live, again.mps = host.now_s, host.live, host.mps
     return again
 
@@ -338,7 +338,7 @@ def restarted(host: Host, *, boot_id: str = "b") -> Host:
 def struck(xid: int) -> Host:
     host = Host()
     host.live, host.mps = {ONE: frozenset({JOB})}, frozenset({ONE})
-    host.look(energy_mj=1000, ecc_uncorrected=7)
+    host.probe(energy_mj=1000, ecc_uncorrected=7)
     host.xid(xid)
     return host
 
@@ -349,14 +349,14 @@ def test_no_restart_makes_a_device_better(xid: int) -> None:
     before = host.condition()
     again = restarted(host)
     assert again.condition() == before
-    assert again.look(energy_mj=1001, ecc_uncorrected=7) == before
+    assert again.probe(energy_mj=1001, ecc_uncorrected=7) == before
 
 
 def test_those_whom_a_fault_concerned_are_waited_for_by_the_next_agent_as_well() -> None:
     again = restarted(struck(31))
-    assert again.look().state == "suspect", "its clients are still there"
+    assert again.probe().state == "suspect", "its clients are still there"
     again.live = {}
-    assert again.look() == DeviceCondition()
+    assert again.probe() == DeviceCondition()
 
 
 @pytest.mark.parametrize("reset", [{"energy_mj": 5}, {"energy_mj": 2000, "ecc_uncorrected": 0}])
@@ -365,33 +365,33 @@ def test_a_reset_while_no_agent_was_there_is_seen_by_the_next_one(xid: int, rese
     again = restarted(struck(xid))
     again.live = {}
     facts: dict[str, Any] = {"ecc_uncorrected": 7, **reset}
-    assert again.look(**facts).state == "suspect"
+    assert again.probe(**facts).state == "suspect"
     again.now_s += QUIET_S["renewed"]
-    assert again.look() == DeviceCondition()
+    assert again.probe() == DeviceCondition()
 
 
 def test_errors_of_its_memory_while_no_agent_was_there_are_seen_by_the_next_one() -> None:
     host = Host()
-    host.look(ecc_uncorrected=2)
-    assert restarted(host).look(ecc_uncorrected=3).state == "draining"
+    host.probe(ecc_uncorrected=2)
+    assert restarted(host).probe(ecc_uncorrected=3).state == "draining"
 
 
 def test_a_device_that_was_gone_and_answers_the_next_agent_has_begun_anew() -> None:
     host = Host()
-    host.look(code=15, problem="gone")
+    host.probe(code=15, problem="gone")
     again = restarted(host)
     assert again.condition().state == "lost"
-    assert again.look().state == "suspect"
+    assert again.probe().state == "suspect"
 
 
 def test_a_persons_word_is_kept_until_the_device_was_reset() -> None:
     host = Host()
-    host.look(remap_pending=True, energy_mj=1000)
+    host.probe(remap_pending=True, energy_mj=1000)
     host.health.trusted(host.now_s)
     again = restarted(host)
-    assert again.look(remap_pending=True, energy_mj=1001) == DeviceCondition()
-    again.look(remap_pending=True, energy_mj=5)
-    assert again.look(remap_pending=True, energy_mj=6).state == "draining"
+    assert again.probe(remap_pending=True, energy_mj=1001) == DeviceCondition()
+    again.probe(remap_pending=True, energy_mj=5)
+    assert again.probe(remap_pending=True, energy_mj=6).state == "draining"
 
 
 def test_a_boot_forgets_suspects_and_has_the_others_show_that_they_work() -> None:
@@ -400,34 +400,34 @@ def test_a_boot_forgets_suspects_and_has_the_others_show_that_they_work() -> Non
         host.live = {}
         again = restarted(host, boot_id="another")
         assert again.condition().state == state
-        again.look()
+        again.probe()
         again.now_s += QUIET_S["renewed"]
-        assert again.look() == DeviceCondition()
+        assert again.probe() == DeviceCondition()
 
 
 def test_an_xid_counts_as_read_when_all_was_told() -> None:
     host = Host()
-    host.look(record=5)
+    host.probe(record=5)
     seen = XidSeen(uuid=ONE, xid=48, record=7)
     host.health.xid(seen, host.now_s)
     assert [past.record for past in host.health.pasts] == [5, None]
     host.health.dealt_with(seen)
     assert [past.record for past in host.health.pasts] == [7, None]
-    host.look(record=6)
+    host.probe(record=6)
     assert [past.record for past in host.health.pasts] == [7, None]
 
 
 def test_an_error_that_is_read_late_is_not_that_of_who_came_since_the_last_look() -> None:
     host = Host()
     host.live, host.mps = {ONE: frozenset({JOB})}, frozenset({ONE})
-    host.look()
+    host.probe()
     host.now_s += 1.0
     host.live = {ONE: frozenset({JOB, OTHER})}
     host.health.surroundings(host.live, host.mps, host.now_s)
     [fault] = host.health.xid(XidSeen(uuid=ONE, xid=31, record=9, is_late=True), host.now_s)
     assert fault.spared == (OTHER,)
     host.live = {ONE: frozenset({OTHER})}
-    assert host.look() == DeviceCondition(), "nor is it waited for"
+    assert host.probe() == DeviceCondition(), "nor is it waited for"
     [fault] = host.health.xid(XidSeen(uuid=ONE, xid=31, record=10), host.now_s)
     assert fault.spared == ()
 
@@ -471,7 +471,7 @@ def test_a_device_that_is_not_ok_is_not_offered_and_one_that_is_lost_stays_so_wh
             host.xid(number)
         elif kind == "look":
             was_silent, silent = silent, number != 0
-            host.look(code=number, problem="no" if number else "")
+            host.probe(code=number, problem="no" if number else "")
             assert before != "lost" or host.condition().state == "lost" or was_silent
         elif kind == "hang":
             silent = True
