@@ -90,9 +90,17 @@ def open_trace(name: str, *, format: str = "auto", seed: int = 0) -> Trace:
     """
     if not name.startswith(SYNTH):
         return read(name, format=format)
+    from cotenant.controller.sim.traces.spot import LIKE, synthesise_spot
     from cotenant.controller.sim.traces.synth import synthesise
 
     like, _, count = name.removeprefix(SYNTH).partition(":")
+    if like in LIKE:
+        if count:
+            raise TraceProblem(
+                f"{name}: tasks of {like} come by days, not by number",
+                hint="write a file with `cotenant sim trace synth FILE --like gfs --days 5`",
+            )
+        return synthesise_spot(seed=seed, spot_scale=LIKE[like])
     if count and not count.isdecimal():
         raise TraceProblem(f"{count!r} is not a number of jobs", hint="write synth:earth:20000")
     return synthesise(like, seed=seed, jobs=int(count) if count else SYNTH_JOBS)

@@ -51,6 +51,7 @@ class KnownTrace(NamedTuple):
 def list_traces(output: OutputFlag = None, as_json: JsonFlag = False) -> None:
     """The traces that come with cotenant, and those it can generate."""
     from cotenant.controller.sim.traces.reading import NAMES
+    from cotenant.controller.sim.traces.spot import LIKE
     from cotenant.controller.sim.traces.synth import KINDS
 
     real = [KnownTrace(name, False, _about_bundled(name)) for name in NAMES]
@@ -59,6 +60,12 @@ def list_traces(output: OutputFlag = None, as_json: JsonFlag = False) -> None:
             f"{SYNTH}{name}", True, f"SYNTHETIC: generated like {kind.title}; {SYNTH}{name}:JOBS for so many"
         )
         for name, kind in KINDS.items()
+    ]
+    made += [
+        KnownTrace(
+            f"{SYNTH}{name}", True, f"SYNTHETIC: generated like GFS, hp and {scale:g}x spot tasks, 5 days"
+        )
+        for name, scale in LIKE.items()
     ]
     listing = Listing(
         noun="trace",
@@ -147,6 +154,8 @@ def facts(value: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "work", f"{_hours(value['gpu_hours'])} GPU-hours"
     if value["users"]:
         yield "users", f"{value['users']:,}"
+    if value["hp_jobs"]:
+        yield "classes", f"{value['hp_jobs']:,} hp, {value['jobs'] - value['hp_jobs']:,} spot"
     if value["models"]:
         yield "models", ", ".join(value["models"])
     if value["states"]:
@@ -156,19 +165,43 @@ def facts(value: dict[str, Any]) -> Iterator[tuple[str, str]]:
 @trace.part("synth")
 def synth(
     file: FileArgument,
-    like: Annotated[str, option("--like", metavar="earth|saturn|uranus|philly", help="What to match.")],
-    jobs: Annotated[int, option("--jobs", metavar="N", min=1, max=10_000_000, help="Jobs.")] = 20_000,
+    like: Annotated[str, option("--like", metavar="earth|saturn|uranus|philly|gfs", help="What to match.")],
+    jobs: Annotated[
+        int | None, option("--jobs", metavar="N", min=1, max=10_000_000, help="Jobs.  [default: 20000]")
+    ] = None,
+    days: Annotated[
+        float | None, option("--days", metavar="D", help="Like gfs: days of submissions.  [default: 5]")
+    ] = None,
+    spot_scale: Annotated[
+        float | None, option("--spot-scale", metavar="S", help="Like gfs: spot tasks.  [default: 1]")
+    ] = None,
     seed: SeedFlag = 0,
     force: ForceFlag = False,
 ) -> None:
     """Generate a trace: heavy-tailed durations, bursty arrivals, means as published. Labelled synthetic.
 
+    Like gfs: jobs of two classes for 287 hosts of 8 devices, those included that run at the beginning.
+
     \b
     For example:
       cotenant sim trace synth earth.csv.gz --like earth --jobs 50000 --seed 7
+      cotenant sim trace synth spot.csv.gz --like gfs --spot-scale 4 --days 5
     """
+    from cotenant.controller.sim.traces.spot import synthesise_spot
+
+    wrong = {"--jobs": jobs} if like == "gfs" else {"--days": days, "--spot-scale": spot_scale}
+    for flag, given in wrong.items():
+        if given is not None:
+            raise Problem("usage", f"{flag} means nothing for a trace like {like}", "leave it out")
     with as_problems():
-        made = open_trace(f"{SYNTH}{like}:{jobs}", seed=seed)
+        if like == "gfs":
+            made = synthesise_spot(
+                seed=seed,
+                days=5.0 if days is None else days,
+                spot_scale=1.0 if spot_scale is None else spot_scale,
+            )
+        else:
+            made = open_trace(f"{SYNTH}{like}:{20_000 if jobs is None else jobs}", seed=seed)
     write(made, file, force)
 
 

@@ -1,0 +1,84 @@
+"""The generated workload of GFS meets what is published of its trace, and says that it is generated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cotenant.controller.sim.scenario import open_trace
+from cotenant.controller.sim.traces.problems import TraceProblem
+from cotenant.controller.sim.traces.spot import DAY_S, GPUS, HP, SPOT, TaskClass, synthesise_spot
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**40])
+@pytest.mark.parametrize("kind", [HP, SPOT], ids=["hp", "spot"])
+def test_the_papers_table_3_is_met(kind: TaskClass, seed: int) -> None:
+    trace = synthesise_spot(seed=seed, days=91)
+    new = (trace.submit_s > 0.0) & (trace.hp == kind.hp)
+    assert int(new.sum()) == pytest.approx(138_403 if kind.hp else 26_635, rel=0.02), seed
+    assert float(np.mean(trace.duration_s[new])) == pytest.approx(kind.duration_s_mean, rel=0.06), seed
+    assert float(np.median(trace.duration_s[new])) == pytest.approx(kind.duration_s_median, rel=0.15), seed
+    offered = float(np.sum(trace.gpus[new] * trace.duration_s[new])) / (91 * DAY_S * GPUS)
+    assert offered == pytest.approx(kind.offered_load, rel=0.15), seed
+    assert trace.synthetic and "generated" in trace.source and str(seed) in trace.notes[0]
+
+
+def test_shares_are_whole_and_loads_those_that_the_documentation_names() -> None:
+    for kind in (HP, SPOT):
+        assert sum(kind.gpus_of_pod.values()) == pytest.approx(1.0)
+        assert sum(kind.gang_pods.values()) == pytest.approx(1.0)
+    assert (round(HP.offered_load, 2), round(SPOT.offered_load, 2)) == (0.71, 0.06)
+
+
+def test_the_workload_is_stationary_from_its_first_second() -> None:
+    trace = synthesise_spot(seed=3, days=60)
+    ends_s = trace.submit_s + trace.duration_s
+    held = [
+        float(trace.gpus[(trace.submit_s <= at_s) & (ends_s > at_s)].sum()) / GPUS
+        for at_s in np.arange(0.0, 60 * DAY_S, 6 * 3600.0)
+    ]
+    first, rest = held[:20], held[20:]
+    assert np.mean(first) == pytest.approx(np.mean(rest), abs=3 * float(np.std(rest))), "no empty beginning"
+    assert np.mean(held) == pytest.approx(HP.offered_load + SPOT.offered_load, rel=0.2)
+
+
+@given(seed=st.integers(0, 2**32), days=st.floats(0.1, 4.0), scale=st.floats(0.0, 8.0))
+@settings(max_examples=25, deadline=None)
+def test_hp_tasks_are_the_same_at_every_spot_load(seed: int, days: float, scale: float) -> None:
+    one, other = (
+        synthesise_spot(seed=seed, days=days),
+        synthesise_spot(seed=seed, days=days, spot_scale=scale),
+    )
+    for column in ("submit_s", "duration_s", "gpus"):
+        np.testing.assert_array_equal(getattr(one, column)[one.hp], getattr(other, column)[other.hp])
+    assert bool(np.all(np.diff(other.submit_s) >= 0.0))
+    if scale == 0.0:
+        assert bool(np.all(other.hp))
+
+
+def test_the_three_loads_of_the_paper_have_names() -> None:
+    spot = [int(np.count_nonzero(~open_trace(f"synth:{name}").hp)) for name in ("gfs", "gfs-2x", "gfs-4x")]
+    assert spot[1] / spot[0] == pytest.approx(2.0, rel=0.15)
+    assert spot[2] / spot[0] == pytest.approx(4.0, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"days": 0.0}, "0 days cannot be generated"),
+        ({"days": 1000.0}, "1000 days cannot"),
+        ({"spot_scale": -1.0}, "scaled by -1"),
+        ({"spot_scale": float("nan")}, "scaled by nan"),
+        ({"seed": -1}, "-1 is no seed"),
+    ],
+)
+def test_what_cannot_be_generated_is_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(TraceProblem, match=message):
+        synthesise_spot(**{"seed": 0, **options})  # type: ignore[arg-type]
+
+
+def test_a_number_of_tasks_cannot_be_asked_for() -> None:
+    with pytest.raises(TraceProblem, match="by days, not by number"):
+        open_trace("synth:gfs:100")
