@@ -1,9 +1,10 @@
 """The only way to ask a control daemon anything, and what one can ask, as functions with types.
 
-Rule: one question at a time per pipe directory, whoever asks. The daemon loses answers under parallel
-questions (sometimes with an empty answer and exit status 0), so askers take turns by a lock file beside
-the directory: beside, since who finds the directory recreated must still meet the others. Everything has a
-time limit, for a wedged daemon blocks its front end for ever; the front end is then killed by its handle.
+Rule: one question at a time per pipe directory, for all processes together. The daemon loses answers under
+parallel questions (sometimes with an empty answer and exit status 0), so askers take turns by a lock file
+beside the directory: beside, since who finds the directory recreated must still meet the others. Everything
+has a time limit, for a wedged daemon blocks its front end for ever; the front end is then killed by its
+handle.
 
 Rule: a setting counts as set when it was read back. The daemon says nothing, or repeats the old value,
 where it does not like the new one, and its exit status is always 0.
@@ -64,11 +65,11 @@ class ChannelError(Exception):
 
 
 class NoDaemon(ChannelError):
-    """Nobody listens in this pipe directory."""
+    """No daemon listens in this pipe directory."""
 
 
 class Wedged(ChannelError):
-    """Somebody listens and does not answer in time."""
+    """A daemon listens and does not answer in time."""
 
 
 class LockBusy(ChannelError):
@@ -89,7 +90,7 @@ class ControlChannel:
 
         Raises:
             NoDaemon, Wedged, LockBusy: no answer.
-            Incomplete: answers got lost again and again: somebody asks without the lock.
+            Incomplete: answers got lost again and again: another process asks without the lock.
         """
         with self._turn():
             return self._ask_until(command, time.monotonic() + self.answer_s)
@@ -196,7 +197,7 @@ def _open(path: PurePosixPath) -> int:
         try:
             file = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
             os.fchmod(file, 0o666)  # The umask must not decide who takes turns with us.
-        except FileExistsError:  # Somebody was quicker.
+        except FileExistsError:  # Another process was quicker.
             file = os.open(path, flags)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)

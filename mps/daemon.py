@@ -64,7 +64,7 @@ class Daemon:
         clock: Callable[[], float] = time.monotonic,
         channel: ControlChannel | None = None,
     ) -> None:
-        """Raises Owned: somebody else's. `clock`: seconds, never going back."""
+        """Raises Owned: another owner has it. `clock`: seconds, never going back."""
         self.spec = spec
         self._ownership = Ownership(spec.pipe_directory, spec.owner)
         self._channel = channel or ControlChannel(pipe_directory=spec.pipe_directory, program=spec.program)
@@ -84,7 +84,7 @@ class Daemon:
     # --- Looking -----------------------------------------------------------------------------------
 
     def ask_next(self) -> None:
-        """The next look asks the daemon, however well it seems: somebody has died of something."""
+        """The next look asks the daemon, however well it seems: a job failed on its devices."""
         self._ask_at_s = 0.0
 
     def look(self, running: Running | None = None, *, in_use: bool) -> DaemonStatus:
@@ -202,7 +202,7 @@ class Daemon:
         return ""
 
     def _orphans(self, running: Running, keep: MpsProcessIdentity | None) -> list[FoundProcess]:
-        """Servers of ours whose daemon is gone: they hold the device, and nobody can stop their clients."""
+        """Servers of ours whose daemon is gone: they hold the device, and their clients cannot be stopped."""
         return [
             found
             for found in running.servers
@@ -221,7 +221,7 @@ class Daemon:
     # --- Asking ------------------------------------------------------------------------------------
 
     def _ask(self, daemon: MpsProcessIdentity | None) -> None:
-        """The slow check: its servers and their clients, and our settings where somebody is new."""
+        """The slow check: its servers and their clients, and our settings on new servers and clients."""
         if daemon is None:
             self._servers, self._silent = (), 0
             return
@@ -260,7 +260,7 @@ class Daemon:
         return tuple(found)
 
     def _settle(self, daemon: MpsProcessIdentity) -> None:
-        """Our settings into whoever does not have them yet.
+        """Our settings into servers and clients that lack them.
 
         Raises:
             Rejected: another value stays in force.

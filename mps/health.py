@@ -65,7 +65,7 @@ class Sight:
     in_place: bool = True
     """The control socket that it made is the one in the directory."""
     silent: int = 0
-    """Questions in a row that nobody answered in time."""
+    """Questions in a row without an answer in time."""
 
 
 def condition(sight: Sight) -> DaemonCondition:

@@ -30,7 +30,7 @@ _BYTES_MAX = 65_536
 
 
 class Owned(Exception):
-    """Somebody else owns this daemon, or its file cannot be used. One line, for a person."""
+    """Another process owns this daemon, or its file cannot be used. One line, for a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +191,7 @@ def socket_of(spec: Spec) -> tuple[int, int] | None:
 
 
 def _make_folders(spec: Spec) -> str:
-    """Clients of other users walk through the pipe directory where root owns it; nobody reads the logs.
+    """Clients of other users walk through the pipe directory where root owns it; they do not read the logs.
 
     A log folder that cannot be made, or is full, is a warning: the daemon starts without it.
 

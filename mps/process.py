@@ -73,8 +73,7 @@ def end(identity: MpsProcessIdentity, timeout_s: float, number: int = signal.SIG
     """Signal exactly this process and wait for it to go; False: it would not (in time), or we may not.
 
     A stopped process takes SIGKILL too. Our own dead child is reaped: where we are the machine's first
-    process, nobody else would.
-    """
+    process, no other would."""
     try:
         descriptor = os.pidfd_open(identity.pid)
     except ProcessLookupError:

@@ -32,7 +32,7 @@ def sweep(
         spec = Spec(pipe_directory=pipe, log_directory=pipe, devices=_NONE, owner=owner, program=program)
         try:
             daemon = Daemon(spec)
-        except Owned:  # By somebody who lives.
+        except Owned:  # By a live owner.
             continue
         try:
             if daemon.was_ours:

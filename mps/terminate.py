@@ -8,9 +8,9 @@ limit with status 0, and says for each pid what is known.
 
     done       it was a client and is off the list: it may be signalled now
     refused    the daemon said no
-    unclear    it was told to go, and whether it did is not known: nobody answers, or it is still listed
+    unclear    it was told to go, and whether it did is not known: no answer, or it is still listed
     gone       no server has it as a client: it never was one, or has left
-    no-daemon  nobody listens there
+    no-daemon  no daemon listens there
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def _inventory(
     agent: AgentSettings, choice: devices.DeviceChoice, host_id: HostId, *, in_cluster: bool
 ) -> devices.Inventory:
     """A server whose driver is not there yet, such as in the middle of its boot, tries again (its unit does)
-    instead of offering its cores for GPUs until somebody notices."""
+    instead of offering its cores in place of GPUs."""
     return _or_problem(
         lambda: devices.find(
             choice,

@@ -155,11 +155,9 @@ class ControllerLink:
 
 
 def check_names(message: ToAgent) -> None:
-    """A job's number and the token of its epoch become the name of a folder: nothing else may.
+    """A job's number and the token of its epoch become the name of a folder: no other characters may.
 
-    Raises:
-        BadMessage: it has something else in it.
-    """
+    Raises: BadMessage: it has other characters in it."""
     match message:
         case CommandDelivery(command=command):
             if isinstance(command, TrustDevices):

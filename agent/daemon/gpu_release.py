@@ -1,10 +1,10 @@
 """Waiting for what is still to be heard of the GPUs that an attempt has left: the edge's side of
 `conditions.Waits`.
 
-Rule: the answer comes after a look at each of its devices that began when the attempt was gone, and so after
-all errors that their watchers knew of then. An attempt that has failed may have died of an error that nobody
-has told of yet: it waits a moment longer, and for a round of the MPS daemons as well. Everything is bounded,
-and nothing here blocks the agent's loop.
+Rule: the answer comes after a probe of each of its devices that began when the attempt was gone, and so after
+all errors that their watchers knew of then. The cause of an attempt's failure may be an error that is not
+reported yet: it waits a moment longer, and for a round of the MPS daemons as well. Everything is bounded, and
+nothing here blocks the agent's loop.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class LogReader:
         self._tasks = Tasks("reading a log")
 
     def answer(self, read: ReadLog) -> None:
-        """At once if there is something to say, else when there is, or when the asker's patience ends."""
+        """At once if there are new lines, else when there are, or when the request's time limit ends."""
         reply = look(self._folder_of(read.job_id, read.attempt), read)
         wait = read.wait_s > 0 and reply.at_end and not reply.data and not reply.closed and not reply.missing
         if not wait or len(self._tasks) >= QUESTIONS_MAX:

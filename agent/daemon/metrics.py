@@ -36,7 +36,7 @@ class Edge(NamedTuple):
     faults: Mapping[str, int] = {}
     """How many each GPU had since this agent started."""
     held: frozenset[str] = frozenset()
-    """GPUs whose memory somebody holds without an owner that can be seen."""
+    """GPUs whose memory is held by a process that cannot be seen."""
     mps: Mapping[str, str] = {}
     """GPUs that have a daemon: what is wrong with it, empty if nothing is."""
 

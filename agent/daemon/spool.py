@@ -56,7 +56,7 @@ class Spool:
         """
         data = self.path.read_bytes() if self.path.exists() else b""
         notes, good_end = self._parse(data)
-        if self.damaged:  # Kept for whoever wants to know; the new file holds what could be read.
+        if self.damaged:  # Kept for a person to look at; the new file holds what could be read.
             put_aside(self.path)
             self.compact(notes)
             return notes

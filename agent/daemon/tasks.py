@@ -1,7 +1,7 @@
 """Work that goes on beside the loop until it is done, or until the agent leaves.
 
-Rule: a task that nobody awaits is kept here, else it may be collected half done, and nobody hears of its
-mistakes. A mistake goes to the loop's exception handler, which ends the agent.
+Rule: a task that is not awaited is kept here, else it may be collected half done, and its exception be lost.
+An exception goes to the loop's handler, which ends the agent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Tasks:
         return len(self._tasks)
 
     def cancel(self) -> None:
-        """Whoever cannot wait lets the loop see to the rest."""
+        """For callers that cannot wait: the loop finishes it."""
         for task in list(self._tasks):
             task.cancel()
 

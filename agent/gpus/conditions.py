@@ -1,6 +1,6 @@
 """Whether a GPU takes work, and who or what is in the way: from what is known of it. Pure.
 
-Rule: a note names somebody or something that a person can act on, and stays as it was said while nothing of
+Rule: a note names a process or a cause that a person can act on, and stays as it was said while nothing of
 weight has changed: each new one is told to the controller.
 
 Memory that should be free is in the way as well. A device goes back into the ledger only when its memory
@@ -49,7 +49,8 @@ class DeviceCondition(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     """Empty: it is offered."""
     held: bool = False
-    """Its memory is in use, by nobody who may: by what is left of a job, or by nobody who can be seen."""
+    """Its memory is in use without a right to it: by what is left of a job, or by a process that cannot be
+    seen."""
 
 
 Gist = tuple[str | int | bool, ...]
@@ -96,7 +97,7 @@ class Gpu:
     @property
     def newcomers(self) -> frozenset[Key]:
         """Attempts that came after the last probe: what is older is not theirs. There are none in an
-        agent's new life before its first probe, for nobody can have come while there was no agent."""
+        agent's new life before its first probe, for none can have started while there was no agent."""
         if self.probe is None:
             return frozenset()
         return frozenset(key for key in self.live if self.came_s.get(key, 0.0) > self.probed_s)
@@ -113,7 +114,7 @@ class Gpu:
 
 
 def condition_of(gpu: Gpu, *, foreign: Foreign, is_busy: bool) -> tuple[Gist, DeviceCondition]:
-    """What counts in it, and the whole of it. `is_busy`: somebody computed there when the agent started."""
+    """What counts in it, and the whole of it. `is_busy`: a process computed there when the agent started."""
     if gpu.noted is not None:
         known = DeviceCondition(state=gpu.noted.state, note=f"{gpu.noted.state}: {gpu.noted.why}")
         return ("mark", known.note), known
@@ -181,7 +182,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     mib: int | None
     """None: the driver does not say how much."""
     by: tuple[str, ...] = ()
-    """Who, each in words; empty: nobody that the driver lists."""
+    """The processes, each in words; empty: none that the driver lists."""
 
     @property
     def text(self) -> str:
@@ -192,7 +193,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def who_holds(probe: ProbeResult, reserve_mib: int, live: Collection[Key]) -> Held | None:
-    """Who holds memory that should be free; None if nobody does, or nobody can tell.
+    """Who holds memory that should be free; None if none is held, or it is unknown.
 
     reserve_mib: the driver's own part. live: attempts that still have the device. A process that cannot be
     seen from here (another PID namespace) is taken for theirs while there are any.
@@ -257,7 +258,7 @@ class Waits:
                 del wait.left[probe.uuid]
 
     def lost(self, uuids: Collection[str]) -> None:
-        """Nobody waits for the memory of a GPU that is lost: it is not given out anyway."""
+        """The memory of a lost GPU is not waited for: it is not given out anyway."""
         for wait in self._waits.values():
             for uuid in uuids:
                 wait.left.pop(uuid, None)

@@ -158,7 +158,7 @@ def recalled(kept: DeviceStateStore | None, boot_id: str, now_s: float) -> Devic
     if kept is None:
         return DeviceStateStore(boot_id=boot_id)
     if kept.boot_id == boot_id:
-        # What has been quiet while nobody watched proves nothing.
+        # Quiet while no agent watched proves nothing.
         states = tuple(msgspec.structs.replace(noted, since_s=now_s) for noted in kept.states)
         return DeviceStateStore(boot_id=boot_id, states=states, pasts=kept.pasts)
     renewed = tuple(

@@ -1,7 +1,7 @@
 """The GPUs of this host, watched: what the watchers say becomes faults for the state machine and an offer.
 
 Rule: everything is decided in `health.py` and `conditions.py`; here their inputs are carried to them, their
-answers away, and the noted states to disk, by this class alone. Each is on disk before anybody hears of it;
+answers away, and the noted states to disk, by this class alone. Each is on disk before it is reported;
 an error counts as read only when all that follows from it was told. So an agent that is killed in between
 finds it in the kernel's log again, and to tell it twice changes nothing.
 
@@ -137,7 +137,7 @@ class GpuWatch:
 
     @property
     def held(self) -> frozenset[str]:
-        """Devices, by UUID, that were last told of because memory is held there without a job's leave."""
+        """Devices, by UUID, last reported because memory is held there without a job's right to it."""
         return frozenset(uuid for uuid, condition in self._told.items() if condition.held)
 
     def attributed(self, fault: GpuFault) -> GpuFault:
@@ -156,7 +156,7 @@ class GpuWatch:
     async def given_back(self, key: Key, uuids: Collection[str]) -> dict[str, str]:
         """Wait until the devices of an ended attempt have their memory back, by probes begun from now on;
         by UUID who holds what is not back in time, empty: all are free. Those are suspect by then, and errors
-        that their watchers knew of have been posted. Devices that nobody watches are not waited for: they are
+        that their watchers knew of have been posted. Devices without a watcher are not waited for: they are
         not offered."""
         known = [uuid for uuid in uuids if uuid in self.health.uuids]
         if not known:
@@ -175,7 +175,7 @@ class GpuWatch:
             self._waiting.pop(key, None)
 
     def _answer(self) -> None:
-        """To whoever's wait is over; after the faults of what was heard last."""
+        """Answers the waits that are over; after the faults of what was heard last."""
         self._waits.lost(self.health.lost)
         for key, held in self._waits.over(now_s()).items():
             if held:
@@ -208,7 +208,7 @@ class GpuWatch:
                     )
             case _:
                 pass
-        # The device is out before anybody hears that its jobs end: nothing new is put there meanwhile.
+        # The device is out before the end of its jobs is reported: no new job is placed there meanwhile.
         self._tell()
         for fault in faults:
             self._post(fault)

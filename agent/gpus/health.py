@@ -1,8 +1,8 @@
 """What is known of this host's GPUs, and what follows from it for each: pure.
 
 Rule: `Health` takes in what the watchers say and tells, when asked, which devices may get work and why not.
-It ends nobody: a fault goes to the agent's state machine as a `GpuFault`. What is remembered over a restart
-of the agent is in `device_states.py`; nothing else in here may matter for longer than this process
+It ends no attempt: a fault goes to the agent's state machine as a `GpuFault`. What is remembered over a
+restart of the agent is in `device_states.py`; nothing else in here may matter for longer than this process
 lives.
 """
 
@@ -35,8 +35,8 @@ class Health:
         pasts: Iterable[PastStates] = (),
         busy: Collection[str] = (),
     ) -> None:
-        """`reserves_mib`: the driver's part of each device's memory, by UUID. `busy`: devices on which
-        somebody computes, whoever it is."""
+        """`reserves_mib`: the driver's part of each device's memory, by UUID. `busy`: devices on which any
+        process computes."""
         known, past = {noted.uuid: noted for noted in states}, {each.uuid: each for each in pasts}
         self._gpus = {uuid: Gpu(mib, known.get(uuid), past.get(uuid)) for uuid, mib in reserves_mib.items()}
         self._foreign = foreign
@@ -150,7 +150,7 @@ class Health:
             gpu.record = _newest(gpu.record, seen.record)
 
     def faulted(self, fault: GpuFault, now_s: float) -> GpuFault:
-        """A fault that somebody else has found (an MPS server in FAULT): the devices wait until those who
+        """A fault found elsewhere (an MPS server in FAULT): the devices wait until those who
         were on them are gone. Returns it with what is known of the processes that caused it."""
         for uuid in fault.uuids:
             gpu = self._gpus.get(uuid)

@@ -90,7 +90,7 @@ def prepare(
     Blocks for as long as starting them takes. `owner`: the name of the agent's state folder.
 
     Raises:
-        PlaceError: the user's runtime folder belongs to somebody else.
+        PlaceError: the user's runtime folder belongs to another user.
     """
     if not any(device.kind == "cuda" for device in devices):
         return Mps(setup=Setup(), watch=MpsWatch(()), devices=devices)

@@ -170,7 +170,7 @@ class MpsWatch:
         answer: asyncio.Future[Answer] = loop.create_future()
 
         def give(result: Answer | None, error: Exception | None) -> None:
-            if answer.done():  # Nobody waits any more.
+            if answer.done():  # The caller has gone.
                 return
             if error is not None:
                 answer.set_exception(error)

@@ -49,7 +49,7 @@ from cotenant.profiler.driver.reading import (
 XID_EVENT: Final = 8
 """NVML's number of the event: the driver reports an error."""
 EVENT_WAIT_S: Final = 0.25
-"""So often the kernel's log is looked at, and it is noticed that nobody listens any more."""
+"""So often the kernel's log is looked at, and a reader that has gone is noticed."""
 SAME_XID_S: Final = 2.0
 """Both sources tell of an Xid; within this it is one."""
 _RECORD_BYTES: Final = 8192
@@ -76,7 +76,7 @@ class NvmlWatch:
         self._told: dict[tuple[str, int], tuple[float, int | None, int | None]] = {}
         """(UUID, Xid) -> when it was said, with which process and which recovery action."""
         self._ask = sys.stdin.fileno() if sys.stdin is not None else -1
-        """Lines here ask for a probe; -1: nobody does any more."""
+        """Lines here ask for a probe; -1: closed."""
         for uuid in uuids:
             say(ProbeBegins(uuid=uuid))
             try:
@@ -117,7 +117,7 @@ class NvmlWatch:
                 self._listen(min(left_s, EVENT_WAIT_S))
 
     def _is_asked(self) -> bool:
-        """Whether somebody wants a probe now."""
+        """Whether a probe is asked for now."""
         if self._ask < 0 or not select.select([self._ask], [], [], 0.0)[0]:
             return False
         if os.read(self._ask, _RECORD_BYTES):
@@ -197,7 +197,8 @@ class NvmlWatch:
                 self._tell(uuid, found, record)
 
     def _tell(self, uuid: str, line: XidLine, record: int | None) -> None:
-        """Once per Xid, whoever tells first; again if now the process or the recovery action is known."""
+        """Once per Xid, from the first source that reports it; again if now the process or the recovery
+        action is known."""
         xid, pid, recovery = line.xid, line.pid, line.recovery
         at_s, key = time.monotonic(), (uuid, xid)
         told_s, told_pid, told_recovery = self._told.get(key, (-SAME_XID_S, None, None))
@@ -314,7 +315,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NvmlError as error:
         say(ProbeFailed(code=error.code, problem=str(error)))
         return 1
-    except (BrokenPipeError, KeyboardInterrupt):  # Nobody listens any more.
+    except (BrokenPipeError, KeyboardInterrupt):  # The reader has gone.
         pass
     return 0
 

@@ -1,4 +1,4 @@
-"""Whose a process on a GPU is: a job's of ours, our MPS server's, or somebody else's.
+"""Whose a process on a GPU is: a job's of ours, our MPS server's, or a foreign one's.
 
 Rule: the same proof as in `reaper.py`, and two more for what has left its session (a container that the
 script started, a service of its own). The environment names the attempt and its own socket, and the socket
@@ -6,7 +6,8 @@ must be the one that this agent's folder has for it; else it is in the attempt's
 hash of that folder; else a supervisor of ours led its session or is an ancestor. A supervisor takes in
 whatever its job leaves behind, so a container of podman has it as an ancestor; one that a daemon starts
 (docker) has none of the four unless the script hands the variables on. Reading another process's environment
-can block on it, so only the watcher child asks here."""
+can block on it, so only the watcher child asks here.
+"""
 
 from __future__ import annotations
 

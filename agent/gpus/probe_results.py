@@ -86,7 +86,7 @@ class ProbeResult(WatchLine, frozen=True, kw_only=True, tag="look"):
     """NVML's answer; 0: all is well, 15: lost, 16: it wants a reset."""
     problem: str = ""
     used_mib: int = 0
-    """All of it: processes, driver, and what nobody owns up to."""
+    """All of it: processes, driver, and what has no visible owner."""
     processes: tuple[Process, ...] = ()
     ecc_uncorrected: int | None = None
     """Since the driver was loaded."""
@@ -112,7 +112,7 @@ class XidSeen(WatchLine, frozen=True, kw_only=True, tag="xid"):
     record: int | None = None
     """Its number in the kernel's log; None: it came from NVML."""
     is_late: bool = False
-    """It was there before its watcher began: nobody had told of it."""
+    """It was there before its watcher began, and was never reported."""
 
 
 AnyWatchLine = Began | ProbeFailed | ProbeBegins | ProbeResult | XidSeen

@@ -41,7 +41,7 @@ import msgspec
 
 Bucket = Literal["restart", "suspect", "drain", "lost", "note"]
 Ends = Literal["nobody", "clients", "everybody"]
-"""clients: under MPS all clients of the device, without it nobody but whoever dies by itself."""
+"""clients: under MPS all clients of the device, without it only those that fail of it."""
 
 
 class Xid(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ def _programs(numbers: Iterable[int], name: str) -> tuple[Xid, ...]:
 
 
 def _engines(numbers: Iterable[int], name: str) -> tuple[Xid, ...]:
-    """RESTART_APP, and the catalog sends one to NVIDIA: nobody's program is blamed."""
+    """RESTART_APP, and the catalog sends one to NVIDIA: no program is blamed."""
     return tuple(Xid(number=number, name=name, bucket="restart", ends="clients") for number in numbers)
 
 
@@ -167,8 +167,8 @@ _RECOVERY: Final[dict[int, Xid]] = {
         (7, "the driver wants the system rebooted", REBOOT),
     )
 }
-"""By what the driver wants done (NVML's nvmlDeviceGpuRecoveryAction_t). The Xid that it sums up has ended
-whom it had to, so none of these ends anybody."""
+"""By what the driver wants done (NVML's nvmlDeviceGpuRecoveryAction_t). The Xid that it sums up has ended the
+attempts concerned, so none of these ends another."""
 _ANY_RECOVERY: Final = Xid(
     number=RECOVERY_CHANGED, name="the driver wants it recovered", bucket="drain", action=RESET
 )

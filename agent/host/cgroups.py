@@ -84,7 +84,7 @@ def device_regions(capacity: Path | None = None) -> tuple[tuple[str, str], ...]:
 
 
 def sweep(found: Cgroups) -> None:
-    """Remove the empty groups of attempts that nobody cleans up any more; those in use stay."""
+    """Remove empty groups that attempts have left behind; those in use stay."""
     v1 = {_v1_base("memory"), _v1_base("cpu")} - {""}
     for base in {found.track, *v1} - {""}:
         for folder in [*Path(base).glob("*/*/"), *Path(base).glob("*/")]:
@@ -205,7 +205,8 @@ class AttemptCgroup:
         return True
 
     def memory_kills(self) -> MemoryKills | None:
-        """How often the kernel killed a process of the ranks for lack of memory; None where nobody counts."""
+        """How often the kernel killed a process of the ranks for lack of memory; None where the kernel does
+        not count."""
         folder = self._folders.get("memory", self._folders.get("track"))
         return memory_kills_in(folder / RANKS, has_limit=self.limits_memory) if folder is not None else None
 

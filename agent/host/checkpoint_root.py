@@ -1,7 +1,7 @@
 """The folder for checkpoints: whether it works, and which hosts see the same one.
 
-Rule: hosts share a root only if they read the same random name from it; nobody is asked to configure
-that, and nobody can claim it wrongly. The name is made once, whole, by whoever comes first.
+Rule: hosts share a root only if they read the same random name from it; it needs no configuration and cannot
+be claimed wrongly. The first agent makes the name, once and whole.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def domain_of(root: Path, host_id: str) -> str:
 
 
 def _read_or_make(root: OpenFolder) -> str:
-    """The name in the file. Made whole under another name and linked, so that nobody reads half of it."""
+    """The name in the file. Made whole under another name and linked, so that half of it is never read."""
     with suppress(FileNotFoundError):
         return _read(root)
     fresh = f".{uuid.uuid4().hex}"

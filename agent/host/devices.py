@@ -27,7 +27,7 @@ from cotenant.profiler.driver.probe_client import driver_facts
 AUTO_SLOTS_MAX: Final = 8
 SLOTS_MAX: Final = 1024
 IDLE_MIB_MAX: Final = 2048
-"""More than this on a GPU that nobody seems to use is held by somebody who cannot be seen."""
+"""More than this on a GPU without visible processes is held by one that cannot be seen."""
 _SHORT_UUID_DIGITS: Final = 6
 
 
@@ -55,7 +55,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     """Why these are not what one might expect."""
     busy: tuple[str, ...] = ()
-    """UUIDs of GPUs on which somebody computes: whose processes these are is found out later."""
+    """UUIDs of GPUs on which a process computes: whose it is is found out later."""
 
 
 def parse(text: str) -> DeviceChoice:
@@ -208,13 +208,13 @@ def _local(gpu: GpuFacts) -> str:
 
 
 def _is_busy(gpu: GpuFacts) -> bool:
-    """Somebody computes there; also where the driver does not say."""
+    """A process computes there; also where the driver does not say."""
     return "computing" in gpu.unlisted or any(each.computes for each in gpu.processes)
 
 
 def _reserve_mib(gpu: GpuFacts) -> int:
-    """What is gone before any job starts: measured where nobody computes now, else the driver's own number
-    and what is drawn with."""
+    """What is gone before any job starts: measured where no process computes now, else the driver's own
+    number and what is drawn with."""
     drivers_mib, taken_mib = gpu.reserved_mib or 0, gpu.taken_mib or 0
     if gpu.unlisted:
         return drivers_mib

@@ -1,8 +1,8 @@
 """Who a process is, safe against reuse of its pid.
 
-Rule: a pid alone never identifies a process. Whoever signals or adopts one that is not its own child
-opens a pidfd first and compares the start time afterwards; in between the pid may have changed hands.
-A zombie counts as gone: its resources are free, and an init that never reaps would keep it "alive".
+Rule: a pid alone never identifies a process. To signal or adopt a process that is no child, open a pidfd
+first and compare the start time afterwards; in between the pid may have changed hands. A zombie counts as
+gone: its resources are free, and an init that never reaps would keep it "alive".
 """
 
 from __future__ import annotations

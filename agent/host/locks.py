@@ -1,4 +1,4 @@
-"""One owner per device and machine, whoever it is.
+"""One owner per device and machine.
 
 Rule: an agent offers a device only while it holds the device's lock. Two files per thing (a GPU, or a
 core of a CPU slot) in a folder that all users share:
@@ -204,7 +204,7 @@ def _open(path: Path) -> int:
 
 
 def _opened_or_made(folder: int, name: str) -> int | None:
-    """None: somebody makes it just now."""
+    """None: another process is making it."""
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         # Not O_CREAT: in a sticky folder the kernel refuses that for another user's file.

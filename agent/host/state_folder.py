@@ -1,6 +1,6 @@
 """The agent's own folder: one agent at a time, and only its own user writes to it.
 
-Rule: everything in it is opened by its path, so nobody else may be able to put something else in the way.
+Rule: everything in it is opened by its path, so no other user may be able to replace a part of it.
 """
 
 from __future__ import annotations

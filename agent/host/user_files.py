@@ -1,10 +1,10 @@
-"""Files in folders that somebody else can write to, handled by a process that may be root.
+"""Files in folders that other users can write to, handled by a process that may be root.
 
 Rule: a path is followed once, down to a folder that only we (and root) can change; from there on every step
-is taken from an open folder and follows no link, so whoever renames, links or replaces something meanwhile
-changes which of his own files are meant, never somebody else's. What is done to a file by its descriptor is
-done to that file. And what belongs to a user is removed with that user's rights: he may lend a name to
-what is not his, and gets no more of it removed than he could remove himself.
+is taken from an open folder and follows no link, so a user who renames, links or replaces a part of it
+meanwhile changes which of their own files are meant, never another's. What is done to a file by its
+descriptor is done to that file. And what belongs to a user is removed with that user's rights: he may lend a
+name to what is not his, and gets no more of it removed than he could remove himself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 DEPTH_MAX: Final = 32
 """Of folders that are open at once while a tree is removed; deeper ones are moved up first."""
 ROUNDS_MAX: Final = 1000
-"""Over one folder: one for each folder that was moved up, and while somebody goes on filling it."""
+"""Over one folder: one for each folder that was moved up, and while a process goes on filling it."""
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -71,7 +71,7 @@ class OpenFolder:
         """A folder in this one, made unless it is there, and given to `owner` if there is one.
 
         Raises:
-            OSError: it cannot be made; something else has its name; it belongs to somebody else.
+            OSError: it cannot be made; something else has its name; it belongs to another user.
         """
         with suppress(FileExistsError):
             os.mkdir(_checked(name), mode, dir_fd=self.fd)
@@ -130,7 +130,7 @@ class OpenFolder:
         """Remove what has this name, with all that is in it.
 
         Raises:
-            OSError: some of it could not be removed, or somebody goes on filling it.
+            OSError: some of it could not be removed, or a process goes on filling it.
         """
         _remove(self.fd, _checked(name), -1, os.fstat(self.fd).st_dev, DEPTH_MAX)
 
@@ -139,7 +139,7 @@ class OpenFolder:
         """An address that reaches this user's socket and no other, however its name is used meanwhile.
 
         Raises:
-            OSError: there is none, or it is something else, or somebody else's.
+            OSError: there is none, or it is no socket, or another user's.
         """
         found = os.open(_checked(name), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
         try:
@@ -176,8 +176,8 @@ def remove_tree(path: Path, trusted: Path | None = None) -> None:
 
 
 def exposed(path: Path) -> Path | None:
-    """As root: the first folder on the way to `path`, itself among them, in which somebody else could replace
-    what comes next. Folders that are not there yet count as safe."""
+    """As root: the first folder on the way to `path`, itself among them, in which another user could replace
+    the next part. Folders that are not there yet count as safe."""
     if os.geteuid() != 0:
         return None
     for each in (*reversed(path.absolute().parents), path.absolute()):

@@ -69,7 +69,7 @@ def read_or_put_aside(path: Path, kind: type[T], say: Callable[[str], None]) -> 
     """The record in a file of ours; None if there is none that can be used, and `say` was told why.
 
     A damaged one is put aside under a name that says so: it is looked at once, does not stand in the way of
-    a new one, and is there for whoever wants to know. One of a newer version stays: what wrote it can read
+    a new one, and is there for a person to look at. One of a newer version stays: what wrote it can read
     it.
     """
     try:

@@ -101,7 +101,7 @@ async def connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
     """Connect to a Unix socket, however long its path is.
 
     Raises:
-        OSError: nobody listens there.
+        OSError: no process listens there.
     """
     import asyncio
 

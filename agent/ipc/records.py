@@ -38,7 +38,7 @@ SUPERVISOR: Final = "supervisor.json"
 STATUS: Final = "status.json"
 RESULT: Final = "result.json"
 UNCLEAN: Final = "unclean"
-"""An MPS client of it was ended without its daemon's help, by whoever cleaned up after its supervisor."""
+"""The clean-up after its supervisor ended an MPS client of it without the daemon's help."""
 CONTROL: Final = "control.sock"
 JOB: Final = "job"
 JOB_SOCKET: Final = "cotenant.sock"
@@ -122,7 +122,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Times torch's own time limits for collectives, where the job sets none: more where devices are
     shared."""
     watch: WatchRule | None = None
-    """None: nobody looks whether it makes steps."""
+    """None: its steps are not watched."""
     notes: tuple[str, ...] = ()
     """What is not as one might expect, said once when the attempt starts."""
     checkpoint_root: str

@@ -2,7 +2,7 @@
 
 Rule: no disk of a host ever holds them. The supervisor keeps them in its memory and puts them into the
 environment of the processes that it starts; with the last of these they are gone. An attempt is started once,
-so nobody needs them again.
+so they are not needed again.
 """
 
 from __future__ import annotations

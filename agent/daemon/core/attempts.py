@@ -177,7 +177,7 @@ class Attempts:
             )
             self._teardown.end(fence, "never-started", "stopped before it started here")
         elif attempt.ended is not None:
-            if attempt.settled_age_s is not None:  # It was confirmed once; whoever asks has lost that.
+            if attempt.settled_age_s is not None:  # The controller confirmed it once and has lost that since.
                 self._out.report(attempt.ended, msgspec.structs.replace(attempt, settled_age_s=None))
         elif live is not None and live.is_there and not _covers(attempt.stop, command):
             stop = StopAsked(save=command.save, deadline_s=command.deadline_s, reason=render(command.reason))

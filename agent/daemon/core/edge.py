@@ -131,7 +131,7 @@ class SupervisorGone(OfAttempt, frozen=True, kw_only=True):
 
 
 class TroubleNoticed(OfAttempt, frozen=True, kw_only=True):
-    """Something of an attempt is not as it should be, and it goes on; its supervisor does not know."""
+    """An attempt goes on with a defect that its supervisor does not know of."""
 
     what: str
 
@@ -162,7 +162,7 @@ class IndicatorsRead(AgentEvent, frozen=True, kw_only=True):
 class GpuFault(AgentEvent, frozen=True, kw_only=True):
     """A fatal fault on devices: an Xid that ends what runs there, or an MPS server in FAULT.
 
-    Whoever was on them is ended and goes on from its last checkpoint elsewhere or later.
+    Attempts on them are ended and go on from their last checkpoints elsewhere or later.
     """
 
     uuids: tuple[str, ...]
@@ -170,19 +170,19 @@ class GpuFault(AgentEvent, frozen=True, kw_only=True):
     """One line: "Xid 31 (GPU memory page fault)", "its MPS server is in FAULT"."""
     xid: int | None = None
     culprit_pids: tuple[int, ...] = ()
-    """Processes that are known to have caused it; empty: nobody knows."""
+    """Processes that are known to have caused it; empty: unknown."""
     culprits: tuple[Key, ...] = ()
     """Attempts that these belong to, as far as that is known."""
     device_failed: bool = False
     """The device itself: no program is to blame."""
     ends: bool = True
-    """False: it is contained in the process that caused it, and whoever does not die by itself goes on."""
+    """False: it is contained in the process that caused it; attempts that do not fail of it go on."""
     strangers: bool = False
     """Processes that are not ours were on the devices as well."""
     spared: tuple[Key, ...] = ()
     """Attempts that are on the devices by now and came after it."""
     by_words: bool = False
-    """Nobody has told of it but a process that died of it."""
+    """The only evidence is the exit of a process."""
 
 
 class MemoryFree(OfAttempt, frozen=True, kw_only=True):
@@ -190,8 +190,8 @@ class MemoryFree(OfAttempt, frozen=True, kw_only=True):
 
 
 class MemoryHeld(OfAttempt, frozen=True, kw_only=True):
-    """The other answer: long after the attempt somebody still holds memory of its devices. That these are
-    suspect was told before."""
+    """The other answer: memory of its devices is still held long after the attempt. That these are suspect
+    was reported before."""
 
     holders: dict[str, str]
     """By UUID: who, for a person."""

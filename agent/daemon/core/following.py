@@ -30,7 +30,7 @@ class Following:
         self._knows_epochs: bool | None = None
         """Whether the controller does; None: it has not welcomed this start of the agent."""
         self._taken: set[JobKey] = set()
-        """Jobs whose numbers a start had that could not be obeyed for it: told of in every hello."""
+        """Jobs whose start was refused because the number was in use: listed in every hello."""
 
     def refuses_journal(self, journal: str, running: int) -> str:
         """Why this state is not for the controller of this journal; empty if it is, from now on. Job 1 of

@@ -58,7 +58,7 @@ def clients_of(
         served = [HOST_DAEMON] if config.mps_per_host else [device.local for device in devices]
         runtime = PurePosixPath(config.mps_runtime)
         pipes = [str(pipe_directory(runtime, each)) for each in served]
-        for device in devices:  # Checked here, where there is still somebody to tell.
+        for device in devices:  # Checked here, while the sender can still be answered.
             MemoryLimit(device_uuid=device.local, limit_mib=1)
     except ValueError as error:
         return Clients(why_not=str(error))

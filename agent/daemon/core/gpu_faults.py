@@ -34,7 +34,7 @@ from cotenant.controller.domain.events import GpuFaultRole
 from cotenant.controller.domain.ids import DeviceId
 
 CONTAINED_S: Final = 60.0
-"""A process that dies so soon after an error on its device, of which nobody knows whose it was, made it."""
+"""A process that dies so soon after an error on its device whose cause is unknown has caused it."""
 JUST_S: Final = 10.0
 """Who failed so shortly before a fault was told may have died of it."""
 _GRAVITY: Final[tuple[GpuFaultRole, ...]] = ("", "suspect", "hit", "culprit", "device")
@@ -120,8 +120,8 @@ def contained(result: Result, fault: Fault) -> Result:
 
 
 def own_fault(result: Result, uuids: Sequence[str]) -> GpuFault | None:
-    """What a CUDA error in one client of an MPS server means for all others of its devices: nobody may have
-    told of it yet."""
+    """What a CUDA error in one client of an MPS server means for all others of its devices: it may not have
+    been reported yet."""
     if not result.cuda_fault or not uuids:
         return None
     return GpuFault(uuids=tuple(uuids), why="a fatal CUDA error", by_words=True)
@@ -134,10 +134,11 @@ class FaultWitnesses:
     def __init__(self, memory: AgentMemory) -> None:
         self._memory = memory
         self._departed: dict[Key, tuple[float, tuple[DeviceId, ...]]] = {}
-        """Attempts that have failed by themselves: when, and where. They may have died of a fault that nobody
-        has told of yet, and then whoever is left was not alone."""
+        """Attempts that have failed by themselves: when, and where. The cause may be a fault that is not
+        reported yet, and then those that are left were not alone."""
         self._contained: dict[Key, tuple[float, Fault]] = {}
-        """Errors that stay in one process, and whoever was on the device: if it dies, it was its own."""
+        """Errors that stay in one process, with the attempts on the device: the one that fails has caused
+        it."""
 
     def strike(
         self, fault: GpuFault, report: HostReport, live: Collection[Key], now_s: float
@@ -160,8 +161,8 @@ class FaultWitnesses:
                 yield record
 
     def _reaches(self, fault: GpuFault, key: Key, where: Collection[DeviceId], live: Collection[Key]) -> bool:
-        """Whether it ends that attempt: what one client of MPS does ends all clients and nobody else; what a
-        process without MPS does beside them, itself. Where nobody is known to be a client, all of them."""
+        """Whether it ends that attempt: what one client of MPS does ends all clients and no other process;
+        what a process without MPS does beside them, itself. Where no client is known, all of them."""
         if not fault.ends or fault.device_failed:
             return fault.ends
         clients = {other for other in self._on(where, live) if self._memory.attempts[other].mps}

@@ -1,4 +1,4 @@
-"""What an agent must not forget: reports nobody has confirmed, fences, commands obeyed.
+"""What an agent must not forget: unconfirmed reports, fences, commands obeyed.
 
 Rule: durable state changes only by `AgentMemory.fold(note)`, and each note reaches the spool before anything
 that follows from it leaves the agent. So the memory read back after a crash is the memory that was.
@@ -79,7 +79,7 @@ class Attempt(Capabilities, frozen=True, kw_only=True):
     durable_step: int = -1
     """The newest checkpoint reported."""
     profiled: bool = False
-    """Its supervisor wants to know when somebody shares its devices."""
+    """Its supervisor is told when another attempt shares its devices."""
     profile_no: int = 0
     """The newest profile reported."""
     troubles: tuple[str, ...] = ()
@@ -257,7 +257,7 @@ class AgentMemory:
         self.epochs_past: tuple[str, ...] = ()
         """Those before it, oldest first."""
         self.reached = 0
-        """The last entry of its journal that we were told of: what is heard between notes is not kept."""
+        """The last entry of its journal that we know: what is heard between notes is not kept."""
         self.sequence = 0
         """The last number given to a report."""
         self.confirmed = 0
@@ -316,7 +316,7 @@ class AgentMemory:
                 self._clear()
 
     def _follow(self, note: Follows) -> None:
-        """Commands of earlier epochs are not obeyed any more, so that nobody needs their numbers."""
+        """Commands of earlier epochs are not obeyed any more, so that their numbers are not needed."""
         if note.epoch == self.epoch:
             self.reached = max(self.reached, note.reached)
             return
@@ -375,7 +375,7 @@ class AgentMemory:
             missing = []
 
     def kept_jobs(self) -> Iterator[JobKey]:
-        """Jobs that were here, have nothing unsettled here, and that nobody said were over."""
+        """Jobs that were here, have nothing unsettled here, and that the controller has not called over."""
         unsettled = {attempt.job for attempt in self.attempts.values() if attempt.settled_age_s is None}
         for job in self.fences:
             if job not in unsettled and job not in self.forgotten:

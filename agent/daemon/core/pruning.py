@@ -1,7 +1,7 @@
 """What the agent throws away, and when. Pure.
 
 Rule: only what the controller has confirmed, and only by the agent's own age: a clock that jumps a month
-ahead must not cost anybody a checkpoint. A fence goes last, and leaves the number of the command that
+ahead must not cost a checkpoint. A fence goes last, and leaves the number of the command that
 made it superfluous, so that a start from before still cannot pass.
 """
 

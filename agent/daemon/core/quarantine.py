@@ -1,7 +1,7 @@
 """Devices on which an MPS client was killed without its daemon's help. Pure.
 
-Rule: such a kill can leave the daemon's server, and whoever else is its client, in an undefined state. The
-device takes nobody new until every co-client that was training there has made a step again, or is gone.
+Rule: such a kill can leave the daemon's server, and its other clients, in an undefined state. The device
+takes no new attempt until every co-client that was training there has made a step again, or is gone.
 Co-clients that have never been heard to make a step cannot prove anything, and are not waited for. A doubt is
 a note like any other: it outlives the agent, and ends with those it waits for.
 """
@@ -27,7 +27,7 @@ class Quarantine:
         return self._out.memory.quarantined
 
     def raised(self, uuid: str, after: JobId, steps: Mapping[Key, int]) -> None:
-        """`steps`: of the co-clients that train there. None of them: there is nobody to be harmed."""
+        """`steps`: of the co-clients that train there. None of them: no other client can be harmed."""
         before = self._by_uuid.get(uuid)
         waits = {each.key: each for each in before.waits} if before is not None else {}
         waits |= {key: StepBefore(key=key, step=step) for key, step in steps.items()}
@@ -42,7 +42,7 @@ class Quarantine:
         self._settle(lambda each: each.key == key)
 
     def only(self, live: Collection[Key]) -> None:
-        """Nobody else is here any more."""
+        """No co-client is left."""
         self._settle(lambda each: each.key not in live)
 
     def _settle(self, is_over: Callable[[StepBefore], bool]) -> None:

@@ -106,7 +106,7 @@ class AgentState:
         self._waiting: dict[CommandId, CommandDelivery] = {}
         """Starts that came before the lease was good enough for them."""
         self._unsent_from: int | None = self.memory.sequence + 1
-        """Reports from here on were never sent: nobody has heard of us in this life yet."""
+        """Reports from here on were never sent: no controller has heard from us since our start."""
         self._born_s = 0.0
         self._age_at_birth_s = self.memory.age_s
         self._prune_at_s = 0.0

@@ -138,7 +138,7 @@ class Teardown:
         self._out.say(f"{name_of(attempt.key)}: {outcome}: {detail}")
 
     def clean(self, key: Key, why: str) -> None:
-        """Nobody watches its processes any more: end them, and write the result that is missing."""
+        """Its supervisor is gone: end its processes, and write the result that is missing."""
         live = self._tenants.live[key]
         live.cleaning, live.connected = True, False
         status = live.status or Status(job_id=key[0], attempt=key[1])

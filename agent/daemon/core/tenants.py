@@ -140,8 +140,8 @@ class Tenants:
                 self.tell(key, now)
 
     def _room_mib(self, attempt: Attempt, tenants: Mapping[DeviceId, Sequence[Attempt]]) -> int | None:
-        """What others leave to each process of a job that started without a limit, when it was alone;
-        None: it has a limit, or nobody knows what the others may take."""
+        """What others leave to each process of a job that started alone and without a limit; None: it has a
+        limit, or what the others may take is unknown."""
         left_mib = []
         for device in self.gpus_of(attempt):
             others = [each.memory_cap_mib for each in tenants[device.device_id] if each.key != attempt.key]
