@@ -1,6 +1,6 @@
 """The controller's one socket: who is there, what they say, what they are told.
 
-Rule: nobody is believed to be anybody but the owner of the key they proved to have (or, on a Unix
+Rule: every peer is taken for the owner of the key it proved to have, and for no other (or, on a Unix
 socket, the socket's owner). Bytes come in bounded; what is too big never reaches us.
 """
 

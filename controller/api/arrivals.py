@@ -1,7 +1,7 @@
 """Submissions: checked, numbered, stored, and only then there.
 
-Rule: secrets are on disk before the job is journalled, and the job is journalled before anybody hears its
-number. A repeat of a submission gets the first one's numbers.
+Rule: secrets are on disk before the job is journalled, and the job is journalled before its number is
+answered. A repeat of a submission gets the first one's numbers.
 """
 
 from __future__ import annotations

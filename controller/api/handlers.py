@@ -97,7 +97,7 @@ class RequestHandlers:
         self._waits: dict[tuple[bytes, int], PendingWait] = {}
         self._look_again = False
         self.asked_s = core.clock.now_s()
-        """When somebody last asked."""
+        """When the last request came."""
         core.watchers.append(self._happened)
         self._answers: dict[type, Answer] = {
             wire.Stop: self._stop_asked,
@@ -107,7 +107,7 @@ class RequestHandlers:
     # --- In and out --------------------------------------------------------------------------------
 
     def affords(self, who: Identity, size: int) -> bool:
-        """Whether somebody may send a message of so many bytes now. Asked before it is read: reading is what
+        """Whether a user may send a message of so many bytes now. Asked before it is read: reading is what
         takes memory."""
         return who.role != "user" or self._byte_rates.allow(who.name, self._core.clock.now_s(), size)
 
@@ -211,7 +211,7 @@ class RequestHandlers:
             self._look_again = True
 
     def settle(self) -> None:
-        """After each message, before its effects are sealed: somebody's answer may be due."""
+        """After each message, before its effects are sealed: an answer may be due."""
         if self._look_again:
             self._look_again = False
             now_s = self._core.clock.now_s()

@@ -1,7 +1,7 @@
 """Answers `ReadJobLog`: finds the host that holds an attempt's output and passes its answer on.
 
-Rule: logs are for the job's owner and admins. A reader may have a few questions open at a time, so that
-nobody's `logs -f` keeps others from reading.
+Rule: logs are for the job's owner and admins. A reader may have a few questions open at a time, so that one
+`logs -f` does not keep others from reading.
 """
 
 from __future__ import annotations

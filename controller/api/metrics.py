@@ -46,7 +46,7 @@ class ServerFacts(NamedTuple):
     size_bytes: int | None
     stuck: bool
     damages: int | None = None
-    """In the journal; None: nobody has looked yet."""
+    """In the journal; None: not checked yet."""
     checked_s: float | None = None
 
 
@@ -130,7 +130,7 @@ def seen_of(job: Job) -> JobCounts:
 
 
 def waited_s(job: Job, now_s: float) -> float:
-    """How long a job that waits could have run and did not: being preempted makes nobody young."""
+    """How long a job that waits could have run and did not: a preemption does not start the count anew."""
     return job.queued_s + now_s - job.phase_since_s
 
 

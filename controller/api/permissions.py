@@ -57,7 +57,7 @@ def policies_offered(engine: Engine) -> dict[str, str]:
     """What can be set by a message, with a line about each: ours, those of packages that are installed beside
     the controller, and the one that its configuration names.
 
-    No other module: whoever sends messages must not choose what a controller imports.
+    No other module: a message must not choose what a controller imports.
     """
     named = engine.config.policy.name
     found = registry.available()

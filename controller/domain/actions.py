@@ -53,8 +53,8 @@ class Hold(Action, frozen=True, kw_only=True, tag="Hold"):
 class Defer(Action, frozen=True, kw_only=True, tag="Defer"):
     """Think about a waiting job again at `until_s`, and about preempting `victims` for it (Lazer 4.2).
 
-    It stays queued and is reported with the reason; that nobody else preempts the victims meanwhile is the
-    policy's business.
+    It stays queued and is reported with the reason; the policy sees to it that no other job preempts the
+    victims meanwhile.
     """
 
     job_id: JobId

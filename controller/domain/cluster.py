@@ -17,7 +17,7 @@ there may go on, nothing new. lost: it does not answer any more, and what ran th
 
 
 HELD_MIB_MIN: Final = 512
-"""Of device memory that nobody owns up to: less is rounding, and what the driver keeps for each process."""
+"""Of device memory without a visible owner: less is rounding, and what the driver keeps for each process."""
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,7 +145,7 @@ class Host(msgspec.Struct, kw_only=True):
 
     @property
     def is_suspect(self) -> bool:
-        """Never on the word of one user's jobs alone: whoever likes can write jobs that fail."""
+        """Never on the word of one user's jobs alone: any user can write jobs that fail."""
         if self.failures_in_row < SUSPECT_AFTER:
             return False
         return self.failed_itself or len(self.failed_users) > 1

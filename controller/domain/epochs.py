@@ -1,7 +1,7 @@
 """Epochs: which history of the cluster a number, a command or an agent belongs to.
 
-Rule: a controller begins a new epoch at every start, durably, before it says anything to anybody. A journal
-that was put back from a copy therefore goes on in an epoch that nobody has followed yet, although it issues
+Rule: a controller begins a new epoch at every start, durably, before it sends anything. A journal
+that was put back from a copy therefore goes on in an epoch that no agent has followed yet, although it issues
 job, attempt and command numbers again that were in use already. Whoever compares two numbers compares the
 random tokens of the epochs that they were given in as well.
 """
@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 NUMBER_MAX = 2**40
-"""More starts than any journal sees: whoever says so is not believed."""
+"""More starts than any journal sees: a larger number is refused."""
 PAST_KEPT = 1000
 """Epochs that a journal remembers. An agent that followed an older one counts as one of a lost history."""
 
@@ -46,7 +46,7 @@ class Followed(msgspec.Struct, frozen=True, kw_only=True):
     journal: str = ""
     epoch: Epoch = Epoch()
     reached: int = 0
-    """The greatest entry of the journal that the agent was told of in that epoch."""
+    """The greatest entry of the journal that the agent has seen in that epoch."""
     confirmed: int = 0
     """The last of its reports that it was told was durable."""
     past: tuple[str, ...] = ()
@@ -55,8 +55,8 @@ class Followed(msgspec.Struct, frozen=True, kw_only=True):
 
 Standing = Literal["follows", "restored", "superseded"]
 """follows: the agent's history is a part of ours. restored: it has seen a history that this journal has lost,
-so this journal was put back from a copy. superseded: the agent left our present epoch for another's: somebody
-else took over, and we have not noticed."""
+so this journal was put back from a copy. superseded: the agent left our present epoch for another's: another
+controller took over, and we have not noticed."""
 
 
 def standing(

@@ -166,7 +166,7 @@ class FirstStepDone(Event, frozen=True, kw_only=True, tag="FirstStepDone"):
     host_id: HostId
     step: int
     assumed: bool = False
-    """Nobody has said so: its processes have run a while. It may load still, and say so later."""
+    """Assumed, not reported: its processes have run a while. It may load still, and report later."""
 
 
 class ProgressSeen(Event, frozen=True, kw_only=True, tag="ProgressSeen"):
@@ -202,7 +202,7 @@ Outcome = Literal["finished", "user-failed", "infra-failed", "stopped", "never-s
 
 
 GpuFaultRole = Literal["", "culprit", "suspect", "hit", "device"]
-"""culprit: it caused the fault. suspect: it did, or one that shared the device, and nobody knows which. hit:
+"""culprit: it caused the fault. suspect: it did, or one that shared the device; which is unknown. hit:
 another did. device: the device failed by itself."""
 
 
@@ -239,7 +239,7 @@ class ProfileLearned(Event, frozen=True, kw_only=True, tag="ProfileLearned"):
     device_type: str = ""
     """What it was measured on."""
     is_complete: bool = True
-    """T_prof is over; else its attempt ended before, or somebody came to share its devices."""
+    """T_prof is over; else its attempt ended before, or another job came to share its devices."""
 
 
 class ProfilesForgotten(Event, frozen=True, kw_only=True, tag="ProfilesForgotten"):

@@ -17,7 +17,7 @@ from cotenant.controller.domain.throughput import Coefficients, Gang, MeasuredSt
 KIND: Final = "throughput-fit"
 """Of the request, as `controller/training/kinds.py` knows it."""
 SUB_BATCHES_MIN: Final = 3
-"""Fewer determine no model with an error (`profiler/throughput.py`), so nobody is asked."""
+"""Fewer determine no model with an error (`profiler/throughput.py`), so none is asked for."""
 
 Payload = dict[str, str | int | float | list[float]]
 Numbers = Sequence[float]

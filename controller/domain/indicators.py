@@ -92,7 +92,7 @@ TEXT_MAX: Final = 400
 
 
 class DeviceReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one device does just now, whoever uses it: for people and for Prometheus, never for decisions.
+    """What one device does just now, for all that use it: for people and for Prometheus, never for decisions.
 
     Indicators that are not in `values` are missing, and `why` says why. Names that this version does not
     know are kept and not shown.
@@ -105,7 +105,8 @@ class DeviceReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """By Table 2's names and in its units; the mean over `lasted_s`."""
     lasted_s: float | None = None
     memory_used_mib: float | None = None
-    """A GPU: in use, by anybody. A CPU slot: the peaks of its present tenants, as far as they are known."""
+    """A GPU: in use, by any process. A CPU slot: the peaks of its present tenants, as far as they are
+    known."""
     age_s: float = 0.0
     """Since the end of that time, when this was sent."""
     why: str = ""

@@ -52,7 +52,7 @@ class Observed(msgspec.Struct, kw_only=True):
     out_of_memory: int = 0
     """How often the one ran out of device memory beside the other."""
     not_compared: int = 0
-    """How often its pace beside the other was seen while nobody knew what it is alone."""
+    """How often its pace beside the other was seen while its pace alone was unknown."""
     job: str = ""
     """For people: the kind of the one that was observed."""
     beside: str = ""
@@ -162,7 +162,7 @@ class PairTable:
         self._entry(job, partner).out_of_memory += 1
 
     def not_compared(self, job: Job, partner: Job) -> None:
-        """The job was seen beside the partner, and nobody knows what it takes alone."""
+        """The job was seen beside the partner, and what it takes alone is unknown."""
         self._entry(job, partner).not_compared += 1
 
     def faulted(self, job: Job, partner: Job, now_s: float) -> tuple[str, float]:
@@ -304,7 +304,7 @@ class PairTable:
         return entry
 
     def _make_room(self) -> None:
-        """One out, one in: whoever simulates with a larger table beforehand keeps its size."""
+        """One out, one in: a simulation with a larger table beforehand keeps its size."""
         if len(self.entries) >= ENTRIES_MAX:
             harmless = (
                 key for key, entry in self.entries.items() if not entry.out_of_memory and not entry.faults

@@ -47,12 +47,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """How many optimizer steps were measured."""
     accumulates: bool | None = None
     """Whether more than one micro-batch is exact for it. True: measured so; False: it was seen to refuse,
-    whatever it says of itself; None: nobody tried."""
+    whatever it says of itself; None: not tried."""
     memory_mib_peak: float | None = None
     """The most that one worker was seen to hold at the sub-batch it was started with; also of jobs that say
-    nothing of their steps. None if nobody measured it."""
+    nothing of their steps. None: not measured."""
     indicators: Indicators | None = None
-    """Means and variances of Table 2 while it ran alone; None if nobody sampled them."""
+    """Means and variances of Table 2 while it ran alone; None: not sampled."""
     source: str = "unknown"
     throughput: ThroughputModel | None = None
     """Fitted to the points, where they determine it."""
@@ -181,7 +181,7 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Both ratios were observed; otherwise one of them, or both, come from elsewhere."""
     first_speed: float | None = None
     second_speed: float | None = None
-    """1 / xi of each on average over all that it was ever observed beside; None if beside nobody."""
+    """1 / xi of each on average over all that it was ever observed beside; None: beside none."""
     crowded: bool = False
     """One of the two ran out of device memory beside the other: the pair is not made again."""
     faulted: bool = False

@@ -47,7 +47,8 @@ class Plan:
         return trial
 
     def suppose_left(self, job: Job) -> list[Freed]:
-        """As if the job had left its devices: those that nobody else holds count as free, and are named."""
+        """As if the job had left its devices: those that no other job holds count as free, and are
+        returned."""
         view, job_id, added, more = self.view, job.spec.job_id, self._added, self._more
         devices, tenants, claimed_by = view.devices, view.tenants, view.claimed_by
         self._preempted.add(job_id)

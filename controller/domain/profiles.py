@@ -1,8 +1,8 @@
 """Profiles of kinds of jobs, kept for the next one: what was measured once is not measured again.
 
 Rule: a profile is only used for a job of the same user with the same command, code and configuration, on the
-same type of device and as many of them: `key_of` is all of that. Where the code is not known (nobody could
-read it when the job was submitted) nothing is kept. The store is bounded; the one that was used longest ago
+same type of device and as many of them: `key_of` is all of that. Where the code is not known (it could not be
+read when the job was submitted) nothing is kept. The store is bounded; the one that was used longest ago
 goes.
 """
 

@@ -15,7 +15,7 @@ FAULTS_ALONE = 2
 
 
 def why_alone(job: Job, beside: Job | None = None) -> Reason | None:
-    """Why a job shares with nobody, whoever it is; None if it may. `beside`: it is the tenant of that one's
+    """Why a job shares with no other at all; None if it may. `beside`: it is the tenant of that one's
     device, and the reason is the other's."""
     if job.spec.share == "never":
         if beside is None:
@@ -44,7 +44,7 @@ def peak_mib(job: Job, accumulation_steps: int) -> int | None:
 
 def tenant_mib(tenant: Job) -> int | None:
     """What a placed job needs per device: what was planned, or more if it has been measured to need more
-    since; None if nobody knows."""
+    since; None: unknown."""
     placement = tenant.placement
     if placement is None:
         return None

@@ -146,7 +146,7 @@ def take(plan: Plan, newcomer: Job, room: FreedDevices, why: Reason | None = Non
 
 
 def why_no_victims(view: View, job: Job) -> Reason | None:
-    """Why the first in the queue preempts nobody."""
+    """Why the first in the queue preempts no job."""
     if job.remaining_s is None:
         return None
     on_devices = [j for j in view.on_devices() if j.phase in (Phase.RUNNING, Phase.LOADING)]

@@ -162,7 +162,7 @@ def equals(view: View, job: Job, slots: ShareableSlots) -> Iterator[ShareableSlo
 
 
 def speeds(xi: Interference) -> tuple[Speed, Speed]:
-    """Mean speeds beside others; in this very pair where a kind was never seen beside anybody."""
+    """Mean speeds beside others; in this very pair where a kind was never seen beside another."""
     mine = _speed(xi.first_speed, xi.first, xi.source)
     return mine, _speed(xi.second_speed, xi.second, xi.source)
 

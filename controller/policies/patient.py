@@ -1,6 +1,6 @@
 """patient: smallest service first over the whole queue, where no preemption is for nothing.
 
-Source: ours. Whoever waits is asked in the order of remaining time x GPUs^0.75 after each arrival, release of
+Source: ours. Waiting jobs are asked in the order of remaining time x GPUs^0.75 after each arrival, release of
 devices and end of a load. What it does differently from SRTF is count what a change costs:
 
 * A job that loads is never preempted. So no load is ever for nothing: there are no futile preemptions,
@@ -86,7 +86,7 @@ def cost_s(victim: Job) -> float:
 
 
 def needs_s(newcomer: Job) -> float:
-    """How long a waiting job will hold its devices; infinite if nobody knows."""
+    """How long a waiting job will hold its devices; infinite if unknown."""
     left_s = newcomer.remaining_s
     return float("inf") if left_s is None else left_s + newcomer.expected_load_s
 
@@ -117,7 +117,7 @@ def spare(view: View, asking: Iterable[Job], parameters: PatientParameters) -> l
 
 class Round:
     """One pass over the queue: the order of patient, and which devices are promised to those that wait for
-    them, so that nobody else counts on the same ones."""
+    them, so that no other job counts on the same ones."""
 
     name = "patient"
 
@@ -144,7 +144,7 @@ class Round:
         self.soon = soon
 
     def _look(self, plan: Plan) -> list[Spare]:
-        """Many passes end before anybody asks."""
+        """Many passes end before they are needed."""
         running = self._running = spare(self._view, self._asking, self._parameters)
         if running:
             self._most_gpu_s = -running[0][0]
@@ -189,7 +189,7 @@ class Round:
         return job.spec.gpus_min > 1 and self._parameters.gang == "wait"
 
     def is_last(self, job: Job) -> bool:
-        """Whether nobody after this one, which found nobody behind, has less to do than any of those."""
+        """Whether no job after this one, which found none behind it, has less to do than any of those."""
         mine_gpu_s = self._parameters.service_s(job)
         return (
             mine_gpu_s >= self._most_gpu_s
@@ -237,7 +237,7 @@ class Round:
         return self._find_soon(plan, job, loss_s) is None
 
     def _find_soon(self, plan: Plan, job: Job, in_s: float) -> tuple[DeviceId, ...] | None:
-        """Devices that the job gets without preempting anybody."""
+        """Devices that the job gets without a preemption."""
         self.soon = self.soon or ExpectedReleases(plan.view)
         return self.soon.find(plan, job, plan.view.now_s + in_s)
 

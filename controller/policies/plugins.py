@@ -1,6 +1,6 @@
 """Policies of other people: in a package that offers them, or in a module that is named.
 
-Rule: nothing of theirs is imported before somebody asks for it, and whatever is wrong with it is said in one
+Rule: nothing of theirs is imported before it is asked for, and whatever is wrong with it is said in one
 line, before anything runs. Once made, such a policy is treated as ours are: the engine checks every action.
 
 A package offers a policy by an entry point in the group `cotenant.policies`:
@@ -33,7 +33,7 @@ PLAIN: Final = (str, int, float, bool)
 
 
 class PluginPolicy(NamedTuple):
-    """Somebody's policy, imported and not yet made."""
+    """A plugin's policy, imported and not yet made."""
 
     name: str
     about: str

@@ -1,7 +1,7 @@
 """Which policies there are, how one is made by its name, and what stands in for one that is gone.
 
 Rule: `AVAILABLE` are ours. What people may name as well (`policies/plugins.py`) is in `available()`, which
-imports it: nobody who only wants ours pays for it.
+imports it: who only wants ours does not pay for it.
 
 Rule: a controller starts whatever became of the policy that its journal names, since jobs run that need it.
 Under a stand-in nothing new starts, every waiting job says why, and `cotenant policy set` ends it. It keeps

@@ -34,7 +34,7 @@ def by_service(job: Job) -> tuple[float, ...]:
 
 
 def ssf() -> Classic:
-    """Smallest service first among those that fit; nobody is preempted."""
+    """Smallest service first among those that fit; no job is preempted."""
     return Classic("ssf", by_service, strict=False)
 
 

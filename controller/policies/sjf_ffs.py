@@ -57,7 +57,7 @@ class SjfFfs(Colocation):
         holds = [slot for slot in where.offers if slot.left_mib >= choice.needed_mib]
         open_to: dict[DeviceId, ShareableSlot | None] = dict.fromkeys(free)
         open_to.update((device_id, slot) for slot in holds for device_id in slot.devices)
-        # Free devices first: they cost nobody anything.
+        # Free devices first: they slow no other job.
         devices = [*free, *sorted(open_to.keys() - set(free))][: job.spec.gpus]
         partners = [slot for d in devices if (slot := open_to[d]) is not None]
         if len(devices) < job.spec.gpus or not partners:

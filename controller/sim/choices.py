@@ -97,8 +97,7 @@ def _split(word: str) -> tuple[str, str]:
 def _missing(name: str) -> str:
     """What keeps a policy that is not ours from being there; empty if nothing.
 
-    Raises:
-        BadChoice: nobody knows of one.
+    Raises: BadChoice: there is none.
     """
     if name in (theirs := registry.unavailable()):
         return theirs[name]

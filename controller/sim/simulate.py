@@ -45,7 +45,7 @@ Watch = Callable[[int, int, float], None]
 
 WATCH_EVERY: Final = 1000
 NO_DEADLINE_S: Final = 1e9
-"""Saves take what the workload says; nobody cuts them short."""
+"""Saves take what the workload says; they are not cut short."""
 TIMED_FIRST: Final = 500
 TIMED_EVERY: Final = 19
 """So many events at first, then every so-manyth, are timed: to read a processor clock twice costs more than
@@ -58,7 +58,7 @@ EXACT: Final = 1e-6
 
 
 def nothing(kind: str, payload: Payload) -> tuple[str, tuple[float, ...]]:
-    """For runs that nobody handed anything that computes."""
+    """For runs without anything that computes."""
     raise ValueError(f"this simulation was given nothing that computes {kind!r}")
 
 
@@ -103,7 +103,7 @@ def simulate(
 
 @contextmanager
 def _quiet_gc() -> Iterator[None]:
-    """Nothing here makes cycles, so nobody needs to look for them again and again."""
+    """Nothing here makes cycles, so the collector need not look for them."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -75,7 +75,7 @@ def local_identity() -> Identity:
 
 
 def init_cluster(folder: Path, *, force: bool = False) -> Path:
-    """A controller key pair and an admin key for whoever runs this; returns the admin's key file.
+    """A controller key pair and an admin key for the calling user; returns the admin's key file.
 
     Raises:
         KeyProblem: there are keys already, and `force` was not given.

@@ -1,4 +1,6 @@
-"""Advisory locks on files. They end with whoever has the file open: a crash leaves nothing to clean up."""
+"""Advisory locks on files. They end with the last process that has the file open: a crash leaves nothing to
+clean up.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ _FILE: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class LockTaken(Exception):
-    """Somebody else holds it."""
+    """Another process holds it."""
 
     def __init__(self, path: Path, pid: int) -> None:
         super().__init__(f"{path} is held by pid {pid or '?'}")
@@ -36,7 +38,7 @@ class Lock:
 
 
 def try_lock(file: int) -> bool:
-    """Whether nobody else holds it, in whichever way; then it is ours alone. Raises OSError."""
+    """Whether no other process holds it, in whichever way; then it is ours alone. Raises OSError."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -45,7 +47,7 @@ def try_lock(file: int) -> bool:
 
 
 def try_share(file: int) -> bool:
-    """Whether nobody holds it alone; then we are one of its holders. Raises OSError."""
+    """Whether no process holds it alone; then we are one of its holders. Raises OSError."""
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -54,7 +56,7 @@ def try_share(file: int) -> bool:
 
 
 def open_locked(path: Path) -> int:
-    """The file, locked, for children to inherit. Raises OSError: somebody holds it."""
+    """The file, locked, for children to inherit. Raises OSError: another process holds it."""
     descriptor = os.open(path, _FILE | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -65,7 +67,7 @@ def open_locked(path: Path) -> int:
 
 
 def is_free(path: Path) -> bool:
-    """Whether nobody holds it; a file that is not there is held by nobody."""
+    """Whether no process holds it; a file that is not there is not held."""
     try:
         descriptor = os.open(path, _FILE)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """Where things lie on this machine: the user's one socket, and the folders for state.
 
-Rule: a socket's folder belongs to this user and nobody else can enter it (0700, checked): whoever can
-reach an embedded controller's socket is taken for its owner.
+Rule: a socket's folder belongs to this user and no other can enter it (0700, checked): a process that can
+reach an embedded controller's socket is taken for its owner's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def mps_runtime_dir(mps: MpsSettings) -> PurePosixPath:
     be of any user.
 
     Raises:
-        PlaceError: the user's runtime folder belongs to somebody else.
+        PlaceError: the user's runtime folder belongs to another user.
     """
     if mps.runtime_dir:
         return PurePosixPath(os.path.abspath(os.path.expanduser(mps.runtime_dir)))

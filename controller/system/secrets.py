@@ -24,7 +24,7 @@ from cotenant.controller.wire.codec import BadMessage, decode_json
 from cotenant.controller.wire.entrance import SECRETS_BYTES_MAX
 
 SECRET_NAME: Final = re.compile(r"TOKEN|SECRET|KEY|PASSWORD", re.IGNORECASE)
-"""A variable with such a name is a secret, whoever forgot to say so."""
+"""A variable with such a name is a secret, said or not."""
 REMOVED_WITHIN_S: Final = 5.0
 _FILE_BYTES_MAX: Final = 8 * SECRETS_BYTES_MAX
 """As JSON, with everything escaped."""

@@ -2,7 +2,7 @@
 folded, profiles and ratios collected.
 
 Rule: a row needs at least one measured ratio and the profiles of both kinds of job; nothing is filled in.
-Whoever reads the table sees the commands of the jobs, without folders and numbers: they tell pairs apart, and
+A reader of the table sees the commands of the jobs, without folders and numbers: they tell pairs apart, and
 no model is given them.
 """
 

@@ -2,7 +2,7 @@
 
 Delivery: ZeroMQ may lose, repeat and (over reconnects) reorder. Commands are sent again until
 `CommandAck`; reports are sent again until `ReportAck`; both sides are idempotent. An agent keeps
-unacknowledged reports on disk, so that an end that nobody heard survives its restart.
+unacknowledged reports on disk, so that an unheard end survives its restart.
 
 Epochs: every start of a controller is one (`domain.epochs`). An agent follows that of its last `Welcome` and
 obeys no command of another. Fields about epochs are empty in what older versions say, and not looked at then.

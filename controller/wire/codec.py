@@ -72,8 +72,8 @@ def version_of(frame: bytes) -> int | None:
 
 
 def in_version(frame: bytes, version: int) -> bytes:
-    """A frame of ours for somebody who speaks another version: the same body. Whoever changes a body's form
-    translates it here for the version before."""
+    """A frame of ours for a peer that speaks another version: the same body. A change of a body's form is
+    translated here for the version before."""
     assert version_of(frame) is not None, "a frame that encode made"
     return bytes((_PAIR, version)) + frame[_HEAD:]
 

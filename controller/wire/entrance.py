@@ -42,7 +42,7 @@ class Limit(NamedTuple):
 
 
 class Inadmissible(ValueError):
-    """What is wrong with a text, for whoever sent it."""
+    """What is wrong with a text, for its sender."""
 
 
 KIB: Final = 1024

@@ -41,7 +41,7 @@ class PeerVersions:
         return self._send(address, frame if version is None else in_version(frame, version))
 
     def refusal(self, address: bytes) -> str:
-        """What to upgrade, in the words of the controller to whoever speaks another version."""
+        """What to upgrade, in the words of the controller to a peer that speaks another version."""
         theirs = self._others.get(address)
         says = f"this controller speaks version {WIRE_VERSION} of the wire, you speak {theirs or 'none'}"
         if theirs is not None and theirs > WIRE_VERSION:

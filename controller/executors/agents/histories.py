@@ -22,7 +22,7 @@ class Histories:
     def __init__(self, core: Core, lease_s: float | None) -> None:
         self._core = core
         self._hold_until_s = core.clock.now_s() + (lease_s or 0.0)
-        """What a controller of before us gave leases for has ended by then, if it hears from nobody."""
+        """What a controller of before us gave leases for has ended by then, if it hears from none."""
         self._knows_restored = False
         """An agent has shown that this journal was put back from a copy."""
         self._without: set[HostId] = set()

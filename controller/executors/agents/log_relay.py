@@ -1,6 +1,6 @@
 """Logs stay on their hosts; this passes questions to the agents and answers back.
 
-Rule: one bounded piece per question, so a slow reader slows nobody. Every question is answered once: with
+Rule: one bounded piece per question, so a slow reader slows no other. Every question is answered once: with
 data, or with what is missing and why.
 """
 
@@ -68,7 +68,7 @@ class ControllerLogRelay:
         self._open[self._count] = (host_id, question, answer, deadline_s)
 
     def came(self, host_id: HostId, reply: LogReply) -> None:
-        """An answer; one that nobody waits for, or from another host, is dropped."""
+        """An answer; one that is not waited for, or from another host, is dropped."""
         asked = self._open.get(reply.request)
         if asked is not None and asked[0] == host_id:
             del self._open[reply.request]

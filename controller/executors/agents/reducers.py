@@ -1,7 +1,7 @@
 """From heartbeats to events: who fell silent, who is lost, whose progress is worth a decision.
 
 Rule: pure. A heartbeat is not an event and is never journalled; only what changed enough to matter is.
-Time that passed while we did not listen is nobody's silence.
+Time that passed while we did not listen is no agent's silence.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class HostWatch:
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine was last told of a job's progress."""
+    """The last progress of a job that went to the engine."""
 
     attempt: AttemptNo
     at_s: float

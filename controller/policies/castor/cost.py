@@ -90,9 +90,7 @@ def outcome(mine_s: float, stretch: float, waits_s: float, partners: Sequence[Be
         pace = 1.0
     ends_s = now_s + left_s * pace
     cost_s = sum(min(ends_s, p.left_s * p.theirs) * (1.0 - 1.0 / p.theirs) for p in partners)
-    if (
-        waits_s == NEVER
-    ):  # Nobody knows when others end: it waits for one of these, as in Theorem 1, at least.
+    if waits_s == NEVER:  # When others end is unknown: it waits for one of these, as in Theorem 1, at least.
         waits_s = min(p.left_s for p in partners)
     return ShareOutcome(ends_s, waits_s, mine_s, cost_s)
 
@@ -262,7 +260,7 @@ Alone = dict[DeviceId, Beside]
 
 def bound_s(plan: Plan, job: Job, where: GangHosts, alone: Alone) -> float:
     """No set of partners at this place has a better balance: the newcomer gains no more than beside the worst
-    of them, and whoever gives the devices it needs loses at least what they would alone."""
+    of them, and the partners on the devices it needs lose at least what they would alone."""
     needed = job.spec.gpus - min(job.spec.gpus - 1, where.free_at_most(plan))
     here = [alone[slot.devices[0]] for slot in where.offers]
     left, gain_s = needed, NEVER

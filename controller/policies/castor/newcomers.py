@@ -1,7 +1,8 @@
 """Waiting jobs beside all tenants at once: what `ranked` and `balances` reckon with, as matrices.
 
 Rule: a row says what asking for that job alone would say, to the last bit. Every entry is made by the same
-operations in the same order, whoever else is asked for; a room that is taken meanwhile only drops out.
+operations in the same order, whichever other jobs are asked for; a slot that is taken meanwhile only drops
+out.
 
 A decision tries up to `lookahead` jobs beside all tenants: O(lookahead x tenants) operations on numbers,
 and the ratios of each kind of newcomer beside each kind of tenant. One job after the other that would be a

@@ -1,6 +1,6 @@
 """Algorithm 1: SJF-BSBF. Shortest job first; free devices first; else the partners that pay most.
 
-Source: Castor section 5.2 as settled. Takes nobody's devices to make room; a whole gang or nothing; each
+Source: Castor section 5.2 as settled. Preempts no job to make room; a whole gang or nothing; each
 device holds at most its `max_tenants` jobs. Departs from the paper in that
 
 * a gang that fits on one host shares on one host only, as it is placed on free devices: partners on

@@ -32,7 +32,7 @@ class LazerParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     dwq_offered: bool = False
     """Offer devices that become free to deferred newcomers too (the paper offers them to WQ alone)."""
     protect_loading: bool = False
-    """Jobs that load are not in RQ, so nobody is preempted before the first step."""
+    """Jobs that load are not in RQ, so no job is preempted before its first step."""
     reserve_head: bool = False
     """The first in WQ that does not fit keeps those behind it from free devices, so that wide jobs do not
     starve (the paper passes it over)."""

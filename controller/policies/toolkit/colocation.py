@@ -86,11 +86,11 @@ class Colocation(Stateless, ABC):
 
     @abstractmethod
     def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
-        """Whom a job joins that free devices alone cannot hold; None if nobody. Asked for many jobs."""
+        """Whom a job joins that free devices alone cannot hold; None: no job. Asked for many jobs."""
 
     @abstractmethod
     def why_not(self, plan: Plan, job: Job, slots: ShareableSlots) -> Reason | None:
-        """Why it joins nobody, None if it would. Asked when a person asks."""
+        """Why it joins no job, None if it would. Asked for one job, by a person."""
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
         if isinstance(event, ProgressSeen | PairObserved) and self.observations is not None:

@@ -1,7 +1,7 @@
 """Devices that get free by themselves before a time, and the jobs to which they are promised.
 
 Rule: what a running job leaves is worked out once per plan; from one question to the next only the jobs that
-end in between are taken in or out, and nothing is looked at that nobody asks for.
+end in between are taken in or out, and nothing is worked out before it is asked for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NEVER_S: Final = float("inf")
 
 
 class ReleaseTimes:
-    """Running jobs in the order of their ends, looked at no further than anybody asks. Those that are late
+    """Running jobs in the order of their ends, looked at no further than is asked. Those that are late
     are left out: they may be so for long."""
 
     def __init__(self, view: View) -> None:
@@ -68,7 +68,7 @@ class Together:
         self._view = view
         self._on_host: dict[HostId, int] = {}
         self._most = [0]
-        """As far as anybody asked."""
+        """As far as was asked."""
 
     def most(self, jobs: Sequence[Job], count: int) -> int:
         """Args: jobs: the same list each time; it may have grown at its end."""
@@ -103,7 +103,7 @@ class ExpectedReleases:
         """Where the first so many leave something, the first first."""
 
     def find(self, plan: Plan, job: Job, until_s: float) -> tuple[DeviceId, ...] | None:
-        """Devices for the job among those free by then and promised to nobody."""
+        """Devices for the job among those free by then and not promised."""
         if self._newest is not None:
             self._promise(*self._newest)
         if self._seen_actions != len(plan.actions):
@@ -121,7 +121,7 @@ class ExpectedReleases:
         return self._later.find_free(job)
 
     def promise(self, job: Job, devices: tuple[DeviceId, ...]) -> None:
-        """These, which were found just now, are for this job: nobody else counts on them."""
+        """These, which were found just now, are for this job: no other job counts on them."""
         self._newest = (job, devices)
 
     def is_unpromised(self) -> bool:
@@ -139,7 +139,7 @@ class ExpectedReleases:
         self._later.suppose_placed(job, devices)
 
     def _begin(self, plan: Plan) -> None:
-        """Nobody has left."""
+        """No job has left."""
         self._later, self._gone, self._left, self._where = plan.fork(), 0, [], [()]
         for job, devices in self._promises:
             self._later.suppose_placed(job, devices)

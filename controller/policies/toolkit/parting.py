@@ -1,8 +1,8 @@
 """Pairs that turn out to lose are parted: one of the two saves its state and goes on later.
 
 Source: ours, from Castor's Theorem 1 and what is measured while two jobs share (the paper decides once, by
-predicted ratios, and keeps to it). Only what was observed of this kind of pair, both ways and several
-times, parts anybody; a model's opinion does not.
+predicted ratios, and keeps to it). Only what was observed of this kind of pair, both ways and several times,
+parts a pair; a model's opinion does not.
 
 What loses: under every policy a pair that gets less work done than taking turns would (`loses`); that is a
 fact about the two kinds of jobs, and such a pair is not made again. Under `castor` and `castor-cost`, which

@@ -73,7 +73,7 @@ class ShareableSlots:
         self._view, self._plan = plan.view, plan
         self._observations = observations
         self.closed: Reason | None = None
-        """Why somebody who has a device to himself shares it with nobody."""
+        """Why a job that has a device to itself shares it with no other."""
         view = plan.view
         found: dict[tuple[JobId, Place], list[DeviceId]] = {}
         able: dict[JobId, int] = {}
@@ -196,7 +196,7 @@ class ShareableSlots:
     # --- All slots at once -------------------------------------------------------------------------
 
     def left_s(self) -> Numbers:
-        """Seconds that each tenant still trains, alone; NaN if nobody knows."""
+        """Seconds that each tenant still trains, alone; NaN if unknown."""
         if self._left_s is None:
             now_s = self._view.now_s
             lefts = (slot.partner.remaining_now_s(now_s) for slot in self._all)

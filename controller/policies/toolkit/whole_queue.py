@@ -1,7 +1,7 @@
 """A queue whose earlier jobs take the devices of jobs that stand later in one common order.
 
-Rule: one pass in order. Whoever stands earlier is asked first, for free devices and then for those of jobs
-that stand later; so nobody is started on devices that an earlier job would take from it at the next event.
+Rule: one pass in order. Jobs that stand earlier are asked first, for free devices and then for those of jobs
+that stand later; so no job is started on devices that an earlier one would take from it at the next event.
 
 A pass looks at the first waiting job of each shape, and at the next only once that one is settled; it ends
 when nothing is free and no waiting job stands before one that runs. Its cost does not grow with the queue.
@@ -38,7 +38,7 @@ class QueueOrder(Protocol):
     def name(self) -> str: ...
 
     def is_last(self, job: Job) -> bool:
-        """Whether nobody after a job that stands before no other does either."""
+        """Whether no job after one that stands before no other does either."""
 
     def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Jobs that may lose their devices, or their reservation, to a waiting job; last in the order
@@ -114,7 +114,7 @@ def rearrange(plan: Plan, order: QueueOrder, waiting: QueueScope) -> None:
 
 
 def is_anybody_left(plan: Plan) -> bool:
-    """Whether somebody waits once the plan is carried out; those who lose their devices come back."""
+    """Whether a job waits once the plan is carried out; those who lose their devices come back."""
     placed = sum(1 for action in plan.actions if isinstance(action, Place))
     return placed < max(plan.view.queued_count(), len(plan.actions))
 
@@ -138,8 +138,8 @@ def find_room(plan: Plan, job: Job, behind: Iterator[Job]) -> FreedDevices | Non
 
 
 def leaving_now(plan: Plan) -> list[Job]:
-    """Jobs that save and leave, by this plan or one before it, by predicted end; not those whose end nobody
-    can tell."""
+    """Jobs that save and leave, by this plan or one before it, by predicted end; not those whose end is
+    unknown."""
     found = [job for job in plan.view.leaving() if job.phase is CHECKPOINTING]
     found += [job for job in plan.preempted() if job.phase is RUNNING or job.phase is LOADING]
     found.sort(key=lambda job: (job.end_s, job.number))

@@ -88,7 +88,7 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """One moment of the journal, whoever writes to it meanwhile."""
+    """One moment of the journal, also while it is written to."""
     try:
         database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
         database.execute("BEGIN")

@@ -356,7 +356,7 @@ class _Watcher:
 
 
 def _has_worked(job: Job) -> bool:
-    """Or was done before anybody could tell that it had begun to."""
+    """Or had ended before its start was reported."""
     return job.run_s > 0.0 or (job.phase is Phase.DONE and job.load_s > 0.0)
 
 

@@ -1,7 +1,7 @@
 """What went wrong while a journal was written, and does not in simulations: failures, devices out of work.
 
 Rule: counted and said, never made up for. A simulation of the same jobs in which nothing fails promises too
-much, and whoever reads its numbers has to know by what.
+much, and a reader of its numbers has to know by what.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The results of a comparison as one JSON object, and as files for whoever wants to look closer.
+"""The results of a comparison as one JSON object, and as files for a closer look.
 
 Rule: the same tasks give the same bytes; only `decision_ms`, `wall_s`, `cpu_s` and `thinking_s` are measured
 on the machine and differ.

@@ -82,7 +82,7 @@ class Ratio(NamedTuple):
 
 
 def ratio(groups: Sequence[Sequence[Pairs]], *, seed: int = 0, draws: int = DRAWS) -> Ratio | None:
-    """None where in every cell one of the two has nothing at all (nobody waited)."""
+    """None where in every cell one of the two has nothing at all (no job waited)."""
     tables = [[np.asarray(cell, dtype=np.float64) for cell in group if len(cell)] for group in groups]
     tables = [[table for table in group if np.all(table.sum(axis=0) > 0.0)] for group in tables]
     tables = [group for group in tables if group]

@@ -5,7 +5,7 @@
 Rule: the format is recognised by what the file holds, not by what it is called (PAI's tables aside, which
 have no header).
 
-Rule: only data whose licence lets anybody use it for anything is bundled; NOTICE names the sources. Bundled
+Rule: only data whose licence lets everyone use it for anything is bundled; NOTICE names the sources. Bundled
 is Microsoft's Philly of 2017, CC-BY-4.0. The files are in the schema, with only the columns that their source
 fills. How each was made:
 

@@ -46,7 +46,7 @@ class Devices:
             self._since_s = now_s
 
     def occupy(self, run: JobRun, gang: Sequence[GangMember], now_s: float) -> bool:
-        """A gang moves in; whether it found anybody there."""
+        """A gang starts on its devices; whether it found a co-tenant there."""
         self.count_to(now_s)
         shared = False
         for member in gang:
@@ -73,7 +73,7 @@ class Devices:
         run.held_gpu_s += len(part.devices) * (now_s - run.launched_s)
 
     def any_tenant(self, gang: Sequence[GangMember]) -> bool:
-        """Whether a gang would find anybody on these devices."""
+        """Whether a gang would find a co-tenant on these devices."""
         here = self._here
         for member in gang:
             for device_id in member.devices:

@@ -45,7 +45,7 @@ class Outcome:
     """Part of `load_s` that ended in a preemption before the first step."""
     sharing_benefit: Seconds
     """No seconds but a ratio: the JCT it would have had, had it waited when it first became a co-tenant, over
-    the JCT it had; NaN for jobs that were nobody's co-tenant (see `world/devices.py`)."""
+    the JCT it had; NaN for jobs that never had a co-tenant (see `world/devices.py`)."""
     preemptions: Counts
     futile_preemptions: Counts
     aborted_preemptions: Counts
@@ -89,7 +89,7 @@ class Columns:
         self.jct_s, self.wait_s, self.load_s = seconds(), seconds(), seconds()
         self.run_s, self.pause_s, self.rework_s, self.futile_s = seconds(), seconds(), seconds(), seconds()
         self.sharing_benefit = seconds()
-        """A ratio, not seconds; NaN for those that were nobody's co-tenant."""
+        """A ratio, not seconds; NaN for those that never had a co-tenant."""
         self.preemptions, self.futile, self.aborted = counts(), counts(), counts()
         self.shared, self.finished = bytearray(jobs), bytearray(jobs)
 

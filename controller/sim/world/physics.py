@@ -1,6 +1,6 @@
 """How fast jobs run in a simulated world, and what things cost there that no trace says.
 
-Rule: this is the truth of the world, not what anybody believes. The engine and the policies learn of it
+Rule: this is the truth of the world, not what the engine believes. The engine and the policies learn of it
 only by what happens, as in production, unless `xi="measured"` tells them the table beforehand.
 
 A job that shares devices runs at 1/xi of its own speed, with xi measured (Gavel's pairs on one V100, P100 or
@@ -39,7 +39,7 @@ class Physics:
 
     pairs: str = "gavel-v100"
     """One of `BUNDLED`, a file (`FILE`, or `FILE:GPU_TYPE` where it has several), or `none`: then a device
-    takes one tenant, since nobody could say what two would do to each other."""
+    takes one tenant, since what two would do to each other is unknown."""
     xi: Literal["learned", "measured"] = "learned"
     """What the engine knows of pairs before the first has shared: nothing, or this table."""
     observe_s: float = 60.0

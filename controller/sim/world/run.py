@@ -51,7 +51,7 @@ class JobRun:
     reports = 0
     """How many are still to come after the last change beside it."""
     shared = False
-    """Whether this attempt ever had a co-tenant: without one, nobody's pace needs a look."""
+    """Whether this attempt ever had a co-tenant: without one, its pace does not change."""
     lost_part = False
     """A host of the gang is gone: no save is complete any more."""
     done = False

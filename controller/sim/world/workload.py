@@ -64,7 +64,7 @@ class Workload:
     excluded: Mapping[str, int]
     """Jobs of the trace that are not here: reason -> count."""
     duty_cycles: tuple[float, ...] = ()
-    """Of each model, 0 to 1, as a profile would tell the engine; empty = nobody profiled them. Pairs that
+    """Of each model, 0 to 1, as a profile would tell the engine; empty = not profiled. Pairs that
     were never seen are judged by it."""
 
     def __post_init__(self) -> None:

@@ -166,7 +166,7 @@ class World:
     def _leaves(self, run: JobRun) -> ev.AnyEvent:
         """The end of the work, or of a pause: every host of the gang says so, in rank order."""
         if run.doing is TRAINS:
-            run.settle(self.now_s, 0.0)  # Nobody will need a checkpoint of it any more.
+            run.settle(self.now_s, 0.0)  # Its checkpoints are not needed any more.
             run.doing, run.done = LEFT, True
             if run.shared:
                 self._repace_beside(run)
@@ -308,7 +308,7 @@ class World:
 
     def _will_report(self, run: JobRun) -> None:
         """It reports its pace a while after the last change beside it, and some more times while it shares,
-        as a real job does every minute: one measurement convinces nobody."""
+        as a real job does every minute: one measurement alone is not believed."""
         run.reports = REPORTS
         run.report = self._push(self.now_s + self._observe_s, REPORT, run.row)
 
@@ -378,13 +378,13 @@ class World:
 
     @property
     def is_idle(self) -> bool:
-        """Nobody is to come, nobody holds a device, all hosts are up and no answer is due: nothing that
+        """No job is to come, no device is held, all hosts are up and no answer is due: nothing that
         happens here could change anything any more."""
         under_way = self.devices.held or self._ready or self._answers or self._down
         return not under_way and self._arrives_s == NEVER
 
     def check_end(self) -> None:
-        """After the last event: nothing that is due concerns a job, and nobody holds a device."""
+        """After the last event: nothing that is due concerns a job, and no device is held."""
         for at_s, rank, row, ticket in self._heap:
             run = self._runs.get(row) if rank in (LEAVES, FIRST_STEP) else None
             assert run is None or run.ticket != ticket, f"job {row}: what was due at {at_s} never happened"

@@ -1,7 +1,7 @@
 """Where the metrics of a process can be read (`HOST:PORT`, `[IPv6]:PORT`, or a port alone), and what answers
 Prometheus there: the threads of prometheus_client's own server.
 
-Rule: a port alone is this machine's loopback. Whoever wants the network to read says so with an address.
+Rule: a port alone is this machine's loopback. To let the network read it, give an address.
 
 Rule: what is shown comes from `sheet.py`, which never keeps the process's loop waiting. prometheus_client is
 loaded here and nowhere else, and only where the setting asks for an endpoint.
