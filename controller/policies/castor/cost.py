@@ -210,7 +210,7 @@ class CastorCost(Colocation):
 
 class Balances(NamedTuple):
     """Waiting jobs beside each tenant as if it were the only partner; arrays have a row per job and a column
-    per room. NaN where the pair may not be, or would get less done than taking turns."""
+    per slot. NaN where the pair may not be, or would get less done than taking turns."""
 
     rows: dict[int, int]
     """A job's number -> its row; none where those beside whom it gains cannot make the gang whole."""
@@ -255,7 +255,7 @@ def worth_sharing(job: Job, slots: CostSlots, known: Balances) -> list[Beside]:
 
 
 Alone = dict[DeviceId, Beside]
-"""First device of a room -> its tenant as the only partner."""
+"""First device of a slot -> its tenant as the only partner."""
 
 
 def bound_s(plan: Plan, job: Job, where: GangHosts, alone: Alone) -> float:

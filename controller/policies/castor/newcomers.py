@@ -83,7 +83,7 @@ def may_be_whole(view: View, jobs: Sequence[Job], slots: ShareableSlots, offered
     slots are only taken and free devices only given away.
 
     Args:
-        offered: by job and room; shape (n, r).
+        offered: by job and slot; shape (n, r).
     """
     gpus: Counts = np.array([job.spec.gpus for job in jobs], dtype=np.int64)
     by_place: Counts = offered.astype(np.int64) @ slots.devices_at()

@@ -95,7 +95,7 @@ def no_memory(newcomer: Job, partner: Job, choices: tuple[SubBatch, ...], left_m
 
 
 class Chances(NamedTuple):
-    """Algorithm 2 for waiting jobs beside all tenants; arrays have a row per job and a column per room."""
+    """Algorithm 2 for waiting jobs beside all tenants; arrays have a row per job and a column per slot."""
 
     rows: dict[int, int]
     """A job's number -> its row; jobs whose gang the slots that pay cannot make whole have none."""
@@ -107,9 +107,9 @@ class Chances(NamedTuple):
 def chances(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Chances:
     """Where sharing pays, for these jobs.
 
-    Equals `best_sharing` in each room, since of the sub-batches that fit the one with the least stretch ends
+    Equals `best_sharing` in each slot, since of the sub-batches that fit the one with the least stretch ends
     first whoever the partner is: the average completion time grows with the stretch in both cases of
-    Theorem 1. So there is one timing per room, and the arithmetic is that of `pair_timing`.
+    Theorem 1. So there is one timing per slot, and the arithmetic is that of `pair_timing`.
     """
     rows, able, mine_s, slower, mine_xi, theirs_xi, allowed = beside_all(view, jobs, slots)
     theirs_s = slots.left_s()

@@ -148,5 +148,5 @@ class Colocation(Stateless, ABC):
 
 
 def nobody(slots: ShareableSlots) -> Reason:
-    """No room suits the job at all."""
+    """No slot suits the job at all."""
     return slots.closed or because("sharing-nobody")

@@ -236,7 +236,7 @@ class ShareableSlots:
         return known
 
     def _kinds_of_tenants(self) -> tuple[list[Job], NDArray[np.intp]]:
-        """A tenant of each kind, and for every room which of them is its tenant's like."""
+        """A tenant of each kind, and for every slot which of them is its tenant's like."""
         if self._tenants is None:
             at: dict[Kind, int] = {}
             first: list[Job] = []
