@@ -38,7 +38,7 @@ def blame(dispatch: Dispatch, host: Host, job: Job) -> None:
     if len(host.failed_users) < 2 and job.spec.user not in host.failed_users:
         host.failed_users = (*host.failed_users, job.spec.user)
     host.failed_itself = host.failed_itself or by_itself
-    job.avoid = tuple(dict.fromkeys((*job.avoid, host.host_id)))[-3:]
+    dispatch.ledger.avoid(job, host.host_id)
     if host.is_suspect:
         host.reason = because("suspect", host.host_id, host.failures_in_row)
         dispatch.ledger.refresh_host(host)
@@ -74,14 +74,11 @@ def take_in(dispatch: Dispatch, job: Job, event: AttemptEnded) -> None:
     """Before the job leaves its devices: who else is on them can still be seen."""
     if not event.gpu_fault or event.outcome != "infra-failed":
         return
-    if job.stop_cause in ("", "peer"):
-        job.stop_cause, job.stop_reason = (
-            "faulted",
-            because("gpu-fault", event.detail or "a fault of its GPU"),
-        )
-    evidence = EVIDENCE.get(event.gpu_fault, 0)
-    job.fault_evidence += evidence
     ledger = dispatch.ledger
+    if job.stop_cause in ("", "peer"):
+        ledger.blame_stop(job, "faulted", because("gpu-fault", event.detail or "a fault of its GPU"))
+    evidence = EVIDENCE.get(event.gpu_fault, 0)
+    ledger.suspect(job, evidence)
     for device_id in ledger.holdings.parts(job.placement.devices)[event.host_id] if job.placement else ():
         for other_id in ledger.tenants(device_id):
             other = ledger.jobs[other_id]

@@ -174,13 +174,13 @@ def _skip(dispatch: Dispatch, host_id: HostId, claim: Claim) -> None:
             ledger.next_number = number + 1
         return
     if claim.attempt <= job.attempt + NUMBERS_SKIPPED_MAX:
-        job.attempts_taken = AttemptNo(max(job.attempts_taken, claim.attempt))
+        ledger.take_numbers(job, claim.attempt)
     if claim.is_same_job:
-        job.visited = tuple(dict.fromkeys((*job.visited, host_id)))
+        ledger.was_on(job, host_id)
     # What was launched here under a number that is taken can never start; the next attempt will.
     if host_id in job.hosts_left and host_id not in job.started_hosts and claim.attempt >= job.attempt:
         if not job.stop_cause:
-            job.stop_cause, job.stop_reason = "lost", because("number-taken", job.attempt, host_id)
+            ledger.blame_stop(job, "lost", because("number-taken", job.attempt, host_id))
         left_host(dispatch, job, host_id, "never-started", "its number was taken")
 
 
@@ -188,7 +188,7 @@ def _stop(dispatch: Dispatch, host_id: HostId, claim: Claim) -> None:
     job = dispatch.ledger.jobs.get(claim.job_id) if claim.verdict.save else None
     _end(dispatch, host_id, claim, save=job is not None and job.phase not in ON_DEVICES)
     if job is not None:
-        job.strays = tuple(dict.fromkeys((*job.strays, host_id)))
+        dispatch.ledger.stray_on(job, host_id)
         if job.phase is Phase.RESERVED:
             dispatch.unreserve(job, because("stray", host_id))
         else:
@@ -214,7 +214,7 @@ def _end(dispatch: Dispatch, host_id: HostId, claim: Claim, *, save: bool) -> No
 
 def stray_gone(dispatch: Dispatch, job: Job, host_id: HostId) -> None:
     """A host runs nothing of the job any more that the ledger does not know."""
-    job.strays = tuple(each for each in job.strays if each != host_id)
+    dispatch.ledger.stray_gone(job, host_id)
     if job.phase is Phase.BLOCKED and job.reason.code == "stray" and not job.strays:
         dispatch.ledger.change(job, Change.UNBLOCK, dispatch.submitted(job))
         if not dispatch.queue_or_block(job):

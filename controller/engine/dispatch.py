@@ -18,13 +18,13 @@ from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostI
 from cotenant.controller.domain.job import (
     CHECKPOINTING,
     ENDED,
-    LAUNCH,
     LOADING,
     ON_DEVICES,
     STOPPING,
     Change,
     Job,
     Phase,
+    Placement,
     StopCause,
 )
 from cotenant.controller.domain.reasons import Reason, because
@@ -60,16 +60,13 @@ class Dispatch:
         self.vacated: list[DeviceId] = []
         """By this event."""
 
-    def launch(self, job: Job) -> None:
+    def launch(self, job: Job, placement: Placement) -> None:
         """Free devices (or devices with a co-tenant that stays) become this job's; its hosts are told."""
-        ledger, placement, now_s = self.ledger, job.placement, self.ledger.now_s
-        assert placement is not None
+        ledger, now_s = self.ledger, self.ledger.now_s
         parts = ledger.holdings.parts(placement.devices)
         if job.first_start_s is None and any(host.is_without_epochs for host in ledger.hosts.values()):
-            job.epoch = ""
-        job.begin_attempt(tuple(parts), now_s, ledger.epoch.token)
-        job.slowdown, job.remaining_at_s = ledger.stretch(job, placement.accumulation_steps), now_s
-        ledger.change(job, LAUNCH, placement.reason)
+            ledger.forget_epoch(job)
+        ledger.begin_attempt(job, placement, tuple(parts), ledger.epoch.token)
         ledger.holdings.occupy(job, parts)
         partners = ledger.partners(job)
         if partners:
@@ -91,21 +88,23 @@ class Dispatch:
         vacated, self.vacated = self.vacated, []
         for job_id in self.ledger.holdings.claimants(vacated):
             job = self.ledger.jobs[job_id]
-            job.waits_for = tuple(v for v in job.waits_for if self._still_on(v, job))
-            if not job.waits_for:
-                self.launch(job)  # On the devices it has a claim on.
+            assert job.placement is not None
+            waits_for = tuple(v for v in job.waits_for if self._still_on(v, job.placement.devices))
+            self.ledger.victims_left(job, waits_for)
+            if not waits_for:
+                self.launch(job, job.placement)  # On the devices it has a claim on.
 
-    def _still_on(self, victim_id: JobId, job: Job) -> bool:
+    def _still_on(self, victim_id: JobId, devices: Collection[DeviceId]) -> bool:
         victim = self.ledger.jobs.get(victim_id)
         if victim is None or not victim.hosts_left:
             return False
-        assert job.placement is not None
-        return any(victim_id in self.ledger.tenants(d) for d in job.placement.devices)
+        return any(victim_id in self.ledger.tenants(d) for d in devices)
 
-    def unreserve(self, job: Job, reason: Reason, change: Change = Change.UNRESERVE) -> None:
+    def unreserve(
+        self, job: Job, reason: Reason, change: Change = Change.UNRESERVE, *, preempted: bool = False
+    ) -> None:
         self.ledger.holdings.unclaim(job)
-        job.placement, job.waits_for = None, ()
-        self.ledger.change(job, change, reason)
+        self.ledger.lose_reservation(job, change, reason, preempted=preempted)
         if change is Change.UNRESERVE and not self.hold_back(job):
             self.start_ageing(job)
 
@@ -123,17 +122,10 @@ class Dispatch:
         """Ask a job to leave its devices: with a save if it can and is past loading."""
         if job.phase is STOPPING or (job.phase is CHECKPOINTING and save):
             if cause == "cancelled":
-                job.stop_cause, job.stop_reason = cause, reason
+                self.ledger.blame_stop(job, cause, reason)
             return
-        save = save and job.resumable
-        job.stop_cause, job.stop_reason = cause, reason
-        if job.phase is LOADING:
-            if cause == "preempted":
-                job.futile_preemptions += 1
-                job.futile_s += self.ledger.now_s - job.phase_since_s
-            save = False
-        change = Change.SAVE_AND_STOP if save else Change.STOP
-        self.ledger.change(job, change, reason)
+        save = save and job.resumable and job.phase is not LOADING
+        self.ledger.stop(job, cause, reason, save=save)
         deadline_s = self.config.policy.stop_deadline_s
         if save:
             self.wake_at(
@@ -187,22 +179,13 @@ class Dispatch:
         """A job has come to devices that others hold: everybody concerned has a new pace."""
         ledger = self.ledger
         for other_id in partners:
-            other = ledger.jobs[other_id]
-            other.co_tenants = tuple(dict.fromkeys((*other.co_tenants, job.job_id)))
-            job.co_tenants = tuple(dict.fromkeys((*job.co_tenants, other_id)))
+            ledger.share(job, ledger.jobs[other_id])
         for one in (job, *(ledger.jobs[p] for p in partners)):
             self.repace(one)
 
     def repace(self, job: Job) -> None:
-        if job.phase not in ON_DEVICES:
-            return
-
-        def update(job: Job) -> None:
-            job.remaining_s = job.remaining_now_s(self.ledger.now_s)
-            job.remaining_at_s = self.ledger.now_s
-            job.slowdown = self.ledger.expected_slowdown(job)
-
-        self.ledger.rekey(job, update)
+        if job.phase in ON_DEVICES:
+            self.ledger.repace(job, self.ledger.expected_slowdown(job))
 
     def queue_or_block(self, job: Job) -> bool:
         """A queued job with an open dependency is blocked; with a failed one it is cancelled: False."""
@@ -235,7 +218,7 @@ class Dispatch:
         if job.profile is None and job.attempt == 0 and job.spec.after:
             profile = known_profile(self.ledger, job.spec)
             if profile is not None:
-                self.ledger.rekey(job, lambda job: give_profile(self.ledger, job, profile))
+                give_profile(self.ledger, job, profile)
 
     def start_ageing(self, job: Job) -> None:
         if self.config.policy.ageing_s > 0 and not job.aged:

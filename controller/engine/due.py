@@ -7,7 +7,7 @@ import heapq
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.cluster import SUSPECT_AFTER
 from cotenant.controller.domain.ids import HostId, JobId
-from cotenant.controller.domain.job import Change, Job, Phase
+from cotenant.controller.domain.job import Change, Phase
 from cotenant.controller.domain.reasons import because
 from cotenant.controller.engine.dispatch import Alarm, Dispatch
 from cotenant.controller.engine.ending import ended
@@ -43,9 +43,4 @@ def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
         if not dispatch.queue_or_block(job):
             ended(dispatch, job)
     elif alarm.kind == "age" and job.phase is Phase.QUEUED and not job.aged:
-        dispatch.ledger.rekey(job, _set_aged)
-        job.reason = because("aged", dispatch.config.policy.ageing_s)
-
-
-def _set_aged(job: Job) -> None:
-    job.aged = True
+        dispatch.ledger.age(job, because("aged", dispatch.config.policy.ageing_s))

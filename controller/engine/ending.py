@@ -41,14 +41,11 @@ def left_host(
     host = dispatch.ledger.hosts[host_id]
     co_tenants = dispatch.ledger.partners(job)
     dispatch.vacated += dispatch.ledger.holdings.vacate(job, host_id)
-    job.hosts_left = tuple([h for h in job.hosts_left if h != host_id])
-    if not job.outcome or _SEVERITY[outcome] >= _SEVERITY[job.outcome.partition(": ")[0]]:
-        job.outcome = f"{outcome}: {detail}" if detail else outcome
+    is_blamed = outcome == "infra-failed" and not job.stop_cause and not workdir_missing
+    dispatch.ledger.left_host(job, host_id, _worst(job.outcome, outcome, detail), is_blamed=is_blamed)
     for other_id in co_tenants:
         dispatch.repace(dispatch.ledger.jobs[other_id])
-    if outcome == "infra-failed" and not job.stop_cause and not workdir_missing:
-        job.to_blame = (*job.to_blame, host_id)
-    elif outcome == "finished":
+    if outcome == "finished":
         clear_suspicion(dispatch, host)
     if not job.hosts_left:
         _settle(dispatch, job)
@@ -57,13 +54,19 @@ def left_host(
         dispatch.stop(job, job.stop_cause or "peer", reason, save=False)
 
 
+def _worst(before: str, outcome: ev.Outcome, detail: str) -> str:
+    if before and _SEVERITY[outcome] < _SEVERITY[before.partition(": ")[0]]:
+        return before
+    return f"{outcome}: {detail}" if detail else outcome
+
+
 def _settle(dispatch: Dispatch, job: Job) -> None:
     """All hosts have reported: decide what becomes of the job."""
     outcome, _, detail = job.outcome.partition(": ")
     cause, reason = job.stop_cause, job.stop_reason
-    assumed_s, job.start_assumed_s = job.start_assumed_s, None
+    assumed_s = job.start_assumed_s
     if assumed_s is not None and dispatch.ledger.now_s - assumed_s >= SETTLED_S:
-        job.infra_failures, job.avoid = 0, ()
+        dispatch.ledger.forgive(job)
     if outcome == "infra-failed" and cause != "faulted":  # Else what failed on a host has another reason.
         for host_id in job.to_blame:
             blame(dispatch, dispatch.ledger.hosts[host_id], job)
@@ -80,9 +83,8 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         end(dispatch, job, Change.FAIL, reason)
     elif cause in ("preempted", "user"):
         assert reason is not None
-        job.preemptions += 1
         if job.phase is CHECKPOINTING:
-            learn_pause(dispatch.ledger.estimates, job, dispatch.ledger.now_s - job.phase_since_s)
+            learn_pause(dispatch.ledger, job)
         requeue(dispatch, job, LEAVE, reason)
     elif cause in ("lost", "crowded"):
         assert reason is not None
@@ -97,13 +99,11 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
 
 def _finish(dispatch: Dispatch, job: Job) -> None:
     learn_duration(dispatch.ledger.estimates, job, dispatch.ledger.now_s)
-    end(dispatch, job, FINISH, FINISHED)
-    job.remaining_s = 0.0
+    end(dispatch, job, FINISH, FINISHED, is_complete=True)
 
 
 def _user_failed(dispatch: Dispatch, job: Job, detail: str) -> None:
-    job.user_failures += 1
-    if job.user_failures <= job.spec.retries:
+    if dispatch.ledger.failed(job, by_user=True) <= job.spec.retries:
         requeue(dispatch, job, Change.LEAVE, because("user-failed", detail))
     else:
         end(dispatch, job, Change.FAIL, because("user-failed", detail))
@@ -115,26 +115,25 @@ def _infra_failed(dispatch: Dispatch, job: Job, detail: str) -> None:
         missing = because("workdir-missing", job.spec.launch.workdir, ", ".join(job.workdir_missing))
         requeue(dispatch, job, Change.LEAVE_HELD, missing)
         return
-    job.infra_failures += 1
-    if job.infra_failures > policy.infra_retries:
-        requeue(dispatch, job, Change.LEAVE_HELD, because("held-infra", job.infra_failures, detail))
+    failures = dispatch.ledger.failed(job, by_user=False)
+    if failures > policy.infra_retries:
+        requeue(dispatch, job, Change.LEAVE_HELD, because("held-infra", failures, detail))
         return
-    wait_s = policy.back_off_s * 2 ** (job.infra_failures - 1)
+    wait_s = policy.back_off_s * 2 ** (failures - 1)
     requeue(dispatch, job, Change.LEAVE_BLOCKED, because("back-off", wait_s, detail))
     dispatch.wake_at(dispatch.ledger.now_s + wait_s, "back-off", job.job_id, job.attempt)
 
 
 def requeue(dispatch: Dispatch, job: Job, change: Change, reason: Reason) -> None:
     """Wait again, from the last durable step."""
-    left_s = remaining_from(dispatch.ledger.estimates, job, job.durable_step, dispatch.ledger.now_s)
+    left_s = remaining_from(dispatch.ledger, job, job.durable_step)
     dispatch.ledger.requeue(job, change, reason, left_s)
     if change is LEAVE and not dispatch.hold_back(job):
         dispatch.start_ageing(job)
 
 
-def end(dispatch: Dispatch, job: Job, change: Change, reason: Reason) -> None:
-    dispatch.ledger.change(job, change, reason)
-    job.placement = None
+def end(dispatch: Dispatch, job: Job, change: Change, reason: Reason, *, is_complete: bool = False) -> None:
+    dispatch.ledger.end(job, change, reason, is_complete=is_complete)
     ended(dispatch, job)
 
 

@@ -42,7 +42,6 @@ from cotenant.controller.domain.job import (
     QUEUED,
     RESERVED,
     RUNNING,
-    Change,
     Job,
     JobSpec,
     Phase,
@@ -257,7 +256,7 @@ class Engine:
             case Hold():
                 job = self._ledger.jobs.get(action.job_id)
                 if job is not None and job.phase is Phase.QUEUED:
-                    job.reason = action.reason
+                    self._ledger.explain(job, action.reason)
             case Defer():
                 job = self._ledger.jobs.get(action.job_id)
                 if job is None or job.phase is not QUEUED:
@@ -266,7 +265,7 @@ class Engine:
                     )
                 if not self.now_s <= action.until_s < float("inf"):
                     return because("refused-time", action.until_s)
-                job.reason = action.reason
+                self._ledger.explain(job, action.reason)
                 self._dispatch.wake_at(action.until_s, "wake", "", 0)
             case Wake():
                 if not self.now_s <= action.at_s < float("inf"):
@@ -291,14 +290,13 @@ class Engine:
         if refusal is not None:
             return refusal
         job = ledger.jobs[action.job_id]
-        job.placement = placing.placement(ledger, job, action, policy_shares=shares(self._policy))
+        placement = placing.placement(ledger, job, action, policy_shares=shares(self._policy))
         victims = [t for d in action.devices for t in ledger.tenants(d) if ledger.jobs[t].phase in LEAVING]
         if victims:
-            job.waits_for = tuple(dict.fromkeys(victims))
-            ledger.change(job, Change.RESERVE, because("waits-for-victims", ", ".join(job.waits_for)))
+            ledger.reserve(job, placement, victims)
             ledger.holdings.claim(job, action.devices)
         else:
-            self._dispatch.launch(job)
+            self._dispatch.launch(job, placement)
         return None
 
     def _preempt(self, action: Preempt) -> Reason | None:
@@ -308,8 +306,7 @@ class Engine:
         if job.spec.job_class == "hp":
             return because("refused-class", job.job_id)
         if job.phase is RESERVED:
-            job.aborted_preemptions += 1
-            self._dispatch.unreserve(job, action.reason)
+            self._dispatch.unreserve(job, action.reason, preempted=True)
             return None
         if not job.preemptible:
             return because("refused-resumable", job.job_id)

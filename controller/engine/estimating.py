@@ -62,18 +62,20 @@ def _expected(seen: dict[str, list[float]], spec: JobSpec, default: float) -> fl
     return median(known) if known else default
 
 
-def learn_load(estimates: Estimates, job: Job, load_s: float) -> None:
+def learn_load(ledger: Ledger, job: Job) -> None:
     """A load has ended with a first step: what the job's next one, and those of its like, should take."""
     if job.spec.load_s is None:
-        job.expected_load_s = load_s
-        _keep(estimates.loads, job, load_s)
+        load_s = ledger.now_s - job.phase_since_s
+        ledger.expect_load(job, load_s)
+        _keep(ledger.estimates.loads, job, load_s)
 
 
-def learn_pause(estimates: Estimates, job: Job, pause_s: float) -> None:
+def learn_pause(ledger: Ledger, job: Job) -> None:
     """A job has saved and left."""
     if job.spec.pause_s is None:
-        job.expected_pause_s = pause_s
-        _keep(estimates.pauses, job, pause_s)
+        pause_s = ledger.now_s - job.phase_since_s
+        ledger.expect_pause(job, pause_s)
+        _keep(ledger.estimates.pauses, job, pause_s)
 
 
 def _keep(seen: dict[str, list[float]], job: Job, spent_s: float) -> None:
@@ -109,41 +111,40 @@ def _key(spec: JobSpec) -> str:
     return f"{spec.user}:{signature(spec)}"
 
 
-def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen, now_s: float) -> None:
-    """Update what is expected of a job on devices from a step count and step time. In place."""
-    job.remaining_s = job.remaining_now_s(now_s)
-    job.remaining_at_s = now_s
-    job.step = event.step
-    if event.step_s is None or job.placement is None:
+def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen) -> None:
+    """Update what is expected of a job on devices from a step count and step time."""
+    now_s, step_s = ledger.now_s, event.step_s
+    remaining_s, source = job.remaining_now_s(now_s), None
+    if step_s is None or job.placement is None:
+        ledger.progressed(job, event.step, remaining_s)
         return
-    job.step_s = event.step_s
-    steps = job.placement.accumulation_steps
-    if not ledger.partners(job) and is_settled(ledger, job, now_s):
-        job.solo_step_s = event.step_s / ledger.stretch(job, steps)
-        _compare(ledger, job)
-    solo_s = job.solo_step_s if job.solo_step_s is not None else event.step_s
-    job.slowdown = max(event.step_s / solo_s, 1e-6)
+    solo_s, is_alone = job.solo_step_s, not ledger.partners(job) and is_settled(ledger, job, step_s)
+    if is_alone:
+        solo_s = step_s / job.stretch(job.placement.accumulation_steps)
+    pace_s = step_s if solo_s is None else solo_s
     if job.spec.iterations is not None:
-        job.remaining_s = max(0, job.spec.iterations - event.step) * solo_s
-        job.estimate_source = "measured"
-    elif job.remaining_s == 0.0:
-        job.remaining_s = OVERRUN_RATIO * (job.run_s + now_s - job.phase_since_s)
-        job.estimate_source = f"{job.estimate_source.removesuffix(', overrun')}, overrun"
+        remaining_s, source = max(0, job.spec.iterations - event.step) * pace_s, "measured"
+    elif remaining_s == 0.0:
+        remaining_s = OVERRUN_RATIO * (job.run_s + now_s - job.phase_since_s)
+        source = f"{job.estimate_source.removesuffix(', overrun')}, overrun"
+    ledger.learn_pace(job, step_s, solo_s, max(step_s / pace_s, 1e-6))
+    ledger.progressed(job, event.step, remaining_s, source)
+    if is_alone:
+        _compare(ledger, job)
 
 
-def is_settled(ledger: Ledger, job: Job, now_s: float) -> bool:
+def is_settled(ledger: Ledger, job: Job, step_s: float) -> bool:
     """Whether the step time that a job reports is all from the company it has now.
 
     It is a median over the last reports: just after a co-tenant has begun to train, or has left, it is still
     of the time before.
     """
-    assert job.step_s is not None
     present = ledger.partners(job)
     others = [other for other_id in job.co_tenants if (other := ledger.jobs.get(other_id)) is not None]
     # One that trains elsewhere by now left long before it began to.
     concerned = [o for o in others if o.phase is not Phase.RUNNING or o.job_id in present]
     changed_s = max((other.phase_since_s for other in concerned), default=-float("inf"))
-    return now_s - changed_s >= max(LAG_S, LAG_REPORTS * job.step_s)
+    return ledger.now_s - changed_s >= max(LAG_S, LAG_REPORTS * step_s)
 
 
 def observe_sharing(ledger: Ledger, job: Job) -> None:
@@ -158,14 +159,14 @@ def observe_sharing(ledger: Ledger, job: Job) -> None:
     partner = ledger.jobs[partners[0]]
     if job.phase is not Phase.RUNNING or partner.phase is not Phase.RUNNING:
         return
-    if not is_settled(ledger, job, ledger.now_s):
+    if not is_settled(ledger, job, job.step_s):
         return
-    whole_s = job.step_s / ledger.stretch(job, job.placement.accumulation_steps)
+    whole_s = job.step_s / job.stretch(job.placement.accumulation_steps)
     if job.solo_step_s is not None:
         ledger.pairs.observe(job, partner, whole_s / job.solo_step_s)
     else:
         before = job.uncompared.get(partner.job_id, SharedPace(step_s=0.0, reports=0))
-        job.uncompared[partner.job_id] = before.and_one(whole_s)
+        ledger.keep_shared_pace(job, partner.job_id, before.and_one(whole_s))
         ledger.pairs.not_compared(job, partner)
 
 
@@ -178,7 +179,7 @@ def _compare(ledger: Ledger, job: Job) -> None:
         for _ in range(min(pace.reports, OBSERVATIONS) if partner is not None else 0):
             assert partner is not None
             ledger.pairs.observe(job, partner, pace.step_s / job.solo_step_s)
-    job.uncompared.clear()
+    ledger.compared(job)
 
 
 def blame_memory(ledger: Ledger, job: Job) -> Reason | None:
@@ -195,23 +196,23 @@ def blame_memory(ledger: Ledger, job: Job) -> Reason | None:
     if not known:
         if not job.placement.capped:
             return None
-        job.outgrown = True
+        ledger.outgrew(job)
         return because("outgrown", job.placement.memory_mib or 0)
     for partner in known:
         ledger.pairs.crowded(job, partner)
-    job.crowded += 1
+    ledger.crowded(job)
     planned = job.placement.memory_mib
     was = "capped at" if job.placement.beside else "planned with"
     plan = f"{was} {planned} MiB" if planned is not None else "nobody knew its memory"
     return because("crowded-out", ", ".join(partner.job_id for partner in known), plan)
 
 
-def remaining_from(estimates: Estimates, job: Job, step: int, now_s: float) -> float | None:
+def remaining_from(ledger: Ledger, job: Job, step: int) -> float | None:
     """Expected training seconds when the job goes on from an earlier step (work since then is lost)."""
     if job.spec.iterations is not None and job.solo_step_s is not None:
         return max(0, job.spec.iterations - step) * job.solo_step_s
     if step == 0:
-        return estimate_arrival(estimates, job.spec)[0]
-    left_s = job.remaining_now_s(now_s)
+        return estimate_arrival(ledger.estimates, job.spec)[0]
+    left_s = job.remaining_now_s(ledger.now_s)
     pace_s = job.solo_step_s or job.step_s or 0.0
     return None if left_s is None else left_s + max(0, job.step - step) * pace_s

@@ -53,7 +53,7 @@ def on_silent(dispatch: Dispatch, event: ev.HostSilent) -> None:
     """It gets no new work; its jobs keep their devices."""
     _flag_host(dispatch, event.host_id, silent=True)
     for job in dispatch.ledger.holdings.on_host(event.host_id):
-        job.reason = _silence(dispatch, job, event.host_id)
+        dispatch.ledger.explain(job, _silence(dispatch, job, event.host_id))
     dispatch.drop_reservations(event.host_id, because("not-answering", event.host_id))
 
 
@@ -72,7 +72,7 @@ def _heard_again(dispatch: Dispatch, host_id: HostId) -> None:
     for job in dispatch.ledger.holdings.on_host(host_id):
         if job.reason in (_silence(dispatch, job, host_id), because("host-silent", host_id)):
             assert job.placement is not None
-            job.reason = job.stop_reason or job.placement.reason
+            dispatch.ledger.explain(job, job.stop_reason or job.placement.reason)
 
 
 def _flag_host(dispatch: Dispatch, host_id: HostId, *, silent: bool) -> None:
@@ -96,10 +96,10 @@ def on_lost(dispatch: Dispatch, event: ev.HostLost) -> None:
     for job in dispatch.ledger.holdings.on_host(event.host_id):
         if job.ends_with_lease or event.by != "lease":
             if not job.stop_cause:
-                job.stop_cause, job.stop_reason = "lost", host.reason
+                dispatch.ledger.blame_stop(job, "lost", host.reason)
             left_host(dispatch, job, event.host_id, "infra-failed", f"host {event.host_id} is lost")
         else:
-            job.reason = because("host-silent", event.host_id)
+            dispatch.ledger.explain(job, because("host-silent", event.host_id))
     dispatch.drop_reservations(event.host_id, host.reason)
     if event.by != "lease":
         _give_up_checkpoints(dispatch, host.checkpoint_domain)
@@ -109,16 +109,11 @@ def _give_up_checkpoints(dispatch: Dispatch, domain: str) -> None:
     """An admin said that a host will not come back; what only it could read is lost with it."""
     if any(host.checkpoint_domain == domain and not host.lost for host in dispatch.ledger.hosts.values()):
         return
-
-    def without(job: Job) -> None:
-        job.checkpoints = tuple(c for c in job.checkpoints if c.domain != domain)
-        if job.phase not in ON_DEVICES:
-            job.step = job.durable_step
-            job.remaining_s = remaining_from(dispatch.ledger.estimates, job, job.step, dispatch.ledger.now_s)
-
     for job in dispatch.ledger.jobs.values():
         if job.phase not in ENDED and any(c.domain == domain for c in job.checkpoints):
-            dispatch.ledger.rekey(job, without)
+            dispatch.ledger.lose_checkpoints(job, domain)
+            if job.phase not in ON_DEVICES:
+                dispatch.ledger.expect(job, remaining_from(dispatch.ledger, job, job.step))
 
 
 def on_drained(dispatch: Dispatch, event: ev.HostDrained) -> None:

@@ -6,8 +6,6 @@ profile that is learned while its job runs alone says what the job takes there f
 
 from __future__ import annotations
 
-import msgspec
-
 from cotenant.controller.domain.events import ProfileLearned
 from cotenant.controller.domain.job import Job, JobSpec
 from cotenant.controller.domain.perf import Profile
@@ -30,27 +28,23 @@ def known_profile(ledger: Ledger, spec: JobSpec) -> Profile | None:
 
 
 def give_profile(ledger: Ledger, job: Job, profile: Profile) -> None:
-    """A job that waited gets what was measured of its like meanwhile. In place."""
-    job.profile, job.profile_given = profile, True
-    job.remaining_s, job.estimate_source = estimate_arrival(ledger.estimates, job.spec, profile)
-    alone = profile.at(1, job.gang)
-    job.solo_step_s = alone.step_s if alone else job.solo_step_s
+    """A job that waited gets what was measured of its like meanwhile."""
+    ledger.learn_profile(job, profile, given=True)
+    ledger.expect(job, *estimate_arrival(ledger.estimates, job.spec, profile))
 
 
 def learn_profile(ledger: Ledger, job: Job, event: ProfileLearned) -> None:
-    """Take in what was measured. In place; the caller puts the job back into its order."""
-    job.profile = event.profile
-    alone = event.profile.at(1, job.gang)
-    job.solo_step_s = alone.step_s if alone else job.solo_step_s
+    """Take in what was measured."""
+    ledger.learn_profile(job, event.profile)
     placement = job.placement
     if placement is None:
         hosts = max(1, job.spec.nodes)
     else:
         hosts = len(ledger.holdings.parts(placement.devices))
-        needed = ledger.needed_mib(job, placement.accumulation_steps)
+        needed = job.needed_mib(placement.accumulation_steps)
         unclaimed = all(ledger.claimed_by(device_id) is None for device_id in placement.devices)
         if needed is not None and unclaimed and not ledger.partners(job):
-            job.placement = msgspec.structs.replace(placement, memory_mib=needed)
+            ledger.plan_memory(job, needed)
     _keep(ledger, job, event, hosts)
 
 

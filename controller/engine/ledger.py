@@ -6,34 +6,27 @@ every index and the cheap invariants; `check` asserts all of them (tests run it 
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from cotenant.controller.domain.cluster import Device, Host, HostReport
 from cotenant.controller.domain.epochs import PAST_KEPT, Epoch, Past
-from cotenant.controller.domain.held import ENDED_BYTES_MAX, held_bytes
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.job import (
     ENDED,
-    LIFECYCLE,
-    LOADING,
     ON_DEVICES,
     QUEUED,
-    RESERVED,
-    RUNNING,
-    Change,
     Job,
     Phase,
-    advance,
 )
 from cotenant.controller.domain.pairs import Observed, PairTable
-from cotenant.controller.domain.perf import Interference, memory_mib, step_s
+from cotenant.controller.domain.perf import Interference
 from cotenant.controller.domain.profiles import Profiles
 from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.engine.holdings import Holdings
-from cotenant.controller.engine.ordering import Active, QueueKey, WaitingJobs
+from cotenant.controller.engine.ordering import QueueKey
+from cotenant.controller.engine.records import Records
 from cotenant.controller.engine.sizes import Sizes
 
 
@@ -68,12 +61,11 @@ class SavedLedger(msgspec.Struct, kw_only=True):
     hold_until_s: float = 0.0
 
 
-class Ledger:
+class Ledger(Records):
     """The cluster's state and its indexes. Implements `View`."""
 
     def __init__(self, queue_key: QueueKey) -> None:
-        self.now_s = 0.0
-        self.jobs: dict[JobId, Job] = {}
+        super().__init__(queue_key)
         self.hosts: dict[HostId, Host] = {}
         self.holdings = Holdings(self.jobs)
         self.devices, self.free = self.holdings.devices, self.holdings.free
@@ -91,11 +83,6 @@ class Ledger:
         """After a restore: until then jobs of earlier runs may be at work on hosts that have not joined."""
         self.waiting_on: dict[JobId, set[JobId]] = {}
         """Job -> blocked jobs that depend on it."""
-        self.ended: OrderedDict[JobId, int] = OrderedDict()
-        """Ended jobs, oldest first, with the bytes that each takes in memory."""
-        self._ended_bytes = 0
-        self._waiting = WaitingJobs(queue_key)
-        self._active = Active()
         self._sizes = Sizes(self.hosts)
         # Most of the view is what an index says, without a layer between: they are asked at every event.
         self.heads, self.queue, self.queued = self._waiting.heads, self._waiting.queue, self._waiting.in_order
@@ -110,12 +97,6 @@ class Ledger:
         self.largest_host = self._sizes.on_host
 
     # --- Reading (the View) ------------------------------------------------------------------------
-
-    def running(self) -> Sequence[Job]:
-        return self._active.running
-
-    def loading(self) -> Sequence[Job]:
-        return self._active.loading
 
     def planned_mib(self, job: Job) -> int | None:
         return job.placement.memory_mib if job.placement else None
@@ -170,117 +151,14 @@ class Ledger:
         if self._waiting.fresh:
             self._waiting.begin()
 
-    def add_job(self, job: Job) -> None:
-        assert job.job_id not in self.jobs, f"job {job.job_id} arrived twice"
-        self.jobs[job.job_id] = job
-        self._enter(job, is_new=True)
-
-    def forget_ended(self, keep: int) -> None:
-        """Drop ended jobs but for the last so many (fewer, if they are large) from memory, the oldest first;
-        the journal keeps them."""
-        while len(self.ended) > keep or self._ended_bytes > ENDED_BYTES_MAX:
-            job_id, size = self.ended.popitem(last=False)  # A plain dict would search for its first entry.
-            self._ended_bytes -= size
-            job = self.jobs.pop(job_id)
-            assert job.phase in ENDED, f"job {job_id} is {job.phase}"
-
-    def change(self, job: Job, change: Change, reason: Reason) -> None:
-        """The only way a phase changes: accounts for the time spent, moves the job between indexes."""
-        after = LIFECYCLE.get((job.phase, change)) or advance(job.phase, change)
-        self._end_phase(job)
-        job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
-        if after in ENDED:
-            job.ended_s = self.now_s
-        self._enter(job, is_new=True)
-
-    def requeue(self, job: Job, change: Change, reason: Reason, remaining_s: float | None) -> None:
-        """All processes are gone and the job waits again, with what is left from its durable step."""
-        after = advance(job.phase, change)
-        self._end_phase(job)
-        job.placement, job.step, job.remaining_s, job.slowdown = None, job.durable_step, remaining_s, 1.0
-        job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
-        self._enter(job, is_new=True)
-
-    def rekey(self, job: Job, update: Callable[[Job], None]) -> None:
-        """Change what an index is ordered by (remaining time, slowdown, age) without losing the job."""
-        self._leave(job)
-        update(job)
-        self._enter(job, is_new=False)
-
-    def reorder_queues(self) -> None:
-        """Another policy, another order."""
-        self._waiting.reorder()
-
-    def _end_phase(self, job: Job) -> None:
-        """Account for the time in it, and take the job out of its index."""
-        phase, spent_s = job.phase, self.now_s - job.phase_since_s
-        assert spent_s >= 0, f"job {job.job_id}: time went backwards by {-spent_s} s"
-        if phase is QUEUED:
-            self._waiting.remove(job)
-            job.wait_s += spent_s
-            job.queued_s += spent_s
-        elif phase is LOADING:
-            self._active.remove(job)
-            job.load_s += spent_s
-        elif phase is RUNNING:
-            self._active.remove(job)
-            job.run_s += spent_s
-            if job.remaining_s is not None:
-                job.remaining_s = job.remaining_now_s(self.now_s)
-                job.remaining_at_s = self.now_s
-        elif phase in ON_DEVICES:
-            self._active.remove(job)
-            job.pause_s += spent_s
-        elif phase is RESERVED:
-            job.wait_s += spent_s
-            job.queued_s += spent_s
-        elif phase not in ENDED:
-            job.wait_s += spent_s
-
-    def _leave(self, job: Job) -> None:
-        if job.phase is QUEUED:
-            self._waiting.remove(job)
-        elif job.phase in ON_DEVICES:
-            self._active.remove(job)
-
-    def _enter(self, job: Job, *, is_new: bool) -> None:
-        phase = job.phase
-        if phase is QUEUED:
-            self._waiting.add(job, is_new=is_new)
-        elif phase in ON_DEVICES:
-            left_s = job.remaining_now_s(self.now_s)
-            job.end_s = float("inf") if left_s is None else self.now_s + left_s * job.slowdown
-            self._active.add(job)
-        elif phase in ENDED:
-            self._keep_ended(job)
-
-    def _keep_ended(self, job: Job) -> None:
-        self.ended[job.job_id] = size = held_bytes(job.spec)
-        self._ended_bytes += size
-
     # --- What a placement means --------------------------------------------------------------------
-
-    def stretch(self, job: Job, accumulation_steps: int) -> float:
-        """Step time at s / step time at the whole batch, alone; 1 where nothing is known."""
-        if accumulation_steps == 1 or job.profile is None or job.spec.batch_size is None:
-            return 1.0
-        whole = step_s(job.profile, job.spec.batch_size, 1, job.gang)
-        part = step_s(job.profile, job.spec.batch_size, accumulation_steps, job.gang)
-        return max(1.0, part / whole) if whole and part else 1.0
 
     def expected_slowdown(self, job: Job) -> float:
         """Expected step time / step time alone at the whole batch, with its present co-tenants; the
         slowest device sets the gang's pace."""
         assert job.placement is not None
         xi = max((self.interference(job, self.jobs[p]).first for p in self.partners(job)), default=1.0)
-        return xi * self.stretch(job, job.placement.accumulation_steps)
-
-    def needed_mib(self, job: Job, accumulation_steps: int) -> int | None:
-        """Peak memory per device at s: profiled, else declared (a bound at any s), else unknown."""
-        profiled = memory_mib(job.profile, accumulation_steps) if job.profile else None
-        if profiled is not None:
-            return max(1, round(profiled))
-        return job.spec.memory_mib
+        return xi * job.stretch(job.placement.accumulation_steps)
 
     # --- Saving and checking -----------------------------------------------------------------------
 
@@ -339,6 +217,7 @@ class Ledger:
     def check(self) -> None:
         """Assert every invariant. Costs as much as the cluster holds: for tests."""
         jobs = self.jobs.values()
+        assert self._ended_bytes == sum(self.ended.values())
         self.holdings.check(self.hosts.values())
         self._waiting.check(job for job in jobs if job.phase is QUEUED)
         self._active.check(job for job in jobs if job.phase in ON_DEVICES)

@@ -39,7 +39,7 @@ def is_plain(ledger: Ledger, action: Place | Share) -> bool:
         or not suits(host, scheduling_class)
     ):
         return False
-    needed = ledger.needed_mib(job, 1)
+    needed = job.needed_mib(1)
     if needed is not None:
         for device_id in devices:
             if ledger.devices[device_id].usable_mib < needed:
@@ -63,7 +63,7 @@ def check(ledger: Ledger, action: Place | Share) -> Reason | None:
     refusal = _check_gang(ledger, job, action.devices)
     if refusal is not None:
         return refusal
-    scheduling_class, needed = ledger.scheduling_class(job), ledger.needed_mib(job, action.accumulation_steps)
+    scheduling_class, needed = ledger.scheduling_class(job), job.needed_mib(action.accumulation_steps)
     for device_id in action.devices:
         refusal = _check_device(ledger, job, action, device_id, scheduling_class, needed)
         if refusal is not None:
@@ -178,8 +178,8 @@ def placement(ledger: Ledger, job: Job, action: Place | Share, *, policy_shares:
         devices=devices,
         accumulation_steps=steps,
         sub_batch=None if batch is None else -(-batch // steps),
-        memory_mib=ledger.needed_mib(job, steps),
-        slowdown=ledger.stretch(job, steps),
+        memory_mib=job.needed_mib(steps),
+        slowdown=job.stretch(steps),
         capped=policy_shares and _may_get_co_tenants(ledger, job, devices),
         beside=tuple(dict.fromkeys(beside)) if isinstance(action, Share) else (),
         reason=action.reason,

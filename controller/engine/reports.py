@@ -12,7 +12,6 @@ from cotenant.controller.domain import fitting
 from cotenant.controller.domain.commands import ComputeRequest
 from cotenant.controller.domain.job import (
     ENDED,
-    FIRST_STEP,
     LOADING,
     ON_DEVICES,
     RUNNING,
@@ -34,14 +33,12 @@ from cotenant.controller.engine.estimating import (
 )  # fmt: skip
 from cotenant.controller.engine.learning import learn_profile
 
-CHECKPOINTS_KNOWN = 4
-
 
 def on_started(dispatch: Dispatch, event: ev.AttemptStarted) -> None:
     """Its processes run on one host."""
     job = dispatch.current(event.job_id, event.attempt)
     if job is not None and event.host_id in job.hosts_left and event.host_id not in job.started_hosts:
-        job.started_hosts = (*job.started_hosts, event.host_id)
+        dispatch.ledger.started_on(job, event.host_id)
 
 
 def on_capabilities(dispatch: Dispatch, event: ev.CapabilitiesSeen) -> None:
@@ -49,21 +46,16 @@ def on_capabilities(dispatch: Dispatch, event: ev.CapabilitiesSeen) -> None:
     job = dispatch.current(event.job_id, event.attempt)
     if job is None or event.host_id not in job.hosts_left:
         return
+    ledger = dispatch.ledger
     can = event.resumable and job.spec.resumable is not False and len(_domains(dispatch, job)) <= 1
     if not can:
-        job.resumable, job.capable, job.known_to_resume = False, (), False
+        ledger.cannot_resume(job)
     elif event.host_id not in job.capable:
-        job.capable = (*job.capable, event.host_id)
-        everywhere = set(job.capable) >= set(starting.hosts_of(dispatch.ledger, job))
-        job.resumable = job.resumable or everywhere
-    job.learn_capabilities(event)
+        capable = (*job.capable, event.host_id)
+        ledger.can_resume(job, capable, everywhere=set(capable) >= set(starting.hosts_of(ledger, job)))
+    ledger.learn_capabilities(job, event)
     if job.phase is Phase.LOADING and event.step != job.step:  # Not the step we thought it would find.
-        dispatch.ledger.rekey(job, lambda j: _resumed_at(dispatch, j, event.step))
-
-
-def _resumed_at(dispatch: Dispatch, job: Job, step: int) -> None:
-    job.remaining_s = remaining_from(dispatch.ledger.estimates, job, step, dispatch.ledger.now_s)
-    job.start_step = job.step = step
+        ledger.resumed_at(job, event.step, remaining_from(ledger, job, event.step))
 
 
 def _domains(dispatch: Dispatch, job: Job) -> set[str]:
@@ -82,23 +74,12 @@ def on_first_step(dispatch: Dispatch, event: ev.FirstStepDone) -> None:
     if not is_loading and (event.assumed or job.phase is not Phase.RUNNING or job.start_assumed_s is None):
         return
     if not event.assumed:
-        job.infra_failures, job.avoid = 0, ()
+        dispatch.ledger.forgive(job)
         for host_id in job.hosts_left:
             clear_suspicion(dispatch, dispatch.ledger.hosts[host_id])
-    if not is_loading:
-        dispatch.ledger.rekey(job, lambda j: _trains_from(dispatch, j, event))
-        return
-    assert job.placement is not None
-    if not event.assumed:
-        learn_load(dispatch.ledger.estimates, job, dispatch.ledger.now_s - job.phase_since_s)
-    _trains_from(dispatch, job, event)
-    dispatch.ledger.change(job, FIRST_STEP, job.placement.reason)
-
-
-def _trains_from(dispatch: Dispatch, job: Job, event: ev.FirstStepDone) -> None:
-    job.start_assumed_s = dispatch.ledger.now_s if event.assumed else None
-    job.remaining_at_s = dispatch.ledger.now_s
-    job.step = max(job.step, event.step)
+        if is_loading:
+            learn_load(dispatch.ledger, job)
+    dispatch.ledger.first_step(job, event.step, assumed=event.assumed)
 
 
 def on_progress(dispatch: Dispatch, event: ev.ProgressSeen) -> None:
@@ -106,7 +87,7 @@ def on_progress(dispatch: Dispatch, event: ev.ProgressSeen) -> None:
     job = dispatch.current(event.job_id, event.attempt)
     if job is None or event.step < job.step:
         return
-    dispatch.ledger.rekey(job, lambda j: learn_progress(dispatch.ledger, j, event, dispatch.ledger.now_s))
+    learn_progress(dispatch.ledger, job, event)
     observe_sharing(dispatch.ledger, job)
 
 
@@ -131,17 +112,10 @@ def on_durable(dispatch: Dispatch, event: ev.CheckpointDurable) -> None:
     if record in job.checkpoints:
         return
     # Also a late word of a host that was given up: the job still waits, and may as well go on from there.
-    dispatch.ledger.rekey(job, lambda j: _learn_checkpoint(dispatch, j, record))
-
-
-def _learn_checkpoint(dispatch: Dispatch, job: Job, record: CheckpointRecord) -> None:
-    known = sorted((*job.checkpoints, record), key=lambda c: (c.attempt, c.step))
-    job.checkpoints = tuple(known[-CHECKPOINTS_KNOWN:])
-    if job.phase not in ON_DEVICES and job.durable_step > job.step:
-        job.remaining_s = remaining_from(
-            dispatch.ledger.estimates, job, job.durable_step, dispatch.ledger.now_s
-        )
-        job.step = job.durable_step
+    before = job.step
+    dispatch.ledger.checkpointed(job, record)
+    if job.step != before:
+        dispatch.ledger.expect(job, remaining_from(dispatch.ledger, job, job.step))
 
 
 def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
@@ -152,16 +126,11 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
         if known is not None and event.host_id in known.strays:
             claims.stray_gone(dispatch, known, event.host_id)
         return
-    job.step = max(job.step, event.step)
-    if event.exit_code is not None:
-        job.exit_code = event.exit_code
-    if event.host_fault:
-        job.host_faults = (*job.host_faults, event.host_id)
-    if event.workdir_missing:
-        job.workdir_missing = tuple(dict.fromkeys((*job.workdir_missing, event.host_id)))
+    dispatch.ledger.last_words(job, event)
     if event.out_of_memory and not job.stop_cause and event.outcome == "user-failed":
-        job.stop_reason = blame_memory(dispatch.ledger, job)
-        job.stop_cause = "crowded" if job.stop_reason is not None else ""
+        crowded_out = blame_memory(dispatch.ledger, job)
+        if crowded_out is not None:
+            dispatch.ledger.blame_stop(job, "crowded", crowded_out)
     blame.take_in(dispatch, job, event)
     left_host(dispatch, job, event.host_id, event.outcome, event.detail, event.workdir_missing)
 
@@ -170,7 +139,7 @@ def on_profile(dispatch: Dispatch, event: ev.ProfileLearned) -> None:
     job = dispatch.ledger.jobs.get(event.job_id)
     if job is None:
         return
-    dispatch.ledger.rekey(job, lambda job: learn_profile(dispatch.ledger, job, event))
+    learn_profile(dispatch.ledger, job, event)
     _ask_for_law(dispatch, job)
     current = event.attempt in (None, job.attempt) and job.phase in (LOADING, RUNNING)
     if current and event.is_complete and job.spec.profiling == "only":
@@ -213,8 +182,4 @@ def on_computed(dispatch: Dispatch, event: ev.Computed) -> None:
         return
     profile = msgspec.structs.replace(job.profile, throughput=law)
     dispatch.ledger.profiles.revise(job.job_id, job.profile, profile)
-
-    def update(job: Job) -> None:
-        job.profile = profile
-
-    dispatch.ledger.rekey(job, update)
+    dispatch.ledger.refine_profile(job, profile)

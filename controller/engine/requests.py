@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.commands import SaveAttempt
-from cotenant.controller.domain.job import ENDED, WAITING, Change, Job, Phase
+from cotenant.controller.domain.job import ENDED, QUEUED, WAITING, Change, Job, Phase
 from cotenant.controller.domain.reasons import because
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import ended
@@ -17,26 +17,29 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
     ledger, spec, now_s = dispatch.ledger, event.spec, dispatch.ledger.now_s
     if spec.job_id in ledger.jobs:
         return  # The same submission, journalled twice.
-    number = ledger.next_number
-    ledger.next_number += 1
+    profile = known_profile(ledger, spec)
+    alone = profile.at(1, spec.gang) if profile is not None else None
+    remaining_s, source = estimate_arrival(ledger.estimates, spec, profile)
+    load_s, pause_s = estimate_overheads(ledger.estimates, spec)
+    by = ("held-by", spec.user or "its owner") if spec.hold else ("submitted", spec.user or "somebody")
     job = Job(
         spec=spec,
-        number=number,
+        number=ledger.next_number,
         submitted_s=now_s,
         epoch=ledger.epoch.token,
+        phase=Phase.HELD if spec.hold else QUEUED,
         phase_since_s=now_s,
-        reason=because("submitted", spec.user or "somebody"),
+        reason=because(*by),
         resumable=spec.resumable is True,
-        profile=known_profile(ledger, spec),
+        profile=profile,
+        profile_given=profile is not None,
+        solo_step_s=alone.step_s if alone is not None else None,
+        remaining_s=remaining_s,
+        estimate_source=source,
+        expected_load_s=load_s,
+        expected_pause_s=pause_s,
     )
-    job.profile_given = job.profile is not None
-    job.remaining_s, job.estimate_source = estimate_arrival(ledger.estimates, spec, job.profile)
-    job.expected_load_s, job.expected_pause_s = estimate_overheads(ledger.estimates, spec)
-    if job.profile is not None and (alone := job.profile.at(1, spec.gang)) is not None:
-        job.solo_step_s = alone.step_s
-    if spec.hold:
-        job.phase = Phase.HELD
-        job.reason = because("held-by", spec.user or "its owner")
+    ledger.next_number += 1
     ledger.add_job(job)
     if not spec.hold and not dispatch.queue_or_block(job):
         ended(dispatch, job)
@@ -74,9 +77,7 @@ def on_release(dispatch: Dispatch, event: ev.ReleaseRequested) -> None:
     job = dispatch.ledger.jobs.get(event.job_id)
     if job is None or job.phase is not Phase.HELD:
         return
-    job.infra_failures = 0
-    job.workdir_missing = ()
-    dispatch.ledger.change(job, Change.RELEASE, dispatch.submitted(job))
+    dispatch.ledger.release(job, dispatch.submitted(job))
     if not dispatch.queue_or_block(job):
         ended(dispatch, job)
 

@@ -208,7 +208,7 @@ BAD = {
     ),
     "upwards, from the package": ("controller.store.core", "from cotenant.controller import api"),
     "sideways": ("agent.host.locks", "from cotenant.controller.engine import Engine"),
-    "relative": ("controller.domain.job", "from ..engine import ledger"),
+    "relative": ("controller.domain.pairs", "from ..engine import ledger"),
     "in no layer": ("controller.shelf.books", "import os"),
     "out of a root": ("controller", "from cotenant.controller.engine import Engine"),
 }

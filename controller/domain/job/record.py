@@ -1,0 +1,252 @@
+"""The ledger's record of a job: where it stands, what it has reached, what is expected of it, what it took.
+
+Rule: a record only answers questions. The ledger changes it (`controller/engine/records.py`), and nobody else
+does: `tests/house/test_records.py` looks for assignments.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from cotenant.controller.domain import perf
+from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
+from cotenant.controller.domain.job.lifecycle import RUNNING, Phase
+from cotenant.controller.domain.job.spec import JobSpec
+from cotenant.controller.domain.perf import Profile
+from cotenant.controller.domain.reasons import Reason
+from cotenant.controller.domain.throughput import Gang, sized_gang
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """Job -> devices, sub-batch and accumulation steps, with the reason."""
+
+    devices: tuple[DeviceId, ...]
+    """In rank order; devices of one host stand together."""
+    accumulation_steps: int = 1
+    sub_batch: int | None = None
+    memory_mib: int | None = None
+    """Planned peak per device; the cap when sharing. None: unknown, so the device is not shared."""
+    slowdown: float = 1.0
+    """Expected step time / step time alone at the whole batch, at the moment of placing."""
+    capped: bool = False
+    """It may not use more memory than planned, although it started alone: somebody may come to share."""
+    beside: tuple[JobId, ...] = ()
+    """Those it was placed beside: its memory is capped for their sake, even when they have left."""
+    reason: Reason
+
+
+class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A durable checkpoint: directory `a<attempt>-s<step>`, visible to the hosts of one domain."""
+
+    attempt: AttemptNo
+    step: int
+    domain: str
+    exact: bool = True
+
+
+LOAD_S = 30.0
+PAUSE_S = 5.0
+"""Expected of a job of which, and of whose like, nothing has been said or measured."""
+
+StopCause = Literal[
+    "", "preempted", "cancelled", "time-limit", "user", "peer", "lost", "fenced", "crowded", "profiled",
+    "faulted",
+]  # fmt: skip
+
+
+class SharedPace(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step took beside a co-tenant, at the whole batch, on average over so many reports."""
+
+    step_s: float
+    reports: int
+
+    def and_one(self, step_s: float) -> SharedPace:
+        reports = self.reports + 1
+        return SharedPace(step_s=self.step_s + (step_s - self.step_s) / reports, reports=reports)
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job's own library says that it can do. Records between the job and `show` inherit this, or have
+    fields of these names, and it is copied as a whole."""
+
+    resumable_note: str = ""
+    """Why it cannot resume."""
+    accumulates: bool = False
+    accumulates_note: str = ""
+    """Why its batches stay whole."""
+
+
+def capabilities_of(record: msgspec.Struct) -> dict[str, Any]:
+    """What the record says of them, by name."""
+    return {name: getattr(record, name) for name in Capabilities.__struct_fields__}
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """The record. Only the ledger writes it."""
+
+    spec: JobSpec
+    number: int
+    """Order of arrival; ties break by this."""
+    submitted_s: float
+    epoch: str = ""
+    """Token of the epoch in which it arrived. Empty: before there were epochs, or first launched while some
+    agent was older than these and would have looked for its checkpoints under its number alone."""
+    phase: Phase = Phase.QUEUED
+    phase_since_s: float = 0.0
+    reason: Reason
+    attempt: AttemptNo = AttemptNo(0)
+    attempt_epoch: str = ""
+    """That in which this attempt was launched."""
+    attempts_taken: AttemptNo = AttemptNo(0)
+    """Numbers up to this one are in use on hosts, by attempts of a history that this journal has lost."""
+    strays: tuple[HostId, ...] = ()
+    """Hosts that still end such an attempt of this job."""
+    placement: Placement | None = None
+    hosts_left: tuple[HostId, ...] = ()
+    """Hosts of the current attempt that have not yet said that all its processes are gone."""
+    started_hosts: tuple[HostId, ...] = ()
+    """Hosts of the current attempt whose processes have been started."""
+    waits_for: tuple[JobId, ...] = ()
+    """Reserved: the victims that still have to leave its devices."""
+    stop_cause: StopCause = ""
+    stop_reason: Reason | None = None
+    outcome: str = ""
+    """How the attempt ended, as far as its hosts have said: the worst one counts."""
+    to_blame: tuple[HostId, ...] = ()
+    """Hosts on which it failed for reasons of theirs, as far as is known before all have said."""
+    host_faults: tuple[HostId, ...] = ()
+    """Those of them that say themselves that it was their doing."""
+
+    # Progress.
+    step: int = 0
+    """Last step seen."""
+    checkpoints: tuple[CheckpointRecord, ...] = ()
+    resumable: bool = False
+    accumulates: bool = False
+    accumulates_note: str = ""
+    """Why it cannot, in its own library's words."""
+    resumable_note: str = ""
+    capable: tuple[HostId, ...] = ()
+    """Hosts of the current attempt all of whose ranks have said that they can resume."""
+    known_to_resume: bool = False
+    """The current attempt was started from a checkpoint, and its hosts were told so."""
+    step_s: float | None = None
+    """Measured seconds per step in the current placement."""
+    solo_step_s: float | None = None
+    """Measured seconds per step alone at the whole batch."""
+    uncompared: dict[JobId, SharedPace] = {}
+    """By co-tenant: its pace while nobody knew `solo_step_s`; compared when it has run alone."""
+    start_step: int = 0
+    """The step the current attempt began with."""
+    remaining_s: float | None = None
+    """Expected training time still to do, alone, at `remaining_at_s`; None = unknown."""
+    remaining_at_s: float = 0.0
+    slowdown: float = 1.0
+    estimate_source: str = "none"
+    expected_load_s: float = LOAD_S
+    """What its next load is expected to take: said, else measured on it or on jobs like it."""
+    expected_pause_s: float = PAUSE_S
+    """What saving and leaving its devices is expected to take."""
+    end_s: float = float("inf")
+    """Predicted end of a running job: its place in the ledger's order of running jobs."""
+    profile: Profile | None = None
+    profile_given: bool = False
+    """Nothing was to be measured: it came with the submission, or from a like job before it."""
+    aged: bool = False
+    queued_s: float = 0.0
+    """Time it could have run and did not; time held or blocked makes nobody old."""
+
+    # Accounting, in seconds; JCT = wait + load + run + pause.
+    wait_s: float = 0.0
+    load_s: float = 0.0
+    run_s: float = 0.0
+    pause_s: float = 0.0
+    co_tenants: tuple[JobId, ...] = ()
+    """Every job that has shared a device with this one."""
+    crowded: int = 0
+    """How often it ran out of device memory while it shared: after the first time it runs alone, since what
+    is known of its memory is wrong."""
+    outgrown: bool = False
+    """It needed more memory than was planned for it, alone on its devices: it runs alone, without a limit."""
+    fault_evidence: int = 0
+    """That it causes fatal GPU faults while it shares: 2 for each that it is known to have caused, 1 for each
+    that it or another caused. From `tenancy.FAULTS_ALONE` on it runs alone."""
+    preemptions: int = 0
+    futile_preemptions: int = 0
+    """Preempted while loading: the load was for nothing."""
+    aborted_preemptions: int = 0
+    """Its devices were taken away again while its victims still left them: their pause was for nothing."""
+    futile_s: float = 0.0
+    """Part of `load_s` that ended in a futile preemption."""
+    user_failures: int = 0
+    infra_failures: int = 0
+    """In a row; back to 0 at a first step."""
+    start_assumed_s: float | None = None
+    """Since when this attempt is taken to train, though nobody has told of a first step."""
+    first_start_s: float | None = None
+    ended_s: float | None = None
+    exit_code: int | None = None
+    avoid: tuple[HostId, ...] = ()
+    """Hosts of its last infrastructure failures: tried last."""
+    visited: tuple[HostId, ...] = ()
+    """Hosts on which it was ever started: they keep things of it until it has ended."""
+    workdir_missing: tuple[HostId, ...] = ()
+
+    @property
+    def job_id(self) -> JobId:
+        return self.spec.job_id
+
+    @property
+    def gang(self) -> Gang:
+        """What it runs on, or asks for."""
+        if self.placement is None or not self.hosts_left:
+            return self.spec.gang
+        return sized_gang(len(self.placement.devices), len(self.hosts_left))
+
+    @property
+    def durable_step(self) -> int:
+        return max(c.step for c in self.checkpoints) if self.checkpoints else 0
+
+    @property
+    def can_accumulate(self) -> bool:
+        """Seen live, or measured with more than one accumulation step; and never seen to refuse."""
+        profile = self.profile
+        if profile is not None and profile.accumulates is False:
+            return False
+        return self.accumulates or (
+            profile is not None and any(p.accumulation_steps > 1 for p in profile.points)
+        )
+
+    def stretch(self, accumulation_steps: int) -> float:
+        """Step time at s / step time at the whole batch, alone; 1 where nothing is known."""
+        profile, batch = self.profile, self.spec.batch_size
+        if accumulation_steps == 1 or profile is None or batch is None:
+            return 1.0
+        whole = perf.step_s(profile, batch, 1, self.gang)
+        part = perf.step_s(profile, batch, accumulation_steps, self.gang)
+        return max(1.0, part / whole) if whole and part else 1.0
+
+    def needed_mib(self, accumulation_steps: int) -> int | None:
+        """Peak memory per device at s: profiled, else declared (a bound at any s), else unknown."""
+        profiled = perf.memory_mib(self.profile, accumulation_steps) if self.profile else None
+        return self.spec.memory_mib if profiled is None else max(1, round(profiled))
+
+    @property
+    def ends_with_lease(self) -> bool:
+        """Whether its supervisors end it when they hear nothing for a whole lease. They go by what they know
+        themselves; a job of which that is not certain may still run, so it is not started elsewhere."""
+        return self.resumable and (self.known_to_resume or set(self.capable) >= set(self.hosts_left))
+
+    @property
+    def preemptible(self) -> bool:
+        return self.resumable and self.spec.job_class == "spot"
+
+    def remaining_now_s(self, now_s: float) -> float | None:
+        """Expected training time still to do, alone, at `now_s`; never negative."""
+        remaining_s = self.remaining_s
+        if remaining_s is None or self.phase is not RUNNING:
+            return remaining_s
+        left_s = remaining_s - (now_s - self.remaining_at_s) / self.slowdown
+        return left_s if left_s > 0.0 else 0.0

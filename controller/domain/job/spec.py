@@ -1,0 +1,164 @@
+"""What the user asked for.
+
+Rule: a spec never changes after submission, and one that makes no sense is never made.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.perf import Profile
+from cotenant.controller.domain.throughput import Gang, sized_gang
+
+LaunchMode = Literal["worker", "host"]
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """How the user's command is started; opaque to policies."""
+
+    argv: tuple[str, ...] = ()
+    workdir: str = "/"
+    env: dict[str, str] = {}
+    secrets: tuple[str, ...] = ()
+    """Names of variables whose values stay in a 0600 file and never enter journal, logs or `show`."""
+    output: str = ""
+    """Extra file (a pattern with %j, %a, %r) that receives the rank's output; empty = agent's logs only."""
+    mode: LaunchMode = "worker"
+    """worker: once per device; host: once per host (torchrun, accelerate, deepspeed)."""
+    zero_code: tuple[str, ...] = ()
+    """What the hook does for a script that knows nothing of cotenant: accumulate, mean, checkpoint."""
+    watchdog_s: float | None = None
+    """`--watchdog`: seconds without an optimizer step after which it hangs; 0 = never; None = the agent's
+    rule."""
+    uid: int = 0
+    gid: int = 0
+    groups: tuple[int, ...] = ()
+
+
+class Dependency(msgspec.Struct, frozen=True, kw_only=True):
+    """`--after JOB` (`ok`: it must have finished well) or `--after any:JOB` (`any`: ended at all)."""
+
+    job_id: JobId
+    need: Literal["ok", "any"] = "ok"
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asked for. Never changes after submission."""
+
+    job_id: JobId
+    name: str = ""
+    user: str = ""
+    organisation: str = ""
+    job_class: Literal["hp", "spot"] = "spot"
+    gpus_min: int = 1
+    gpus_max: int = 1
+    """Above gpus_min only for elastic jobs (PCS)."""
+    nodes: int = 0
+    """Pods of equal size, one per host; 0 = as few hosts as possible."""
+    gpu_fraction: float = 1.0
+    """Below 1: a part of one device (GFS); such a job has gpus_min = gpus_max = 1."""
+    gpu_type: str = ""
+    features: tuple[str, ...] = ()
+    memory_mib: int | None = None
+    """Declared peak device memory per worker at the whole batch; None = unknown."""
+    cpus: int = 0
+    host_memory_mib: int = 0
+    batch_size: int | None = None
+    """Per worker. None = unknown: never accumulated."""
+    iterations: int | None = None
+    """Optimizer steps in all."""
+    expected_s: float | None = None
+    load_s: float | None = None
+    """Launch to first step, if known beforehand; else learned from what ran before."""
+    pause_s: float | None = None
+    """Stop request to devices free, if known beforehand; else learned."""
+    time_limit_s: float | None = None
+    share: Literal["auto", "never"] = "auto"
+    resumable: bool | None = None
+    """None: learned from the job itself when it says hello."""
+    retries: int = 0
+    after: tuple[Dependency, ...] = ()
+    hold: bool = False
+    profile: Profile | None = None
+    profiling: Literal["auto", "never", "only"] = "auto"
+    """auto: measured in place, while its first attempt runs alone, if no like job was before. only: it runs
+    for its profile's sake and ends when that is complete (`cotenant profile`)."""
+    code_sha256: str = ""
+    """Of the script, what lies beside it and the libraries it would load, as the submitter's machine has
+    them; empty if nobody could read them. Jobs with the same one may share a profile."""
+    launch: Launch = Launch()
+
+    def __post_init__(self) -> None:
+        if not _is_plain(self) and (problem := _problem(self)):
+            raise ValueError(f"job {self.job_id}: {problem}")
+
+    @property
+    def gpus(self) -> int:
+        return self.gpus_min
+
+    @property
+    def gang(self) -> Gang:
+        """What it asks for; without a number of hosts it is taken for a gang of one."""
+        return sized_gang(self.gpus_min, self.nodes or 1)
+
+
+def _is_plain(spec: JobSpec) -> bool:
+    """Whether a spec leaves most things open and nothing can be wrong with the rest: as `_problem` says, but
+    quickly. A simulation makes hundreds of thousands of them."""
+    return (
+        0 < spec.gpus_min == spec.gpus_max
+        and spec.nodes == spec.cpus == spec.host_memory_mib == spec.retries == 0
+        and spec.gpu_fraction == 1.0
+        and spec.memory_mib is spec.batch_size is spec.time_limit_s is None
+        and (spec.iterations is None or spec.iterations > 0)
+        and (spec.expected_s is None or 0 < spec.expected_s < 1e9)
+        and (spec.load_s is None or 0 <= spec.load_s < 1e9)
+        and (spec.pause_s is None or 0 <= spec.pause_s < 1e9)
+        and not spec.after
+    )
+
+
+def _problem(spec: JobSpec) -> str:
+    """The first thing wrong with a spec, for a person; empty if nothing is."""
+    checks = (
+        (spec.gpus_min < 1, f"needs at least 1 GPU, got {spec.gpus_min}"),
+        (spec.gpus_max < spec.gpus_min, f"gpus_max {spec.gpus_max} is below gpus_min {spec.gpus_min}"),
+        (spec.nodes < 0, f"nodes must not be negative, got {spec.nodes}"),
+        (
+            spec.nodes > 0 and spec.gpus_min % spec.nodes != 0,
+            f"gpus {spec.gpus_min} is not a multiple of nodes {spec.nodes}",
+        ),
+        (not 0.0 < spec.gpu_fraction <= 1.0, f"gpu_fraction must be in (0, 1], got {spec.gpu_fraction}"),
+        (spec.gpu_fraction < 1.0 and spec.gpus_max > 1, "a part of a GPU is only possible for one worker"),
+        (
+            spec.memory_mib is not None and spec.memory_mib < 1,
+            f"memory must be positive, got {spec.memory_mib} MiB",
+        ),
+        (spec.cpus < 0 or spec.host_memory_mib < 0, "cpus and host memory must not be negative"),
+        (
+            spec.batch_size is not None and spec.batch_size < 1,
+            f"batch size must be positive, got {spec.batch_size}",
+        ),
+        (
+            spec.iterations is not None and spec.iterations < 1,
+            f"iterations must be positive, got {spec.iterations}",
+        ),
+        (
+            spec.expected_s is not None and not 0 < spec.expected_s < 1e9,
+            f"expected time must be positive, got {spec.expected_s}",
+        ),
+        (
+            any(known is not None and not 0 <= known < 1e9 for known in (spec.load_s, spec.pause_s)),
+            f"load and pause times must not be negative, got {spec.load_s} and {spec.pause_s}",
+        ),
+        (
+            spec.time_limit_s is not None and not 0 < spec.time_limit_s < 1e9,
+            f"time limit must be positive, got {spec.time_limit_s}",
+        ),
+        (spec.retries < 0, f"retries must not be negative, got {spec.retries}"),
+        (any(d.job_id == spec.job_id for d in spec.after), "a job cannot wait for itself"),
+    )
+    return next((text for wrong, text in checks if wrong), "")

@@ -1,0 +1,129 @@
+"""Jobs in the indexes that their phases put them in, and the only way from one phase to another.
+
+Rule: a job is in the index of its phase, where its record says; who changes what an index is ordered by moves
+the job in it (`_moved`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from cotenant.controller.domain.held import ENDED_BYTES_MAX, held_bytes
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import (
+    ENDED,
+    LIFECYCLE,
+    LOADING,
+    ON_DEVICES,
+    QUEUED,
+    RESERVED,
+    RUNNING,
+    Change,
+    Job,
+    advance,
+)
+from cotenant.controller.domain.reasons import Reason
+from cotenant.controller.engine.ordering import Active, QueueKey, WaitingJobs
+
+
+class Phases:
+    """All jobs, by phase."""
+
+    def __init__(self, queue_key: QueueKey) -> None:
+        self.now_s = 0.0
+        self.jobs: dict[JobId, Job] = {}
+        self.ended: OrderedDict[JobId, int] = OrderedDict()
+        """Ended jobs, oldest first, with the bytes that each takes in memory."""
+        self._ended_bytes = 0
+        self._waiting = WaitingJobs(queue_key)
+        self._active = Active()
+
+    def running(self) -> Sequence[Job]:
+        return self._active.running
+
+    def loading(self) -> Sequence[Job]:
+        return self._active.loading
+
+    def add_job(self, job: Job) -> None:
+        assert job.job_id not in self.jobs, f"job {job.job_id} arrived twice"
+        self.jobs[job.job_id] = job
+        self._enter(job)
+
+    def change(self, job: Job, change: Change, reason: Reason) -> None:
+        """The only way a phase changes: accounts for the time spent, moves the job between indexes."""
+        after = LIFECYCLE.get((job.phase, change)) or advance(job.phase, change)
+        self._end_phase(job)
+        job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
+        if after in ENDED:
+            job.ended_s = self.now_s
+        self._enter(job)
+
+    def forget_ended(self, keep: int) -> None:
+        """Drop ended jobs but for the last so many (fewer, if they are large) from memory, the oldest first;
+        the journal keeps them."""
+        while len(self.ended) > keep or self._ended_bytes > ENDED_BYTES_MAX:
+            job_id, size = self.ended.popitem(last=False)  # A plain dict would search for its first entry.
+            self._ended_bytes -= size
+            job = self.jobs.pop(job_id)
+            assert job.phase in ENDED, f"job {job_id} is {job.phase}"
+
+    def reorder_queues(self) -> None:
+        """Another policy, another order."""
+        self._waiting.reorder()
+
+    def _end_phase(self, job: Job) -> None:
+        """Account for the time in it, and take the job out of its index."""
+        phase, spent_s = job.phase, self.now_s - job.phase_since_s
+        assert spent_s >= 0, f"job {job.job_id}: time went backwards by {-spent_s} s"
+        if phase is QUEUED:
+            self._waiting.remove(job)
+            job.wait_s += spent_s
+            job.queued_s += spent_s
+        elif phase is LOADING:
+            self._active.remove(job)
+            job.load_s += spent_s
+        elif phase is RUNNING:
+            self._active.remove(job)
+            job.run_s += spent_s
+            if job.remaining_s is not None:
+                job.remaining_s = job.remaining_now_s(self.now_s)
+                job.remaining_at_s = self.now_s
+        elif phase in ON_DEVICES:
+            self._active.remove(job)
+            job.pause_s += spent_s
+        elif phase is RESERVED:
+            job.wait_s += spent_s
+            job.queued_s += spent_s
+        elif phase not in ENDED:
+            job.wait_s += spent_s
+
+    def _moved(self, job: Job) -> None:
+        """What its index is ordered by (remaining time, slowdown, age) is another."""
+        phase = job.phase
+        if phase is QUEUED:
+            self._waiting.remove(job)
+            self._waiting.add(job, is_new=False)
+        elif phase in ON_DEVICES:
+            self._active.remove(job)
+            self._stand(job)
+
+    def _enter(self, job: Job) -> None:
+        """Into the index of its new phase."""
+        phase = job.phase
+        if phase is QUEUED:
+            self._waiting.add(job, is_new=True)
+        elif phase in ON_DEVICES:
+            self._stand(job)
+        elif phase in ENDED:
+            self._keep_ended(job)
+
+    def _stand(self, job: Job) -> None:
+        """Among those on devices, by its predicted end."""
+        left_s = job.remaining_now_s(self.now_s)
+        job.end_s = float("inf") if left_s is None else self.now_s + left_s * job.slowdown
+        self._active.add(job)
+
+    def _keep_ended(self, job: Job) -> None:
+        self.ended[job.job_id] = size = held_bytes(job.spec)
+        self._ended_bytes += size

@@ -1,0 +1,293 @@
+"""The records of jobs: where each stands, and one method for each fact that changes a record.
+
+Rule: nobody but the ledger assigns to a `Job`: here, and its phase in `phases.py`. Who calls decides what is
+done about a fact; what the fact changes in the record is written here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from cotenant.controller.domain.events import AttemptEnded
+from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
+from cotenant.controller.domain.job import (
+    FIRST_STEP,
+    LAUNCH,
+    LOADING,
+    ON_DEVICES,
+    Change,
+    CheckpointRecord,
+    Job,
+    Placement,
+    SharedPace,
+    StopCause,
+    advance,
+    capabilities_of,
+)
+from cotenant.controller.domain.perf import Profile
+from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.engine.phases import Phases
+
+CHECKPOINTS_KNOWN = 4
+"""Of a job, the newest."""
+
+
+class Records(Phases):
+    """All jobs, and what changes them."""
+
+    # --- Phases ------------------------------------------------------------------------------------
+
+    def release(self, job: Job, reason: Reason) -> None:
+        """A held job may go on, and whatever it was held for is forgotten."""
+        job.infra_failures, job.workdir_missing = 0, ()
+        self.change(job, Change.RELEASE, reason)
+
+    def reserve(self, job: Job, placement: Placement, victims: Sequence[JobId]) -> None:
+        """It gets these devices when the victims have left them."""
+        job.placement, job.waits_for = placement, tuple(dict.fromkeys(victims))
+        self.change(job, Change.RESERVE, because("waits-for-victims", ", ".join(job.waits_for)))
+
+    def victims_left(self, job: Job, waits_for: tuple[JobId, ...]) -> None:
+        """Only these still have to leave a reserved job's devices."""
+        job.waits_for = waits_for
+
+    def lose_reservation(self, job: Job, change: Change, reason: Reason, *, preempted: bool) -> None:
+        """`preempted`: its devices are for somebody else now, and its victims left them for nothing."""
+        job.aborted_preemptions += preempted
+        job.placement, job.waits_for = None, ()
+        self.change(job, change, reason)
+
+    def forget_epoch(self, job: Job) -> None:
+        """Some agent would look for its checkpoints under its number alone."""
+        job.epoch = ""
+
+    def begin_attempt(self, job: Job, placement: Placement, hosts: tuple[HostId, ...], epoch: str) -> None:
+        """The next attempt, on these hosts and from the last durable step: nothing is known of it yet."""
+        if job.first_start_s is None:
+            job.first_start_s = self.now_s
+        job.placement = placement
+        job.attempt, job.attempt_epoch = AttemptNo(max(job.attempt, job.attempts_taken) + 1), epoch
+        job.hosts_left, job.visited = hosts, tuple(dict.fromkeys((*job.visited, *hosts)))
+        job.waits_for, job.started_hosts, job.capable = (), (), ()
+        job.to_blame, job.host_faults = (), ()
+        job.stop_cause, job.stop_reason, job.outcome, job.exit_code = "", None, "", None
+        job.start_step = job.step = step = job.durable_step
+        job.known_to_resume, job.step_s = step > 0, None
+        job.slowdown, job.remaining_at_s = job.stretch(placement.accumulation_steps), self.now_s
+        self.change(job, LAUNCH, placement.reason)
+
+    def stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:
+        """It is asked to leave its devices."""
+        self.blame_stop(job, cause, reason)
+        if job.phase is LOADING and cause == "preempted":
+            job.futile_preemptions += 1
+            job.futile_s += self.now_s - job.phase_since_s
+        self.change(job, Change.SAVE_AND_STOP if save else Change.STOP, reason)
+
+    def blame_stop(self, job: Job, cause: StopCause, reason: Reason) -> None:
+        """Why its attempt ends, or will have ended."""
+        job.stop_cause, job.stop_reason = cause, reason
+
+    def left_host(self, job: Job, host_id: HostId, outcome: str, *, is_blamed: bool) -> None:
+        """All its processes on a host are gone; `outcome`: how the attempt has ended as far as is known."""
+        job.hosts_left = tuple([h for h in job.hosts_left if h != host_id])
+        job.outcome = outcome
+        if is_blamed:
+            job.to_blame = (*job.to_blame, host_id)
+
+    def requeue(self, job: Job, change: Change, reason: Reason, remaining_s: float | None) -> None:
+        """All processes are gone and the job waits again, with what is left from its durable step."""
+        after = advance(job.phase, change)
+        self._end_phase(job)
+        job.preemptions += job.stop_cause in ("preempted", "user")
+        job.placement, job.step, job.remaining_s, job.slowdown = None, job.durable_step, remaining_s, 1.0
+        job.start_assumed_s = None
+        job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
+        self._enter(job)
+
+    def end(self, job: Job, change: Change, reason: Reason, *, is_complete: bool = False) -> None:
+        """All processes are gone and the job is over; `is_complete`: it has done all that it was to do."""
+        self.change(job, change, reason)
+        job.placement, job.start_assumed_s = None, None
+        if is_complete:
+            job.remaining_s = 0.0
+
+    def explain(self, job: Job, reason: Reason) -> None:
+        """Why it is where it is, said anew."""
+        job.reason = reason
+
+    def age(self, job: Job, reason: Reason) -> None:
+        """It has waited so long that all others wait for it."""
+        job.aged, job.reason = True, reason
+        self._moved(job)
+
+    # --- What attempts tell ------------------------------------------------------------------------
+
+    def started_on(self, job: Job, host_id: HostId) -> None:
+        job.started_hosts = (*job.started_hosts, host_id)
+
+    def can_resume(self, job: Job, capable: tuple[HostId, ...], *, everywhere: bool) -> None:
+        """All ranks on these hosts have said that they can; `everywhere`: there are no others."""
+        job.capable, job.resumable = capable, job.resumable or everywhere
+
+    def cannot_resume(self, job: Job) -> None:
+        job.resumable, job.capable, job.known_to_resume = False, (), False
+
+    def learn_capabilities(self, job: Job, said: msgspec.Struct) -> None:
+        """What its library has said last counts."""
+        for name, value in capabilities_of(said).items():
+            setattr(job, name, value)
+
+    def resumed_at(self, job: Job, step: int, remaining_s: float | None) -> None:
+        """The step that its attempt has found."""
+        job.start_step = job.step = step
+        job.remaining_s = remaining_s
+        self._moved(job)
+
+    def first_step(self, job: Job, step: int, *, assumed: bool) -> None:
+        """It trains from now on."""
+        job.start_assumed_s = self.now_s if assumed else None
+        job.remaining_at_s = self.now_s
+        if step > job.step:
+            job.step = step
+        if job.phase is LOADING:
+            assert job.placement is not None
+            self.change(job, FIRST_STEP, job.placement.reason)
+        else:
+            self._moved(job)
+
+    def learn_pace(self, job: Job, step_s: float, solo_step_s: float | None, slowdown: float) -> None:
+        """What its steps take, now and alone; how far it is follows."""
+        job.step_s, job.solo_step_s, job.slowdown = step_s, solo_step_s, slowdown
+
+    def progressed(self, job: Job, step: int, remaining_s: float | None, source: str | None = None) -> None:
+        """How far it is by now, and what is expected from here on."""
+        job.step, job.remaining_at_s = step, self.now_s
+        self.expect(job, remaining_s, source)
+
+    def checkpointed(self, job: Job, record: CheckpointRecord) -> None:
+        """It could go on from there, and will if it waits."""
+        known = sorted((*job.checkpoints, record), key=lambda c: (c.attempt, c.step))
+        job.checkpoints = tuple(known[-CHECKPOINTS_KNOWN:])
+        if job.phase not in ON_DEVICES:
+            job.step = max(job.step, job.durable_step)
+        self._moved(job)
+
+    def lose_checkpoints(self, job: Job, domain: str) -> None:
+        """Nobody can read what was written there any more."""
+        job.checkpoints = tuple(c for c in job.checkpoints if c.domain != domain)
+        if job.phase not in ON_DEVICES:
+            job.step = job.durable_step
+        self._moved(job)
+
+    def last_words(self, job: Job, said: AttemptEnded) -> None:
+        """What a host has told of the end on it."""
+        if said.step > job.step:
+            job.step = said.step
+        if said.exit_code is not None:
+            job.exit_code = said.exit_code
+        if said.host_fault:
+            job.host_faults = (*job.host_faults, said.host_id)
+        if said.workdir_missing:
+            job.workdir_missing = tuple(dict.fromkeys((*job.workdir_missing, said.host_id)))
+
+    # --- What is expected of it --------------------------------------------------------------------
+
+    def expect(self, job: Job, remaining_s: float | None, source: str | None = None) -> None:
+        """What is left of it, by another estimate; `source`: where that comes from, if from elsewhere."""
+        job.remaining_s = remaining_s
+        if source is not None:
+            job.estimate_source = source
+        self._moved(job)
+
+    def expect_load(self, job: Job, load_s: float) -> None:
+        job.expected_load_s = load_s
+
+    def expect_pause(self, job: Job, pause_s: float) -> None:
+        job.expected_pause_s = pause_s
+
+    def repace(self, job: Job, slowdown: float) -> None:
+        """It goes at another pace from now on."""
+        job.remaining_s, job.remaining_at_s = job.remaining_now_s(self.now_s), self.now_s
+        job.slowdown = slowdown
+        self._moved(job)
+
+    def learn_profile(self, job: Job, profile: Profile, *, given: bool = False) -> None:
+        """What was measured of it, or (`given`) of a job like it."""
+        job.profile, job.profile_given = profile, job.profile_given or given
+        alone = profile.at(1, job.gang)
+        if alone is not None:
+            job.solo_step_s = alone.step_s
+        self._moved(job)
+
+    def refine_profile(self, job: Job, profile: Profile) -> None:
+        """The same measurements, with more known of them."""
+        job.profile = profile
+        self._moved(job)
+
+    def plan_memory(self, job: Job, memory_mib: int) -> None:
+        """What it takes of each of its devices, now that it was measured."""
+        assert job.placement is not None
+        job.placement = msgspec.structs.replace(job.placement, memory_mib=memory_mib)
+
+    # --- Beside others, and blame ------------------------------------------------------------------
+
+    def share(self, job: Job, other: Job) -> None:
+        """The two are on a device together."""
+        for one, two in ((job, other), (other, job)):
+            one.co_tenants = tuple(dict.fromkeys((*one.co_tenants, two.job_id)))
+
+    def keep_shared_pace(self, job: Job, partner_id: JobId, pace: SharedPace) -> None:
+        """Its pace beside another, until its pace alone is known."""
+        job.uncompared[partner_id] = pace
+
+    def compared(self, job: Job) -> None:
+        """Nothing is left to compare."""
+        job.uncompared.clear()
+
+    def crowded(self, job: Job) -> None:
+        """It ran out of device memory while it shared."""
+        job.crowded += 1
+
+    def outgrew(self, job: Job) -> None:
+        """It ran out of the memory that was planned for it, alone."""
+        job.outgrown = True
+
+    def suspect(self, job: Job, evidence: int) -> None:
+        """It may have caused a fatal fault of a GPU."""
+        job.fault_evidence += evidence
+
+    def forgive(self, job: Job) -> None:
+        """It got going: earlier failures of hosts count no more."""
+        job.infra_failures, job.avoid = 0, ()
+
+    def avoid(self, job: Job, host_id: HostId) -> None:
+        """It failed there, perhaps by the host's doing."""
+        job.avoid = tuple(dict.fromkeys((*job.avoid, host_id)))[-3:]
+
+    def failed(self, job: Job, *, by_user: bool) -> int:
+        """An attempt has failed, by its program's doing or a host's: how many now."""
+        if by_user:
+            job.user_failures += 1
+            return job.user_failures
+        job.infra_failures += 1
+        return job.infra_failures
+
+    # --- Histories that this journal has lost ------------------------------------------------------
+
+    def take_numbers(self, job: Job, attempt: AttemptNo) -> None:
+        """Attempts up to this one have their numbers from elsewhere."""
+        job.attempts_taken = max(job.attempts_taken, attempt)
+
+    def was_on(self, job: Job, host_id: HostId) -> None:
+        """The host keeps things of it."""
+        job.visited = tuple(dict.fromkeys((*job.visited, host_id)))
+
+    def stray_on(self, job: Job, host_id: HostId) -> None:
+        """The host still ends an attempt of it that this ledger does not know."""
+        job.strays = tuple(dict.fromkeys((*job.strays, host_id)))
+
+    def stray_gone(self, job: Job, host_id: HostId) -> None:
+        job.strays = tuple(each for each in job.strays if each != host_id)
