@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from cotenant.agent.host.locks import LOCK_DIR_ENV
 from hwtests import summary
 from hwtests.summary import Run
 from tests.processes import IMPORT_S
@@ -37,7 +38,12 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         ],
         cwd=ROOT,
         # Two threads that wait for each other at every operation crawl where others want the cores.
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+            LOCK_DIR_ENV: str(folder / "locks"),
+        },
         capture_output=True,
         text=True,
         timeout=IMPORT_S,

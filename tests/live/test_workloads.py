@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.cli.demo.measuring import NotMeasured, measure_jobs
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
 from cotenant.controller.cli.demo.reference import ReferenceFailed, run_uninterrupted
@@ -57,6 +59,14 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path: Pat
     )
     assert first == again
     assert first != other
+
+
+@pytest.fixture(scope="module", autouse=True)
+def locks_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Another agent on this machine is not in our way, nor we in its."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(LOCK_DIR_ENV, str(tmp_path_factory.mktemp("locks")))
+        yield
 
 
 @pytest.fixture(scope="module")

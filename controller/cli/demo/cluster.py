@@ -17,7 +17,7 @@ from types import TracebackType
 
 from cotenant.controller.client import Client, Refusal, Unreachable
 from cotenant.controller.domain.job import ENDED
-from cotenant.controller.wire.clients import ChangeJobs, ListJobs, WaitJobs
+from cotenant.controller.wire.clients import ChangeJobs, ListJobs, ListNodes, WaitJobs
 
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
@@ -79,6 +79,18 @@ class PrivateCluster:
                 self._end_jobs()
         finally:
             self.close()
+
+    def check_devices(self, wanted: int) -> None:
+        """Raises ProcessStartFailed if so many are not this cluster's to use, naming who has them."""
+        with Client(self.endpoint, timeout_s=ASK_WITHIN_S) as client:
+            nodes = client.ask(ListNodes()).nodes
+        devices = [device for node in nodes for device in node.report.devices]
+        taken = [f"{device.device_id}: {device.note}" for device in devices if not device.healthy]
+        if taken or len(devices) < wanted:
+            raise ProcessStartFailed(
+                f"{wanted} free devices are needed; {'; '.join(taken) or f'there are {len(devices)}'}. "
+                "End the other agent (or `cotenant run`) and try again"
+            )
 
     def _end_jobs(self) -> None:
         """Jobs outlive an agent, and nobody would look after these."""

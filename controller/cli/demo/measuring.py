@@ -67,6 +67,7 @@ def measure_jobs(
 
     Raises:
         NotMeasured: a job did not run, or not long enough; the text says why.
+        ProcessStartFailed: somebody else has the devices.
     """
     first = {job.measure_key: job for job in reversed(jobs)}
     left = {job.name: job for job in sorted(first.values(), key=lambda job: job.workers)}
@@ -81,6 +82,7 @@ def measure_jobs(
         specs = [job_spec(job) for name, job in left.items() if name not in found]
         if specs:
             with PrivateCluster(folder / str(number), f"cpu:{devices}", profile_s=profile_s) as cluster:
+                cluster.check_devices(devices)
                 profiled(cluster, specs, told)
     slow = ", ".join(name for name in left if name not in found)
     if slow:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -115,7 +115,8 @@ class PlainRank:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        os.sched_setaffinity(self.process.pid, slots[rank])
+        with suppress(ProcessLookupError):  # Already gone: its exit code tells.
+            os.sched_setaffinity(self.process.pid, slots[rank])
 
     def __enter__(self) -> PlainRank:
         return self

@@ -27,7 +27,7 @@ from cotenant.controller.client import Client
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import Phase
 from cotenant.controller.system.files import write_output
-from cotenant.controller.wire.clients import GetStatus, ListNodes, NodeView, SetPolicy, ShowJob, Shown, Submit
+from cotenant.controller.wire.clients import GetStatus, ListNodes, SetPolicy, ShowJob, Shown, Submit
 
 SLOTS = 2
 ACT_TIMEOUT_S = 420.0
@@ -90,7 +90,7 @@ class _Demo:
             Client(cluster.endpoint) as client,
         ):
             self._client = client
-            check_devices(client.ask(ListNodes()).nodes)
+            cluster.check_devices(SLOTS)
             self._watcher = QueueWatcher(client, self._say, self._names)
             self._act_one()
             self._act_two()
@@ -156,21 +156,10 @@ def slot_cores(slots: int) -> list[tuple[int, ...]]:
     return [tuple(cores[(i * share + k) % len(cores)] for k in range(share)) for i in range(slots)]
 
 
-def check_devices(nodes: Sequence[NodeView]) -> None:
-    """Raises StartFailed if the devices are not this demo's to use, naming who has them."""
-    devices = [device for node in nodes for device in node.report.devices]
-    taken = [f"{device.device_id}: {device.note}" for device in devices if not device.healthy]
-    if taken or len(devices) < SLOTS:
-        raise ProcessStartFailed(
-            f"the demo needs {SLOTS} free devices; {'; '.join(taken) or f'there are {len(devices)}'}. "
-            "End the other agent (or `cotenant run`) and try again"
-        )
-
-
 def _keep_logs(folder: Path, kept: Path) -> None:
     """What a person needs to find out why the demo failed."""
     kept.mkdir(parents=True, exist_ok=True)
-    for log in [*folder.rglob("*.log"), *folder.rglob("agent/daemon/supervisors/*/logs/*")]:
+    for log in [*folder.rglob("*.log"), *folder.rglob("rank-*.out")]:
         name = "-".join(log.relative_to(folder).parts)
         shutil.copyfile(log, kept / name)
 
