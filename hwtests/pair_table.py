@@ -1,8 +1,7 @@
-"""What two jobs did to each other, from what they said: ratios, benefits, and the table of pairs. Pure.
+"""What two jobs did to each other: ratios, benefits, and the table of pairs, from what was seen. Pure.
 
-Rule: a step counts only if it began and ended while both trained, after its job's warm-up; everything is a
-ratio of times measured on the same device in the same run of the suite. What has no measurement has an empty
-cell.
+Rule: everything is a ratio of times measured on the same device in the same run of the suite. What has no
+measurement has an empty cell.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ from typing import Final, Literal
 
 import msgspec
 
+from cotenant.controller.domain.indicators import Indicators
+from cotenant.controller.domain.perf import Profile
 from cotenant.controller.models.interference.features import VOCABULARY
-from cotenant.profiler.indicators.sources import Indicator, Summary
-from hwtests.driving import Job, Life, Report
+from hwtests.jobs import Job
 
-WARM_UP_STEPS: Final = 10
-REPORTS_MIN: Final = 3
 Mode = Literal["mps", "time-slicing"]
 COLUMNS: Final = (
     "gpu_type", "sharing", "model1", "batch1", "amp1", "model2", "batch2", "amp2",
@@ -38,17 +36,24 @@ class Solo(msgspec.Struct, frozen=True, kw_only=True):
     """One job alone on the device."""
 
     job: Job
+    profile: Profile
     step_s: float
-    wall_s: float
-    """From launch to end, of `steps` steps."""
-    hello_s: float
-    """From launch to the library's first word: imports and the model are done."""
     load_s: float
     """From launch to the end of the first step."""
-    steps: int
     memory_mib: float
-    """What the device had in use more than before, at its peak; NaN: unknown."""
-    indicators: dict[Indicator, Summary] = {}
+    """At its peak."""
+    indicators: Indicators
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """One of two that share, at some time."""
+
+    name: str
+    launched_s: float
+    step: int
+    """Steps done."""
+    step_s: float
+    """Beside the other."""
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,59 +69,29 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     speed: float
     """Sum of both speeds, each in its own solo speeds: above 1 sharing did more in the same time."""
     benefit: float
-    """The newcomer's: (completion time if it had waited for the other's work) / (that when shared)."""
+    """The newcomer's: (time for its steps if it had waited for the other's) / (that when shared)."""
     first_delay: float
-    """The incumbent's time, from its launch to its last step, over what these steps take it alone."""
+    """The incumbent's time since its launch over what its steps take it alone."""
 
 
-def window(life: Life, since_s: float, until_s: float, warm_up_steps: int = WARM_UP_STEPS) -> list[Report]:
-    """Reports that lie wholly in the window, without the job's first steps."""
-    return [
-        report
-        for report in life.reports
-        if report.at_s - report.elapsed_s >= since_s
-        and report.at_s <= until_s
-        and report.step - report.count >= warm_up_steps
+def together(first: Seen, second: Seen, now_s: float, solos: tuple[Solo, Solo], mode: Mode) -> Sharing:
+    """What one run of two showed until now. What their steps take alone is a load and so many solo steps."""
+    ratios = (first.step_s / solos[0].step_s, second.step_s / solos[1].step_s)
+    alone_s = [
+        solo.load_s + seen.step * solo.step_s for seen, solo in zip((first, second), solos, strict=True)
     ]
-
-
-def median_step_s(reports: Sequence[Report], who: str) -> float:
-    """Raises TooFew."""
-    if len(reports) < REPORTS_MIN:
-        raise TooFew(
-            f"{who}: {len(reports)} reports of steps, and {REPORTS_MIN} are needed; give it more --seconds"
-        )
-    return statistics.median(report.elapsed_s / report.count for report in reports)
-
-
-def together(first: Life, second: Life, solos: tuple[Solo, Solo], mode: Mode) -> Sharing:
-    """What one run of two showed. Raises TooFew.
-
-    The incumbent is stopped when the newcomer is done; what it would have taken alone for the steps it made
-    is its solo load time and so many solo steps.
-    """
-    since_s = max(first.first_step_s, second.first_step_s)
-    until_s = min(first.ended_s, second.ended_s)
-    steps_s = [
-        median_step_s(window(life, since_s, until_s), f"{life.name} beside {other.name}")
-        for life, other in ((first, second), (second, first))
-    ]
-    ratios = [step_s / solo.step_s for step_s, solo in zip(steps_s, solos, strict=True)]
-    last = first.reports[-1]
-    first_alone_s = solos[0].load_s + last.step * solos[0].step_s
-    began_s = second.started_s - first.started_s
-    waited_s = max(0.0, first_alone_s - began_s) + solos[1].wall_s
+    waited_s = max(0.0, alone_s[0] - (second.launched_s - first.launched_s)) + alone_s[1]
     return Sharing(
         first=first.name,
         second=second.name,
         mode=mode,
-        first_step_s=steps_s[0],
-        second_step_s=steps_s[1],
+        first_step_s=first.step_s,
+        second_step_s=second.step_s,
         first_xi=ratios[0],
         second_xi=ratios[1],
         speed=1 / ratios[0] + 1 / ratios[1],
-        benefit=waited_s / (second.ended_s - second.started_s),
-        first_delay=(last.at_s - first.started_s) / first_alone_s,
+        benefit=waited_s / (now_s - second.launched_s),
+        first_delay=(now_s - first.launched_s) / alone_s[0],
     )
 
 
@@ -191,13 +166,14 @@ def _row(mean: PairMean, solos: Mapping[str, Solo], gpu_type: str) -> dict[str, 
             f"solo{n}_samples_per_s": _text(solo.job.batch_size / solo.step_s),
             f"solo{n}_mem_mib": _text(solo.memory_mib),
         }
-        for name, summary in solo.indicators.items():
+        for name in solo.indicators.measured:
+            stats = solo.indicators.of(name)
             row |= {
-                f"solo{n}_{name.value}_mean": _text(summary.mean),
-                f"solo{n}_{name.value}_variance": _text(summary.variance),
+                f"solo{n}_{name}_mean": _text(stats.mean),
+                f"solo{n}_{name}_variance": _text(stats.variance),
             }
     return row
 
 
-def _text(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.6g}"
+def _text(value: float | None) -> str:
+    return "" if value is None or math.isnan(value) else f"{value:.6g}"

@@ -13,16 +13,19 @@ import statistics
 import subprocess
 import time
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from cotenant.profiler.driver.facts import NvmlError
-from cotenant.profiler.driver.library import open_library
+from cotenant.profiler.driver.library import Library, open_library
+from cotenant.profiler.driver.reading import handle_of, memory_mib
 from cotenant.profiler.indicators.choice import CHILD
 from cotenant.profiler.indicators.counters import Unsupported
 from cotenant.profiler.indicators.cpu import CpuSource
 from cotenant.profiler.indicators.gpm import Gpm
 from cotenant.profiler.indicators.gpu import GpuSource
 from cotenant.profiler.indicators.sources import Indicator, Wanted, Wish
+from hwtests.device import Device
 
 DCGM_FIELDS: Final = {
     1001: Indicator.GRACT,
@@ -161,3 +164,17 @@ def dmon_means(output: str) -> dict[Indicator, float]:
             except ValueError:
                 continue
     return {name: statistics.fmean(values) for name, values in seen.items() if values}
+
+
+def used_mib(device: Device) -> float:
+    """Of the whole device, as nvidia-smi shows it; NaN on a CPU."""
+    if device.kind != "cuda":
+        return math.nan
+    return float(memory_mib(*_opened(device.uuid)).taken_mib)
+
+
+@cache
+def _opened(uuid: str) -> tuple[Library, Any]:
+    """The library and the device's handle. Opened once: asked often, and it may be slow to start."""
+    nvml = open_library()
+    return nvml, handle_of(nvml, uuid)

@@ -14,8 +14,8 @@ from cotenant.profiler.driver.probe_client import driver_facts
 from hwtests.busy import Busy
 from hwtests.device import Device
 from hwtests.measuring import Measure
-from hwtests.pair_runs import used_mib
 from hwtests.private_mps import PrivateMps
+from hwtests.readings import used_mib
 
 pytestmark = pytest.mark.gpu
 

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -26,7 +26,7 @@ from cotenant.mps.terminate import terminate
 from hwtests import host
 from hwtests.busy import Busy
 from hwtests.device import Device
-from hwtests.driving import Job, Life, Start, drive
+from hwtests.jobs import JOBS
 from hwtests.measuring import Measure
 from hwtests.private_mps import MpsFailed, PrivateMps, versions
 
@@ -35,8 +35,7 @@ pytestmark = pytest.mark.gpu
 QUERIES = 200
 ATTACH_S = 30.0
 STOP_S = 10.0
-NCCL_STEPS = 2000
-"""Enough for both to be seen at work."""
+NCCL_LOAD_S = 120.0
 PROBES = ("lspart", "sm_partition", "server list", "client list --all", "get_default_client_priority")
 
 
@@ -206,27 +205,24 @@ def test_a_client_is_terminated_and_its_neighbour_goes_on(
 
 
 def test_two_jobs_with_nccl_share_the_device(
-    cuda: Device, mps: PrivateMps, tmp_path_factory: pytest.TempPathFactory, measured: Measure
+    cuda: Device, mps: PrivateMps, tmp_path: Path, measured: Measure
 ) -> None:
-    """One rank each: NCCL refuses two of one job on one device. The first stays until the second is done."""
-    enough = tmp_path_factory.mktemp("e") / "enough"
-    first, second = (
-        Job(model="mlp", batch_size=256, more=("--ddp", *more)) for more in (("--until", str(enough)), ())
-    )
+    """One rank each: NCCL refuses two of one job on one device. Both train until both were seen at work."""
+    enough = tmp_path / "enough"
     env = mps.environment()
-    starts = [Start(job=first, env=env), Start(job=second, env=env, steps=NCCL_STEPS, after=0)]
-    attached = False
-
-    def watch(lives: Sequence[Life]) -> None:
-        nonlocal attached
-        if not attached and all(life.trains for life in lives):
-            mps.await_clients(*(life.pid for life in lives))
-            attached = True
-        if lives[1].over:
-            enough.touch()
-
-    lives = drive(starts, cuda, tmp_path_factory.mktemp("n"), deadline_s=240.0, watch=watch)
-    for number, life in enumerate(lives):
-        measured(f"job {number} with NCCL: load", life.first_step_s - life.started_s, "s")
-    assert attached, "they were never clients of the daemon at the same time"
-    assert all(life.over for life in lives)
+    with ExitStack() as stack:
+        ranks = []
+        for name in ("first", "second"):
+            losses = tmp_path / f"{name}.txt"
+            words = ("--losses", str(losses), "--until", str(enough))
+            began_s = time.monotonic()
+            ranks.append(stack.enter_context(JOBS[0].plain(cuda, tmp_path / name, *words, env=env)))
+            while not losses.exists():
+                assert ranks[-1].process.poll() is None, ranks[-1].last_line()
+                assert time.monotonic() - began_s < NCCL_LOAD_S, f"{name}: no step"
+                time.sleep(0.05)
+            measured(f"{name} job with NCCL: load", time.monotonic() - began_s, "s")
+        mps.await_clients(*(rank.process.pid for rank in ranks))
+        enough.touch()
+        for rank in ranks:
+            assert rank.process.wait(NCCL_LOAD_S) == 0, rank.last_line()

@@ -5,13 +5,15 @@ Rule: a cap is believed when a load meets it, not when a program echoes it.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cotenant.controller.wire.job import ENV_MEMORY_FRACTION
 from cotenant.mps.environment import PINNED_DEVICE_MEM_LIMIT, ClientLimits, MemoryLimit
 from hwtests.busy import Busy
 from hwtests.device import Device
-from hwtests.driving import Job, JobFailed, Start, drive
+from hwtests.jobs import Job
 from hwtests.measuring import Measure
 from hwtests.private_mps import PrivateMps
 
@@ -85,16 +87,14 @@ def test_the_newcomer_meets_its_limit_and_the_incumbent_does_not_notice(
         assert beside > 0 and not incumbent.error()
 
 
-def test_torch_s_fraction_is_met_without_mps(
-    cuda: Device, tmp_path_factory: pytest.TempPathFactory, measured: Measure
-) -> None:
+def test_torch_s_fraction_is_met_without_mps(cuda: Device, tmp_path: Path, measured: Measure) -> None:
     """What a job is given where it time-slices."""
-    job = Job(model="transformer", batch_size=256, precision="fp32")
-    start = Start(job=job, steps=3, env={ENV_MEMORY_FRACTION: "0.02"})
-    with pytest.raises(JobFailed) as failed:
-        drive([start], cuda, tmp_path_factory.mktemp("f"), deadline_s=240.0)
-    measured("how a job meets its fraction", str(failed.value))
-    assert "memory" in str(failed.value).lower()
+    job = Job(name="large", script="language_model", batch_size=256, scale=8, precision="fp32")
+    env = {ENV_MEMORY_FRACTION: "0.02"}
+    with job.plain(cuda, tmp_path, "--steps", "3", env=env) as rank:
+        code = rank.process.wait(240.0)
+    measured("how a job meets its fraction", rank.last_line())
+    assert code != 0 and "memory" in rank.last_line().lower()
 
 
 def test_priority_of_clients(cuda: Device, mps: PrivateMps, seconds: float, measured: Measure) -> None:

@@ -1,7 +1,8 @@
 """Pairs of training jobs on one device: how much each slows the other down, and whether sharing paid.
 
-Rule: measured, recorded, written as a table; bounds only where physics sets them. `--pairs cnn+mlp` measures
-these alone. The tables are `pairs-mps.csv` and `pairs-time-slicing.csv` beside the report.
+Rule: measured through a controller and an agent, recorded, written as a table; bounds only where physics sets
+them. `--pairs language+input` measures these alone. The tables are `pairs-mps.csv` and
+`pairs-time-slicing.csv` beside the report.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import pytest
 
 from hwtests import host, pair_runs, pair_table
 from hwtests.device import Device
+from hwtests.jobs import JOBS, PAIRS, jobs
 from hwtests.measuring import Measure
 from hwtests.pair_table import Mode, Sharing, Solo
-from hwtests.private_mps import PrivateMps
 
 pytestmark = pytest.mark.gpu
 
@@ -33,18 +34,26 @@ class Measured:
         self.device, self.folder, self.seconds = device, folder, seconds
         self._tables = tables
         self._before = {mode: _text(tables, mode) for mode in MODES}
-        self._jobs = pair_runs.jobs(device)
+        self._jobs = jobs(device)
+        self._runs = 0
         self.solos: dict[str, Solo] = {}
         self.runs: list[Sharing] = []
 
-    def alone(self, model: str) -> Solo:
-        if model not in self.solos:
-            self.solos[model] = pair_runs.alone(self._jobs[model], self.device, self.folder, self.seconds)
+    def next_folder(self) -> Path:
+        """Short: sockets are made in it."""
+        self._runs += 1
+        return self.folder / f"{self._runs}"
+
+    def alone(self, model: str, *, again: bool = False) -> Solo:
+        if again or model not in self.solos:
+            host.skip_if(host.lacks_cluster())
+            solo = pair_runs.alone(self._jobs[model], self.device, self.next_folder(), self.seconds)
+            return solo if again else self.solos.setdefault(model, solo)
         return self.solos[model]
 
-    def shared(self, first: str, second: str, mode: Mode, mps: PrivateMps | None = None) -> Sharing:
+    def shared(self, first: str, second: str, mode: Mode) -> Sharing:
         solos = (self.alone(first), self.alone(second))
-        run = pair_runs.shared(*solos, self.device, self.folder, mode, mps)
+        run = pair_runs.shared(*solos, self.device, self.next_folder(), mode, self.seconds)
         self.runs.append(run)
         if self._tables is not None:  # At once: a run that is killed keeps what it has.
             self.write(self._tables, mode)
@@ -80,33 +89,34 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test per pair of `--pairs`, else of the list."""
     chosen = [tuple(pair.split("+")) for pair in metafunc.config.getoption("--pairs").split(",") if pair]
     if "pair" in metafunc.fixturenames:
-        wanted = chosen or list(pair_runs.PAIRS)
+        wanted = chosen or list(PAIRS)
         metafunc.parametrize("pair", wanted, ids=["+".join(pair) for pair in wanted])
     if "model" in metafunc.fixturenames:
-        models = {model for pair in chosen for model in pair} or {job.model for job in pair_runs.JOBS}
+        models = {model for pair in chosen for model in pair} or {job.name for job in JOBS}
         metafunc.parametrize("model", sorted(models))
 
 
 def test_a_model_alone(model: str, pairs: Measured, measured: Measure) -> None:
     solo = pairs.alone(model)
     measured(f"{model} alone: step", solo.step_s * 1e3, "ms")
-    measured(f"{model} alone: hello", solo.hello_s, "s", "launch to the library's first word")
     measured(f"{model} alone: load", solo.load_s, "s", "launch to first step")
     measured(f"{model} alone: samples", solo.job.batch_size / solo.step_s, "1/s")
-    measured(f"{model} alone: device memory", solo.memory_mib, "MiB", "above what was in use before")
-    for name, summary in solo.indicators.items():
-        note = f"{summary.source}, variance {summary.variance:.3g}, {summary.count} samples"
-        measured(f"{model} alone: {name.value}", summary.mean, "", note, otherwise=summary.reason)
+    measured(f"{model} alone: device memory", solo.memory_mib, "MiB", "of one worker, at its peak")
+    for name in solo.indicators.measured:
+        stats = solo.indicators.of(name)
+        note = f"{stats.source}, variance {stats.variance or 0.0:.3g}, {stats.count} samples"
+        measured(f"{model} alone: {name}", stats.mean, "", note)
     assert solo.step_s > 0
 
 
 def test_time_slicing(pair: tuple[str, str], pairs: Measured, measured: Measure) -> None:
     host.skip_if(host.lacks_time_slicing())
-    _measure(pair, pairs, "time-slicing", measured, None)
+    _measure(pair, pairs, "time-slicing", measured)
 
 
-def test_under_mps(pair: tuple[str, str], pairs: Measured, mps: PrivateMps, measured: Measure) -> None:
-    _measure(pair, pairs, "mps", measured, mps)
+def test_under_mps(pair: tuple[str, str], pairs: Measured, mps_problem: str, measured: Measure) -> None:
+    host.skip_if(f"MPS does not work here: {mps_problem}" if mps_problem else "")
+    _measure(pair, pairs, "mps", measured)
 
 
 def orders(pair: tuple[str, str], mode: Mode, seconds: float) -> list[tuple[str, str]]:
@@ -115,17 +125,15 @@ def orders(pair: tuple[str, str], mode: Mode, seconds: float) -> list[tuple[str,
     return list(dict.fromkeys((pair,) if once else (pair, pair[::-1])))
 
 
-def _measure(
-    pair: tuple[str, str], pairs: Measured, mode: Mode, measured: Measure, mps: PrivateMps | None
-) -> None:
+def _measure(pair: tuple[str, str], pairs: Measured, mode: Mode, measured: Measure) -> None:
     for first, second in orders(pair, mode, pairs.seconds):
-        run = pairs.shared(first, second, mode, mps)
+        run = pairs.shared(first, second, mode)
         who = f"{first} then {second}, {mode}"
         measured(f"{who}: xi of {first}", run.first_xi)
         measured(f"{who}: xi of {second}", run.second_xi)
         measured(f"{who}: speed together", run.speed, "", "sum of both, in solo speeds")
         measured(f"{who}: sharing benefit of {second}", run.benefit, "", "if it had waited / shared")
-        measured(f"{who}: delay of {first}", run.first_delay, "", "completion shared / alone")
+        measured(f"{who}: delay of {first}", run.first_delay, "", "time shared / alone")
         if pairs.device.kind == "cuda":  # A dry run is made anywhere, also where others compute.
             # Company cannot make a job faster; more than that is a solo run that was disturbed.
             assert min(run.first_xi, run.second_xi) > 1 - NOISE, f"{who}: faster than alone: measure again"
@@ -151,7 +159,7 @@ def test_drift_of_the_machine(pairs: Measured, measured: Measure) -> None:
     if not pairs.solos:
         pytest.skip("no model was measured in this run")
     model, before = next(iter(pairs.solos.items()))
-    after = pair_runs.alone(before.job, pairs.device, pairs.folder, pairs.seconds)
+    after = pairs.alone(model, again=True)
     drift = after.step_s / before.step_s
     measured(f"{model} alone, later / earlier", drift, "", f"load {os.getloadavg()[0]:.1f}")
     dry = pairs.device.kind == "cpu"

@@ -15,18 +15,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cotenant.controller.cli.demo.measuring import job_environment
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
 from cotenant.controller.cli.demo.reference import run_uninterrupted, schedule_of
 from cotenant.controller.cli.demo.watching import QueueWatcher, all_ended
 from cotenant.controller.client import Client
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import JobSpec, Launch, Phase
+from cotenant.controller.domain.job import Phase
 from cotenant.controller.wire.clients import ChangeJobs, SetPolicy, ShowJob, Shown, Submit
 from hwtests import clusters, host
 from hwtests.device import Device
-from hwtests.driving import MANY_STEPS, Job, Start, drive
-from hwtests.host import ROOT
+from hwtests.jobs import Job
 from hwtests.measuring import Measure
 
 pytestmark = pytest.mark.gpu
@@ -45,9 +42,9 @@ LOSS_TOLERANCE = {"fp32": 0.0, "bf16": 0.05}
 
 
 @pytest.fixture(scope="module")
-def measured_jobs(device: Device) -> dict[str, MeasuredJob]:
+def measured_jobs(device: Device, tmp_path_factory: pytest.TempPathFactory) -> dict[str, MeasuredJob]:
     host.skip_if(host.lacks_cluster())
-    return {job.name: clusters.measure(job, device) for job in (LONG, SHORT)}
+    return clusters.measure((LONG, SHORT), device, tmp_path_factory.mktemp("m"))
 
 
 @pytest.fixture
@@ -121,9 +118,11 @@ def test_under_srtf_the_long_job_is_preempted_and_resumes_bit_for_bit(
 def test_the_loss_goes_on_where_it_was(
     client: Client, device: Device, precision: str, tmp_path: Path, measured: Measure
 ) -> None:
-    """A transformer is preempted by request; each step's loss is that of a run nobody disturbed."""
+    """A language model is preempted by request; each step's loss is that of a run nobody disturbed."""
     disturbed, alone, enough = (tmp_path / name for name in ("disturbed", "alone", "enough"))
-    job_id = client.ask(Submit(specs=(_spec(device, precision, disturbed, enough),))).job_ids[0]
+    job = _job(device, precision)
+    spec = job.spec(None, "--losses", str(disturbed), "--until", str(enough))
+    job_id = client.ask(Submit(specs=(spec,))).job_ids[0]
     watcher = QueueWatcher(client, print, {})
     watcher.until(lambda now: now[job_id].phase is Phase.RUNNING and now[job_id].step > LOSS_STEPS, TIMEOUT_S)
     client.ask(ChangeJobs(verb="preempt", job_ids=(job_id,)))
@@ -134,13 +133,12 @@ def test_the_loss_goes_on_where_it_was(
     watcher.until(lambda now: all_ended(now, [job_id]), TIMEOUT_S)
     shown = client.ask(ShowJob(job_id=job_id))
     was = _losses(disturbed)
-    clusters.note_costs(f"transformer, {precision}", shown.attempts, measured)
-    folder = tmp_path / "d"
-    folder.mkdir()
+    clusters.note_costs(f"language model, {precision}", shown.attempts, measured)
     # As many threads as the agent gives it: how a sum is split decides how it rounds.
     whole = msgspec.structs.replace(device, cores=tuple(sorted(os.sched_getaffinity(0))))
-    start = Start(job=_job(device, precision, "--losses", str(alone)), steps=max(was) + 1)
-    drive([start], whole, folder, deadline_s=TIMEOUT_S)
+    steps = ("--steps", str(max(was) + 1))
+    with job.plain(whole, tmp_path / "d", *steps, "--losses", str(alone)) as rank:
+        assert rank.process.wait(TIMEOUT_S) == 0, rank.last_line()
     wanted = _losses(alone)
     apart = max(abs(was[step] - wanted[step]) / abs(wanted[step]) for step in wanted)
     first = min((step for step in wanted if was[step] != wanted[step]), default=None)
@@ -153,16 +151,9 @@ def test_the_loss_goes_on_where_it_was(
     assert apart <= LOSS_TOLERANCE[precision]
 
 
-def _job(device: Device, precision: str, *words: str) -> Job:
-    small = device.kind == "cpu"
-    more = ("--deterministic", *words)
-    return Job(model="transformer", batch_size=8, precision=precision, small=small, more=more)
-
-
-def _spec(device: Device, precision: str, losses: Path, enough: Path) -> JobSpec:
-    job = _job(device, precision, "--losses", str(losses), "--until", str(enough))
-    launch = Launch(argv=job.command(device, MANY_STEPS).argv, workdir=str(ROOT), env=job_environment())
-    return JobSpec(job_id=JobId("new-0"), name="transformer", batch_size=8, launch=launch)
+def _job(device: Device, precision: str) -> Job:
+    scale = 1 if device.kind == "cpu" else 4
+    return Job(name="language", script="language_model", batch_size=8, precision=precision, scale=scale)
 
 
 def _losses(path: Path) -> dict[int, float]:

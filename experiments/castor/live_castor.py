@@ -26,14 +26,13 @@ import numpy
 import torch
 
 from cotenant.controller.cli.demo.cluster import ProcessStartFailed
-from cotenant.controller.cli.demo.run import slot_cores
+from cotenant.controller.cli.demo.measuring import NotMeasured
 from cotenant.controller.policies.base import Parameters
-from cotenant.profiler.run import ProfileFailed
 from experiments.castor.live_sharing import jobs, page
 from experiments.castor.live_sharing.run import CastorRun, children_first, go_first, run_live
 from experiments.shared import paths
 from experiments.shared.live.given import parameter, write
-from experiments.shared.live.run import DEVICES, WentWrong
+from experiments.shared.live.run import WentWrong
 from experiments.shared.live.schedule import draw
 
 POLICIES = (
@@ -62,7 +61,7 @@ def main() -> int:
             for number, label in enumerate(options.policies, 1)
             if (run := one(number, label, planned, options, began_s, say)) is not None
         ]
-    except (WentWrong, ProcessStartFailed, ProfileFailed) as error:
+    except (WentWrong, ProcessStartFailed, NotMeasured) as error:
         print(f"live_castor: {error}; what was measured is in {options.data}", file=sys.stderr)
         return 1
     if not runs:
@@ -107,7 +106,7 @@ def plan(options: argparse.Namespace, say: Callable[[str], None]) -> jobs.Planne
     say(f"seed {options.seed}, {len(schedule)} jobs over {schedule[-1].at_s:.0f} s; each kind alone first")
     kinds = [kind for kind in jobs.KINDS if any(arrival.kind == kind for arrival in schedule)]
     with children_first():
-        measured = jobs.measure(kinds, slot_cores(DEVICES), say)
+        measured = jobs.measure(kinds, say)
     planned = jobs.Planned(seed=options.seed, load=options.load, schedule=schedule, measured=measured)
     write(path, planned)
     return planned

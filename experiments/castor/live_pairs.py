@@ -1,14 +1,14 @@
 """Pairs measured live on one CPU slot, and what a model learns from them: a whole turn of the wheel.
 
-    python experiments/castor/live_pairs.py            about four minutes; the machine must be idle otherwise
+    python experiments/castor/live_pairs.py            about half an hour; the machine must be idle otherwise
     python experiments/castor/live_pairs.py --anyway   on a busy machine: it works, the numbers mean nothing
 
-Jobs of a few lines that speak the job-side protocol: large and small matrix products, streams through memory,
-Python loops, and loops like training ones that wait for their input. Each is profiled alone on one core by
-the product's own profiler, then with every other, and with itself, on the same core; xi is the median step
-time beside the other over that alone, of steps much longer than the kernel's time slice. The table is what
-`cotenant predictor export` writes, and a model is judged on it with each pair left out in turn, beside the
-duty-cycle rule and the mean.
+Jobs of a few lines: large and small matrix products, streams through memory, Python loops, and loops like
+training ones that wait for their input. All runs through the product, in a private cluster with slots of one
+core, of which all but one are held by a job that sleeps: each loop is profiled alone, then runs beside every
+other, and itself, under `sjf-ffs`, until the controller has seen enough of the pair. The table is what
+`cotenant predictor export` makes of the journal, and a model is judged on it with each pair left out in turn,
+beside the duty-cycle rule and the mean.
 
 A CPU slot time-slices, as a GPU without MPS does: what competes is time on the core, its caches and the
 memory's bandwidth. It says nothing about streaming multiprocessors.
@@ -19,11 +19,10 @@ Writes `experiments/.cache/live_pairs.csv` and `docs/results/bench-live-pairs.md
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -34,44 +33,41 @@ import machine
 import msgspec
 import numpy as np
 
+from cotenant.agent.host.locks import LOCK_DIR_ENV
+from cotenant.controller.cli.demo.cluster import PrivateCluster, ProcessStartFailed
+from cotenant.controller.cli.demo.measuring import NotMeasured, job_environment, profiled
+from cotenant.controller.client import Client
 from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.indicators import INDICATOR_NAMES, Indicators, IndicatorStats
-from cotenant.controller.domain.job import Job, JobSpec, Launch
-from cotenant.controller.domain.pairs import PairTable
+from cotenant.controller.domain.job import ENDED, JobSpec, Launch
 from cotenant.controller.domain.perf import Profile, duty_cycle_rule
-from cotenant.controller.domain.reasons import because
 from cotenant.controller.training import interference as training
-from cotenant.controller.training.journal_pairs import Kinds
+from cotenant.controller.training.journal_pairs import measured_pairs
 from cotenant.controller.training.judging import Both
 from cotenant.controller.training.pair_rows import PairRows, read
-from cotenant.profiler.ranks import RankCommand, Seat
-from cotenant.profiler.run import ProfileFailed, RunPlan, SoloRun
-from cotenant.profiler.solo import measure_solo
+from cotenant.controller.wire.clients import ChangeJobs, ListPairs, SetPolicy, Submit, WaitJobs
 from experiments.shared import paths
 
 CACHE: Final = paths.CACHE
 PAGE: Final = paths.RESULTS / "bench-live-pairs.md"
-PLAN: Final = RunPlan(
-    accumulation_steps=(1,), warm_up_steps=3, steps_min=10, measured_s_min=4.0, deadline_s=40.0
-)
+PROFILE_S: Final = 8.0
 IDLE_LOAD: Final = 0.4
+SEEN_MIN: Final = 1
+"""Observations of each job beside the other: each is a median over its steps of some seconds, and where that
+does not change there is one a minute."""
+PAIR_S_MAX: Final = 240.0
+LOOK_S: Final = 0.5
 
-LOOP: Final = """
-import json, os, socket, sys, time
+LOOP: Final = """#!{python}
+import time
+
 import numpy as np
+from cotenant import checkpoint
 
-kind, size, times, wait_s = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
-line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-line.connect(os.environ["COTENANT_SOCKET"])
-
-def say(name, **fields):
-    line.send(json.dumps({"v": 1, "m": name, "rank": 0, **fields}).encode())
-
+kind, size, times, wait_s = {kind!r}, {size}, {times}, {wait_s}
 side = 1 if kind == "python" else size
 one, two = np.ones((side, side), np.float32), np.ones((side, side), np.float32)
-say("hello", world_size=1, resumable=True, accumulates=False, step=0)
-for step in range(1, 1000000):
-    began_s = time.monotonic()
+state = checkpoint.Session(accumulates=False)
+while True:
     if wait_s:
         time.sleep(wait_s)
     for _ in range(times):
@@ -81,9 +77,7 @@ for step in range(1, 1000000):
             np.add(one, two, out=one)
         else:
             sum(number * number for number in range(size))
-    if step == 1:
-        say("first_step", step=1)
-    say("step", step=step, count=1, elapsed_s=time.monotonic() - began_s, s=1, loss=None)
+    state.step_done()
 """
 
 
@@ -110,21 +104,23 @@ LOOPS: Final = (
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--anyway", action="store_true", help="also on a busy machine; writes no page")
-    parser.add_argument("--seconds", type=float, default=PLAN.measured_s_min, help="measured, of each job")
+    parser.add_argument("--seconds", type=float, default=PROFILE_S, help="of each job's profile")
+    parser.add_argument("--loops", nargs="+", choices=[loop.name for loop in LOOPS], help="only these")
     options = parser.parse_args()
     if os.getloadavg()[0] > IDLE_LOAD and not options.anyway:
         print(f"skipped at load {os.getloadavg()[0]:.1f}: others would be measured as well (or: --anyway)")
         return 0
-    plan = msgspec.structs.replace(PLAN, measured_s_min=options.seconds)
     try:
-        text, contended = measured(plan)
-    except ProfileFailed as error:
+        text = measured(
+            [loop for loop in LOOPS if loop.name in (options.loops or loop.name)], options.seconds
+        )
+    except (NotMeasured, ProcessStartFailed) as error:
         print(error, file=sys.stderr)
         return 1
     CACHE.mkdir(exist_ok=True)
     (CACHE / "live_pairs.csv").write_text(text)
     pairs = read(text.encode(), "live_pairs.csv", "measured by this script")
-    page = told(pairs, contended)
+    page = told(pairs)
     print(page)
     if not options.anyway:
         PAGE.write_text(page)
@@ -134,56 +130,101 @@ def main() -> int:
 # --- Measuring ---------------------------------------------------------------------------------------
 
 
-def measured(plan: RunPlan) -> tuple[str, int]:
-    """The table, and how many of the runs alone had to wait for others more than they should."""
-    core = max(os.sched_getaffinity(0))
-    kinds, table, contended = Kinds(), PairTable(), 0
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as two:
-        alone: dict[str, tuple[Job, float]] = {}
-        for loop in LOOPS:
-            run = measure(loop, core, folder, plan)
-            contended += any("other processes" in note for note in run.notes)
-            job = as_job(loop, run)
-            kinds.learn(job, "cpu")
-            alone[loop.name] = job, run.points[0].step_s
-            print(f"{loop.name}: {1000 * run.points[0].step_s:.2f} ms, duty cycle {run.duty_cycle:.2f}")
-        for one, other in combinations_with_replacement(LOOPS, 2):
-            runs = two.map(measure, (one, other), (core, core), (folder, folder), (plan, plan))
-            for loop, beside, run in zip((one, other), (other, one), runs, strict=True):
-                mine, theirs = alone[loop.name], alone[beside.name]
-                table.observe(mine[0], theirs[0], run.points[0].step_s / mine[1])
-    text, _, _ = kinds.table(table.entries)
-    return text, contended
+def measured(loops: Sequence[Loop], profile_s: float) -> str:
+    """The table, from the journal of a cluster of its own."""
+    cores = len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(prefix="cotenant-live-") as name:
+        folder = Path(name)
+        os.environ[LOCK_DIR_ENV] = str(folder / "locks")
+        with (
+            PrivateCluster(folder, f"cpu:{cores}", profile_s=profile_s) as cluster,
+            Client(cluster.endpoint) as client,
+        ):
+            client.ask(SetPolicy(name="sjf-ffs", parameters={"part": False}))
+            holder = [submit(client, sleeping(cores - 1, folder))] if cores > 1 else []
+            specs = {loop.name: job_of(loop, folder) for loop in loops}
+            found = profiled(cluster, list(specs.values()), say)
+            for pair in combinations_with_replacement(loops, 2):
+                together(
+                    client, *(msgspec.structs.replace(specs[p.name], profile=found[p.name]) for p in pair)
+                )
+            cancel(client, holder)
+        text, _, _ = measured_pairs(folder / "controller")
+    return text
 
 
-def measure(loop: Loop, core: int, folder: str, plan: RunPlan) -> SoloRun:
-    env = {"PATH": os.environ["PATH"], "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    argv = (sys.executable, "-c", LOOP, loop.kind, *map(str, loop[2:]))
-    run = measure_solo(RankCommand(argv=argv, workdir=folder, env=env), [Seat(cores=(core,))], plan=plan)
-    if not run.points:
-        raise ProfileFailed(f"{loop.name}: no whole step was measured ({'; '.join(run.notes)})")
-    return run
+def say(name: str, profile: Profile) -> None:
+    point = profile.at(1)
+    assert point is not None
+    print(f"{name}: {1000 * point.step_s:.2f} ms, duty cycle {profile.duty_cycle or 0.0:.2f}", flush=True)
 
 
-def as_job(loop: Loop, run: SoloRun) -> Job:
-    stats = {
-        name: IndicatorStats(mean=summary.mean, variance=summary.variance, source=summary.source)
-        for name, summary in run.indicators.items()
-        if name in INDICATOR_NAMES
-    }
-    profile = Profile(
-        duty_cycle=None if math.isnan(run.duty_cycle) else run.duty_cycle,
-        indicators=Indicators(**{str(name): each for name, each in stats.items()}),
-        source=run.source,
+def job_of(loop: Loop, folder: Path) -> JobSpec:
+    """A program of that name: what tells kinds of jobs apart is their command."""
+    program = folder / loop.name
+    program.write_text(LOOP.format(python=sys.executable, **loop._asdict()))
+    program.chmod(0o755)
+    env = {**job_environment(), "OPENBLAS_NUM_THREADS": "1"}
+    launch = Launch(argv=(str(program),), workdir=str(folder), env=env)
+    return JobSpec(job_id=JobId("new-0"), name=loop.name, batch_size=1, launch=launch)
+
+
+def sleeping(devices: int, folder: Path) -> JobSpec:
+    """Holds all slots but one."""
+    launch = Launch(argv=("sleep", "infinity"), workdir=str(folder), env=job_environment())
+    return JobSpec(
+        job_id=JobId("new-0"),
+        name="sleep",
+        gpus_min=devices,
+        gpus_max=devices,
+        share="never",
+        profiling="never",
+        launch=launch,
     )
-    spec = JobSpec(job_id=JobId(loop.name), launch=Launch(argv=(loop.name,)))
-    return Job(spec=spec, number=1, submitted_s=0.0, reason=because("submitted", "bench"), profile=profile)
+
+
+def submit(client: Client, spec: JobSpec) -> JobId:
+    return client.ask(Submit(specs=(spec,))).job_ids[0]
+
+
+def cancel(client: Client, job_ids: Sequence[JobId]) -> None:
+    if job_ids:
+        client.ask(ChangeJobs(verb="cancel", job_ids=tuple(job_ids)))
+        client.ask(WaitJobs(job_ids=tuple(job_ids), timeout_s=PAIR_S_MAX))
+
+
+def together(client: Client, one: JobSpec, other: JobSpec) -> None:
+    """Both on the one slot, until the controller has seen enough.
+
+    Raises:
+        NotMeasured: it has not, after a long time.
+    """
+    job_ids = [submit(client, one), submit(client, other)]
+    stand = "nothing was seen of them"
+    for _ in range(int(PAIR_S_MAX / LOOK_S)):
+        jobs = client.ask(WaitJobs(job_ids=tuple(job_ids), timeout_s=LOOK_S)).jobs
+        stand = "; ".join(f"{job.name} is {job.phase}, {job.reason}" for job in jobs)
+        if any(job.phase in ENDED for job in jobs):
+            break
+        if min(seen(client, one.name, other.name)) >= SEEN_MIN:
+            cancel(client, job_ids)
+            return
+    raise NotMeasured(f"not seen often enough beside each other: {stand}")
+
+
+def seen(client: Client, one: str, other: str) -> tuple[int, int]:
+    """How often each was seen beside the other."""
+    for pair in client.ask(ListPairs()).pairs:
+        # The controller names them by command, without folders, and batch.
+        if {name.partition(",")[0] for name in (pair.first, pair.second)} == {one, other}:
+            return pair.first_count, pair.first_count if one == other else pair.second_count
+    return 0, 0
 
 
 # --- Telling -----------------------------------------------------------------------------------------
 
 
-def told(pairs: PairRows, contended: int) -> str:
+def told(pairs: PairRows) -> str:
     table = training.PairColumns(pairs)
     answers = {f"model, settings {n}": left_out(table, n) for n in range(1, len(training.GRID) + 1)}
     folds = training.by_pair(pairs.groups, 0, len(pairs))
@@ -194,7 +235,6 @@ def told(pairs: PairRows, contended: int) -> str:
         "",
         "Made by `python experiments/castor/live_pairs.py`; its top says what ran and what it does not show.",
         machine.sentences(numpy=np.__version__),
-        f"{contended} of {len(LOOPS)} runs alone had to wait for other processes: 0 on an idle machine.",
         "",
         f"{len(pairs)} pairs, each left out in turn. The settings are those that `predictor train` tries.",
         "",

@@ -53,7 +53,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, default=DATA, help="adaptdl_step_times.csv.gz")
-    parser.add_argument("--live", action="store_true", help="also profile jobs on these cores (1 min)")
+    parser.add_argument("--live", action="store_true", help="also profile jobs on these cores (2 min)")
     parser.add_argument("--json", type=Path, default=None)
     parser.add_argument("--write", type=Path, default=None, help="a page for docs/results")
     parser.add_argument("--pictures", type=Path, default=None, help="a folder for the two figures")

@@ -28,12 +28,11 @@ PERIOD_S = 0.1
 TICKS_PERIOD_S = 0.5
 """Where processor time is counted in the kernel's ticks of 10 ms, which are 2 % of this."""
 _RESCAN_PERIOD_S = 0.5
-_KIB_PER_MIB = 1024
 _NO_COUNTER = "a CPU slot has no such counter"
 
 
 class Usage:
-    """Processor seconds and resident memory of process trees, cheap enough to read fifty times a second.
+    """Processor seconds of process trees, cheap enough to read fifty times a second.
 
     Children are looked up twice a second, not at every reading, because that walks all of /proc.
     """
@@ -62,27 +61,8 @@ class Usage:
         self._cpu_s_max = max(self._cpu_s_max, total_s)
         return self._cpu_s_max
 
-    def waited_s(self) -> float:
-        """Seconds in which the roots' main threads could have run and something else had the core."""
-        return sum(_run_queue_wait_s(process.pid) for process in self._roots)
-
-    def memory_mib(self) -> float:
-        """Resident now."""
-        return sum(_status_kib(process.pid, "VmRSS:") for process in self.processes()) / _KIB_PER_MIB
-
-    def memory_peak_mib(self) -> float:
-        """The sum of what each live process held at its own peak, as the kernel recorded it."""
-        return sum(_status_kib(process.pid, "VmHWM:") for process in self.processes()) / _KIB_PER_MIB
-
     def runnable_threads(self) -> int:
         return sum(_runnable_threads(process.pid) for process in self.processes())
-
-
-def duty_cycle(cpu_s: float, wall_s: float, core_count: int) -> float:
-    """Share of the cores' time that was used, 0 to 1."""
-    if wall_s <= 0 or core_count < 1:
-        raise ValueError(f"a duty cycle needs time and cores, got {wall_s} s and {core_count} cores")
-    return min(1.0, cpu_s / (wall_s * core_count))
 
 
 class CpuSource:
@@ -191,26 +171,6 @@ def _cpu_times(process: psutil.Process) -> float:
     except psutil.NoSuchProcess:
         return 0.0
     return float(times.user + times.system + times.children_user + times.children_system)
-
-
-def _status_kib(pid: int, field: str) -> int:
-    """One field of /proc/PID/status; 0 for a process that has gone, since it holds nothing any more."""
-    try:
-        with Path(f"/proc/{pid}/status").open(encoding="utf-8") as lines:
-            for line in lines:
-                if line.startswith(field):
-                    return int(line.split()[1])
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return 0  # A zombie has no such line.
-
-
-def _run_queue_wait_s(pid: int) -> float:
-    """From /proc/PID/schedstat: nanoseconds on a core, nanoseconds ready and waiting for one, slices."""
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0  # Gone, or a kernel without the counter.
 
 
 def _runnable_threads(pid: int) -> int:

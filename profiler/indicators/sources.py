@@ -7,7 +7,7 @@ values of different sources are never mixed into one mean.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal, Protocol
 
@@ -183,11 +183,3 @@ class Windows:
             reason=reason,
             late=stats.late,
         )
-
-
-def summarise(samples: Sequence[Sample], period_s: float) -> dict[Indicator, Summary]:
-    """The same of samples that came one period apart."""
-    windows = Windows()
-    for at, values in enumerate(samples):
-        windows.add(Timed(since_s=at * period_s, at_s=(at + 1) * period_s, period_s=period_s, values=values))
-    return windows.summaries()

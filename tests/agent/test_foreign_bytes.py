@@ -43,7 +43,6 @@ from cotenant.controller.wire import agents as wire
 from cotenant.controller.wire import clients
 from cotenant.controller.wire.codec import BadMessage, decode, decode_json, decode_text, encode, pack, unpack
 from cotenant.mps.ownership import Ownership
-from cotenant.profiler import steps
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 from cotenant.profiler.indicators.device_process import Trouble
 from tests.agent.test_user_files import of
@@ -188,7 +187,6 @@ KINDS: dict[str, Kind] = {
     "a journal's value": Kind(pack(STOP), lambda data, _: unpack(data, StopAttempt), (BadMessage,)),
     "a rank's hello": Kind(HELLO, lambda data, _: rank_messages.parse(data)),
     "a rank's step": Kind(SAID, lambda data, _: rank_messages.parse(data)),
-    "a step for the profiler": Kind(SAID, lambda data, _: steps.parse(data)),
     "a gang's word": Kind(coordination.payload(WORD), lambda data, _: coordination.parse_payload(data)),
     "an order": record(of(1000)),
     "a result": record(RESULT),

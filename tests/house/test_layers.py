@@ -31,7 +31,7 @@ controller.system               controller.wire controller.domain
 mps
 profiler.driver                 controller.wire
 profiler.indicators             controller.wire profiler.driver
-profiler                        controller.domain controller.wire profiler.indicators
+profiler                        controller.domain profiler.indicators
 # The agent obeys.
 agent.ipc                       controller.domain controller.wire controller.system profiler.indicators
 agent.host                      controller.wire controller.domain controller.system mps profiler.driver
@@ -77,7 +77,7 @@ controller.training             controller.domain controller.wire controller.mod
 controller.client               controller.wire controller.system
 controller.cli.demo.workloads   checkpoint gradaccum
 controller.cli                  controller.domain controller.wire controller.system controller.client mps
-                                profiler profiler.driver profiler.indicators
+                                profiler.driver profiler.indicators
 controller.cli.offline          controller.domain controller.wire controller.system controller.models
                                 controller.policies controller.store controller.sim controller.training
                                 controller.cli

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cotenant.mps.detection import CONTROL
@@ -16,54 +17,52 @@ from cotenant.profiler.indicators.sources import Indicator
 from hwtests import host
 from hwtests.busy import Busy, LoadFailed
 from hwtests.device import Device
+from hwtests.jobs import JOBS, PAIRS, jobs
 from hwtests.private_mps import PrivateMps, attach_problem
 from hwtests.readings import dmon_means
 from hwtests.test_pairs import orders
+from tests.processes import IMPORT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = Device(kind="cpu", cores=(min(os.sched_getaffinity(0)),))
 
-EVERYTHING = """
-import contextlib, io, json
+COMPARED = """
+import json
 from hwtests import gradients
-from hwtests.models.__main__ import NAMES, main
-from hwtests.models.training import Options, build, train
 
-found = {}
-words = ["--device", "cpu", "--steps", "2", "--batch-size", "4", "--small", "--precision"]
-for name in NAMES:
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        main([name, *words, "bf16" if name == "mlp" else "fp32"])
-    found[name] = json.loads(said.getvalue())
 sizes = {"rows": 16, "width": 8, "layers": 1}
-found["apart"] = gradients.compare("cpu", "fp64", 4, **sizes)["apart"]
+found = {"apart": gradients.compare("cpu", "fp64", 4, **sizes)["apart"]}
 found["refused"] = [gradients.refused("cpu", kind) for kind in ("sum", "batchnorm", "mean")]
 print(json.dumps(found))
 """
 
 
-def test_every_model_trains_and_gradients_compare() -> None:
-    """In one process of its own: importing torch is most of the time."""
+def test_gradients_compare() -> None:
+    """In a process of its own: importing torch is most of the time."""
     done = subprocess.run(
-        [sys.executable, "-c", EVERYTHING], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", COMPARED], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
-    from hwtests.pair_runs import JOBS, PAIRS
-
-    assert (
-        {job.model for job in JOBS}
-        == {model for pair in PAIRS for model in pair}
-        == set(found)
-        - {
-            "apart",
-            "refused",
-        }
-    )
-    for job in JOBS:
-        assert found[job.model]["steps"] == 2 and found[job.model]["loss"] > 0, job.model
     assert found["apart"] < 1e-12
     assert [bool(said) for said in found["refused"]] == [True, True, False]
+
+
+def test_a_job_is_one_of_the_demos_scripts_and_runs_as_a_plain_process(tmp_path: Path) -> None:
+    assert {job.name for job in JOBS} == {name for pair in PAIRS for name in pair}
+    losses, enough = tmp_path / "losses", tmp_path / "enough"
+    enough.touch()
+    for job in jobs(CPU).values():
+        script = Path(job.argv()[1])
+        assert script.is_file() and job.spec().launch.argv == job.argv()
+    job = msgspec.structs.replace(jobs(CPU)["launches"], precision="bf16", scale=2)
+    with job.plain(CPU, tmp_path / "plain", "--steps", "2", "--losses", str(losses)) as rank:
+        assert rank.process.wait(IMPORT_S) == 0, rank.last_line()
+    assert [line.split()[0] for line in losses.read_text().splitlines()] == ["0", "1"]
+    assert json.loads(rank.last_line())["steps"] == 2
+    with job.plain(CPU, tmp_path / "until", "--until", str(enough)) as rank:
+        assert rank.process.wait(IMPORT_S) == 0, rank.last_line()
+    assert json.loads(rank.last_line())["steps"] == 0, "the file was there before the first step"
 
 
 def test_a_load_says_what_it_does_and_ends_when_its_test_does() -> None:
@@ -143,10 +142,10 @@ def test_why_nobody_becomes_a_client_is_said_with_the_last_words_of_all() -> Non
 
 
 def test_time_slicing_is_measured_in_one_order_where_time_is_short() -> None:
-    assert orders(("cnn", "mlp"), "time-slicing", 3.0) == [("cnn", "mlp")]
-    assert orders(("cnn", "mlp"), "time-slicing", 6.0) == [("cnn", "mlp"), ("mlp", "cnn")]
-    assert orders(("cnn", "mlp"), "mps", 3.0) == [("cnn", "mlp"), ("mlp", "cnn")]
-    assert orders(("cnn", "cnn"), "mps", 6.0) == [("cnn", "cnn")]
+    assert orders(("a", "b"), "time-slicing", 3.0) == [("a", "b")]
+    assert orders(("a", "b"), "time-slicing", 6.0) == [("a", "b"), ("b", "a")]
+    assert orders(("a", "b"), "mps", 3.0) == [("a", "b"), ("b", "a")]
+    assert orders(("a", "a"), "mps", 6.0) == [("a", "a")]
 
 
 def test_what_is_missing_is_one_sentence() -> None:

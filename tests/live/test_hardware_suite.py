@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from cotenant.agent.host.locks import LOCK_DIR_ENV
 from hwtests import summary
 from hwtests.summary import Run
 from tests.processes import IMPORT_S
@@ -37,7 +38,12 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         ],
         cwd=ROOT,
         # Two threads that wait for each other at every operation crawl where others want the cores.
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+            LOCK_DIR_ENV: str(folder / "locks"),
+        },
         capture_output=True,
         text=True,
         timeout=IMPORT_S,
@@ -73,11 +79,14 @@ def test_without_a_gpu_every_test_skips_and_says_what_is_missing(tmp_path: Path)
 
 
 def test_the_dry_run_measures_a_pair_and_writes_its_table(tmp_path: Path) -> None:
-    words = ("--device", "cpu", "--pairs", "mlp+mlp", "-k", "slicing or table")
+    words = ("--device", "cpu", "--pairs", "launches+launches", "-k", "slicing or table")
     found = measured_suite(tmp_path, *words)
-    names = set(found.rows["pairs", "test_time_slicing[mlp+mlp]"].measured)
-    assert {"mlp then mlp, time-slicing: xi of mlp", "mlp then mlp, time-slicing: speed together"} <= names
+    names = set(found.rows["pairs", "test_time_slicing[launches+launches]"].measured)
+    assert {
+        "launches then launches, time-slicing: xi of launches",
+        "launches then launches, time-slicing: speed together",
+    } <= names
     assert found.rows["pairs", "test_the_table_can_train_a_predictor"].outcome == "passed"
     header, row = (tmp_path / "pairs-time-slicing.csv").read_text().splitlines()
-    assert header.startswith("gpu_type,sharing,model1") and row.startswith("cpu,time-slicing,mlp")
+    assert header.startswith("gpu_type,sharing,model1") and row.startswith("cpu,time-slicing,launches")
     assert "a dry run on cpu" in summary.gaps(found, [])[0]

@@ -1,4 +1,4 @@
-"""The demo's training scripts, run as plain programs and measured alone: real training, real processes."""
+"""The demo's training scripts, run as plain programs and measured by the product: real training."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from cotenant.profiler.ranks import RankCommand, Seat
-from cotenant.profiler.run import RunPlan, SoloRun
-from cotenant.profiler.solo import measure_solo
+from cotenant.agent.host.locks import LOCK_DIR_ENV
+from cotenant.controller.cli.demo.measuring import NotMeasured, measure_jobs
+from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
+from cotenant.controller.cli.demo.reference import ReferenceFailed, run_uninterrupted
+from cotenant.controller.domain.perf import Profile, ProfilePoint
 from tests.processes import IMPORT_S
 
 WORKLOADS = Path(__file__).resolve().parents[2] / "controller" / "cli" / "demo" / "workloads"
-SEAT = Seat(cores=(min(os.sched_getaffinity(0)),))
 KINDS = {"compute_bound": 25, "memory_heavy": 8, "loader_bound": 25, "language_model": 25}
 """How many steps are enough to see the loss fall."""
 
@@ -58,40 +61,63 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path: Pat
     assert first != other
 
 
-def measured(kind: str, folder: Path, plan: RunPlan, *options: str) -> SoloRun:
-    argv = (sys.executable, str(WORKLOADS / f"{kind}.py"), "--steps", "100000", *options)
-    return measure_solo(RankCommand(argv=argv, workdir=str(folder), env=environment()), [SEAT], plan=plan)
+@pytest.fixture(scope="module", autouse=True)
+def locks_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Another agent on this machine is not in our way, nor we in its."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(LOCK_DIR_ENV, str(tmp_path_factory.mktemp("locks")))
+        yield
 
 
-def eventually(attempt: Callable[[], SoloRun], holds: Callable[[SoloRun], bool]) -> SoloRun:
-    """A measured ratio on a machine that others use as well: one more try, and it says so."""
-    run = attempt()
-    if not holds(run):
-        print(f"measured once more, because of {run}")
-        run = attempt()
-    return run
+@pytest.fixture(scope="module")
+def profiles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Profile]:
+    """Three of them as the demo measures its jobs: side by side, each alone on a slot of one core."""
+    kinds = {"compute_bound": 64, "loader_bound": 64, "memory_heavy": 256}
+    jobs = [
+        DemoJob(name=kind, script=kind, workers=1, batch_size=batch_size, train_s=1.0, about="", act=1)
+        for kind, batch_size in kinds.items()
+    ]
+    folder = Path(tempfile.mkdtemp(prefix="w-", dir=tmp_path_factory.getbasetemp()))
+    found = measure_jobs(jobs, 2, folder, print)
+    return {name: measured.profile for name, measured in found.items()}
 
 
-def test_half_a_batch_of_the_memory_heavy_job_needs_far_less(tmp_path: Path) -> None:
-    run = measured("memory_heavy", tmp_path, RunPlan(), "--batch-size", "256")
-    half, whole = run.points
-    assert (half.accumulation_steps, whole.accumulation_steps) == (2, 1)
+def test_half_a_batch_of_the_memory_heavy_job_needs_far_less(profiles: dict[str, Profile]) -> None:
+    whole, half = (profiles["memory_heavy"].at(s) for s in (1, 2))
+    assert whole is not None and half is not None
     assert whole.memory_mib - half.memory_mib > 100
-    assert run.load_s > 0
+    assert (profiles["memory_heavy"].load_s or 0.0) > 0
     assert min(half.step_s, whole.step_s) > 0
 
 
-def test_the_compute_bound_job_keeps_its_device_busy(tmp_path: Path) -> None:
-    def busy(run: SoloRun) -> bool:
-        return run.duty_cycle > 0.8
+def test_the_loader_bound_job_leaves_idle_what_the_compute_bound_one_keeps_busy(
+    profiles: dict[str, Profile],
+) -> None:
+    """Against each other: where others want the cores as well, neither gets all of its own."""
+    busy, idle = (profiles[kind].duty_cycle for kind in ("compute_bound", "loader_bound"))
+    assert busy is not None and idle is not None
+    assert idle < 0.6
+    assert busy > 1.3 * idle, (busy, idle)
 
-    run = eventually(lambda: measured("compute_bound", tmp_path, RunPlan()), busy)
-    assert busy(run), run
+
+def test_what_does_not_run_is_said_with_its_reason(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="w-", dir=tmp_path_factory.getbasetemp()))
+    job = DemoJob(name="gone", script="nowhere", workers=1, batch_size=8, train_s=1.0, about="", act=1)
+    with pytest.raises(NotMeasured, match="gone was not measured: it is failed"):
+        measure_jobs([job], 1, folder, print)
 
 
-def test_the_loader_bound_job_leaves_its_device_idle(tmp_path: Path) -> None:
-    def idle(run: SoloRun) -> bool:
-        return run.duty_cycle < 0.6
-
-    run = eventually(lambda: measured("loader_bound", tmp_path, RunPlan()), idle)
-    assert idle(run), run
+def test_an_uninterrupted_run_follows_its_schedule_and_says_why_it_failed(tmp_path: Path) -> None:
+    """Two plain ranks; and that nothing of them is left is checked by this folder's own fixture."""
+    cores = [(min(os.sched_getaffinity(0)),)] * 2
+    job = DemoJob(name="a", script="compute_bound", workers=2, batch_size=16, train_s=1.0, about="", act=1)
+    whole = ProfilePoint(sub_batch=16, accumulation_steps=1, step_s=0.125, memory_mib=1.0)
+    measured = MeasuredJob(job=job, profile=Profile(points=(whole,)))
+    found = [
+        run_uninterrupted(measured, cores, schedule, tmp_path / str(number), IMPORT_S, environment())
+        for number, schedule in enumerate(("0:1", "0:1,4:2"))
+    ]
+    assert found[0] != found[1]
+    broken = msgspec.structs.replace(measured, job=msgspec.structs.replace(job, batch_size=10_000))
+    with pytest.raises(ReferenceFailed, match=r"compute_bound.py: rank \d failed: .*samples"):
+        run_uninterrupted(broken, cores, "0:1", tmp_path / "broken", IMPORT_S, environment())

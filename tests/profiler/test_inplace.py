@@ -17,7 +17,6 @@ from cotenant.profiler.indicators.sources import (
     SourceName,
     Timed,
     missing,
-    summarise,
 )
 from cotenant.profiler.inplace import (
     COUNTED_STEPS_MIN,
@@ -30,6 +29,7 @@ from cotenant.profiler.inplace import (
     duty_cycle_of,
     indicators_of,
 )
+from tests.building.samples import summarise
 
 LEAD_STEPS = 3
 """How far ahead of the job a window is agreed on."""

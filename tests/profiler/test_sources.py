@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.profiler.indicators.sources import Indicator, Reading, missing, summarise
+from cotenant.profiler.indicators.sources import Indicator, Reading, missing
+from tests.building.samples import summarise
 
 VALUES = st.lists(st.floats(0, 1e12), min_size=2, max_size=30)
 

@@ -17,7 +17,7 @@ from types import TracebackType
 
 from cotenant.controller.client import Client, Refusal, Unreachable
 from cotenant.controller.domain.job import ENDED
-from cotenant.controller.wire.clients import ChangeJobs, ListJobs, WaitJobs
+from cotenant.controller.wire.clients import ChangeJobs, ListJobs, ListNodes, WaitJobs
 
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
@@ -33,21 +33,32 @@ class PrivateCluster:
     """A controller and an agent in a folder of their own."""
 
     def __init__(
-        self, folder: Path, devices: str, slot_memory_mib: int = 0, stop_deadline_s: float = 30.0
+        self,
+        folder: Path,
+        devices: str,
+        slot_memory_mib: int = 0,
+        stop_deadline_s: float = 30.0,
+        profile_s: float = 0.0,
     ) -> None:
-        """`devices` and `slot_memory_mib` as in the agent's settings (`cpu:2`, `cuda:0`, `auto`)."""
+        """`devices` and `slot_memory_mib` as in the agent's settings (`cpu:2`, `cuda:0`, `auto`).
+
+        Args:
+            profile_s: of each job; 0: none is profiled, for what is compared bit for bit with runs that
+                nobody profiled.
+        """
         self.folder = folder
         self.endpoint = f"ipc://{folder / 'c.sock'}"
         self.checkpoints = folder / "checkpoints"
+        self.profile_s = profile_s
         self._devices, self._slot_memory_mib = devices, slot_memory_mib
         self._stop_deadline_s = stop_deadline_s
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> PrivateCluster:
+        self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            # What it shows is compared bit for bit with runs that nobody profiled.
             deadline = f"policy.stop_deadline_s={self._stop_deadline_s}"
-            self._start("controller", deadline, "profiler.seconds=0")
+            self._start("controller", deadline, f"profiler.seconds={self.profile_s}")
             self._start(
                 "agent",
                 f"agent.devices={self._devices}",
@@ -68,6 +79,18 @@ class PrivateCluster:
                 self._end_jobs()
         finally:
             self.close()
+
+    def check_devices(self, wanted: int) -> None:
+        """Raises ProcessStartFailed if so many are not this cluster's to use, naming who has them."""
+        with Client(self.endpoint, timeout_s=ASK_WITHIN_S) as client:
+            nodes = client.ask(ListNodes()).nodes
+        devices = [device for node in nodes for device in node.report.devices]
+        taken = [f"{device.device_id}: {device.note}" for device in devices if not device.healthy]
+        if taken or len(devices) < wanted:
+            raise ProcessStartFailed(
+                f"{wanted} free devices are needed; {'; '.join(taken) or f'there are {len(devices)}'}. "
+                "End the other agent (or `cotenant run`) and try again"
+            )
 
     def _end_jobs(self) -> None:
         """Jobs outlive an agent, and nobody would look after these."""

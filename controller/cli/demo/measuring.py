@@ -1,24 +1,39 @@
-"""Measure each of the demo's jobs once, alone, before anything is scheduled.
+"""Measure jobs through the product: each is queued once to be profiled (`profiling="only"`), in a private
+cluster of its own.
 
-Rule: one-worker jobs are measured side by side, each on a core of its own; nothing is assumed.
+Rule: as `cotenant profile` has it: every job is alone on the devices that the agent gave it, and leaves when
+its profile is complete; nothing is assumed, and a job without a profile is an error that says why.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
 
+from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
-from cotenant.profiler.ranks import RankCommand, Seat
-from cotenant.profiler.run import ProfileFailed, RunPlan, RunProgress
-from cotenant.profiler.solo import measure_solo
+from cotenant.controller.cli.submission.series import measured_only
+from cotenant.controller.client import Client
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import ENDED, JobSpec, Launch
+from cotenant.controller.domain.perf import Profile
+from cotenant.controller.wire.clients import ShowJob, Shown, Submit, WaitJobs
 
-MANY_STEPS = 1_000_000
-PLAN = RunPlan(accumulation_steps=(2, 1), warm_up_steps=2, steps_min=4, measured_s_min=0.8, deadline_s=60.0)
+MANY_STEPS: Final = 1_000_000
+PROFILE_S: Final = (10.0, 40.0)
+"""T_prof of the demo's jobs: long enough to see the slowest at s = 1 and 2, and for what was not, because
+others wanted the cores as well, once more."""
+WANTED: Final = (1, 2)
+JOB_TIMEOUT_S: Final = 120.0
+"""One job's load and start, on top of T_prof."""
+LOOK_S: Final = 0.5
+
+
+class NotMeasured(Exception):
+    """A job could not be measured; the text says which and why."""
 
 
 def job_environment() -> dict[str, str]:
@@ -27,71 +42,102 @@ def job_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
+def job_spec(
+    job: DemoJob, steps: int = MANY_STEPS, result: Path | None = None, profile: Profile | None = None
+) -> JobSpec:
+    """As it is submitted; without a profile its length is not known."""
+    return JobSpec(
+        job_id=JobId("new-0"),
+        name=job.name,
+        gpus_min=job.workers,
+        gpus_max=job.workers,
+        batch_size=job.batch_size,
+        iterations=steps if profile is not None else None,
+        profile=profile,
+        launch=Launch(
+            argv=job.argv(sys.executable, steps, result), workdir=os.getcwd(), env=job_environment()
+        ),
+    )
+
+
 def measure_jobs(
-    jobs: Sequence[DemoJob], slots: Sequence[tuple[int, ...]], say: Callable[[str], None]
+    jobs: Sequence[DemoJob], devices: int, folder: Path, say: Callable[[str], None]
 ) -> dict[str, MeasuredJob]:
     """The measured form of every job, by name.
 
-    Args:
-        slots: the cores of each CPU slot, at least as many as the widest job has workers.
-
     Raises:
-        ProfileFailed: a job could not be run; the text says why.
+        NotMeasured: a job did not run, or not long enough; the text says why.
+        ProcessStartFailed: somebody else has the devices.
     """
     first = {job.measure_key: job for job in reversed(jobs)}
-    single = [job for job in first.values() if job.workers == 1]
-    gangs = [job for job in first.values() if job.workers > 1]
-    profiles = {}
-    with ThreadPoolExecutor(max_workers=len(slots)) as pool, _abandoned_together() as go_on:
-        for start in range(0, len(single), len(slots)):
-            batch = single[start : start + len(slots)]
-            running = [
-                (job, pool.submit(_measure, job, [slot], go_on))
-                for job, slot in zip(batch, slots, strict=False)
-            ]
-            for job, future in running:
-                profiles[job.measure_key] = future.result()
-                say(_in_words(job, profiles[job.measure_key]))
-    for job in gangs:
-        profiles[job.measure_key] = _measure(job, slots[: job.workers])
-        say(_in_words(job, profiles[job.measure_key]))
-    return {job.name: MeasuredJob(job=job, profile=profiles[job.measure_key].profile) for job in jobs}
+    left = {job.name: job for job in sorted(first.values(), key=lambda job: job.workers)}
+    found: dict[str, Profile] = {}
+
+    def told(name: str, profile: Profile) -> None:
+        if all(profile.at(s) for s in WANTED):
+            found[name] = profile
+            say(_in_words(left[name], profile))
+
+    for number, profile_s in enumerate(PROFILE_S):
+        specs = [job_spec(job) for name, job in left.items() if name not in found]
+        if specs:
+            with PrivateCluster(folder / str(number), f"cpu:{devices}", profile_s=profile_s) as cluster:
+                cluster.check_devices(devices)
+                profiled(cluster, specs, told)
+    slow = ", ".join(name for name in left if name not in found)
+    if slow:
+        raise NotMeasured(f"{slow}: too slow here to be seen with its whole batch and with half of it")
+    return {job.name: MeasuredJob(job=job, profile=found[first[job.measure_key].name]) for job in jobs}
 
 
-@contextmanager
-def _abandoned_together() -> Iterator[Callable[[RunProgress], None]]:
-    """Ctrl-C reaches the main thread alone, which then would wait for what the others measure."""
-    over = threading.Event()
+def profiled(
+    cluster: PrivateCluster,
+    specs: Sequence[JobSpec],
+    told: Callable[[str, Profile], None] = lambda name, profile: None,
+) -> dict[str, Profile]:
+    """What each needs, by name; several at a time where there are devices for it.
 
-    def go_on(progress: RunProgress) -> None:
-        if over.is_set():
-            raise ProfileFailed("nobody waits for it any more")
+    Args:
+        told: called as each is done.
 
-    try:
-        yield go_on
-    except BaseException:
-        over.set()
-        raise
-
-
-def _measure(
-    job: DemoJob, slots: Sequence[tuple[int, ...]], progress: Callable[[RunProgress], None] = lambda _: None
-) -> MeasuredJob:
-    command = RankCommand(
-        argv=job.argv(sys.executable, MANY_STEPS, None), workdir=os.getcwd(), env=job_environment()
-    )
-    run = measure_solo(command, [Seat(cores=cores) for cores in slots], plan=PLAN, progress=progress)
-    return MeasuredJob(job=job, profile=run.profile(job.batch_size))
+    Raises:
+        NotMeasured: one has no step time at its whole batch.
+    """
+    with Client(cluster.endpoint) as client:
+        asked = [client.ask(Submit(specs=(measured_only(spec, cluster.profile_s),))) for spec in specs]
+        left = {reply.job_ids[0]: spec.name for reply, spec in zip(asked, specs, strict=True)}
+        return _collected(client, left, told, len(specs) * (cluster.profile_s + JOB_TIMEOUT_S))
 
 
-def _in_words(job: DemoJob, measured: MeasuredJob) -> str:
-    whole, half = measured.profile.at(1), measured.profile.at(2)
-    assert whole is not None
-    duty = measured.profile.duty_cycle
-    busy = "" if duty is None else f", busy {duty:.0%} of the time"
-    smaller = "" if half is None else f" (half batch: {half.step_s * 1e3:.0f} ms, {half.memory_mib:.0f} MiB)"
+def _collected(
+    client: Client, left: Mapping[JobId, str], told: Callable[[str, Profile], None], within_s: float
+) -> dict[str, Profile]:
+    found: dict[str, Profile] = {}
+    for _ in range(int(within_s / LOOK_S)):
+        for job in client.ask(WaitJobs(job_ids=tuple(left), timeout_s=LOOK_S)).jobs:
+            if job.phase in ENDED and left[job.job_id] not in found:
+                profile = _profile_of(client.ask(ShowJob(job_id=job.job_id)))
+                found[left[job.job_id]] = profile
+                told(left[job.job_id], profile)
+        if len(found) == len(left):
+            return found
+    late = ", ".join(name for name in left.values() if name not in found)
+    raise NotMeasured(f"{late}: no end after {within_s:.0f} s")
+
+
+def _profile_of(shown: Shown) -> Profile:
+    if shown.profile is None or shown.profile.at(1) is None:
+        job = shown.job
+        raise NotMeasured(f"{job.name} was not measured: it is {job.phase}, {job.reason}")
+    return shown.profile
+
+
+def _in_words(job: DemoJob, profile: Profile) -> str:
+    whole, half = profile.at(1), profile.at(2)
+    assert whole is not None and half is not None
+    busy = "" if profile.duty_cycle is None else f", busy {profile.duty_cycle:.0%} of the time"
     workers = f"{job.workers} worker" + ("s" if job.workers > 1 else "")
     return (
-        f"{job.script:<15} {workers:<10} {whole.step_s * 1e3:5.0f} ms a step, "
-        f"{whole.memory_mib:.0f} MiB{smaller}{busy}"
+        f"{job.script:<15} {workers:<10} {whole.step_s * 1e3:5.0f} ms a step, {whole.memory_mib:.0f} MiB "
+        f"(half batch: {half.step_s * 1e3:.0f} ms, {half.memory_mib:.0f} MiB){busy}"
     )

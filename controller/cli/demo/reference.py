@@ -1,25 +1,29 @@
 """The uninterrupted run that the preempted job is compared with.
 
-Rule: the same command, world size, threads and schedule of accumulation steps; no controller, no agent, no
-checkpoint.
+Rule: the same command, world size, threads and schedule of accumulation steps, as plain processes with the
+variables that torch reads; no controller, no agent, no checkpoint. Whatever happens, none is left running.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import select
+import signal
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import Final
 
 from cotenant.controller.cli.demo.measuring import job_environment
 from cotenant.controller.cli.demo.plan import MeasuredJob
 from cotenant.controller.wire.clients import AttemptView
-from cotenant.profiler.ranks import RankCommand, Ranks, Seat
+from cotenant.controller.wire.job import ENV_ACCUMULATION_SCHEDULE
 
-POLL_S = 0.05
+POLL_S: Final = 0.05
 
 
 class ReferenceFailed(Exception):
@@ -51,26 +55,84 @@ def run_uninterrupted(
     """
     folder.mkdir(parents=True, exist_ok=True)
     result = folder / "result.json"
-    command = RankCommand(
-        argv=measured.job.argv(sys.executable, measured.steps, result),
-        workdir=os.getcwd(),
-        env={**job_environment(), **(env or {})},
-    )
-    seats = [Seat(cores=cores) for cores in slots[: measured.job.workers]]
-    deadline_s = time.monotonic() + timeout_s
-    with Ranks(command, seats, folder, schedule) as ranks:
-        while None in ranks.exit_codes():
-            if time.monotonic() > deadline_s:
-                raise ReferenceFailed(f"{measured.job.name}: no end after {timeout_s:.0f} s")
-            failed = [rank for rank, code in enumerate(ranks.exit_codes()) if code]
-            if failed:
-                break
-            time.sleep(POLL_S)
-            while select.select([ranks.inbox], [], [], 0)[0]:
-                ranks.inbox.recv(65536)  # The ranks report their steps; nobody needs them here.
-        codes = ranks.exit_codes()
-        if any(codes):
-            rank = next(i for i, code in enumerate(codes) if code)
-            raise ReferenceFailed(f"{measured.job.name}: rank {rank} failed: {ranks.last_line(rank)}")
+    argv = measured.job.argv(sys.executable, measured.steps, result)
+    given = {**job_environment(), **(env or {}), ENV_ACCUMULATION_SCHEDULE: schedule}
+    run_ranks(argv, slots[: measured.job.workers], folder, timeout_s, given)
     sha256: str = json.loads(result.read_text())["parameters_sha256"]
     return sha256
+
+
+def run_ranks(
+    argv: Sequence[str],
+    slots: Sequence[tuple[int, ...]],
+    folder: Path,
+    timeout_s: float,
+    env: Mapping[str, str],
+) -> None:
+    """One plain process per slot, on its cores, until all have ended.
+
+    Raises:
+        ReferenceFailed: one failed, or the time ran out.
+    """
+    port = _free_port()
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(PlainRank(argv, rank, slots, folder, {**env, "MASTER_PORT": str(port)}))
+            for rank in range(len(slots))
+        ]
+        deadline_s = time.monotonic() + timeout_s
+        while any(rank.process.poll() is None for rank in ranks):
+            if any(rank.process.returncode for rank in ranks):
+                break
+            if time.monotonic() > deadline_s:
+                raise ReferenceFailed(f"{Path(argv[1]).name}: no end after {timeout_s:.0f} s")
+            time.sleep(POLL_S)
+        for number, rank in enumerate(ranks):
+            if rank.process.returncode:
+                raise ReferenceFailed(f"{Path(argv[1]).name}: rank {number} failed: {rank.last_line()}")
+
+
+class PlainRank:
+    """One rank, in a process group that ends with it."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        rank: int,
+        slots: Sequence[tuple[int, ...]],
+        folder: Path,
+        env: Mapping[str, str],
+    ) -> None:
+        self._output = folder / f"rank-{rank}.out"
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": len(slots), "LOCAL_WORLD_SIZE": len(slots)}
+        threads = {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": str(len(slots[rank]))}
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                argv,
+                env={**env, **threads, **{name: str(value) for name, value in place.items()}},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        with suppress(ProcessLookupError):  # Already gone: its exit code tells.
+            os.sched_setaffinity(self.process.pid, slots[rank])
+
+    def __enter__(self) -> PlainRank:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def last_line(self) -> str:
+        lines = self._output.read_text(errors="replace").strip().splitlines()
+        return lines[-1].strip() if lines else "it printed nothing"
+
+
+def _free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

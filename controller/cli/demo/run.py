@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cotenant.controller.cli.demo import plan
 from cotenant.controller.cli.demo.cluster import PrivateCluster, ProcessStartFailed
-from cotenant.controller.cli.demo.measuring import job_environment, measure_jobs
+from cotenant.controller.cli.demo.measuring import NotMeasured, job_spec, measure_jobs
 from cotenant.controller.cli.demo.outcome import job_reports, timeline_of
 from cotenant.controller.cli.demo.picture import render
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
@@ -25,10 +25,9 @@ from cotenant.controller.cli.demo.report import DemoReport, failures, plain_tabl
 from cotenant.controller.cli.demo.watching import QueueWatcher, TooSlow, all_ended
 from cotenant.controller.client import Client
 from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import JobSpec, Launch, Phase
+from cotenant.controller.domain.job import Phase
 from cotenant.controller.system.files import write_output
-from cotenant.controller.wire.clients import GetStatus, ListNodes, NodeView, SetPolicy, ShowJob, Shown, Submit
-from cotenant.profiler.run import ProfileFailed
+from cotenant.controller.wire.clients import GetStatus, ListNodes, SetPolicy, ShowJob, Shown, Submit
 
 SLOTS = 2
 ACT_TIMEOUT_S = 420.0
@@ -52,7 +51,7 @@ def run_demo(out_dir: Path) -> int:
     folder = Path(tempfile.mkdtemp(prefix="cotenant-demo-"))
     try:
         report = _Demo(out_dir, folder, say).play()
-    except (ProfileFailed, ProcessStartFailed, TooSlow, ReferenceFailed, plan.MemoryTooClose) as error:
+    except (NotMeasured, ProcessStartFailed, TooSlow, ReferenceFailed, plan.MemoryTooClose) as error:
         kept = out_dir / "logs"
         _keep_logs(folder, kept)
         print(f"error[failed]: {error}\nlogs of controller, agent and jobs: {kept}", file=sys.stderr)
@@ -77,7 +76,7 @@ class _Demo:
         kinds = len({job.measure_key for job in plan.JOBS})
         self._say(f"measuring {kinds} kinds of job, each alone on a CPU slot of its own")
         self._say("(a CPU slot stands in for a GPU and time-slices, as a GPU without MPS does)")
-        self._measured = measure_jobs(plan.JOBS, self._slots, self._say)
+        self._measured = measure_jobs(plan.JOBS, SLOTS, self._folder / "alone", self._say)
         memory_mib = plan.declared_memory_mib(self._measured)
         heavy = self._measured[plan.MEMORY.name]
         beside = self._measured[plan.SONNETS.name].memory_mib(1)
@@ -91,7 +90,7 @@ class _Demo:
             Client(cluster.endpoint) as client,
         ):
             self._client = client
-            check_devices(client.ask(ListNodes()).nodes)
+            cluster.check_devices(SLOTS)
             self._watcher = QueueWatcher(client, self._say, self._names)
             self._act_one()
             self._act_two()
@@ -125,20 +124,8 @@ class _Demo:
 
     def _submit(self, job: DemoJob) -> JobId:
         measured = self._measured[job.name]
-        spec = JobSpec(
-            job_id=JobId("new-0"),
-            name=job.name,
-            gpus_min=job.workers,
-            gpus_max=job.workers,
-            batch_size=job.batch_size,
-            iterations=measured.steps,
-            profile=measured.profile,
-            launch=Launch(
-                argv=job.argv(sys.executable, measured.steps, self._results / f"{job.name}.json"),
-                workdir=os.getcwd(),
-                env=job_environment(),
-            ),
-        )
+        result = self._results / f"{job.name}.json"
+        spec = job_spec(job, measured.steps, result, measured.profile)
         job_id = self._client.ask(Submit(specs=(spec,))).job_ids[0]
         self._names[job_id] = job.name
         length = f"{measured.steps} steps, about {job.train_s:.0f} s alone"
@@ -169,21 +156,10 @@ def slot_cores(slots: int) -> list[tuple[int, ...]]:
     return [tuple(cores[(i * share + k) % len(cores)] for k in range(share)) for i in range(slots)]
 
 
-def check_devices(nodes: Sequence[NodeView]) -> None:
-    """Raises StartFailed if the devices are not this demo's to use, naming who has them."""
-    devices = [device for node in nodes for device in node.report.devices]
-    taken = [f"{device.device_id}: {device.note}" for device in devices if not device.healthy]
-    if taken or len(devices) < SLOTS:
-        raise ProcessStartFailed(
-            f"the demo needs {SLOTS} free devices; {'; '.join(taken) or f'there are {len(devices)}'}. "
-            "End the other agent (or `cotenant run`) and try again"
-        )
-
-
 def _keep_logs(folder: Path, kept: Path) -> None:
     """What a person needs to find out why the demo failed."""
     kept.mkdir(parents=True, exist_ok=True)
-    for log in [*folder.glob("*.log"), *folder.glob("agent/daemon/supervisors/*/logs/*")]:
+    for log in [*folder.rglob("*.log"), *folder.rglob("rank-*.out")]:
         name = "-".join(log.relative_to(folder).parts)
         shutil.copyfile(log, kept / name)
 

@@ -68,15 +68,11 @@ def behind(spec: JobSpec, series: Sequence[JobSpec]) -> JobSpec:
     return msgspec.structs.replace(spec, after=(*spec.after, *after))
 
 
-def _one(spec: JobSpec, at: int, each: Configuration, profile_s: float) -> JobSpec:
+def measured_only(spec: JobSpec, profile_s: float) -> JobSpec:
+    """The job as one that is there for its profile, and leaves with it."""
     env = {**spec.launch.env, PROFILING_VARIABLE: "1"}
     return msgspec.structs.replace(
         spec,
-        job_id=JobId(f"profile-{at}"),
-        name=f"{spec.name[:40]}-profile-{each.gpus}x{each.hosts}",
-        gpus_min=each.gpus,
-        gpus_max=each.gpus,
-        nodes=each.hosts,
         share="never",
         profiling="only",
         profile=None,
@@ -85,4 +81,15 @@ def _one(spec: JobSpec, at: int, each: Configuration, profile_s: float) -> JobSp
         hold=False,
         retries=0,
         launch=msgspec.structs.replace(spec.launch, env=env),
+    )
+
+
+def _one(spec: JobSpec, at: int, each: Configuration, profile_s: float) -> JobSpec:
+    return msgspec.structs.replace(
+        measured_only(spec, profile_s),
+        job_id=JobId(f"profile-{at}"),
+        name=f"{spec.name[:40]}-profile-{each.gpus}x{each.hosts}",
+        gpus_min=each.gpus,
+        gpus_max=each.gpus,
+        nodes=each.hosts,
     )

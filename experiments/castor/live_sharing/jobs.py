@@ -9,21 +9,22 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from cotenant.controller.cli.demo.measuring import job_environment
+from cotenant.agent.host.locks import LOCK_DIR_ENV
+from cotenant.controller.cli.demo.cluster import PrivateCluster
+from cotenant.controller.cli.demo.measuring import job_environment, profiled
 from cotenant.controller.cli.demo.plan import CHECKPOINT_SLACK_MIB, WORKLOADS
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch
 from cotenant.controller.domain.perf import Profile, duty_cycle_rule
-from cotenant.profiler.ranks import RankCommand, Seat
-from cotenant.profiler.run import RunPlan
-from cotenant.profiler.solo import measure_solo
+from cotenant.profiler.inplace import CHOICES_MAX
+from experiments.shared.live.run import DEVICES
 from experiments.shared.live.schedule import Arrival, Kind, Pace
 
 KINDS: Final[Mapping[str, Kind]] = {
@@ -46,16 +47,17 @@ ABOUT: Final[Mapping[str, str]] = {
 }
 ENVIRONMENT: Final[Mapping[str, dict[str, str]]] = {"starved": {"DEMO_LINK_KIB_PER_S": "32"}}
 ENDLESS: Final = "1000000"
-PLAN: Final = RunPlan(
-    accumulation_steps=(2, 1), warm_up_steps=2, steps_min=8, measured_s_min=4.0, deadline_s=60.0
-)
+PROFILE_S: Final = 20.0
+EACH_S: Final = PROFILE_S / CHOICES_MAX
+"""Of each sub-batch."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """One kind, alone, as the product's profiler measured it before anything was scheduled."""
 
     profile: Profile
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """What disturbed it, where that was recorded."""
 
     @property
     def pace(self) -> Pace:
@@ -84,28 +86,21 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     measured: dict[str, Measured]
 
 
-def measure(
-    kinds: Sequence[str], slots: Sequence[Sequence[int]], say: Callable[[str], None]
-) -> dict[str, Measured]:
-    """Each kind alone; those of one device side by side, each on cores of its own."""
-    singles = [kind for kind in kinds if KINDS[kind].gpus == 1]
-    rounds = [singles[i : i + len(slots)] for i in range(0, len(singles), len(slots))]
-    rounds += [[kind] for kind in kinds if KINDS[kind].gpus > 1]
-    found: dict[str, Measured] = {}
-    with ThreadPoolExecutor(len(slots)) as pool:
-        for names in rounds:
-            width = KINDS[names[0]].gpus
-            places = [slots[i : i + width] for i in range(0, len(slots), width)]
-            for name, one in zip(names, pool.map(_measure, names, places[: len(names)]), strict=True):
-                found[name] = one
-                say(in_words(name, one))
-    return found
+def measure(kinds: Sequence[str], say: Callable[[str], None]) -> dict[str, Measured]:
+    """Each kind alone on its slots; first those of one slot, side by side.
 
-
-def _measure(name: str, slots: Sequence[Sequence[int]]) -> Measured:
-    command = RankCommand(argv=argv_of(name), workdir=str(WORKLOADS), env=environment(name, ENDLESS))
-    run = measure_solo(command, [Seat(cores=tuple(cores)) for cores in slots], plan=PLAN)
-    return Measured(profile=run.profile(KINDS[name].batch_size), notes=run.notes)
+    Raises:
+        NotMeasured: one of them did not get on.
+    """
+    with tempfile.TemporaryDirectory(prefix="cotenant-live-") as name:
+        os.environ[LOCK_DIR_ENV] = f"{name}/locks"
+        with PrivateCluster(Path(name), f"cpu:{DEVICES}", profile_s=PROFILE_S) as cluster:
+            found = profiled(
+                cluster,
+                [_job(kind, kind, ENDLESS) for kind in sorted(kinds, key=lambda kind: KINDS[kind].gpus)],
+                lambda kind, profile: say(in_words(kind, Measured(profile=profile))),
+            )
+    return {kind: Measured(profile=found[kind]) for kind in kinds}
 
 
 def in_words(name: str, one: Measured) -> str:
@@ -135,20 +130,21 @@ def environment(name: str, steps: str) -> dict[str, str]:
 
 
 def spec_of(arrival: Arrival, measured: Mapping[str, Measured]) -> JobSpec:
-    kind, known = KINDS[arrival.kind], measured[arrival.kind]
+    known = measured[arrival.kind]
     steps = known.pace.steps(arrival.length_s)
-    return JobSpec(
-        job_id=JobId("new-0"),
-        name=arrival.name,
-        gpus_min=kind.gpus,
-        gpus_max=kind.gpus,
-        batch_size=kind.batch_size,
+    return msgspec.structs.replace(
+        _job(arrival.name, arrival.kind, str(steps)),
         iterations=steps,
         profile=known.profile,
         resumable=True,
-        launch=Launch(
-            argv=argv_of(arrival.kind), workdir=str(WORKLOADS), env=environment(arrival.kind, str(steps))
-        ),
+    )
+
+
+def _job(name: str, kind: str, steps: str) -> JobSpec:
+    gpus, batch_size = KINDS[kind].gpus, KINDS[kind].batch_size
+    launch = Launch(argv=argv_of(kind), workdir=str(WORKLOADS), env=environment(kind, steps))
+    return JobSpec(
+        job_id=JobId("new-0"), name=name, gpus_min=gpus, gpus_max=gpus, batch_size=batch_size, launch=launch
     )
 
 

@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from cotenant.controller.cli.demo.measuring import job_environment
+from cotenant.controller.cli.demo.cluster import PrivateCluster
+from cotenant.controller.cli.demo.measuring import job_environment, profiled
 from cotenant.controller.cli.demo.plan import WORKLOADS
 from cotenant.controller.domain.fitting import measured_steps
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.job import JobSpec, Launch
 from cotenant.controller.domain.perf import Profile, fit_step_model
 from cotenant.controller.domain.reasons import Reason
 from cotenant.controller.domain.throughput import Gang
-from cotenant.profiler.ranks import RankCommand, Seat
-from cotenant.profiler.run import RunPlan
-from cotenant.profiler.solo import measure_solo
 from cotenant.profiler.throughput import fit, hold_out_points
 
-STEPS: Final = (16, 8, 4, 2, 1)
-PLAN: Final = RunPlan(accumulation_steps=STEPS, steps_min=4, measured_s_min=1.2, deadline_s=20.0)
+PROFILE_S: Final = 20.0
+"""T_prof of each; the profiler visits s = 1, 2, 4, 8 and 16."""
 JOBS: Final = (
     ("language_model", 32, 1),
     ("compute_bound", 64, 1),
@@ -55,7 +57,6 @@ class LiveJob(msgspec.Struct, frozen=True, kw_only=True):
     claimed: float | None
     """The error that the model of all points says of itself; None: it was refused."""
     refused: str
-    notes: tuple[str, ...]
 
     def error(self, line: bool = False) -> float:
         """Mean |predicted - measured| / measured over the inner s."""
@@ -63,18 +64,29 @@ class LiveJob(msgspec.Struct, frozen=True, kw_only=True):
         return sum(abs(guess / measured - 1.0) for guess, measured in guesses) / max(1, len(guesses))
 
 
-def measure() -> list[LiveJob]:
+def measure(profile_s: float = PROFILE_S) -> list[LiveJob]:
     """All jobs, one after the other; those for which there are not enough cores are left out."""
-    cores = sorted(os.sched_getaffinity(0))
-    return [_job(*job, cores[: job[2]]) for job in JOBS if job[2] <= len(cores)]
+    cores = len(os.sched_getaffinity(0))
+    with (
+        tempfile.TemporaryDirectory(prefix="cotenant-live-") as name,
+        PrivateCluster(Path(name), f"cpu:{cores}", profile_s=profile_s) as cluster,
+    ):
+        return [_job(cluster, *job) for job in JOBS if job[2] <= cores]
 
 
-def _job(script: str, batch_size: int, workers: int, cores: list[int]) -> LiveJob:
+def _job(cluster: PrivateCluster, script: str, batch_size: int, workers: int) -> LiveJob:
     options = ("--steps", "1000000", "--batch-size", str(batch_size))
     argv = (sys.executable, str(WORKLOADS / f"{script}.py"), *options)
-    command = RankCommand(argv=argv, workdir=os.getcwd(), env=job_environment())
-    run = measure_solo(command, [Seat(cores=(core,)) for core in cores], plan=PLAN)
-    profile, gang = run.profile(batch_size), Gang(devices=workers)
+    launch = Launch(argv=argv, workdir=os.getcwd(), env=job_environment())
+    spec = JobSpec(
+        job_id=JobId("new-0"),
+        name=script,
+        gpus_min=workers,
+        gpus_max=workers,
+        batch_size=batch_size,
+        launch=launch,
+    )
+    profile, gang = profiled(cluster, [spec])[script], Gang(devices=workers)
     model = fit(measured_steps(profile, batch_size, gang))
     refused = isinstance(model, Reason)
     return LiveJob(
@@ -86,7 +98,6 @@ def _job(script: str, batch_size: int, workers: int, cores: list[int]) -> LiveJo
         left_out=_left_out(profile, batch_size, gang),
         claimed=None if isinstance(model, Reason) else model.error_ratio,
         refused=str(model) if refused else "",
-        notes=run.notes,
     )
 
 

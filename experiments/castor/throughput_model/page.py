@@ -172,8 +172,7 @@ def live(jobs: list[LiveJob]) -> str:
                 job.refused if job.claimed is None else _percent(job.claimed),
             )
         )
-    notes = sorted({f"* {job.script}: {note}" for job in jobs for note in job.notes})
-    return "\n".join([*lines, *(["", *notes] if notes else [])])
+    return "\n".join(lines)
 
 
 # --- Small parts ---------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ class Residual(nn.Module):
 
 
 def build(options: training.Options) -> training.TrainingTask:
-    channels = 32
+    channels = 32 * options.scale
     images, labels = digits.load_digits()
     train, held_out = digits.split_held_out(
         functional.interpolate(images, size=(16, 16), mode="bilinear"), labels

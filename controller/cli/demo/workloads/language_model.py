@@ -43,12 +43,13 @@ class Block(nn.Module):
 class CharTransformer(nn.Module):
     """Logits for every next character, given those before it."""
 
-    def __init__(self, vocabulary_size: int) -> None:
+    def __init__(self, vocabulary_size: int, scale: int) -> None:
         super().__init__()
-        self.characters = nn.Embedding(vocabulary_size, WIDTH)
-        self.positions = nn.Parameter(torch.zeros(CONTEXT_CHARS, WIDTH))
-        self.blocks = nn.Sequential(*(Block(WIDTH, heads=4) for _ in range(2)))
-        self.out = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, vocabulary_size))
+        width = WIDTH * scale
+        self.characters = nn.Embedding(vocabulary_size, width)
+        self.positions = nn.Parameter(torch.zeros(CONTEXT_CHARS, width))
+        self.blocks = nn.Sequential(*(Block(width, heads=4 * scale) for _ in range(2 * scale)))
+        self.out = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, vocabulary_size))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.blocks(self.characters(x) + self.positions[: x.shape[1]]))  # type: ignore[no-any-return]
@@ -72,7 +73,7 @@ def build(options: training.Options) -> training.TrainingTask:
     codes = torch.tensor([vocabulary[char] for char in text])
     cut = int(len(codes) * (1 - _HELD_OUT_SHARE))
     return training.TrainingTask(
-        model=CharTransformer(len(vocabulary)),
+        model=CharTransformer(len(vocabulary), options.scale),
         train=windows(codes[:cut], stride_chars=3),
         held_out=windows(codes[cut:], stride_chars=16),
         loss=next_char_loss,

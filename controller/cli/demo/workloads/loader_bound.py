@@ -57,14 +57,15 @@ def build(options: training.Options) -> training.TrainingTask:
         f"one file per sample, {LATENCY_S * 1000:g} ms and {LINK_KIB_PER_S:g} KiB/s each: a slow disk",
         flush=True,
     )
+    width = 32 * options.scale
     model = nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1),
+        nn.Conv2d(1, width // 2, 3, padding=1),
         nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1, stride=2),
-        nn.GroupNorm(4, 32),
+        nn.Conv2d(width // 2, width, 3, padding=1, stride=2),
+        nn.GroupNorm(4, width),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(32 * 16, digits.CLASS_COUNT),
+        nn.Linear(width * 16, digits.CLASS_COUNT),
     )
     return training.TrainingTask(
         model=model,

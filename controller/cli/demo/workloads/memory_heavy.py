@@ -36,7 +36,7 @@ class Enlarged(nn.Module):
 
 
 def build(options: training.Options) -> training.TrainingTask:
-    channels = 16
+    channels = 16 * options.scale
     train, held_out = digits.split_held_out(*digits.load_digits())
     model = nn.Sequential(
         Enlarged(),

@@ -42,6 +42,14 @@ class Options:
     learning_rate: float
     seed: int
     result: Path | None
+    scale: int = 1
+    """1 suits a core of a CPU; a model is so many times wider, and deeper where that makes sense."""
+    precision: str = "fp32"
+    """`fp32`, or `bf16` (autocast)."""
+    losses: Path | None = None
+    """Rank 0 writes a line per step: its number and its loss. Reading the loss waits for the device."""
+    until: Path | None = None
+    """Stop, as after the last step, once this file is there."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,10 @@ def parse_options(*, batch_size: int, steps: int, learning_rate: float, about: s
     parser.add_argument("--learning-rate", type=float, default=learning_rate)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--result", type=Path, default=None, help="where rank 0 writes the result (JSON)")
+    parser.add_argument("--scale", type=int, default=1, help="so many times wider; 1 suits a CPU")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--losses", type=Path, help="where rank 0 writes the loss of each step")
+    parser.add_argument("--until", type=Path, help="stop once this file is there")
     options = Options(**vars(parser.parse_args()))
     if options.steps < 1 or options.batch_size < 1:
         parser.error("--steps and --batch-size must be at least 1")
@@ -148,17 +160,21 @@ def train(task: TrainingTask, options: Options, device: torch.device) -> dict[st
         raise SystemExit(f"--batch-size {options.batch_size}: only {len(sampler)} samples for each rank")
 
     def loss_of(x: Tensor, y: Tensor) -> Tensor:
-        return task.loss(model(x), y)
+        with torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16"):
+            return task.loss(model(x), y)
 
     first_loss = held_out_loss(task, device)
     state = checkpoint.Session(model, optimizer, sampler=sampler)
     for _ in state.epochs(math.ceil(options.steps / len(loader))):
         for x, y in state.batches(loader):
-            if state.step >= options.steps:
+            if state.step >= options.steps or (options.until is not None and options.until.exists()):
                 break
             optimizer.zero_grad()
-            gradaccum.backward(model, loss_of, x.to(device), y.to(device))
+            loss = gradaccum.backward(model, loss_of, x.to(device), y.to(device))
             optimizer.step()
+            if options.losses is not None and dist.get_rank() == 0:
+                with options.losses.open("a") as losses:
+                    losses.write(f"{state.step} {float(loss):.9g}\n")
     return {
         "steps": state.step,
         "first_loss": first_loss,
