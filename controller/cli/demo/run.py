@@ -120,7 +120,7 @@ class _Demo:
 
     def _set_policy(self, name: str, why: str) -> None:
         self._client.ask(SetPolicy(name=name))
-        self._policies.append((self._client.ask(GetStatus()).now_s, name))
+        self._policies.append((self._client.ask(GetStatus()).wall_s, name))
         self._say(f"--- {why}")
 
     def _submit(self, job: DemoJob) -> JobId:
@@ -171,7 +171,7 @@ def slot_cores(slots: int) -> list[tuple[int, ...]]:
 
 def check_devices(nodes: Sequence[NodeView]) -> None:
     """Raises StartFailed if the devices are not this demo's to use, naming who has them."""
-    devices = [device for node in nodes for device in node.report.devices]
+    devices = [device for node in nodes for device in node.devices]
     taken = [f"{device.device_id}: {device.note}" for device in devices if not device.healthy]
     if taken or len(devices) < SLOTS:
         raise ProcessStartFailed(
