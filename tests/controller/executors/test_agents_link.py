@@ -216,7 +216,7 @@ def test_a_report_is_confirmed_when_durable_and_counted_once(station: Station) -
     station.submit()
     report = Report(sequence=1, event=started())
     station.link.heard(address, AGENT_H1, report)
-    station.core.seal()
+    station.seal()
     assert station.told(address, ReportAck) == []
     station.settle()
     entries = station.journal.last_seq
