@@ -121,7 +121,6 @@ def start_of(number: int, workdir: str) -> StartAttempt:
         memory_cap_mib=None,
         host_memory_mib=0,
         cpus=0,
-        resume_attempt=None,
         resume_step=0,
         checkpoint_every_s=0.0,
     )

@@ -26,7 +26,8 @@ from cotenant.controller.system.endpoint import BadEndpoint, check_owner, socket
 from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire.clients import CLIENT_MARK
-from cotenant.controller.wire.codec import BadMessage, decode, encode
+from cotenant.controller.wire.codec import WIRE_VERSION, BadMessage, decode, encode
+from cotenant.controller.wire.versions import heard
 
 REPEAT_S: Final = 5.0
 CONNECT_S: Final = 3.0
@@ -69,6 +70,7 @@ class Client:
         self.on_silence: Callable[[str], None] = lambda text: None
         """Hears, once in each silence, that it is being waited for."""
         self._answered = False
+        self._version = WIRE_VERSION
         self._path = socket_path(self.endpoint)
         self._key = None if self._path is not None else _usable_key(self.endpoint, keys)
         self._ids = itertools.count(1)
@@ -108,14 +110,13 @@ class Client:
         deadline_s = time.monotonic() + timeout_s
         if self._socket is None:
             self._connect(min(CONNECT_S, timeout_s))
-        request_id = next(self._ids)
-        frame = encode(wire.Request(request_id=request_id, body=request))
-        reply = self._exchange(request_id, frame, deadline_s)
+        asked = wire.Request(request_id=next(self._ids), body=request)
+        reply = self._exchange(asked, deadline_s)
         if reply is None and self._answered and self.patience_s > 0.0:
             self.on_silence(
                 f"no answer from the controller; waiting for it for up to {self.patience_s:g} s more"
             )
-            reply = self._exchange(request_id, frame, time.monotonic() + self.patience_s)
+            reply = self._exchange(asked, time.monotonic() + self.patience_s)
         if reply is None:
             raise Unreachable(
                 f"no answer from the controller at {self.endpoint} within {timeout_s:g} s",
@@ -131,8 +132,9 @@ class Client:
             return "the connection was never accepted: is this key of this controller? try `cotenant doctor`"
         return "it may be busy or gone: try `cotenant doctor`"
 
-    def _exchange(self, request_id: int, frame: bytes, deadline_s: float) -> wire.AnyReply | None:
+    def _exchange(self, asked: wire.Request, deadline_s: float) -> wire.AnyReply | None:
         assert self._socket is not None and self._monitor is not None
+        frame = encode(asked, self._version)
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._monitor, zmq.POLLIN)
@@ -147,7 +149,10 @@ class Client:
                 send_at_s = time.monotonic()
             if self._socket in ready:
                 reply = _read_reply(self._socket.recv_multipart())
-                if reply.request_id == request_id or _is_of_versions(reply):
+                if _is_of_versions(reply) and self._version == WIRE_VERSION:
+                    self._version = WIRE_VERSION - 1  # Of the version before, or it refuses that as well.
+                    frame, send_at_s = encode(asked, self._version), time.monotonic()
+                elif reply.request_id == asked.request_id or _is_of_versions(reply):
                     return reply
         return None
 
@@ -213,7 +218,7 @@ def _ms_until(moment_s: float) -> int:
 
 def _read_reply(frames: list[bytes]) -> wire.AnyReply:
     try:
-        reply: wire.AnyReply = decode(frames[-1], wire.AnyReply)
+        reply: wire.AnyReply = decode(frames[-1], wire.AnyReply, heard)
     except BadMessage as error:
         raise Unreachable(
             f"cannot read the controller's answer: {error}", "compare `cotenant version`"

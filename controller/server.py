@@ -21,19 +21,20 @@ from cotenant.controller.api.metrics import ClusterMetrics, ServerFacts
 from cotenant.controller.api.queries import About
 from cotenant.controller.api.submissions import Code
 from cotenant.controller.compute_worker import ComputeWorker
-from cotenant.controller.domain.commands import AnyCommand, ComputeRequest
-from cotenant.controller.domain.events import AlarmRang, AnyEvent, Computed
+from cotenant.controller.domain.commands import ComputeRequest
+from cotenant.controller.domain.events import AlarmRang, Computed
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.interference import InterferenceModel
 from cotenant.controller.domain.job import ENDED
 from cotenant.controller.domain.settings import Settings
 from cotenant.controller.engine import EngineConfig
 from cotenant.controller.executors.agents.link import AgentExecutor
+from cotenant.controller.executors.base import Executor
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.registry import make_or_stand_in
 from cotenant.controller.router import Router, raise_descriptor_limit
 from cotenant.controller.store.clock import uptime
-from cotenant.controller.store.committing import Callbacks
+from cotenant.controller.store.committing import Decided, Effect, let_follow
 from cotenant.controller.store.core import Core, Fatal, Poisoned, Stuck
 from cotenant.controller.store.journal import Journal
 from cotenant.controller.store.scrub import Scrub, Scrubbed
@@ -117,6 +118,7 @@ class Controller:
         self._try_again_s = 0.0
         self._is_full = False
         self._released = (-1, 0)
+        self._rebuilds = 0
         self._fatal: Fatal | None = None
         state_dir = paths.controller_state_dir(settings)
         raise_descriptor_limit()
@@ -164,17 +166,16 @@ class Controller:
             lease_s=lease_s,
             silent_after_s=settings.controller.silent_after_s,
         )
+        self._executors: tuple[Executor, ...] = (self._link,)
         about = About(version=package, endpoint=self.endpoint, started_s=self.core.clock.now_s())
         self._handlers = RequestHandlers(
             self.core, self._link, self._peer_versions.send, self._secrets, about, self._stopped.set
         )
         self._compute_worker = ComputeWorker(self._computed)
-        self.core.watchers.append(self._decided)
         self._scrub = Scrub(self._journal.path, settings.controller.scrub_every_s, self._scrubbed_soon)
         self._started_s = about.started_s
         if self._endpoint is not None:
-            self._metrics = metrics = ClusterMetrics(self.core.state.engine)
-            self.core.watchers.append(lambda event, _: metrics.happened(event))
+            self._metrics = ClusterMetrics(self.core.state.engine)
             self._endpoint.serve(Sheets(self._loop, self._sheet).newest)
             log.info("metrics at http://%s/metrics", self._endpoint.address)
             if self._endpoint.warning:
@@ -219,7 +220,7 @@ class Controller:
         if self._fatal is None:
             if not self.core.stuck:
                 self.core.snapshot()
-            self.core.seal()
+            let_follow(self.core.seal(), self._carry_out)
             self._journal.flush()
             await asyncio.sleep(0)  # What became durable is handed over by the loop: answers leave.
         self._router.close()
@@ -241,7 +242,8 @@ class Controller:
             if self.core.try_again():
                 log.warning("the journal can be written again")
                 self._set_alarm()
-        self._link.tick()
+        for executor in self._executors:
+            executor.tick()
         self._handlers.tick()
         try:
             self._router.refresh_users()
@@ -262,7 +264,7 @@ class Controller:
             uptime_s=now_s - self._started_s,
             counters=core.counters,
             decisions=core.decisions,
-            undelivered=self._link.undelivered,
+            undelivered=sum(executor.undelivered for executor in self._executors),
             entries=core.journal.last_seq,
             commits=core.journal.commits,
             waiting_rows=core.journal.waiting,
@@ -336,7 +338,7 @@ class Controller:
         """
         try:
             work()
-            self._handlers.settle()
+            self._settle()
         except Fatal as fatal:
             self._end_badly(fatal)
             return
@@ -349,7 +351,8 @@ class Controller:
             self.core.counters["internal_errors"] += 1
             if otherwise is not None:
                 otherwise()
-        self.core.seal()
+        self._believe()
+        let_follow(self.core.seal(), self._carry_out)
         self._set_alarm()
         if self._journal.waiting > WAITING_ROWS_MAX:
             self._is_full = True
@@ -364,13 +367,29 @@ class Controller:
 
     # --- Out ---------------------------------------------------------------------------------------
 
-    def _decided(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
-        for command in commands:
-            if isinstance(command, ComputeRequest):
-                self._compute_later(command)
+    def _settle(self) -> None:
+        """What was just decided is noted by those who count, or wait for it."""
+        decided = self.core.decided()
+        if self._endpoint is not None:
+            for each in decided:
+                self._metrics.happened(each.event)
+        self._handlers.settle(decided)
 
-    def _compute_later(self, request: ComputeRequest) -> None:
-        self.core.after_commit(lambda: self._compute_worker.start(request))
+    def _believe(self) -> None:
+        """Those who keep something beside the state, once it was read back."""
+        if self.core.rebuilds != self._rebuilds:
+            self._rebuilds = self.core.rebuilds
+            for executor in self._executors:
+                executor.rebuilt()
+            self._handlers.rebuilt()
+
+    def _carry_out(self, decided: Decided) -> None:
+        """It is durable."""
+        for executor in self._executors:
+            executor.carry_out(decided)
+        for command in decided.commands:
+            if isinstance(command, ComputeRequest):
+                self._compute_worker.start(command)
 
     def _computed(self, result: Computed) -> None:
         if result.request_id in self.core.state.compute_requests:
@@ -404,12 +423,11 @@ class Controller:
 
     # --- From the writer thread --------------------------------------------------------------------
 
-    def _hand_over(self, callbacks: Callbacks) -> None:
-        self._loop.call_soon_threadsafe(self._durable, callbacks)
+    def _hand_over(self, effects: Sequence[Effect]) -> None:
+        self._loop.call_soon_threadsafe(self._durable, effects)
 
-    def _durable(self, callbacks: Callbacks) -> None:
-        for callback in callbacks:
-            callback()
+    def _durable(self, effects: Sequence[Effect]) -> None:
+        let_follow(effects, self._carry_out)
         if self._is_full and self._journal.waiting <= WAITING_ROWS_MAX // 2:
             self._is_full = False
             self._router.pause(False)
@@ -431,9 +449,12 @@ class Controller:
     def _failed(self, error: sqlite3.Error) -> None:
         log.error("the journal cannot be written (%s): nothing new is accepted, jobs go on", error)
         try:
-            self.core.commit_failed(error)
+            instead = self.core.commit_failed(error)
         except Fatal as fatal:
             self._end_badly(fatal)
+            return
+        self._believe()
+        let_follow(instead, self._carry_out)
 
 
 def void(value: object) -> None:

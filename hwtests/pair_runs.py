@@ -102,7 +102,7 @@ def shared(first: Solo, second: Solo, device: Device, folder: Path, mode: Mode, 
 
 def _check(client: Client, mode: Mode) -> None:
     """Else a pair would time-slice unnoticed."""
-    (device,) = (each for node in client.ask(ListNodes()).nodes for each in node.report.devices)
+    (device,) = (each for node in client.ask(ListNodes()).nodes for each in node.devices)
     assert device.sharing == mode, f"the agent shares by {device.sharing}: {device.sharing_note}"
 
 

@@ -18,8 +18,16 @@ import zmq
 from cotenant.controller.domain.commands import TrustDevices
 from cotenant.controller.system.endpoint import BadEndpoint, check_owner, socket_path
 from cotenant.controller.system.keys import KeyFile
-from cotenant.controller.wire.agents import CommandDelivery, FromAgent, GangRelay, ReadLog, ToAgent
-from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX, BadMessage, decode, encode
+from cotenant.controller.wire.agents import (
+    CommandDelivery,
+    FromAgent,
+    GangRelay,
+    HostRefused,
+    ReadLog,
+    ToAgent,
+)
+from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX, WIRE_VERSION, BadMessage, decode, encode
+from cotenant.controller.wire.peer_versions import is_of_before
 
 RECONNECT_MS: Final = 200
 RECONNECT_MS_MAX: Final = 2000
@@ -59,6 +67,8 @@ class ControllerLink:
         self._log = log
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket: zmq.Socket[bytes] | None = None
+        self._version = WIRE_VERSION
+        """A controller of the version before refuses ours, and is then spoken to in its own."""
         self._complained_s = float("-inf")
         self.bad_messages = 0
         self.unsent_messages = 0
@@ -90,14 +100,14 @@ class ControllerLink:
             socket.curve_secretkey = self._key.secret.encode()
             socket.curve_serverkey = self._key.server.encode()
         socket.connect(self._endpoint)
-        self._socket = socket
+        self._socket, self._version = socket, WIRE_VERSION
         asyncio.get_running_loop().add_reader(socket.fileno(), self._drain)
 
     def send(self, message: FromAgent) -> None:
         if self._socket is None:
             return
         try:
-            self._socket.send(encode(message), zmq.DONTWAIT)
+            self._socket.send(encode(message, self._version), zmq.DONTWAIT)
         except zmq.Again:
             self.unsent_messages += 1
         except BadMessage as error:
@@ -144,6 +154,9 @@ class ControllerLink:
         except BadMessage as error:
             self.bad_messages += 1
             self._complain(f"dropped a message from the controller ({self.bad_messages} so far): {error}")
+            return
+        if isinstance(message, HostRefused) and is_of_before(parts[0], message.why):
+            self._version = WIRE_VERSION - 1  # It is greeted again soon.
             return
         self._post(message)
 

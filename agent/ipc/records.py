@@ -253,7 +253,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 INNER: Final[dict[type, tuple[str, type[msgspec.Struct], dict[str, object]]]] = {
-    Order: ("start", StartAttempt, {"command": "StartAttempt", "command_id": 0, "resume_attempt": None}),
+    Order: ("start", StartAttempt, {"command": "StartAttempt", "command_id": 0}),
     Result: ("status", Status, {}),
 }
 """What is a record of its own today: its name, its kind, and what was not kept of it."""

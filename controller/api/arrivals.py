@@ -49,7 +49,10 @@ class Arrivals:
         """Submissions that are not durable yet."""
         self._held: dict[str, UserLoad] = {}
         """By user: what their jobs take."""
-        core.after_rebuild.append(self._fresh.clear)
+
+    def rebuilt(self) -> None:
+        """What was not durable has not happened."""
+        self._fresh.clear()
 
     def submit(self, request_id: int, request: Submit, who: Identity) -> Submitted:
         """The answer, which must not leave before the commit.

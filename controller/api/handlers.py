@@ -25,11 +25,11 @@ from cotenant.controller.api.permissions import (
 from cotenant.controller.api.profiles import ProfileRequests
 from cotenant.controller.api.queries import About, Queries
 from cotenant.controller.api.submissions import Denied
-from cotenant.controller.domain.commands import AnyCommand
-from cotenant.controller.domain.events import AnyEvent, AttemptEnded, CancelRequested, JobArrived
+from cotenant.controller.domain.events import AttemptEnded, CancelRequested, JobArrived
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED
 from cotenant.controller.executors.agents.link import AgentExecutor
+from cotenant.controller.store.committing import Decided
 from cotenant.controller.store.core import Core, Poisoned, Stuck
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
@@ -98,10 +98,10 @@ class RequestHandlers:
         self._look_again = False
         self.asked_s = core.clock.now_s()
         """When the last request came."""
-        core.watchers.append(self._happened)
+        self._arrivals = Arrivals(core, secrets)
         self._answers: dict[type, Answer] = {
             wire.Stop: self._stop_asked,
-            **answers_of(Arrivals(core, secrets), reading, changing, profiles),
+            **answers_of(self._arrivals, reading, changing, profiles),
         }
 
     # --- In and out --------------------------------------------------------------------------------
@@ -206,17 +206,18 @@ class RequestHandlers:
                 del self._waits[key]
                 self._reply(wait.asked, self._reading.job_list(wait.asked.request_id, known))
 
-    def _happened(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
-        if commands or isinstance(event, ENDING):
-            self._look_again = True
-
-    def settle(self) -> None:
-        """After each message, before its effects are sealed: an answer may be due."""
+    def settle(self, decided: Sequence[Decided] = ()) -> None:
+        """After each message and what it led to, before that is sealed: an answer may be due."""
+        self._look_again |= any(each.commands or isinstance(each.event, ENDING) for each in decided)
         if self._look_again:
             self._look_again = False
             now_s = self._core.clock.now_s()
             self._answer_waits(now_s)
             self._core.after_commit(self._logs.look_again)
+
+    def rebuilt(self) -> None:
+        """The state was read from the journal."""
+        self._arrivals.rebuilt()
 
     def tick(self) -> None:
         """About twice a second, for deadlines."""

@@ -8,13 +8,16 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.api.submissions import Denied
+from cotenant.controller.api.views import Now
 from cotenant.controller.domain.events import ProfilesForgotten
 from cotenant.controller.domain.job import LOAD_S
 from cotenant.controller.domain.profiles import KEY_CHARACTERS, StoredProfile
+from cotenant.controller.domain.throughput import Gang
 from cotenant.controller.store.core import Core
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX
+from cotenant.controller.wire.views import profile_view, throughput_view
 
 LIST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
 
@@ -28,10 +31,11 @@ class ProfileRequests:
     def known(self, request_id: int, request: wire.ListProfiles, who: Identity) -> wire.KnownProfiles:
         engine = self._core.state.engine
         mine = self._of(who)
+        now = Now(self._core.clock.now_s(), self._core.clock.wall())
         shown: list[wire.KnownProfile] = []
         size = 0
         for key, known in reversed(mine.items()):  # What was used last matters most.
-            view = profile_view(key, known)
+            view = known_view(key, known, now)
             size += len(msgspec.msgpack.encode(view))
             if size > LIST_BYTES_MAX:
                 break
@@ -42,8 +46,6 @@ class ProfileRequests:
             profiles=tuple(reversed(shown)),
             profile_s=engine.config.profile_s,
             load_s=median(loads) if loads else LOAD_S,
-            now_s=self._core.clock.now_s(),
-            wall_s=self._core.clock.wall(),
             more=len(mine) - len(shown),
         )
 
@@ -66,9 +68,11 @@ class ProfileRequests:
         return {key: each for key, each in known.items() if who.role == "admin" or each.user == who.name}
 
 
-def profile_view(key: str, known: StoredProfile) -> wire.KnownProfile:
+def known_view(key: str, known: StoredProfile, now: Now) -> wire.KnownProfile:
+    gang = Gang(devices=max(known.gpus, known.hosts), hosts=known.hosts)
     return wire.KnownProfile(
         key=key,
+        kind=known.base[:KEY_CHARACTERS],
         user=known.user,
         name=known.name,
         command=known.command,
@@ -76,10 +80,10 @@ def profile_view(key: str, known: StoredProfile) -> wire.KnownProfile:
         hosts=known.hosts,
         device_type=known.device_type,
         batch_size=known.batch_size,
-        profile=known.profile,
         is_complete=known.is_complete,
-        learned_s=known.learned_s,
+        learned_at=now.utc(known.learned_s),
         used=known.used,
         job_id=known.job_id,
-        kind=known.base[:KEY_CHARACTERS],
+        **msgspec.structs.asdict(profile_view(known.profile)),
+        throughput=throughput_view(known.profile, known.batch_size, gang),
     )

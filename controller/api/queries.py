@@ -82,60 +82,62 @@ class Queries:
     def job_list(
         self, request_id: int, jobs: Sequence[Job], more: int = 0, *, reasons_s_max: float = REASONS_S_MAX
     ) -> wire.Jobs:
-        now_s = self._core.clock.now_s()
+        now = self._now()
         until_s = time.monotonic() + reasons_s_max
         shown: list[wire.JobView] = []
         size = 0
         for job in jobs:
-            view = self._view(job, now_s, fresh_reason=time.monotonic() < until_s)
+            view = self._view(job, now, fresh_reason=time.monotonic() < until_s)
             size += len(msgspec.msgpack.encode(view))
             if size > LIST_BYTES_MAX:
                 more += len(jobs) - len(shown)
                 break
             shown.append(view)
-        wall_s = self._core.clock.wall()
-        return wire.Jobs(request_id=request_id, jobs=tuple(shown), now_s=now_s, wall_s=wall_s, more=more)
+        return wire.Jobs(request_id=request_id, jobs=tuple(shown), now=now.at, more=more)
 
-    def _view(self, job: Job, now_s: float, *, fresh_reason: bool = True) -> wire.JobView:
+    def _now(self) -> views.Now:
+        return views.Now(self._core.clock.now_s(), self._core.clock.wall())
+
+    def _view(self, job: Job, now: views.Now, *, fresh_reason: bool = True) -> wire.JobView:
         state = self._core.state
         reason: Reason | None = None
         if fresh_reason and job.phase is Phase.QUEUED:
-            reason = state.engine.explain(job.job_id, now_s)[0]
-        return views.job_view(state.engine, state.history, self._link.telemetry, job, now_s, reason)
+            reason = state.engine.explain(job.job_id, now.now_s)[0]
+        return views.job_view(state.engine, state.history, self._link.telemetry, job, now, reason)
 
     def shown(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:
         job = one_job(self._core.state.engine.jobs, request.job_id)
-        now_s = self._core.clock.now_s()
-        attempts = self._core.state.history.attempts(job.job_id)
-        return wire.Shown(
-            request_id=request_id,
-            job=self._view(job, now_s),
-            spec=views.spec_view(job.spec, whole=may_touch(who, job)),
-            attempts=tuple(views.attempt_view(attempt_record) for attempt_record in attempts),
-            profile=job.profile,
-            profile_given=job.profile_given,
-            now_s=now_s,
-            wall_s=self._core.clock.wall(),
+        now = self._now()
+        details = views.job_details(
+            self._view(job, now),
+            job,
+            self._core.state.history.attempts(job.job_id),
+            now,
+            whole=may_touch(who, job),
         )
+        return wire.Shown(request_id=request_id, job=details, now=now.at)
 
     # --- Why ---------------------------------------------------------------------------------------
 
     def explained(self, request_id: int, request: wire.Explain, who: Identity) -> wire.Explained:
-        state, now_s = self._core.state, self._core.clock.now_s()
+        state, now = self._core.state, self._now()
         job = one_job(state.engine.jobs, request.job_id)
-        reasons = (*state.engine.explain(job.job_id, now_s), *views.sharing_reasons(state.engine, job))
+        reasons = (*state.engine.explain(job.job_id, now.now_s), *views.sharing_reasons(state.engine, job))
         present = dict.fromkeys(map(render, reasons))
         past = [
-            f"{views.ago(now_s - note.at_s)}: {views.note_text(note)}"
+            f"{views.ago(now.now_s - note.at_s)}: {views.note_text(note)}"
             for note in state.history.notes(job.job_id, HISTORY_LINES)
         ]
-        return wire.Explained(
-            request_id=request_id,
-            job=self._view(job, now_s),
+        view = self._view(job, now)
+        explanation = wire.ExplanationView(
+            job_id=view.job_id,
+            phase=view.phase,
+            reason=view.reason,
+            reason_code=view.reason_code,
             lines=(*present, *past),
-            now_s=now_s,
-            wall_s=self._core.clock.wall(),
+            now=now.at,
         )
+        return wire.Explained(request_id=request_id, job=view, explanation=explanation)
 
     def decisions(self, request_id: int, request: wire.GetDecisions, who: Identity) -> wire.Decisions:
         if request.job_id is not None:
@@ -151,44 +153,56 @@ class Queries:
     # --- The cluster -------------------------------------------------------------------------------
 
     def nodes(self, request_id: int, request: wire.ListNodes, who: Identity) -> wire.Nodes:
-        engine, now_s = self._core.state.engine, self._core.clock.now_s()
+        engine, now = self._core.state.engine, self._now()
         readings = {
-            device_id: msgspec.structs.replace(read.reading, age_s=max(0.0, now_s - read.at_s))
+            device_id: msgspec.structs.replace(read.reading, age_s=max(0.0, now.now_s - read.at_s))
             for device_id, read in self._link.readings.items()
         }
         nodes = [
-            views.node_view(engine, host, self._link.watch.age_s(host_id, now_s), readings)
+            views.node_view(engine, host, self._link.watch.age_s(host_id, now.now_s), readings)
             for host_id, host in sorted(engine.hosts.items())
         ]
-        wall_s = self._core.clock.wall()
-        return wire.Nodes(request_id=request_id, nodes=tuple(nodes), now_s=now_s, wall_s=wall_s)
+        return wire.Nodes(request_id=request_id, nodes=tuple(nodes), now=now.at)
 
     def pairs(self, request_id: int, request: wire.ListPairs, who: Identity) -> wire.Pairs:
         engine = self._core.state.engine
         observations = int(engine.policy_parameters.get("observations", OBSERVATIONS))
-        now_s = self._core.clock.now_s()
-        found = pair_views(engine.pairs.seen(), observations, request.containing, now_s=now_s)
+        now = self._now()
+        found = pair_views(engine.pairs.seen(), observations, request.containing, now_s=now.now_s)
         limit = min(max(1, request.limit), PAIRS_MAX)
         return wire.Pairs(
             request_id=request_id,
             pairs=tuple(found[:limit]),
             observations=observations,
-            now_s=self._core.clock.now_s(),
-            wall_s=self._core.clock.wall(),
+            now=now.at,
             more=max(0, len(found) - limit),
         )
 
-    def policy(self, request_id: int, request: wire.GetPolicy, who: Identity) -> wire.PolicyView:
+    def policy(self, request_id: int, request: wire.GetPolicy, who: Identity) -> wire.Policies:
         engine = self._core.state.engine
-        available = policies_offered(engine)
-        return wire.PolicyView(
-            request_id=request_id,
-            name=engine.policy_name,
-            parameters=engine.policy_parameters,
-            available=available,
-            defaults={name: registry.defaults(name) for name in available},
-            unavailable=registry.unavailable(),
+        name, available = engine.policy_name, policies_offered(engine)
+        defaults = {each: registry.defaults(each) for each in available}
+        offers = [
+            wire.PolicyOffer(
+                policy=each, about=about, current=each == name, available=True, defaults=defaults[each]
+            )
+            for each, about in sorted(available.items())
+        ]
+        offers += [
+            wire.PolicyOffer(
+                policy=each,
+                about=wire.NOT_AVAILABLE + lacks,
+                current=each == name,
+                available=False,
+                defaults={},
+            )
+            for each, lacks in sorted(registry.unavailable().items())
+        ]
+        given = engine.policy_parameters
+        current = wire.PolicyView(
+            policy=name, about=available.get(name, ""), parameters={**defaults.get(name, {}), **given}
         )
+        return wire.Policies(request_id=request_id, current=current, given=given, offers=tuple(offers))
 
     def status(self, request_id: int, request: wire.GetStatus, who: Identity) -> wire.ControllerStatus:
         core, engine, now_s = self._core, self._core.state.engine, self._core.clock.now_s()

@@ -2,23 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from cotenant.controller.domain.cluster import Device, Host, HostState
 from cotenant.controller.domain.ids import DeviceId, JobId
-from cotenant.controller.domain.indicators import DeviceReading
-from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, JobSpec, Phase, capabilities_of
+from cotenant.controller.domain.indicators import INDICATOR_NAMES, DeviceReading
+from cotenant.controller.domain.job import ENDED, NOTES, ON_DEVICES, Job, JobSpec, Phase, capabilities_of
 from cotenant.controller.domain.reasons import Reason, because, render
 from cotenant.controller.domain.tenancy import why_alone
 from cotenant.controller.engine import Engine
 from cotenant.controller.engine.history import AttemptRecord, History, HistoryNote
 from cotenant.controller.engine.starting import memory_cap_mib
 from cotenant.controller.wire.agents import AttemptProgress
-from cotenant.controller.wire.clients import AttemptView, DecisionView, JobView, NodeView
+from cotenant.controller.wire.clients import (
+    AttemptView,
+    DecisionView,
+    DeviceView,
+    JobDetails,
+    JobView,
+    NodeView,
+    ReadingView,
+    SpecView,
+    spec_view,
+)
+from cotenant.controller.wire.views import profile_view, throughput_view, utc
 
 Telemetry = Mapping[JobId, AttemptProgress]
+
+
+class Now(NamedTuple):
+    """Now, by both clocks."""
+
+    now_s: float
+    """Of the journal."""
+    wall_s: float
+
+    def utc(self, at_s: float) -> str:
+        """A time of the journal, as people and programs read it."""
+        return utc(self.wall_s - self.now_s + at_s)
+
+    def utc_if(self, at_s: float | None) -> str | None:
+        return None if at_s is None else self.utc(at_s)
+
+    @property
+    def at(self) -> str:
+        return utc(self.wall_s)
 
 
 def job_view(
@@ -26,18 +57,20 @@ def job_view(
     history: History,
     telemetry: Telemetry,
     job: Job,
-    now_s: float,
+    now: Now,
     reason: Reason | None = None,
 ) -> JobView:
     """One job now. `reason`: the present one, where the job's own may be out of date."""
-    spec, placed = job.spec, job.phase in ON_DEVICES
-    wait_s, load_s, run_s, pause_s = times(job, now_s)
+    spec, placed, ended = job.spec, job.phase in ON_DEVICES, job.ended_s is not None
+    wait_s, load_s, run_s, pause_s = times(job, now.now_s)
     news = telemetry.get(job.job_id)
     current = news if news is not None and placed and news.attempt == job.attempt else None
     attempts = history.attempts(job.job_id)
     newest = attempts[-1] if attempts else None
     shown = reason if reason is not None else job.reason
     placement = job.placement
+    can = capabilities_of(job)
+    can.update({name: can[name] or None for name in NOTES})
     return JobView(
         job_id=job.job_id,
         name=spec.name,
@@ -46,6 +79,8 @@ def job_view(
         reason=render(shown),
         reason_code=shown.code,
         attempt=job.attempt,
+        job_class=spec.job_class,
+        share=spec.share,
         gpus=len(placement.devices) if placement else spec.gpus_min,
         devices=devices_shown(job, newest),
         co_tenants=engine.partners(job.job_id) if placed else (),
@@ -60,26 +95,39 @@ def job_view(
         step_s=current.step_s if current and current.step_s is not None else job.step_s,
         loss=news.loss if news else None,
         resumable=job.resumable,
-        **capabilities_of(job),
-        remaining_s=None if job.phase in ENDED else job.remaining_now_s(now_s),
-        estimate_source="" if job.phase in ENDED else job.estimate_source,
+        **can,
         durable_step=job.durable_step,
-        submitted_s=job.submitted_s,
-        started_s=job.first_start_s,
-        ended_s=job.ended_s,
+        preemptions=job.preemptions,
+        futile_preemptions=job.futile_preemptions,
+        aborted_preemptions=job.aborted_preemptions,
+        exit_code=job.exit_code,
+        submitted_at=now.utc(job.submitted_s),
+        started_at=now.utc_if(job.first_start_s),
+        ended_at=now.utc_if(job.ended_s),
         wait_s=wait_s,
         load_s=load_s,
         run_s=run_s,
         pause_s=pause_s,
-        preemptions=job.preemptions,
-        exit_code=job.exit_code,
-        job_class=spec.job_class,
-        share=spec.share,
         futile_s=job.futile_s,
-        futile_preemptions=job.futile_preemptions,
-        aborted_preemptions=job.aborted_preemptions,
-        expected_load_s=job.expected_load_s,
-        expected_pause_s=job.expected_pause_s,
+        expected_load_s=None if ended else job.expected_load_s,
+        expected_pause_s=None if ended else job.expected_pause_s,
+        left_s=None if ended else job.remaining_now_s(now.now_s),
+        left_source=None if ended else job.estimate_source or None,
+    )
+
+
+def job_details(
+    view: JobView, job: Job, attempts: Sequence[AttemptRecord], now: Now, *, whole: bool
+) -> JobDetails:
+    """`whole`: for somebody who may see its environment."""
+    profile = job.profile
+    return JobDetails(
+        **msgspec.structs.asdict(view),
+        spec=spec_shown(job.spec, whole=whole),
+        attempts=tuple(attempt_view(each, now) for each in attempts),
+        profile=None if profile is None else profile_view(profile),
+        profile_given=job.profile_given,
+        throughput=throughput_view(profile, job.spec.batch_size, job.spec.gang),
     )
 
 
@@ -100,31 +148,31 @@ def devices_shown(job: Job, newest: AttemptRecord | None) -> tuple[str, ...]:
     return newest.devices if newest is not None and job.phase in ENDED else ()
 
 
-def attempt_view(attempt_record: AttemptRecord) -> AttemptView:
+def attempt_view(record: AttemptRecord, now: Now) -> AttemptView:
     return AttemptView(
-        attempt=attempt_record.attempt,
-        devices=attempt_record.devices,
-        co_tenants=attempt_record.co_tenants,
-        accumulation_steps=attempt_record.accumulation_steps,
-        launched_s=attempt_record.launched_s,
-        first_step_s=attempt_record.first_step_s,
-        first_step=attempt_record.first_step,
-        stop_requested_s=attempt_record.stop_requested_s,
-        ended_s=attempt_record.ended_s,
-        outcome=attempt_record.outcome,
-        reason=attempt_record.reason,
-        start_step=attempt_record.start_step,
-        end_step=attempt_record.end_step,
-        exact=attempt_record.exact,
+        attempt=record.attempt,
+        devices=record.devices,
+        co_tenants=record.co_tenants,
+        accumulation_steps=record.accumulation_steps,
+        outcome=record.outcome,
+        reason=record.reason,
+        exact=record.exact,
+        start_step=record.start_step,
+        first_step=record.first_step,
+        end_step=record.end_step,
+        launched_at=now.utc(record.launched_s),
+        first_step_at=now.utc_if(record.first_step_s),
+        stop_requested_at=now.utc_if(record.stop_requested_s),
+        ended_at=now.utc_if(record.ended_s),
     )
 
 
-def spec_view(spec: JobSpec, *, whole: bool) -> JobSpec:
+def spec_shown(spec: JobSpec, *, whole: bool) -> SpecView:
     """What others may see of a job: not its environment."""
     if whole:
-        return spec
+        return spec_view(spec)
     launch = msgspec.structs.replace(spec.launch, env={}, secrets=())
-    return msgspec.structs.replace(spec, launch=launch)
+    return spec_view(msgspec.structs.replace(spec, launch=launch))
 
 
 def node_view(
@@ -134,24 +182,51 @@ def node_view(
     readings: Mapping[DeviceId, DeviceReading] | None = None,
 ) -> NodeView:
     """`readings`: of any devices, with their ages."""
-    tenants: dict[str, tuple[JobId, ...]] = {}
-    planned: dict[str, int] = {}
-    for device in host.report.devices:
-        here = engine.tenants(device.device_id)
-        tenants[device.device_id] = here
-        planned[device.device_id] = sum(planned_mib(engine, device.device_id, job_id) for job_id in here)
+    report, known = host.report, readings or {}
     return NodeView(
-        report=host.report,
+        host=report.host_id,
         state=host.state,
         reason=render(host.reason) if host.reason is not None and host.state is not HostState.OK else "",
-        tenants=tenants,
-        planned_mib=planned,
         heartbeat_age_s=heartbeat_age_s,
-        readings={
-            device.device_id: readings[device.device_id]
-            for device in host.report.devices
-            if readings and device.device_id in readings
-        },
+        version=report.version,
+        address=report.address,
+        cpus=report.cpus,
+        memory_mib=report.memory_mib,
+        features=report.features,
+        checkpoint_domain=report.checkpoint_domain,
+        devices=tuple(device_view(engine, device, known.get(device.device_id)) for device in report.devices),
+    )
+
+
+def device_view(engine: Engine, device: Device, reading: DeviceReading | None) -> DeviceView:
+    jobs = engine.tenants(device.device_id)
+    return DeviceView(
+        device_id=device.device_id,
+        kind=device.kind,
+        type=device.type,
+        memory_mib=device.memory_mib,
+        reserve_mib=device.reserve_mib,
+        planned_mib=sum(planned_mib(engine, device.device_id, job_id) for job_id in jobs),
+        max_tenants=device.max_tenants,
+        sharing=device.sharing,
+        sharing_note=device.sharing_note,
+        cores=device.cores,
+        state=device.state,
+        healthy=device.healthy,
+        note=device.note,
+        reading=None if reading is None else reading_view(reading),
+        jobs=jobs,
+    )
+
+
+def reading_view(reading: DeviceReading) -> ReadingView:
+    return ReadingView(
+        source=reading.source or None,
+        age_s=reading.age_s,
+        lasted_s=reading.lasted_s,
+        memory_used_mib=reading.memory_used_mib,
+        values={name: reading.values.get(name) for name in INDICATOR_NAMES},
+        note=reading.why,
     )
 
 

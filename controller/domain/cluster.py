@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import msgspec
 
 from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.domain.reasons import Reason
 
+DeviceKind = Literal["cuda", "cpu"]
 SharingMode = Literal["time-slicing", "mps"]
 DeviceState = Literal["ok", "suspect", "draining", "lost"]
 """ok: offered. suspect: something happened to it; offered again when it proves itself. draining: what runs
@@ -25,7 +26,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
     device_id: DeviceId
     host_id: HostId
-    kind: Literal["cuda", "cpu"]
+    kind: DeviceKind
     type: str
     """Product name without spaces (`NVIDIA-H200`), or `cpu`."""
     local: str
@@ -60,11 +61,19 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
         return self.memory_mib - self.reserve_mib
 
 
-def sharing_in_words(device: Device) -> str:
+class SaysSharing(Protocol):
+    """A device, or a view of one."""
+
+    @property
+    def sharing(self) -> SharingMode: ...
+    @property
+    def sharing_note(self) -> str: ...
+
+
+def sharing_in_words(device: SaysSharing) -> str:
     """How co-tenants share a GPU, for a person."""
-    if device.sharing == "mps":
-        return f"MPS: {device.sharing_note}" if device.sharing_note else "MPS"
-    return f"time-slicing: {device.sharing_note}" if device.sharing_note else "time-slicing"
+    how = "MPS" if device.sharing == "mps" else "time-slicing"
+    return f"{how}: {device.sharing_note}" if device.sharing_note else how
 
 
 class HostReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,8 +41,9 @@ class StartAttempt(Command, frozen=True, kw_only=True, tag="StartAttempt"):
     """Per device, while sharing; None = no cap."""
     host_memory_mib: int
     cpus: int
-    resume_attempt: AttemptNo | None
-    """The newest durable checkpoint the ledger knows of; the job may find a newer one that verifies."""
+    resume_attempt: AttemptNo | None = None
+    """Of the newest durable checkpoint that the ledger knows of; the job may find a newer one that verifies.
+    Not sent, for no agent reads it: it is in the digests that a journal keeps of commands."""
     resume_step: int
     checkpoint_every_s: float
     profile_s: float = 0.0

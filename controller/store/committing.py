@@ -22,16 +22,37 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
+from cotenant.controller.domain.commands import AnyCommand
+from cotenant.controller.domain.events import AnyEvent
 from cotenant.controller.store.journal_file import connect
 
 GROUP_ROWS_MAX: Final = 5_000
 
 Statement = tuple[str, tuple[object, ...]]
-Callbacks = list[Callable[[], None]]
+
+
+class Decided(NamedTuple):
+    """An event, and the commands that followed."""
+
+    event: AnyEvent
+    commands: Sequence[AnyCommand]
+
+
+Effect = Decided | Callable[[], None]
+"""What follows once all before it is on disk: a decision to be carried out, or something to be said."""
+
+
+def let_follow(effects: Sequence[Effect], carry_out: Callable[[Decided], None]) -> None:
+    """In order."""
+    for effect in effects:
+        if isinstance(effect, Decided):
+            carry_out(effect)
+        else:
+            effect()
 
 
 class CommitGroup(msgspec.Struct, kw_only=True):
@@ -39,7 +60,7 @@ class CommitGroup(msgspec.Struct, kw_only=True):
 
     epoch: int
     rows: list[Statement] = []
-    then: Callbacks = []
+    then: Sequence[Effect] = ()
 
 
 class Writer(threading.Thread):

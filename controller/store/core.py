@@ -3,6 +3,9 @@
 Rule: between an event and anything that follows from it lies one commit. Nobody is told, asked or
 ordered anything that a crash could make untrue. If a commit fails, or an event breaks the engine, the
 state in memory is thrown away and read back from the journal, exactly as after a crash.
+
+Rule: it calls nobody. What follows is returned: by `seal` what may follow at once; the journal hands over
+what had to wait for its commit. Whoever runs the loop lets it follow, in that order.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import sqlite3
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from cotenant.controller.domain.commands import AnyCommand
@@ -20,7 +23,7 @@ from cotenant.controller.domain.epochs import Epoch
 from cotenant.controller.domain.events import AnyEvent, EpochBegan
 from cotenant.controller.engine import EngineConfig, MakePolicy
 from cotenant.controller.store.clock import UNKNOWN, Clock, Uptime
-from cotenant.controller.store.committing import Callbacks
+from cotenant.controller.store.committing import Decided, Effect
 from cotenant.controller.store.journal import Journal
 from cotenant.controller.store.journal_file import JournalError
 from cotenant.controller.store.recovery import RecoveredState, digest, recover
@@ -32,8 +35,6 @@ from cotenant.controller.wire.codec import pack
 DECISION_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 QUARANTINED_MAX = 100
 """Events that broke the engine, in one run; after so many the controller ends."""
-
-Watcher = Callable[[AnyEvent, Sequence[AnyCommand]], None]
 
 
 def _new_token() -> str:
@@ -81,9 +82,8 @@ class Core:
         """Why the journal cannot be written; empty if it can."""
         self.scrubbed: Scrubbed | None = None
         """What the last look at the whole journal found; None: there was none since the start."""
-        self.watchers: list[Watcher] = []
-        """Told of every event once it is decided, before it is durable: only to mark what to do then."""
-        self.after_rebuild: list[Callable[[], None]] = []
+        self.rebuilds = 0
+        """How often the state was read back: whoever keeps something beside it believes the new one."""
         self._make_policy = make_policy
         self._config = config
         self._snapshot_every = snapshot_every
@@ -91,7 +91,8 @@ class Core:
         self.state: RecoveredState = recover(journal, make_policy, config)
         self.recovered_entries = journal.last_seq - self._snapshot_seq
         self.clock = clock(journal.begin_run(pack(config), package, wall_s, up))
-        self._then: Callbacks = []
+        self._then: list[Effect] = []
+        self._decided: list[Decided] = []
         self._promises: dict[int, Callable[[], None]] = {}
         self._promise_count = 0
         self._token = token
@@ -100,6 +101,7 @@ class Core:
         self.durable_seq = journal.last_seq
         """The last entry that is known to be on disk: agents may hear of it."""
         self.begin_epoch()
+        self._then, self._decided = [], []  # Nobody is there yet; who comes is told what is still wanted.
         self.seal()
 
     def begin_epoch(self, above: int = 0, *, restored: bool = False, hold_s: float = 0.0) -> None:
@@ -113,7 +115,7 @@ class Core:
     # --- Happening ---------------------------------------------------------------------------------
 
     def happen(self, event: AnyEvent) -> list[AnyCommand]:
-        """Decide, and add to the open group. The caller registers effects with `after_commit`.
+        """Decide, and add to the open group. What was decided follows it; more is added with `after_commit`.
 
         Raises:
             Stuck: the journal cannot be written.
@@ -133,9 +135,15 @@ class Core:
         self.journal.append(now_s, self.clock.wall(), pack(event), decision, digest(commands))
         self.counters["events"] += 1
         self.counters["commands"] += len(commands)
-        for watch in self.watchers:
-            watch(event, commands)
+        decided = Decided(event, commands)
+        self._then.append(decided)
+        self._decided.append(decided)
         return commands
+
+    def decided(self) -> list[Decided]:
+        """Since this was asked last; not durable yet: only to mark what to do then."""
+        decided, self._decided = self._decided, []
+        return decided
 
     def after_commit(self, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
         """Run `then` when all that happened so far is durable, `otherwise` if it could not be."""
@@ -152,16 +160,15 @@ class Core:
 
         self._then.append(kept)
 
-    def seal(self) -> None:
-        """End of one message: what it led to is committed together."""
+    def seal(self) -> list[Effect]:
+        """End of one message: what it led to is committed together. Returns what may follow at once."""
         then, self._then = self._then, []
         if self.journal.is_settled:
-            for callback in then:
-                callback()
-            return
+            return then
         if self.journal.last_seq - self._snapshot_seq >= self._snapshot_every:
             self.snapshot()
         self.journal.seal([partial(self._is_durable, self.journal.last_seq), *then])
+        return []
 
     def _is_durable(self, seq: int) -> None:
         self.durable_seq = max(self.durable_seq, seq)
@@ -184,8 +191,9 @@ class Core:
 
     # --- When it goes wrong ------------------------------------------------------------------------
 
-    def commit_failed(self, error: sqlite3.Error) -> None:
-        """The disk is full or broken: back to what is on it, and nothing more happens until it works.
+    def commit_failed(self, error: sqlite3.Error) -> list[Effect]:
+        """The disk is full or broken: back to what is on it, and nothing more happens until it works. Returns
+        what is to be said now in place of what was promised.
 
         Raises:
             Fatal: what is on it cannot be read.
@@ -194,8 +202,7 @@ class Core:
         self.counters["failed_commits"] += 1
         self._rebuild()
         promises, self._promises = self._promises, {}
-        for otherwise in promises.values():
-            otherwise()
+        return list(promises.values())
 
     def try_again(self) -> bool:
         """While stuck: whether the disk works again."""
@@ -215,11 +222,10 @@ class Core:
 
     def _rebuild(self) -> None:
         self.journal.rewind()
-        self._then = []
+        self._then, self._decided = [], []
         try:
             self.state = recover(self.journal, self._make_policy, self._config)
         except JournalError as error:
             raise Fatal(f"the state cannot be read back: {error}") from error
         self._snapshot_seq = min(self._snapshot_seq, self.journal.last_seq)
-        for told in self.after_rebuild:
-            told()
+        self.rebuilds += 1

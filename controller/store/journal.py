@@ -23,7 +23,7 @@ import msgspec
 
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.store.clock import UNKNOWN, Uptime
-from cotenant.controller.store.committing import Callbacks, CommitGroup, Writer
+from cotenant.controller.store.committing import CommitGroup, Effect, Writer, let_follow
 from cotenant.controller.store.journal_file import (
     JournalError,
     check_local,
@@ -73,7 +73,7 @@ class Journal:
         folder: Path,
         *,
         commit_every_ms: float = 5.0,
-        hand_over: Callable[[Callbacks], None] | None = None,
+        hand_over: Callable[[Sequence[Effect]], None] | None = None,
         on_failure: Callable[[sqlite3.Error], None] | None = None,
     ) -> None:
         """`hand_over` receives what may happen after a commit, `on_failure` the error of one that failed;
@@ -103,7 +103,7 @@ class Journal:
     def _open(
         self,
         commit_every_ms: float,
-        hand_over: Callable[[Callbacks], None] | None,
+        hand_over: Callable[[Sequence[Effect]], None] | None,
         on_failure: Callable[[sqlite3.Error], None] | None,
     ) -> None:
         create_if_missing(self.path)
@@ -123,7 +123,7 @@ class Journal:
         self._sealed = 0
         self._settled = 0
         self._writer = Writer(self.path, commit_every_ms / 1000, self._written, on_failure or _raise_later)
-        self._hand_over = hand_over or run_all
+        self._hand_over = hand_over or _say_all
         self._writer.start()
 
     # --- Starting ----------------------------------------------------------------------------------
@@ -209,10 +209,10 @@ class Journal:
         """Nothing is open and nothing is on its way to the disk."""
         return not self._group.rows and self.waiting == 0
 
-    def seal(self, then: Callbacks | None = None) -> None:
+    def seal(self, then: Sequence[Effect] = ()) -> None:
         """Close the open group; when it is on disk, `then` is handed over. Groups become durable in order."""
         group, self._group = self._group, CommitGroup(epoch=self._epoch)
-        group.then = then or []
+        group.then = then
         self._sealed += max(1, len(group.rows))
         self._writer.groups.put(group)
 
@@ -232,12 +232,12 @@ class Journal:
         self.last_seq = self._reader.execute("SELECT coalesce(max(seq), 0) FROM entries").fetchone()[0]
 
     def _written(self, groups: Sequence[CommitGroup], committed: bool) -> None:
-        """By the writer thread; what changes our counters runs where the callbacks run."""
+        """By the writer thread; what changes our counters runs where the effects follow."""
         rows = sum(max(1, len(group.rows)) for group in groups)
-        callbacks: Callbacks = [lambda: self._settle(rows, committed)]
+        effects: list[Effect] = [lambda: self._settle(rows, committed)]
         if committed:
-            callbacks += [callback for group in groups for callback in group.then]
-        self._hand_over(callbacks)
+            effects += [effect for group in groups for effect in group.then]
+        self._hand_over(effects)
 
     def _settle(self, rows: int, committed: bool) -> None:
         self._settled += rows
@@ -318,9 +318,9 @@ class Journal:
         return self._writer.probe()
 
 
-def run_all(callbacks: Callbacks) -> None:
-    for callback in callbacks:
-        callback()
+def _say_all(effects: Sequence[Effect]) -> None:
+    """Where nobody carries anything out."""
+    let_follow(effects, lambda decided: None)
 
 
 def _raise_later(error: sqlite3.Error) -> None:

@@ -1,7 +1,8 @@
-"""Messages between the controller and command lines: one request, one reply.
+"""Messages between the controller and command lines: one request, one reply, and the views in it.
 
-Every request may be sent again with the same `request_id` after a time-out; the controller answers a
-repeated submission with the ids it gave the first time.
+Rule: a view (a struct with a `schema`) is what `-o json` prints, as it came: a field has another name in JSON
+by its definition here, or not at all. Every request may be sent again with the same `request_id` after a
+time-out; the controller answers a repeated submission with the ids it gave the first time.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
+from msgspec import field
 
-from cotenant.controller.domain.cluster import HostReport, HostState
-from cotenant.controller.domain.ids import HostId, JobId
-from cotenant.controller.domain.indicators import DeviceReading
-from cotenant.controller.domain.job import Capabilities, JobSpec, Phase
+from cotenant.controller.domain.cluster import DeviceKind, DeviceState, HostState, SharingMode
+from cotenant.controller.domain.ids import DeviceId, HostId, JobId
+from cotenant.controller.domain.job import JobSpec, Phase
 from cotenant.controller.domain.pairs import Verdict
-from cotenant.controller.domain.perf import Profile
+from cotenant.controller.domain.perf import ProfilePoint
+from cotenant.controller.wire.views import IndicatorView, JsonView, ProfileView, ThroughputView, Utc, wall_s
 
 Parameters = dict[str, str | int | float | bool]
 Answer_co = TypeVar("Answer_co", covariant=True)
@@ -106,7 +108,7 @@ class ListPairs(Question["Pairs"], frozen=True, kw_only=True, tag="pairs"):
     limit: int = 1_000
 
 
-class GetPolicy(Question["PolicyView"], frozen=True, kw_only=True, tag="policy"):
+class GetPolicy(Question["Policies"], frozen=True, kw_only=True, tag="policy"):
     pass
 
 
@@ -150,19 +152,21 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     body: AnyRequest
 
 
-# --- Replies ---------------------------------------------------------------------------------------
+# --- Views -----------------------------------------------------------------------------------------
 
 
-class JobView(Capabilities, frozen=True, kw_only=True):
-    """One job as users see it. Times are seconds of the journal; `at_wall_s` of the reply maps them."""
+class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
+    """One job as users see it."""
 
-    job_id: JobId
+    job_id: JobId = field(name="job")
     name: str
     user: str
-    phase: Phase
+    phase: Phase = field(name="state")
     reason: str
     reason_code: str
     attempt: int
+    job_class: str = field(name="class")
+    share: str
     gpus: int
     devices: tuple[str, ...]
     co_tenants: tuple[JobId, ...]
@@ -176,62 +180,159 @@ class JobView(Capabilities, frozen=True, kw_only=True):
     step_s: float | None
     loss: float | None
     resumable: bool
-    remaining_s: float | None
-    estimate_source: str
+    resumable_note: str | None = None
+    accumulates: bool = False
+    accumulates_note: str | None = None
     durable_step: int
-    submitted_s: float
-    started_s: float | None
-    ended_s: float | None
+    preemptions: int
+    futile_preemptions: int = 0
+    aborted_preemptions: int = 0
+    exit_code: int | None
+    submitted_at: Utc
+    started_at: Utc | None
+    ended_at: Utc | None
     wait_s: float
     load_s: float
     run_s: float
     pause_s: float
-    preemptions: int
-    exit_code: int | None
-    job_class: str
-    share: str
     futile_s: float = 0.0
     """Part of `load_s` that ended in a preemption before the first step."""
-    futile_preemptions: int = 0
-    aborted_preemptions: int = 0
     expected_load_s: float | None = None
-    """What its next load should take: said, else measured on it or on its like."""
+    """What its next load should take: said, else measured on it or on its like. Here and below, None of a job
+    that has ended."""
     expected_pause_s: float | None = None
     """What saving and leaving should take."""
+    left_s: float | None
+    left_source: str | None
+
+    @property
+    def submitted_s(self) -> float:
+        """Here and below: seconds since the epoch."""
+        return wall_s(self.submitted_at)
+
+    @property
+    def ended_s(self) -> float | None:
+        return wall_s(self.ended_at)
 
 
-class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptView(JsonView, frozen=True, kw_only=True, tag="attempt/1"):
     """One attempt of a job on its devices, for timelines and `show`."""
 
     attempt: int
     devices: tuple[str, ...]
     co_tenants: tuple[JobId, ...]
     accumulation_steps: int
-    launched_s: float
-    first_step_s: float | None
-    first_step: int | None
-    stop_requested_s: float | None
-    ended_s: float | None
     outcome: str
     reason: str
-    end_step: int = 0
-    start_step: int = 0
     exact: bool | None = None
+    start_step: int = 0
+    first_step: int | None
+    end_step: int = 0
+    launched_at: Utc
+    first_step_at: Utc | None
+    stop_requested_at: Utc | None
+    ended_at: Utc | None
+
+    @property
+    def launched_s(self) -> float:
+        """Here and below: seconds since the epoch."""
+        return wall_s(self.launched_at)
+
+    @property
+    def first_step_s(self) -> float | None:
+        return wall_s(self.first_step_at)
+
+    @property
+    def stop_requested_s(self) -> float | None:
+        return wall_s(self.stop_requested_at)
+
+    @property
+    def ended_s(self) -> float | None:
+        return wall_s(self.ended_at)
 
 
-class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    report: HostReport
+class SpecView(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="job-spec/1"):
+    """What the user asked for, as it was submitted."""
+
+
+def spec_view(spec: JobSpec) -> SpecView:
+    return SpecView(**msgspec.structs.asdict(spec))
+
+
+class JobDetails(JobView, frozen=True, kw_only=True, tag="job/1"):
+    """Everything about one job."""
+
+    spec: SpecView
+    attempts: tuple[AttemptView, ...]
+    profile: ProfileView | None = None
+    """What is known of its needs: measured on it, kept from its like, or said with it."""
+    profile_given: bool = False
+    """It came with the submission, or from a like job before it."""
+    throughput: ThroughputView | None = None
+
+
+class ExplanationView(JsonView, frozen=True, kw_only=True, tag="explanation/1"):
+    job_id: JobId = field(name="job")
+    phase: Phase = field(name="state")
+    reason: str
+    reason_code: str
+    lines: tuple[str, ...]
+    """First the present answer, then the history of decisions, newest first."""
+    now: Utc
+
+
+class ReadingView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device does just now, whoever uses it."""
+
+    source: str | None
+    age_s: float
+    """Counted until the answer."""
+    lasted_s: float | None
+    memory_used_mib: float | None
+    values: dict[str, float | None]
+    """All of Table 2; null where it was not measured."""
+    note: str
+
+
+class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
+    device_id: DeviceId = field(name="device")
+    kind: DeviceKind
+    type: str
+    memory_mib: int
+    reserve_mib: int
+    planned_mib: int
+    """The sum of its tenants' planned memory."""
+    max_tenants: int
+    sharing: SharingMode
+    sharing_note: str
+    cores: tuple[int, ...]
+    state: DeviceState
+    healthy: bool
+    note: str
+    reading: ReadingView | None = field(name="indicators", default=None)
+    """The newest; None where nothing was ever read."""
+    jobs: tuple[JobId, ...] = ()
+
+    @property
+    def usable_mib(self) -> int:
+        return self.memory_mib - self.reserve_mib
+
+
+class NodeView(JsonView, frozen=True, kw_only=True, tag="node/1"):
+    host: HostId
     state: HostState
     reason: str
-    tenants: dict[str, tuple[JobId, ...]]
-    planned_mib: dict[str, int]
-    """Per device: the sum of its tenants' planned memory."""
     heartbeat_age_s: float | None
-    readings: dict[str, DeviceReading] = {}
-    """Per device: the newest, its age counted until now; those that never came are left out."""
+    version: str
+    address: str
+    cpus: int
+    memory_mib: int
+    features: tuple[str, ...]
+    checkpoint_domain: str
+    devices: tuple[DeviceView, ...]
 
 
-class PairView(msgspec.Struct, frozen=True, kw_only=True):
+class PairView(JsonView, frozen=True, kw_only=True, tag="pair/1"):
     """Two kinds of jobs that have shared devices. A kind is a command with its batch and its GPUs."""
 
     first: str
@@ -241,14 +342,66 @@ class PairView(msgspec.Struct, frozen=True, kw_only=True):
     second_xi: float | None
     first_count: int
     second_count: int
+    first_never_alone: bool = False
+    second_never_alone: bool = False
+    """It shared, and what it takes alone is not known: neither a profile nor a time alone since."""
     benefit: float | None
     """1 / first_xi + 1 / second_xi - 1: what sharing yields beyond taking turns."""
     verdict: Verdict
     quarantine: str = ""
     """Why the pair is not made again; empty if it may be."""
-    first_never_alone: bool = False
-    second_never_alone: bool = False
-    """It shared, and what it takes alone is not known: neither a profile nor a time alone since."""
+
+
+class KnownProfile(JsonView, frozen=True, kw_only=True, tag="known-profile/1"):
+    """One kept profile: what it is of, and what a `ProfileView` has."""
+
+    key: str
+    kind: str = ""
+    """The same for one command, code and configuration on any number of devices: what a series has in
+    common."""
+    user: str
+    name: str
+    command: tuple[str, ...]
+    gpus: int
+    hosts: int
+    device_type: str
+    batch_size: int | None
+    is_complete: bool = field(name="complete")
+    learned_at: Utc
+    used: int
+    job_id: JobId = field(name="job")
+    points: tuple[ProfilePoint, ...]
+    accumulates: bool | None
+    memory_mib_peak: float | None
+    duty_cycle: float | None
+    load_s: float | None
+    steps: int
+    source: str | None
+    indicators: dict[str, IndicatorView]
+    throughput: ThroughputView | None
+
+
+class PolicyView(JsonView, frozen=True, kw_only=True, tag="policy/1"):
+    """The policy in force."""
+
+    policy: str
+    about: str
+    parameters: Parameters
+    """All of them, also those that are as by default."""
+
+
+NOT_AVAILABLE: Final = "not available: "
+
+
+class PolicyOffer(JsonView, frozen=True, kw_only=True, tag="policy/1"):
+    """A policy that there is."""
+
+    policy: str
+    about: str
+    """One line; of one that is not available, after `NOT_AVAILABLE`, what the controller lacks for it."""
+    current: bool
+    available: bool
+    defaults: Parameters
 
 
 class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,6 +410,9 @@ class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
     job_id: JobId | None
     what: str
     reason: str
+
+
+# --- Replies ---------------------------------------------------------------------------------------
 
 
 class Reply(ClientMessage, frozen=True, kw_only=True, tag="ok"):
@@ -271,9 +427,7 @@ class Submitted(Reply, frozen=True, kw_only=True, tag="submitted"):
 
 class Jobs(Reply, frozen=True, kw_only=True, tag="job-list"):
     jobs: tuple[JobView, ...]
-    now_s: float
-    wall_s: float
-    """Wall-clock seconds since the epoch at `now_s`."""
+    now: Utc
     more: int = 0
     """How many matched beyond those here."""
     next: int = 0
@@ -281,36 +435,12 @@ class Jobs(Reply, frozen=True, kw_only=True, tag="job-list"):
 
 
 class Shown(Reply, frozen=True, kw_only=True, tag="shown"):
-    job: JobView
-    spec: JobSpec
-    attempts: tuple[AttemptView, ...]
-    now_s: float
-    wall_s: float
-    profile: Profile | None = None
-    """What is known of its needs: measured on it, kept from its like, or said with it."""
-    profile_given: bool = False
-    """It came with the submission, or from a like job before it."""
+    job: JobDetails
+    now: Utc
 
-
-class KnownProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """One kept profile."""
-
-    key: str
-    user: str
-    name: str
-    command: tuple[str, ...]
-    gpus: int
-    hosts: int
-    device_type: str
-    batch_size: int | None
-    profile: Profile
-    is_complete: bool
-    learned_s: float
-    used: int
-    job_id: JobId
-    kind: str = ""
-    """The same for one command, code and configuration on any number of devices: what a series has in
-    common."""
+    @property
+    def attempts(self) -> tuple[AttemptView, ...]:
+        return self.job.attempts
 
 
 class KnownProfiles(Reply, frozen=True, kw_only=True, tag="profile-list"):
@@ -320,17 +450,12 @@ class KnownProfiles(Reply, frozen=True, kw_only=True, tag="profile-list"):
     """T_prof of this controller; 0 = it profiles nothing."""
     load_s: float
     """Median of the loads it has seen, or its default."""
-    now_s: float
-    wall_s: float
     more: int = 0
 
 
 class Explained(Reply, frozen=True, kw_only=True, tag="explained"):
     job: JobView
-    lines: tuple[str, ...]
-    """First the present answer, then the history of decisions, newest first."""
-    now_s: float
-    wall_s: float
+    explanation: ExplanationView
 
 
 class LogPart(Reply, frozen=True, kw_only=True, tag="log-part"):
@@ -349,8 +474,7 @@ class LogPart(Reply, frozen=True, kw_only=True, tag="log-part"):
 
 class Nodes(Reply, frozen=True, kw_only=True, tag="node-list"):
     nodes: tuple[NodeView, ...]
-    now_s: float
-    wall_s: float
+    now: Utc
 
 
 class Pairs(Reply, frozen=True, kw_only=True, tag="pair-list"):
@@ -359,20 +483,16 @@ class Pairs(Reply, frozen=True, kw_only=True, tag="pair-list"):
     pairs: tuple[PairView, ...]
     observations: int
     """So many measurements, both ways, make a verdict."""
-    now_s: float
-    wall_s: float
+    now: Utc
     more: int = 0
     """How many matched beyond `limit`."""
 
 
-class PolicyView(Reply, frozen=True, kw_only=True, tag="policy-view"):
-    name: str
-    parameters: Parameters
-    available: dict[str, str]
-    """Name -> one line about it."""
-    defaults: dict[str, Parameters]
-    unavailable: dict[str, str] = {}
-    """Name -> what the controller lacks for it."""
+class Policies(Reply, frozen=True, kw_only=True, tag="policy-view"):
+    current: PolicyView
+    given: Parameters
+    """Those of its parameters that somebody has set."""
+    offers: tuple[PolicyOffer, ...]
 
 
 class ControllerStatus(Reply, frozen=True, kw_only=True, tag="status-view"):
@@ -414,7 +534,7 @@ class Failure(Reply, frozen=True, kw_only=True, tag="failure"):
 
 
 AnyReply = (
-    Submitted | Jobs | Shown | Explained | LogPart | Nodes | Pairs | PolicyView | ControllerStatus | Decisions
+    Submitted | Jobs | Shown | Explained | LogPart | Nodes | Pairs | Policies | ControllerStatus | Decisions
     | KnownProfiles | Done | Failure
 )  # fmt: skip
 

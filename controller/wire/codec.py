@@ -8,12 +8,15 @@ value that a type refuses each raise an error of another family.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 import msgpack
 import msgspec
 
-WIRE_VERSION: Final = 1
+from cotenant.controller.wire import versions
+
+WIRE_VERSION: Final = 2
 """This version speaks WIRE_VERSION and WIRE_VERSION - 1; newer frames are refused."""
 
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -31,12 +34,14 @@ _WRONG: Final = (
     ValueError,
     TypeError,
     LookupError,
-    OverflowError,
     RecursionError,
+    AttributeError,
+    ArithmeticError,
+    OSError,
     msgpack.exceptions.UnpackException,
 )
-"""All that decoding and validating foreign bytes may raise. Of ValueError are msgspec's own errors, those of
-types that refuse a value, and UnicodeDecodeError."""
+"""All that decoding, translating and validating foreign bytes may raise. Of ValueError are msgspec's own
+errors, those of types that refuse a value, and UnicodeDecodeError."""
 
 
 class BadMessage(ValueError):
@@ -53,8 +58,9 @@ def encode(message: object, version: int | None = None) -> bytes:
     Raises:
         BadMessage: the message is larger than `MESSAGE_BYTES_MAX`, or a text in it is no text.
     """
+    version = version or WIRE_VERSION
     try:
-        frame: bytes = msgpack.packb([version or WIRE_VERSION, msgspec.to_builtins(message)])
+        frame: bytes = msgpack.packb([version, versions.said(msgspec.to_builtins(message), version)])
     except UnicodeEncodeError as error:  # A byte of a file name or variable that is not UTF-8.
         near = ascii(error.object[max(0, error.start - 20) : error.end + 20])
         raise BadMessage(f"a text in it is not UTF-8, near {near}") from None
@@ -72,9 +78,14 @@ def version_of(frame: bytes) -> int | None:
 
 
 def in_version(frame: bytes, version: int) -> bytes:
-    """A frame of ours for a peer that speaks another version: the same body. A change of a body's form is
-    translated here for the version before."""
+    """A frame of ours for a peer that speaks another version: what is said otherwise in it is translated."""
     assert version_of(frame) is not None, "a frame that encode made"
+    if version == WIRE_VERSION - 1:
+        body = msgpack.unpackb(frame[_HEAD:], strict_map_key=False)
+        translated = versions.said(body, version)
+        if translated is not body:
+            packed: bytes = msgpack.packb([version, translated])
+            return packed
     return bytes((_PAIR, version)) + frame[_HEAD:]
 
 
@@ -97,8 +108,8 @@ def request_in(frame: bytes) -> int | None:
     return None
 
 
-def decode(frame: bytes, into: type[T] | Any) -> T:
-    """The message in a frame, validated.
+def decode(frame: bytes, into: type[T] | Any, before: Callable[[Any], Any] | None = None) -> T:
+    """The message in a frame, validated. `before` translates a body of the version before ours.
 
     Raises:
         WrongVersion: the frame's version is newer than ours, or too old.
@@ -128,7 +139,8 @@ def decode(frame: bytes, into: type[T] | Any) -> T:
     if version < WIRE_VERSION - 1 or version < 1:
         raise WrongVersion(f"the other side speaks version {version}, this needs {WIRE_VERSION}: upgrade it")
     try:
-        message: T = msgspec.convert(body[1], into, strict=False)
+        said = body[1] if before is None or version == WIRE_VERSION else before(body[1])
+        message: T = msgspec.convert(said, into, strict=False)
     except _WRONG as error:
         raise BadMessage(f"not a valid message: {_reason(error)}") from None
     return message

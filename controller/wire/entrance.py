@@ -75,7 +75,6 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (clients.WaitJobs, "job_ids"): JOB_ID,
     (clients.ReadJobLog, "job_id"): JOB_ID,
     (clients.GetDecisions, "job_id"): JOB_ID,
-    (clients.ListPairs, "containing"): PATH,
     # Jobs.
     (job.JobSpec, "job_id"): JOB_ID,
     (job.JobSpec, "name"): Limit("name", 512),

@@ -1,7 +1,8 @@
 """Peers of other versions: each is answered in the version that it speaks, and told what to upgrade.
 
-Rule: the controller is upgraded first, so agents and commands of the version before must understand it; and a
-refusal must be understood by everybody, or its reader waits for an answer that never comes.
+Rule: the controller is upgraded first, so agents and commands of the version before must understand it; newer
+ones speak the version of a controller of the version before, once it has refused theirs. A refusal must be
+understood by everybody, or its reader waits for an answer that never comes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 
 from cotenant.controller.wire.codec import WIRE_VERSION, in_version, version_of
 
+SPEAKS: Final = "this controller speaks version {} of the wire"
 PEERS_MAX: Final = 10_000
 """Addresses of those who speak another version; the oldest are forgotten."""
 
@@ -43,10 +45,15 @@ class PeerVersions:
     def refusal(self, address: bytes) -> str:
         """What to upgrade, in the words of the controller to a peer that speaks another version."""
         theirs = self._others.get(address)
-        says = f"this controller speaks version {WIRE_VERSION} of the wire, you speak {theirs or 'none'}"
+        says = f"{SPEAKS.format(WIRE_VERSION)}, you speak {theirs or 'none'}"
         if theirs is not None and theirs > WIRE_VERSION:
             return f"{says}: upgrade the controller, which comes first, or use an older cotenant"
         return f"{says}: upgrade cotenant where you are"
+
+
+def is_of_before(frame: bytes, why: str) -> bool:
+    """Whether a frame with this refusal in it is the answer of a controller of the version before to ours."""
+    return version_of(frame) == WIRE_VERSION and why.startswith(SPEAKS.format(WIRE_VERSION - 1) + ",")
 
 
 UNKNOWN_REQUEST: Final = (

@@ -26,7 +26,8 @@ from cotenant.controller.domain.job import JobSpec, Launch
 from cotenant.controller.domain.reasons import because
 from cotenant.controller.system import keys
 from cotenant.controller.wire import agents, clients
-from cotenant.controller.wire.codec import encode
+from cotenant.controller.wire.codec import WIRE_VERSION, decode, encode
+from cotenant.controller.wire.versions import heard
 from tests.agent.daemon.test_spool import NOTES
 
 HERE = Path(__file__).parent
@@ -60,26 +61,29 @@ def write_checkpoint(folder: Path) -> None:
     (folder / "parameters.json").write_text(json.dumps(values) + "\n")
 
 
+def a_start() -> StartAttempt:
+    return StartAttempt(
+        command_id=CommandId(0),
+        job_id=JOB,
+        attempt=ONE,
+        host_id=HOST,
+        launch=Launch(argv=("python", "train.py"), workdir="/work", env={"A": "1"}),
+        gang=(GangMember(host_id=HOST, devices=(DEVICE.device_id,), first_rank=0),),
+        master_address="127.0.0.1",
+        master_port=29_500,
+        sub_batch=8,
+        accumulation_steps=4,
+        memory_cap_mib=4_000,
+        host_memory_mib=0,
+        cpus=0,
+        resume_step=3,
+        checkpoint_every_s=600.0,
+    )
+
+
 def write_records(folder: Path) -> None:
     order = Order(
-        start=StartAttempt(
-            command_id=CommandId(0),
-            job_id=JOB,
-            attempt=ONE,
-            host_id=HOST,
-            launch=Launch(argv=("python", "train.py"), workdir="/work", env={"A": "1"}),
-            gang=(GangMember(host_id=HOST, devices=(DEVICE.device_id,), first_rank=0),),
-            master_address="127.0.0.1",
-            master_port=29_500,
-            sub_batch=8,
-            accumulation_steps=4,
-            memory_cap_mib=4_000,
-            host_memory_mib=0,
-            cpus=0,
-            resume_attempt=None,
-            resume_step=3,
-            checkpoint_every_s=600.0,
-        ),
+        start=a_start(),
         world_size=1,
         ranks=(),
         checkpoint_root="/c",
@@ -122,7 +126,15 @@ def frames() -> dict[str, bytes]:
         "beat": encode(agents.Heartbeat(beat=4, session="s")),
         "submit": encode(clients.Request(request_id=1, body=submit)),
         "failure": encode(clients.Failure(request_id=1, code="refused", message="no", hint="")),
+        "start": encode(agents.CommandDelivery(command=a_start())),
+        **{f"answer: {name}": encode(answer) for name, answer in answers().items()},
     }
+
+
+def answers() -> dict[str, clients.AnyReply]:
+    """Those that `wire-1-answers.json` has, as we say them."""
+    said = json.loads((HERE / "wire-1-answers.json").read_text())["answers"]
+    return {name: decode(bytes.fromhex(frame), clients.AnyReply, heard) for name, frame in said.items()}
 
 
 def main() -> None:
@@ -133,7 +145,7 @@ def main() -> None:
         write_spool(Path(name) / "spool")
         (HERE / "spool-1.bin").write_bytes((Path(name) / "spool").read_bytes())
     text = json.dumps({name: frame.hex() for name, frame in frames().items()}, indent=1)
-    (HERE / "wire-1.json").write_text(text + "\n")
+    (HERE / f"wire-{WIRE_VERSION}.json").write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,9 @@ from tests.compat.make_fixtures import frames
 
 HERE = Path(__file__).parent
 FRAMES = {
-    name: bytes.fromhex(frame) for name, frame in json.loads((HERE / "wire-1.json").read_text()).items()
+    (version, name): bytes.fromhex(frame)
+    for version in (1, 2)
+    for name, frame in json.loads((HERE / f"wire-{version}.json").read_text()).items()
 }
 
 
@@ -92,8 +94,10 @@ def test_an_agents_spool(tmp_path: Path) -> None:
     spool.close()
 
 
-@pytest.mark.parametrize("name", FRAMES)
-def test_a_frame(name: str) -> None:
-    kinds = {"submit": clients.Request, "failure": clients.AnyReply, "stop": agents.ToAgent}
-    said: Any = decode(FRAMES[name], kinds.get(name, agents.FromAgent))
-    assert said == decode(frames()[name], kinds.get(name, agents.FromAgent))
+@pytest.mark.parametrize(("version", "name"), FRAMES)
+def test_a_frame(version: int, name: str) -> None:
+    kinds: dict[str, Any] = {"submit": clients.Request, "stop": agents.ToAgent, "start": agents.ToAgent}
+    is_answer = name == "failure" or name.startswith("answer: ")
+    kind = clients.AnyReply if is_answer else kinds.get(name, agents.FromAgent)
+    said: Any = decode(FRAMES[version, name], kind)
+    assert said == decode(frames()[name], kind)

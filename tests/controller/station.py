@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from cotenant.controller.engine import EngineConfig, MakePolicy
 from cotenant.controller.executors.agents.link import AgentExecutor
 from cotenant.controller.policies import registry
 from cotenant.controller.store.clock import Clock
-from cotenant.controller.store.committing import Callbacks
+from cotenant.controller.store.committing import Decided, Effect, let_follow
 from cotenant.controller.store.core import Core, Poisoned, Stuck
 from cotenant.controller.store.journal import Journal
 from cotenant.controller.system.keys import Identity
@@ -53,11 +54,14 @@ class Station:
     ) -> None:
         self.time_s = 0.0
         self.wall_s = wall_s
-        self.handed: list[Callbacks] = []
+        self.handed: list[Sequence[Effect]] = []
         self.failures: list[sqlite3.Error] = []
         self.sent: list[tuple[bytes, bytes]] = []
         self.gone: set[bytes] = set()
         self.stopped = False
+        self.heard: list[Decided] = []
+        """All that was decided, in order."""
+        self._rebuilds = 0
         self.journal = Journal(
             folder, commit_every_ms=0.0, hand_over=self.handed.append, on_failure=self.failures.append
         )
@@ -89,14 +93,28 @@ class Station:
 
     def settle(self) -> None:
         """Wait for the disk, and let what became durable have its effects."""
-        self.desk.settle()
-        self.core.seal()
+        self.seal()
         self.journal.flush()
         while self.handed or self.failures:
-            for callback in self.handed.pop(0) if self.handed else []:
-                callback()
+            let_follow(self.handed.pop(0) if self.handed else (), self.link.carry_out)
             if self.failures:
-                self.core.commit_failed(self.failures.pop(0))
+                instead = self.core.commit_failed(self.failures.pop(0))
+                self._believe()
+                let_follow(instead, self.link.carry_out)
+
+    def seal(self) -> None:
+        """The end of a message, as in the controller's loop."""
+        decided = self.core.decided()
+        self.heard += decided
+        self.desk.settle(decided)
+        self._believe()
+        let_follow(self.core.seal(), self.link.carry_out)
+
+    def _believe(self) -> None:
+        if self.core.rebuilds != self._rebuilds:
+            self._rebuilds = self.core.rebuilds
+            self.link.rebuilt()
+            self.desk.rebuilt()
 
     def tick(self, passed_s: float) -> None:
         self.time_s += passed_s
@@ -111,8 +129,7 @@ class Station:
         self._requests += 1
         address = f"client-{self._requests}".encode()
         self.desk.ask(address, who, clients.Request(request_id=self._requests, body=body))
-        self.desk.settle()
-        self.core.seal()
+        self.seal()
         return address
 
     def answers(self, address: bytes) -> list[Any]:

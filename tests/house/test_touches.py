@@ -43,7 +43,7 @@ CHANGES = (
         2,
         besides=("agent/daemon/metrics.py",),
     ),
-    Change("pairs", r'\b(ListPairs|PairView)\b|"cluster\.pairs"', 5),
+    Change("pairs", r'\b(ListPairs|PairView)\b|"cluster\.pairs"', 4),
 )
 
 

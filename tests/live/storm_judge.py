@@ -23,7 +23,7 @@ from tests.live.cluster import References
 from tests.live.storm import Storm
 from tests.live.storm_plan import HOSTS
 
-KEPT = ("phase", "attempt", "preemptions", "durable_step", "wait_s", "load_s", "run_s", "pause_s", "ended_s")
+KEPT = ("phase", "attempt", "preemptions", "durable_step", "wait_s", "load_s", "run_s", "pause_s")
 """What the controller knows from its journal; telemetry is not in it."""
 
 

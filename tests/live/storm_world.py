@@ -85,7 +85,7 @@ class World:
         except Unreachable:
             return
         self.jobs = {job.job_id: job for job in listed}
-        self.states = {node.report.host_id: node.state for node in nodes}
+        self.states = {node.host: node.state for node in nodes}
         if held := tuple(job.job_id for job in listed if job.phase is Phase.HELD):
             self.ask(ChangeJobs(verb="release", job_ids=held))
         for host, state in self.states.items():

@@ -407,7 +407,7 @@ def test_identity_comes_from_the_key(controllers: Controllers, cluster: Path) ->
     admin = controllers.client(cluster)
     job_id = submit(alice, user="bob")
     shown = admin.ask(wire.ShowJob(job_id=job_id))
-    assert shown.job.user == "alice" and shown.spec.launch.uid == 1001
+    assert shown.job.user == "alice" and shown.job.spec.launch.uid == 1001
     with pytest.raises(Refusal, match="it belongs to alice") as caught:
         bob.ask(wire.ChangeJobs(verb="cancel", job_ids=(job_id,)))
     assert caught.value.failure.code == "not-allowed"

@@ -74,7 +74,7 @@ class TwoHostCluster:
 
     def state_of(self, host: str) -> HostState:
         nodes = self.cluster.client.ask(ListNodes()).nodes
-        return next(node.state for node in nodes if node.report.host_id == host)
+        return next(node.state for node in nodes if node.host == host)
 
 
 @pytest.fixture(scope="module")

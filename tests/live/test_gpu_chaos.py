@@ -53,7 +53,7 @@ RESUME_EVERY = 15
 LEAVE_S = 60.0
 FIRST, _, COUNT = os.environ.get("COTENANT_CHAOS_SEEDS", "3:1").partition(":")
 SEEDS = range(int(FIRST), int(FIRST) + int(COUNT or "1"))
-KEPT = ("phase", "attempt", "preemptions", "durable_step", "ended_s", "reason")
+KEPT = ("phase", "attempt", "preemptions", "durable_step", "reason")
 
 
 @pytest.fixture
@@ -166,8 +166,8 @@ class Run:
             jobs = self.look()
             if self.looks % RESUME_EVERY == 0:
                 (node,) = self.cluster.client.ask(ListNodes()).nodes
-                if node.reason or not all(device.healthy for device in node.report.devices):
-                    self.cluster.client.ask(ChangeNode(verb="resume", host_id=node.report.host_id))
+                if node.reason or not all(device.healthy for device in node.devices):
+                    self.cluster.client.ask(ChangeNode(verb="resume", host_id=node.host))
         return jobs
 
 

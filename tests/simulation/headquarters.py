@@ -18,6 +18,7 @@ from cotenant.controller.engine.ledger import Ledger
 from cotenant.controller.executors.agents.link import AgentExecutor
 from cotenant.controller.policies import registry
 from cotenant.controller.store.clock import Clock
+from cotenant.controller.store.committing import Effect, let_follow
 from cotenant.controller.store.core import Core, Stuck
 from cotenant.controller.store.journal import Journal
 from cotenant.controller.system.keys import Identity
@@ -45,6 +46,7 @@ class Headquarters:
     ) -> None:
         self.pages = Pages()
         self.starts = 0
+        self._rebuilds = 0
         self.watch: Callable[[AnyEvent, Sequence[AnyCommand]], None] | None = None
         self._clock = clock
         self._network = network
@@ -66,8 +68,9 @@ class Headquarters:
         if self._core is not None:
             return
         self.starts += 1
+        self._rebuilds = 0
         began_s = self._clock.now_s
-        self._journal = PaperJournal(self._clock, self.pages, self._commit_failed)
+        self._journal = PaperJournal(self._clock, self.pages, self._durable, self._commit_failed)
         self._core = core = Core(
             cast(Journal, self._journal),
             registry.make,
@@ -87,8 +90,6 @@ class Headquarters:
             lease_s=self._lease_s,
             silent_after_s=self._silent_after_s,
         )
-        if self.watch is not None:
-            core.watchers.append(self.watch)
         self._network.controller = self._receive
         self._clock.say(f"controller starts ({core.recovered_entries} entries)")
         self._clock.after(TICK_S, self._tick, self.starts)
@@ -147,7 +148,11 @@ class Headquarters:
             return
         with suppress(Stuck):
             work()
-        core.seal()
+        for decided in core.decided():
+            if self.watch is not None:
+                self.watch(decided.event, decided.commands)
+        self._believe(core)
+        let_follow(core.seal(), self.link.carry_out)
         ledger = core.state.engine.view()
         assert isinstance(ledger, Ledger)
         ledger.check()
@@ -185,7 +190,17 @@ class Headquarters:
 
     def _commit_failed(self, error: sqlite3.Error) -> None:
         if self._core is not None:
-            self._core.commit_failed(error)
+            instead = self._core.commit_failed(error)
+            self._believe(self._core)
+            let_follow(instead, self.link.carry_out)
+
+    def _durable(self, effects: Sequence[Effect]) -> None:
+        let_follow(effects, self.link.carry_out)
+
+    def _believe(self, core: Core) -> None:
+        if core.rebuilds != self._rebuilds:
+            self._rebuilds = core.rebuilds
+            self.link.rebuilt()
 
 
 def void(_: object) -> None:

@@ -6,13 +6,13 @@ It has the members of `controller.store.journal.Journal` that `Core`, `recover` 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.store.clock import Uptime
-from cotenant.controller.store.committing import Callbacks
+from cotenant.controller.store.committing import Effect
 from cotenant.controller.store.journal import ControllerRun, Entry
 from tests.simulation.clockwork import Clockwork
 
@@ -40,16 +40,23 @@ class Group(msgspec.Struct, kw_only=True):
     entries: list[Entry] = []
     reports: dict[HostId, int] = {}
     snapshots: list[tuple[int, bytes]] = []
-    then: Callbacks = []
+    then: Sequence[Effect] = ()
 
 
 class PaperJournal:
     name = "paper"
     path = "paper"
 
-    def __init__(self, clock: Clockwork, pages: Pages, on_failure: Callable[[sqlite3.Error], None]) -> None:
+    def __init__(
+        self,
+        clock: Clockwork,
+        pages: Pages,
+        hand_over: Callable[[Sequence[Effect]], None],
+        on_failure: Callable[[sqlite3.Error], None],
+    ) -> None:
         self._clock = clock
         self._pages = pages
+        self._hand_over = hand_over
         self._on_failure = on_failure
         self._epoch = 0
         self._failed_epoch = -1
@@ -102,10 +109,10 @@ class PaperJournal:
         group = self._group
         return not (group.entries or group.reports or group.snapshots) and self._on_the_way == 0
 
-    def seal(self, then: Callbacks | None = None) -> None:
+    def seal(self, then: Sequence[Effect] = ()) -> None:
         """On its way to the disk, behind what was sealed before."""
         group, self._group = self._group, Group(epoch=self._epoch)
-        group.then = then or []
+        group.then = then
         self._on_the_way += 1
         takes_s = self._clock.chance.uniform(0.0, 0.02)
         self._busy_until_s = max(self._busy_until_s, self._clock.now_s) + takes_s
@@ -124,8 +131,7 @@ class PaperJournal:
         self._pages.entries += group.entries
         self._pages.reports.update(group.reports)
         self._pages.snapshots = [*self._pages.snapshots, *group.snapshots][-2:]
-        for callback in group.then:
-            callback()
+        self._hand_over(group.then)
 
     def rewind(self) -> None:
         self._epoch += 1

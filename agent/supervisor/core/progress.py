@@ -26,6 +26,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     RankHello,
     StepDone,
 )
+from cotenant.controller.domain.job import cannot, capabilities_of_all
 from cotenant.controller.domain.texts import one_line
 
 REPORTS_KEPT: Final = 31
@@ -68,9 +69,7 @@ class RankProgress:
         first = self.hellos[min(self.hellos)]
         return self.change(
             resumable=resumable,
-            accumulates=all(each.accumulates for each in words),
-            accumulates_note=next((each.accumulates_note for each in words if each.accumulates_note), ""),
-            resumable_note=next((each.resumable_note for each in words if each.resumable_note), ""),
+            **capabilities_of_all(words),
             start_step=first.step,
             exact=None if first.exact is None else all(each.exact is not False for each in words),
             note=next((each.note for each in words if each.note), ""),
@@ -104,7 +103,7 @@ class RankProgress:
     def failed(self, word: RankFailed) -> bool:
         self.note(f"{word.what}: {word.error}")
         if word.what == "accumulate":  # What it said it could do, it cannot: a later word counts.
-            self.change(accumulates=False, accumulates_note=word.error[:FAILURE_CHARS])
+            self.change(**cannot("accumulates", word.error[:FAILURE_CHARS]))
         return self.change(saving=False) if word.what == "save" else True
 
     def note(self, text: str) -> None:

@@ -1,20 +1,19 @@
-"""How what a device does just now is shown: columns for `top`, an object for JSON.
+"""How what a device does just now is shown: columns for `top`.
 
-Rule: what was not measured is `-` (null in JSON), never 0, and every value says where it came from and how
+Rule: what was not measured is `-`, never 0, and every value says where it came from and how
 old it is. Values that are older than a few periods are dimmed: they may have changed since.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.screen import GAP, NONE, STATE_COLOURS, Column, duration, size
-from cotenant.controller.domain.cluster import Device, HostState
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.indicators import INDICATOR_NAMES, DeviceReading
-from cotenant.controller.wire.clients import JobView, NodeView
+from cotenant.controller.domain.cluster import HostState
+from cotenant.controller.domain.ids import HostId
+from cotenant.controller.wire.clients import DeviceView, JobView, NodeView
 
 STALE_S_MIN: Final = 5.0
 STALE_PERIODS: Final = 3.0
@@ -28,14 +27,11 @@ _RATES: Final = ("PCITX", "PCIRX", "NVLTX", "NVLRX", "NETTX", "NETRX")
 
 
 class DeviceLine(NamedTuple):
-    """One device, its jobs and its newest reading."""
+    """One device, and those of its jobs that are listed: a list of jobs is bounded."""
 
-    device: Device
+    device: DeviceView
     jobs: tuple[JobView, ...]
-    planned_mib: int
-    reading: DeviceReading | None
-    tenants: tuple[JobId, ...] = ()
-    """Also those that are not among `jobs`: a list of jobs is bounded."""
+    host: HostId
     host_state: HostState = HostState.OK
 
     @property
@@ -48,11 +44,12 @@ class DeviceLine(NamedTuple):
         return "" if self.device.healthy else "out"
 
     def value(self, name: str) -> float | None:
-        return self.reading.values.get(name) if self.reading is not None else None
+        reading = self.device.reading
+        return reading.values.get(name) if reading is not None else None
 
     @property
     def is_stale(self) -> bool:
-        reading = self.reading
+        reading = self.device.reading
         limit_s = max(STALE_S_MIN, STALE_PERIODS * (reading.lasted_s or 0.0)) if reading is not None else 0.0
         return reading is not None and reading.age_s > limit_s
 
@@ -60,31 +57,10 @@ class DeviceLine(NamedTuple):
 def rows_of(nodes: Sequence[NodeView], jobs: Sequence[JobView]) -> list[DeviceLine]:
     by_id = {job.job_id: job for job in jobs}
     return [
-        DeviceLine(
-            device,
-            tuple(by_id[each] for each in node.tenants.get(device.device_id, ()) if each in by_id),
-            node.planned_mib.get(device.device_id, 0),
-            node.readings.get(device.device_id),
-            node.tenants.get(device.device_id, ()),
-            node.state,
-        )
+        DeviceLine(device, tuple(by_id[each] for each in device.jobs if each in by_id), node.host, node.state)
         for node in nodes
-        for device in node.report.devices
+        for device in node.devices
     ]
-
-
-def reading_json(reading: DeviceReading | None) -> dict[str, Any] | None:
-    """None where nothing was ever read."""
-    if reading is None:
-        return None
-    return {
-        "source": reading.source or None,
-        "age_s": reading.age_s,
-        "lasted_s": reading.lasted_s,
-        "memory_used_mib": reading.memory_used_mib,
-        "values": {name: reading.values.get(name) for name in INDICATOR_NAMES},
-        "note": reading.why,
-    }
 
 
 # --- Columns ----------------------------------------------------------------------------------------
@@ -118,24 +94,26 @@ def _measured(name: str, text: Callable[[float | None], str], rank: int) -> Colu
 
 
 def _memory(row: DeviceLine) -> str:
-    used = row.reading.memory_used_mib if row.reading is not None else None
+    used = row.device.reading.memory_used_mib if row.device.reading is not None else None
     whole_mib = row.device.memory_mib  # 1: nobody knows, as of a MIG instance.
     return f"{size(used)}/{size(whole_mib)}" if whole_mib > 1 else "-"
 
 
 def _age(row: DeviceLine) -> str:
-    return duration(row.reading.age_s if row.reading is not None else None)
+    return duration(row.device.reading.age_s if row.device.reading is not None else None)
 
 
 def _tenant(job: JobView) -> str:
-    left = f" {duration(job.remaining_s)} left" if job.remaining_s is not None else ""
+    left = f" {duration(job.left_s)} left" if job.left_s is not None else ""
     progress = f" {100 * job.step // job.iterations}%" if job.iterations else f" step {job.step}"
     return f"{job.job_id} {screen.cut(job.name, 12)}{progress}{left}"
 
 
 def _jobs(row: DeviceLine) -> str:
     named = {job.job_id for job in row.jobs}
-    told = [_tenant(job) for job in row.jobs] + [f"job {each}" for each in row.tenants if each not in named]
+    told = [_tenant(job) for job in row.jobs] + [
+        f"job {each}" for each in row.device.jobs if each not in named
+    ]
     return "; ".join(each for each in ("  +  ".join(told), row.device.note) if each) or _empty(row)
 
 
@@ -168,8 +146,8 @@ COLUMNS: Final = (
     _measured("SMOCC", _share, 9),
     _measured("CPU", _cores, 2),
     Column("MEMORY", _memory, rank=1, right=True, colour=lambda r: "dim" if r.is_stale else ""),
-    Column("PLANNED", lambda r: size(r.planned_mib), rank=6, right=True),
-    Column("SOURCE", lambda r: r.reading.source if r.reading is not None else "", rank=4),
+    Column("PLANNED", lambda r: size(r.device.planned_mib), rank=6, right=True),
+    Column("SOURCE", lambda r: (r.device.reading and r.device.reading.source) or "", rank=4),
     Column("AGE", _age, rank=3, right=True, colour=lambda r: "yellow" if r.is_stale else ""),
     _LAST,
 )
@@ -179,7 +157,9 @@ WIDE_COLUMNS: Final = (
     *(_measured(name, _share, 0) for name in _SHARES),
     *(_measured(name, _rate, 0) for name in _RATES[:4]),
     *COLUMNS[8:],
-    Column("NOTE", lambda r: r.reading.why if r.reading is not None else "nothing was read yet"),
+    Column(
+        "NOTE", lambda r: r.device.reading.note if r.device.reading is not None else "nothing was read yet"
+    ),
 )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 import click
 
-from cotenant.controller.cli.cluster.device_view import reading_json
 from cotenant.controller.cli.frame import output, screen
 from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.command import group
@@ -21,10 +20,10 @@ from cotenant.controller.cli.frame.output import (
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration, size
 from cotenant.controller.cli.setup.completion import complete_host
-from cotenant.controller.domain.cluster import Device, sharing_in_words
+from cotenant.controller.domain.cluster import sharing_in_words
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.domain.texts import one_line
-from cotenant.controller.wire.clients import ChangeNode, ListNodes, Nodes, NodeView
+from cotenant.controller.wire.clients import ChangeNode, DeviceView, ListNodes, Nodes, NodeView
 
 HostArgument = Annotated[str, argument(metavar="HOST", help="Its name.", complete=complete_host)]
 
@@ -33,15 +32,7 @@ class NodeRow(NamedTuple):
     """One device; a host without devices has one row as well."""
 
     node: NodeView
-    device: Device | None
-
-    @property
-    def jobs(self) -> tuple[str, ...]:
-        return self.node.tenants.get(self.device.device_id, ()) if self.device else ()
-
-    @property
-    def planned_mib(self) -> int:
-        return self.node.planned_mib.get(self.device.device_id, 0) if self.device else 0
+    device: DeviceView | None
 
 
 @group(acts_alone=True)
@@ -64,7 +55,7 @@ def nodes(
     form = chosen(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(ListNodes())
-    shown = [node for node in reply.nodes if hosts in ("", node.report.host_id)]
+    shown = [node for node in reply.nodes if hosts in ("", node.host)]
     if form in ("table", "wide"):
         show_listing(_by_device(shown), form)
     else:
@@ -75,59 +66,21 @@ def _by_host(shown: list[NodeView], reply: Nodes) -> Listing:
     return Listing(
         noun="node",
         rows=shown,
-        as_json=node_json,
-        identity=lambda node: node.report.host_id,
+        identity=lambda node: node.host,
         columns=(),
-        extra={"now": screen.utc(reply.wall_s)},
+        extra={"now": reply.now},
     )
 
 
 def _by_device(shown: list[NodeView]) -> Listing:
-    rows = [NodeRow(node, device) for node in shown for device in node.report.devices or (None,)]
+    rows = [NodeRow(node, device) for node in shown for device in node.devices or (None,)]
     return Listing(
         noun="node",
         rows=rows,
-        as_json=lambda row: node_json(row.node),
-        identity=lambda row: row.node.report.host_id,
+        identity=lambda row: row.node.host,
         columns=COLUMNS,
         nothing="no host has joined; start an agent with: cotenant agent",
     )
-
-
-def node_json(node: NodeView) -> dict[str, Any]:
-    report = node.report
-    return {
-        "host": report.host_id,
-        "state": node.state.value,
-        "reason": node.reason,
-        "heartbeat_age_s": node.heartbeat_age_s,
-        "version": report.version,
-        "address": report.address,
-        "cpus": report.cpus,
-        "memory_mib": report.memory_mib,
-        "features": list(report.features),
-        "checkpoint_domain": report.checkpoint_domain,
-        "devices": [
-            {
-                "device": device.device_id,
-                "kind": device.kind,
-                "type": device.type,
-                "memory_mib": device.memory_mib,
-                "reserve_mib": device.reserve_mib,
-                "planned_mib": node.planned_mib.get(device.device_id, 0),
-                "max_tenants": device.max_tenants,
-                "sharing": device.sharing,
-                "sharing_note": device.sharing_note,
-                "cores": list(device.cores),
-                "state": device.state,
-                "healthy": device.healthy,
-                "note": device.note,
-                "indicators": reading_json(node.readings.get(device.device_id)),
-                "jobs": list(node.tenants.get(device.device_id, ())),
-            }
-            for device in report.devices
-        ],
-    }
 
 
 def _device(row: NodeRow) -> str:
@@ -145,7 +98,7 @@ def _device_state(row: NodeRow) -> str:
     return row.device.state
 
 
-def _memory(device: Device | None) -> str:
+def _memory(device: DeviceView | None) -> str:
     if device is None:
         return ""
     return size(device.usable_mib) if device.memory_mib > 1 else "-"  # 1: nobody knows, as of a MIG instance.
@@ -167,15 +120,15 @@ def _note(row: NodeRow) -> str:
 
 
 COLUMNS: Final = (
-    Column("HOST", lambda r: r.node.report.host_id, limit=24),
+    Column("HOST", lambda r: r.node.host, limit=24),
     Column("STATE", lambda r: r.node.state.value, colour=lambda r: STATE_COLOURS.get(r.node.state.value, "")),
     Column("SEEN", lambda r: duration(r.node.heartbeat_age_s), rank=5, right=True),
     Column("DEVICE", _device),
     Column("HEALTH", _device_state, rank=1),
     Column("TYPE", lambda r: r.device.type if r.device else "", rank=3, limit=20),
     Column("MEMORY", lambda r: _memory(r.device), rank=2, right=True),
-    Column("PLANNED", lambda r: size(r.planned_mib) if r.device else "", rank=4, right=True),
-    Column("JOBS", lambda r: ",".join(r.jobs)),
+    Column("PLANNED", lambda r: size(r.device.planned_mib) if r.device else "", rank=4, right=True),
+    Column("JOBS", lambda r: ",".join(r.device.jobs) if r.device else ""),
     Column("NOTE", _note, wraps=True),
 )
 

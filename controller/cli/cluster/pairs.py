@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
@@ -17,7 +17,7 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.screen import NONE, Column
-from cotenant.controller.wire.clients import ListPairs, PairView
+from cotenant.controller.wire.clients import ListPairs
 
 LIMIT_MAX: Final = 10_000
 
@@ -45,12 +45,11 @@ def pairs(
     form = chosen(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(ListPairs(containing=containing, limit=whole_number("--limit", limit, LIMIT_MAX)))
-    about = {"now": screen.utc(reply.wall_s), "observations": reply.observations, "more": reply.more}
+    about = {"now": reply.now, "observations": reply.observations, "more": reply.more}
     show_listing(
         Listing(
             noun="pair",
             rows=reply.pairs,
-            as_json=pair_json,
             identity=lambda pair: f"{pair.first}\t{pair.second}",
             columns=COLUMNS,
             extra=about,
@@ -61,22 +60,6 @@ def pairs(
     )
     if reply.more and form in ("table", "wide"):
         screen.tell(f"{reply.more} more; --limit shows them")
-
-
-def pair_json(pair: PairView) -> dict[str, Any]:
-    return {
-        "first": pair.first,
-        "second": pair.second,
-        "first_xi": pair.first_xi,
-        "second_xi": pair.second_xi,
-        "first_count": pair.first_count,
-        "second_count": pair.second_count,
-        "first_never_alone": pair.first_never_alone,
-        "second_never_alone": pair.second_never_alone,
-        "benefit": pair.benefit,
-        "verdict": pair.verdict,
-        "quarantine": pair.quarantine,
-    }
 
 
 def _ratio(value: float | None, count: int, never_alone: bool) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Final
 
 import click
+import msgspec
 
 from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.asking import asking
@@ -26,7 +27,7 @@ from cotenant.controller.cli.frame.screen import Column, say
 from cotenant.controller.cli.setup.completion import complete_policy
 from cotenant.controller.cli.submission.problems import suggestion
 from cotenant.controller.domain.texts import for_people
-from cotenant.controller.wire.clients import GetPolicy, Parameters, PolicyView, SetPolicy
+from cotenant.controller.wire.clients import NOT_AVAILABLE, GetPolicy, Parameters, Policies, SetPolicy
 
 
 @group(acts_alone=True)
@@ -42,15 +43,6 @@ def policy(context: click.Context) -> None:
         show_policy()
 
 
-class PolicyRow(NamedTuple):
-    name: str
-    about: str
-    current: bool
-    defaults: Parameters
-    lacks: str = ""
-    """What the controller needs before it can be set; empty = nothing."""
-
-
 @policy.part("list")
 def list_policies(
     output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
@@ -59,26 +51,11 @@ def list_policies(
     form = chosen(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(GetPolicy())
-    rows = [
-        PolicyRow(name, about, name == reply.name, reply.defaults.get(name, {}))
-        for name, about in sorted(reply.available.items())
-    ]
-    rows += [
-        PolicyRow(name, f"not available: {lacks}", name == reply.name, {}, lacks)
-        for name, lacks in sorted(reply.unavailable.items())
-    ]
     listing = Listing(
         noun="policy",
         plural="policies",
-        rows=rows,
-        as_json=lambda r: {
-            "policy": r.name,
-            "about": r.about,
-            "current": r.current,
-            "available": not r.lacks,
-            "defaults": r.defaults,
-        },
-        identity=lambda r: r.name,
+        rows=reply.offers,
+        identity=lambda r: r.policy,
         columns=COLUMNS,
         wide_columns=(*COLUMNS[:-1], Column("DEFAULTS", lambda r: _settings(r.defaults)), COLUMNS[-1]),
     )
@@ -87,7 +64,7 @@ def list_policies(
 
 COLUMNS: Final = (
     Column("", lambda r: "*" if r.current else " "),
-    Column("POLICY", lambda r: r.name),
+    Column("POLICY", lambda r: r.policy),
     Column("ABOUT", lambda r: r.about, wraps=True),
 )
 
@@ -98,27 +75,15 @@ def show_policy(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: 
     form = chosen(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(GetPolicy())
-    show_one(form, policy_json(reply), reply.name, reply, page)
+    show_one(form, reply.current, reply.current.policy, reply, page)
 
 
-def policy_json(reply: PolicyView) -> dict[str, Any]:
-    return {
-        "schema": "policy/1",
-        "policy": reply.name,
-        "about": reply.available.get(reply.name, ""),
-        "parameters": in_force(reply),
-    }
-
-
-def in_force(reply: PolicyView) -> Parameters:
-    return {**reply.defaults.get(reply.name, {}), **reply.parameters}
-
-
-def page(reply: PolicyView) -> str:
-    lines = [f"{reply.name}: {reply.available.get(reply.name, '')}".rstrip(": ")]
-    width = max(map(len, in_force(reply)), default=0)
-    for key, value in sorted(in_force(reply).items()):
-        own = "" if key not in reply.parameters else "  (set)"
+def page(reply: Policies) -> str:
+    current = reply.current
+    lines = [f"{current.policy}: {current.about}".rstrip(": ")]
+    width = max(map(len, current.parameters), default=0)
+    for key, value in sorted(current.parameters.items()):
+        own = "" if key not in reply.given else "  (set)"
         lines.append(f"  {key:<{width}}  {_text(value)}{own}")
     return "\n".join(lines)
 
@@ -142,17 +107,20 @@ def set_policy(
     """
     with asking(endpoint) as client:
         known = client.ask(GetPolicy())
-        if name in known.unavailable:
-            raise Problem("usage", f"policy {name} is not available", known.unavailable[name])
-        if name not in known.available:
-            near = suggestion(name, known.available) or f"there are {', '.join(sorted(known.available))}"
+        offer = next((each for each in known.offers if each.policy == name), None)
+        if offer is None:
+            names = [each.policy for each in known.offers if each.available]
+            near = suggestion(name, names) or f"there are {', '.join(names)}"
             raise Problem("usage", f"there is no policy {name!r}", near)
-        given = _parameters(parameters or (), known.defaults.get(name, {}))
+        if not offer.available:
+            lacks = offer.about.removeprefix(NOT_AVAILABLE)
+            raise Problem("usage", f"policy {name} is not available", lacks)
+        given = _parameters(parameters or (), offer.defaults)
         reply = client.ask(SetPolicy(name=name, parameters=given))
         after = client.ask(GetPolicy())
     if as_json:
-        before = {"policy": known.name, "parameters": in_force(known)}
-        output.write_json({**policy_json(after), "before": before})
+        before = {"policy": known.current.policy, "parameters": known.current.parameters}
+        output.write_json({**msgspec.to_builtins(after.current), "before": before})
         return
     for line in reply.lines or (page(for_people(after)),):
         say(line)

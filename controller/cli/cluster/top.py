@@ -7,9 +7,8 @@ import sys
 import time
 from typing import Annotated, Any, Final
 
-from cotenant.controller.cli.cluster.device_view import WIDE_COLUMNS, reading_json, rows_of
+from cotenant.controller.cli.cluster.device_view import WIDE_COLUMNS, rows_of
 from cotenant.controller.cli.cluster.keyboard import Keyboard
-from cotenant.controller.cli.cluster.nodes import node_json
 from cotenant.controller.cli.cluster.top_page import Moment, page
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
@@ -24,9 +23,9 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.screen import duration
-from cotenant.controller.cli.jobs.view import clock_of, job_json
 from cotenant.controller.client import Client, Unreachable
 from cotenant.controller.wire.clients import GetDecisions, GetStatus, ListJobs, ListNodes
+from cotenant.controller.wire.views import utc
 
 JOBS_MAX: Final = 500
 DECISIONS_MAX: Final = 20
@@ -138,14 +137,14 @@ def devices_of(moment: Moment) -> Listing:
         noun="device",
         rows=rows_of(moment.nodes.nodes, moment.jobs.jobs),
         as_json=lambda row: {
-            "now": screen.utc(moment.status.wall_s),
+            "now": utc(moment.status.wall_s),
             "device": row.device.device_id,
             "state": row.trouble or "ok",
             "type": row.device.type,
-            "jobs": list(row.tenants),
+            "jobs": row.device.jobs,
             "memory_mib": row.device.memory_mib,
-            "planned_mib": row.planned_mib,
-            "indicators": reading_json(row.reading),
+            "planned_mib": row.device.planned_mib,
+            "indicators": row.device.reading,
         },
         identity=lambda row: row.device.device_id,
         columns=(),
@@ -154,13 +153,12 @@ def devices_of(moment: Moment) -> Listing:
 
 
 def moment_json(moment: Moment) -> dict[str, Any]:
-    wall = clock_of(moment.jobs)
     return {
         "schema": "top/1",
-        "now": screen.utc(moment.status.wall_s),
+        "now": utc(moment.status.wall_s),
         "policy": moment.status.policy,
         "uptime_s": moment.status.uptime_s,
         "jobs_by_state": moment.status.jobs_by_phase,
-        "nodes": [{"schema": "node/1", **node_json(node)} for node in moment.nodes.nodes],
-        "jobs": [{"schema": "job/1", **job_json(job, wall)} for job in moment.jobs.jobs],
+        "nodes": moment.nodes.nodes,
+        "jobs": moment.jobs.jobs,
     }

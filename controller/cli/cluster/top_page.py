@@ -129,10 +129,10 @@ def _urgency_among(rows: Sequence[DeviceLine]) -> Callable[[DeviceLine], tuple[i
     again: set[str] = set()
     gone: set[str] = set()
     for row in rows:
-        if row.host_state is not HostState.OK and not row.tenants:
-            if row.device.host_id in gone:
+        if row.host_state is not HostState.OK and not row.device.jobs:
+            if row.host in gone:
                 again.add(row.device.device_id)
-            gone.add(row.device.host_id)
+            gone.add(row.host)
     last = (len(TROUBLES) + 2, 0)
     return lambda row: last if row.device.device_id in again else _urgency(row)
 
@@ -140,7 +140,7 @@ def _urgency_among(rows: Sequence[DeviceLine]) -> Callable[[DeviceLine], tuple[i
 def _urgency(row: DeviceLine) -> tuple[int, int]:
     """Those in trouble, the worst first; then by how many jobs there are."""
     rank = TROUBLES.index(row.trouble) if row.trouble in TROUBLES else len(TROUBLES)
-    return rank + (not row.trouble), -len(row.tenants)
+    return rank + (not row.trouble), -len(row.device.jobs)
 
 
 def decided(moment: Moment) -> Section:
@@ -188,6 +188,6 @@ def _in_words(left_out: Sequence[Any]) -> str:
 
 def _word(row: Any) -> str:
     if isinstance(row, DeviceLine):
-        return row.trouble or ("free", "alone", "shared")[min(2, len(row.tenants))]
+        return row.trouble or ("free", "alone", "shared")[min(2, len(row.device.jobs))]
     assert isinstance(row, JobView), f"nobody counts these: {row}"
     return row.phase.value

@@ -84,7 +84,7 @@ class PrivateCluster:
         """Raises ProcessStartFailed if so many are not this cluster's to use, naming who has them."""
         with Client(self.endpoint, timeout_s=ASK_WITHIN_S) as client:
             nodes = client.ask(ListNodes()).nodes
-        devices = [device for node in nodes for device in node.report.devices]
+        devices = [device for node in nodes for device in node.devices]
         taken = [f"{device.device_id}: {device.note}" for device in devices if not device.healthy]
         if taken or len(devices) < wanted:
             raise ProcessStartFailed(

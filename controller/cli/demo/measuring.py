@@ -126,10 +126,11 @@ def _collected(
 
 
 def _profile_of(shown: Shown) -> Profile:
-    if shown.profile is None or shown.profile.at(1) is None:
-        job = shown.job
+    job = shown.job
+    measured = None if job.profile is None else job.profile.as_profile()
+    if measured is None or measured.at(1) is None:
         raise NotMeasured(f"{job.name} was not measured: it is {job.phase}, {job.reason}")
-    return shown.profile
+    return measured
 
 
 def _in_words(job: DemoJob, profile: Profile) -> str:

@@ -20,6 +20,7 @@ from cotenant.controller.cli.demo.timeline import (
     WaitSpan,
 )
 from cotenant.controller.wire.clients import AttemptView, NodeView, Shown
+from cotenant.controller.wire.views import wall_s
 
 SHORTEST_WAIT_S = 0.2
 
@@ -74,7 +75,7 @@ def timeline_of(
         devices=tuple(
             DeviceRow(device=d.device_id, about=f"{len(d.cores)} core, {d.memory_mib} MiB declared")
             for node in nodes
-            for d in node.report.devices
+            for d in node.devices
         ),
         jobs=tuple(JobName(job=s.job.name, name=s.job.name) for s in shown),
         segments=tuple(segment for s, attempt in attempts for segment in _segments(s, attempt, start_s)),
@@ -103,7 +104,7 @@ def timeline_of(
 
 
 def _end_s(s: Shown, attempt: AttemptView) -> float:
-    return attempt.ended_s if attempt.ended_s is not None else s.now_s
+    return attempt.ended_s if attempt.ended_s is not None else wall_s(s.now)
 
 
 def _asked_s(s: Shown, attempt: AttemptView) -> float:

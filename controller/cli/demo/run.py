@@ -119,7 +119,7 @@ class _Demo:
 
     def _set_policy(self, name: str, why: str) -> None:
         self._client.ask(SetPolicy(name=name))
-        self._policies.append((self._client.ask(GetStatus()).now_s, name))
+        self._policies.append((self._client.ask(GetStatus()).wall_s, name))
         self._say(f"--- {why}")
 
     def _submit(self, job: DemoJob) -> JobId:

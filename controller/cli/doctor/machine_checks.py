@@ -224,22 +224,18 @@ def hosts(facts: DoctorFacts) -> Check | None:
     if facts.nodes is None:
         return None
     bad = [
-        f"{node.report.host_id} is {node.state.value}"
-        for node in facts.nodes.nodes
-        if node.state is not HostState.OK
+        f"{node.host} is {node.state.value}" for node in facts.nodes.nodes if node.state is not HostState.OK
     ]
     if bad:
         return Check("hosts", "warn", ", ".join(bad[:5]), "cotenant nodes")
     if not facts.nodes.nodes:
         return Check("hosts", "warn", "no agent has joined", "cotenant agent")
-    devices = [device for node in facts.nodes.nodes for device in node.report.devices]
+    devices = [device for node in facts.nodes.nodes for device in node.devices]
     idle = [f"{device.device_id} ({device.note})" for device in devices if not device.healthy]
     if idle:
         return Check("hosts", "warn", f"not offered: {', '.join(idle[:5])}", "cotenant nodes")
     found = f"{plural(len(facts.nodes.nodes), 'host')}, {plural(len(devices), 'device')}"
-    lonely = [
-        str(node.report.host_id) for node in facts.nodes.nodes if node.report.address.startswith("127.")
-    ]
+    lonely = [str(node.host) for node in facts.nodes.nodes if node.address.startswith("127.")]
     if lonely and len(facts.nodes.nodes) > 1:
         found += (
             f"; jobs over several hosts leave out {', '.join(lonely[:5])}: agent.address is not set there"

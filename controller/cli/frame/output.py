@@ -26,6 +26,8 @@ from cotenant.controller.domain.texts import HIDDEN, for_people, one_line
 T = TypeVar("T")
 
 Format = Literal["table", "wide", "json", "jsonl", "id"]
+Printed = msgspec.Struct | dict[str, Any]
+"""As JSON: a view of the controller's, or an object that has its schema."""
 FORMATS: Final = ("table", "wide", "json", "jsonl", "id")
 
 
@@ -78,8 +80,8 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     plural: str = ""
     """Where it is not `nouns`; the schema of the whole is `nouns/1`, and so is its key."""
     rows: Sequence[Any]
-    as_json: Callable[[Any], dict[str, Any]]
-    """Without its schema."""
+    as_json: Callable[[Any], dict[str, Any]] | None = None
+    """Without its schema. None: a row is a view of the controller's, which is printed as it came."""
     identity: Callable[[Any], str]
     columns: Sequence[Column]
     wide_columns: Sequence[Column] = ()
@@ -138,12 +140,12 @@ def several(listing: Listing) -> str:
     return listing.plural or f"{listing.noun}s"
 
 
-def item(listing: Listing, row: Any) -> dict[str, Any]:
-    return {"schema": f"{listing.noun}/1", **listing.as_json(row)}
+def item(listing: Listing, row: Any) -> Any:
+    return row if listing.as_json is None else {"schema": f"{listing.noun}/1", **listing.as_json(row)}
 
 
-def show_one(form: Format, value: dict[str, Any], identity: str, of: T, page: Callable[[T], str]) -> None:
-    """One thing; `value` has its schema. The page gets texts that are one line each: it alone makes lines."""
+def show_one(form: Format, value: Printed, identity: str, of: T, page: Callable[[T], str]) -> None:
+    """One thing. The page gets texts that are one line each: it alone makes lines."""
     if form == "id":
         write_lines([one_line(identity)])
     elif form == "jsonl":
@@ -154,7 +156,7 @@ def show_one(form: Format, value: dict[str, Any], identity: str, of: T, page: Ca
         screen.say(page(for_people(of)))
 
 
-def as_text(value: dict[str, Any]) -> str:
+def as_text(value: Printed) -> str:
     """JSON in which also what JSON itself lets through (C1, directions of writing) stands as an escape."""
     return HIDDEN.sub(_json_escape, msgspec.json.encode(value).decode())
 
@@ -164,7 +166,7 @@ def _json_escape(match: re.Match[str]) -> str:
     return "".join(f"\\u{halves[at : at + 2].hex()}" for at in range(0, len(halves), 2))
 
 
-def write_json(value: dict[str, Any]) -> None:
+def write_json(value: Printed) -> None:
     in_utf_8()
     print(msgspec.json.format(as_text(value), indent=2))
 

@@ -118,14 +118,6 @@ def local_time(wall_s: float | None) -> str:
     return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M", then)
 
 
-def utc(wall_s: float | None) -> str | None:
-    """RFC 3339 for JSON."""
-    if wall_s is None:
-        return None
-    whole, part = divmod(round(wall_s * 1000), 1000)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{part:03d}Z"
-
-
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, OutputFlag, chosen, show_one
-from cotenant.controller.cli.frame.screen import paint, utc, wrapped
+from cotenant.controller.cli.frame.screen import paint, wrapped
 from cotenant.controller.cli.jobs.show import JobArgument
 from cotenant.controller.cli.jobs.view import state_colour
 from cotenant.controller.domain.ids import JobId
@@ -23,21 +23,12 @@ def explain(
     form = chosen(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(Explain(job_id=JobId(job)))
-    value = {
-        "schema": "explanation/1",
-        "job": reply.job.job_id,
-        "state": reply.job.phase.value,
-        "reason": reply.job.reason,
-        "reason_code": reply.job.reason_code,
-        "lines": list(reply.lines),
-        "now": utc(reply.wall_s),
-    }
-    show_one(form, value, reply.job.job_id, reply, page)
+    show_one(form, reply.explanation, reply.job.job_id, reply, page)
 
 
 def page(reply: Explained) -> str:
     job = reply.job
-    now, *history = reply.lines or (job.reason,)
+    now, *history = reply.explanation.lines or (job.reason,)
     state = paint(job.phase.value, state_colour(job))
     lines = [f"job {job.job_id} ({job.name}): {state}", f"  {wrapped(now, 2)}"]
     if history:

@@ -19,7 +19,7 @@ from cotenant.controller.cli.frame.output import (
     whole_number,
 )
 from cotenant.controller.cli.frame.parameters import argument, option
-from cotenant.controller.cli.jobs.view import COLUMNS, WIDE_COLUMNS, clock_of, job_json
+from cotenant.controller.cli.jobs.view import COLUMNS, WIDE_COLUMNS
 from cotenant.controller.cli.submission.recording import user_name
 from cotenant.controller.client import Client
 from cotenant.controller.domain.ids import JobId
@@ -90,17 +90,15 @@ def pages(client: Client, request: ListJobs) -> Iterator[Jobs]:
 
 
 def listing(reply: Jobs, *, all_ended: bool = True) -> Listing:
-    wall = clock_of(reply)
     several = len({job.user for job in reply.jobs}) > 1 or reply.next != 0
     return Listing(
         noun="job",
         rows=reply.jobs,
-        as_json=lambda job: job_json(job, wall),
         identity=lambda job: job.job_id,
         # With more to come, others' jobs may be among them.
         columns=[column for column in COLUMNS if column.title != "USER" or several],
         wide_columns=WIDE_COLUMNS,
-        extra={"now": screen.utc(reply.wall_s), "more": reply.more},
+        extra={"now": reply.now, "more": reply.more},
         nothing="no jobs; start one with: cotenant submit -- python train.py"
         if all_ended
         else "no jobs wait or run; `cotenant queue --all` also lists those that have ended",

@@ -149,5 +149,5 @@ def exit_code(job: JobView, cancelled_here: bool) -> int:
         return ended_by()
     if job.exit_code:
         return 128 - job.exit_code if job.exit_code < 0 else min(job.exit_code, 255)
-    never = job.started_s is None or job.reason_code == "workdir-missing"
+    never = job.started_at is None or job.reason_code == "workdir-missing"
     return NEVER_STARTED if never else FAILED

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from typing import Annotated, Any, Final
-
-import msgspec
+from typing import Annotated, Final
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, OutputFlag, chosen, show_one
 from cotenant.controller.cli.frame.parameters import argument
 from cotenant.controller.cli.frame.screen import NONE, Column, duration, local_time, paint
-from cotenant.controller.cli.jobs.view import (
-    Wall,
-    devices,
-    job_json,
-    left,
-    state_colour,
-    wall_clock,
-)
-from cotenant.controller.cli.profiles.throughput import throughput_json, throughput_lines
-from cotenant.controller.cli.profiles.view import profile_json
+from cotenant.controller.cli.jobs.view import devices, left, state_colour
+from cotenant.controller.cli.profiles.throughput import throughput_lines
 from cotenant.controller.cli.setup.completion import complete_job
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec
-from cotenant.controller.wire.clients import AttemptView, JobView, ShowJob, Shown
+from cotenant.controller.wire.clients import AttemptView, JobDetails, JobView, ShowJob
+from cotenant.controller.wire.views import wall_s
 
 JobArgument = Annotated[str, argument(metavar="JOB", help="Its number.", complete=complete_job)]
 
@@ -44,70 +35,35 @@ def show(
     form = chosen(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(ShowJob(job_id=JobId(job)))
-    wall = wall_clock(reply.now_s, reply.wall_s)
-    value, wide = shown_json(reply, wall), form == "wide"
-    show_one(form, value, reply.job.job_id, reply, lambda shown: page(shown, wall, wide))
-
-
-def shown_json(reply: Shown, wall: Wall) -> dict[str, Any]:
-    return {
-        "schema": "job/1",
-        **job_json(reply.job, wall),
-        "spec": {"schema": "job-spec/1", **msgspec.to_builtins(reply.spec)},
-        "attempts": [attempt_json(each, wall) for each in reply.attempts],
-        "profile": None if reply.profile is None else profile_json(reply.profile),
-        "profile_given": reply.profile_given,
-        "throughput": throughput_json(reply.profile, reply.spec.batch_size, reply.spec.gang),
-    }
-
-
-def attempt_json(attempt: AttemptView, wall: Wall) -> dict[str, Any]:
-    return {
-        "schema": "attempt/1",
-        "attempt": attempt.attempt,
-        "devices": list(attempt.devices),
-        "co_tenants": list(attempt.co_tenants),
-        "accumulation_steps": attempt.accumulation_steps,
-        "outcome": attempt.outcome,
-        "reason": attempt.reason,
-        "exact": attempt.exact,
-        "start_step": attempt.start_step,
-        "first_step": attempt.first_step,
-        "end_step": attempt.end_step,
-        "launched_at": screen.utc(wall(attempt.launched_s)),
-        "first_step_at": screen.utc(wall(attempt.first_step_s)),
-        "stop_requested_at": screen.utc(wall(attempt.stop_requested_s)),
-        "ended_at": screen.utc(wall(attempt.ended_s)),
-    }
+    wide = form == "wide"
+    show_one(form, reply.job, reply.job.job_id, reply.job, lambda shown: page(shown, wide))
 
 
 # --- For a person -----------------------------------------------------------------------------------
 
 
-def page(reply: Shown, wall: Wall, wide: bool) -> str:
-    job, spec = reply.job, reply.spec
+def page(job: JobDetails, wide: bool) -> str:
+    spec = job.spec
     state = paint(job.phase.value, state_colour(job))
     head = f"job {job.job_id}  {paint(job.name, 'bold')}  {state}"
-    pairs = [*_standing(reply, wall), *_asked_for(spec, wide)]
+    pairs = [*_standing(job), *_asked_for(spec, wide)]
     width = max(len(title) for title, _ in pairs)
     lines = [
         head,
         *(f"  {title:<{width}}  {screen.wrapped(text, width + 4)}" for title, text in pairs if text),
     ]
-    if reply.attempts:
-        lines += [
-            "",
-            screen.table(attempt_columns(wall), reply.attempts, None if wide else screen.terminal_width()),
-        ]
-    lines += throughput_lines(reply.profile, spec.batch_size, spec.gang)
+    if job.attempts:
+        width_max = None if wide else screen.terminal_width()
+        lines += ["", screen.table(ATTEMPT_COLUMNS, job.attempts, width_max)]
+    points = job.profile.points if job.profile is not None else ()
+    lines += throughput_lines(points, job.throughput, spec.batch_size)
     return "\n".join(lines)
 
 
-def _standing(reply: Shown, wall: Wall) -> Iterator[tuple[str, str]]:
-    job = reply.job
+def _standing(job: JobDetails) -> Iterator[tuple[str, str]]:
     yield "why", job.reason
     yield "user", f"{job.user}, class {job.job_class}"
-    yield "times", _times(reply, wall)
+    yield "times", _times(job)
     yield (
         "spent",
         (
@@ -116,17 +72,17 @@ def _standing(reply: Shown, wall: Wall) -> Iterator[tuple[str, str]]:
         ),
     )
     yield "next time", _overheads(job)
-    if job.ended_s is None:
-        yield "left", f"{left(job)} of training ({_source(job.estimate_source)})"
+    if job.ended_at is None:
+        yield "left", f"{left(job)} of training ({_source(job.left_source)})"
     else:
         yield "exit code", NONE if job.exit_code is None else str(job.exit_code)
     yield "devices", devices(job.devices)
     yield "shares with", ", ".join(f"job {each}" for each in job.co_tenants)
     if job.devices:
-        yield "accumulation", _accumulation(reply)
-    yield "progress", _progress(reply)
-    yield "profile", _profile(reply)
-    if job.ended_s is None:
+        yield "accumulation", _accumulation(job)
+    yield "progress", _progress(job)
+    yield "profile", _profile(job)
+    if job.ended_at is None:
         yield "resumable", _resumable(job)
 
 
@@ -145,20 +101,23 @@ def _in_vain(job: JobView) -> str:
 
 def _overheads(job: JobView) -> str:
     """What the policy reckons with when it thinks of starting or preempting the job."""
-    if job.ended_s is not None or job.expected_load_s is None or job.expected_pause_s is None:
+    if job.expected_load_s is None or job.expected_pause_s is None:
         return ""
     load, pause = duration(job.expected_load_s), duration(job.expected_pause_s)
     return f"loading should take {load}, saving and leaving {pause}"
 
 
-def _times(reply: Shown, wall: Wall) -> str:
-    job = reply.job
-    parts = [f"submitted {local_time(wall(job.submitted_s))}"]
-    if job.started_s is not None:
-        parts.append(f"started {local_time(wall(job.started_s))}")
-    if job.ended_s is not None:
-        parts.append(f"ended {local_time(wall(job.ended_s))}")
+def _times(job: JobView) -> str:
+    parts = [f"submitted {_local(job.submitted_at)}"]
+    if job.started_at is not None:
+        parts.append(f"started {_local(job.started_at)}")
+    if job.ended_at is not None:
+        parts.append(f"ended {_local(job.ended_at)}")
     return ", ".join(parts)
+
+
+def _local(at: str) -> str:
+    return local_time(wall_s(at))
 
 
 SOURCES: Final = {
@@ -171,13 +130,12 @@ SOURCES: Final = {
 }
 
 
-def _source(source: str) -> str:
+def _source(source: str | None) -> str:
     known, _, overrun = (source or "none").partition(", ")
     return SOURCES.get(known, known) + ("; it has taken longer already" if overrun else "")
 
 
-def _accumulation(reply: Shown) -> str:
-    job = reply.job
+def _accumulation(job: JobView) -> str:
     if job.accumulation_steps == 1:
         whole = f"none, the whole batch of {job.sub_batch} at once" if job.sub_batch else ""
         return "; ".join(part for part in (whole, _cannot(job)) if part)
@@ -185,16 +143,16 @@ def _accumulation(reply: Shown) -> str:
     return f"{job.accumulation_steps} micro-batches{of} per step"
 
 
-def _profile(reply: Shown) -> str:
+def _profile(job: JobDetails) -> str:
     """Where it comes from, and the s it covers."""
-    profile = reply.profile
+    profile = job.profile
     if profile is None:
         return ""
     s = ", ".join(str(point.accumulation_steps) for point in profile.points)
-    came = "given: " if reply.profile_given else ""
+    came = "given: " if job.profile_given else ""
     peak = f"{screen.size(profile.memory_mib_peak)} peak" if profile.memory_mib_peak is not None else ""
     points = f"s = {s}" if s else "no step times"
-    first = "on its first host, which stands for all" if reply.spec.nodes > 1 else ""
+    first = "on its first host, which stands for all" if job.spec.nodes > 1 else ""
     return f"{came}{profile.source}, {', '.join(filter(None, (points, peak, first)))}"
 
 
@@ -202,8 +160,7 @@ def _cannot(job: JobView) -> str:
     return f"it cannot be split: {job.accumulates_note}" if job.accumulates_note else ""
 
 
-def _progress(reply: Shown) -> str:
-    job = reply.job
+def _progress(job: JobView) -> str:
     total = f" of {job.iterations}" if job.iterations else ""
     text = f"step {job.step}{total}"
     if job.step_s is not None:
@@ -245,31 +202,27 @@ def _watchdog(declared_s: float | None) -> str:
     return f"watchdog {duration(declared_s)}" if declared_s > 0 else "watchdog off"
 
 
-def attempt_columns(wall: Wall) -> tuple[Column, ...]:
-    return (
-        Column("ATTEMPT", lambda a: str(a.attempt), right=True),
-        Column("DEVICES", lambda a: devices(a.devices), rank=2, limit=24),
-        Column("WITH", lambda a: ",".join(a.co_tenants), rank=3, limit=12),
-        Column("S", lambda a: str(a.accumulation_steps), rank=1, right=True),
-        Column("LAUNCHED", lambda a: local_time(wall(a.launched_s)), rank=5),
-        Column("LOAD", lambda a: _between(a.launched_s, a.first_step_s), rank=6, right=True),
-        Column(
-            "STEPS",
-            _steps,
-            right=True,
-        ),
-        Column("RESUME", _resume, rank=4),
-        Column("OUTCOME", lambda a: a.outcome),
-        Column("REASON", lambda a: a.reason),
-    )
+ATTEMPT_COLUMNS: Final = (
+    Column("ATTEMPT", lambda a: str(a.attempt), right=True),
+    Column("DEVICES", lambda a: devices(a.devices), rank=2, limit=24),
+    Column("WITH", lambda a: ",".join(a.co_tenants), rank=3, limit=12),
+    Column("S", lambda a: str(a.accumulation_steps), rank=1, right=True),
+    Column("LAUNCHED", lambda a: local_time(a.launched_s), rank=5),
+    Column("LOAD", lambda a: _load(a), rank=6, right=True),
+    Column("STEPS", lambda a: _steps(a), right=True),
+    Column("RESUME", lambda a: _resume(a), rank=4),
+    Column("OUTCOME", lambda a: a.outcome),
+    Column("REASON", lambda a: a.reason),
+)
 
 
-def _between(first_s: float, second_s: float | None) -> str:
-    return NONE if second_s is None else duration(second_s - first_s)
+def _load(attempt: AttemptView) -> str:
+    first_s = attempt.first_step_s
+    return NONE if first_s is None else duration(first_s - attempt.launched_s)
 
 
 def _steps(attempt: AttemptView) -> str:
-    return f"{attempt.start_step}-{'' if attempt.ended_s is None else attempt.end_step}"
+    return f"{attempt.start_step}-{'' if attempt.ended_at is None else attempt.end_step}"
 
 
 def _resume(attempt: AttemptView) -> str:

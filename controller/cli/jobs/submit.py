@@ -18,7 +18,7 @@ from cotenant.controller.cli.profiles.series import planned
 from cotenant.controller.cli.submission.options import Options
 from cotenant.controller.cli.submission.series import behind
 from cotenant.controller.client import Client
-from cotenant.controller.wire.clients import Submit
+from cotenant.controller.wire.clients import SpecView, Submit, spec_view
 
 SUBMIT_TIMEOUT_S = 30.0
 
@@ -92,9 +92,9 @@ def with_series(client: Client, request: Submit) -> Submit:
     return msgspec.structs.replace(request, specs=(*plan.specs, behind(spec, plan.specs)))
 
 
-def printed(request: Submit) -> dict[str, Any]:
+def printed(request: Submit) -> SpecView | dict[str, Any]:
     """Secrets are named, never shown."""
-    specs = [{"schema": "job-spec/1", **msgspec.to_builtins(spec)} for spec in request.specs]
+    specs = [spec_view(spec) for spec in request.specs]
     if not request.array_indices:
         return specs[0]
     return {"schema": "job-specs/1", "array_indices": list(request.array_indices), "job-specs": specs}

@@ -1,66 +1,11 @@
-"""A job as the commands show it: the JSON object, the columns, the sentence."""
+"""A job as the commands show it to a person: the columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration, utc
-from cotenant.controller.domain.job import capabilities_of
-from cotenant.controller.wire.clients import Jobs, JobView
-
-Wall = Callable[[float | None], float | None]
-"""A journal time as seconds since the epoch."""
-
-
-def wall_clock(now_s: float, wall_s: float) -> Wall:
-    return lambda at_s: None if at_s is None else wall_s - now_s + at_s
-
-
-def job_json(job: JobView, wall: Wall) -> dict[str, Any]:
-    """Without its schema. Times are RFC 3339 in UTC, durations seconds; what does not apply is None."""
-    ended = job.ended_s is not None
-    return {
-        "job": job.job_id,
-        "name": job.name,
-        "user": job.user,
-        "state": job.phase.value,
-        "reason": job.reason,
-        "reason_code": job.reason_code,
-        "attempt": job.attempt,
-        "class": job.job_class,
-        "share": job.share,
-        "gpus": job.gpus,
-        "devices": list(job.devices),
-        "co_tenants": list(job.co_tenants),
-        "co_tenants_ever": list(job.co_tenants_ever),
-        "sub_batch": job.sub_batch,
-        "accumulation_steps": job.accumulation_steps,
-        "accumulation_steps_ever": list(job.accumulation_steps_ever),
-        "step": job.step,
-        "iterations": job.iterations,
-        "step_s": job.step_s,
-        "loss": job.loss,
-        "resumable": job.resumable,
-        **{name: None if said == "" else said for name, said in capabilities_of(job).items()},
-        "durable_step": job.durable_step,
-        "preemptions": job.preemptions,
-        "futile_preemptions": job.futile_preemptions,
-        "aborted_preemptions": job.aborted_preemptions,
-        "exit_code": job.exit_code,
-        "submitted_at": utc(wall(job.submitted_s)),
-        "started_at": utc(wall(job.started_s)),
-        "ended_at": utc(wall(job.ended_s)),
-        "wait_s": job.wait_s,
-        "load_s": job.load_s,
-        "run_s": job.run_s,
-        "pause_s": job.pause_s,
-        "futile_s": job.futile_s,
-        "expected_load_s": None if ended else job.expected_load_s,
-        "expected_pause_s": None if ended else job.expected_pause_s,
-        "left_s": None if ended else job.remaining_s,
-        "left_source": None if ended else job.estimate_source or None,
-    }
+from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration
+from cotenant.controller.wire.clients import JobView
 
 
 def devices(names: tuple[str, ...]) -> str:
@@ -75,7 +20,7 @@ def devices(names: tuple[str, ...]) -> str:
 
 
 def left(job: JobView) -> str:
-    return duration(job.remaining_s) if job.ended_s is None else NONE
+    return duration(job.left_s) if job.ended_at is None else NONE
 
 
 def accumulation(job: JobView) -> str:
@@ -111,7 +56,3 @@ WIDE_COLUMNS: Final = (
     Column("PAUSE", lambda j: duration(j.pause_s), right=True),
     COLUMNS[-1],
 )
-
-
-def clock_of(reply: Jobs) -> Wall:
-    return wall_clock(reply.now_s, reply.wall_s)

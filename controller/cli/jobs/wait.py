@@ -12,7 +12,6 @@ from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
 from cotenant.controller.cli.frame.screen import duration, paint
 from cotenant.controller.cli.jobs.change import JobsArgument
-from cotenant.controller.cli.jobs.view import clock_of, job_json
 from cotenant.controller.cli.submission.quantities import duration_s
 from cotenant.controller.client import Client
 from cotenant.controller.domain.ids import JobId
@@ -44,10 +43,8 @@ def wait(
             raise Problem("usage", f"--timeout {error}") from None
     with asking(endpoint, patience_s=PATIENCE_S if limit_s is None else min(PATIENCE_S, limit_s)) as client:
         reply = until_ended(client, tuple(JobId(each) for each in jobs), limit_s)
-    wall = clock_of(reply)
     if as_json:
-        items = [{"schema": "job/1", **job_json(job, wall)} for job in reply.jobs]
-        write_json({"schema": "jobs/1", "now": screen.utc(reply.wall_s), "more": reply.more, "jobs": items})
+        write_json({"schema": "jobs/1", "now": reply.now, "more": reply.more, "jobs": reply.jobs})
     else:
         for job in reply.jobs:
             screen.say(ending(for_people(job)))

@@ -43,6 +43,7 @@ from cotenant.controller.sim.results.document import write_document, write_jobs
 from cotenant.controller.store.journal_file import JournalError
 from cotenant.controller.system import paths
 from cotenant.controller.wire.clients import GetStatus
+from cotenant.controller.wire.views import utc
 
 ASK_WITHIN_S: Final = 3.0
 
@@ -143,7 +144,7 @@ def replayed(
             "usage", f"{record.setting.policy} is not available here", "name others with --policies"
         )
     runs = run_with_bar(tasks, workers=workers, keep=True)
-    times = [screen.utc(wall_s) or "" for wall_s in (record.begin_wall_s, record.end_wall_s)]
+    times = [utc(wall_s) for wall_s in (record.begin_wall_s, record.end_wall_s)]
     value = what_if.document(record, runs, pairs=pairs, begin=times[0], end=times[1])
     show(value, record, runs, form)
     if folder is not None:

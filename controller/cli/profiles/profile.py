@@ -31,7 +31,6 @@ from cotenant.controller.cli.jobs.private import ensure_controller
 from cotenant.controller.cli.profiles.series import SeriesRun, planned
 from cotenant.controller.cli.profiles.view import (
     KNOWN_COLUMNS,
-    known_json,
     known_page,
     series_json,
     series_table,
@@ -116,7 +115,6 @@ def list_profiles(
     listing = Listing(
         noun="known-profile",
         rows=reply.profiles,
-        as_json=lambda each: known_json(each, reply),
         identity=lambda each: each.key,
         columns=KNOWN_COLUMNS,
         extra={"more": reply.more, "profile_s": reply.profile_s},
@@ -143,8 +141,7 @@ def show_profile(
             "`cotenant profile list` shows them",
         )
     one: KnownProfile = found[0]
-    document = {"schema": "known-profile/1", **known_json(one, reply)}
-    show_one(form, document, one.key, one, lambda shown: known_page(shown, reply))
+    show_one(form, one, one.key, one, known_page)
 
 
 @profile.part("forget")

@@ -21,7 +21,6 @@ from cotenant.controller.client import Client
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED, JobSpec
-from cotenant.controller.domain.perf import Profile
 from cotenant.controller.wire.clients import (
     ChangeJobs,
     Jobs,
@@ -32,6 +31,7 @@ from cotenant.controller.wire.clients import (
     Submit,
     WaitJobs,
 )
+from cotenant.controller.wire.views import ProfileView
 
 LOOK_S: Final = 2.0
 
@@ -74,11 +74,11 @@ class SeriesResult(msgspec.Struct, frozen=True, kw_only=True):
 
     configuration: Configuration
     job: JobView
-    profile: Profile | None
+    profile: ProfileView | None
 
     @property
     def is_measured(self) -> bool:
-        return self.profile is not None and bool(self.profile.points or self.profile.indicators)
+        return self.profile is not None and bool(self.profile.points or self.profile.has_indicators)
 
     @property
     def device_s(self) -> float:
@@ -98,7 +98,7 @@ def planned(
     if known.profile_s <= 0:
         raise Problem("refused", "this controller profiles nothing", "set profiler.seconds above 0")
     nodes = client.ask(ListNodes()).nodes
-    hosts = [node.report for node in nodes if node.state is HostState.OK]
+    hosts = [node for node in nodes if node.state is HostState.OK]
     series = configurations(hosts, spec, gpus_max)
     series = tuple(each for each in series if hosts_max is None or each.hosts <= hosts_max)
     if not series:
@@ -148,7 +148,7 @@ class SeriesRun:
         """Of all configurations, in order."""
         shown = [self._client.ask(ShowJob(job_id=job_id)) for job_id in self.job_ids]
         return tuple(
-            SeriesResult(configuration=configuration, job=each.job, profile=each.profile)
+            SeriesResult(configuration=configuration, job=each.job, profile=each.job.profile)
             for configuration, each in zip(self._plan.series, shown, strict=True)
         )
 

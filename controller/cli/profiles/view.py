@@ -10,13 +10,13 @@ import msgspec
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.screen import NONE, Column, duration, size
-from cotenant.controller.cli.jobs.view import wall_clock
 from cotenant.controller.cli.profiles.series import SeriesPlan, SeriesResult
-from cotenant.controller.cli.profiles.throughput import throughput_json, throughput_lines
-from cotenant.controller.domain.indicators import INDICATOR_NAMES, Indicators
-from cotenant.controller.domain.perf import Profile, ProfilePoint
-from cotenant.controller.domain.throughput import Gang
-from cotenant.controller.wire.clients import KnownProfile, KnownProfiles
+from cotenant.controller.cli.profiles.throughput import throughput_lines
+from cotenant.controller.domain.perf import ProfilePoint
+from cotenant.controller.wire.clients import KnownProfile
+from cotenant.controller.wire.views import ProfileView, profile_view, wall_s
+
+Measured = KnownProfile | ProfileView
 
 
 def seconds(value: float | None) -> str:
@@ -25,35 +25,6 @@ def seconds(value: float | None) -> str:
 
 
 # --- JSON -------------------------------------------------------------------------------------------
-
-
-def profile_json(profile: Profile | None) -> dict[str, Any]:
-    """What was measured; null where nothing was. Every indicator is there, missing ones with nulls."""
-    known = profile if profile is not None else Profile()
-    return {
-        "points": [msgspec.to_builtins(point) for point in known.points],
-        "accumulates": known.accumulates,
-        "memory_mib_peak": known.memory_mib_peak,
-        "duty_cycle": known.duty_cycle,
-        "load_s": known.load_s,
-        "steps": known.steps,
-        "source": known.source if profile is not None else None,
-        "indicators": indicators_json(known.indicators),
-    }
-
-
-def indicators_json(indicators: Indicators | None) -> dict[str, dict[str, float | str | None]]:
-    known = indicators if indicators is not None else Indicators()
-    return {
-        name: {
-            "mean": known.of(name).mean,
-            "variance": known.of(name).variance,
-            "source": known.of(name).source or None,
-            "count": known.of(name).count,
-            "period_s": known.of(name).period_s,
-        }
-        for name in INDICATOR_NAMES
-    }
 
 
 def series_json(plan: SeriesPlan, results: Sequence[SeriesResult]) -> dict[str, Any]:
@@ -76,56 +47,31 @@ def series_json(plan: SeriesPlan, results: Sequence[SeriesResult]) -> dict[str, 
                 "reason": each.job.reason,
                 "devices": list(each.job.devices),
                 "device_time_s": each.device_s,
-                **profile_json(each.profile),
+                **msgspec.to_builtins(each.profile or profile_view(None)),
             }
             for each in results
         ],
     }
 
 
-def known_json(known: KnownProfile, reply: KnownProfiles) -> dict[str, Any]:
-    wall = wall_clock(reply.now_s, reply.wall_s)
-    return {
-        "key": known.key,
-        "kind": known.kind,
-        "user": known.user,
-        "name": known.name,
-        "command": list(known.command),
-        "gpus": known.gpus,
-        "hosts": known.hosts,
-        "device_type": known.device_type,
-        "batch_size": known.batch_size,
-        "complete": known.is_complete,
-        "learned_at": screen.utc(wall(known.learned_s)),
-        "used": known.used,
-        "job": known.job_id,
-        **profile_json(known.profile),
-        "throughput": throughput_json(known.profile, known.batch_size, _gang(known)),
-    }
-
-
-def _gang(known: KnownProfile) -> Gang:
-    return Gang(devices=max(known.gpus, known.hosts), hosts=known.hosts)
-
-
 # --- For a person -----------------------------------------------------------------------------------
 
 
-def _first(profile: Profile) -> ProfilePoint | None:
+def _first(profile: Measured) -> ProfilePoint | None:
     return min(profile.points, key=lambda point: point.accumulation_steps, default=None)
 
 
-def _step(profile: Profile) -> str:
+def _step(profile: Measured) -> str:
     first = _first(profile)
     return NONE if first is None else seconds(first.step_s)
 
 
-def _memory(profile: Profile) -> str:
+def _memory(profile: Measured) -> str:
     first = _first(profile)
     return size(profile.memory_mib_peak if first is None else first.memory_mib)
 
 
-def _s(profile: Profile) -> str:
+def _s(profile: Measured) -> str:
     return ",".join(str(point.accumulation_steps) for point in profile.points)
 
 
@@ -136,9 +82,9 @@ KNOWN_COLUMNS: Final = (
     Column("GPUS", lambda k: f"{k.gpus}" if k.hosts == 1 else f"{k.gpus}/{k.hosts} hosts", right=True),
     Column("TYPE", lambda k: k.device_type, rank=2),
     Column("BATCH", lambda k: NONE if k.batch_size is None else str(k.batch_size), rank=1, right=True),
-    Column("S", lambda k: _s(k.profile)),
-    Column("STEP", lambda k: _step(k.profile), right=True),
-    Column("MEMORY", lambda k: _memory(k.profile), right=True),
+    Column("S", lambda k: _s(k)),
+    Column("STEP", lambda k: _step(k), right=True),
+    Column("MEMORY", lambda k: _memory(k), right=True),
     Column("USED", lambda k: str(k.used), rank=3, right=True),
     Column("WHOLE", lambda k: "yes" if k.is_complete else "no", rank=5),
 )
@@ -170,23 +116,21 @@ def _memory_of(result: SeriesResult, point: ProfilePoint | None) -> float | None
     return None if result.profile is None else result.profile.memory_mib_peak
 
 
-def known_page(known: KnownProfile, reply: KnownProfiles) -> str:
+def known_page(known: KnownProfile) -> str:
     """Everything about one kind."""
-    profile = known.profile
-    wall = wall_clock(reply.now_s, reply.wall_s)
     lines = [
         f"profile {known.key}  {known.name}",
         f"  command   {shlex.join(known.command)}",
-        f"  measured  {screen.local_time(wall(known.learned_s))} on job {known.job_id}, {profile.source}"
+        f"  measured  {screen.local_time(wall_s(known.learned_at))} on job {known.job_id}, {known.source}"
         + ("" if known.is_complete else ", not to its end"),
         f"  devices   {known.gpus} of type {known.device_type} on {screen.plural(known.hosts, 'host')}",
-        f"  memory    {size(profile.memory_mib_peak)} at the whole batch",
-        f"  load      {duration(profile.load_s)}; {screen.plural(profile.steps, 'step')} counted",
+        f"  memory    {size(known.memory_mib_peak)} at the whole batch",
+        f"  load      {duration(known.load_s)}; {screen.plural(known.steps, 'step')} counted",
     ]
-    if profile.points:
-        lines += ["", screen.table(POINT_COLUMNS, profile.points, None)]
-    lines += throughput_lines(profile, known.batch_size, _gang(known))
-    lines += ["", screen.table(INDICATOR_COLUMNS, list(indicators_json(profile.indicators).items()), None)]
+    if known.points:
+        lines += ["", screen.table(POINT_COLUMNS, known.points, None)]
+    lines += throughput_lines(known.points, known.throughput, known.batch_size)
+    lines += ["", screen.table(INDICATOR_COLUMNS, list(known.indicators.items()), None)]
     return "\n".join(lines)
 
 
@@ -198,13 +142,13 @@ POINT_COLUMNS: Final = (
 )
 
 
-def _number(value: float | str | None) -> str:
-    return NONE if not isinstance(value, float) else f"{value:.4g}"
+def _number(value: float | None) -> str:
+    return NONE if value is None else f"{value:.4g}"
 
 
 INDICATOR_COLUMNS: Final = (
     Column("INDICATOR", lambda row: row[0]),
-    Column("MEAN", lambda row: _number(row[1]["mean"]), right=True),
-    Column("VARIANCE", lambda row: _number(row[1]["variance"]), right=True),
-    Column("SOURCE", lambda row: row[1]["source"] or "not measured"),
+    Column("MEAN", lambda row: _number(row[1].mean), right=True),
+    Column("VARIANCE", lambda row: _number(row[1].variance), right=True),
+    Column("SOURCE", lambda row: row[1].source or "not measured"),
 )

@@ -56,14 +56,14 @@ def complete_host(incomplete: str) -> list[str]:
     from cotenant.controller.wire.clients import ListNodes
 
     nodes = _quietly(lambda client: client.ask(ListNodes()).nodes)
-    return [n.report.host_id for n in nodes if n.report.host_id.startswith(incomplete)]
+    return [n.host for n in nodes if n.host.startswith(incomplete)]
 
 
 def complete_policy(incomplete: str) -> list[tuple[str, str]]:
     from cotenant.controller.wire.clients import GetPolicy
 
-    policies = _quietly(lambda client: client.ask(GetPolicy()).available.items())
-    return [(name, about) for name, about in policies if name.startswith(incomplete)]
+    policies = _quietly(lambda client: client.ask(GetPolicy()).offers)
+    return [(p.policy, p.about) for p in policies if p.available and p.policy.startswith(incomplete)]
 
 
 def _quietly(question: Callable[[Any], Any]) -> Any:

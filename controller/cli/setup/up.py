@@ -153,15 +153,13 @@ def still_there(name: str, process: Process) -> None:
 
 def described(node: NodeView) -> str:
     """`laptop: 2 CPU slots (7.7G each)`; a device that is not offered is named with its reason."""
-    offered = [device for device in node.report.devices if device.healthy]
-    refused = [device for device in node.report.devices if not device.healthy]
-    parts = [f"{node.report.host_id}: no device is offered"]
+    offered = [device for device in node.devices if device.healthy]
+    refused = [device for device in node.devices if not device.healthy]
+    parts = [f"{node.host}: no device is offered"]
     if offered:
         noun = "GPU" if offered[0].kind == "cuda" else "CPU slot"
         what = f"{offered[0].type}, " if offered[0].kind == "cuda" else ""
-        parts = [
-            f"{node.report.host_id}: {plural(len(offered), noun)} ({what}{size(offered[0].memory_mib)} each)"
-        ]
+        parts = [f"{node.host}: {plural(len(offered), noun)} ({what}{size(offered[0].memory_mib)} each)"]
     parts += [f"{device.device_id} {device.note}" for device in refused]
     return "; ".join(parts)
 

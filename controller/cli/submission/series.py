@@ -15,9 +15,9 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import Dependency, JobSpec
+from cotenant.controller.wire.clients import NodeView
 
 PROFILING_VARIABLE: Final = "COTENANT_PROFILING"
 BLIND_S: Final = 60.0
@@ -32,7 +32,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def configurations(
-    hosts: Iterable[HostReport], spec: JobSpec, gpus_max: int | None = None
+    hosts: Iterable[NodeView], spec: JobSpec, gpus_max: int | None = None
 ) -> tuple[Configuration, ...]:
     """What there is to measure on these hosts, cheapest first; empty where no device suits the job."""
     suited = [

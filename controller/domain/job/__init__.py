@@ -24,6 +24,7 @@ from cotenant.controller.domain.job.lifecycle import (
 )
 from cotenant.controller.domain.job.record import (
     LOAD_S,
+    NOTES,
     PAUSE_S,
     Capabilities,
     CheckpointRecord,
@@ -31,7 +32,9 @@ from cotenant.controller.domain.job.record import (
     Placement,
     SharedPace,
     StopCause,
+    cannot,
     capabilities_of,
+    capabilities_of_all,
 )
 from cotenant.controller.domain.job.spec import (
     Dependency,
@@ -51,6 +54,7 @@ __all__ = [
     "LIFECYCLE",
     "LOADING",
     "LOAD_S",
+    "NOTES",
     "ON_DEVICES",
     "PAUSE_S",
     "QUEUED",
@@ -72,5 +76,7 @@ __all__ = [
     "SharedPace",
     "StopCause",
     "advance",
+    "cannot",
     "capabilities_of",
+    "capabilities_of_all",
 ]

@@ -6,7 +6,8 @@ does: `tests/house/test_records.py` looks for assignments.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -78,9 +79,27 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Why its batches stay whole."""
 
 
+NOTES: Final = tuple(each.name for each in msgspec.structs.fields(Capabilities) if each.type is str)
+"""Why it cannot, each empty where it can."""
+
+
 def capabilities_of(record: msgspec.Struct) -> dict[str, Any]:
     """What the record says of them, by name."""
     return {name: getattr(record, name) for name in Capabilities.__struct_fields__}
+
+
+def capabilities_of_all(said: Iterable[msgspec.Struct]) -> dict[str, Any]:
+    """What all of them can do, with the first word of each note."""
+    told = [capabilities_of(each) for each in said]
+    found = {name: [each[name] for each in told] for name in Capabilities.__struct_fields__}
+    return {
+        name: next(filter(None, words), "") if name in NOTES else all(words) for name, words in found.items()
+    }
+
+
+def cannot(what: Literal["accumulates"], why: str) -> dict[str, Any]:
+    """What is to be changed once a job was seen to refuse what it had said it could do."""
+    return {what: False, f"{what}_note": why}
 
 
 class Job(msgspec.Struct, kw_only=True):

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from cotenant.controller.domain.commands import AgentCommand, AnyCommand, ComputeRequest, StartAttempt
-from cotenant.controller.domain.events import AnyEvent, AttemptEnded, HostJoined, HostLost
+from cotenant.controller.domain.commands import AgentCommand, ComputeRequest, StartAttempt
+from cotenant.controller.domain.events import AttemptEnded, HostJoined, HostLost
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.domain.job import ON_DEVICES, Job
@@ -21,6 +21,7 @@ from cotenant.controller.executors.agents.delivery import Delivery, Overflow
 from cotenant.controller.executors.agents.histories import Histories
 from cotenant.controller.executors.agents.log_relay import ControllerLogRelay
 from cotenant.controller.executors.agents.reducers import HostWatch, ProgressFilter
+from cotenant.controller.store.committing import Decided
 from cotenant.controller.store.core import Core
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import BadSecrets, Secrets
@@ -85,11 +86,9 @@ class AgentExecutor:
         """The newest of each device, for views and Prometheus: never journalled."""
         now_s = core.clock.now_s()
         self.watch = HostWatch(silent_after_s=silent_after_s, lease_s=lease_s, now_s=now_s)
-        core.watchers.append(self._decided)
-        core.after_rebuild.append(self._rebuilt)
-        self._rebuilt()
+        self.rebuilt()
 
-    def _rebuilt(self) -> None:
+    def rebuilt(self) -> None:
         """The state was read from the journal: believe it, and grant every known host a full lease."""
         now_s = self._core.clock.now_s()
         for host_id, host in self._core.state.engine.hosts.items():
@@ -320,15 +319,16 @@ class AgentExecutor:
 
     # --- Commands ----------------------------------------------------------------------------------
 
-    def _decided(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
-        """Commands leave once the event that caused them is durable."""
-        if isinstance(event, HostJoined):
-            self._core.after_commit(partial(self._delivery.clear, event.report.host_id))
-        elif isinstance(event, HostLost):
-            self._core.after_commit(partial(self._lost, event.host_id))
-        for_agents = [command for command in commands if not isinstance(command, ComputeRequest)]
+    def carry_out(self, decided: Decided) -> None:
+        """Commands leave, now that the event that caused them is durable."""
+        match decided.event:
+            case HostJoined(report=report):
+                self._delivery.clear(report.host_id)
+            case HostLost(host_id=host_id):
+                self._lost(host_id)
+        for_agents = [each for each in decided.commands if not isinstance(each, ComputeRequest)]
         if for_agents:
-            self._core.after_commit(partial(self._deliver, for_agents))
+            self._deliver(for_agents)
 
     def _lost(self, host_id: HostId) -> None:
         """Nothing more is sent; if its agent lives, it hears nothing and greets again."""

@@ -22,7 +22,7 @@ TOGETHER_S_MIN: Final = 6.0
 """Shorter times are not counted: reports come every two seconds at most, and are up to half a second late."""
 
 Marks = Sequence[tuple[float, int]]
-"""(second of the journal, steps done), in order."""
+"""(second since the epoch, steps done), in order."""
 
 
 def marks_of(state_dir: Path) -> dict[str, list[tuple[float, int]]]:
@@ -33,7 +33,7 @@ def marks_of(state_dir: Path) -> dict[str, list[tuple[float, int]]]:
         for entry in journal.entries():
             event, _ = read_entry(journal, entry)
             if isinstance(event, ProgressSeen):
-                found.setdefault(event.job_id, []).append((entry.now_s, event.step))
+                found.setdefault(event.job_id, []).append((entry.wall_s, event.step))
     finally:
         journal.close()
     return found

@@ -105,7 +105,7 @@ def run_live(
         Census(folder) as census,
     ):
         client.ask(SetPolicy(name=policy, parameters=parameters))
-        at_s = client.ask(GetStatus()).now_s
+        at_s = client.ask(GetStatus()).wall_s
         play = Play(client, folder, schedule, lambda a: jobs.spec_of(a, measured), row_of, say)
         play.play(lambda rows: keep(msgspec.structs.replace(so_far, rows=rows)))
         shown.sort(key=lambda one: one.job.submitted_s)

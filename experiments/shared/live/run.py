@@ -283,7 +283,7 @@ def job_spec(folder: Path, name: str, kind: Kind, steps: int, *, expected_s: flo
 def job_row(shown: Shown, expected_s: float, foreseen: Pace) -> JobRow:
     """Of a job that is done."""
     job = shown.job
-    assert job.phase is Phase.DONE and job.ended_s is not None and job.expected_pause_s is not None
+    assert job.phase is Phase.DONE and job.ended_s is not None
     loads, pauses = _loads_and_pauses(shown.attempts)
     return JobRow(
         job_id=job.job_id,
@@ -301,7 +301,7 @@ def job_row(shown: Shown, expected_s: float, foreseen: Pace) -> JobRow:
         aborted_preemptions=job.aborted_preemptions,
         expected_s=expected_s,
         one_load_s=fmean(loads),
-        one_pause_s=fmean(pauses) if pauses else job.expected_pause_s,
+        one_pause_s=fmean(pauses) if pauses else foreseen.pause_s,
         foreseen=foreseen,
         attempts=shown.attempts,
     )

@@ -114,7 +114,6 @@ def start(job: str = "7", attempt: int = 1, command: int = 1, **changes: Any) ->
         memory_cap_mib=None,
         host_memory_mib=0,
         cpus=0,
-        resume_attempt=None,
         resume_step=0,
         checkpoint_every_s=600.0,
     )

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cotenant.controller.domain.cluster import Device, HostReport, HostState
+import msgspec
+
+from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.indicators import DeviceReading
-from cotenant.controller.domain.job import Phase
+from cotenant.controller.domain.indicators import INDICATOR_NAMES
+from cotenant.controller.domain.job import JobSpec, Phase
+from cotenant.controller.domain.perf import Profile
 from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire.views import Utc, profile_view, throughput_view, utc
 
 NOW_S = 1000.0
 WALL_S = 1_763_629_200.0
 """2025-11-20T09:00:00Z"""
+NOW = utc(WALL_S)
+
+
+def at(at_s: float) -> Utc:
+    """A time of the journal."""
+    return utc(WALL_S - NOW_S + at_s)
 
 
 def job_view(job_id: str = "7", **more: Any) -> wire.JobView:
@@ -37,12 +48,12 @@ def job_view(job_id: str = "7", **more: Any) -> wire.JobView:
         "step_s": 0.25,
         "loss": 1.5,
         "resumable": True,
-        "remaining_s": 15.0,
-        "estimate_source": "iterations x measured step time",
+        "left_s": 15.0,
+        "left_source": "iterations x measured step time",
         "durable_step": 30,
-        "submitted_s": 100.0,
-        "started_s": 110.0,
-        "ended_s": None,
+        "submitted_at": at(100.0),
+        "started_at": at(110.0),
+        "ended_at": None,
         "wait_s": 10.0,
         "load_s": 2.0,
         "run_s": 60.0,
@@ -58,39 +69,110 @@ def job_view(job_id: str = "7", **more: Any) -> wire.JobView:
 def waiting(job_id: str, reason: str, **more: Any) -> wire.JobView:
     known: dict[str, Any] = {
         "phase": Phase.QUEUED, "reason": reason, "reason_code": "behind", "devices": (), "attempt": 0,
-        "started_s": None, "step": 0, "run_s": 0.0, "load_s": 0.0, "loss": None, "step_s": None,
+        "started_at": None, "step": 0, "run_s": 0.0, "load_s": 0.0, "loss": None, "step_s": None,
     }  # fmt: skip
     return job_view(job_id, **{**known, **more})
 
 
 def done(job_id: str = "7", **more: Any) -> wire.JobView:
-    known = {"phase": Phase.DONE, "ended_s": 900.0, "exit_code": 0, "devices": (), "reason": "finished"}
+    known = {"phase": Phase.DONE, "ended_at": at(900.0), "exit_code": 0, "devices": (), "reason": "finished"}
     return job_view(job_id, **{**known, **more})
 
 
 def jobs(*views: wire.JobView) -> wire.Jobs:
-    return wire.Jobs(request_id=0, jobs=views, now_s=NOW_S, wall_s=WALL_S)
+    return wire.Jobs(request_id=0, jobs=views, now=NOW)
 
 
-def device(local: str = "cpu0", host: str = "laptop", **more: Any) -> Device:
-    known: dict[str, Any] = {"kind": "cpu", "type": "cpu", "local": local, "memory_mib": 4096, "cores": (0,)}
-    return Device(device_id=DeviceId(f"{host}/{local}"), host_id=HostId(host), **{**known, **more})
-
-
-def reading(source: str, values: dict[str, float], **more: Any) -> DeviceReading:
-    return DeviceReading(device_id=DeviceId("h/d"), source=source, values=values, lasted_s=1.0, **more)
-
-
-def node(host: str = "laptop", *devices: Device, **more: Any) -> wire.NodeView:
-    report = HostReport(host_id=HostId(host), devices=devices, cpus=2, memory_mib=8192, version="0.1.0")
+def attempt(number: int = 1, **more: Any) -> wire.AttemptView:
     known: dict[str, Any] = {
-        "state": HostState.OK, "reason": "", "tenants": {}, "planned_mib": {}, "heartbeat_age_s": 0.4,
+        "devices": ("laptop/cpu0",), "co_tenants": (), "accumulation_steps": 1, "launched_at": at(100.0),
+        "first_step_at": at(102.0), "first_step": 1, "stop_requested_at": None, "ended_at": None,
+        "outcome": "", "reason": "free",
     }  # fmt: skip
-    return wire.NodeView(report=report, **{**known, **more})
+    return wire.AttemptView(attempt=number, **{**known, **more})
+
+
+def details(
+    job: wire.JobView,
+    spec: JobSpec,
+    attempts: Sequence[wire.AttemptView] = (),
+    profile: Profile | None = None,
+    *,
+    given: bool = False,
+) -> wire.JobDetails:
+    return wire.JobDetails(
+        **msgspec.structs.asdict(job),
+        spec=wire.spec_view(spec),
+        attempts=tuple(attempts),
+        profile=None if profile is None else profile_view(profile),
+        profile_given=given,
+        throughput=throughput_view(profile, spec.batch_size, spec.gang),
+    )
+
+
+def shown(
+    job: wire.JobView,
+    spec: JobSpec,
+    attempts: Sequence[wire.AttemptView] = (),
+    profile: Profile | None = None,
+) -> wire.Shown:
+    return wire.Shown(request_id=0, job=details(job, spec, attempts, profile), now=NOW)
+
+
+def explained(job: wire.JobView, *lines: str) -> wire.Explained:
+    explanation = wire.ExplanationView(
+        job_id=job.job_id,
+        phase=job.phase,
+        reason=job.reason,
+        reason_code=job.reason_code,
+        lines=lines,
+        now=NOW,
+    )
+    return wire.Explained(request_id=0, job=job, explanation=explanation)
+
+
+def device(local: str = "cpu0", host: str = "laptop", **more: Any) -> wire.DeviceView:
+    known: dict[str, Any] = {
+        "kind": "cpu", "type": "cpu", "memory_mib": 4096, "reserve_mib": 0, "planned_mib": 0,
+        "max_tenants": 2, "sharing": "time-slicing", "sharing_note": "", "cores": (0,), "state": "ok",
+        "healthy": True, "note": "",
+    }  # fmt: skip
+    return wire.DeviceView(device_id=DeviceId(f"{host}/{local}"), **{**known, **more})
+
+
+def reading(source: str, values: dict[str, float], **more: Any) -> wire.ReadingView:
+    known: dict[str, Any] = {"age_s": 0.0, "lasted_s": 1.0, "memory_used_mib": None, "note": ""}
+    named: dict[str, float | None] = {name: values.get(name) for name in INDICATOR_NAMES}
+    return wire.ReadingView(source=source, values=named, **{**known, **more})
+
+
+def node(
+    host: str = "laptop",
+    *devices: wire.DeviceView,
+    tenants: Mapping[str, tuple[JobId, ...]] | None = None,
+    readings: Mapping[str, wire.ReadingView] | None = None,
+    planned_mib: Mapping[str, int] | None = None,
+    **more: Any,
+) -> wire.NodeView:
+    """What is told of devices by their names is put into them."""
+    told = [
+        msgspec.structs.replace(
+            each,
+            jobs=(tenants or {}).get(each.device_id, ()),
+            reading=(readings or {}).get(each.device_id),
+            planned_mib=(planned_mib or {}).get(each.device_id, 0),
+        )
+        for each in devices
+    ]
+    known: dict[str, Any] = {
+        "state": HostState.OK, "reason": "", "heartbeat_age_s": 0.4, "version": "0.1.0", "cpus": 2,
+        "address": "127.0.0.1", "memory_mib": 8192, "features": (), "checkpoint_domain": "",
+    }  # fmt: skip
+    return wire.NodeView(host=HostId(host), devices=tuple(told), **{**known, **more})
 
 
 def nodes(*views: wire.NodeView) -> wire.Nodes:
-    return wire.Nodes(request_id=0, nodes=views, now_s=NOW_S, wall_s=WALL_S)
+    return wire.Nodes(request_id=0, nodes=views, now=NOW)
 
 
 def status(**more: Any) -> wire.ControllerStatus:
@@ -111,14 +193,25 @@ def pair(**more: Any) -> wire.PairView:
 
 
 def pairs(*views: wire.PairView, more: int = 0) -> wire.Pairs:
-    return wire.Pairs(request_id=0, pairs=views, observations=3, now_s=NOW_S, wall_s=WALL_S, more=more)
+    return wire.Pairs(request_id=0, pairs=views, observations=3, now=NOW, more=more)
 
 
-def policy(**more: Any) -> wire.PolicyView:
-    known: dict[str, Any] = {
-        "name": "castor",
-        "parameters": {"ageing_s": 3600.0},
-        "available": {"castor": "shares when it pays", "fifo": "first come, first served"},
-        "defaults": {"castor": {"ageing_s": 86400.0, "share": True, "pairs": 3}, "fifo": {}},
-    }
-    return wire.PolicyView(request_id=0, **{**known, **more})
+def policy(unavailable: Mapping[str, str] | None = None) -> wire.Policies:
+    castor: wire.Parameters = {"ageing_s": 86400.0, "share": True, "pairs": 3}
+    offers = [
+        wire.PolicyOffer(
+            policy="castor", about="shares when it pays", current=True, available=True, defaults=castor
+        ),
+        wire.PolicyOffer(
+            policy="fifo", about="first come, first served", current=False, available=True, defaults={}
+        ),
+    ]
+    offers += [
+        wire.PolicyOffer(
+            policy=name, about=wire.NOT_AVAILABLE + lacks, current=False, available=False, defaults={}
+        )
+        for name, lacks in (unavailable or {}).items()
+    ]
+    given: wire.Parameters = {"ageing_s": 3600.0}
+    current = wire.PolicyView(policy="castor", about="shares when it pays", parameters={**castor, **given})
+    return wire.Policies(request_id=0, current=current, given=given, offers=tuple(offers))

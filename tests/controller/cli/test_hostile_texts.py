@@ -91,7 +91,7 @@ def poisoned(value: Any) -> Any:
     free = {
         "name", "user", "reason", "outcome", "accumulates_note", "resumable_note", "reason_code", "what",
         "event", "gpu_type", "workdir", "note", "sharing_note", "why", "features", "argv", "lines", "message",
-        "hint", "estimate_source", "version", "journal", "command", "missing",
+        "hint", "left_source", "version", "journal", "command", "missing",
     }  # fmt: skip
     if isinstance(value, msgspec.Struct):
         changed: dict[str, Any] = {}
@@ -118,14 +118,9 @@ def hostile(controller: StandIn, replies: ModuleType) -> StandIn:
     """Everything it says is hostile."""
     jobs = replies.jobs(replies.job_view("7"), replies.waiting("8", "behind job 7"))
     spec = JobSpec(job_id=JobId("7"), launch=Launch(argv=("bash", "-c"), workdir="/w"))
-    attempt = wire.AttemptView(
-        attempt=1, devices=("laptop/cpu0",), co_tenants=(), accumulation_steps=1, launched_s=1.0,
-        first_step_s=2.0, first_step=1, stop_requested_s=None, ended_s=3.0, outcome="user-failed", reason="x",
-    )  # fmt: skip
-    shown = wire.Shown(request_id=0, job=jobs.jobs[0], spec=spec, attempts=(attempt,), now_s=9.0, wall_s=9.0)
-    explained = wire.Explained(
-        request_id=0, job=jobs.jobs[0], lines=("runs", "was placed"), now_s=9.0, wall_s=9.0
-    )
+    attempt = replies.attempt(outcome="user-failed", reason="x", ended_at=replies.at(3.0))
+    shown = replies.shown(jobs.jobs[0], spec, (attempt,))
+    explained = replies.explained(jobs.jobs[0], "runs", "was placed")
     done = wire.Done(request_id=0, lines=("one", "two"))
     controller.says(wire.ListJobs, poisoned(jobs))
     controller.says(wire.WaitJobs, poisoned(jobs))

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from cotenant.controller.cli.submission import code
@@ -17,7 +18,9 @@ from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.indicators import INDICATOR_NAMES, Indicators, IndicatorStats
 from cotenant.controller.domain.job import Phase
 from cotenant.controller.domain.perf import Profile, ProfilePoint
+from cotenant.controller.domain.throughput import Gang
 from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire.views import profile_view, throughput_view, utc
 
 if TYPE_CHECKING:
     from tests.controller.cli.conftest import Cotenant, StandIn
@@ -39,19 +42,18 @@ MEASURED = Profile(
 )
 
 
-def known(key: str = "abcdef123456", **more: Any) -> wire.KnownProfile:
+def known(key: str = "abcdef123456", profile: Profile = MEASURED, **more: Any) -> wire.KnownProfile:
     fields: dict[str, Any] = {
         "key": key, "user": "ada", "name": "train", "command": ("python", "train.py"), "gpus": 1, "hosts": 1,
-        "device_type": "cpu", "batch_size": 8, "profile": MEASURED, "is_complete": True, "learned_s": 900.0,
-        "used": 2, "job_id": JobId("7"),
+        "device_type": "cpu", "batch_size": 8, "is_complete": True, "learned_at": utc(1_763_629_100.0),
+        "used": 2, "job_id": JobId("7"), **msgspec.structs.asdict(profile_view(profile)),
+        "throughput": throughput_view(profile, 8, Gang()),
     }  # fmt: skip
     return wire.KnownProfile(**{**fields, **more})
 
 
 def known_list(*profiles: wire.KnownProfile, profile_s: float = 60.0) -> wire.KnownProfiles:
-    return wire.KnownProfiles(
-        request_id=0, profiles=profiles, profile_s=profile_s, load_s=5.0, now_s=1000.0, wall_s=1_763_629_200.0
-    )
+    return wire.KnownProfiles(request_id=0, profiles=profiles, profile_s=profile_s, load_s=5.0)
 
 
 @pytest.fixture
@@ -63,8 +65,7 @@ def cluster(controller: StandIn, replies: ModuleType, at_home: Path) -> StandIn:
     views = []
     for host, count in (("a", 4), ("b", 2)):
         devices = [replies.device(f"cpu{at}", host) for at in range(count)]
-        view = replies.node(host, *devices)
-        views.append(_addressed(view))
+        views.append(replies.node(host, *devices, address="10.0.0.1"))
     controller.says(wire.GetStatus, replies.status())
     controller.says(wire.ListNodes, replies.nodes(*views))
     controller.says(wire.ListProfiles, known_list())
@@ -81,13 +82,6 @@ def cluster(controller: StandIn, replies: ModuleType, at_home: Path) -> StandIn:
     return controller
 
 
-def _addressed(view: wire.NodeView) -> wire.NodeView:
-    import msgspec
-
-    report = msgspec.structs.replace(view.report, address="10.0.0.1")
-    return msgspec.structs.replace(view, report=report)
-
-
 def _ended(replies: ModuleType, job_id: str) -> wire.JobView:
     job: wire.JobView = replies.done(job_id, load_s=2.0, run_s=8.0, reason="its profile is complete", gpus=2)
     return job
@@ -95,8 +89,8 @@ def _ended(replies: ModuleType, job_id: str) -> wire.JobView:
 
 def _shown(replies: ModuleType, controller: StandIn, job_id: str) -> wire.Shown:
     spec = controller.asked_for(wire.Submit)[-1].specs[0]
-    job = _ended(replies, job_id)
-    return wire.Shown(request_id=0, job=job, spec=spec, attempts=(), now_s=0.0, wall_s=0.0, profile=MEASURED)
+    reply: wire.Shown = replies.shown(_ended(replies, job_id), spec, (), MEASURED)
+    return reply
 
 
 # --- The series -------------------------------------------------------------------------------------

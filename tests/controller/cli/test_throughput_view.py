@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from cotenant.controller.cli.profiles.throughput import cells, throughput_json, throughput_lines
+from cotenant.controller.cli.profiles.throughput import throughput_lines
 from cotenant.controller.domain.perf import Profile, ProfilePoint
 from cotenant.controller.domain.throughput import Coefficients, Gang, ThroughputModel
 from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire.views import StepTimeView, throughput_view
 from tests.controller.cli.test_profile import known, known_list
 
 if TYPE_CHECKING:
@@ -34,21 +35,31 @@ PROFILE = Profile(points=POINTS, source="in place", throughput=LAW)
 ONE = Gang()
 
 
+def steps(profile: Profile, own: Gang) -> dict[tuple[int, int, int], StepTimeView]:
+    view = throughput_view(profile, 8, own)
+    assert view is not None
+    return {(each.devices, each.hosts, each.accumulation_steps): each for each in view.steps}
+
+
+def lines(profile: Profile, own: Gang = ONE) -> list[str]:
+    return throughput_lines(profile.points, throughput_view(profile, 8, own), 8)
+
+
 def test_a_measured_step_is_shown_as_it_was_and_others_with_their_range() -> None:
-    found = {(c.gang, c.accumulation_steps): c for c in cells(PROFILE, 8, ONE)}
-    assert found[ONE, 2].measured_s == pytest.approx(0.28)
-    pair = found[Gang(devices=2), 1]
-    assert pair.measured_s is None and pair.predicted is not None
-    assert pair.predicted.step_s == LAW.step_s(8, 1, Gang(devices=2))
-    assert pair.predicted.low_s < pair.predicted.step_s < pair.predicted.high_s
-    assert {gang.devices for gang, _ in found} == {1, 2, 4, 8}
+    found = steps(PROFILE, ONE)
+    assert found[1, 1, 2].measured_s == pytest.approx(0.28)
+    pair = found[2, 1, 1]
+    assert pair.measured_s is None and pair.step_s == LAW.step_s(8, 1, Gang(devices=2))
+    assert pair.low_s is not None and pair.step_s is not None and pair.high_s is not None
+    assert pair.low_s < pair.step_s < pair.high_s
+    assert {devices for devices, _, _ in found} == {1, 2, 4, 8}
 
 
 def test_of_a_reach_that_was_never_measured_nothing_is_said() -> None:
-    assert not any(cell.gang.hosts > 1 for cell in cells(PROFILE, 8, ONE))
+    assert not any(hosts > 1 for _, hosts, _ in steps(PROFILE, ONE))
     own = Gang(devices=4, hosts=2)
-    assert {c.gang for c in cells(PROFILE, 8, own) if c.gang.hosts > 1} == {own}, "its own was measured"
-    told = "\n".join(throughput_lines(PROFILE, 8, ONE))
+    assert {each[:2] for each in steps(PROFILE, own) if each[1] > 1} == {(4, 2)}, "its own was measured"
+    told = "\n".join(lines(PROFILE))
     assert "not measured, so not said: several hosts" in told
     assert "off by 7.3%" in told and "6 points" in told
     assert "0.28s" in told and " to " in told
@@ -56,17 +67,16 @@ def test_of_a_reach_that_was_never_measured_nothing_is_said() -> None:
 
 def test_without_a_model_one_line_says_why_and_without_a_profile_nothing() -> None:
     bare = msgspec.structs.replace(PROFILE, throughput=None)
-    (_, line) = throughput_lines(bare, 8, ONE)
+    (_, line) = lines(bare)
     assert "no model of it" in line
-    assert throughput_lines(None, 8, ONE) == throughput_lines(Profile(), 8, ONE) == []
-    assert throughput_json(bare, 8, ONE) is None
+    assert lines(Profile()) == []
+    assert throughput_view(bare, 8, ONE) is throughput_view(None, 8, ONE) is None
 
 
 def test_points_of_other_gangs_are_theirs() -> None:
-    two = Gang(devices=2)
-    other = msgspec.structs.replace(POINTS[0], gang=two, step_s=0.33)
-    found = cells(msgspec.structs.replace(PROFILE, points=(*POINTS, other)), 8, ONE)
-    assert [c.measured_s for c in found if c.gang == two and c.accumulation_steps == 1] == [0.33]
+    other = msgspec.structs.replace(POINTS[0], gang=Gang(devices=2), step_s=0.33)
+    found = steps(msgspec.structs.replace(PROFILE, points=(*POINTS, other)), ONE)
+    assert found[2, 1, 1].measured_s == 0.33
 
 
 def test_profile_show_has_it(controller: StandIn, cotenant: Cotenant) -> None:

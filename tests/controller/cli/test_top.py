@@ -33,7 +33,7 @@ def moment(replies: ModuleType) -> Moment:
         devices = [replies.device(f"gpu-{number:03x}{each:03x}", name, **kinds) for each in range(8)]
         if number == 150:
             devices[3] = replies.device(
-                devices[3].local, name, **kinds, state="lost", healthy=False, note="lost: Xid 79"
+                f"gpu-{number:03x}003", name, **kinds, state="lost", healthy=False, note="lost: Xid 79"
             )
         tenants = {device.device_id: (JobId("1"), JobId("700")) for device in devices[4:]}
         more = {"state": HostState.SILENT} if number == 170 else {}

@@ -279,18 +279,8 @@ def shown(controller: StandIn, replies: ModuleType) -> StandIn:
         job_id="7",  # type: ignore[arg-type]
         launch=Launch(argv=("python", "train.py", "a b"), workdir="/home/ada", secrets=("HF_TOKEN",)),
     )
-    attempt = wire.AttemptView(
-        attempt=1, devices=("laptop/cpu0",), co_tenants=(), accumulation_steps=1, launched_s=100.0,
-        first_step_s=102.0, first_step=1, stop_requested_s=None, ended_s=None, outcome="", reason="free",
-    )  # fmt: skip
-    reply = wire.Shown(
-        request_id=0,
-        job=replies.job_view(),
-        spec=spec,
-        attempts=(attempt,),
-        now_s=replies.NOW_S,
-        wall_s=replies.WALL_S,
-        profile=Profile(memory_mib_peak=300.0, source="in place"),
+    reply = replies.shown(
+        replies.job_view(), spec, (replies.attempt(),), Profile(memory_mib_peak=300.0, source="in place")
     )
     controller.says(wire.ShowJob, lambda request: _over(reply, 2 if request.job_id == "8" else 0))
     return controller
@@ -298,8 +288,8 @@ def shown(controller: StandIn, replies: ModuleType) -> StandIn:
 
 def _over(reply: wire.Shown, nodes: int) -> wire.Shown:
     gpus = max(1, nodes)
-    spec = msgspec.structs.replace(reply.spec, nodes=nodes, gpus_min=gpus, gpus_max=gpus)
-    return msgspec.structs.replace(reply, spec=spec)
+    spec = msgspec.structs.replace(reply.job.spec, nodes=nodes, gpus_min=gpus, gpus_max=gpus)
+    return msgspec.structs.replace(reply, job=msgspec.structs.replace(reply.job, spec=spec))
 
 
 def test_a_profile_of_one_host_of_several_says_so(shown: StandIn, cotenant: Cotenant) -> None:
@@ -323,13 +313,8 @@ def test_show_json(shown: StandIn, cotenant: Cotenant) -> None:
 
 
 def test_explain(controller: StandIn, replies: ModuleType, cotenant: Cotenant) -> None:
-    reply = wire.Explained(
-        request_id=0,
-        job=replies.waiting("10", "behind job 9 in sjf order"),
-        lines=("behind job 9 in sjf order", "submitted by ada"),
-        now_s=replies.NOW_S,
-        wall_s=replies.WALL_S,
-    )
+    waiting = replies.waiting("10", "behind job 9 in sjf order")
+    reply = replies.explained(waiting, "behind job 9 in sjf order", "submitted by ada")
     controller.says(wire.Explain, reply)
     out = cotenant("explain", "10").out
     assert out.splitlines()[:2] == ["job 10 (train): queued", "  behind job 9 in sjf order"]
@@ -508,9 +493,9 @@ ENDS = {
     "its own code": ({"phase": Phase.FAILED, "exit_code": 17}, False, 17),
     "a signal": ({"phase": Phase.FAILED, "exit_code": -9}, False, 137),
     "a signal as a shell says it": ({"phase": Phase.FAILED, "exit_code": 139}, False, 139),
-    "never started": ({"phase": Phase.FAILED, "exit_code": None, "started_s": None}, False, 125),
+    "never started": ({"phase": Phase.FAILED, "exit_code": None, "started_at": None}, False, 125),
     "cancelled before it started": (
-        {"phase": Phase.CANCELLED, "exit_code": None, "started_s": None},
+        {"phase": Phase.CANCELLED, "exit_code": None, "started_at": None},
         False,
         125,
     ),
@@ -709,7 +694,7 @@ def busy(queued: StandIn, replies: ModuleType) -> StandIn:
     readings = {
         "gpu07/gpu-1a2b3c": replies.reading("gpm", all_of, memory_used_mib=40_960.0, age_s=0.4),
         "gpu07/gpu-2b3c4d": replies.reading(
-            "nvml", {"GRACT": 0.75, "DRAMA": 0.1}, why="plain NVML has no SMACT"
+            "nvml", {"GRACT": 0.75, "DRAMA": 0.1}, note="plain NVML has no SMACT"
         ),
         "gpu07/gpu-3c4d5e": replies.reading("gpm", {"SMACT": 0.0}, age_s=90.0),
     }

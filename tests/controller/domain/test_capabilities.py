@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_type_hints
+
 import msgspec
 import pytest
 
@@ -9,7 +11,7 @@ from cotenant.agent.daemon.core.memory import Attempt
 from cotenant.agent.ipc.records import Status
 from cotenant.agent.supervisor.core.rank_messages import RankHello
 from cotenant.controller.domain.events import CapabilitiesSeen
-from cotenant.controller.domain.job import Capabilities, Job
+from cotenant.controller.domain.job import NOTES, Capabilities, Job
 from cotenant.controller.wire.clients import JobView
 
 
@@ -20,6 +22,13 @@ def types(kind: type[msgspec.Struct]) -> dict[str, type]:
     return {field.name: type(field.type) for field in found.fields}
 
 
-@pytest.mark.parametrize("kind", [RankHello, Status, Attempt, CapabilitiesSeen, Job, JobView])
+@pytest.mark.parametrize("kind", [RankHello, Status, Attempt, CapabilitiesSeen, Job])
 def test_every_record_has_them(kind: type[msgspec.Struct]) -> None:
     assert types(Capabilities).items() <= types(kind).items()
+
+
+def test_in_a_view_what_was_not_said_is_null() -> None:
+    wanted = {
+        name: (str | None if name in NOTES else kind) for name, kind in get_type_hints(Capabilities).items()
+    }
+    assert wanted.items() <= get_type_hints(JobView).items()

@@ -15,6 +15,7 @@ from cotenant.controller.domain.job import Launch
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
+from cotenant.controller.store.committing import Decided, let_follow
 from cotenant.controller.store.core import Fatal, Poisoned, Stuck
 from cotenant.controller.wire import clients
 from cotenant.controller.wire.agents import CommandDelivery, Report, ReportAck, Welcome
@@ -50,6 +51,23 @@ def test_even_a_question_waits_for_what_it_would_reveal(station: Station) -> Non
     assert station.answers(question) == []
     station.settle()
     assert len(station.answers(question)[0].jobs) == 1
+
+
+def test_what_follows_is_handed_over_in_order_and_nobody_is_called(station: Station) -> None:
+    station.settle()
+    said: list[str] = []
+    commands = station.core.happen(HostJoined(report=report()))
+    station.core.after_commit(lambda: said.append("welcome"))
+    assert station.core.seal() == [], "nothing of it may follow before its commit"
+    station.journal.flush()
+    effects = [effect for handed in station.handed for effect in handed]
+    (at,) = (at for at, effect in enumerate(effects) if isinstance(effect, Decided))
+    decided = effects[at]
+    assert isinstance(decided, Decided) and isinstance(decided.event, HostJoined)
+    assert (list(decided.commands), said) == (commands, [])
+    let_follow(effects[at + 1 :], lambda decided: None)
+    assert said == ["welcome"]
+    station.handed.clear()
 
 
 def test_questions_are_answered_at_once_when_nothing_is_open(station: Station) -> None:

@@ -6,13 +6,14 @@ import os
 import shutil
 import sqlite3
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.store.clock import Uptime
-from cotenant.controller.store.committing import Callbacks
+from cotenant.controller.store.committing import Effect, let_follow
 from cotenant.controller.store.journal import JOURNAL_NAME, Journal
 from cotenant.controller.store.journal_file import (
     JOURNAL_VERSION,
@@ -63,7 +64,7 @@ def test_its_name_is_its_own_and_stays(filled: Path, tmp_path: Path) -> None:
 
 
 def test_effects_follow_their_commit_in_order(tmp_path: Path) -> None:
-    handed: list[Callbacks] = []
+    handed: list[Sequence[Effect]] = []
     order: list[int] = []
     journal = Journal(tmp_path, hand_over=handed.append)
     reader = connect(journal.path)
@@ -77,9 +78,8 @@ def test_effects_follow_their_commit_in_order(tmp_path: Path) -> None:
         journal.append(float(at), 0.0, b"e", b"d", b"c")
         journal.seal([lambda at=at: look(at)])  # type: ignore[misc]
     journal.flush()
-    for callbacks in handed:
-        for callback in callbacks:
-            callback()
+    for effects in handed:
+        let_follow(effects, lambda decided: None)
     assert order == list(range(1, 21))
     assert journal.is_settled
     assert journal.commits < 20, "groups that wait together share a commit"

@@ -179,10 +179,11 @@ def test_what_is_rare_is_there_with_0_so_that_its_first_time_can_be_seen(station
 
 def test_attempts_are_counted_by_host_and_outcome_and_hosts_have_one_state(station: Station) -> None:
     metrics = ClusterMetrics(station.core.state.engine)
-    station.core.watchers.append(lambda event, _: metrics.happened(event))
     address = station.join("h1", devices=1)
     station.submit(name="one")
     run_one(station, address, JobId("1"))
+    for decided in station.heard:
+        metrics.happened(decided.event)
     sheet = scrape(station, metrics)
     outcomes = sheet.values["cotenant_attempts_ended_total"]
     assert outcomes[("h1", "finished")] == 1 and sum(outcomes.values()) == 1

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from cotenant.controller.cli.demo.outcome import timeline_of
 from cotenant.controller.cli.demo.reference import schedule_of
-from cotenant.controller.domain.cluster import Device, HostReport, HostState
+from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.job import JobSpec, Phase
-from cotenant.controller.wire.clients import AttemptView, JobView, NodeView, Shown
+from cotenant.controller.domain.job import Phase
+from cotenant.controller.wire.clients import AttemptView, DeviceView, JobDetails, NodeView, Shown, SpecView
+from cotenant.controller.wire.views import utc
 
 CPU0, CPU1 = "h/cpu0", "h/cpu1"
 
@@ -21,11 +22,11 @@ def attempt(
         "devices": devices,
         "co_tenants": (),
         "accumulation_steps": 1,
-        "launched_s": launched_s,
-        "first_step_s": first_step_s,
+        "launched_at": utc(launched_s),
+        "first_step_at": utc(first_step_s),
         "first_step": 1,
-        "stop_requested_s": stop_s,
-        "ended_s": ended_s,
+        "stop_requested_at": utc(stop_s),
+        "ended_at": utc(ended_s),
         "outcome": "finished",
         "reason": "",
     }
@@ -33,7 +34,7 @@ def attempt(
 
 
 def shown(job_id: str, name: str, submitted_s: float, *attempts: AttemptView) -> Shown:
-    job = JobView(
+    job = JobDetails(
         job_id=JobId(job_id),
         name=name,
         user="",
@@ -53,12 +54,12 @@ def shown(job_id: str, name: str, submitted_s: float, *attempts: AttemptView) ->
         step_s=None,
         loss=None,
         resumable=True,
-        remaining_s=None,
-        estimate_source="",
+        left_s=None,
+        left_source=None,
         durable_step=0,
-        submitted_s=submitted_s,
-        started_s=None,
-        ended_s=None,
+        submitted_at=utc(submitted_s),
+        started_at=None,
+        ended_at=None,
         wait_s=0,
         load_s=0,
         run_s=0,
@@ -67,28 +68,43 @@ def shown(job_id: str, name: str, submitted_s: float, *attempts: AttemptView) ->
         exit_code=0,
         job_class="spot",
         share="auto",
+        spec=SpecView(job_id=JobId(job_id)),
+        attempts=attempts,
     )
-    return Shown(
-        request_id=1, job=job, spec=JobSpec(job_id=JobId(job_id)), attempts=attempts, now_s=100, wall_s=0
-    )
+    return Shown(request_id=1, job=job, now=utc(100))
 
 
 def node() -> NodeView:
     devices = tuple(
-        Device(
+        DeviceView(
             device_id=DeviceId(d),
-            host_id=HostId("h"),
             kind="cpu",
             type="cpu",
-            local=d,
             memory_mib=9,
+            reserve_mib=0,
+            planned_mib=0,
+            max_tenants=2,
+            sharing="time-slicing",
+            sharing_note="",
             cores=(0,),
+            state="ok",
+            healthy=True,
+            note="",
         )
         for d in (CPU0, CPU1)
     )
-    report = HostReport(host_id=HostId("h"), devices=devices)
     return NodeView(
-        report=report, state=HostState.OK, reason="", tenants={}, planned_mib={}, heartbeat_age_s=None
+        host=HostId("h"),
+        state=HostState.OK,
+        reason="",
+        heartbeat_age_s=None,
+        version="",
+        address="127.0.0.1",
+        cpus=1,
+        memory_mib=0,
+        features=(),
+        checkpoint_domain="",
+        devices=devices,
     )
 
 

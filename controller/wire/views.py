@@ -1,0 +1,220 @@
+"""What people and programs read of times and profiles: each struct here is the JSON of the command line.
+
+Rule: the controller makes a view, and `-o json` prints it as it came: msgspec's own JSON of the struct, with
+its `schema` first. What does not apply, or was not measured, is null; times are RFC 3339 in UTC, durations
+seconds.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from calendar import timegm
+from collections.abc import Iterator
+from typing import Annotated, Final, overload
+
+import msgspec
+
+from cotenant.controller.domain.indicators import INDICATOR_NAMES, Indicators, IndicatorStats
+from cotenant.controller.domain.perf import Profile, ProfilePoint
+from cotenant.controller.domain.throughput import Gang, Reach
+
+STEPS_SHOWN: Final = (1, 2, 4, 8)
+"""Of accumulation; those that leave each micro-batch a sample."""
+DEVICES_SHOWN: Final = 8
+"""As many at least; more for a job that has more."""
+
+
+# --- Times -----------------------------------------------------------------------------------------
+
+_TIME: Final = r"^[1-9][0-9]{3}-(0[1-9]|1[0-2])-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9]\.[0-9]{3}Z\Z"
+_NUMBERS: Final = re.compile(r"[0-9]+")
+Utc = Annotated[str, msgspec.Meta(pattern=_TIME)]
+"""RFC 3339, as `utc` writes it: whatever else comes over the wire is no message."""
+
+
+@overload
+def utc(wall_s: float) -> Utc: ...
+@overload
+def utc(wall_s: float | None) -> Utc | None: ...
+def utc(wall_s: float | None) -> Utc | None:
+    """RFC 3339, to the millisecond."""
+    if wall_s is None:
+        return None
+    whole, part = divmod(round(wall_s * 1000), 1000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{part:03d}Z"
+
+
+@overload
+def wall_s(at: Utc) -> float: ...
+@overload
+def wall_s(at: Utc | None) -> float | None: ...
+def wall_s(at: Utc | None) -> float | None:
+    """The inverse of `utc`: seconds since the epoch."""
+    if at is None:
+        return None
+    year, month, day, hour, minute, second, part = map(int, _NUMBERS.findall(at))
+    return timegm((year, month, day, hour, minute, second)) + part / 1000
+
+
+class JsonView(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"):
+    """Base of what says what it is."""
+
+
+# --- Profiles --------------------------------------------------------------------------------------
+
+
+class IndicatorView(msgspec.Struct, frozen=True, kw_only=True):
+    mean: float | None = None
+    variance: float | None = None
+    source: str | None = None
+    count: int = 0
+    period_s: float | None = None
+
+
+class ProfileView(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured of a job. Every indicator is there, missing ones with nulls."""
+
+    points: tuple[ProfilePoint, ...] = ()
+    accumulates: bool | None = None
+    memory_mib_peak: float | None = None
+    duty_cycle: float | None = None
+    load_s: float | None = None
+    steps: int = 0
+    source: str | None = None
+    indicators: dict[str, IndicatorView] = {}
+
+    @property
+    def has_indicators(self) -> bool:
+        return any(each.mean is not None or each.variance is not None for each in self.indicators.values())
+
+    def as_profile(self) -> Profile:
+        """To submit a job with: what was measured, without a model of it."""
+        stats = {
+            name: IndicatorStats(
+                mean=each.mean,
+                variance=each.variance,
+                source=each.source or "",
+                count=each.count,
+                period_s=each.period_s,
+            )
+            for name, each in self.indicators.items()
+            if name in INDICATOR_NAMES
+        }
+        return Profile(
+            points=self.points,
+            accumulates=self.accumulates,
+            memory_mib_peak=self.memory_mib_peak,
+            duty_cycle=self.duty_cycle,
+            load_s=self.load_s,
+            steps=self.steps,
+            source=self.source or "unknown",
+            indicators=Indicators(**stats) if self.has_indicators else None,
+        )
+
+
+def profile_view(profile: Profile | None) -> ProfileView:
+    """Null where nothing was measured."""
+    known = profile if profile is not None else Profile()
+    return ProfileView(
+        points=known.points,
+        accumulates=known.accumulates,
+        memory_mib_peak=known.memory_mib_peak,
+        duty_cycle=known.duty_cycle,
+        load_s=known.load_s,
+        steps=known.steps,
+        source=None if profile is None else known.source,
+        indicators=indicator_views(known.indicators),
+    )
+
+
+def indicator_views(indicators: Indicators | None) -> dict[str, IndicatorView]:
+    known = indicators if indicators is not None else Indicators()
+    named = {name: known.of(name) for name in INDICATOR_NAMES}
+    return {
+        name: IndicatorView(
+            mean=stats.mean,
+            variance=stats.variance,
+            source=stats.source or None,
+            count=stats.count,
+            period_s=stats.period_s,
+        )
+        for name, stats in named.items()
+    }
+
+
+# --- The time of a step ----------------------------------------------------------------------------
+
+
+class StepTimeView(msgspec.Struct, frozen=True, kw_only=True):
+    """One gang at one s: as it was measured, and as the model predicts it with its range, in seconds."""
+
+    devices: int
+    hosts: int
+    accumulation_steps: int
+    measured_s: float | None
+    step_s: float | None
+    low_s: float | None
+    high_s: float | None
+
+
+class ThroughputView(JsonView, frozen=True, kw_only=True, tag="throughput/1"):
+    """What a step should take on so many devices with so many micro-batches, and how far that may be off."""
+
+    error_ratio: float
+    points: int
+    """How many measured steps stand behind it."""
+    reaches: tuple[Reach, ...]
+    steps: tuple[StepTimeView, ...]
+
+
+def throughput_view(profile: Profile | None, batch_size: int | None, own: Gang) -> ThroughputView | None:
+    """None without a model."""
+    law = profile.throughput if profile is not None else None
+    if profile is None or law is None or batch_size is None:
+        return None
+    return ThroughputView(
+        error_ratio=law.error_ratio,
+        points=law.steps,
+        reaches=law.reaches,
+        steps=tuple(_steps(profile, batch_size, own)),
+    )
+
+
+def _steps(profile: Profile, batch_size: int, own: Gang) -> Iterator[StepTimeView]:
+    """What is known of gangs like the job's: measured, else by the model; nothing of what neither knows."""
+    law = profile.throughput
+    assert law is not None
+    asked = {point.accumulation_steps for point in profile.points}
+    for gang in _gangs(profile, own):
+        for s in sorted(asked | {s for s in STEPS_SHOWN if s <= batch_size}):
+            measured_s = _measured_s(profile, s, gang, own)
+            predicted = law.predict(batch_size, s, gang)
+            if measured_s is None and predicted is None:
+                continue
+            yield StepTimeView(
+                devices=gang.devices,
+                hosts=gang.hosts,
+                accumulation_steps=s,
+                measured_s=measured_s,
+                step_s=None if predicted is None else predicted.step_s,
+                low_s=None if predicted is None else predicted.low_s,
+                high_s=None if predicted is None else predicted.high_s,
+            )
+
+
+def _gangs(profile: Profile, own: Gang) -> list[Gang]:
+    """One device, two, four, ... of one host, then of two; the job's own; those that were measured."""
+    most = max(DEVICES_SHOWN, own.devices)
+    doubled = [1 << power for power in range(most.bit_length()) if 1 << power <= most]
+    listed = {own, *(point.gang for point in profile.points if point.gang is not None)}
+    listed |= {Gang(devices=devices) for devices in doubled}
+    listed |= {Gang(devices=devices, hosts=2) for devices in doubled if devices > 1}
+    return sorted(listed, key=lambda gang: (gang.hosts, gang.devices))
+
+
+def _measured_s(profile: Profile, s: int, gang: Gang, own: Gang) -> float | None:
+    for point in profile.points:
+        if point.accumulation_steps == s and (point.gang or own) == gang:
+            return point.step_s
+    return None
