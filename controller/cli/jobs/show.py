@@ -45,8 +45,8 @@ def show(
     with asking(endpoint) as client:
         reply = client.ask(ShowJob(job_id=JobId(job)))
     wall = wall_clock(reply.now_s, reply.wall_s)
-    value, wide = shown_json(reply, wall), form == "wide"
-    show_one(form, value, reply.job.job_id, reply, lambda shown: page(shown, wall, wide))
+    value, room, wide = shown_json(reply, wall), screen.terminal_width(), form == "wide"
+    show_one(form, value, reply.job.job_id, reply, lambda shown: page(shown, wall, room, wide))
 
 
 def shown_json(reply: Shown, wall: Wall) -> dict[str, Any]:
@@ -84,7 +84,8 @@ def attempt_json(attempt: AttemptView, wall: Wall) -> dict[str, Any]:
 # --- For a person -----------------------------------------------------------------------------------
 
 
-def page(reply: Shown, wall: Wall, wide: bool) -> str:
+def page(reply: Shown, wall: Wall, room: int | None, wide: bool = False) -> str:
+    """`room`: columns to keep to."""
     job, spec = reply.job, reply.spec
     state = paint(job.phase.value, state_colour(job))
     head = f"job {job.job_id}  {paint(job.name, 'bold')}  {state}"
@@ -92,13 +93,10 @@ def page(reply: Shown, wall: Wall, wide: bool) -> str:
     width = max(len(title) for title, _ in pairs)
     lines = [
         head,
-        *(f"  {title:<{width}}  {screen.wrapped(text, width + 4)}" for title, text in pairs if text),
+        *(f"  {title:<{width}}  {screen.wrapped(text, width + 4, room)}" for title, text in pairs if text),
     ]
     if reply.attempts:
-        lines += [
-            "",
-            screen.table(attempt_columns(wall), reply.attempts, None if wide else screen.terminal_width()),
-        ]
+        lines += ["", screen.table(attempt_columns(wall), reply.attempts, None if wide else room)]
     lines += throughput_lines(reply.profile, spec.batch_size, spec.gang)
     return "\n".join(lines)
 
@@ -253,11 +251,7 @@ def attempt_columns(wall: Wall) -> tuple[Column, ...]:
         Column("S", lambda a: str(a.accumulation_steps), rank=1, right=True),
         Column("LAUNCHED", lambda a: local_time(wall(a.launched_s)), rank=5),
         Column("LOAD", lambda a: _between(a.launched_s, a.first_step_s), rank=6, right=True),
-        Column(
-            "STEPS",
-            _steps,
-            right=True,
-        ),
+        Column("STEPS", _steps, right=True),
         Column("RESUME", _resume, rank=4),
         Column("OUTCOME", lambda a: a.outcome),
         Column("REASON", lambda a: a.reason),
