@@ -8,7 +8,7 @@ import click
 
 from cotenant.controller.cli.cluster.device_view import reading_json
 from cotenant.controller.cli.frame import output, screen
-from cotenant.controller.cli.frame.asking import asking
+from cotenant.controller.cli.frame.asking import asking, complete_host
 from cotenant.controller.cli.frame.command import group
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
@@ -20,7 +20,6 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration, size
-from cotenant.controller.cli.setup.completion import complete_host
 from cotenant.controller.domain.cluster import Device, sharing_in_words
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.domain.texts import one_line

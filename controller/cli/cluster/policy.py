@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import click
 
 from cotenant.controller.cli.frame import output
-from cotenant.controller.cli.frame.asking import asking
+from cotenant.controller.cli.frame.asking import asking, complete_policy
 from cotenant.controller.cli.frame.command import group
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
@@ -21,10 +21,8 @@ from cotenant.controller.cli.frame.output import (
     show_one,
 )
 from cotenant.controller.cli.frame.parameters import argument
-from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.frame.problem import Problem, suggestion
 from cotenant.controller.cli.frame.screen import Column, say
-from cotenant.controller.cli.setup.completion import complete_policy
-from cotenant.controller.cli.submission.problems import suggestion
 from cotenant.controller.domain.texts import for_people
 from cotenant.controller.wire.clients import GetPolicy, Parameters, PolicyView, SetPolicy
 

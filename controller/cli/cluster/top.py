@@ -12,7 +12,7 @@ from cotenant.controller.cli.cluster.device_view import WIDE_COLUMNS, reading_js
 from cotenant.controller.cli.cluster.nodes import node_json
 from cotenant.controller.cli.cluster.top_page import Moment, page
 from cotenant.controller.cli.cluster.top_view import JobVerb, trouble_in_words
-from cotenant.controller.cli.frame import screen, signals
+from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
@@ -24,7 +24,7 @@ from cotenant.controller.cli.frame.output import (
     write_json,
 )
 from cotenant.controller.cli.frame.parameters import option
-from cotenant.controller.cli.frame.problem import OK
+from cotenant.controller.cli.frame.problem import OK, heard
 from cotenant.controller.cli.jobs import show
 from cotenant.controller.cli.jobs.view import clock_of, job_json, wall_clock
 from cotenant.controller.client import Client, Refusal, Unreachable
@@ -128,7 +128,7 @@ def live(client: Client, every_s: float) -> int:
 
     number = top_screen.run(Questions(client), first, every_s)
     if number:
-        signals.heard(number)
+        heard(number)
         raise KeyboardInterrupt
     return OK
 

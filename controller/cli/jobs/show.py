@@ -1,4 +1,5 @@
-"""`cotenant show`: everything about one job."""
+"""`cotenant show`: everything about one job; `explain`: why it stands where it does, and how that came about.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.asking import asking
+from cotenant.controller.cli.frame.asking import asking, complete_job
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, OutputFlag, chosen, show_one
 from cotenant.controller.cli.frame.parameters import argument
-from cotenant.controller.cli.frame.screen import NONE, Column, duration, local_time, paint
+from cotenant.controller.cli.frame.screen import NONE, Column, duration, local_time, paint, utc, wrapped
 from cotenant.controller.cli.jobs.view import (
     Wall,
     devices,
@@ -23,10 +24,9 @@ from cotenant.controller.cli.jobs.view import (
 )
 from cotenant.controller.cli.profiles.throughput import throughput_json, throughput_lines
 from cotenant.controller.cli.profiles.view import profile_json
-from cotenant.controller.cli.setup.completion import complete_job
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec
-from cotenant.controller.wire.clients import AttemptView, JobView, ShowJob, Shown
+from cotenant.controller.wire.clients import AttemptView, Explain, Explained, JobView, ShowJob, Shown
 
 JobArgument = Annotated[str, argument(metavar="JOB", help="Its number.", complete=complete_job)]
 
@@ -270,3 +270,38 @@ def _resume(attempt: AttemptView) -> str:
     if attempt.attempt == 1 or attempt.exact is None:
         return NONE
     return "exact" if attempt.exact else "equivalent"
+
+
+def explain(
+    job: JobArgument, output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
+) -> None:
+    """Why a job waits, runs, shares or was preempted, and how that came about.
+
+    For example:
+
+      cotenant explain 7
+    """
+    form = chosen(output, as_json)
+    with asking(endpoint) as client:
+        reply = client.ask(Explain(job_id=JobId(job)))
+    value = {
+        "schema": "explanation/1",
+        "job": reply.job.job_id,
+        "state": reply.job.phase.value,
+        "reason": reply.job.reason,
+        "reason_code": reply.job.reason_code,
+        "lines": list(reply.lines),
+        "now": utc(reply.wall_s),
+    }
+    show_one(form, value, reply.job.job_id, reply, explained)
+
+
+def explained(reply: Explained) -> str:
+    job = reply.job
+    now, *history = reply.lines or (job.reason,)
+    state = paint(job.phase.value, state_colour(job))
+    lines = [f"job {job.job_id} ({job.name}): {state}", f"  {wrapped(now, 2)}"]
+    if history:
+        lines += ["", paint("How it came about, newest first:", "bold")]
+        lines += [f"  {wrapped(line, 4)}" for line in history]
+    return "\n".join(lines)

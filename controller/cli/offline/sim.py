@@ -18,8 +18,7 @@ from cotenant.controller.cli.frame.output import (
     write_lines,
 )
 from cotenant.controller.cli.frame.parameters import argument, option
-from cotenant.controller.cli.frame.problem import OK, Problem
-from cotenant.controller.cli.frame.signals import ended_by
+from cotenant.controller.cli.frame.problem import OK, Problem, ended_by
 from cotenant.controller.cli.offline import table as sim_table
 from cotenant.controller.cli.offline.files import matplotlib_or_hint, writable
 from cotenant.controller.cli.offline.options import (
@@ -49,8 +48,8 @@ from cotenant.controller.cli.offline.options import (
     chosen_policies,
     one_policy,
     prepared,
+    run_with_bar,
 )
-from cotenant.controller.cli.offline.progress import run_with_bar
 from cotenant.controller.cli.offline.trace import trace
 from cotenant.controller.cli.offline.whatif import AskedFlag, SinceFlag, replayed
 from cotenant.controller.sim import windows as windowing

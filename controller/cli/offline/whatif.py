@@ -19,8 +19,7 @@ from cotenant.controller.cli.frame.output import (
     write_lines,
 )
 from cotenant.controller.cli.frame.parameters import option
-from cotenant.controller.cli.frame.problem import OK, Problem
-from cotenant.controller.cli.frame.signals import ended_by
+from cotenant.controller.cli.frame.problem import OK, Problem, ended_by
 from cotenant.controller.cli.offline import table as sim_table
 from cotenant.controller.cli.offline.files import journal_problem, matplotlib_or_hint, writable
 from cotenant.controller.cli.offline.options import (
@@ -31,8 +30,8 @@ from cotenant.controller.cli.offline.options import (
     as_problems,
     chosen_policies,
     complete_policies,
+    run_with_bar,
 )
-from cotenant.controller.cli.offline.progress import run_with_bar
 from cotenant.controller.cli.submission.quantities import duration_s
 from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.compare import TaskRun

@@ -17,8 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from cotenant.controller.cli.submission.options import CONTAINERS
-from cotenant.controller.cli.submission.problems import BadSubmission
+from cotenant.controller.cli.submission.options import CONTAINERS, BadSubmission
 from cotenant.controller.domain.job import LaunchMode
 
 CONTAINER_PROGRAMS: Final = ("docker", "podman", "apptainer", "singularity", "enroot", "nerdctl", "ch-run")

@@ -184,7 +184,7 @@ def test_a_wrong_value_is_said_with_the_flags_long_name(
 
 
 def test_completing_jobs_without_a_controller_is_silent(at_home: Path) -> None:
-    from cotenant.controller.cli.setup.completion import complete_job
+    from cotenant.controller.cli.frame.asking import complete_job
 
     assert complete_job("") == []
 
