@@ -22,7 +22,6 @@ from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration, size
 from cotenant.controller.domain.cluster import Device, sharing_in_words
 from cotenant.controller.domain.ids import HostId
-from cotenant.controller.domain.texts import one_line
 from cotenant.controller.wire.clients import ChangeNode, ListNodes, Nodes, NodeView
 
 HostArgument = Annotated[str, argument(metavar="HOST", help="Its name.", complete=complete_host)]
@@ -206,8 +205,4 @@ def lost(host: HostArgument, as_json: JsonFlag = False, endpoint: EndpointFlag =
 def _change(verb: Literal["drain", "resume", "lost"], host: str, as_json: bool, endpoint: str | None) -> None:
     with asking(endpoint) as client:
         reply = client.ask(ChangeNode(verb=verb, host_id=HostId(host)))
-    if as_json:
-        output.write_json({"schema": "change/1", "verb": verb, "host": host, "lines": list(reply.lines)})
-        return
-    for line in reply.lines or (f"{verb}: {host}",):
-        screen.say(one_line(line))
+    output.show_change(verb, {"host": host}, reply.lines, f"{verb}: {host}", as_json)

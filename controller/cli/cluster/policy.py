@@ -22,7 +22,7 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.frame.parameters import argument
 from cotenant.controller.cli.frame.problem import Problem, suggestion
-from cotenant.controller.cli.frame.screen import Column, say
+from cotenant.controller.cli.frame.screen import Column, say, value_text
 from cotenant.controller.domain.texts import for_people
 from cotenant.controller.wire.clients import GetPolicy, Parameters, PolicyView, SetPolicy
 
@@ -117,7 +117,7 @@ def page(reply: PolicyView) -> str:
     width = max(map(len, in_force(reply)), default=0)
     for key, value in sorted(in_force(reply).items()):
         own = "" if key not in reply.parameters else "  (set)"
-        lines.append(f"  {key:<{width}}  {_text(value)}{own}")
+        lines.append(f"  {key:<{width}}  {value_text(value)}{own}")
     return "\n".join(lines)
 
 
@@ -189,14 +189,4 @@ def _parameter(text: str, known: Parameters) -> tuple[str, str | int | float | b
 
 
 def _settings(parameters: Parameters) -> str:
-    return " ".join(f"{key}={_text(value)}" for key, value in sorted(parameters.items()))
-
-
-def _text(value: str | int | float | bool) -> str:
-    return (
-        f"{value:g}"
-        if isinstance(value, float)
-        else str(value).lower()
-        if isinstance(value, bool)
-        else str(value)
-    )
+    return " ".join(f"{key}={value_text(value)}" for key, value in sorted(parameters.items()))

@@ -126,6 +126,15 @@ def utc(wall_s: float | None) -> str | None:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{part:03d}Z"
 
 
+def value_text(value: object) -> str:
+    """A setting or parameter, as it is written in a file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(value) or '""'
+    return f"{value:g}" if isinstance(value, float) else str(value) or '""'
+
+
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
@@ -292,7 +301,6 @@ def columns_of(text: str) -> int:
     """How wide it is on a terminal: East Asian characters take two columns, combining ones none."""
     if text.isascii():
         return len(text)
-    import unicodedata
+    from rich.cells import cell_len
 
-    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return len(text) + wide - sum(unicodedata.combining(character) != 0 for character in text)
+    return cell_len(text)

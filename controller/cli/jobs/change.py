@@ -123,11 +123,8 @@ def _change(
 ) -> None:
     with asking(endpoint) as client:
         reply = client.ask(ChangeJobs(verb=verb, job_ids=tuple(JobId(each) for each in jobs)))
-    if as_json:
-        output.write_json({"schema": "change/1", "verb": verb, "jobs": jobs, "lines": list(reply.lines)})
-        return
-    for line in reply.lines or (f"{verb}: asked for {screen.plural(len(jobs), 'job')}",):
-        screen.say(one_line(line))
+    asked_for = f"{verb}: asked for {screen.plural(len(jobs), 'job')}"
+    output.show_change(verb, {"jobs": jobs}, reply.lines, asked_for, as_json)
 
 
 ROUND_S = 20.0

@@ -1,5 +1,4 @@
-"""`cotenant show`: everything about one job; `explain`: why it stands where it does, and how that came about.
-"""
+"""`cotenant show`: everything about one job; `explain`: why it stands where it does."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.frame.parameters import argument
 from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.frame.screen import Column, hint
+from cotenant.controller.cli.frame.screen import Column, hint, value_text
 from cotenant.controller.domain import settings as definitions
 from cotenant.controller.system import paths, settings
 from cotenant.controller.wire.clients import GetStatus
@@ -40,6 +40,10 @@ class SettingRow(NamedTuple):
     """What an empty value amounts to; otherwise the value."""
     origin: str
     meaning: str
+
+    @property
+    def shown(self) -> str:
+        return value_text(self.value) if self.value == self.effective else f"({self.effective})"
 
 
 WHERE_EMPTY: Final[dict[str, Callable[[definitions.Settings], object]]] = {
@@ -82,13 +86,7 @@ def config(
     listing = Listing(
         noun="setting",
         rows=rows,
-        as_json=lambda r: {
-            "key": r.key,
-            "value": r.value,
-            "effective": r.effective,
-            "origin": r.origin,
-            "meaning": r.meaning,
-        },
+        as_json=SettingRow._asdict,
         identity=lambda r: r.key,
         columns=COLUMNS,
         wide_columns=(*COLUMNS, Column("MEANING", lambda r: r.meaning)),
@@ -101,7 +99,7 @@ def config(
 
 COLUMNS: Final = (
     Column("SETTING", lambda r: r.key),
-    Column("VALUE", lambda r: _text(r.value) if r.value == r.effective else f"({r.effective})", limit=40),
+    Column("VALUE", lambda r: r.shown, limit=40),
     Column("ORIGIN", lambda r: r.origin, rank=1, colour=lambda r: "dim" if r.origin == "default" else "cyan"),
 )
 
@@ -109,14 +107,6 @@ COLUMNS: Final = (
 def effective(loaded: settings.LoadedSettings, key: str) -> Any:
     value = loaded.value(key)
     return str(WHERE_EMPTY[key](loaded.settings)) if value == "" and key in WHERE_EMPTY else value
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return ",".join(value) or '""'
-    return f"{value:g}" if isinstance(value, float) else str(value) or '""'
 
 
 def described() -> dict[str, str]:
