@@ -120,10 +120,11 @@ def live(client: Client, every_s: float) -> int:
         Unreachable: at the very first question.
     """
     first = for_people(look(client))
-    if find_spec("textual") is None:
+    missing = find_spec("textual") is None
+    if missing or not screen.is_terminal(sys.stdin):  # Where nobody can type there are no keys.
         from rich.console import Console
 
-        refreshed(Questions(client), first, every_s, Console())
+        refreshed(Questions(client), first, every_s, Console(), WITHOUT_EXTRA if missing else "")
     from cotenant.controller.cli.cluster import top_screen
 
     number = top_screen.run(Questions(client), first, every_s)
@@ -133,8 +134,8 @@ def live(client: Client, every_s: float) -> int:
     return OK
 
 
-def refreshed(questions: Asks, first: Moment, every_s: float, console: Console) -> NoReturn:
-    """The page, drawn anew in place until Ctrl-C; rich follows the size of the screen."""
+def refreshed(questions: Asks, first: Moment, every_s: float, console: Console, note: str = "") -> NoReturn:
+    """The page, drawn anew in place until Ctrl-C; rich follows the size of the screen. `note`: below it."""
     from rich.live import Live
     from rich.text import Text
 
@@ -142,7 +143,7 @@ def refreshed(questions: Asks, first: Moment, every_s: float, console: Console) 
 
     def shown() -> Text:
         width, height = console.size
-        lines = f"{page(moment, width, height - 1, trouble)}\n{screen.paint(WITHOUT_EXTRA, 'dim')}"
+        lines = f"{page(moment, width, height - 1, trouble)}\n{screen.paint(note, 'dim')}"
         return Text.from_ansi(lines, no_wrap=True, overflow="crop")
 
     with Live(console=console, screen=True, get_renderable=shown, refresh_per_second=2) as display:

@@ -172,7 +172,8 @@ class TopScreen(App[int]):
     #jobs { height: 1fr; }
     #decisions { max-height: 30%; display: none; }
     .-tall #decisions { display: block; }
-    #details { display: none; width: 45%; border-left: solid $primary; padding: 0 1; }
+    #details { display: none; width: 45%; border-left: solid $primary; padding: 0 1;
+               scrollbar-gutter: stable; scrollbar-size-vertical: 1; }
     .-details #details { display: block; }
     .-narrow #body { layout: vertical; }
     .-narrow #details { width: 100%; height: 60%; border-left: none; border-top: solid $primary; }

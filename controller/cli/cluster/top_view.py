@@ -261,7 +261,7 @@ def consequence(verb: JobVerb, job: JobView) -> str:
         return "It leaves the queue and is not started again." + _behind_it(job)
     others = " and ".join(f"job {each}" for each in job.co_tenants)
     beside = f" {others[:1].upper()}{others[1:]} beside it keeps the devices." if others else ""
-    return f"It ends on {', '.join(job.devices)}, without saving once more.{_behind_it(job)}{beside}"
+    return f"It ends now on {', '.join(job.devices)}, and saves nothing more.{_behind_it(job)}{beside}"
 
 
 def _behind_it(job: JobView) -> str:

@@ -6,10 +6,12 @@ Rule: everything is checked before the first run begins.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Final, Literal
 
@@ -130,6 +132,57 @@ WorkersFlag = Annotated[
 OutFlag = Annotated[
     str | None, option("--out", metavar="DIR", help="Write JSON, plots and a CSV of the jobs there.")
 ]
+
+
+def scenario_of(
+    trace: TraceArgument,
+    format: FormatFlag = "auto",
+    vc: VcFlag = None,
+    jobs: JobsFlag = None,
+    from_s: FromFlag = None,
+    hosts: HostsFlag = 8,
+    gpus_per_host: GpusFlag = 8,
+    load_scale: LoadScaleFlag = 1.0,
+    noise: NoiseFlag = 0.0,
+    load_time_scale: LoadTimeFlag = 1.0,
+    pairs: PairsFlag = "gavel-v100",
+    xi: XiFlag = "learned",
+    failures: FailuresFlag = None,
+    trim: TrimFlag = 0.0,
+) -> Scenario:
+    """Raises Problem."""
+    with as_problems():
+        return Scenario(
+            trace=trace,
+            format=format,
+            vc=vc,
+            from_s=from_s,
+            jobs=jobs,
+            load_scale=load_scale,
+            noise=noise,
+            load_time_scale=load_time_scale,
+            pairs=pairs,
+            xi=xi,
+            failures_mtbf_h=failures,
+            trim=trim,
+            hosts=hosts,
+            gpus_per_host=gpus_per_host,
+        )
+
+
+def takes_scenario(verb: Callable[..., int]) -> Callable[..., int]:
+    """Replaces the parameter `scenario` by those of `scenario_of`."""
+    own = inspect.signature(verb, eval_str=True).parameters.values()
+    flags = inspect.signature(scenario_of, eval_str=True).parameters
+
+    @functools.wraps(verb)
+    def command(**given: Any) -> int:
+        return verb(scenario=scenario_of(**{name: given.pop(name) for name in flags}), **given)
+
+    parameters = [one for each in own for one in (flags.values() if each.name == "scenario" else (each,))]
+    keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    command.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    return command
 
 
 def chosen_policies(text: str) -> tuple[PolicyChoice, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -20,32 +21,20 @@ from cotenant.controller.cli.offline import table as sim_table
 from cotenant.controller.cli.offline.files import writable, write_results
 from cotenant.controller.cli.offline.options import (
     DEFAULT_POLICIES,
-    FailuresFlag,
-    FormatFlag,
-    FromFlag,
-    GpusFlag,
-    HostsFlag,
-    JobsFlag,
-    LoadScaleFlag,
-    LoadTimeFlag,
-    NoiseFlag,
     OutFlag,
     PairsFlag,
     PoliciesFlag,
     SeedFlag,
     SeedsFlag,
-    TraceArgument,
-    TrimFlag,
-    VcFlag,
     WindowJobsFlag,
     WindowsFlag,
     WorkersFlag,
-    XiFlag,
     as_problems,
     chosen_policies,
     one_policy,
     prepared,
     run_with_bar,
+    takes_scenario,
 )
 from cotenant.controller.cli.offline.table import show_runs
 from cotenant.controller.cli.offline.trace import trace
@@ -73,22 +62,10 @@ def sim() -> None:
 
 
 @sim.part("run")
+@takes_scenario
 def run_one(
-    trace: TraceArgument,
     policy: Annotated[str, option("--policy", metavar="P", help="As in --policies of compare.")],
-    format: FormatFlag = "auto",
-    vc: VcFlag = None,
-    jobs: JobsFlag = None,
-    from_s: FromFlag = None,
-    hosts: HostsFlag = 8,
-    gpus_per_host: GpusFlag = 8,
-    load_scale: LoadScaleFlag = 1.0,
-    noise: NoiseFlag = 0.0,
-    load_time_scale: LoadTimeFlag = 1.0,
-    pairs: PairsFlag = "gavel-v100",
-    xi: XiFlag = "learned",
-    failures: FailuresFlag = None,
-    trim: TrimFlag = 0.0,
+    scenario: Scenario,
     seed: SeedFlag = 0,
     out: OutFlag = None,
     output: OutputFlag = None,
@@ -103,43 +80,15 @@ def run_one(
       cotenant sim run jobs.csv --policy tiresias:thresholds_gpu_s=7200 --failures 500
     """
     form = chosen(output, as_json)
-    with as_problems():
-        scenario = Scenario(
-            trace=trace,
-            format=format,
-            vc=vc,
-            from_s=from_s,
-            jobs=jobs,
-            load_scale=load_scale,
-            noise=noise,
-            load_time_scale=load_time_scale,
-            pairs=pairs,
-            xi=xi,
-            failures_mtbf_h=failures,
-            trim=trim,
-            hosts=hosts,
-            gpus_per_host=gpus_per_host,
-        )
     return simulated(scenario, [one_policy(policy)], [seed], workers=1, out=out, form=form)
 
 
 @sim.part("compare")
+@takes_scenario
 def compare(
-    trace: TraceArgument,
+    *,
     policies: PoliciesFlag = DEFAULT_POLICIES,
-    format: FormatFlag = "auto",
-    vc: VcFlag = None,
-    jobs: JobsFlag = None,
-    from_s: FromFlag = None,
-    hosts: HostsFlag = 8,
-    gpus_per_host: GpusFlag = 8,
-    load_scale: LoadScaleFlag = 1.0,
-    noise: NoiseFlag = 0.0,
-    load_time_scale: LoadTimeFlag = 1.0,
-    pairs: PairsFlag = "gavel-v100",
-    xi: XiFlag = "learned",
-    failures: FailuresFlag = None,
-    trim: TrimFlag = 0.0,
+    scenario: Scenario,
     windows: WindowsFlag = None,
     window_jobs: WindowJobsFlag = 256,
     seed: SeedFlag = 0,
@@ -165,24 +114,7 @@ def compare(
     form = chosen(output, as_json)
     choices = chosen_policies(policies)
     with as_problems():
-        scenario = Scenario(
-            trace=trace,
-            format=format,
-            vc=vc,
-            from_s=from_s,
-            jobs=jobs,
-            load_scale=load_scale,
-            noise=noise,
-            load_time_scale=load_time_scale,
-            pairs=pairs,
-            xi=xi,
-            failures_mtbf_h=failures,
-            trim=trim,
-            windows=windows or 0,
-            window_jobs=window_jobs,
-            hosts=hosts,
-            gpus_per_host=gpus_per_host,
-        )
+        scenario = replace(scenario, windows=windows or 0, window_jobs=window_jobs)
     numbers = range(seed, seed + seeds)
     return simulated(scenario, choices, numbers, workers=workers, out=out, form=form)
 

@@ -127,7 +127,7 @@ def test_details_of_a_row(moment: Moment) -> None:
 def test_what_a_change_would_do_is_said(replies: ModuleType) -> None:
     running = replies.job_view("7", step=40, durable_step=30, co_tenants=(JobId("8"),))
     assert consequence("cancel", running) == (
-        "It ends on laptop/cpu0, without saving once more. Its checkpoint of step 30 stays for a while, "
+        "It ends now on laptop/cpu0, and saves nothing more. Its checkpoint of step 30 stays for a while, "
         "10 steps after it are lost. Job 8 beside it keeps the devices."
     )
     assert "Its 40 steps (1m00s) are lost" in consequence("cancel", replies.job_view(step=40, durable_step=0))
