@@ -105,9 +105,9 @@ def part_of(command: Any, name: str, words: Sequence[str]) -> str:
     return name
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
+def suggestion(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """`did you mean X?`, or nothing where no known word is near."""
-    near = nearest(word, known, cutoff=0.6)
+    near = nearest(word, known, cutoff)
     return f"did you mean {near}?" if near else ""
 
 

@@ -50,6 +50,11 @@ def test_queue_imports_what_it_needs(tmp_path: Path) -> None:
     assert not modules_after("queue", "--json", at=tmp_path) & heavy
 
 
+def test_the_screen_of_top_is_imported_only_to_be_shown(tmp_path: Path) -> None:
+    for words in (("--help",), ("top", "--help"), ("top", "--once")):
+        assert not modules_after(*words, at=tmp_path) & {"rich", "textual", "asyncio"}
+
+
 def test_help_lists_every_verb_with_one_line(cotenant: Cotenant) -> None:
     for words in ((), ("--help",), ("-h",), ("help",)):
         result = cotenant(*words)
