@@ -13,8 +13,9 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
 from cotenant.controller.cli.cluster.top_page import Moment
-from cotenant.controller.cli.cluster.top_screen import ChangeQuestion, PaneTable, TopScreen
+from cotenant.controller.cli.cluster.top_screen import TopScreen
 from cotenant.controller.cli.cluster.top_view import JobVerb
+from cotenant.controller.cli.cluster.top_widgets import ChangeQuestion, PaneTable
 from cotenant.controller.client import Refusal, Unreachable
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.wire import clients as wire
