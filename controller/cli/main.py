@@ -12,13 +12,14 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from cotenant.controller.cli.frame import signals
 from cotenant.controller.cli.frame.problem import (
     CLOSED_PIPE,
     FAILED,
     INTERRUPTED,
     OK,
     Problem,
+    ended_by,
+    listening,
     nearest,
     part_of,
     usage_problem,
@@ -32,11 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if os.environ.get(COMPLETE_VARIABLE):
-        from cotenant.controller.cli.setup.shells import answer
+        from cotenant.controller.cli.setup.completion import answer
 
         return answer()
     open_streams()
-    with signals.listening():
+    with listening():
         return guarded(words)
 
 
@@ -50,7 +51,7 @@ def guarded(words: list[str]) -> int:
         print(problem, file=sys.stderr)
         return problem.exit_code
     except KeyboardInterrupt:
-        code = signals.ended_by()
+        code = ended_by()
         # A terminal shows ^C where the cursor stood.
         before = "\n" if code == INTERRUPTED and sys.stderr.isatty() else ""
         print(f"{before}{'interrupted' if code == INTERRUPTED else 'terminated'}", file=sys.stderr)

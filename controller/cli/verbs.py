@@ -30,7 +30,7 @@ class Verb(NamedTuple):
 
 GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
     "Start here": (
-        Verb("demo", "setup.demo", "real jobs share a device here, one is preempted and resumes"),
+        Verb("demo", "setup.up", "real jobs share a device here, one is preempted and resumes"),
         Verb("run", "jobs.run", "run a command as a job and wait for it", passes_words=True),
         Verb("submit", "jobs.submit", "queue a command, a YAML file or a script", passes_words=True),
         Verb(
@@ -43,9 +43,9 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
     "Jobs": (
         Verb("queue", "jobs.queue", "list jobs"),
         Verb("show", "jobs.show", "everything about one job"),
-        Verb("explain", "jobs.explain", "why a job waits, runs or shares, and how it came about"),
+        Verb("explain", "jobs.show", "why a job waits, runs or shares, and how it came about"),
         Verb("logs", "jobs.logs", "a job's output; -f follows it"),
-        Verb("wait", "jobs.wait", "until jobs have ended"),
+        Verb("wait", "jobs.change", "until jobs have ended"),
         Verb("cancel", "jobs.change", "end jobs"),
         Verb("hold", "jobs.change", "keep waiting jobs back"),
         Verb("release", "jobs.change", "let held jobs go"),
@@ -71,13 +71,13 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
     ),
     "Set up": (
         Verb("up", "setup.up", "controller and agent on this machine"),
-        Verb("controller", "setup.daemons", "the controller alone"),
-        Verb("agent", "setup.daemons", "the agent of this host alone"),
+        Verb("controller", "setup.up", "the controller alone"),
+        Verb("agent", "setup.up", "the agent of this host alone"),
         Verb("init", "setup.init", "keys for a cluster, its users and its hosts"),
         Verb("doctor", "doctor.doctor", "what works here, what does not, and what to do"),
         Verb("config", "setup.config", "every setting and where it comes from"),
         Verb("completion", "setup.completion", "completion for bash, zsh or fish"),
-        Verb("version", "setup.version", "versions of this command and of the controller"),
+        Verb("version", "setup.config", "versions of this command and of the controller"),
     ),
 }
 

@@ -6,8 +6,8 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 import click
 
-from cotenant.controller.cli.frame import output, screen
-from cotenant.controller.cli.frame.asking import asking
+from cotenant.controller.cli.frame import output
+from cotenant.controller.cli.frame.asking import asking, complete_host
 from cotenant.controller.cli.frame.command import group
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
@@ -19,10 +19,8 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration, size
-from cotenant.controller.cli.setup.completion import complete_host
 from cotenant.controller.domain.cluster import sharing_in_words
 from cotenant.controller.domain.ids import HostId
-from cotenant.controller.domain.texts import one_line
 from cotenant.controller.wire.clients import ChangeNode, DeviceView, ListNodes, Nodes, NodeView
 
 HostArgument = Annotated[str, argument(metavar="HOST", help="Its name.", complete=complete_host)]
@@ -160,8 +158,4 @@ def lost(host: HostArgument, as_json: JsonFlag = False, endpoint: EndpointFlag =
 def _change(verb: Literal["drain", "resume", "lost"], host: str, as_json: bool, endpoint: str | None) -> None:
     with asking(endpoint) as client:
         reply = client.ask(ChangeNode(verb=verb, host_id=HostId(host)))
-    if as_json:
-        output.write_json({"schema": "change/1", "verb": verb, "host": host, "lines": list(reply.lines)})
-        return
-    for line in reply.lines or (f"{verb}: {host}",):
-        screen.say(one_line(line))
+    output.show_change(verb, {"host": host}, reply.lines, f"{verb}: {host}", as_json)

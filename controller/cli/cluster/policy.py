@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from cotenant.controller.cli.frame import output
-from cotenant.controller.cli.frame.asking import asking
+from cotenant.controller.cli.frame.asking import asking, complete_policy
 from cotenant.controller.cli.frame.command import group
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
@@ -22,10 +22,8 @@ from cotenant.controller.cli.frame.output import (
     show_one,
 )
 from cotenant.controller.cli.frame.parameters import argument
-from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.frame.screen import Column, say
-from cotenant.controller.cli.setup.completion import complete_policy
-from cotenant.controller.cli.submission.problems import suggestion
+from cotenant.controller.cli.frame.problem import Problem, suggestion
+from cotenant.controller.cli.frame.screen import Column, say, value_text
 from cotenant.controller.domain.texts import for_people
 from cotenant.controller.wire.clients import NOT_AVAILABLE, GetPolicy, Parameters, Policies, SetPolicy
 
@@ -84,7 +82,7 @@ def page(reply: Policies) -> str:
     width = max(map(len, current.parameters), default=0)
     for key, value in sorted(current.parameters.items()):
         own = "" if key not in reply.given else "  (set)"
-        lines.append(f"  {key:<{width}}  {_text(value)}{own}")
+        lines.append(f"  {key:<{width}}  {value_text(value)}{own}")
     return "\n".join(lines)
 
 
@@ -159,14 +157,4 @@ def _parameter(text: str, known: Parameters) -> tuple[str, str | int | float | b
 
 
 def _settings(parameters: Parameters) -> str:
-    return " ".join(f"{key}={_text(value)}" for key, value in sorted(parameters.items()))
-
-
-def _text(value: str | int | float | bool) -> str:
-    return (
-        f"{value:g}"
-        if isinstance(value, float)
-        else str(value).lower()
-        if isinstance(value, bool)
-        else str(value)
-    )
+    return " ".join(f"{key}={value_text(value)}" for key, value in sorted(parameters.items()))

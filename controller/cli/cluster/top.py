@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Annotated, Any, Final
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 from cotenant.controller.cli.cluster.device_view import WIDE_COLUMNS, rows_of
-from cotenant.controller.cli.cluster.keyboard import Keyboard
 from cotenant.controller.cli.cluster.top_page import Moment, page
+from cotenant.controller.cli.cluster.top_view import JobVerb, trouble_in_words
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.output import (
@@ -22,9 +23,17 @@ from cotenant.controller.cli.frame.output import (
     write_json,
 )
 from cotenant.controller.cli.frame.parameters import option
-from cotenant.controller.cli.frame.screen import duration
-from cotenant.controller.client import Client, Unreachable
-from cotenant.controller.wire.clients import GetDecisions, GetStatus, ListJobs, ListNodes
+from cotenant.controller.cli.frame.problem import OK, heard
+from cotenant.controller.cli.jobs import show
+from cotenant.controller.client import Client, Refusal, Unreachable
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.texts import for_people, one_line
+from cotenant.controller.wire.clients import ChangeJobs, GetDecisions, GetStatus, ListJobs, ListNodes, ShowJob
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cotenant.controller.cli.cluster.top_screen import Asks
 from cotenant.controller.wire.views import utc
 
 JOBS_MAX: Final = 500
@@ -32,6 +41,7 @@ DECISIONS_MAX: Final = 20
 EVERY_S: Final = 1.0
 LIVE_TIMEOUT_S: Final = 3.0
 """Then an open screen says that what it shows is old."""
+WITHOUT_EXTRA: Final = "Ctrl-C ends it. Sorting, details and more: pip install 'cotenant[tui]'"
 
 
 def top(
@@ -43,10 +53,11 @@ def top(
     output: OutputFlag = None,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
-) -> None:
+) -> int:
     """A live table: what each device does, for which jobs, and what waits and why.
 
-    q ends it, space looks again.
+    q ends it, ? lists its keys: details of a job, sort, filter, cancel, hold. Without the extra `tui` it is
+    a plain table.
 
     A value that was not measured is shown as -. `-o wide` prints every indicator once, with its source.
     `-o jsonl` prints a line per device, again and again with --every.
@@ -69,7 +80,8 @@ def top(
         elif once or not screen.is_terminal() or os.environ.get("TERM") == "dumb":
             screen.say(page(look(client), screen.terminal_width(), None))
         else:
-            live(client, EVERY_S if every is None else every)
+            return live(client, EVERY_S if every is None else every)
+    return OK
 
 
 def look(client: Client, timeout_s: float | None = None) -> Moment:
@@ -82,35 +94,65 @@ def look(client: Client, timeout_s: float | None = None) -> Moment:
     )
 
 
-def live(client: Client, every_s: float) -> None:
-    """Redraws on the alternate screen until somebody wants no more. A controller that is away for a while,
-    such as for its restart, does not end it.
+class Questions:
+    """What the screen asks a controller, and the page asks again and again."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def look(self) -> Moment:
+        return for_people(look(self._client, LIVE_TIMEOUT_S))
+
+    def show(self, job_id: JobId, width: int) -> str:
+        reply = for_people(self._client.ask(ShowJob(job_id=job_id), LIVE_TIMEOUT_S))
+        return show.page(reply.job, width)
+
+    def change(self, verb: JobVerb, job_id: JobId) -> str:
+        reply = self._client.ask(ChangeJobs(verb=verb, job_ids=(job_id,)), LIVE_TIMEOUT_S)
+        return one_line("; ".join(reply.lines) or f"{verb}: asked for job {job_id}")
+
+
+def live(client: Client, every_s: float) -> int:
+    """Until somebody wants no more; a controller that is away for a while does not end it.
 
     Raises:
         Unreachable: at the very first question.
     """
-    from rich.console import Console
+    first = for_people(look(client))
+    missing = find_spec("textual") is None
+    if missing or not screen.is_terminal(sys.stdin):  # Where nobody can type there are no keys.
+        from rich.console import Console
+
+        refreshed(Questions(client), first, every_s, Console(), WITHOUT_EXTRA if missing else "")
+    from cotenant.controller.cli.cluster import top_screen
+
+    number = top_screen.run(Questions(client), first, every_s)
+    if number:
+        heard(number)
+        raise KeyboardInterrupt
+    return OK
+
+
+def refreshed(questions: Asks, first: Moment, every_s: float, console: Console, note: str = "") -> NoReturn:
+    """The page, drawn anew in place until Ctrl-C; rich follows the size of the screen. `note`: below it."""
     from rich.live import Live
     from rich.text import Text
 
-    moment, asked_s, trouble = look(client), time.monotonic(), ""
-    console = Console()
-    with Keyboard() as keyboard, Live(console=console, screen=True, auto_refresh=False) as display:
+    moment, trouble, answered_s = first, "", time.monotonic()
+
+    def shown() -> Text:
+        width, height = console.size
+        lines = f"{page(moment, width, height - 1, trouble)}\n{screen.paint(note, 'dim')}"
+        return Text.from_ansi(lines, no_wrap=True, overflow="crop")
+
+    with Live(console=console, screen=True, get_renderable=shown, refresh_per_second=2) as display:
         while True:
-            width, height = console.size
-            shown = page(moment, width, height, trouble)
-            display.update(Text.from_ansi(shown, no_wrap=True, overflow="crop"), refresh=True)
-            woken = keyboard.wait(every_s)
-            if woken == "quit":
-                return
-            if woken == "resized":  # What is known is drawn anew at once.
-                continue
+            time.sleep(every_s)
             try:
-                moment, asked_s, trouble = look(client, LIVE_TIMEOUT_S), time.monotonic(), ""
-            except Unreachable:
-                trouble = (
-                    f"no answer from the controller for {duration(time.monotonic() - asked_s)}; this is old:"
-                )
+                moment, trouble, answered_s = questions.look(), "", time.monotonic()
+            except (Unreachable, Refusal) as error:
+                trouble = trouble_in_words(error, time.monotonic() - answered_s)
+            display.refresh()
 
 
 def stream(client: Client, every_s: float) -> None:

@@ -91,23 +91,32 @@ def lines_for(wants: Sequence[int], lines: int) -> list[int]:
 
 
 def headline(moment: Moment, width: int | None) -> list[str]:
-    status = moment.status
-    parts = [
+    parts = about(moment.status)
+    while width and len(parts) > 1 and len("  ".join(text for text, _ in parts)) > width:
+        parts.pop()
+    counts = phases_in_words(moment.status)
+    first = "  ".join(paint(text, colour) for text, colour in parts)
+    return [first, *(textwrap.wrap(counts, width) if width else [counts])]
+
+
+def about(status: ControllerStatus) -> list[tuple[str, str]]:
+    """The controller in a line, with colours; what matters least stands last."""
+    return [
         ("cotenant", "bold"),
         (f"policy {status.policy}", "cyan"),
         (f"{plural(status.hosts, 'host')}, {plural(status.devices, 'device')}", ""),
         (screen.local_time(status.wall_s), ""),
         (f"up {duration(status.uptime_s)}", ""),
     ]
-    while width and len(parts) > 1 and len("  ".join(text for text, _ in parts)) > width:
-        parts.pop()
-    first = "  ".join(paint(text, colour) for text, colour in parts)
+
+
+def phases_in_words(status: ControllerStatus) -> str:
+    """How many jobs there are in each phase, in the order of a job's life."""
     known = [phase.value for phase in Phase]
     phases = sorted(
         status.jobs_by_phase.items(), key=lambda each: (each[0] not in known, known.index(each[0]))
     )
-    counts = ", ".join(f"{count} {phase}" for phase, count in phases if count) or "no jobs"
-    return [first, *(textwrap.wrap(counts, width) if width else [counts])]
+    return ", ".join(f"{count} {phase}" for phase, count in phases if count) or "no jobs"
 
 
 def sections(moment: Moment, width: int | None) -> list[Section]:
@@ -118,13 +127,13 @@ def sections(moment: Moment, width: int | None) -> list[Section]:
     on_devices = sum(by_phase.get(phase.value, 0) for phase in ON_DEVICES)
     others = sum(by_phase.get(phase.value, 0) for phase in Phase if phase not in (*ON_DEVICES, *ENDED))
     return [
-        Section("Devices", columns_for(devices, width), devices, len(devices), _urgency_among(devices)),
+        Section("Devices", columns_for(devices, width), devices, len(devices), urgency_among(devices)),
         Section("On devices", COLUMNS, running, max(on_devices, len(running))),
         Section("Waiting", COLUMNS, waiting, max(others, len(waiting))),
     ]
 
 
-def _urgency_among(rows: Sequence[DeviceLine]) -> Callable[[DeviceLine], tuple[int, int]]:
+def urgency_among(rows: Sequence[DeviceLine]) -> Callable[[DeviceLine], tuple[int, int]]:
     """A host that is gone is in trouble once: its other empty devices do not crowd out those that work."""
     again: set[str] = set()
     gone: set[str] = set()
@@ -182,11 +191,12 @@ def fitted(section: Section, room: int | None) -> tuple[list[Any], list[Any]]:
 
 def _in_words(left_out: Sequence[Any]) -> str:
     """What the devices or jobs are that are not shown."""
-    words = Counter(_word(each) for each in left_out)
+    words = Counter(state_word(each) for each in left_out)
     return f": {', '.join(f'{count} {word}' for word, count in words.items())}"
 
 
-def _word(row: Any) -> str:
+def state_word(row: Any) -> str:
+    """What a device or job is, for counting."""
     if isinstance(row, DeviceLine):
         return row.trouble or ("free", "alone", "shared")[min(2, len(row.device.jobs))]
     assert isinstance(row, JobView), f"nobody counts these: {row}"

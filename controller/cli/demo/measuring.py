@@ -15,7 +15,7 @@ from typing import Final
 
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
-from cotenant.controller.cli.submission.series import measured_only
+from cotenant.controller.cli.profiles.series import measured_only
 from cotenant.controller.client import Client
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED, JobSpec, Launch

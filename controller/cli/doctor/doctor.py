@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final
 
+import msgspec
+
 from cotenant.controller.cli.doctor.check import Check, Verdict
 from cotenant.controller.cli.doctor.machine_checks import gather, run_all
 from cotenant.controller.cli.frame.asking import loaded_settings
@@ -50,13 +52,7 @@ def doctor(
         listing = Listing(
             noun="check",
             rows=checks,
-            as_json=lambda c: {
-                "name": c.name,
-                "verdict": c.verdict,
-                "found": c.found,
-                "todo": c.todo,
-                "command": c.command,
-            },
+            as_json=msgspec.structs.asdict,
             identity=lambda c: c.name,
             columns=(),
             extra={"verdict": worst(checks)},

@@ -179,9 +179,7 @@ def persistence(host: HostFiles) -> EnablingStep:
     todo = "keep the driver loaded between jobs: they start faster"
     if host.container:
         return EnablingStep(f"{todo}; on the host: nvidia-smi -pm 1")
-    if host.persistenced:
-        return EnablingStep(f"{todo} (until the next boot)", as_us("sudo nvidia-smi -pm 1", host))
-    if not host.is_debian:
+    if host.persistenced or not host.is_debian:
         return EnablingStep(f"{todo} (until the next boot)", as_us("sudo nvidia-smi -pm 1", host))
     package = _PACKAGES["persistenced"]
     command = f"sudo apt install {package} && sudo systemctl enable --now {package}"

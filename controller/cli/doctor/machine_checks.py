@@ -164,7 +164,7 @@ def clock(facts: DoctorFacts) -> Check:
 
 
 def controller(facts: DoctorFacts) -> Check:
-    from cotenant.controller.cli.setup.version import own_version
+    from cotenant.controller.cli.setup.config import own_version
 
     if facts.status is None:
         assert facts.why_unreachable is not None  # gather sets one of the two

@@ -1,22 +1,27 @@
-"""The connection to the controller, for every verb that has a question.
+"""The connection to the controller, for every verb that has a question, and for a shell that completes a
+word.
 
-Rule: what the client may raise becomes a `Problem` here and nowhere else.
+Rule: what the client may raise becomes a `Problem` here and nowhere else. Completing never shows an error and
+never takes long: a controller that does not answer at once completes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.client import Client, Refusal, Unreachable
+from cotenant.controller.domain.texts import for_people
 from cotenant.controller.system import paths, settings
 from cotenant.controller.system.endpoint import BadEndpoint, socket_path
 from cotenant.controller.system.keys import KeyProblem
+from cotenant.controller.wire.clients import GetPolicy, ListJobs, ListNodes
 from cotenant.controller.wire.codec import BadMessage
 
+ANSWER_WITHIN_S: Final = 1.0
 PATIENCE_S: Final = 600.0
 """For a controller that is restarted or upgraded while somebody waits for a job."""
 
@@ -54,3 +59,29 @@ def asking(
         raise Problem("config", str(error)) from None
     except BadMessage as error:
         raise Problem("usage", str(error)) from None
+
+
+# --- What can be completed from a running controller ------------------------------------------------
+
+
+def complete_job(incomplete: str) -> list[tuple[str, str]]:
+    jobs = _quietly(lambda client: client.ask(ListJobs(include_ended=True, limit=200)).jobs)
+    return [(j.job_id, f"{j.name} {j.phase.value}") for j in jobs if j.job_id.startswith(incomplete)]
+
+
+def complete_host(incomplete: str) -> list[str]:
+    nodes = _quietly(lambda client: client.ask(ListNodes()).nodes)
+    return [n.host for n in nodes if n.host.startswith(incomplete)]
+
+
+def complete_policy(incomplete: str) -> list[tuple[str, str]]:
+    policies = _quietly(lambda client: client.ask(GetPolicy()).offers)
+    return [(p.policy, p.about) for p in policies if p.available and p.policy.startswith(incomplete)]
+
+
+def _quietly(question: Callable[[Any], Any]) -> Any:
+    try:
+        with asking(timeout_s=ANSWER_WITHIN_S) as client:
+            return for_people(question(client))
+    except Problem:
+        return ()

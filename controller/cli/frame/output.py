@@ -156,6 +156,17 @@ def show_one(form: Format, value: Printed, identity: str, of: T, page: Callable[
         screen.say(page(for_people(of)))
 
 
+def show_change(
+    verb: str, asked: dict[str, Any], lines: Sequence[str], otherwise: str, as_json: bool
+) -> None:
+    """What was asked for, as the controller says it."""
+    if as_json:
+        write_json({"schema": "change/1", "verb": verb, **asked, "lines": list(lines)})
+        return
+    for line in lines or (otherwise,):
+        screen.say(one_line(line))
+
+
 def as_text(value: Printed) -> str:
     """JSON in which also what JSON itself lets through (C1, directions of writing) stands as an escape."""
     return HIDDEN.sub(_json_escape, msgspec.json.encode(value).decode())

@@ -1,17 +1,25 @@
 """What ends a verb early, and its exit code: something went wrong (one line: a code, the cause, and the next
-thing to try), or the command line is wrong (and which help there is to try).
+thing to try), the command line is wrong (and which help there is to try), or it was asked to end: by Ctrl-C,
+or by SIGTERM (`timeout`, a service manager, a shutdown).
 
 Rule: scripts rely on these numbers (docs/cli.md lists them); `run` alone returns its job's own code. What
-click found is read from its exceptions' fields. Its own sentence is kept only where there is none.
+click found is read from its exceptions' fields. Its own sentence is kept only where there is none. Both
+signals unwind what is under way in the same way, as KeyboardInterrupt, so that no child and no half of a file
+stays behind; only the exit code says which of them it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import click
+
 
 OK: Final = 0
 FAILED: Final = 1
@@ -97,7 +105,49 @@ def part_of(command: Any, name: str, words: Sequence[str]) -> str:
     return name
 
 
+def suggestion(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """`did you mean X?`, or nothing where no known word is near."""
+    near = nearest(word, known, cutoff)
+    return f"did you mean {near}?" if near else ""
+
+
 def nearest(word: str, known: Iterable[str], cutoff: float) -> str:
     import difflib
 
     return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)), "")
+
+
+_SIGNALLED = INTERRUPTED - signal.SIGINT
+_heard: list[int] = []
+
+
+def heard(number: int) -> None:
+    """The process was asked to end by this signal."""
+    _heard.append(number)
+
+
+def ended_by() -> int:
+    """The exit code of what was cut short: 130 after Ctrl-C, 143 after SIGTERM."""
+    return _SIGNALLED + (_heard[-1] if _heard else signal.SIGINT)
+
+
+@contextmanager
+def listening() -> Iterator[None]:
+    """SIGTERM interrupts as Ctrl-C does. Elsewhere than in the main thread, or ignored: as it is."""
+    del _heard[:]
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    heard(number)
+    raise KeyboardInterrupt

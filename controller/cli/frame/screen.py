@@ -118,6 +118,15 @@ def local_time(wall_s: float | None) -> str:
     return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M", then)
 
 
+def value_text(value: object) -> str:
+    """A setting or parameter, as it is written in a file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(value) or '""'
+    return f"{value:g}" if isinstance(value, float) else str(value) or '""'
+
+
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
@@ -126,9 +135,10 @@ def times(count: int) -> str:
     return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
-def wrapped(text: str, indent: int) -> str:
-    """Lines that fit the terminal, all but the first indented; as it is where nobody looks."""
-    width = terminal_width()
+def wrapped(text: str, indent: int, width: int | None = None) -> str:
+    """Lines that fit the width (default: the terminal's), all but the first indented; as it is where nobody
+    looks."""
+    width = width or terminal_width()
     if width is None or width < indent + LAST_WIDTH_MIN:
         return text
     import textwrap
@@ -178,14 +188,11 @@ class Table:
     def lines(self, rows: Sequence[Any]) -> list[str]:
         """Of one page; those of the first begin with the titles."""
         columns, width = self._columns, self._width
-        cells = [[one_line(column.text(row)) or NONE for column in columns] for row in rows]
-        if width is not None:
-            cells = [[_fitted(c, text) for c, text in zip(columns, line, strict=True)] for line in cells]
-        for at, texts in enumerate(zip(*cells, strict=True)):
-            self._widths[at] = max(self._widths[at], max(map(columns_of, texts)))
+        cells = cells_of(columns, rows, is_cut=width is not None)
+        self._widths = widths_of(cells, self._widths)
         lines, widths = [], list(self._widths)
         if not self._kept:
-            self._kept = _that_fit(columns, widths, width)
+            self._kept = that_fit(columns, widths, width)
         indent = sum(widths[at] + len(GAP) for at in self._kept[:-1])
         if width is not None:
             last = self._kept[-1]
@@ -220,7 +227,23 @@ def _pieces(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
-def _that_fit(columns: Sequence[Column], widths: Sequence[int], width: int | None) -> list[int]:
+def cells_of(columns: Sequence[Column], rows: Sequence[Any], *, is_cut: bool) -> list[list[str]]:
+    """One line each, within the limit of its column where there is one to keep to."""
+    cells = [[one_line(column.text(row)) or NONE for column in columns] for row in rows]
+    if not is_cut:
+        return cells
+    return [[_fitted(c, text) for c, text in zip(columns, line, strict=True)] for line in cells]
+
+
+def widths_of(cells: Sequence[Sequence[str]], at_least: Sequence[int]) -> list[int]:
+    widths = list(at_least)
+    for at, texts in enumerate(zip(*cells, strict=True)):
+        widths[at] = max(widths[at], max(map(columns_of, texts)))
+    return widths
+
+
+def that_fit(columns: Sequence[Column], widths: Sequence[int], width: int | None) -> list[int]:
+    """Which columns there is room for beside the last one."""
     kept = list(range(len(columns)))
     while width is not None:
         last = min(widths[kept[-1]], LAST_WIDTH_MIN)
@@ -270,7 +293,6 @@ def columns_of(text: str) -> int:
     """How wide it is on a terminal: East Asian characters take two columns, combining ones none."""
     if text.isascii():
         return len(text)
-    import unicodedata
+    from rich.cells import cell_len
 
-    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return len(text) + wide - sum(unicodedata.combining(character) != 0 for character in text)
+    return cell_len(text)

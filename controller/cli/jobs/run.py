@@ -1,29 +1,41 @@
-"""`cotenant run`: submit, wait, show the output, return the job's own exit code.
+"""`cotenant run`: submit, wait, show the output, return the job's own exit code; with a controller and an
+agent of one's own where none answers.
 
-Rule: the first Ctrl-C cancels the job and waits for its end; the second leaves it to itself.
+Rule: the first Ctrl-C cancels the job and waits for its end; the second leaves it to itself. What is started
+is started under a lock, as one detached `cotenant up` that ends by itself after ten idle minutes, and only on
+the user's own socket: where another endpoint is configured, nothing is started behind it.
 """
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Final
 
-from cotenant.controller.cli.frame.asking import PATIENCE_S, asking
+from cotenant.controller.cli.frame.asking import PATIENCE_S, asking, loaded_settings
 from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.cli.frame.parameters import argument, option
-from cotenant.controller.cli.frame.problem import FAILED, NEVER_STARTED, OK, Problem
+from cotenant.controller.cli.frame.problem import FAILED, NEVER_STARTED, OK, Problem, ended_by
 from cotenant.controller.cli.frame.screen import tell
-from cotenant.controller.cli.frame.signals import ended_by
 from cotenant.controller.cli.frame.terminal import JobOutput
-from cotenant.controller.cli.jobs.following import Follower, Missing, Piece
-from cotenant.controller.cli.jobs.preparing import prepared, takes_job_flags
-from cotenant.controller.cli.jobs.private import ensure_controller
+from cotenant.controller.cli.jobs.logs import Follower, Missing, Piece
+from cotenant.controller.cli.jobs.submit import prepared, takes_job_flags
 from cotenant.controller.cli.jobs.view import devices
 from cotenant.controller.cli.submission.options import Options
 from cotenant.controller.client import Client
+from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED, Phase
 from cotenant.controller.domain.texts import one_line
-from cotenant.controller.wire.clients import ChangeJobs, JobView
+from cotenant.controller.system import paths
+from cotenant.controller.system.endpoint import socket_path
+from cotenant.controller.system.locks import Lock, LockTaken
+from cotenant.controller.wire.clients import ChangeJobs, GetStatus, JobView, ListNodes
 
 GIVEN_UP: Final = ("held-infra", "workdir-missing")
 
@@ -151,3 +163,109 @@ def exit_code(job: JobView, cancelled_here: bool) -> int:
         return 128 - job.exit_code if job.exit_code < 0 else min(job.exit_code, 255)
     never = job.started_at is None or job.reason_code == "workdir-missing"
     return NEVER_STARTED if never else FAILED
+
+
+IDLE_EXIT_S: Final = 600.0
+START_WITHIN_S: Final = 60.0
+LOOK_EVERY_S: Final = 0.1
+LOG_NAME: Final = "up.log"
+
+
+def ensure_controller(endpoint: str | None) -> None:
+    """Returns once a controller answers; where none does, one is started with an agent.
+
+    Raises:
+        Problem: it cannot be started, or is somewhere else and does not answer.
+    """
+    try:
+        ask_status(endpoint)
+        return
+    except Problem as problem:
+        where = paths.client_endpoint(loaded_settings(endpoint).settings)
+        if problem.code != "unreachable" or socket_path(where) is None:
+            raise
+    folder = paths.runtime_dir()
+    with one_at_a_time(folder / "start.lock"):
+        try:
+            ask_status(endpoint)
+            return
+        except Problem as problem:
+            if problem.code != "unreachable":
+                raise
+        start(folder, endpoint)
+
+
+def ask_status(endpoint: str | None) -> None:
+    with asking(endpoint, timeout_s=5.0) as client:
+        client.ask(GetStatus())
+
+
+def start(folder: Path, endpoint: str | None) -> None:
+    tell("no controller answers: starting one here, with an agent (it ends after 10 idle minutes)")
+    log = folder / LOG_NAME
+    words = [sys.executable, "-m", "cotenant.controller.cli.main", "up", "--idle-exit", f"{IDLE_EXIT_S:g}s"]
+    words += ["--endpoint", endpoint] if endpoint else []
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd="/",
+        )
+    wait_until_ready(process, log, endpoint)
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], log: Path, endpoint: str | None) -> None:
+    deadline_s = time.monotonic() + START_WITHIN_S
+    while time.monotonic() < deadline_s:
+        if process.poll() is not None:
+            raise Problem(
+                "failed", f"could not start: {last_line(log)}", "try `cotenant up` or `cotenant doctor`"
+            )
+        if has_host(endpoint):
+            return
+        time.sleep(LOOK_EVERY_S)
+    raise Problem(
+        "failed", f"no agent within {START_WITHIN_S:.0f} s: {last_line(log)}", "try `cotenant doctor`"
+    )
+
+
+def has_host(endpoint: str | None) -> bool:
+    try:
+        with asking(endpoint, timeout_s=2.0) as client:
+            return any(node.state is HostState.OK for node in client.ask(ListNodes()).nodes)
+    except Problem as problem:
+        if problem.code == "unreachable":
+            return False
+        raise
+
+
+def last_line(log: Path) -> str:
+    """What it said last; where that only points at "its message above", the message itself."""
+    lines = log.read_text(errors="replace")[-4096:].strip().splitlines() or ["it said nothing"]
+    if "see its message above" in lines[-1] and len(lines) > 1:
+        lines.pop()
+    return re.sub(r"^error\[[\w-]+\]: ", "", lines[-1])
+
+
+@contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Two `run`s that start together start one controller."""
+    deadline_s = time.monotonic() + START_WITHIN_S
+    while (lock := _taken(path)) is None:
+        if time.monotonic() > deadline_s:
+            raise Problem("failed", f"someone else holds {path}", "is another `cotenant run` stuck?")
+        time.sleep(LOOK_EVERY_S)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _taken(path: Path) -> Lock | None:
+    try:
+        return Lock(path)
+    except LockTaken:
+        return None

@@ -1,4 +1,4 @@
-"""`cotenant show`: everything about one job."""
+"""`cotenant show`: everything about one job; `explain`: why it stands where it does."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Iterator
 from typing import Annotated, Final
 
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.asking import asking
+from cotenant.controller.cli.frame.asking import asking, complete_job
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, OutputFlag, chosen, show_one
 from cotenant.controller.cli.frame.parameters import argument
-from cotenant.controller.cli.frame.screen import NONE, Column, duration, local_time, paint
+from cotenant.controller.cli.frame.screen import NONE, Column, duration, local_time, paint, wrapped
 from cotenant.controller.cli.jobs.view import devices, left, state_colour
 from cotenant.controller.cli.profiles.throughput import throughput_lines
-from cotenant.controller.cli.setup.completion import complete_job
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec
-from cotenant.controller.wire.clients import AttemptView, JobDetails, JobView, ShowJob
+from cotenant.controller.wire.clients import AttemptView, Explain, Explained, JobDetails, JobView, ShowJob
 from cotenant.controller.wire.views import wall_s
 
 JobArgument = Annotated[str, argument(metavar="JOB", help="Its number.", complete=complete_job)]
@@ -35,14 +34,15 @@ def show(
     form = chosen(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(ShowJob(job_id=JobId(job)))
-    wide = form == "wide"
-    show_one(form, reply.job, reply.job.job_id, reply.job, lambda shown: page(shown, wide))
+    room, wide = screen.terminal_width(), form == "wide"
+    show_one(form, reply.job, reply.job.job_id, reply.job, lambda shown: page(shown, room, wide))
 
 
 # --- For a person -----------------------------------------------------------------------------------
 
 
-def page(job: JobDetails, wide: bool) -> str:
+def page(job: JobDetails, room: int | None, wide: bool = False) -> str:
+    """`room`: columns to keep to."""
     spec = job.spec
     state = paint(job.phase.value, state_colour(job))
     head = f"job {job.job_id}  {paint(job.name, 'bold')}  {state}"
@@ -50,11 +50,10 @@ def page(job: JobDetails, wide: bool) -> str:
     width = max(len(title) for title, _ in pairs)
     lines = [
         head,
-        *(f"  {title:<{width}}  {screen.wrapped(text, width + 4)}" for title, text in pairs if text),
+        *(f"  {title:<{width}}  {screen.wrapped(text, width + 4, room)}" for title, text in pairs if text),
     ]
     if job.attempts:
-        width_max = None if wide else screen.terminal_width()
-        lines += ["", screen.table(ATTEMPT_COLUMNS, job.attempts, width_max)]
+        lines += ["", screen.table(ATTEMPT_COLUMNS, job.attempts, None if wide else room)]
     points = job.profile.points if job.profile is not None else ()
     lines += throughput_lines(points, job.throughput, spec.batch_size)
     return "\n".join(lines)
@@ -229,3 +228,29 @@ def _resume(attempt: AttemptView) -> str:
     if attempt.attempt == 1 or attempt.exact is None:
         return NONE
     return "exact" if attempt.exact else "equivalent"
+
+
+def explain(
+    job: JobArgument, output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
+) -> None:
+    """Why a job waits, runs, shares or was preempted, and how that came about.
+
+    For example:
+
+      cotenant explain 7
+    """
+    form = chosen(output, as_json)
+    with asking(endpoint) as client:
+        reply = client.ask(Explain(job_id=JobId(job)))
+    show_one(form, reply.explanation, reply.job.job_id, reply, explained)
+
+
+def explained(reply: Explained) -> str:
+    job = reply.job
+    now, *history = reply.explanation.lines or (job.reason,)
+    state = paint(job.phase.value, state_colour(job))
+    lines = [f"job {job.job_id} ({job.name}): {state}", f"  {wrapped(now, 2)}"]
+    if history:
+        lines += ["", paint("How it came about, newest first:", "bold")]
+        lines += [f"  {wrapped(line, 4)}" for line in history]
+    return "\n".join(lines)

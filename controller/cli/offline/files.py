@@ -7,12 +7,15 @@ exit code 1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.sim.results.document import write_document, write_jobs
+from cotenant.controller.sim.world.outcome import Outcome
 from cotenant.controller.store.journal_file import JournalError, JournalMissing
 
 YOURS: Final = "name a state folder: `cotenant config controller.state_dir` shows yours"
@@ -67,3 +70,23 @@ def matplotlib_or_hint() -> ModuleType | None:
         screen.tell(MATPLOTLIB_HINT)
         return None
     return plots
+
+
+def write_results(
+    out: Path, value: dict[str, Any], jobs: Mapping[str, Outcome], drawn: Mapping[str, Outcome], each: str
+) -> None:
+    """`result.json`, a CSV of the jobs of `each` outcome by its name, and plots of those drawn,
+    where matplotlib is there.
+
+    Raises:
+        Problem: the disk is full, or so.
+    """
+    try:
+        write_document(value, out / "result.json")
+        for name, outcome in jobs.items():
+            write_jobs(outcome, out / f"jobs-{name}.csv")
+        plots = matplotlib_or_hint()
+        names = plots.write_all(drawn, out) if plots is not None else []
+    except OSError as error:
+        raise Problem("refused", f"{out}: {error.strerror}", "make room, or choose another --out") from None
+    screen.tell(f"written to {out}: result.json, a CSV of each {each}" + "".join(f", {n}" for n in names))

@@ -1,27 +1,32 @@
-"""The flags that all simulations share, and what they become. Errors of traces and tables leave as one line.
+"""The flags that all simulations share, what they become, and how far the runs are (a bar on standard error,
+for people, where they take a while). Errors of traces and tables leave as one line.
 
 Rule: everything is checked before the first run begins.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from cotenant.controller.cli.frame.parameters import argument, option
-from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.frame.problem import Problem, heard
+from cotenant.controller.cli.frame.screen import is_terminal
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.choices import BadChoice, PolicyChoice, policies_named
-from cotenant.controller.sim.compare import Task
+from cotenant.controller.sim.compare import Report, Task, TaskProgress, TaskRun, WorkerLost, run_all
 from cotenant.controller.sim.scenario import Scenario, tasks
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.world.physics import NoPairTable
+from cotenant.controller.training.kinds import compute
 
 DEFAULT_POLICIES: Final = "fifo,sjf,srtf"
-MAKE_IT: Final = "cotenant sim trace list"
 
 
 def complete_trace(incomplete: str) -> list[str]:
@@ -129,6 +134,57 @@ OutFlag = Annotated[
 ]
 
 
+def scenario_of(
+    trace: TraceArgument,
+    format: FormatFlag = "auto",
+    vc: VcFlag = None,
+    jobs: JobsFlag = None,
+    from_s: FromFlag = None,
+    hosts: HostsFlag = 8,
+    gpus_per_host: GpusFlag = 8,
+    load_scale: LoadScaleFlag = 1.0,
+    noise: NoiseFlag = 0.0,
+    load_time_scale: LoadTimeFlag = 1.0,
+    pairs: PairsFlag = "gavel-v100",
+    xi: XiFlag = "learned",
+    failures: FailuresFlag = None,
+    trim: TrimFlag = 0.0,
+) -> Scenario:
+    """Raises Problem."""
+    with as_problems():
+        return Scenario(
+            trace=trace,
+            format=format,
+            vc=vc,
+            from_s=from_s,
+            jobs=jobs,
+            load_scale=load_scale,
+            noise=noise,
+            load_time_scale=load_time_scale,
+            pairs=pairs,
+            xi=xi,
+            failures_mtbf_h=failures,
+            trim=trim,
+            hosts=hosts,
+            gpus_per_host=gpus_per_host,
+        )
+
+
+def takes_scenario(verb: Callable[..., int]) -> Callable[..., int]:
+    """Replaces the parameter `scenario` by those of `scenario_of`."""
+    own = inspect.signature(verb, eval_str=True).parameters.values()
+    flags = inspect.signature(scenario_of, eval_str=True).parameters
+
+    @functools.wraps(verb)
+    def command(**given: Any) -> int:
+        return verb(scenario=scenario_of(**{name: given.pop(name) for name in flags}), **given)
+
+    parameters = [one for each in own for one in (flags.values() if each.name == "scenario" else (each,))]
+    keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    command.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    return command
+
+
 def chosen_policies(text: str) -> tuple[PolicyChoice, ...]:
     """Modules of one's own (`MODULE:NAME`) are looked for in this folder as well, after all others.
 
@@ -170,3 +226,86 @@ def as_problems() -> Iterator[None]:
     except ValueError as error:
         code = "not-found" if isinstance(error, NoPairTable) else "usage"
         raise Problem(code, str(error), "`cotenant sim compare --help` has examples") from None
+
+
+WORTH_A_BAR_S: Final = 2.0
+
+
+def run_with_bar(tasks: Sequence[Task], *, workers: int | None, keep: bool) -> list[TaskRun]:
+    """Raises Problem."""
+    try:
+        with bar(tasks) as report:
+            runs = run_all(tasks, workers=workers, keep=keep, report=report, asked=heard, compute=compute)
+    except WorkerLost as error:
+        raise Problem("failed", str(error), "try --workers 1, or fewer jobs with --jobs") from None
+    if not runs:
+        raise KeyboardInterrupt  # before any run had a result
+    return runs
+
+
+@contextmanager
+def bar(tasks: Sequence[Task]) -> Iterator[Report | None]:
+    """A function to tell progress to; None where nobody looks."""
+    import sys
+
+    if not is_terminal(sys.stderr):
+        yield None
+        return
+    shown = ProgressBar(tasks)
+    try:
+        yield shown.tell
+    finally:
+        shown.close()
+
+
+class ProgressBar:
+    """One bar over all runs, which appears after two seconds."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self._tasks = tasks
+        self._finished = [0] * len(tasks)
+        self._total = sum(len(task.workload) for task in tasks)
+        self._began_s = time.monotonic()
+        self._bar: Any = None
+        self._line: Any = None
+
+    def tell(self, progress: TaskProgress) -> None:
+        self._finished[progress.task] = progress.finished
+        if self._bar is None:
+            if time.monotonic() - self._began_s < WORTH_A_BAR_S:
+                return
+            self._open()
+        self._bar.update(self._line, completed=sum(self._finished), description=self._running())
+
+    def _open(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        self._bar = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TextColumn("jobs"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._line = self._bar.add_task("", total=self._total)
+        self._bar.start()
+
+    def _running(self) -> str:
+        """The runs under way, and how many are over."""
+        under_way = [
+            task.policy.label
+            for task, finished in zip(self._tasks, self._finished, strict=True)
+            if 0 < finished < len(task.workload)
+        ]
+        over = sum(
+            finished >= len(task.workload) for task, finished in zip(self._tasks, self._finished, strict=True)
+        )
+        return f"{over}/{len(self._tasks)} runs  {', '.join(under_way[:3])[:40]}"
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.screen import Column
 
@@ -74,7 +76,7 @@ def evaluation_table(result: Evaluation) -> str:
 
 
 def described(model: InterferenceModel) -> dict[str, Any]:
-    checked, training = model.cross_validation, model.training
+    training = model.training
     return {
         "schema": "predictor/1",
         "features": list(model.features),
@@ -83,24 +85,13 @@ def described(model: InterferenceModel) -> dict[str, Any]:
         "settings": model.settings,
         "seed": training.seed,
         "made_by": training.made_by,
-        "files": [
-            {"name": f.name, "sha256": f.sha256, "rows": f.rows, "licence": f.licence} for f in training.files
-        ],
+        "files": msgspec.to_builtins(training.files),
         "pairs": list(training.pairs),
         "gpu_types": list(training.gpu_types),
         "mean_xi": list(model.mean_xi),
-        "cross_validated": {
-            "folds": checked.folds,
-            "rmse": list(checked.rmse),
-            "mean_prediction_rmse": list(checked.mean_prediction_rmse),
-            "unseen_model_rmse": checked.unseen_model_rmse,
-            "tried": [{"settings": trial.settings, "rmse": trial.rmse} for trial in checked.tried],
-        },
+        "cross_validated": msgspec.to_builtins(model.cross_validation),
         "coverage": model.coverage,
-        "margins": [
-            {"novelty_max": band.novelty_max, "factor": band.factor, "rows": band.rows}
-            for band in model.bands
-        ],
+        "margins": msgspec.to_builtins(model.bands),
     }
 
 

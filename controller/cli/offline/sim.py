@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,50 +13,35 @@ from cotenant.controller.cli.frame.output import (
     Format,
     JsonFlag,
     OutputFlag,
-    as_text,
     chosen,
-    write_json,
-    write_lines,
 )
 from cotenant.controller.cli.frame.parameters import argument, option
-from cotenant.controller.cli.frame.problem import OK, Problem
-from cotenant.controller.cli.frame.signals import ended_by
+from cotenant.controller.cli.frame.problem import OK, ended_by
 from cotenant.controller.cli.offline import table as sim_table
-from cotenant.controller.cli.offline.files import matplotlib_or_hint, writable
+from cotenant.controller.cli.offline.files import writable, write_results
 from cotenant.controller.cli.offline.options import (
     DEFAULT_POLICIES,
-    FailuresFlag,
-    FormatFlag,
-    FromFlag,
-    GpusFlag,
-    HostsFlag,
-    JobsFlag,
-    LoadScaleFlag,
-    LoadTimeFlag,
-    NoiseFlag,
     OutFlag,
     PairsFlag,
     PoliciesFlag,
     SeedFlag,
     SeedsFlag,
-    TraceArgument,
-    TrimFlag,
-    VcFlag,
     WindowJobsFlag,
     WindowsFlag,
     WorkersFlag,
-    XiFlag,
     as_problems,
     chosen_policies,
     one_policy,
     prepared,
+    run_with_bar,
+    takes_scenario,
 )
-from cotenant.controller.cli.offline.progress import run_with_bar
+from cotenant.controller.cli.offline.table import show_runs
 from cotenant.controller.cli.offline.trace import trace
 from cotenant.controller.cli.offline.whatif import AskedFlag, SinceFlag, replayed
 from cotenant.controller.sim import windows as windowing
 from cotenant.controller.sim.compare import Task, TaskRun
-from cotenant.controller.sim.results.document import document, write_document, write_jobs
+from cotenant.controller.sim.results.document import document
 from cotenant.controller.sim.scenario import Scenario
 
 TAIL_JOBS: Final = 200
@@ -76,22 +62,10 @@ def sim() -> None:
 
 
 @sim.part("run")
+@takes_scenario
 def run_one(
-    trace: TraceArgument,
     policy: Annotated[str, option("--policy", metavar="P", help="As in --policies of compare.")],
-    format: FormatFlag = "auto",
-    vc: VcFlag = None,
-    jobs: JobsFlag = None,
-    from_s: FromFlag = None,
-    hosts: HostsFlag = 8,
-    gpus_per_host: GpusFlag = 8,
-    load_scale: LoadScaleFlag = 1.0,
-    noise: NoiseFlag = 0.0,
-    load_time_scale: LoadTimeFlag = 1.0,
-    pairs: PairsFlag = "gavel-v100",
-    xi: XiFlag = "learned",
-    failures: FailuresFlag = None,
-    trim: TrimFlag = 0.0,
+    scenario: Scenario,
     seed: SeedFlag = 0,
     out: OutFlag = None,
     output: OutputFlag = None,
@@ -106,43 +80,15 @@ def run_one(
       cotenant sim run jobs.csv --policy tiresias:thresholds_gpu_s=7200 --failures 500
     """
     form = chosen(output, as_json)
-    with as_problems():
-        scenario = Scenario(
-            trace=trace,
-            format=format,
-            vc=vc,
-            from_s=from_s,
-            jobs=jobs,
-            load_scale=load_scale,
-            noise=noise,
-            load_time_scale=load_time_scale,
-            pairs=pairs,
-            xi=xi,
-            failures_mtbf_h=failures,
-            trim=trim,
-            hosts=hosts,
-            gpus_per_host=gpus_per_host,
-        )
     return simulated(scenario, [one_policy(policy)], [seed], workers=1, out=out, form=form)
 
 
 @sim.part("compare")
+@takes_scenario
 def compare(
-    trace: TraceArgument,
+    *,
     policies: PoliciesFlag = DEFAULT_POLICIES,
-    format: FormatFlag = "auto",
-    vc: VcFlag = None,
-    jobs: JobsFlag = None,
-    from_s: FromFlag = None,
-    hosts: HostsFlag = 8,
-    gpus_per_host: GpusFlag = 8,
-    load_scale: LoadScaleFlag = 1.0,
-    noise: NoiseFlag = 0.0,
-    load_time_scale: LoadTimeFlag = 1.0,
-    pairs: PairsFlag = "gavel-v100",
-    xi: XiFlag = "learned",
-    failures: FailuresFlag = None,
-    trim: TrimFlag = 0.0,
+    scenario: Scenario,
     windows: WindowsFlag = None,
     window_jobs: WindowJobsFlag = 256,
     seed: SeedFlag = 0,
@@ -168,24 +114,7 @@ def compare(
     form = chosen(output, as_json)
     choices = chosen_policies(policies)
     with as_problems():
-        scenario = Scenario(
-            trace=trace,
-            format=format,
-            vc=vc,
-            from_s=from_s,
-            jobs=jobs,
-            load_scale=load_scale,
-            noise=noise,
-            load_time_scale=load_time_scale,
-            pairs=pairs,
-            xi=xi,
-            failures_mtbf_h=failures,
-            trim=trim,
-            windows=windows or 0,
-            window_jobs=window_jobs,
-            hosts=hosts,
-            gpus_per_host=gpus_per_host,
-        )
+        scenario = replace(scenario, windows=windows or 0, window_jobs=window_jobs)
     numbers = range(seed, seed + seeds)
     return simulated(scenario, choices, numbers, workers=workers, out=out, form=form)
 
@@ -216,9 +145,9 @@ def simulated(
         not_run=missing,
         whole=whole[0].workload if whole else None,
     )
-    show(value, runs, form)
+    show_runs(form, value, [run.summary for run in runs], lambda wide: page(value, runs, wide=wide))
     if folder is not None:
-        write_results(folder, value, runs)
+        write(folder, value, runs)
     return ended_by() if value["interrupted"] else OK
 
 
@@ -276,17 +205,6 @@ def replay(
 # --- Showing -----------------------------------------------------------------------------------------
 
 
-def show(value: dict[str, Any], runs: Sequence[TaskRun], form: Format) -> None:
-    if form == "json":
-        write_json(value)
-    elif form == "jsonl":
-        write_lines([as_text({"schema": "sim-run/1", **run.summary}) for run in runs])
-    elif form == "id":
-        write_lines(list(dict.fromkeys(run.label for run in runs)))
-    else:
-        screen.say(page(value, runs, wide=form == "wide"))
-
-
 def page(value: dict[str, Any], runs: Sequence[TaskRun], *, wide: bool) -> str:
     """The table with what it is about above it, and what to know about it below."""
     summaries = [run.summary for run in runs]
@@ -328,27 +246,15 @@ def footnotes(value: dict[str, Any], has_best: bool) -> list[str]:
 # --- Files -------------------------------------------------------------------------------------------
 
 
-def write_results(folder: Path, value: dict[str, Any], runs: Sequence[TaskRun]) -> None:
-    """`result.json`, `jobs-<policy>-<seed>.csv`, and plots where matplotlib is there.
-
-    Raises:
-        Problem: the disk is full, or so.
-    """
-    try:
-        write_document(value, folder / "result.json")
-        for run in runs:
-            if run.outcome is not None:
-                window = "" if run.task.window is None else f"-{run.task.window}"
-                name = f"jobs-{sim_table.file_name(run.label)}-{run.task.seed}{window}.csv"
-                write_jobs(run.outcome, folder / name)
-        first = {run.label: run.outcome for run in reversed(runs) if run.outcome is not None}
-        plots = matplotlib_or_hint()
-        names = plots.write_all(dict(reversed(first.items())), folder) if plots is not None else []
-    except OSError as error:
-        raise Problem(
-            "refused", f"{folder}: {error.strerror}", "make room, or choose another --out"
-        ) from None
-    screen.tell(f"written to {folder}: result.json, a CSV of each run" + "".join(f", {n}" for n in names))
+def write(folder: Path, value: dict[str, Any], runs: Sequence[TaskRun]) -> None:
+    """The jobs of each run, and plots of the first of each policy."""
+    kept = [(run, run.outcome) for run in runs if run.outcome is not None]
+    jobs = {}
+    for run, outcome in kept:
+        window = "" if run.task.window is None else f"-{run.task.window}"
+        jobs[f"{sim_table.file_name(run.label)}-{run.task.seed}{window}"] = outcome
+    drawn = {run.label: outcome for run, outcome in reversed(kept)}
+    write_results(folder, value, jobs, dict(reversed(drawn.items())), "run")
 
 
 sim.add_command(trace)

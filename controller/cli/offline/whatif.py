@@ -13,16 +13,12 @@ from cotenant.controller.cli.frame.output import (
     Format,
     JsonFlag,
     OutputFlag,
-    as_text,
     chosen,
-    write_json,
-    write_lines,
 )
 from cotenant.controller.cli.frame.parameters import option
-from cotenant.controller.cli.frame.problem import OK, Problem
-from cotenant.controller.cli.frame.signals import ended_by
+from cotenant.controller.cli.frame.problem import OK, Problem, ended_by
 from cotenant.controller.cli.offline import table as sim_table
-from cotenant.controller.cli.offline.files import journal_problem, matplotlib_or_hint, writable
+from cotenant.controller.cli.offline.files import journal_problem, writable, write_results
 from cotenant.controller.cli.offline.options import (
     OutFlag,
     PairsFlag,
@@ -31,15 +27,15 @@ from cotenant.controller.cli.offline.options import (
     as_problems,
     chosen_policies,
     complete_policies,
+    run_with_bar,
 )
-from cotenant.controller.cli.offline.progress import run_with_bar
+from cotenant.controller.cli.offline.table import show_runs
 from cotenant.controller.cli.submission.quantities import duration_s
 from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.compare import TaskRun
 from cotenant.controller.sim.past import what_if
 from cotenant.controller.sim.past.journal import NothingToReplay
 from cotenant.controller.sim.past.replay import JournalRecord, read_journal
-from cotenant.controller.sim.results.document import write_document, write_jobs
 from cotenant.controller.store.journal_file import JournalError
 from cotenant.controller.system import paths
 from cotenant.controller.wire.clients import GetStatus
@@ -146,7 +142,8 @@ def replayed(
     runs = run_with_bar(tasks, workers=workers, keep=True)
     times = [utc(wall_s) for wall_s in (record.begin_wall_s, record.end_wall_s)]
     value = what_if.document(record, runs, pairs=pairs, begin=times[0], end=times[1])
-    show(value, record, runs, form)
+    rows = [value["actual"], *value["runs"]]
+    show_runs(form, value, rows, lambda wide: page(value, record, runs, wide=wide))
     if folder is not None:
         write(folder, value, record, runs)
     return ended_by() if value["interrupted"] or len(runs) < len(tasks) else OK
@@ -170,19 +167,10 @@ def read(where: Path, since: str, *, named: bool) -> JournalRecord:
 # --- Showing -----------------------------------------------------------------------------------------
 
 
-def show(value: dict[str, Any], record: JournalRecord, runs: Sequence[TaskRun], form: Format) -> None:
-    rows = [value["actual"], *value["runs"]]
-    if form == "json":
-        write_json(value)
-    elif form == "jsonl":
-        write_lines([as_text({"schema": "sim-run/1", **row}) for row in rows])
-    elif form == "id":
-        write_lines([row["label"] for row in rows])
-    else:
-        wide = form == "wide"
-        width = None if wide else screen.terminal_width()
-        lines = [headline(record), sim_table.table(rows, wide=wide, width=width)]
-        screen.say("\n".join([*lines, *footnotes(value, record, runs)]))
+def page(value: dict[str, Any], record: JournalRecord, runs: Sequence[TaskRun], *, wide: bool) -> str:
+    width = None if wide else screen.terminal_width()
+    table = sim_table.table([value["actual"], *value["runs"]], wide=wide, width=width)
+    return "\n".join([headline(record), table, *footnotes(value, record, runs)])
 
 
 def headline(record: JournalRecord) -> str:
@@ -213,17 +201,8 @@ def footnotes(value: dict[str, Any], record: JournalRecord, runs: Sequence[TaskR
 
 
 def write(folder: Path, value: dict[str, Any], record: JournalRecord, runs: Sequence[TaskRun]) -> None:
-    """`result.json`, the jobs as they were and as simulated, and the distributions as a plot."""
+    """The jobs as they were and as simulated."""
     outcomes = {what_if.HAPPENED: record.outcome()}
     outcomes.update({f"{run.label}, simulated": run.outcome for run in runs if run.outcome is not None})
-    try:
-        write_document(value, folder / "result.json")
-        for label, outcome in outcomes.items():
-            write_jobs(outcome, folder / f"jobs-{sim_table.file_name(label)}.csv")
-        plots = matplotlib_or_hint()
-        names = plots.write_all(outcomes, folder) if plots is not None else []
-    except OSError as error:
-        raise Problem(
-            "refused", f"{folder}: {error.strerror}", "make room, or choose another --out"
-        ) from None
-    screen.tell(f"written to {folder}: result.json, a CSV of each row" + "".join(f", {n}" for n in names))
+    jobs = {sim_table.file_name(label): outcome for label, outcome in outcomes.items()}
+    write_results(folder, value, jobs, outcomes, "row")

@@ -24,10 +24,9 @@ from cotenant.controller.cli.frame.output import (
     write_json,
 )
 from cotenant.controller.cli.frame.parameters import argument, option
-from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
-from cotenant.controller.cli.frame.signals import ended_by
-from cotenant.controller.cli.jobs.preparing import prepared, takes_job_flags
-from cotenant.controller.cli.jobs.private import ensure_controller
+from cotenant.controller.cli.frame.problem import FAILED, OK, Problem, ended_by
+from cotenant.controller.cli.jobs.run import ensure_controller
+from cotenant.controller.cli.jobs.submit import prepared, takes_job_flags
 from cotenant.controller.cli.profiles.series import SeriesRun, planned
 from cotenant.controller.cli.profiles.view import (
     KNOWN_COLUMNS,

@@ -1,25 +1,75 @@
-"""`cotenant completion`: completion for bash, zsh and fish; also of job ids, hosts and policies.
+"""`cotenant completion`: the script for bash, zsh or fish; and what it asks, answered: the one place that
+builds the tree of all verbs.
 
-Rule: completing never shows an error and never takes long: a controller that does not answer at once
-completes nothing.
+Rule: the script calls `cotenant` again with _COTENANT_COMPLETE=complete_SHELL; where nothing is known, it
+completes files. The script for zsh is click's. Ours for bash also works before 4.4, and ours for fish keeps
+words with a comma (`--policies fifo,srtf`) whole.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Final
+
+import click
+from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
 
 from cotenant.controller.cli.frame.parameters import argument
-from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
+from cotenant.controller.cli.frame.screen import say
+from cotenant.controller.cli.verbs import BY_NAME, COMPLETE_VARIABLE, PROGRAM, as_command
 
-SHELLS = ("bash", "zsh", "fish")
-WHERE = {
-    "bash": "~/.local/share/bash-completion/completions/cotenant",
-    "zsh": "~/.zfunc/_cotenant",
-    "fish": "~/.config/fish/completions/cotenant.fish",
+BASH: Final = """\
+%(complete_func)s() {
+    local IFS=$'\\n'
+    COMPREPLY=( $( env COMP_WORDS="${COMP_WORDS[*]}" \\
+                   COMP_CWORD=$COMP_CWORD \\
+                   %(complete_var)s=complete_bash $1 ) )
+    return 0
 }
-ANSWER_WITHIN_S = 1.0
+
+complete -o default -F %(complete_func)s %(prog_name)s
+"""
+
+FISH: Final = """\
+function %(complete_func)s
+    for line in (env %(complete_var)s=complete_fish COMP_WORDS=(commandline -cp) \\
+            COMP_CWORD=(commandline -t) %(prog_name)s)
+        set -l found (string split --max 1 "," $line)
+        if test $found[1] = file
+            __fish_complete_path $found[2]
+        else
+            echo $found[2]
+        end
+    end
+end
+
+complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
+"""
+
+
+class Bash(BashComplete):
+    source_template = BASH
+
+    def source(self) -> str:
+        return self.source_template % self.source_vars()
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        return [each for each in super().get_completions(args, incomplete) if each.type == "plain"]
+
+    def format_completion(self, item: CompletionItem) -> str:
+        return str(item.value)
+
+
+class Zsh(ZshComplete):
+    source_template = ZshComplete.source_template.replace("=zsh_complete", "=complete_zsh")
+
+
+class Fish(FishComplete):
+    source_template = FISH
+
+
+KINDS: Final[dict[str, type[ShellComplete]]] = {"bash": Bash, "zsh": Zsh, "fish": Fish}
 
 
 def completion(
@@ -33,45 +83,35 @@ def completion(
       cotenant completion zsh > ~/.zfunc/_cotenant
       cotenant completion fish > ~/.config/fish/completions/cotenant.fish
     """
-    from cotenant.controller.cli.frame.screen import say
-    from cotenant.controller.cli.setup.shells import script
-
     name = shell or os.path.basename(os.environ.get("SHELL", ""))
-    if name not in SHELLS:
-        raise Problem("usage", f"no completion for shell {name!r}", f"there is one for {', '.join(SHELLS)}")
+    if name not in KINDS:
+        raise Problem("usage", f"no completion for shell {name!r}", f"there is one for {', '.join(KINDS)}")
     say(script(name).strip())
 
 
-# --- What can be completed from a running controller ------------------------------------------------
+class Verbs(click.Group):
+    """Verbs by name; a verb's module is imported when it is completed, not before."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(BY_NAME)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        verb = BY_NAME.get(cmd_name)
+        return None if verb is None else as_command(verb)
 
 
-def complete_job(incomplete: str) -> list[tuple[str, str]]:
-    from cotenant.controller.wire.clients import ListJobs
-
-    jobs = _quietly(lambda client: client.ask(ListJobs(include_ended=True, limit=200)).jobs)
-    return [(j.job_id, f"{j.name} {j.phase.value}") for j in jobs if j.job_id.startswith(incomplete)]
+def script(shell: str) -> str:
+    return _asked(shell).source()
 
 
-def complete_host(incomplete: str) -> list[str]:
-    from cotenant.controller.wire.clients import ListNodes
-
-    nodes = _quietly(lambda client: client.ask(ListNodes()).nodes)
-    return [n.host for n in nodes if n.host.startswith(incomplete)]
-
-
-def complete_policy(incomplete: str) -> list[tuple[str, str]]:
-    from cotenant.controller.wire.clients import GetPolicy
-
-    policies = _quietly(lambda client: client.ask(GetPolicy()).offers)
-    return [(p.policy, p.about) for p in policies if p.available and p.policy.startswith(incomplete)]
+def answer() -> int:
+    """Answers the question in the environment."""
+    what, _, shell = os.environ[COMPLETE_VARIABLE].partition("_")
+    if what != "complete" or shell not in KINDS or "COMP_WORDS" not in os.environ:
+        return FAILED
+    say(_asked(shell).complete())
+    return OK
 
 
-def _quietly(question: Callable[[Any], Any]) -> Any:
-    from cotenant.controller.cli.frame.asking import asking
-    from cotenant.controller.domain.texts import for_people
-
-    try:
-        with asking(timeout_s=ANSWER_WITHIN_S) as client:
-            return for_people(question(client))
-    except Problem:
-        return ()
+def _asked(shell: str) -> ShellComplete:
+    return KINDS[shell](Verbs(PROGRAM), {}, PROGRAM, COMPLETE_VARIABLE)

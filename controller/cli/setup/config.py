@@ -1,20 +1,36 @@
-"""`cotenant config`: every setting, its value and where it comes from."""
+"""`cotenant config`: every setting, its value and where it comes from; `version`: what is installed here and
+there.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import os
+import platform
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
 from typing import Annotated, Any, Final, NamedTuple
 
-from cotenant.controller.cli.frame.asking import loaded_settings
-from cotenant.controller.cli.frame.output import JsonFlag, Listing, OutputFlag, chosen, show_listing
+from cotenant.controller.cli.frame.asking import asking, loaded_settings
+from cotenant.controller.cli.frame.output import (
+    EndpointFlag,
+    JsonFlag,
+    Listing,
+    OutputFlag,
+    chosen,
+    show_listing,
+    show_one,
+)
 from cotenant.controller.cli.frame.parameters import argument
 from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.frame.screen import Column, hint
+from cotenant.controller.cli.frame.screen import Column, hint, value_text
 from cotenant.controller.domain import settings as definitions
 from cotenant.controller.system import paths, settings
+from cotenant.controller.wire.clients import GetStatus
+from cotenant.controller.wire.codec import WIRE_VERSION
+from cotenant.controller.wire.job import PROTOCOL_VERSION
 
 
 class SettingRow(NamedTuple):
@@ -24,6 +40,10 @@ class SettingRow(NamedTuple):
     """What an empty value amounts to; otherwise the value."""
     origin: str
     meaning: str
+
+    @property
+    def shown(self) -> str:
+        return value_text(self.value) if self.value == self.effective else f"({self.effective})"
 
 
 WHERE_EMPTY: Final[dict[str, Callable[[definitions.Settings], object]]] = {
@@ -66,13 +86,7 @@ def config(
     listing = Listing(
         noun="setting",
         rows=rows,
-        as_json=lambda r: {
-            "key": r.key,
-            "value": r.value,
-            "effective": r.effective,
-            "origin": r.origin,
-            "meaning": r.meaning,
-        },
+        as_json=SettingRow._asdict,
         identity=lambda r: r.key,
         columns=COLUMNS,
         wide_columns=(*COLUMNS, Column("MEANING", lambda r: r.meaning)),
@@ -85,7 +99,7 @@ def config(
 
 COLUMNS: Final = (
     Column("SETTING", lambda r: r.key),
-    Column("VALUE", lambda r: _text(r.value) if r.value == r.effective else f"({r.effective})", limit=40),
+    Column("VALUE", lambda r: r.shown, limit=40),
     Column("ORIGIN", lambda r: r.origin, rank=1, colour=lambda r: "dim" if r.origin == "default" else "cyan"),
 )
 
@@ -93,14 +107,6 @@ COLUMNS: Final = (
 def effective(loaded: settings.LoadedSettings, key: str) -> Any:
     value = loaded.value(key)
     return str(WHERE_EMPTY[key](loaded.settings)) if value == "" and key in WHERE_EMPTY else value
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return ",".join(value) or '""'
-    return f"{value:g}" if isinstance(value, float) else str(value) or '""'
 
 
 def described() -> dict[str, str]:
@@ -123,3 +129,43 @@ def _is_text(node: ast.stmt) -> bool:
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
     )
+
+
+def version(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+    """Versions of this command and of the controller.
+
+    For example:
+
+      cotenant version --json
+    """
+    form = chosen(output, as_json)
+    controller: str | None = None
+    why = ""
+    if form != "id":
+        try:
+            with asking(endpoint, timeout_s=2.0) as client:
+                controller = client.ask(GetStatus()).version
+        except Problem as problem:
+            why = "none answers" if problem.code == "unreachable" else problem.message
+    value: dict[str, Any] = {
+        "schema": "version/1",
+        "version": own_version(),
+        "controller": controller,
+        "wire": WIRE_VERSION,
+        "job_protocol": PROTOCOL_VERSION,
+        "python": platform.python_version(),
+    }
+    show_one(form, value, own_version(), value, lambda shown: page(shown, why))
+
+
+def own_version() -> str:
+    try:
+        return installed("cotenant")
+    except PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+def page(value: dict[str, Any], why: str) -> str:
+    """`why`: no controller has answered."""
+    controller = value["controller"] or f"({why})"
+    return f"cotenant {value['version']}\ncontroller {controller}\nPython {value['python']}"

@@ -15,9 +15,8 @@ from typing import Any
 import msgspec
 
 from cotenant.controller.cli.submission import commands, directives, recording
-from cotenant.controller.cli.submission.code import code_sha256
-from cotenant.controller.cli.submission.options import Options, merged
-from cotenant.controller.cli.submission.problems import BadSubmission
+from cotenant.controller.cli.submission.options import BadSubmission, Options, merged
+from cotenant.controller.cli.submission.recording import code_sha256
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch
 from cotenant.controller.domain.texts import one_line

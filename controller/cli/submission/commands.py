@@ -6,7 +6,6 @@ cluster the hosts may have what this machine has not, so there the same finding 
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import os
 import re
@@ -17,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from cotenant.controller.cli.submission.options import CONTAINERS
-from cotenant.controller.cli.submission.problems import BadSubmission
+from cotenant.controller.cli.frame.problem import nearest, suggestion
+from cotenant.controller.cli.submission.options import CONTAINERS, BadSubmission
 from cotenant.controller.domain.job import LaunchMode
 
 CONTAINER_PROGRAMS: Final = ("docker", "podman", "apptainer", "singularity", "enroot", "nerdctl", "ch-run")
@@ -105,8 +104,8 @@ def _not_on_path(program: str, workdir: Path, path: str) -> BadSubmission:
     if (workdir / program).is_file():
         runner = "python " if program.endswith(".py") else "./"
         return BadSubmission(message, f"did you mean {runner}{program}?")
-    near = difflib.get_close_matches(program, _programs(path), n=1, cutoff=0.75)
-    return BadSubmission(message, f"did you mean {near[0]}?" if near else "is its environment activated?")
+    near = suggestion(program, _programs(path), cutoff=0.75)
+    return BadSubmission(message, near or "is its environment activated?")
 
 
 def _programs(path: str) -> list[str]:
@@ -140,5 +139,5 @@ def near_file(name: str, workdir: Path) -> str:
         names = sorted(entry.name for entry in os.scandir((workdir / name).parent))
     except OSError:
         return "check the path"
-    near = difflib.get_close_matches(os.path.basename(name), names, n=1, cutoff=0.6)
-    return f"did you mean {os.path.join(os.path.dirname(name), near[0])}?" if near else "check the path"
+    near = nearest(os.path.basename(name), names, cutoff=0.6)
+    return f"did you mean {os.path.join(os.path.dirname(name), near)}?" if near else "check the path"

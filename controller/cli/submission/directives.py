@@ -15,16 +15,17 @@ from typing import Final
 
 import msgspec
 
+from cotenant.controller.cli.frame.problem import suggestion
 from cotenant.controller.cli.submission.options import (
     BY_FLAG,
     BY_KEY,
     CONTAINERS,
+    BadSubmission,
     Option,
     Options,
     merged,
     read,
 )
-from cotenant.controller.cli.submission.problems import BadSubmission, suggestion
 from cotenant.controller.cli.submission.quantities import count
 
 SCRIPT_BYTES_MAX: Final = 4 * 1024 * 1024

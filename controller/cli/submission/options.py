@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.controller.cli.submission.problems import BadSubmission, MissingFile, suggestion
+from cotenant.controller.cli.frame.problem import suggestion
 from cotenant.controller.cli.submission.quantities import (
     DURATION_FORMS,
     array_indices,
@@ -30,6 +30,24 @@ from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import Dependency
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.wire.codec import BadMessage, decode_json
+
+
+class MissingFile(ValueError):
+    """The file that an option names is not there."""
+
+
+class BadSubmission(ValueError):
+    """Refused before anything was sent. `hint` is what to try next; it may be empty.
+
+    `missing`: a file that was named is not there, which scripts can tell from a wrong value.
+    """
+
+    def __init__(self, message: str, hint: str = "", *, missing: bool = False) -> None:
+        super().__init__(message)
+        self.missing = missing
+        self.message = message
+        self.hint = hint
+
 
 PROFILE_BYTES_MAX: Final = 1024 * 1024
 PROFILE_WORDS: Final = ("auto", "never", "full")

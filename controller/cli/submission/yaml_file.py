@@ -13,8 +13,14 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from cotenant.controller.cli.submission.options import BY_KEY, Option, Options, read, unknown_key
-from cotenant.controller.cli.submission.problems import BadSubmission
+from cotenant.controller.cli.submission.options import (
+    BY_KEY,
+    BadSubmission,
+    Option,
+    Options,
+    read,
+    unknown_key,
+)
 from cotenant.controller.cli.submission.quantities import shown
 
 FILE_BYTES_MAX: Final = 1024 * 1024

@@ -50,6 +50,11 @@ def test_queue_imports_what_it_needs(tmp_path: Path) -> None:
     assert not modules_after("queue", "--json", at=tmp_path) & heavy
 
 
+def test_the_screen_of_top_is_imported_only_to_be_shown(tmp_path: Path) -> None:
+    for words in (("--help",), ("top", "--help"), ("top", "--once")):
+        assert not modules_after(*words, at=tmp_path) & {"rich", "textual", "asyncio"}
+
+
 def test_help_lists_every_verb_with_one_line(cotenant: Cotenant) -> None:
     for words in ((), ("--help",), ("-h",), ("help",)):
         result = cotenant(*words)
@@ -184,7 +189,7 @@ def test_a_wrong_value_is_said_with_the_flags_long_name(
 
 
 def test_completing_jobs_without_a_controller_is_silent(at_home: Path) -> None:
-    from cotenant.controller.cli.setup.completion import complete_job
+    from cotenant.controller.cli.frame.asking import complete_job
 
     assert complete_job("") == []
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from cotenant.controller.cli.submission import code
-from cotenant.controller.cli.submission.code import code_sha256
+from cotenant.controller.cli.submission import recording
+from cotenant.controller.cli.submission.recording import code_sha256
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.indicators import INDICATOR_NAMES, Indicators, IndicatorStats
 from cotenant.controller.domain.job import Phase
@@ -292,6 +292,6 @@ def test_what_does_not_matter_does_not(tree: Path, change: Change) -> None:
 
 
 def test_what_is_too_much_to_read_is_no_code_at_all(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code, "FILES_MAX", 2)
+    monkeypatch.setattr(recording, "FILES_MAX", 2)
     assert code_sha256(COMMAND, tree, "/usr/bin") == ""
     assert code_sha256(("no-such-program",), tree, "/nowhere") == ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cotenant.controller.cli.offline import progress
+from cotenant.controller.cli.offline import options as sim_options
 from cotenant.controller.cli.offline import table as sim_table
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def test_a_stop_before_anything_was_compared_is_a_stop(
     cotenant: Cotenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(tasks: Any, **more: Any) -> Any:
-        runs = progress.run_with_bar(tasks, **more)
+        runs = sim_options.run_with_bar(tasks, **more)
         runs[0].summary["interrupted"] = True
         return runs
 

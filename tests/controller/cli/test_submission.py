@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.controller.cli.submission.build import Submission, Submitter, submission
-from cotenant.controller.cli.submission.options import BY_KEY, OPTIONS, Option, Options, read
-from cotenant.controller.cli.submission.problems import BadSubmission
+from cotenant.controller.cli.submission.options import BY_KEY, OPTIONS, BadSubmission, Option, Options, read
 from cotenant.controller.cli.submission.recording import is_secret, record
 from cotenant.controller.cli.submission.yaml_file import read_job_file
 from cotenant.controller.domain.job import Dependency, JobSpec

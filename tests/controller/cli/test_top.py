@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
-from pathlib import Path
+import signal
+import sys
 from types import ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from cotenant.controller.cli.cluster import top
 from cotenant.controller.cli.cluster.top_page import Moment, lines_for, page
+from cotenant.controller.cli.cluster.top_view import JobVerb
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.client import Client, Unreachable
+from cotenant.controller.client import Client, Refusal, Unreachable
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.wire import clients as wire
 
+FAILURE = wire.Failure(request_id=0, code="not-allowed", message="not yours")
 SIZES = [(80, 24), (200, 50), (60, 12), (40, 5)]
 
 
@@ -151,48 +157,62 @@ def test_the_devices_of_a_job_are_told_apart_on_hosts_with_long_names(
     assert "/gpu-1a2b3c" in page(moment._replace(jobs=jobs), 120, 40).split("On devices")[1]
 
 
-def test_an_open_screen_outlives_the_controller_and_says_that_it_is_old(
-    at_home: Path, replies: ModuleType, monkeypatch: pytest.MonkeyPatch, stand_in: type[Any], moment: Moment
+class Answers:
+    """Looks as a test wants them: a moment, or what is raised."""
+
+    def __init__(self, *looks: Moment | BaseException) -> None:
+        self._looks = list(looks)
+
+    def look(self) -> Moment:
+        found = self._looks.pop(0)
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def show(self, job_id: JobId, width: int) -> str:
+        raise AssertionError("only the screen asks for a job")
+
+    def change(self, verb: JobVerb, job_id: JobId) -> str:
+        raise AssertionError("only the screen changes jobs")
+
+
+def test_the_plain_table_outlives_the_controller_and_says_that_it_is_old(
+    replies: ModuleType, moment: Moment
 ) -> None:
-    answers = {
-        wire.GetStatus: replies.status(),
-        wire.ListNodes: replies.nodes(replies.node("laptop", replies.device())),
-        wire.ListJobs: replies.jobs(),
-        wire.GetDecisions: moment.decisions,
-    }
-    standing: list[Any] = []
+    first = moment._replace(nodes=replies.nodes(replies.node("laptop", replies.device())))
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=80, height=24)
+    answers = Answers(first, Unreachable("gone"), Refusal(FAILURE), first, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        top.refreshed(answers, first, 0.0, console, top.WITHOUT_EXTRA)
+    shown = [text for text in out.getvalue().split("\x1b[H") if "cotenant" in text]
+    assert "no answer" not in shown[0] and "no answer" not in shown[-1]
+    assert any("no answer from the controller for 0s; this is old" in text for text in shown)
+    assert any("not yours" in text for text in shown)
+    assert all("pip install 'cotenant[tui]'" in text for text in shown), "what is missing is named"
 
-    def rise() -> None:
-        standing.append(stand_in(at_home / "c.sock"))
-        for kind, answer in answers.items():
-            standing[-1].says(kind, answer)
 
-    shown: list[str] = []
+def test_without_the_extra_it_is_the_plain_table(
+    controller: Any, replies: ModuleType, moment: Moment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first look is the client's own; a stand-in that answers no second one ends it."""
+    monkeypatch.setitem(sys.modules, "textual", None)
+    for kind, answer in (
+        (wire.GetStatus, replies.status()), (wire.ListNodes, moment.nodes), (wire.ListJobs, replies.jobs()),
+    ):  # fmt: skip
+        controller.says(kind, answer)
+    asked = []
 
-    def watched(now: Moment, width: int | None, height: int | None, trouble: str = "") -> str:
-        shown.append(trouble)
-        assert len(shown) < 1000, shown[-1]
-        if len(shown) == 1:
-            standing.pop().close()
-        elif trouble and not standing:
-            rise()
-        elif not trouble:
-            raise KeyboardInterrupt
-        return page(now, width, height, trouble)
+    def decisions(request: wire.GetDecisions) -> wire.Decisions:
+        asked.append(request)
+        if len(asked) > 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return moment.decisions
 
-    monkeypatch.setattr(top, "page", watched)
-    monkeypatch.setattr(top, "LIVE_TIMEOUT_S", 0.2)
-    rise()
-    try:
-        with (
-            Client(f"ipc://{at_home}/c.sock", None, timeout_s=20) as client,
-            pytest.raises(KeyboardInterrupt),
-        ):
-            top.live(client, 0.01)
-    finally:
-        for each in standing:
-            each.close()
-    assert shown[0] == shown[-1] == "" and "no answer from the controller" in shown[1]
+    controller.says(wire.GetDecisions, decisions)
+    with Client(controller.endpoint, None, timeout_s=20) as client, pytest.raises(KeyboardInterrupt):
+        top.live(client, 0.01)
+    assert len(asked) > 1
 
 
 def test_json_lines_go_on_over_a_silence(

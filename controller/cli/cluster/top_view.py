@@ -1,0 +1,286 @@
+"""What the screen of `cotenant top` shows: panes of rows from the controller's answers, in the order and with
+the filter that somebody chose; and what a change of a job would do. Pure.
+
+Rule: a value that is not known stands last, whichever way a pane is sorted, and what a filter or a bounded
+answer leaves out is counted in the pane's title.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+from cotenant.controller.cli.cluster.device_view import COLUMNS as DEVICE_COLUMNS
+from cotenant.controller.cli.cluster.device_view import WIDE_COLUMNS, DeviceLine, columns_for, rows_of
+from cotenant.controller.cli.cluster.top_page import (
+    DECISION_COLUMNS,
+    Moment,
+    about,
+    decided,
+    state_word,
+    urgency_among,
+)
+from cotenant.controller.cli.frame import screen
+from cotenant.controller.cli.frame.screen import GAP, NONE, Column, duration
+from cotenant.controller.cli.jobs.view import COLUMNS as JOB_COLUMNS
+from cotenant.controller.client import Unreachable
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.indicators import INDICATOR_NAMES
+from cotenant.controller.domain.job import ENDED, ON_DEVICES, WAITING, Phase
+from cotenant.controller.domain.texts import one_line
+from cotenant.controller.wire.clients import ControllerStatus, DecisionView, JobView
+
+JobVerb = Literal["cancel", "hold", "release"]
+
+
+class Choice(NamedTuple):
+    """How somebody wants to see a pane."""
+
+    sort: str = ""
+    """Title of a column; empty: as it comes, trouble first."""
+    is_reversed: bool = False
+    pattern: str = ""
+    """Only rows with this in one of their cells."""
+
+    def next_sort(self, titles: Sequence[str]) -> Choice:
+        """Column after column, and then as it comes."""
+        order = ["", *titles]
+        at = order.index(self.sort) if self.sort in order else 0
+        return self._replace(sort=order[(at + 1) % len(order)], is_reversed=False)
+
+    def sorted_by(self, title: str) -> Choice:
+        """Once more by the same column: the other way round."""
+        return self._replace(sort=title, is_reversed=not self.is_reversed and title == self.sort)
+
+
+class Row(NamedTuple):
+    key: str
+    cells: tuple[str, ...]
+    colours: tuple[str, ...]
+
+
+class Pane(NamedTuple):
+    title: str
+    titles: tuple[str, ...]
+    """Of its columns."""
+    heads: tuple[tuple[str, int], ...]
+    """Label and width of each."""
+    rows: tuple[Row, ...]
+
+
+def about_in_words(status: ControllerStatus, width: int) -> str:
+    """The controller in a line, as much of it as there is room for."""
+    parts = [text for text, _ in about(status)[1:]]
+    while len(parts) > 1 and len(", ".join(parts)) > width:
+        parts.pop()
+    return ", ".join(parts)
+
+
+def devices_pane(moment: Moment, choice: Choice, width: int) -> Pane:
+    rows = rows_of(moment.nodes.nodes, moment.jobs.jobs)
+    urgency = urgency_among(rows)
+    shown = _chosen(sorted(rows, key=lambda row: urgency(row)[0]), DEVICE_COLUMNS, choice, _device_number)
+    counts = Counter(state_word(row) for row in rows)
+    told = ", ".join(f"{count} {what}" for what, count in counts.items())
+    title = f"Devices ({len(rows)}{f': {told}' if told else ''})"
+    columns = columns_for(shown, width)
+    return _pane(
+        _matching(title, shown, rows, choice), columns, shown, choice, width, lambda row: row.device.device_id
+    )
+
+
+def jobs_pane(moment: Moment, choice: Choice, width: int) -> Pane:
+    """Those on devices, then those that wait, each in order of arrival."""
+    rows = sorted(moment.jobs.jobs, key=lambda job: job.phase not in ON_DEVICES)
+    shown = _chosen(rows, JOB_COLUMNS, choice, _job_number)
+    by_phase = moment.status.jobs_by_phase
+    on_devices = sum(by_phase.get(phase.value, 0) for phase in ON_DEVICES)
+    there_are = sum(by_phase.get(phase.value, 0) for phase in Phase if phase not in ENDED)
+    left_out = f"; the first {len(rows)} of them" if there_are > len(rows) else ""
+    title = f"Jobs ({on_devices} on devices, {max(0, there_are - on_devices)} waiting{left_out})"
+    several = len({job.user for job in rows}) > 1
+    columns = [each for each in JOB_COLUMNS if each.title != "USER" or several]
+    return _pane(_matching(title, shown, rows, choice), columns, shown, choice, width, lambda job: job.job_id)
+
+
+def decisions_pane(moment: Moment, choice: Choice, width: int) -> Pane:
+    rows = decided(moment).rows
+    shown = _chosen(rows, DECISION_COLUMNS, choice, lambda title, row: row[0] if title == "AGO" else None)
+    return _pane("Decided last", DECISION_COLUMNS, shown, choice, width, lambda row: _decision(row[1]))
+
+
+def _matching(title: str, shown: Sequence[Any], rows: Sequence[Any], choice: Choice) -> str:
+    return f"{title}: {len(shown)} of {len(rows)} with {choice.pattern!r}" if choice.pattern else title
+
+
+def _pane(
+    title: str,
+    columns: Sequence[Column],
+    rows: Sequence[Any],
+    choice: Choice,
+    width: int,
+    key: Callable[[Any], str],
+) -> Pane:
+    """Columns that fit, as wide as their texts; the last one takes what is left."""
+    cells = screen.cells_of(columns, rows, is_cut=True)
+    labels = [_label(column.title, choice) for column in columns]
+    widths = screen.widths_of(cells, [len(label) for label in labels])
+    kept = screen.that_fit(columns, widths, width)
+    before = sum(widths[at] + len(GAP) for at in kept[:-1])
+    widths[kept[-1]] = max(screen.LAST_WIDTH_MIN, width - before)
+    return Pane(
+        title=title,
+        titles=tuple(columns[at].title for at in kept),
+        heads=tuple((_placed(columns[at], labels[at], widths[at]), widths[at]) for at in kept),
+        rows=tuple(
+            Row(
+                key(row),
+                tuple(_placed(columns[at], line[at], widths[at]) for at in kept),
+                tuple(_colour(columns[at], row) for at in kept),
+            )
+            for row, line in zip(rows, cells, strict=True)
+        ),
+    )
+
+
+def _label(title: str, choice: Choice) -> str:
+    return f"{title} {'▼' if choice.is_reversed else '▲'}" if title == choice.sort else title
+
+
+def _placed(column: Column, text: str, width: int) -> str:
+    text = screen.cut(text, width)
+    return " " * (width - screen.columns_of(text)) + text if column.right else text
+
+
+def _colour(column: Column, row: Any) -> str:
+    return column.colour(row) if column.colour else ""
+
+
+# --- Order and filter -------------------------------------------------------------------------------
+
+Number = Callable[[str, Any], float | None]
+"""Of a column's title and a row: what it is sorted by; None: by its text."""
+
+
+def _device_number(title: str, row: DeviceLine) -> float | None:
+    if title in INDICATOR_NAMES:
+        return row.value(title)
+    reading = row.device.reading
+    numbers = {
+        "MEMORY": reading.memory_used_mib if reading is not None else None,
+        "PLANNED": row.device.planned_mib,
+        "AGE": reading.age_s if reading is not None else None,
+    }
+    return numbers.get(title)
+
+
+def _job_number(title: str, job: JobView) -> float | None:
+    numbers = {
+        "GPUS": job.gpus,
+        "S": job.accumulation_steps if job.devices else None,
+        "WAIT": job.wait_s,
+        "RUN": job.run_s,
+        "LEFT": job.left_s if job.ended_at is None else None,
+    }
+    return numbers.get(title)
+
+
+def _chosen(rows: Sequence[Any], columns: Sequence[Column], choice: Choice, number: Number) -> list[Any]:
+    wanted = choice.pattern.casefold()
+    kept = [row for row in rows if not wanted or any(wanted in c.text(row).casefold() for c in columns)]
+    column = next((each for each in columns if each.title == choice.sort), None)
+    if column is None:
+        return kept
+    known = [row for row in kept if column.text(row) not in ("", NONE)]
+    unknown = [row for row in kept if column.text(row) in ("", NONE)]
+
+    def order(row: Any) -> tuple[bool, float, list[tuple[bool, int, str]]]:
+        value = number(column.title, row)
+        return value is None, value or 0.0, natural(column.text(row))
+
+    return sorted(known, key=order, reverse=choice.is_reversed) + unknown
+
+
+def natural(text: str) -> list[tuple[bool, int, str]]:
+    """Numbers in a text count as numbers: gpu9 stands before gpu10."""
+    pieces = re.findall(r"[0-9]+|[^0-9]+", text)
+    return [
+        (not p.isascii() or not p.isdigit(), int(p) if p.isascii() and p.isdigit() else 0, p.casefold())
+        for p in pieces
+    ]
+
+
+# --- One of them ------------------------------------------------------------------------------------
+
+
+def job_of(moment: Moment, key: str) -> JobView | None:
+    return next((job for job in moment.jobs.jobs if job.job_id == key), None)
+
+
+def _decision(view: DecisionView) -> str:
+    return f"{view.at_s} {view.job_id} {view.what}"
+
+
+def details(moment: Moment, pane: str, key: str) -> tuple[str, tuple[JobId, ...]]:
+    """Of a pane's row: what is said of it, and the jobs whose own pages say the rest."""
+    if pane == "jobs":
+        return "", (JobId(key),) if key else ()
+    if pane == "decisions":
+        view = next((each for each in moment.decisions.decisions if _decision(each) == key), None)
+        return (f"{view.what}: {view.reason}", (view.job_id,) if view.job_id else ()) if view else ("", ())
+    rows = rows_of(moment.nodes.nodes, moment.jobs.jobs)
+    device = next((row for row in rows if row.device.device_id == key), None)
+    return (_device_text(device), device.device.jobs) if device else ("", ())
+
+
+def _device_text(row: DeviceLine) -> str:
+    """Everything that is known of a device, a line each."""
+    known = [(each.title, each.text(row) or NONE) for each in WIDE_COLUMNS[1:]]
+    width = max(len(title) for title, _ in known)
+    return "\n".join([row.device.device_id, *(f"  {title:<{width}}  {text}" for title, text in known)])
+
+
+def refusal(verb: JobVerb, job: JobView) -> str:
+    """Why this cannot be done; empty if it can."""
+    if job.phase in ENDED:
+        return f"job {job.job_id} has ended already"
+    if verb == "hold" and job.phase not in WAITING | {Phase.RESERVED}:
+        return f"job {job.job_id} is on devices; only waiting jobs can be held"
+    return ""
+
+
+def consequence(verb: JobVerb, job: JobView) -> str:
+    """What will happen, before anybody says yes."""
+    if verb == "hold":
+        return "It is not started until somebody releases it."
+    if verb == "release":
+        return "It queues again, and starts when the policy gives it devices."
+    if job.phase not in ON_DEVICES:
+        return "It leaves the queue and is not started again." + _behind_it(job)
+    others = " and ".join(f"job {each}" for each in job.co_tenants)
+    beside = f" {others[:1].upper()}{others[1:]} beside it keeps the devices." if others else ""
+    return f"It ends now on {', '.join(job.devices)}, and saves nothing more.{_behind_it(job)}{beside}"
+
+
+def _behind_it(job: JobView) -> str:
+    """What of its work is lost and what stays."""
+    if not job.step:
+        return ""
+    if not job.durable_step:
+        return f" Its {screen.plural(job.step, 'step')} ({duration(job.run_s)}) are lost."
+    kept = f" Its checkpoint of step {job.durable_step} stays for a while"
+    lost = max(0, job.step - job.durable_step)
+    return (
+        f"{kept}, {screen.plural(lost, 'step')} after it {'is' if lost == 1 else 'are'} lost."
+        if lost
+        else f"{kept}."
+    )
+
+
+def trouble_in_words(error: Exception, silent_s: float) -> str:
+    """Why what is shown is not of now."""
+    if isinstance(error, Unreachable):
+        return f"no answer from the controller for {duration(silent_s)}; this is old, trying again"
+    return one_line(f"{error}; this is {duration(silent_s)} old, trying again")
