@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from cotenant.checkpoint import CheckpointError, Session
-from cotenant.checkpoint.talk import channel, protocol
+from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict
 from cotenant.checkpoint.talk.channel import SupervisorChannel
 from tests.checkpoint.ranks import Supervisor
@@ -68,11 +68,13 @@ def test_a_rank_at_its_promised_step_waits_for_the_decision(
 
 
 def test_without_a_decision_it_goes_on_and_says_so(
-    boss: Supervisor, rank: SupervisorChannel, monkeypatch: pytest.MonkeyPatch
+    boss: Supervisor,
 ) -> None:
-    monkeypatch.setattr(protocol, "DECISION_TIMEOUT_S", 0.05)
+    rank = SupervisorChannel(boss.path, 0, Agreement(), decision_timeout_s=0.05)
+    assert rank.open()
     propose(boss, 5)
     assert rank.arrive(5) is StepVerdict.GO
+    rank.close()
     assert [answer["ok"] for answer in boss.wait_for("confirm", 2)] == [True, False]
 
 
@@ -95,7 +97,7 @@ def test_a_supervisor_that_does_not_read_costs_reports_but_no_time(tmp_path: Pat
         rank.close()
 
 
-def test_something_that_matters_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_something_that_matters_waits_for_room(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as slow:
         slow.bind(str(tmp_path / "s.sock"))
         rank = SupervisorChannel(tmp_path / "s.sock", 0, Agreement())
@@ -105,8 +107,9 @@ def test_something_that_matters_waits_for_room(tmp_path: Path, monkeypatch: pyte
         room.start()
         assert rank.tell("durable", step=1)
         room.join()
-        monkeypatch.setattr(channel, "URGENT_S", 0.02)
-        assert not rank.tell("durable", step=2), "but not for ever"
+        hasty = SupervisorChannel(tmp_path / "s.sock", 0, Agreement(), urgent_s=0.02)
+        assert not hasty.tell("durable", step=2), "but not for ever"
+        hasty.close()
         rank.close()
 
 

@@ -95,13 +95,14 @@ class Gpus:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
     monkeypatch.delenv(ENV_MPS_LIMIT, raising=False)
-    monkeypatch.setattr(device_limit, "_LIMITS", [])
+    device_limit._LIMITS.clear()  # The process's own: at most one.
     gpus = Gpus(monkeypatch)
     yield gpus
     gpus.opened = {0, 1}  # Whoever still waits for them ends.
     for thread in threading.enumerate():
         if thread.name == device_limit.THREAD:
             thread.join(timeout=60)
+    device_limit._LIMITS.clear()
 
 
 def test_the_name_is_that_of_mps() -> None:

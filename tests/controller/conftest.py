@@ -13,12 +13,6 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `tests.controll
 from tests.controller.station import Station
 
 
-@pytest.fixture(autouse=True)
-def reserve(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None is made, but by the tests of it: megabytes per journal, and a full disk would not be full."""
-    monkeypatch.setattr("cotenant.controller.store.committing.DISK_BYTES_MIN", 1 << 60)
-
-
 @pytest.fixture
 def stations(tmp_path: Path) -> Iterator[Callable[..., Station]]:
     """Makes stations on one journal; each one is closed before the next is made, and at the end."""

@@ -126,12 +126,9 @@ def test_an_answer_may_come_in_pieces(asked: Callable[..., GpuSource]) -> None:
     ],
 )
 def test_a_process_that_says_nothing_sensible_is_left_behind_with_the_reason(
-    code: str, why: str, monkeypatch: pytest.MonkeyPatch, asked: Callable[..., GpuSource]
+    code: str, why: str, asked: Callable[..., GpuSource]
 ) -> None:
-    if "did not answer" in why:
-        monkeypatch.setattr("cotenant.profiler.indicators.device_process.START_S_MAX", 0.2)
-        monkeypatch.setattr("cotenant.profiler.indicators.gpu.FIRST_WAIT_S_MAX", 0.3)
-    source = asked(code)
+    source = asked(code, **({"start_s_max": 0.3} if "did not answer" in why else {}))
     for _ in range(2):
         reading = source.sample()[Indicator.SMACT]
         assert reading.missing and why in reading.reason

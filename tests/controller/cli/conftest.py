@@ -113,6 +113,18 @@ def controller(at_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand
 
 
 @pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Makes what is printed go to a terminal without colours, so many columns wide."""
+
+    def wide(columns: int) -> None:
+        monkeypatch.setenv("NO_COLOR", "1")
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    return wide
+
+
+@pytest.fixture
 def stand_in() -> type[StandIn]:
     """For a test that lets controllers come and go."""
     return StandIn

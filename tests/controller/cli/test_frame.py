@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -208,9 +209,7 @@ def test_a_signal_ends_a_verb_with_one_word_and_its_exit_code(
     number: signal.Signals, code: int, word: str, cotenant: Cotenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(
-        "cotenant.controller.cli.setup.config.loaded_settings", lambda *_: signal.raise_signal(number)
-    )
+    monkeypatch.setattr(tomllib, "loads", lambda _: signal.raise_signal(number))  # While files are read.
     result = cotenant("config")
     assert (result.code, result.out, result.err) == (code, "", word)
     assert signal.getsignal(signal.SIGTERM) is before
