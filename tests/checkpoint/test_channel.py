@@ -19,6 +19,7 @@ from cotenant.checkpoint import CheckpointError, Session
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict
 from cotenant.checkpoint.talk.channel import SupervisorChannel
+from tests.building.limits import within_s
 from tests.checkpoint.ranks import Supervisor
 
 
@@ -63,7 +64,7 @@ def test_a_rank_at_its_promised_step_waits_for_the_decision(
     propose(boss, 5)
     waiting, verdicts = in_thread(lambda: rank.arrive(5))
     boss.tell("stop_at", proposal=1, step=5, phase=phase)
-    waiting.join(20)
+    waiting.join(within_s(20))
     assert verdicts == [verdict]
 
 
@@ -228,7 +229,7 @@ def test_a_look_is_answered_with_the_same_place_as_long_as_training_waits_there(
         pass
     assert place and place == look(boss, next(numbers))
     boss.tell("stop_at", proposal=1, step=5, phase="commit")
-    waiting.join(20)
+    waiting.join(within_s(20))
     assert look(boss, next(numbers)) == 0, "that thread is gone"
     rank.arrive(6)
     assert look(boss, next(numbers)) not in (0, place)
@@ -259,7 +260,7 @@ def test_what_others_leave_of_a_device_is_passed_on_and_nonsense_is_counted(boss
         for fields in ({"memory_mib": 0}, {"memory_mib": "5"}, {}, {"memory_mib": 500}, {"memory_mib": None}):
             boss.tell("room", **fields)
         with heard:
-            assert heard.wait_for(lambda: len(told) == 2, timeout=60)
+            assert heard.wait_for(lambda: len(told) == 2, timeout=within_s(60))
         assert (told, rank.bad) == ([500, None], 3)
     finally:
         rank.close()

@@ -25,6 +25,7 @@ from cotenant.checkpoint.device_limit import (
 from cotenant.checkpoint.talk import reports
 from cotenant.checkpoint.talk.protocol import JobEnvironment
 from cotenant.mps.environment import PINNED_DEVICE_MEM_LIMIT
+from tests.building.limits import within_s
 
 GIB = 1 << 30
 CONTEXT = GIB // 2
@@ -89,7 +90,7 @@ class Gpus:
     def wait_for(self, **fractions: float) -> None:
         wanted = {int(name[3:]): value for name, value in fractions.items()}
         with self.told:
-            assert self.told.wait_for(lambda: self.fractions == wanted, timeout=60), self.fractions
+            assert self.told.wait_for(lambda: self.fractions == wanted, timeout=within_s(60)), self.fractions
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
     gpus.opened = {0, 1}  # Whoever still waits for them ends.
     for thread in threading.enumerate():
         if thread.name == device_limit.THREAD:
-            thread.join(timeout=60)
+            thread.join(timeout=within_s(60))
     device_limit._LIMITS.clear()
 
 

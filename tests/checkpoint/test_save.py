@@ -26,6 +26,7 @@ from cotenant.checkpoint.resuming import load_newest
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.training.snapshot import Staging, plain, referenced
 from cotenant.checkpoint.training.state import TrainingState, tensors_sha256
+from tests.building.limits import within_s
 
 MANIFEST: dict[str, Any] = {"job": "j1", "facts": {}, "history": ((0, 1),), "exact": True, "note": ""}
 
@@ -49,7 +50,7 @@ def net(rows: int = 4) -> torch.nn.Module:
 
 
 def place(
-    root: Path, rank: int = 0, world_size: int = 1, attempt: int = 1, idle_s: float = 20.0
+    root: Path, rank: int = 0, world_size: int = 1, attempt: int = 1, idle_s: float = within_s(20.0)
 ) -> SaveTarget:
     return SaveTarget(
         root=root, job="j1", attempt=attempt, rank=rank, world_size=world_size, keep=2, idle_s_max=idle_s
@@ -257,7 +258,7 @@ def together(savers: list[SaverAndState], step: int) -> list[bool]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(within_s(60))
         assert not thread.is_alive()
     return results
 

@@ -11,6 +11,7 @@ import pytest
 from cotenant.controller.store.journal import JOURNAL_NAME
 from cotenant.controller.store.scrub import BITE, Scrub, Scrubbed, scrub
 from tests.building.journals import a_journal
+from tests.building.limits import within_s
 
 MARK = b"the event of one entry"
 
@@ -81,6 +82,6 @@ def test_the_thread_tells_what_it_found_and_ends_at_once(path: Path) -> None:
     found: queue.SimpleQueue[Scrubbed] = queue.SimpleQueue()
     thread = Scrub(path, 86_400.0, found.put)
     thread.start()
-    assert found.get(timeout=60).damages == ()
+    assert found.get(timeout=within_s(60)).damages == ()
     thread.close()
     assert not thread.is_alive()

@@ -29,6 +29,7 @@ from cotenant.controller.system.secrets import BadSecrets
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire.codec import unpack
 from tests.building.journals import a_journal
+from tests.building.limits import within_s
 from tests.controller.station import ALICE, BOB, job
 
 
@@ -46,8 +47,8 @@ class Running:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._thread.start()
-        assert self._ready.wait(30)
-        self.client = Client(self.endpoint, timeout_s=30.0)
+        assert self._ready.wait(within_s(30))
+        self.client = Client(self.endpoint, timeout_s=within_s(30.0))
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -59,7 +60,7 @@ class Running:
         self.client.close()
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self.controller.stop)
-        self._thread.join(30)
+        self._thread.join(within_s(30))
         assert not self._thread.is_alive()
 
 
@@ -128,7 +129,7 @@ def test_the_socket_rests_while_the_disk_catches_up(
     accepted: list[str] = []
 
     def submit_some() -> None:
-        with Client(running.endpoint, timeout_s=30.0) as client:
+        with Client(running.endpoint, timeout_s=within_s(30.0)) as client:
             for _ in range(20):
                 accepted.extend(client.ask(wire.Submit(specs=(job(),))).job_ids)
 
@@ -136,7 +137,7 @@ def test_the_socket_rests_while_the_disk_catches_up(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(within_s(30))
     assert len(set(accepted)) == 60
     assert True in pauses and False in pauses
 

@@ -36,8 +36,9 @@ from cotenant.controller.wire.codec import (
     in_version,
     version_of,
 )
+from tests.building.limits import within_s
 
-WAIT_S = 30.0
+WAIT_S = within_s(60.0)
 
 
 class Controllers:
@@ -232,7 +233,7 @@ def test_a_question_outlives_a_restart(controllers: Controllers) -> None:
     job_id = submit(other)
     answers: list[wire.Jobs] = []
     thread = threading.Thread(
-        target=lambda: answers.append(waiter.ask(wire.WaitJobs(job_ids=(job_id,), timeout_s=20.0)))
+        target=lambda: answers.append(waiter.ask(wire.WaitJobs(job_ids=(job_id,), timeout_s=within_s(20.0))))
     )
     thread.start()
     # One is the submission, each look is one more, and the first beyond them is the waiter's question.
@@ -527,7 +528,7 @@ def test_a_full_disk_refuses_new_jobs_keeps_old_ones_and_heals(small_disk: Path,
 
 def use_up_reserve(journal: Path) -> None:
     """What thousands of entries would do."""
-    database = sqlite3.connect(journal, isolation_level=None, timeout=30.0)
+    database = sqlite3.connect(journal, isolation_level=None, timeout=within_s(30.0))
     try:
         for size in (256 * 1024, 4096):
             with contextlib.suppress(sqlite3.OperationalError):

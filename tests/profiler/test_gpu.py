@@ -17,6 +17,7 @@ from cotenant.profiler.indicators.device_process import DeviceProcess, NoIndicat
 from cotenant.profiler.indicators.gpm import RATES, SHARES
 from cotenant.profiler.indicators.gpu import GpuSource
 from cotenant.profiler.indicators.sources import Indicator, Sample, Timed, Wanted
+from tests.building.limits import within_s
 
 HERE = Path(__file__).parent
 GPU = "GPU-1"
@@ -62,7 +63,7 @@ def asked() -> Iterator[Callable[..., GpuSource]]:
         each.close()
 
 
-def until_some(source: GpuSource, name: Indicator, patience_s: float = 60.0) -> list[Timed]:
+def until_some(source: GpuSource, name: Indicator, patience_s: float = within_s(60.0)) -> list[Timed]:
     """The child's samples, once it has some with this indicator."""
     until_s = time.monotonic() + patience_s
     while time.monotonic() < until_s:

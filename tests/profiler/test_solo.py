@@ -16,9 +16,10 @@ import pytest
 from cotenant.profiler.ranks import RankCommand, Seat
 from cotenant.profiler.run import ProfileFailed, RunPlan, RunProgress
 from cotenant.profiler.solo import measure_solo
+from tests.building.limits import within_s
 
 SEAT = Seat(cores=(min(os.sched_getaffinity(0)),))
-QUICK = RunPlan(measured_s_min=0.3, deadline_s=60.0)
+QUICK = RunPlan(measured_s_min=0.3, deadline_s=within_s(60.0))
 
 SPEAKING = """
 import json, os, socket, sys, time
@@ -95,7 +96,7 @@ def test_two_ranks_are_one_gang(tmp_path: Path) -> None:
 
 
 def test_a_plain_script_still_gets_duty_cycle_and_memory(tmp_path: Path) -> None:
-    plan = RunPlan(hello_timeout_s=0.3, blind_s=1.0, deadline_s=60.0)
+    plan = RunPlan(hello_timeout_s=0.3, blind_s=1.0, deadline_s=within_s(60.0))
     run = measure_solo(command(BUSY, folder=tmp_path), [SEAT], plan=plan)
     assert run.points == ()
     assert math.isnan(run.load_s)

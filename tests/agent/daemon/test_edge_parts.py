@@ -124,7 +124,7 @@ def test_a_follower_is_answered_when_there_is_news(folder: Path, writer: LogWrit
         relay.answer(question(offset=4, wait_s=0.3))
         await until(lambda: len(replies) == 3)
 
-    asyncio.run(asyncio.wait_for(follow(), 20))
+    asyncio.run(asyncio.wait_for(follow(), within_s(20)))
     assert [reply.data for reply in replies] == [b"news", b"", b""]
 
 

@@ -17,8 +17,7 @@ import zmq
 from cotenant.controller.cli.main import main
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire.codec import decode, encode
-
-sys.path.append(str(Path(__file__).resolve().parents[3]))  # for `tests.controller.cli.gpu_hosts`
+from tests.building.limits import within_s
 
 Answer = Callable[[Any], Any]
 
@@ -72,7 +71,7 @@ class StandIn:
 
     def close(self) -> None:
         self._ender.send(b"")
-        self._thread.join(10)
+        self._thread.join(within_s(10))
         self._router.close(0)
         self._ender.close(0)
         self._context.term()

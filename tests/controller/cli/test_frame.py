@@ -18,6 +18,7 @@ import pytest
 from cotenant.controller.cli.frame.screen import Column, table
 from cotenant.controller.cli.verbs import BY_NAME, Verb, as_command
 from cotenant.controller.system.files import output, write_output
+from tests.building.limits import within_s
 
 if TYPE_CHECKING:
     from tests.controller.cli.conftest import Cotenant
@@ -197,7 +198,7 @@ def test_a_reader_that_leaves_is_no_error_and_the_exit_code_says_so(tmp_path: Pa
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.close()
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=within_s(60))
     assert (process.returncode, err) == (141, b"")
 
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from cotenant.controller.cli.cluster.keyboard import Keyboard
+from tests.building.limits import within_s
 
-LONG_S = 60.0
+LONG_S = within_s(60.0)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from cotenant.controller.client import Client, Unreachable
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.wire import clients as wire
+from tests.building.limits import within_s
 
 SIZES = [(80, 24), (200, 50), (60, 12), (40, 5)]
 
@@ -185,7 +186,7 @@ def test_an_open_screen_outlives_the_controller_and_says_that_it_is_old(
     rise()
     try:
         with (
-            Client(f"ipc://{at_home}/c.sock", None, timeout_s=20) as client,
+            Client(f"ipc://{at_home}/c.sock", None, timeout_s=within_s(20)) as client,
             pytest.raises(KeyboardInterrupt),
         ):
             top.live(client, 0.01)

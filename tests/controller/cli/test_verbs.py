@@ -22,6 +22,7 @@ from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch, Phase
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.wire import clients as wire
+from tests.building.limits import within_s
 
 if TYPE_CHECKING:
     from tests.controller.cli.conftest import Cotenant, StandIn
@@ -375,7 +376,7 @@ def test_who_waits_for_a_job_outlives_a_silence_of_the_controller(
     speaks, told = threading.Event(), []
 
     def later(_request: Any) -> Any:
-        assert speaks.wait(60.0)
+        assert speaks.wait(within_s(60.0))
         return replies.jobs(replies.done("7"))
 
     def on_silence(text: str) -> None:
@@ -384,7 +385,7 @@ def test_who_waits_for_a_job_outlives_a_silence_of_the_controller(
 
     controller.says(wire.WaitJobs, replies.jobs(replies.job_view("7")))
     request = wire.WaitJobs(job_ids=(JobId("7"),), timeout_s=0.0)
-    with Client(controller.endpoint, timeout_s=30.0) as client:
+    with Client(controller.endpoint, timeout_s=within_s(30.0)) as client:
         client.patience_s, client.on_silence = 60.0, on_silence
         assert client.ask(request).jobs[0].phase is Phase.RUNNING
         controller.says(wire.WaitJobs, later)
@@ -394,7 +395,7 @@ def test_who_waits_for_a_job_outlives_a_silence_of_the_controller(
 
 def test_a_controller_that_never_answered_is_not_waited_for(controller: StandIn, replies: ModuleType) -> None:
     speaks = threading.Event()
-    controller.says(wire.WaitJobs, lambda _request: (speaks.wait(60.0), replies.jobs())[1])
+    controller.says(wire.WaitJobs, lambda _request: (speaks.wait(within_s(60.0)), replies.jobs())[1])
     with Client(controller.endpoint) as client:
         client.patience_s = 60.0
         with pytest.raises(Unreachable):

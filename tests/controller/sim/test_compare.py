@@ -24,6 +24,7 @@ from cotenant.controller.sim.results.document import MEASURED, document, write_j
 from cotenant.controller.sim.results.paired import interval
 from cotenant.controller.sim.scenario import Scenario, tasks
 from cotenant.controller.sim.simulate import WATCH_EVERY
+from tests.building.limits import within_s
 
 SMALL = Scenario(trace="philly/51b7ef")
 
@@ -102,7 +103,9 @@ sys.stdout.buffer.write(msgspec.json.encode([run.summary for run in runs]))
 def test_processes_give_what_one_process_gives() -> None:
     """And in the order of the tasks. In a process of its own, which takes its helpers with it."""
     here = run_all(small(seeds=(0, 1)), workers=1)
-    done = subprocess.run([sys.executable, "-c", APART], capture_output=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", APART], capture_output=True, check=True, timeout=within_s(120)
+    )
     apart = msgspec.json.decode(done.stdout)
     assert [summary["label"] for summary in apart] == ["fifo", "srtf", "fifo", "srtf"]
     assert steady(apart) == steady([run.summary for run in here])

@@ -31,6 +31,7 @@ from cotenant.controller.sim.world.physics import Physics
 from cotenant.controller.sim.world.workload import Workload
 from cotenant.controller.sim.world.world import World
 from cotenant.controller.training.kinds import compute
+from tests.building.limits import within_s
 from tests.controller.sim.workloads import JobRow, cluster, workload
 
 POLICIES = ("fifo", "sjf", "srtf", "srtf-full", "srsf", "tiresias", "interval-60", "patient", "castor")
@@ -397,7 +398,7 @@ def test_one_seed_gives_one_result_in_every_process() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=within_s(60),
         )
         said.append(done.stdout)
     assert said[0] == said[1]

@@ -16,6 +16,7 @@ import pytest
 from cotenant.controller.system.metrics.endpoint import Address, Endpoint
 from cotenant.controller.system.metrics.sheet import AGE_S_MAX, Histogram, Sheet, Sheets
 from cotenant.controller.system.metrics.table import AGENT, CONTROLLER
+from tests.building.limits import within_s
 
 EVERYTHING = (*CONTROLLER, *AGENT)
 prometheus_client = pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
@@ -49,7 +50,7 @@ def served(loop: asyncio.AbstractEventLoop) -> Iterator[Callable[[Callable[[], S
 
 def get(url: str) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=60) as answer:
+    with opener.open(url, timeout=within_s(60)) as answer:
         return str(answer.read().decode())
 
 
