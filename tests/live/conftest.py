@@ -34,6 +34,12 @@ def rank(path: Path) -> int:
 
 
 @pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Short: sockets lie in it, also those of torch's loaders."""
+    return tmp_path_factory.mktemp("t")
+
+
+@pytest.fixture
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
     """No daemon in it is started yet."""
     yield from one_cluster(tmp_path, request.session)
