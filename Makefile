@@ -42,7 +42,7 @@ $(READY): requirements-dev.txt pyproject.toml .ci/venv
 demo: $(READY) ## Real DDP jobs share a device, one is preempted and resumes; writes demo-out/.
 	@$(VENV)/bin/cotenant demo --out demo-out
 
-test: $(READY) ## Every check: format, lint, types, unit, wheel, simulation, coverage, live.
+test: $(READY) ## Every check: format, lint, types, unit, wheel, simulation, live.
 	@$(RUN)
 
 lint: $(READY) ## Format, lint and types only.

@@ -27,7 +27,7 @@ from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.interference import InterferenceModel
 from cotenant.controller.domain.job import ENDED
 from cotenant.controller.domain.settings import Settings
-from cotenant.controller.engine import EngineConfig
+from cotenant.controller.engine import EngineConfig, MakePolicy
 from cotenant.controller.executors.agents.link import AgentExecutor
 from cotenant.controller.executors.base import Executor
 from cotenant.controller.policies import registry
@@ -102,14 +102,24 @@ def interference_model(path: str) -> InterferenceModel | None:
 class Controller:
     """One running controller. Make it inside a running event loop."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Recover, listen, be ready.
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        make_policy: MakePolicy = make_or_stand_in,
+        make_router: Callable[..., Router] = Router,
+        make_worker: Callable[..., ComputeWorker] = ComputeWorker,
+        waiting_rows_max: int = WAITING_ROWS_MAX,
+    ) -> None:
+        """Recover, listen, be ready. Beyond `waiting_rows_max` rows that are not on disk the router rests.
 
         Raises:
             MetricsProblem, JournalError, DoorError, BadEndpoint, KeyProblem: one line with what to do.
         """
         began_s = time.monotonic()
         self._settings = settings.controller
+        self._make_policy, self._make_router, self._make_worker = make_policy, make_router, make_worker
+        self._waiting_rows_max = waiting_rows_max
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
@@ -142,7 +152,7 @@ class Controller:
         self._package = package = version("cotenant")
         self.core = Core(
             self._journal,
-            make_or_stand_in,
+            self._make_policy,
             engine_config(settings),
             package=package,
             wall_s=time.time(),
@@ -155,7 +165,9 @@ class Controller:
         self._secrets.used_by(self.core.state.engine.jobs)
         self._secrets.release(self._is_over)  # Also of what a restored journal has lost.
         endpoint = paths.controller_endpoint(settings)
-        self._router = Router(endpoint, paths.keys_dir(settings), self._receive, self.core.counters)
+        self._router = self._make_router(
+            endpoint, paths.keys_dir(settings), self._receive, self.core.counters
+        )
         self._peer_versions = PeerVersions(self._router.send)
         self.endpoint = self._router.endpoint
         lease_s = None if self._router.is_local else settings.controller.lease_s
@@ -171,7 +183,7 @@ class Controller:
         self._handlers = RequestHandlers(
             self.core, self._link, self._peer_versions.send, self._secrets, about, self._stopped.set
         )
-        self._compute_worker = ComputeWorker(self._computed)
+        self._compute_worker = self._make_worker(self._computed)
         self._scrub = Scrub(self._journal.path, settings.controller.scrub_every_s, self._scrubbed_soon)
         self._started_s = about.started_s
         if self._endpoint is not None:
@@ -354,7 +366,7 @@ class Controller:
         self._believe()
         let_follow(self.core.seal(), self._carry_out)
         self._set_alarm()
-        if self._journal.waiting > WAITING_ROWS_MAX:
+        if self._journal.waiting > self._waiting_rows_max:
             self._is_full = True
             self._router.pause(True)
 
@@ -428,7 +440,7 @@ class Controller:
 
     def _durable(self, effects: Sequence[Effect]) -> None:
         let_follow(effects, self._carry_out)
-        if self._is_full and self._journal.waiting <= WAITING_ROWS_MAX // 2:
+        if self._is_full and self._journal.waiting <= self._waiting_rows_max // 2:
             self._is_full = False
             self._router.pause(False)
 

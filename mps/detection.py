@@ -151,12 +151,12 @@ def look(runtime: PurePosixPath, *, allowed: bool = True, search_path: str | Non
     )
 
 
-def ask_version(control_path: str) -> tuple[int, int] | None:
+def ask_version(control_path: str, timeout_s: float = VERSION_TIMEOUT_S) -> tuple[int, int] | None:
     """None where the program is too old for `-v`, does not run, or does not answer in time."""
-    return control_version(_version_line(control_path))
+    return control_version(_version_line(control_path, timeout_s))
 
 
-def _version_line(control_path: str) -> str:
+def _version_line(control_path: str, timeout_s: float = VERSION_TIMEOUT_S) -> str:
     """What `-v` prints; empty where it does not run, or does not answer in time.
 
     An old program takes `-v` for a query to a daemon, which may be wedged or another's: an empty pipe
@@ -169,7 +169,7 @@ def _version_line(control_path: str) -> str:
                 env=_quiet_environment(os.environ, nowhere),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=VERSION_TIMEOUT_S,
+                timeout=timeout_s,
                 text=True,
                 errors="replace",
                 check=False,

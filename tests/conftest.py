@@ -9,6 +9,7 @@ import gc
 import os
 import select
 import signal
+import sys
 import time
 import uuid
 import zlib
@@ -19,9 +20,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))  # for `tests.building`
+
+from tests.building.limits import pace, within_s  # noqa: E402
+
 MARK = "COTENANT_TEST_RUN"
 """Set in our environment: every process a test starts inherits it, unless it is given a clean one."""
-GRACE_S = 30.0
+GRACE_S = within_s(30.0)
 """How long a process that is on its way out may take: with torch in it that is half a second of a core, which
 it may have to share with many."""
 
@@ -41,7 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return f"first seed: {config.getoption('--first-seed')} (change it with --first-seed)"
+    seed = f"first seed: {config.getoption('--first-seed')} (change it with --first-seed)"
+    return f"{seed}; limits: {pace():.1f} x those of a quiet machine"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -2,13 +2,15 @@
 
 Rule: a failing part never hides another, so all chosen parts run; the exit code is 0 only if each
 passed. Being over budget is printed and is no failure (machines are noisy), but no part may run for
-ever: at five times its budget, and never before five minutes, its processes are killed.
+ever: at five times its budget, and never before five minutes, its processes are killed (later where this
+machine is slow: tests/building/limits.py).
 
 Most parts keep one core busy. Two of them run side by side where there are two cores; what each says is kept
 and printed whole when it ends, so that it reads as if it had run by itself.
 
-The live part drives real processes on a machine that others may use, and runs alone. If a few of its tests
-fail, they are tried once more; what passes only then is named in the summary, so that it stays in sight.
+The live part drives real processes on a machine that others may use, and runs alone; its modules mostly
+wait, so it runs several of them at a time by itself. If a few of its tests fail, they are tried once more;
+what passes only then is named in the summary, so that it stays in sight.
 """
 
 from __future__ import annotations
@@ -31,6 +33,10 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))
+
+from tests.building.limits import within_s  # noqa: E402
+
 PYTEST = (sys.executable, "-m", "pytest", "-q")
 RUFF = (sys.executable, "-m", "ruff")
 APART = ("simulation", "live")
@@ -39,10 +45,9 @@ FROM_THE_WHEEL = ("agent", "checkpoint", "controller/cli", "gradaccum", "hwtests
 """Folders of unit tests that start our programs, or load us into a user's job: to them it could matter where
 we are installed and what came along. They run against the wheel; all other unit tests in the source tree."""
 AT_ONCE = min(2, len(os.sched_getaffinity(0)))
-LIMIT_S_MIN = 300.0
-STOP_GRACE_S = 20.0
-LIVE_TEST_S_MAX = 450
-"""A live test that hangs fails by itself, and not the whole part with it."""
+LIVE_AT_ONCE = 3
+"""Modules of live tests side by side: each has its own folders, sockets and ports, and mostly waits."""
+SIDE_BY_SIDE = (f"--numprocesses={LIVE_AT_ONCE}", "--dist=loadfile", "--no-loadscope-reorder")
 LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 TRIED_AGAIN_MAX = 3
 """More failures than this are no accident of timing."""
@@ -61,13 +66,17 @@ class Part:
     try_again: Callable[[], Sequence[str]] | None = None
     """The tests to try once more, alone, after a failure; none: the failure stands. Only with `alone`."""
     env: Mapping[str, str] = field(default_factory=dict)
+    pytest: tuple[str, ...] = PYTEST
+    """What tries tests again."""
+    limit_s_min: float = 300.0
+    stop_grace_s: float = within_s(20.0)
 
     def __post_init__(self) -> None:
         assert self.alone or self.try_again is None, f"{self.name}: a second try is beside nothing"
 
     @property
     def limit_s(self) -> float:
-        return max(LIMIT_S_MIN, 5 * self.budget_s)
+        return within_s(max(self.limit_s_min, 5 * self.budget_s))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +119,21 @@ def wheel_tests() -> list[str]:
     return [f"tests/{folder}" for folder in FROM_THE_WHEEL]
 
 
+def unit(options: argparse.Namespace) -> Sequence[str]:
+    measured = ("--cov", "--cov-report=") if covers(options) else ()
+    return [*PYTEST, *measured, *unit_tests()]
+
+
+def wheel(options: argparse.Namespace) -> Sequence[str]:
+    measured = ("--cov",) if covers(options) else ()
+    return [sys.executable, "tests/wheel.py", *measured, *wheel_tests()]
+
+
+def covers(options: argparse.Namespace) -> bool:
+    """Whether anybody asked what the unit tests cover: to trace them doubles what they take."""
+    return "coverage" in options.parts
+
+
 def coverage(_: argparse.Namespace) -> Sequence[str]:
     """What the unit tests covered together, wherever they ran."""
     tool = f"{sys.executable} -m coverage"
@@ -121,10 +145,10 @@ def soak(options: argparse.Namespace) -> list[str]:
     return [*PYTEST, "--hypothesis-profile=soak", *seeds, "tests/simulation"]
 
 
-def failed_live() -> list[str]:
+def failed_live(known: Path = LAST_FAILED) -> list[str]:
     """The live tests that failed last, as pytest keeps them; none where it did not get to keep any."""
     try:
-        kept = json.loads(LAST_FAILED.read_text())
+        kept = json.loads(known.read_text())
     except (OSError, ValueError):
         return []
     return sorted(test for test in kept if test.startswith("tests/live/"))
@@ -136,23 +160,23 @@ PARTS = (
     Part(name="lint", budget_s=10, command=lambda _: [*RUFF, "check", "."]),
     Part(
         name="wheel",
-        budget_s=360,
-        command=lambda _: [sys.executable, "tests/wheel.py", *wheel_tests()],
+        budget_s=240,
+        command=wheel,
         env={"COVERAGE_FILE": str(ROOT / ".coverage.wheel")},
     ),
     Part(
         name="unit",
-        budget_s=240,
-        command=lambda _: [*PYTEST, "--cov", "--cov-report=", *unit_tests()],
+        budget_s=180,
+        command=unit,
         env={"COVERAGE_FILE": str(ROOT / ".coverage.unit")},
     ),
-    Part(name="simulation", budget_s=240, command=lambda _: [*PYTEST, "tests/simulation"]),
+    Part(name="simulation", budget_s=150, command=lambda _: [*PYTEST, "tests/simulation"]),
     Part(name="types", budget_s=60, command=lambda _: [sys.executable, "-m", "mypy"]),
-    Part(name="coverage", budget_s=30, command=coverage, alone=True),
+    Part(name="coverage", budget_s=30, command=coverage, alone=True, in_default=False),
     Part(
         name="live",
-        budget_s=720,
-        command=lambda _: [*PYTEST, f"--timeout={LIVE_TEST_S_MAX}", "tests/live"],
+        budget_s=330,
+        command=lambda _: [*PYTEST, *SIDE_BY_SIDE, "tests/live"],
         alone=True,
         try_again=failed_live,
     ),
@@ -160,10 +184,10 @@ PARTS = (
 )
 
 
-def run(parts: Sequence[Part], options: argparse.Namespace) -> list[Outcome]:
+def run(parts: Sequence[Part], options: argparse.Namespace, at_once: int) -> list[Outcome]:
     """All of them, in the order in which they end."""
     waiting, running, outcomes = deque(parts), list[Running](), list[Outcome]()
-    at_once = AT_ONCE if len(parts) > 1 else 1
+    at_once = at_once if len(parts) > 1 else 1
     try:
         while waiting or running:
             while waiting and may_start(waiting[0], running, at_once):
@@ -175,7 +199,7 @@ def run(parts: Sequence[Part], options: argparse.Namespace) -> list[Outcome]:
                 outcomes.append(conclude(each))
     except KeyboardInterrupt:
         for each in running:
-            stop(each.process)
+            stop(each)
             show(each)
         raise
     return outcomes
@@ -207,7 +231,7 @@ def may_start(part: Part, running: Sequence[Running], at_once: int) -> bool:
 def start(part: Part, command: Sequence[str], *, apart: bool = False, again: bool = False) -> Running:
     what = f" (budget {part.budget_s:.0f} s)"
     if again:
-        what = f", once more, alone: {' '.join(command[len(PYTEST) :])}"
+        what = f", once more, alone: {' '.join(command[len(part.pytest) :])}"
     print(f"\n== {part.name}{what}", "begins" if apart else "", flush=True)
     kept = tempfile.TemporaryFile() if apart else None  # noqa: SIM115
     # A session of its own: what it leaves running on a time-out can be ended by group, never by name.
@@ -238,7 +262,7 @@ def await_any(running: Sequence[Running]) -> list[Running]:
 def conclude(each: Running) -> Outcome:
     """Shows what it said, and tries a few failures once more where the part wants that."""
     note = "" if ends_within(each.process, 0.0) else f"killed after {each.part.limit_s:.0f} s"
-    status, cpu_s = stop(each.process) if note else reap(each.process)
+    status, cpu_s = stop(each) if note else reap(each.process)
     outcome = Outcome(
         part=each.part,
         passed=status == 0 and not note,
@@ -254,12 +278,12 @@ def conclude(each: Running) -> Outcome:
 
 
 def second_try(first: Outcome, tests: Sequence[str]) -> Outcome:
-    again = start(first.part, [*PYTEST, *tests], again=True)
+    again = start(first.part, [*first.part.pytest, *tests], again=True)
     try:
         while not await_any([again]):
             pass
     except KeyboardInterrupt:
-        stop(again.process)
+        stop(again)
         raise
     second = conclude(again)
     said = f"{'only' if second.passed else 'not even'} at a second try: {' '.join(tests)}"
@@ -286,10 +310,11 @@ def ends_within(process: subprocess.Popen[bytes], wait_s: float) -> bool:
         os.close(descriptor)
 
 
-def stop(process: subprocess.Popen[bytes]) -> tuple[int, float]:
+def stop(each: Running) -> tuple[int, float]:
     """Interrupt first, so that pytest tears its fixtures down and names the test; then end the group."""
+    process = each.process
     process.send_signal(signal.SIGINT)
-    if not ends_within(process, STOP_GRACE_S):
+    if not ends_within(process, each.part.stop_grace_s):
         os.killpg(process.pid, signal.SIGKILL)
     return reap(process)
 
@@ -301,14 +326,14 @@ def reap(process: subprocess.Popen[bytes]) -> tuple[int, float]:
     return process.returncode, used.ru_utime + used.ru_stime
 
 
-def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    by_default = [part.name for part in PARTS if part.in_default]
+def arguments(argv: Sequence[str] | None = None, parts: Sequence[Part] = PARTS) -> argparse.Namespace:
+    by_default = [part.name for part in parts if part.in_default]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(p.name for p in PARTS)}")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(p.name for p in parts)}")
     parser.add_argument("--seeds", type=int, default=2000, help="soak: how many seeds")
     parser.add_argument("--first-seed", type=int, default=0, help="soak: the first seed")
     options = parser.parse_args(argv)
-    names = [part.name for part in PARTS]
+    names = [part.name for part in parts]
     unknown = sorted(set(options.parts) - set(names))
     if unknown:
         parser.error(f"no such part: {', '.join(unknown)}; there are {', '.join(names)}")
@@ -316,14 +341,14 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None, parts: Sequence[Part] = PARTS, at_once: int = AT_ONCE) -> int:
     # In the background of a script it is ignored, by all that tests start as well: deaf to Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # What cancels a CI run ends the parts, too.
-    options = arguments()
-    chosen = [part for part in PARTS if part.name in options.parts]
+    options = arguments(argv, parts)
+    chosen = [part for part in parts if part.name in options.parts]
     began_s = time.monotonic()
-    outcomes = sorted(run(chosen, options), key=lambda outcome: chosen.index(outcome.part))
+    outcomes = sorted(run(chosen, options, at_once), key=lambda outcome: chosen.index(outcome.part))
     wall_s, cpu_s = time.monotonic() - began_s, sum(outcome.cpu_s for outcome in outcomes)
     print("\n== summary")
     for outcome in outcomes:

@@ -108,7 +108,7 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
         )
     groups = find_cgroups()
     cgroup_root = _groups_for_jobs(groups, warnings)
-    regions = _device_regions(groups, inventory.gpus, warnings)
+    regions = _device_regions(groups, inventory.gpus, device_regions(), warnings)
     inventory = _with_limits(inventory, regions if cgroup_root else {})
     folder = _or_problem(lock_folder, 1)
     locks = DeviceLocks(folder, _owner(host_id, token))
@@ -342,9 +342,11 @@ def _groups_for_jobs(groups: Cgroups, warnings: list[str]) -> str:
     return groups.track
 
 
-def _device_regions(groups: Cgroups, gpus: Sequence[GpuFacts], warnings: list[str]) -> dict[str, str]:
+def _device_regions(
+    groups: Cgroups, gpus: Sequence[GpuFacts], regions: Sequence[tuple[str, str]], warnings: list[str]
+) -> dict[str, str]:
     """By UUID: where the kernel can limit a job's device memory."""
-    by_bus = {bus_address(bus): region for bus, region in device_regions()}
+    by_bus = {bus_address(bus): region for bus, region in regions}
     found = {
         gpu.uuid: by_bus[bus_address(gpu.bus)] for gpu in gpus if gpu.bus and bus_address(gpu.bus) in by_bus
     }

@@ -13,7 +13,7 @@ that cannot be used is listed with the reason. NVML is asked in a child process 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -21,7 +21,13 @@ import msgspec
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.profiler.driver.bus import gpus_on_the_bus
-from cotenant.profiler.driver.facts import COMPUTE_EXCLUSIVE_PROCESS, COMPUTE_PROHIBITED, GpuFacts, advised
+from cotenant.profiler.driver.facts import (
+    COMPUTE_EXCLUSIVE_PROCESS,
+    COMPUTE_PROHIBITED,
+    DriverFacts,
+    GpuFacts,
+    advised,
+)
 from cotenant.profiler.driver.probe_client import driver_facts
 
 AUTO_SLOTS_MAX: Final = 8
@@ -79,6 +85,8 @@ def find(
     slot_memory_mib: int = 0,
     oversubscribe: bool = False,
     stand_in: bool = True,
+    driver: Callable[[], DriverFacts] = driver_facts,
+    bus: Callable[[], int | None] = gpus_on_the_bus,
 ) -> Inventory:
     """The devices of this host. Without `stand_in`, CPU slots do not stand in for GPUs that are on the bus.
 
@@ -87,7 +95,7 @@ def find(
     """
     note = ""
     if choice.kind != "cpu":
-        facts = driver_facts()
+        facts = driver()
         if facts.gpus:
             gpus = pick(facts.gpus, choice.picked)
             busy = tuple(gpu.uuid for gpu in gpus if _is_busy(gpu))
@@ -96,7 +104,7 @@ def find(
         note = f"no CUDA devices: {why}"
         if choice.kind == "cuda":
             raise NotThisHost(f"--devices cuda: {note}; use --devices auto or cpu:N")
-        on_the_bus = 0 if stand_in else gpus_on_the_bus()
+        on_the_bus = 0 if stand_in else bus()
         if on_the_bus:
             raise NotThisHost(
                 f"{on_the_bus} NVIDIA GPUs are on the bus, but {note}. In a cluster CPU slots do not stand "

@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -21,14 +22,14 @@ class NoJobSide(Exception):
     """The packages are not installed beside the agent."""
 
 
-def prepare(base: Path) -> Path:
-    """The folder, made if needed, readable for every user.
+def prepare(base: Path, installed: Callable[[str], Path] | None = None) -> Path:
+    """The folder, made if needed, readable for every user. `installed` finds a package; by default ours.
 
     Raises:
         NoJobSide: a package is missing.
         OSError: the folder cannot be written.
     """
-    files = {name: _files(_installed(name)) for name in PACKAGES}
+    files = {name: _files((installed or _installed)(name)) for name in PACKAGES}
     target = base / _digest(files)
     if target.is_dir():
         return target

@@ -60,8 +60,12 @@ class SupervisorChannel:
         rank: int,
         agreement: Agreement,
         on_room: Callable[[int | None], None] = lambda memory_mib: None,
+        urgent_s: float = URGENT_S,
+        decision_timeout_s: float = protocol.DECISION_TIMEOUT_S,
     ) -> None:
         """on_room: called by the listener with what others leave of each device, in MiB; must not raise."""
+        self._urgent_s = urgent_s
+        self._decision_timeout_s = decision_timeout_s
         self.dropped = 0
         self.bad = 0
         self._supervisor = str(supervisor)
@@ -112,7 +116,7 @@ class SupervisorChannel:
     def tell(self, message: str, /, **fields: Any) -> bool:
         """Send something that matters: wait for room, for at most `URGENT_S`."""
         data = protocol.encode(message, self._rank, fields)
-        give_up_at_s = time.monotonic() + URGENT_S
+        give_up_at_s = time.monotonic() + self._urgent_s
         while True:
             try:
                 self._out.sendto(data, self._supervisor)
@@ -144,13 +148,13 @@ class SupervisorChannel:
                 if verdict is not StepVerdict.WAIT:
                     return verdict
                 now_s = time.monotonic()
-                give_up_at_s = give_up_at_s or now_s + protocol.DECISION_TIMEOUT_S
+                give_up_at_s = give_up_at_s or now_s + self._decision_timeout_s
                 if now_s >= give_up_at_s:
                     refusals = self._agreement.give_up()
                     verdict = self._agreement.arrive(step)
                     break
                 self._changed.wait(give_up_at_s - now_s)
-        log.warning("no decision about step %d within %.0f s: going on", step, protocol.DECISION_TIMEOUT_S)
+        log.warning("no decision about step %d within %.0f s: going on", step, self._decision_timeout_s)
         self._confirm(refusals)
         return verdict
 

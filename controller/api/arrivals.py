@@ -42,7 +42,8 @@ SubmissionKey = tuple[str, str]
 class Arrivals:
     """Takes submissions."""
 
-    def __init__(self, core: Core, secrets: Secrets) -> None:
+    def __init__(self, core: Core, secrets: Secrets, user_bytes_max: int = USER_BYTES_MAX) -> None:
+        self._user_bytes_max = user_bytes_max
         self._core = core
         self._secrets = secrets
         self._fresh: dict[SubmissionKey, tuple[JobId, ...]] = {}
@@ -121,16 +122,18 @@ class Arrivals:
             return
         now_s, size = self._core.clock.now_s(), sum(map(held_bytes, specs))
         held = self._held.get(who.name)
-        if held is None or (held.at_most + size > USER_BYTES_MAX and now_s - held.counted_s >= COUNT_EVERY_S):
+        if held is None or (
+            held.at_most + size > self._user_bytes_max and now_s - held.counted_s >= COUNT_EVERY_S
+        ):
             jobs = self._core.state.engine.jobs.values()
             mine = (job.spec for job in jobs if job.spec.user == who.name and job.phase not in ENDED)
             held = UserLoad(sum(map(held_bytes, mine)), now_s)
-        if held.at_most + size > USER_BYTES_MAX:
+        if held.at_most + size > self._user_bytes_max:
             self._held[who.name] = held
             raise Denied(
                 "refused",
                 f"your jobs and their variables would take {(held.at_most + size) >> 20} MiB of the "
-                f"controller's memory, of {USER_BYTES_MAX >> 20} possible",
+                f"controller's memory, of {self._user_bytes_max >> 20} possible",
                 "wait until some have ended",
             )
         self._held[who.name] = UserLoad(held.at_most + size, held.counted_s)

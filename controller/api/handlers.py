@@ -26,6 +26,7 @@ from cotenant.controller.api.profiles import ProfileRequests
 from cotenant.controller.api.queries import About, Queries
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain.events import AttemptEnded, CancelRequested, JobArrived
+from cotenant.controller.domain.held import USER_BYTES_MAX
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import ENDED
 from cotenant.controller.executors.agents.link import AgentExecutor
@@ -84,8 +85,12 @@ class RequestHandlers:
         secrets: Secrets,
         about: About,
         stop: Callable[[], None],
+        *,
+        awaited_per_user: int = AWAITED_PER_USER,
+        user_bytes_max: int = USER_BYTES_MAX,
     ) -> None:
         self._core = core
+        self._awaited_per_user = awaited_per_user
         self._send_frame = send
         self._stop = stop
         self._rates = Rates()
@@ -98,7 +103,7 @@ class RequestHandlers:
         self._look_again = False
         self.asked_s = core.clock.now_s()
         """When the last request came."""
-        self._arrivals = Arrivals(core, secrets)
+        self._arrivals = Arrivals(core, secrets, user_bytes_max)
         self._answers: dict[type, Answer] = {
             wire.Stop: self._stop_asked,
             **answers_of(self._arrivals, reading, changing, profiles),
@@ -189,7 +194,7 @@ class RequestHandlers:
         jobs = jobs_named(self._core.state.engine.jobs, request.job_ids)
         mine = [wait for wait in self._waits.values() if wait.asked.who.name == asked.who.name]
         awaited = len(jobs) + sum(len(wait.job_ids) for wait in mine)
-        if len(self._waits) >= WAITS_MAX or len(mine) >= WAITS_PER_USER or awaited > AWAITED_PER_USER:
+        if len(self._waits) >= WAITS_MAX or len(mine) >= WAITS_PER_USER or awaited > self._awaited_per_user:
             raise Denied("refused", "too many clients are waiting", "ask `cotenant queue` instead")
         now_s = self._core.clock.now_s()
         deadline_s = now_s + min(max(0.0, request.timeout_s), WAIT_S_MAX)

@@ -36,6 +36,7 @@ class Phases:
         self.ended: OrderedDict[JobId, int] = OrderedDict()
         """Ended jobs, oldest first, with the bytes that each takes in memory."""
         self._ended_bytes = 0
+        self.ended_bytes_max = ENDED_BYTES_MAX
         self._waiting = WaitingJobs(queue_key)
         self._active = Active()
 
@@ -62,7 +63,7 @@ class Phases:
     def forget_ended(self, keep: int) -> None:
         """Drop ended jobs but for the last so many (fewer, if they are large) from memory, the oldest first;
         the journal keeps them."""
-        while len(self.ended) > keep or self._ended_bytes > ENDED_BYTES_MAX:
+        while len(self.ended) > keep or self._ended_bytes > self.ended_bytes_max:
             job_id, size = self.ended.popitem(last=False)  # A plain dict would search for its first entry.
             self._ended_bytes -= size
             job = self.jobs.pop(job_id)

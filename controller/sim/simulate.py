@@ -25,7 +25,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.commands import ComputeRequest
 from cotenant.controller.domain.events import Computed
 from cotenant.controller.domain.settings import PolicySettings
-from cotenant.controller.engine import Engine, EngineConfig
+from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.sim.world.devices import Devices
@@ -76,6 +76,8 @@ def simulate(
     validate: bool = False,
     watch: Watch | None = None,
     compute: Compute = nothing,
+    make_policy: MakePolicy = registry.make,
+    make_world: Callable[..., World] = World,
 ) -> Outcome:
     """Run a workload under one policy, to the end or until `watch` (or Ctrl-C) interrupts it.
 
@@ -91,7 +93,8 @@ def simulate(
     """
     physics = physics if physics is not None else Physics()
     drive = _Drive(workload, cluster, policy, parameters or {}, physics, validate, compute)
-    drive.prepare(seed, failures, ageing_s, checkpoint_every_s)
+    times = None if failures is None else failures.times(cluster.hosts, seed)
+    drive.prepare(times, ageing_s, checkpoint_every_s, make_policy, make_world)
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     with _quiet_gc():
         try:
@@ -139,27 +142,32 @@ class _Drive:
         self._columns = Columns(len(workload))
 
     def prepare(
-        self, seed: int, failures: Failures | None, ageing_s: float, checkpoint_every_s: float
+        self,
+        failures: FailureTimes | None,
+        ageing_s: float,
+        checkpoint_every_s: float,
+        make_policy: MakePolicy,
+        make_world: Callable[..., World],
     ) -> None:
         """Make engine and world; the hosts join before anything arrives."""
         data = pair_data(self._physics.pairs)
         hosts = host_reports(self._cluster, self._cluster.max_tenants if data is not None else 1)
         ratios = None if data is None else data.ratios(self._workload.models)
         specs = Specs(self._workload, self._cluster)
-        self._world = World(
+        self._world = make_world(
             self._workload,
             specs,
             Devices(hosts, ratios),
             hosts,
             self._physics,
-            None if failures is None else FailureTimes(failures, len(hosts), seed),
+            failures,
             checkpoint_every_s,
         )
         told = ratios if self._physics.xi == "measured" else None
         pairs = None if told is None else known_pairs(self._workload, specs, told)
         settings = PolicySettings(name=self._policy, ageing_s=ageing_s, stop_deadline_s=NO_DEADLINE_S)
         config = EngineConfig(policy=settings, checkpoint_every_s=checkpoint_every_s, keep_ended=8)
-        self._engine = Engine(registry.make, config, validate=self._validate, pairs=pairs)
+        self._engine = Engine(make_policy, config, validate=self._validate, pairs=pairs)
         if self._parameters:
             self._engine.handle(ev.PolicyChanged(name=self._policy, parameters=self._parameters), 0.0)
         for host in hosts:

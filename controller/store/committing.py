@@ -72,6 +72,7 @@ class Writer(threading.Thread):
         commit_every_s: float,
         written: Callable[[Sequence[CommitGroup], bool], None],
         on_failure: Callable[[sqlite3.Error], None],
+        disk_bytes_min: int,
     ) -> None:
         super().__init__(name="journal", daemon=True)
         self.groups: queue.SimpleQueue[CommitGroup | threading.Event | None] = queue.SimpleQueue()
@@ -82,7 +83,7 @@ class Writer(threading.Thread):
         self._failed_epoch = -1
         self._mutex = threading.Lock()
         self._database = connect(path)
-        self._reserve = Reserve(path, self._database)
+        self._reserve = Reserve(path, self._database, disk_bytes_min)
 
     def run(self) -> None:
         try:
@@ -186,7 +187,8 @@ _KEY: Final = "reserve"
 class Reserve:
     """Of one journal; used by its writer alone."""
 
-    def __init__(self, path: Path, database: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, database: sqlite3.Connection, disk_bytes_min: int) -> None:
+        self._disk_bytes_min = disk_bytes_min
         self._folder = path.parent
         self._database = database
         self._page_bytes: int = database.execute("PRAGMA page_size").fetchone()[0]
@@ -209,7 +211,7 @@ class Reserve:
 
     def _disk_has_room(self) -> bool:
         space = os.statvfs(self._folder)
-        return space.f_bavail * space.f_frsize >= DISK_BYTES_MIN
+        return space.f_bavail * space.f_frsize >= self._disk_bytes_min
 
     def _set_aside(self, size: int) -> None:
         """Pages that were written and are free again stay in the file, and a log never gets shorter while it

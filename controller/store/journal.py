@@ -23,7 +23,7 @@ import msgspec
 
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.store.clock import UNKNOWN, Uptime
-from cotenant.controller.store.committing import CommitGroup, Effect, Writer, let_follow
+from cotenant.controller.store.committing import DISK_BYTES_MIN, CommitGroup, Effect, Writer, let_follow
 from cotenant.controller.store.journal_file import (
     JournalError,
     check_local,
@@ -75,9 +75,10 @@ class Journal:
         commit_every_ms: float = 5.0,
         hand_over: Callable[[Sequence[Effect]], None] | None = None,
         on_failure: Callable[[sqlite3.Error], None] | None = None,
+        disk_bytes_min: int = DISK_BYTES_MIN,
     ) -> None:
         """`hand_over` receives what may happen after a commit, `on_failure` the error of one that failed;
-        both are called by the writer thread.
+        both are called by the writer thread. `disk_bytes_min`: with less free space nothing is set aside.
 
         Raises:
             JournalError: locked by another controller, on a network disk, of another version, damaged.
@@ -92,7 +93,7 @@ class Journal:
                 f"another controller (pid {taken.pid}) uses {folder}: stop it, or set controller.state_dir"
             ) from None
         try:
-            self._open(commit_every_ms, hand_over, on_failure)
+            self._open(commit_every_ms, hand_over, on_failure, disk_bytes_min)
         except sqlite3.Error as error:
             self._lock.release()
             raise damaged(self.path, str(error)) from None
@@ -105,6 +106,7 @@ class Journal:
         commit_every_ms: float,
         hand_over: Callable[[Sequence[Effect]], None] | None,
         on_failure: Callable[[sqlite3.Error], None] | None,
+        disk_bytes_min: int,
     ) -> None:
         create_if_missing(self.path)
         self._reader = connect(self.path)
@@ -122,7 +124,9 @@ class Journal:
         self.commits = 0
         self._sealed = 0
         self._settled = 0
-        self._writer = Writer(self.path, commit_every_ms / 1000, self._written, on_failure or _raise_later)
+        self._writer = Writer(
+            self.path, commit_every_ms / 1000, self._written, on_failure or _raise_later, disk_bytes_min
+        )
         self._hand_over = hand_over or _say_all
         self._writer.start()
 

@@ -21,7 +21,8 @@ PEERS_MAX: Final = 10_000
 class PeerVersions:
     """Which version each peer speaks, by the address that answers go to."""
 
-    def __init__(self, send: Callable[[bytes, bytes], bool]) -> None:
+    def __init__(self, send: Callable[[bytes, bytes], bool], peers_max: int = PEERS_MAX) -> None:
+        self._peers_max = peers_max
         self._send = send
         self._others: OrderedDict[bytes, int] = OrderedDict()
 
@@ -34,7 +35,7 @@ class PeerVersions:
             return
         self._others[address] = version
         self._others.move_to_end(address)
-        if len(self._others) > PEERS_MAX:
+        if len(self._others) > self._peers_max:
             self._others.popitem(last=False)
 
     def send(self, address: bytes, frame: bytes) -> bool:

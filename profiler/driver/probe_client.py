@@ -95,12 +95,19 @@ def _name_of(asked: Callable[..., DriverFacts], index: int) -> str:
     return answer.gpus[0].uuid if answer.gpus else ""
 
 
-def ask(words: Sequence[str], kind: type[Answer], timeout_s: float, whom: str = "NVML") -> Answer:
+def ask(
+    words: Sequence[str],
+    kind: type[Answer],
+    timeout_s: float,
+    whom: str = "NVML",
+    *,
+    left_behind: list[subprocess.Popen[bytes]] = _left_behind,
+) -> Answer:
     """What the program prints: one `kind` as JSON. Raises NoAnswer."""
-    for child in [each for each in _left_behind if each.poll() is not None]:
-        _left_behind.remove(child)
-    if len(_left_behind) >= STUCK_MAX:
-        raise NoProbeAnswer(f"{len(_left_behind)} processes that asked hang in the driver: reboot the host")
+    for child in [each for each in left_behind if each.poll() is not None]:
+        left_behind.remove(child)
+    if len(left_behind) >= STUCK_MAX:
+        raise NoProbeAnswer(f"{len(left_behind)} processes that asked hang in the driver: reboot the host")
     try:
         child = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -110,7 +117,8 @@ def ask(words: Sequence[str], kind: type[Answer], timeout_s: float, whom: str = 
     try:
         said, complaint = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        _leave(child)
+        if not _ended(child):
+            left_behind.append(child)
         limit = f"{timeout_s:g} s (is a GPU hung? see `dmesg`)"
         raise Silence(f"{whom} did not answer within {limit}") from None
     try:
@@ -121,12 +129,12 @@ def ask(words: Sequence[str], kind: type[Answer], timeout_s: float, whom: str = 
     return answer
 
 
-def _leave(child: subprocess.Popen[bytes]) -> None:
+def _ended(child: subprocess.Popen[bytes]) -> bool:
+    """Whether being killed helped."""
     child.kill()
     for pipe in (child.stdout, child.stderr):
         if pipe is not None:
             pipe.close()
     with suppress(subprocess.TimeoutExpired):
         child.wait(KILL_WAIT_S)
-    if child.returncode is None:
-        _left_behind.append(child)
+    return child.returncode is not None

@@ -62,7 +62,8 @@ class NoIndicators(Exception):
 class DeviceProcess:
     """One child, and what is on its way from it."""
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, words: Sequence[str], start_s_max: float = START_S_MAX) -> None:
+        self._start_s_max = start_s_max
         self._problem = ""
         self._partial = b""
         self._started_s = self._asked_s = time.monotonic()
@@ -126,7 +127,7 @@ class DeviceProcess:
 
     def _check_patience(self) -> None:
         since_s, limit_s = (
-            (self._asked_s, ANSWER_S_MAX) if self.has_answered else (self._started_s, START_S_MAX)
+            (self._asked_s, ANSWER_S_MAX) if self.has_answered else (self._started_s, self._start_s_max)
         )
         if time.monotonic() - since_s >= limit_s:
             raise NoIndicators(f"the driver did not answer within {limit_s:g} s")

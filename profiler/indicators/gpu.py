@@ -13,7 +13,7 @@ from typing import Final
 
 from cotenant.profiler.indicators.choice import words_of
 from cotenant.profiler.indicators.cpu import CpuSource
-from cotenant.profiler.indicators.device_process import Answer, DeviceProcess, NoIndicators
+from cotenant.profiler.indicators.device_process import START_S_MAX, Answer, DeviceProcess, NoIndicators
 from cotenant.profiler.indicators.gpm import RATES, SHARES
 from cotenant.profiler.indicators.sources import (
     Indicator,
@@ -26,8 +26,6 @@ from cotenant.profiler.indicators.sources import (
     missing,
 )
 
-FIRST_WAIT_S_MAX: Final = 20.0
-"""For `sample`, which waits: until the sources were tried."""
 OF_THE_HOST: Final = (Indicator.CPU, Indicator.NETTX, Indicator.NETRX)
 OF_THE_DEVICES: Final = (*SHARES, *RATES)
 TOO_SOON: Final = "two samples must be more than 100 ms apart"
@@ -42,10 +40,13 @@ class GpuSource:
         host: CpuSource,
         command: Sequence[str] = (),
         wanted: Wanted | None = None,
+        start_s_max: float = START_S_MAX,
     ) -> None:
-        """`command` answers like `profiler.indicators.device_child`; by default it is that."""
+        """`command` answers like `profiler.indicators.device_child`; by default it is that. `start_s_max`:
+        until it has tried the sources, for which `sample` waits."""
         self._host = host
-        self._child = DeviceProcess(list(command) or words_of(wanted or Wanted(), uuids))
+        self._start_s_max = start_s_max
+        self._child = DeviceProcess(list(command) or words_of(wanted or Wanted(), uuids), start_s_max)
         self.period_s = host.period_s
         self.name: SourceName = "nvml"
         self.why = ""
@@ -70,7 +71,7 @@ class GpuSource:
         """The mean since the last question. Waits for the child: not for a loop that has other work."""
         host = self._host.sample()
         windows = Windows()
-        for each in self._collected(FIRST_WAIT_S_MAX):
+        for each in self._collected(self._start_s_max):
             windows.add(each)
         known = {
             name: Reading(value=summary.mean, source=summary.source)

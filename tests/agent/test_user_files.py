@@ -20,7 +20,6 @@ from cotenant.agent.host import locks, state_folder
 from cotenant.agent.host.checkpoint_root import domain_of, make_checkpoint_folder
 from cotenant.agent.host.user_files import OpenFolder, exposed, remove_tree
 from cotenant.agent.ipc.records import JOB, JOB_SOCKET, Order, RankOrder
-from cotenant.agent.supervisor.processes import attempt_folder
 from cotenant.agent.supervisor.processes.attempt_folder import (
     give_job_folder,
     make_job_folder,
@@ -194,16 +193,15 @@ def test_the_link_that_made_root_remove_any_folder(ground: Path) -> None:
 @pytest.mark.root
 @AS_ROOT
 def test_a_user_cannot_put_another_folder_in_the_place_of_his_sockets(
-    ground: Path, monkeypatch: pytest.MonkeyPatch
+    ground: Path,
 ) -> None:
     shared = ground / "tmp"
     shared.mkdir()
     shared.chmod(0o1777)
-    monkeypatch.setattr(attempt_folder, "_SHORT_BASES", (str(shared),))
     deep = ground / ("d" * 120)
     deep.mkdir()
     order = of(USER)
-    made = make_job_folder(deep, order)
+    made = make_job_folder(deep, order, bases=(str(shared),))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener, OpenFolder.at(made) as folder:
         listener.bind(str(made / JOB_SOCKET))
         give_job_folder(folder, order)

@@ -16,9 +16,10 @@ import torch
 from torch import nn
 
 from cotenant.checkpoint import CheckpointError, Session
-from cotenant.checkpoint.talk import channel, protocol
+from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict
 from cotenant.checkpoint.talk.channel import SupervisorChannel
+from tests.building.limits import within_s
 from tests.checkpoint.ranks import Supervisor
 
 
@@ -63,16 +64,18 @@ def test_a_rank_at_its_promised_step_waits_for_the_decision(
     propose(boss, 5)
     waiting, verdicts = in_thread(lambda: rank.arrive(5))
     boss.tell("stop_at", proposal=1, step=5, phase=phase)
-    waiting.join(20)
+    waiting.join(within_s(20))
     assert verdicts == [verdict]
 
 
 def test_without_a_decision_it_goes_on_and_says_so(
-    boss: Supervisor, rank: SupervisorChannel, monkeypatch: pytest.MonkeyPatch
+    boss: Supervisor,
 ) -> None:
-    monkeypatch.setattr(protocol, "DECISION_TIMEOUT_S", 0.05)
+    rank = SupervisorChannel(boss.path, 0, Agreement(), decision_timeout_s=0.05)
+    assert rank.open()
     propose(boss, 5)
     assert rank.arrive(5) is StepVerdict.GO
+    rank.close()
     assert [answer["ok"] for answer in boss.wait_for("confirm", 2)] == [True, False]
 
 
@@ -95,7 +98,7 @@ def test_a_supervisor_that_does_not_read_costs_reports_but_no_time(tmp_path: Pat
         rank.close()
 
 
-def test_something_that_matters_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_something_that_matters_waits_for_room(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as slow:
         slow.bind(str(tmp_path / "s.sock"))
         rank = SupervisorChannel(tmp_path / "s.sock", 0, Agreement())
@@ -105,8 +108,9 @@ def test_something_that_matters_waits_for_room(tmp_path: Path, monkeypatch: pyte
         room.start()
         assert rank.tell("durable", step=1)
         room.join()
-        monkeypatch.setattr(channel, "URGENT_S", 0.02)
-        assert not rank.tell("durable", step=2), "but not for ever"
+        hasty = SupervisorChannel(tmp_path / "s.sock", 0, Agreement(), urgent_s=0.02)
+        assert not hasty.tell("durable", step=2), "but not for ever"
+        hasty.close()
         rank.close()
 
 
@@ -225,7 +229,7 @@ def test_a_look_is_answered_with_the_same_place_as_long_as_training_waits_there(
         pass
     assert place and place == look(boss, next(numbers))
     boss.tell("stop_at", proposal=1, step=5, phase="commit")
-    waiting.join(20)
+    waiting.join(within_s(20))
     assert look(boss, next(numbers)) == 0, "that thread is gone"
     rank.arrive(6)
     assert look(boss, next(numbers)) not in (0, place)
@@ -256,7 +260,7 @@ def test_what_others_leave_of_a_device_is_passed_on_and_nonsense_is_counted(boss
         for fields in ({"memory_mib": 0}, {"memory_mib": "5"}, {}, {"memory_mib": 500}, {"memory_mib": None}):
             boss.tell("room", **fields)
         with heard:
-            assert heard.wait_for(lambda: len(told) == 2, timeout=60)
+            assert heard.wait_for(lambda: len(told) == 2, timeout=within_s(60))
         assert (told, rank.bad) == ([500, None], 3)
     finally:
         rank.close()

@@ -25,6 +25,7 @@ from cotenant.checkpoint.device_limit import (
 from cotenant.checkpoint.talk import reports
 from cotenant.checkpoint.talk.protocol import JobEnvironment
 from cotenant.mps.environment import PINNED_DEVICE_MEM_LIMIT
+from tests.building.limits import within_s
 
 GIB = 1 << 30
 CONTEXT = GIB // 2
@@ -89,19 +90,20 @@ class Gpus:
     def wait_for(self, **fractions: float) -> None:
         wanted = {int(name[3:]): value for name, value in fractions.items()}
         with self.told:
-            assert self.told.wait_for(lambda: self.fractions == wanted, timeout=60), self.fractions
+            assert self.told.wait_for(lambda: self.fractions == wanted, timeout=within_s(60)), self.fractions
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
     monkeypatch.delenv(ENV_MPS_LIMIT, raising=False)
-    monkeypatch.setattr(device_limit, "_LIMITS", [])
+    device_limit._LIMITS.clear()  # The process's own: at most one.
     gpus = Gpus(monkeypatch)
     yield gpus
     gpus.opened = {0, 1}  # Whoever still waits for them ends.
     for thread in threading.enumerate():
         if thread.name == device_limit.THREAD:
-            thread.join(timeout=60)
+            thread.join(timeout=within_s(60))
+    device_limit._LIMITS.clear()
 
 
 def test_the_name_is_that_of_mps() -> None:

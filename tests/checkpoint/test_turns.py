@@ -22,8 +22,9 @@ from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict, WindowPlace, agreed_ahead, recorded
 from cotenant.checkpoint.talk.protocol import ACCUMULATE_AT, SupervisorDatagram, decode
 from cotenant.gradaccum.schedule import PROGRESS, Progress
+from tests.building.limits import within_s
 
-DEADLINE_S = 60.0
+DEADLINE_S = within_s(60.0)
 STEPS = 20
 
 

@@ -81,7 +81,7 @@ def wait_on(leash: Path, step: int) -> None:
 def main() -> None:
     args = options()
     if args.dist:
-        dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+        dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=300))
     rank = dist.get_rank() if args.dist else 0
     torch.manual_seed(100 + rank)
     random.seed(200 + rank)

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `tests.controller.station`
-
 from tests.controller.station import Station
-
-
-@pytest.fixture(autouse=True)
-def reserve(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None is made, but by the tests of it: megabytes per journal, and a full disk would not be full."""
-    monkeypatch.setattr("cotenant.controller.store.committing.DISK_BYTES_MIN", 1 << 60)
 
 
 @pytest.fixture

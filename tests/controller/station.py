@@ -28,11 +28,11 @@ from cotenant.controller.policies import registry
 from cotenant.controller.store.clock import Clock
 from cotenant.controller.store.committing import Decided, Effect, let_follow
 from cotenant.controller.store.core import Core, Poisoned, Stuck
-from cotenant.controller.store.journal import Journal
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
 from cotenant.controller.wire import agents, clients
 from cotenant.controller.wire.codec import decode
+from tests.building.journals import NO_RESERVE, a_journal
 
 ADMIN = Identity(name="root", role="admin", uid=0, gid=0)
 ALICE = Identity(name="alice", role="user", uid=1001, gid=1001, groups=(1001, 2000))
@@ -51,7 +51,10 @@ class Station:
         make_policy: MakePolicy = registry.make,
         snapshot_every: int = 20_000,
         lease_s: float | None = 300.0,
+        disk_bytes_min: int = NO_RESERVE,
+        **limits: int,
     ) -> None:
+        """`limits`: as `RequestHandlers` takes them."""
         self.time_s = 0.0
         self.wall_s = wall_s
         self.handed: list[Sequence[Effect]] = []
@@ -62,8 +65,12 @@ class Station:
         self.heard: list[Decided] = []
         """All that was decided, in order."""
         self._rebuilds = 0
-        self.journal = Journal(
-            folder, commit_every_ms=0.0, hand_over=self.handed.append, on_failure=self.failures.append
+        self.journal = a_journal(
+            folder,
+            commit_every_ms=0.0,
+            hand_over=self.handed.append,
+            on_failure=self.failures.append,
+            disk_bytes_min=disk_bytes_min,
         )
         self.core = Core(
             self.journal,
@@ -79,7 +86,9 @@ class Station:
         self.secrets = Secrets(folder / "secrets")
         self.link = AgentExecutor(self.core, self._send, self.secrets, lease_s=lease_s, silent_after_s=15.0)
         about = About(version="1.2.3", endpoint="ipc:///x", started_s=0.0)
-        self.desk = RequestHandlers(self.core, self.link, self._send, self.secrets, about, self._stop)
+        self.desk = RequestHandlers(
+            self.core, self.link, self._send, self.secrets, about, self._stop, **limits
+        )
         self._requests = 0
 
     def _send(self, address: bytes, frame: bytes) -> bool:

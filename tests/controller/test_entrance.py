@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -230,12 +231,12 @@ def large(seed: random.Random, size: int) -> clients.Submit:
 
 
 def test_one_key_cannot_make_the_controller_hold_more_than_its_bound(
-    station: Station, seed: int, monkeypatch: pytest.MonkeyPatch
+    stations: Callable[..., Station], seed: int
 ) -> None:
     """The largest things that it may say, faster than it may: counted, not timed. The bound is a small one,
     so that it is met soon."""
     bound = USER_BYTES_MAX // 8
-    monkeypatch.setattr("cotenant.controller.api.arrivals.USER_BYTES_MAX", bound)
+    station = stations(user_bytes_max=bound)
     chance, admitted_bytes, sent_bytes = random.Random(seed), 0, 0
     for _ in range(150):
         body = large(chance, chance.choice((900_000, 300_000, 500_000)))
@@ -256,10 +257,9 @@ def test_one_key_cannot_make_the_controller_hold_more_than_its_bound(
 
 
 def test_a_user_at_the_bound_goes_on_when_jobs_have_ended(
-    station: Station, monkeypatch: pytest.MonkeyPatch
+    stations: Callable[..., Station],
 ) -> None:
-    one = held_bytes(job(user=ALICE.name))
-    monkeypatch.setattr("cotenant.controller.api.arrivals.USER_BYTES_MAX", one + JOB_BYTES)
+    station = stations(user_bytes_max=held_bytes(job(user=ALICE.name)) + JOB_BYTES)
     first = station.submit(ALICE)
     assert isinstance(station.ask(clients.Submit(specs=(job(),)), ALICE), clients.Failure)
     station.ask(clients.ChangeJobs(verb="cancel", job_ids=(first,)), ALICE)
@@ -268,10 +268,10 @@ def test_a_user_at_the_bound_goes_on_when_jobs_have_ended(
 
 
 def test_ended_jobs_are_forgotten_by_size_as_well_as_by_number(
-    station: Station, monkeypatch: pytest.MonkeyPatch
+    station: Station,
 ) -> None:
     ledger: Ledger = station.core.state.engine._ledger
-    monkeypatch.setattr("cotenant.controller.engine.ledger.ENDED_BYTES_MAX", bound := ENDED_BYTES_MAX // 16)
+    ledger.ended_bytes_max = bound = ENDED_BYTES_MAX // 16
     big = Launch(argv=("x",), workdir="/tmp", env={f"V{at}": "é" * 60_000 for at in range(8)})
     each = held_bytes(job(launch=big, user=ADMIN.name))
     for _ in range(bound // each + 5):
@@ -281,8 +281,8 @@ def test_ended_jobs_are_forgotten_by_size_as_well_as_by_number(
     assert len(ledger.ended) == bound // each
 
 
-def test_waits_of_one_user_are_bounded_together(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cotenant.controller.api.handlers.AWAITED_PER_USER", 5)
+def test_waits_of_one_user_are_bounded_together(stations: Callable[..., Station]) -> None:
+    station = stations(awaited_per_user=5)
     job_ids = tuple(station.submit(ALICE) for _ in range(3))
     station.post(clients.WaitJobs(job_ids=job_ids, timeout_s=30.0), ALICE)
     assert isinstance(station.ask(clients.WaitJobs(job_ids=job_ids, timeout_s=30.0), ALICE), clients.Failure)

@@ -11,17 +11,13 @@ from pathlib import Path
 import pytest
 
 from cotenant.controller.domain.job import Phase
-from cotenant.controller.store.committing import RESERVE_BYTES
+from cotenant.controller.store.committing import DISK_BYTES_MIN, RESERVE_BYTES
 from cotenant.controller.store.journal import JOURNAL_NAME, Journal
 from cotenant.controller.wire import clients
+from tests.building.journals import NO_RESERVE
 from tests.controller.station import ALICE, Station, job, run_one
 
 ENTRY_BYTES = 2_000
-
-
-@pytest.fixture(autouse=True)
-def reserve() -> None:
-    """As in life."""
 
 
 @pytest.fixture
@@ -52,7 +48,7 @@ def fill(disk: Path) -> None:
 
 @pytest.mark.root
 def test_the_end_of_a_running_job_is_journalled_on_a_full_disk(disk: Path) -> None:
-    station = Station(disk / "state")
+    station = Station(disk / "state", disk_bytes_min=DISK_BYTES_MIN)
     address = station.join("h1")
     running = station.submit()
     run_one(station, address, running, until="step")
@@ -66,7 +62,7 @@ def test_the_end_of_a_running_job_is_journalled_on_a_full_disk(disk: Path) -> No
     assert reader.execute("SELECT max(seq) FROM entries").fetchone()[0] == last, "all of it is on the disk"
     reader.close()
     station.close()
-    station = Station(disk / "state")
+    station = Station(disk / "state", disk_bytes_min=DISK_BYTES_MIN)
     assert station.core.state.engine.jobs[running].phase is Phase.DONE
     station.close()
 
@@ -106,9 +102,8 @@ def test_what_was_used_of_the_reserve_is_replaced_while_there_is_room(tmp_path: 
 
 
 def test_nothing_is_set_aside_where_that_would_fill_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("cotenant.controller.store.committing.DISK_BYTES_MIN", 1 << 60)
-    journal = Journal(tmp_path)
+    journal = Journal(tmp_path, disk_bytes_min=NO_RESERVE)
     assert free_bytes(journal) < RESERVE_BYTES
     journal.close()

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.store.journal import JOURNAL_NAME, Journal
+from cotenant.controller.store.journal import JOURNAL_NAME
 from cotenant.controller.store.scrub import BITE, Scrub, Scrubbed, scrub
+from tests.building.journals import a_journal
+from tests.building.limits import within_s
 
 MARK = b"the event of one entry"
 
@@ -17,7 +19,7 @@ MARK = b"the event of one entry"
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """450 entries and a snapshot after the last; entry 7 has a text of its own."""
-    journal = Journal(tmp_path)
+    journal = a_journal(tmp_path)
     for at in range(1, 451):
         journal.append(float(at), 0.0, MARK if at == 7 else b"x" * 300, b"", b"")
     journal.keep_snapshot(b"state")
@@ -49,7 +51,7 @@ def test_a_flipped_bit_before_the_newest_snapshot_is_named_and_stops_nothing(pat
     data[data.index(MARK) + 3] ^= 4
     path.write_bytes(data)
     assert scrub(path).damages == ("entry 7 was changed on disk: its checksum is wrong",)
-    journal = Journal(path.parent)
+    journal = a_journal(path.parent)
     assert list(journal.entries(after=450)) == [], "a start reads what follows the snapshot"
     journal.close()
 
@@ -80,6 +82,6 @@ def test_the_thread_tells_what_it_found_and_ends_at_once(path: Path) -> None:
     found: queue.SimpleQueue[Scrubbed] = queue.SimpleQueue()
     thread = Scrub(path, 86_400.0, found.put)
     thread.start()
-    assert found.get(timeout=60).damages == ()
+    assert found.get(timeout=within_s(60)).damages == ()
     thread.close()
     assert not thread.is_alive()

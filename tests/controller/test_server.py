@@ -14,7 +14,6 @@ import pytest
 
 from cotenant.controller import server
 from cotenant.controller.api.permissions import BYTES_BURST
-from cotenant.controller.api.queries import Queries
 from cotenant.controller.client import Client, Refusal
 from cotenant.controller.compute_worker import ComputeWorker
 from cotenant.controller.domain.actions import NOTHING, Compute, Decision
@@ -25,18 +24,22 @@ from cotenant.controller.domain.settings import ControllerSettings, Settings
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
-from cotenant.controller.store.journal import Journal
+from cotenant.controller.router import Router
 from cotenant.controller.system.secrets import BadSecrets
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire.codec import unpack
+from tests.building.journals import a_journal
+from tests.building.limits import within_s
 from tests.controller.station import ALICE, BOB, job
 
 
 class Running:
     """A controller on a thread of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **parts: Any) -> None:
+        """`parts`: as its constructor takes them."""
         self.folder = folder
+        self._parts = parts
         self.endpoint = f"ipc://{folder}/c.sock"
         self._settings = Settings(
             controller=ControllerSettings(endpoint=self.endpoint, state_dir=str(folder / "state"))
@@ -44,12 +47,12 @@ class Running:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._thread.start()
-        assert self._ready.wait(30)
-        self.client = Client(self.endpoint, timeout_s=30.0)
+        assert self._ready.wait(within_s(30))
+        self.client = Client(self.endpoint, timeout_s=within_s(30.0))
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.controller = server.Controller(self._settings)
+        self.controller = server.Controller(self._settings, **self._parts)
         self._ready.set()
         await self.controller.run()
 
@@ -57,16 +60,16 @@ class Running:
         self.client.close()
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self.controller.stop)
-        self._thread.join(30)
+        self._thread.join(within_s(30))
         assert not self._thread.is_alive()
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[], Running]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     made: list[Running] = []
 
-    def make() -> Running:
-        made.append(Running(tmp_path))
+    def make(**parts: Any) -> Running:
+        made.append(Running(tmp_path, **parts))
         return made[-1]
 
     yield make
@@ -79,14 +82,14 @@ def submit(running: Running) -> str:
 
 
 def events_of(folder: Path) -> list[Any]:
-    journal = Journal(folder / "state")
+    journal = a_journal(folder / "state")
     events: list[Any] = [unpack(entry.event, AnyEvent) for entry in journal.entries()]
     journal.close()
     return events
 
 
 def test_secrets_of_jobs_that_the_journal_has_lost_are_nobody_s_from_the_start(
-    start: Callable[[], Running], tmp_path: Path
+    start: Callable[..., Running], tmp_path: Path
 ) -> None:
     """Their numbers are given again; a thread takes the files away."""
     folder = tmp_path / "state" / "secrets"
@@ -100,13 +103,11 @@ def test_secrets_of_jobs_that_the_journal_has_lost_are_nobody_s_from_the_start(
 
 
 def test_an_answer_that_breaks_is_one_answer(
-    start: Callable[[], Running], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(*anything: object) -> None:
-        raise KeyError("a bug in a view")
-
-    monkeypatch.setattr(Queries, "status", broken)
     running = start()
+    core: Any = running.controller.core
+    core.scrubbed = "nothing that a view of it expects"
     with caplog.at_level(logging.CRITICAL), pytest.raises(Refusal, match="goes on without it") as caught:
         running.client.ask(wire.GetStatus())
     assert caught.value.failure.code == "internal"
@@ -115,22 +116,20 @@ def test_an_answer_that_breaks_is_one_answer(
 
 
 def test_the_socket_rests_while_the_disk_catches_up(
-    start: Callable[[], Running], monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., Running],
 ) -> None:
-    monkeypatch.setattr(server, "WAITING_ROWS_MAX", 0)  # One row that is not on disk yet is enough.
-    running = start()
     pauses: list[bool] = []
-    real = running.controller._router.pause
 
-    def pause(on: bool) -> None:
-        pauses.append(on)
-        real(on)
+    class Watched(Router):
+        def pause(self, on: bool) -> None:
+            pauses.append(on)
+            super().pause(on)
 
-    monkeypatch.setattr(running.controller._router, "pause", pause)
+    running = start(waiting_rows_max=0, make_router=Watched)  # One row that is not on disk yet is enough.
     accepted: list[str] = []
 
     def submit_some() -> None:
-        with Client(running.endpoint, timeout_s=30.0) as client:
+        with Client(running.endpoint, timeout_s=within_s(30.0)) as client:
             for _ in range(20):
                 accepted.extend(client.ask(wire.Submit(specs=(job(),))).job_ids)
 
@@ -138,7 +137,7 @@ def test_the_socket_rests_while_the_disk_catches_up(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(within_s(30))
     assert len(set(accepted)) == 60
     assert True in pauses and False in pauses
 
@@ -176,21 +175,20 @@ class Thoughtful:
 
 
 def test_a_computation_comes_back_as_an_event_also_over_a_restart(
-    start: Callable[[], Running], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    start: Callable[..., Running], tmp_path: Path
 ) -> None:
-    make = registry.make
-
     def thoughtful(name: str, parameters: Parameters) -> Policy:
-        return Thoughtful(make(name, parameters))
+        return Thoughtful(registry.make(name, parameters))
 
-    monkeypatch.setattr(registry, "make", thoughtful)
-    with monkeypatch.context() as patch:
-        patch.setattr(ComputeWorker, "start", lambda self, think: None)  # It ends before it has thought.
-        running = start()
-        submit(running)
-        running.stop()
+    class Asleep(ComputeWorker):
+        def start(self, request: object) -> None:
+            """The controller ends before it has an answer."""
+
+    running = start(make_policy=thoughtful, make_worker=Asleep)
+    submit(running)
+    running.stop()
     assert [type(event) for event in events_of(tmp_path)] == [EpochBegan, JobArrived]
-    running = start()
+    running = start(make_policy=thoughtful)
     submit(running)
     answered = threading.Event()
     core = running.controller.core
@@ -202,7 +200,7 @@ def test_a_computation_comes_back_as_an_event_also_over_a_restart(
     assert core.state.compute_requests == {}
 
 
-def test_a_user_who_sends_too_much_is_refused_unread(start: Callable[[], Running]) -> None:
+def test_a_user_who_sends_too_much_is_refused_unread(start: Callable[..., Running]) -> None:
     """Reading is what takes memory: of a message beyond the rate only its number is looked for."""
     running = start()
     running.controller._router._owner = ALICE

@@ -94,7 +94,7 @@ def apart(left: nn.Module, right: nn.Module) -> float:
 
 
 def main() -> None:
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=300))
     result: dict[str, Any] = {}
     for kind in ("mean", "sum", "token_sum"):
         whole, exchanged = trained(kind, 1)

@@ -22,7 +22,7 @@ from cotenant.gradaccum.zerocode import forward, selfcheck
 
 HOLD = "HOOKED_HOLD"
 """Set: the loop does not begin before a stop has been proposed, so that a short script cannot be too fast."""
-HOLD_S = 60.0
+HOLD_S = 300.0
 
 
 def hold_for_a_proposal() -> None:

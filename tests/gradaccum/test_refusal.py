@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from cotenant import gradaccum
 from cotenant.gradaccum import Refused, exactness
+from tests.building.limits import within_s
 
 
 class Momentum(nn.Module):
@@ -158,7 +159,7 @@ def test_the_supervisor_hears_of_a_refusal(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "s.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
         supervisor.bind(str(path))
-        supervisor.settimeout(10)
+        supervisor.settimeout(within_s(10))
         monkeypatch.setenv("COTENANT_SOCKET", str(path))
         monkeypatch.setenv("RANK", "3")
         net = network(nn.BatchNorm1d(6))

@@ -17,6 +17,7 @@ from cotenant.agent.supervisor.processes import ranks
 from cotenant.agent.supervisor.processes.environment import STACKS_SIGNAL
 from cotenant.controller.wire import job
 from cotenant.gradaccum.launch import STARTUP
+from tests.building.limits import within_s
 from tests.processes import IMPORT_S
 
 WAITS = """
@@ -116,7 +117,7 @@ def test_a_process_that_waits_shows_the_stacks_of_all_its_threads_and_goes_on() 
             assert line, shown
             shown += line
         # Only now: stacks are walked without Python's lock, and one that is left meanwhile may be gone.
-        out, _ = process.communicate("x", timeout=60)
+        out, _ = process.communicate("x", timeout=within_s(60))
     assert (out, process.returncode) == ("went on\n", 0)
 
 
@@ -124,21 +125,21 @@ def test_a_process_that_waits_shows_the_stacks_of_all_its_threads_and_goes_on() 
 def test_a_signal_that_cannot_be_taken_is_never_sent(number: str) -> None:
     with waiting(**{job.ENV_STACKS_SIGNAL: number}) as process:
         assert ranks.dump([process.pid]) == []
-        out, err = process.communicate("x", timeout=60)
+        out, err = process.communicate("x", timeout=within_s(60))
     assert (out, err, process.returncode) == ("went on\n", "", 0)
 
 
 def test_who_cannot_show_its_stacks_is_aborted_only_if_it_shows_them_then() -> None:
     with waiting() as plain:
         assert ranks.abort_others([plain.pid]) == []
-        assert plain.communicate("x", timeout=60)[0] == "went on\n"
+        assert plain.communicate("x", timeout=within_s(60))[0] == "went on\n"
     with waiting(PYTHONFAULTHANDLER="1") as handled:
         assert ranks.abort_others([handled.pid]) == [handled.pid]
-        _, err = handled.communicate("x", timeout=60)
+        _, err = handled.communicate("x", timeout=within_s(60))
         assert handled.returncode == -signal.SIGABRT and "where_it_waits" in err
     with waiting(PYTHONFAULTHANDLER="1", **{job.ENV_STACKS_SIGNAL: str(STACKS_SIGNAL)}) as able:
         assert ranks.abort_others([able.pid]) == [], "it has shown them already"
-        assert able.communicate("x", timeout=60)[0] == "went on\n"
+        assert able.communicate("x", timeout=within_s(60))[0] == "went on\n"
 
 
 def test_a_program_that_is_no_python_and_one_that_is_gone_are_left_alone() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from cotenant.agent.host.cgroups import AGENT_LEAF
 from cotenant.controller.system import settings
+from tests.building.limits import within_s
 
 DEPLOY = Path(__file__).resolve().parents[2] / "examples" / "deploy"
 AGENTS = ("cotenant-agent.service", "user/cotenant-agent.service")
@@ -94,6 +95,6 @@ def test_systemd_knows_every_setting(name: str, tmp_path: Path) -> None:
     copy = tmp_path / Path(name).name
     copy.write_text(re.sub(r"(?m)^(User|Group)=.*$", "", text))
     verify = ("systemd-analyze", "verify", "--man=no", str(copy))
-    done = subprocess.run(verify, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(verify, capture_output=True, text=True, timeout=within_s(60), check=False)
     unknown = [line for line in (done.stdout + done.stderr).splitlines() if "Unknown" in line]
     assert [line for line in unknown if "DelegateSubgroup" not in line] == []  # Since 254.

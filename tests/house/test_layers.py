@@ -120,8 +120,13 @@ def layer_of(module: str) -> str | None:
     return module or None
 
 
-def imports_in(source: str, module: str) -> Iterator[tuple[int, str]]:
+@cache
+def imports_in(source: str, module: str) -> frozenset[tuple[int, str]]:
     """(line, module of ours), wherever in the source it is imported."""
+    return frozenset(found_in(source, module))
+
+
+def found_in(source: str, module: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -151,7 +156,7 @@ def violations(source: str, module: str) -> list[str]:
     sees = {here, *LAYERS[here]} if here else set()
     return [
         f"{module}:{line}: imports {target} ({layer_of(target)}), which {here or module} may not see"
-        for line, target in sorted(set(imports_in(source, module)))
+        for line, target in sorted(imports_in(source, module))
         if layer_of(target) not in sees and target not in ROOTS
     ]
 

@@ -23,60 +23,51 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "driver", module)  # Its dataclasses look themselves up by name.
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "LIMIT_S_MIN", 0.0)
-    monkeypatch.setattr(module, "STOP_GRACE_S", 0.2)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield module
     for number, handler in before.items():  # `main` sets its own.
         signal.signal(number, handler)
 
 
-def part(driver: ModuleType, name: str, script: str, budget_s: float = 60.0, alone: bool = False) -> object:
+def part(driver: ModuleType, name: str, script: str, **more: object) -> object:
     command = ("/bin/sh", "-c", script)
-    return driver.Part(name=name, budget_s=budget_s, command=lambda _: command, alone=alone)
+    plain: dict[str, object] = {"budget_s": 60.0, "limit_s_min": 0.0, "stop_grace_s": 0.2}
+    return driver.Part(name=name, command=lambda _: command, **{**plain, **more})
 
 
 def run(
-    driver: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *parts: object
+    driver: ModuleType, capfd: pytest.CaptureFixture[str], *parts: object, at_once: int = 2
 ) -> tuple[int, list[str]]:
-    monkeypatch.setattr(driver, "PARTS", parts)
-    monkeypatch.setattr(sys, "argv", ["run.py"])
-    status: int = driver.main()
+    status: int = driver.main([], parts, at_once)
     return status, capfd.readouterr().out.splitlines()
 
 
-def test_all_parts_run_although_one_fails(
-    driver: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_all_parts_run_although_one_fails(driver: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
     parts = [part(driver, "bad", "echo one; exit 3"), part(driver, "good", "echo two")]
-    status, lines = run(driver, monkeypatch, capfd, *parts)
+    status, lines = run(driver, capfd, *parts)
     assert status == 1
     assert {"one", "two"} <= set(lines)
     assert lines[-1].startswith("FAILED: bad (")
 
 
-def test_success_is_the_last_word(
-    driver: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    status, lines = run(driver, monkeypatch, capfd, part(driver, "good", "true"))
+def test_success_is_the_last_word(driver: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+    status, lines = run(driver, capfd, part(driver, "good", "true"))
     assert status == 0
     assert lines[-1].startswith("all 1 parts passed in ")
 
 
-def test_over_budget_is_said_and_is_no_failure(
-    driver: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(driver, "LIMIT_S_MIN", 60.0)
-    status, lines = run(driver, monkeypatch, capfd, part(driver, "slow", "true", budget_s=0.0))
+def test_over_budget_is_said_and_is_no_failure(driver: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+    slow = part(driver, "slow", "true", budget_s=0.0, limit_s_min=60.0)
+    status, lines = run(driver, capfd, slow)
     assert status == 0
     assert any("over budget" in line for line in lines)
 
 
 def test_a_part_that_hangs_and_ignores_the_interrupt_is_killed(
-    driver: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    driver: ModuleType, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stubborn = part(driver, "stubborn", "trap '' INT; sleep 60 & wait; wait", budget_s=0.1)
-    status, lines = run(driver, monkeypatch, capfd, stubborn)
+    status, lines = run(driver, capfd, stubborn)
     assert status == 1
     assert any("killed after" in line for line in lines)
 
@@ -92,36 +83,35 @@ def test_a_part_that_hangs_and_ignores_the_interrupt_is_killed(
 )
 def test_a_few_failures_are_tried_once_more_and_named(
     driver: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     tests: list[str],
     status: int,
     says: str,
 ) -> None:
-    monkeypatch.setattr(driver, "PYTEST", ("/bin/sh", "-c", 'case "$*" in *FAILS*) exit 1;; esac', "sh"))
     bad = driver.Part(
-        name="bad", budget_s=60.0, command=lambda _: ("/bin/false",), alone=True, try_again=lambda: tests
+        name="bad",
+        budget_s=60.0,
+        command=lambda _: ("/bin/false",),
+        alone=True,
+        try_again=lambda: tests,
+        pytest=("/bin/sh", "-c", 'case "$*" in *FAILS*) exit 1;; esac', "sh"),
     )
-    found, lines = run(driver, monkeypatch, capfd, bad)
+    found, lines = run(driver, capfd, bad)
     assert found == status
     assert any(says in line for line in lines), lines
 
 
-def test_the_live_part_knows_which_of_its_tests_failed(
-    driver: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(driver, "LAST_FAILED", tmp_path / "lastfailed")
-    assert driver.failed_live() == []
-    (tmp_path / "lastfailed").write_text(
-        '{"tests/live/test_b.py::b": true, "tests/controller/cli/test_a.py::a": true}'
-    )
-    assert driver.failed_live() == ["tests/live/test_b.py::b"]
-    (tmp_path / "lastfailed").write_text("{")
-    assert driver.failed_live() == []
+def test_the_live_part_knows_which_of_its_tests_failed(driver: ModuleType, tmp_path: Path) -> None:
+    known = tmp_path / "lastfailed"
+    assert driver.failed_live(known) == []
+    known.write_text('{"tests/live/test_b.py::b": true, "tests/controller/cli/test_a.py::a": true}')
+    assert driver.failed_live(known) == ["tests/live/test_b.py::b"]
+    known.write_text("{")
+    assert driver.failed_live(known) == []
 
 
 def test_every_part_that_is_promised_runs_by_default(driver: ModuleType) -> None:
-    wanted = {"format", "lint", "types", "unit", "simulation", "coverage", "live", "wheel"}
+    wanted = {"format", "lint", "types", "unit", "simulation", "live", "wheel"}
     assert set(driver.arguments([]).parts) == wanted
 
 
@@ -144,15 +134,14 @@ def test_the_unit_tests_keep_what_they_cover_apart_until_it_is_put_together(driv
 
 
 def test_two_parts_run_side_by_side_and_each_is_shown_whole(
-    driver: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+    driver: ModuleType, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Either waits for the other through a pipe: one after the other they would never end."""
-    monkeypatch.setattr(driver, "AT_ONCE", 2)
     os.mkfifo(tmp_path / "there")
     os.mkfifo(tmp_path / "back")
     first = f"cd {tmp_path}; echo a1; echo x >there; read x <back; echo a2 >&2; exit 3"
     second = f"cd {tmp_path}; echo b1; read x <there; echo b2; echo x >back; true"
-    status, lines = run(driver, monkeypatch, capfd, part(driver, "a", first), part(driver, "b", second))
+    status, lines = run(driver, capfd, part(driver, "a", first), part(driver, "b", second))
     assert status == 1
     assert lines[lines.index("a1") + 1] == "a2"
     assert lines[lines.index("b1") + 1] == "b2"
@@ -160,14 +149,13 @@ def test_two_parts_run_side_by_side_and_each_is_shown_whole(
 
 
 def test_a_part_that_wants_to_be_alone_has_nobody_beside_it(
-    driver: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+    driver: ModuleType, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Each looks for signs of life of the others; the lone one is neither begun early nor joined."""
-    monkeypatch.setattr(driver, "AT_ONCE", 2)
     busy = f"cd {tmp_path}; touch busy-$$; test ! -e lone || echo JOINED; rm busy-$$"
     lone = f"cd {tmp_path}; touch lone; ls | grep busy && echo JOINED; rm lone; true"
     parts = [part(driver, "a", busy), part(driver, "lone", lone, alone=True), part(driver, "b", busy)]
-    status, lines = run(driver, monkeypatch, capfd, *parts)
+    status, lines = run(driver, capfd, *parts)
     assert status == 0
     assert "JOINED" not in lines
     shown = [line for line in lines if line.startswith("== ")]
@@ -177,31 +165,27 @@ def test_a_part_that_wants_to_be_alone_has_nobody_beside_it(
 @pytest.mark.parametrize("number", ["INT", "TERM"])
 def test_an_interrupt_ends_all_that_run(
     driver: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
     number: str,
 ) -> None:
     """The second part sends it to us once the first is there; the third never starts."""
-    monkeypatch.setattr(driver, "AT_ONCE", 2)
     os.mkfifo(tmp_path / "there")
     here = f"cd {tmp_path}; echo $$ >pid-"
     first = f"{here}a; echo said; echo x >there; exec sleep 60"
     second = f"{here}b; read x <there; kill -{number} $PPID; exec sleep 60"
     parts = [part(driver, "a", first), part(driver, "b", second), part(driver, "c", f"{here}c")]
     with pytest.raises(KeyboardInterrupt):
-        run(driver, monkeypatch, capfd, *parts)
+        run(driver, capfd, *parts)
     pids = [int(file.read_text()) for file in tmp_path.glob("pid-*")]
     assert len(pids) == 2
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
     assert "said" in capfd.readouterr().out.splitlines(), "what it had said by then is shown"
 
 
-def test_what_a_part_cost_is_its_own_cpu_time(
-    driver: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_part_cost_is_its_own_cpu_time(driver: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
     """Whatever it cost in wall time, a sleeper used next to nothing."""
-    status, lines = run(driver, monkeypatch, capfd, part(driver, "idle", "sleep 0.1"))
+    status, lines = run(driver, capfd, part(driver, "idle", "sleep 0.1"))
     assert status == 0
     assert any(line.startswith("idle") and ", 0 s of CPU" in line for line in lines), lines
 

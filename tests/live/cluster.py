@@ -32,10 +32,11 @@ from cotenant.controller.domain.job import ENDED, JobSpec, Launch, Phase
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.wire.clients import AttemptView, JobView, ListJobs, ShowJob, Shown, Submit, WaitJobs
 from cotenant.controller.wire.job import ENV_ACCUMULATION_SCHEDULE
+from tests.building.limits import within_s
 from tests.checkpoint.ranks import Warm, launch
 from tests.ports import block_of_ports
 
-PATIENCE_S = 420.0
+PATIENCE_S = within_s(420.0)
 """For everything: this machine may be busy with other things. A broken test is slow, a good one is not."""
 LOOK_S = 0.1
 WITNESS = Path(__file__).with_name("witness.py")
@@ -103,7 +104,7 @@ class Daemon:
         assert self.process is not None and self.process.stdout is not None
         self.process.send_signal(number)
         try:
-            self.process.wait(30.0)
+            self.process.wait(within_s(30.0))
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

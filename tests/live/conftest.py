@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `tests.live.cluster`
-
+from tests.building.limits import within_s
 from tests.checkpoint.ranks import Warm, one_warm_process
 from tests.live.cluster import Cluster, References, one_cluster
+
+TEST_S_MAX = within_s(450.0)
+"""A test that hangs fails by itself, and not the whole part with it."""
+LONGEST_FIRST = (
+    "test_workloads", "test_gang_over_hosts", "test_storm", "test_hanging", "test_supervisor",
+    "test_zero_code", "test_lazer_live", "test_gpu_chaos", "test_agent", "test_bad_storage",
+    "test_hardware_suite", "test_zero_code_sharing", "test_controller", "test_bad_jobs", "test_profile",
+)  # fmt: skip
+"""Modules are handed out to several processes in this order: none begins a long one when the others end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    items.sort(key=lambda item: rank(item.path) if item.path.parent == here else len(LONGEST_FIRST) + 1)
+    for item in items:
+        if item.path.parent == here:
+            item.add_marker(pytest.mark.timeout(TEST_S_MAX))
+
+
+def rank(path: Path) -> int:
+    return LONGEST_FIRST.index(path.stem) if path.stem in LONGEST_FIRST else len(LONGEST_FIRST)
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Short: sockets lie in it, also those of torch's loaders."""
+    return tmp_path_factory.mktemp("t")
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from cotenant.mps import process
 from cotenant.mps.environment import log_directory, pipe_directory
 from cotenant.mps.process import CONTROL, FoundProcess
 from tests.agent.mock_gpus import MockGpus, build
+from tests.building.limits import within_s
 from tests.live.gpu_job import living
 from tests.mps.conftest import GENUINE, stub_in
 
@@ -201,7 +202,7 @@ class GpuHost:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=60,
+            timeout=within_s(60),
             check=False,
         )
 

@@ -18,6 +18,8 @@ import subprocess
 import uuid
 from collections.abc import Sequence
 
+from tests.building.limits import within_s
+
 HOSTS = ("a", "b")
 UP, GANG = "up0", "gang0"
 
@@ -112,5 +114,5 @@ def free_net() -> str:
 
 
 def ip(*words: str) -> str:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=True, timeout=within_s(30))
     return done.stdout

@@ -1,7 +1,8 @@
 """Somebody with a home folder of their own and the real command line, for tests that read what it says.
 
-Rule: every word goes through `cotenant` as a process, and every wait is for something that a person could
-see. `up` gives a private controller and agent, which end with the person, by pid.
+Rule: every word goes through `cotenant` as a process (forked from a warm interpreter where no start is
+tested), and every wait is for something that a person could see. `up` gives a private controller and agent,
+which end with the person, by pid.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
 
+from tests.building.command_line import WarmCommandLine
 from tests.ports import block_of_ports
 from tests.processes import IMPORT_S
 
 COTENANT = (sys.executable, "-m", "cotenant.controller.cli.main")
 PATIENCE_S = IMPORT_S
 """Some of the jobs here import torch."""
-LOOK_S = 0.05
+LOOK_S = 0.1
 SAY = """
 import json, os, pathlib, signal, socket, sys, time
 
@@ -44,7 +47,16 @@ say("hello", world_size=1, resumable=True, accumulates=False, step=0)
 """
 """Begins a job that speaks the job-side protocol in a few lines, without torch."""
 
+STARTS = ("up", "controller", "agent", "run")
+"""Verbs that become or start other programs: each is a fresh interpreter, as for a person."""
+
 Found = TypeVar("Found")
+
+
+@cache
+def warm() -> WarmCommandLine:
+    """It ends with this process, whose socket it reads."""
+    return WarmCommandLine()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,18 +124,24 @@ class Person:
     # --- The command line --------------------------------------------------------------------------
 
     def __call__(self, *words: str, cwd: Path | None = None, **more_env: str) -> Answer:
-        done = subprocess.run(
-            [*COTENANT, *words],
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-            timeout=PATIENCE_S,
-            env={**self.env, **more_env},
-            cwd=cwd or self.work,
-        )
-        assert "Traceback (most recent call last)" not in done.stderr, done.stderr
-        return Answer(code=done.returncode, out=done.stdout, err=done.stderr)
+        env = {**self.env, **more_env}
+        if words[0] in STARTS:
+            done = subprocess.run(
+                [*COTENANT, *words],
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                errors="replace",
+                timeout=PATIENCE_S,
+                env=env,
+                cwd=cwd or self.work,
+            )
+            answer = Answer(code=done.returncode, out=done.stdout, err=done.stderr)
+        else:
+            said = warm()(words, env=env, cwd=cwd or self.work, timeout_s=PATIENCE_S)
+            answer = Answer(code=said.code, out=said.out, err=said.err)
+        assert "Traceback (most recent call last)" not in answer.err, answer.err
+        return answer
 
     def python(self, *words: str) -> Answer:
         """`python -m ...` in this person's environment."""

@@ -21,6 +21,7 @@ from cotenant.controller.client import Unreachable
 from cotenant.controller.domain.job import ENDED
 from cotenant.controller.domain.perf import Profile, ProfilePoint
 from cotenant.controller.system import keys
+from tests.building.limits import within_s
 from tests.checkpoint.ranks import one_warm_process
 from tests.live.cluster import Cluster, References, Training
 from tests.live.storm_blows import Striker
@@ -31,7 +32,7 @@ from tests.ports import free_port
 
 LEASE_S = 10.0
 TELL_EVERY_S = 5.0
-CALM_S_MAX = 600.0
+CALM_S_MAX = within_s(600.0)
 SLOT_MIB = 1000
 """Holds one whole batch of `BEHAVIOUR`, and beside it only half of another."""
 BATCH = 4

@@ -17,6 +17,7 @@ import psutil
 from cotenant.controller.domain.cluster import HostState
 from cotenant.controller.domain.job import ENDED, Phase
 from cotenant.controller.wire.clients import ChangeJobs, SetPolicy
+from tests.building.limits import within_s
 from tests.live.cluster import carries, kill_if
 from tests.live.storm_plan import HOSTS, POLICIES, STOPS, WISHES, Blow
 from tests.live.storm_processes import loaders, members, supervisors, whole_host
@@ -25,7 +26,7 @@ from tests.live.wall_clock import WallClocks
 
 LONG_LEASES_MAX = 3
 """What is frozen until its host is lost is continued at last, also if nobody is there to call it lost."""
-WAIT_S = 30.0
+WAIT_S = within_s(30.0)
 """For somebody whom a blow can hit."""
 
 

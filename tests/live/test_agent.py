@@ -47,8 +47,9 @@ from cotenant.controller.wire.agents import (
     Welcome,
 )
 from cotenant.controller.wire.codec import decode, encode
+from tests.building.limits import within_s
 
-PATIENCE_S = 30.0
+PATIENCE_S = within_s(60.0)
 JOB = JobId("7")
 ONE = AttemptNo(1)
 WAITER = "echo started; while [ ! -e go ]; do sleep 0.05; done; echo done"

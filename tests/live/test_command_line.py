@@ -18,8 +18,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.building.limits import within_s
+
 COTENANT = (sys.executable, "-m", "cotenant.controller.cli.main")
-WITHIN_S = 60.0
+WITHIN_S = within_s(60.0)
 
 Cotenant = Callable[..., subprocess.CompletedProcess[str]]
 Begun = Callable[..., AbstractContextManager[subprocess.Popen[str]]]

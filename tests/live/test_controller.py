@@ -22,9 +22,7 @@ import pytest
 import zmq
 
 from cotenant.controller.client import Client, Refusal, Unreachable
-from cotenant.controller.domain.cluster import Device, HostReport
-from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.job import JobSpec, Launch
+from cotenant.controller.domain.ids import JobId
 from cotenant.controller.system import keys
 from cotenant.controller.wire import agents
 from cotenant.controller.wire import clients as wire
@@ -36,8 +34,10 @@ from cotenant.controller.wire.codec import (
     in_version,
     version_of,
 )
+from tests.building.limits import within_s
+from tests.controller.station import hello, job
 
-WAIT_S = 30.0
+WAIT_S = within_s(60.0)
 
 
 class Controllers:
@@ -99,10 +99,6 @@ def controllers(tmp_path: Path) -> Iterator[Controllers]:
     made.close()
 
 
-def job(**fields: Any) -> JobSpec:
-    return JobSpec(job_id=JobId("new-0"), launch=Launch(argv=("true",), workdir="/"), **fields)
-
-
 def submit(client: Client, key: str = "", **fields: Any) -> JobId:
     return client.ask(wire.Submit(specs=(job(**fields),), idempotency_key=key), WAIT_S).job_ids[0]
 
@@ -121,17 +117,7 @@ class Agent:
         self.socket.connect(endpoint)
 
     def hello(self, name: str, session: str = "s1") -> Any:
-        host_id = HostId(name)
-        device = Device(
-            device_id=DeviceId(f"{name}/0"),
-            host_id=host_id,
-            kind="cpu",
-            type="cpu",
-            local="0",
-            memory_mib=1_000,
-        )
-        report = HostReport(host_id=host_id, devices=(device,))
-        self.socket.send(encode(agents.Hello(session=session, report=report, attempts=())))
+        self.socket.send(encode(hello(name, session=session)))
         return self.hear()
 
     def hear(self) -> Any:
@@ -232,7 +218,7 @@ def test_a_question_outlives_a_restart(controllers: Controllers) -> None:
     job_id = submit(other)
     answers: list[wire.Jobs] = []
     thread = threading.Thread(
-        target=lambda: answers.append(waiter.ask(wire.WaitJobs(job_ids=(job_id,), timeout_s=20.0)))
+        target=lambda: answers.append(waiter.ask(wire.WaitJobs(job_ids=(job_id,), timeout_s=within_s(20.0))))
     )
     thread.start()
     # One is the submission, each look is one more, and the first beyond them is the waiter's question.
@@ -527,7 +513,7 @@ def test_a_full_disk_refuses_new_jobs_keeps_old_ones_and_heals(small_disk: Path,
 
 def use_up_reserve(journal: Path) -> None:
     """What thousands of entries would do."""
-    database = sqlite3.connect(journal, isolation_level=None, timeout=30.0)
+    database = sqlite3.connect(journal, isolation_level=None, timeout=within_s(30.0))
     try:
         for size in (256 * 1024, 4096):
             with contextlib.suppress(sqlite3.OperationalError):

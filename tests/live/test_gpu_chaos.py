@@ -35,6 +35,7 @@ from cotenant.controller.wire.clients import ChangeNode, JobView, ListNodes, Sho
 from cotenant.controller.wire.codec import unpack
 from cotenant.mps.environment import PIPE_DIRECTORY
 from cotenant.mps.process import OWNER_MARK, environment_of
+from tests.building.limits import within_s
 from tests.live.cluster import LOOK_S, PATIENCE_S, Cluster, command, wait_for_exit
 from tests.live.gpu_host import UUIDS, GpuHost
 from tests.live.gpu_storm import HOST, Blow, Storm, schedule
@@ -50,7 +51,7 @@ WAIT_LOOKS = 20
 """A blow that wants somebody on its GPU waits so long for them."""
 LOOKS_MAX = 900
 RESUME_EVERY = 15
-LEAVE_S = 60.0
+LEAVE_S = within_s(60.0)
 FIRST, _, COUNT = os.environ.get("COTENANT_CHAOS_SEEDS", "3:1").partition(":")
 SEEDS = range(int(FIRST), int(FIRST) + int(COUNT or "1"))
 KEPT = ("phase", "attempt", "preemptions", "durable_step", "reason")
@@ -301,7 +302,12 @@ def check_journal(cluster: Cluster, jobs: dict[JobId, JobView]) -> None:
     controller.stop()
     words = ["-m", "cotenant.controller", "--replay", "--state-dir", str(cluster.folder / "controller")]
     done = subprocess.run(
-        [sys.executable, *words], env=controller.env, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, *words],
+        env=controller.env,
+        capture_output=True,
+        text=True,
+        timeout=within_s(300),
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     starts = [

@@ -16,6 +16,7 @@ import pytest
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch, Phase
 from cotenant.controller.wire.clients import ChangeJobs, ListJobs, ListNodes, ReadingView, Submit
+from tests.building.limits import within_s
 from tests.live.cluster import PATIENCE_S, Cluster
 
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
@@ -36,7 +37,7 @@ def page(log: Path) -> str:
     """What the daemon with this log says to Prometheus; it named its address when it started."""
     url = until(lambda: re.search(r"http://127\.0\.0\.1:\d+/metrics", log.read_text()))
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url.group(), timeout=60) as answer:
+    with opener.open(url.group(), timeout=within_s(60)) as answer:
         return str(answer.read().decode())
 
 

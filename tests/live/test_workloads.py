@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ from cotenant.controller.cli.demo.measuring import NotMeasured, measure_jobs
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
 from cotenant.controller.cli.demo.reference import ReferenceFailed, run_uninterrupted
 from cotenant.controller.domain.perf import Profile, ProfilePoint
+from tests.checkpoint.ranks import Warm, launch
 from tests.processes import IMPORT_S
 
 WORKLOADS = Path(__file__).resolve().parents[2] / "controller" / "cli" / "demo" / "workloads"
@@ -31,31 +30,33 @@ def environment() -> dict[str, str]:
     return {name: os.environ[name] for name in kept if name in os.environ} | {"OMP_NUM_THREADS": "1"}
 
 
-def train(kind: str, folder: Path, *options: str) -> dict[str, Any]:
+def train(warm: Warm, kind: str, folder: Path, *options: str) -> dict[str, Any]:
     """Run a script to its end, as a user would on a machine without cotenant running."""
+    folder.mkdir(exist_ok=True)
     result = folder / "result.json"
-    argv = [sys.executable, str(WORKLOADS / f"{kind}.py"), "--result", str(result), *options]
-    subprocess.run(argv, check=True, timeout=IMPORT_S, env=environment(), cwd=folder)
+    words = ("--result", str(result), *options)
+    launch(warm, WORKLOADS / f"{kind}.py", folder, *words).wait(deadline_s=IMPORT_S)
     content: dict[str, Any] = json.loads(result.read_text())
     return content
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_loss_on_held_out_data_falls(kind: str, tmp_path: Path) -> None:
+def test_the_loss_on_held_out_data_falls(warm: Warm, kind: str, tmp_path: Path) -> None:
     result = train(
-        kind, tmp_path, "--steps", str(KINDS[kind]), "--batch-size", "128" if "memory" in kind else "64"
+        warm, kind, tmp_path, "--steps", str(KINDS[kind]), "--batch-size", "128" if "memory" in kind else "64"
     )
     assert result["steps"] == KINDS[kind]
     assert result["final_loss"] < 0.8 * result["first_loss"]
-    assert [path.name for path in tmp_path.iterdir()] == ["result.json"], (
-        "it leaves its result and nothing else"
+    assert {path.name for path in tmp_path.iterdir()} == {"result.json", "rank-0.log"}, (
+        "it leaves its result and what it said"
     )
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(warm: Warm, tmp_path: Path) -> None:
     options = ("--steps", "4", "--batch-size", "32", "--seed")
     first, again, other = (
-        train("compute_bound", tmp_path, *options, seed)["parameters_sha256"] for seed in "778"
+        train(warm, "compute_bound", tmp_path / name, *options, seed)["parameters_sha256"]
+        for name, seed in (("first", "7"), ("again", "7"), ("other", "8"))
     )
     assert first == again
     assert first != other

@@ -18,13 +18,14 @@ import pytest
 from cotenant.mps import process
 from cotenant.mps.channel import ControlChannel
 from cotenant.mps.process import CONTROL, SERVER, FoundProcess
+from tests.building.limits import within_s
 
 STUB = Path(__file__).parent / "stub"
 """`stub/bin` can be put on PATH by hand; tests use `stub_in`, which starts faster."""
 GENUINE = next(
     (path for path in (f"/usr/bin/{CONTROL}", shutil.which(CONTROL)) if path and os.path.exists(path)), None
 )
-TIMEOUT_S = 30.0
+TIMEOUT_S = within_s(30.0)
 
 
 class Place:

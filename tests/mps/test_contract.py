@@ -30,6 +30,7 @@ from cotenant.mps.channel import (
 from cotenant.mps.environment import PROTOCOL_VERSION
 from cotenant.mps.process import CONTROL
 from cotenant.mps.replies import Incomplete, Rejected, TerminationReply, answered, query
+from tests.building.limits import within_s
 from tests.mps.conftest import STUB, TIMEOUT_S, Place, freeze
 
 SENTINEL = "end-of-answer-5b20"
@@ -247,7 +248,7 @@ def test_r17_another_user_is_refused_in_words(either: Place) -> None:
             capture_output=True,
             text=True,
             user=4711,
-            timeout=30,
+            timeout=within_s(30),
             check=False,
         )
     except PermissionError:

@@ -119,10 +119,9 @@ def test_a_program_that_does_not_start_says_no_version(tmp_path: Path) -> None:
     assert ask_version(str(broken)) is None
 
 
-def test_a_wedged_program_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wedged_program_is_given_up(tmp_path: Path) -> None:
     """`exec`, so that the process that is ended is the one that hangs."""
-    monkeypatch.setattr(detection, "VERSION_TIMEOUT_S", 0.05)
-    assert ask_version(control(tmp_path, "exec sleep 30")) is None
+    assert ask_version(control(tmp_path, "exec sleep 30"), timeout_s=0.05) is None
 
 
 def test_the_question_never_reaches_a_live_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,10 @@ import pytest
 
 from cotenant.mps import process, terminate
 from cotenant.mps.channel import client_list, server_list
+from tests.building.limits import within_s
 from tests.mps.conftest import Place, freeze
 
-PATIENCE_S = 60.0
+PATIENCE_S = within_s(60.0)
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def test_the_program_prints_one_object_and_ends_well(
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=within_s(60),
         check=True,
     )
     assert json.loads(done.stdout) == {str(pid): "done", "1": "gone"}

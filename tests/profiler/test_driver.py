@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -225,14 +226,14 @@ class Stuck:
         return -9 if self.is_gone else None
 
 
-def test_nobody_is_asked_while_too_many_children_are_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_is_asked_while_too_many_children_are_stuck() -> None:
     stuck = [Stuck() for _ in range(probe_client.STUCK_MAX)]
-    monkeypatch.setattr(probe_client, "_left_behind", list(stuck))
+    left_behind: list[Any] = list(stuck)
     answers = python("print('{}')")
     with pytest.raises(NoProbeAnswer, match="hang in the driver"):
-        ask(answers, DriverFacts, 20.0)
+        ask(answers, DriverFacts, 20.0, left_behind=left_behind)
     stuck[0].is_gone = True
-    assert ask(answers, DriverFacts, 20.0) == DriverFacts()
+    assert ask(answers, DriverFacts, 20.0, left_behind=left_behind) == DriverFacts()
 
 
 def test_a_gpu_that_hangs_does_not_hide_the_others(gpus: MockGpus) -> None:

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from cotenant.profiler.indicators.counters import DeviceMemory, Unsupported
-from cotenant.profiler.indicators.exporter import Exporter, checked, parse
+from cotenant.profiler.indicators.exporter import PAGE_BYTES_MAX, Exporter, checked, parse
 from cotenant.profiler.indicators.sources import Indicator
 
 PAGE = """\
@@ -115,13 +115,13 @@ def test_an_exporter_without_profiling_metrics_says_so_by_showing_none(server: S
     assert not exporter.shows_counters
 
 
-def test_what_goes_wrong_is_one_line(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_goes_wrong_is_one_line(server: Server) -> None:
     exporter = Exporter(server.url, ["GPU-1"])
     server.code = 503
     with pytest.raises(Unsupported, match="503"):
         exporter.read()
     server.code = 200
-    monkeypatch.setattr("cotenant.profiler.indicators.exporter.PAGE_BYTES_MAX", 100)
+    server.page = "#" * (PAGE_BYTES_MAX + 1)
     with pytest.raises(Unsupported, match="sends more than"):
         exporter.read()
 

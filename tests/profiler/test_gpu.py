@@ -17,6 +17,7 @@ from cotenant.profiler.indicators.device_process import DeviceProcess, NoIndicat
 from cotenant.profiler.indicators.gpm import RATES, SHARES
 from cotenant.profiler.indicators.gpu import GpuSource
 from cotenant.profiler.indicators.sources import Indicator, Sample, Timed, Wanted
+from tests.building.limits import within_s
 
 HERE = Path(__file__).parent
 GPU = "GPU-1"
@@ -62,7 +63,7 @@ def asked() -> Iterator[Callable[..., GpuSource]]:
         each.close()
 
 
-def until_some(source: GpuSource, name: Indicator, patience_s: float = 60.0) -> list[Timed]:
+def until_some(source: GpuSource, name: Indicator, patience_s: float = within_s(60.0)) -> list[Timed]:
     """The child's samples, once it has some with this indicator."""
     until_s = time.monotonic() + patience_s
     while time.monotonic() < until_s:
@@ -126,12 +127,9 @@ def test_an_answer_may_come_in_pieces(asked: Callable[..., GpuSource]) -> None:
     ],
 )
 def test_a_process_that_says_nothing_sensible_is_left_behind_with_the_reason(
-    code: str, why: str, monkeypatch: pytest.MonkeyPatch, asked: Callable[..., GpuSource]
+    code: str, why: str, asked: Callable[..., GpuSource]
 ) -> None:
-    if "did not answer" in why:
-        monkeypatch.setattr("cotenant.profiler.indicators.device_process.START_S_MAX", 0.2)
-        monkeypatch.setattr("cotenant.profiler.indicators.gpu.FIRST_WAIT_S_MAX", 0.3)
-    source = asked(code)
+    source = asked(code, **({"start_s_max": 0.3} if "did not answer" in why else {}))
     for _ in range(2):
         reading = source.sample()[Indicator.SMACT]
         assert reading.missing and why in reading.reason

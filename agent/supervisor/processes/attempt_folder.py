@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,7 @@ from cotenant.agent.ipc.records import JOB, JOB_SOCKET, Order
 ADDRESS_BYTES_MAX: Final = 107
 """The kernel's limit for a Unix socket's path; libraries in other processes have to fit it."""
 _LONGEST_NAME: Final = "rank-1000000.sock"
-_SHORT_BASES: Final = ("/run/user/{uid}", "/tmp", "/var/tmp")
+SHORT_BASES: Final = ("/run/user/{uid}", "/tmp", "/var/tmp")
 _SHORT_NAME: Final = re.compile(r"cotenant-[0-9a-f]{12}")
 _INNER: Final = "j"
 """In a short folder, which stays ours: a user who owned that one could put another in its place."""
@@ -33,7 +33,7 @@ def owner_of(order: Order) -> tuple[int, int] | None:
     return (order.launch.uid, order.launch.gid) if is_other else None
 
 
-def make_job_folder(folder: Path, order: Order) -> Path:
+def make_job_folder(folder: Path, order: Order, bases: Sequence[str] = SHORT_BASES) -> Path:
     """`job/`, closed to everybody, and ours until `give_job_folder`. Its path fits a socket's address: if the
     attempt's folder is too deep, or lies where the job's user may not go, it is a link to a folder that is
     neither.
@@ -45,7 +45,7 @@ def make_job_folder(folder: Path, order: Order) -> Path:
         if fits and (owner is None or _may_pass(folder, owner[0])):
             attempt.make(JOB, 0o700).close()
             return own
-        made = _short_folder(owner)
+        made = _short_folder(owner, bases)
         os.symlink(made, JOB, dir_fd=attempt.fd)
     return made
 
@@ -111,8 +111,8 @@ def _may_pass(folder: Path, uid: int) -> bool:
     return True
 
 
-def _short_folder(owner: tuple[int, int] | None) -> Path:
-    for base in (Path(pattern.format(uid=os.geteuid())) for pattern in _SHORT_BASES):
+def _short_folder(owner: tuple[int, int] | None, bases: Sequence[str]) -> Path:
+    for base in (Path(pattern.format(uid=os.geteuid())) for pattern in bases):
         name = f"cotenant-{os.urandom(6).hex()}"
         try:
             if exposed(base) is not None or (owner is not None and not _may_pass(base, owner[0])):
@@ -123,4 +123,4 @@ def _short_folder(owner: tuple[int, int] | None) -> Path:
         except OSError:
             continue
         return base / name / _INNER
-    raise OSError(f"no place for sockets: tried {', '.join(_SHORT_BASES)}")
+    raise OSError(f"no place for sockets: tried {', '.join(bases)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -152,7 +152,11 @@ def simulated(
 
 
 def windowed(
-    scenario: Scenario, policies: Sequence[Any], whole: Sequence[Task], workers: int | None
+    scenario: Scenario,
+    policies: Sequence[Any],
+    whole: Sequence[Task],
+    workers: int | None,
+    run: Callable[..., list[TaskRun]] = run_with_bar,
 ) -> list[Task]:
     """A run for each window and policy, once it is known what was there when a window begins.
 
@@ -164,7 +168,7 @@ def windowed(
     with as_problems():
         for task in whole:
             windowing.windows_of(len(task.workload), *size)
-    references = run_with_bar([windowing.reference(task) for task in whole], workers=workers, keep=True)
+    references = run([windowing.reference(task) for task in whole], workers=workers, keep=True)
     if len(references) < len(whole) or any(run.summary["interrupted"] for run in references):
         raise KeyboardInterrupt
     return windowing.tasks(whole, references, policies, size)

@@ -35,7 +35,10 @@ ANSWERS_MAX: Final = 65_536
 class Predictor:
     """One model, ready; remembers what it was asked."""
 
-    def __init__(self, model: InterferenceModel) -> None:
+    def __init__(
+        self, model: InterferenceModel, *, kinds_max: int = KINDS_MAX, answers_max: int = ANSWERS_MAX
+    ) -> None:
+        self._kinds_max, self._answers_max = kinds_max, answers_max
         """Raises:
         ValueError: the model names features that this version does not know, or its trees are too large.
         """
@@ -84,7 +87,7 @@ class Predictor:
 
     def _answer(self, kind: _Kind, others: Sequence[_Kind]) -> dict[int, Interference]:
         """New answers, by the other's number."""
-        if len(self._answers) + len(others) > ANSWERS_MAX:
+        if len(self._answers) + len(others) > self._answers_max:
             self._answers.clear()
         one = np.repeat(kind.values, len(others), axis=0)
         two = np.concatenate([other.values for other in others])
@@ -108,7 +111,7 @@ class Predictor:
         kind = self._kinds.get(id(job.profile))
         if kind is not None and kind.profile is job.profile and kind.batch_size == job.spec.batch_size:
             return kind
-        if len(self._kinds) >= KINDS_MAX:
+        if len(self._kinds) >= self._kinds_max:
             self._kinds.clear()
             self._answers.clear()
         values = np.array([of_job(job, self.names)], np.float32)

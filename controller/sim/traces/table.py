@@ -119,15 +119,15 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def content(path: Path) -> bytes:
+def content(path: Path, bytes_max: int = MAX_BYTES) -> bytes:
     """The file's bytes, unpacked if they are gzip.
 
     Raises:
-        TraceProblem: it cannot be read, is empty, larger than MAX_BYTES, or broken gzip.
+        TraceProblem: it cannot be read, is empty, larger than `bytes_max`, or broken gzip.
     """
     try:
         with path.open("rb") as file:
-            packed = file.read(MAX_BYTES + 1)
+            packed = file.read(bytes_max + 1)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise TraceProblem(f"cannot be read: {reason}", file=str(path)) from None
@@ -136,19 +136,19 @@ def content(path: Path) -> bytes:
     if path.suffix == ".gz" and packed and not packed.startswith(GZIP_MAGIC):
         hint = "rename it without .gz if it is plain text"
         raise TraceProblem("is named .gz but does not hold gzip data", file=str(path), hint=hint)
-    data = unpacked(packed, str(path)) if packed.startswith(GZIP_MAGIC) else packed
-    if len(data) > MAX_BYTES:
-        raise TraceProblem(f"is larger than {MAX_BYTES >> 20} MiB", file=str(path), hint="cut it into parts")
+    data = unpacked(packed, str(path), bytes_max) if packed.startswith(GZIP_MAGIC) else packed
+    if len(data) > bytes_max:
+        raise TraceProblem(f"is larger than {bytes_max >> 20} MiB", file=str(path), hint="cut it into parts")
     if not data.strip():
         raise TraceProblem("is empty", file=str(path))
     return data
 
 
-def unpacked(packed: bytes, file: str) -> bytes:
-    """At most MAX_BYTES + 1 bytes: a small file may unpack to more than there is memory."""
+def unpacked(packed: bytes, file: str, bytes_max: int = MAX_BYTES) -> bytes:
+    """At most `bytes_max` + 1 bytes: a small file may unpack to more than there is memory."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
-            return stream.read(MAX_BYTES + 1)
+            return stream.read(bytes_max + 1)
     except EOFError:
         raise TraceProblem("ends in the middle of its gzip data", file=file, hint="fetch it again") from None
     except (OSError, zlib.error) as error:

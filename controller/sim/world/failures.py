@@ -27,6 +27,9 @@ class Failures:
         if not (self.mean_between_s > 0.0 and self.repair_s > 0.0):
             raise ValueError(f"times between failures and repairs must be positive, got {self}")
 
+    def times(self, hosts: int, seed: int) -> FailureTimes:
+        return FailureTimes(self, hosts, seed)
+
 
 class FailureTimes:
     """Draws how long each host works until its next failure."""

@@ -95,19 +95,27 @@ log = logging.getLogger("cotenant.metrics")
 class Sheets:
     """The newest sheet, made by the loop when a scrape asks for it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[[], Sheet]) -> None:
-        """`make` is called by the loop."""
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        make: Callable[[], Sheet],
+        *,
+        fresh_s_max: float = FRESH_S_MAX,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`make` is called by the loop; nobody waits for it for longer than `fresh_s_max`."""
         self._loop, self._make = loop, make
+        self._fresh_s_max, self._clock = fresh_s_max, clock
         self._lock = threading.Lock()
         self._last: Sheet | None = None
         self._asked: Future[None] | None = None
-        self._made_s = self._answered_s = time.monotonic() - FRESH_SPACING_S
+        self._made_s = self._answered_s = clock() - FRESH_SPACING_S
         """When the last one was made, and when the loop last tried."""
 
     def newest(self) -> Sheet | None:
         """From any thread but the loop's. None: there is none that could be taken for the present."""
         with self._lock:
-            if time.monotonic() - self._answered_s < FRESH_SPACING_S:
+            if self._clock() - self._answered_s < FRESH_SPACING_S:
                 return self._present()
             if self._asked is None:
                 self._asked = Future()
@@ -115,12 +123,12 @@ class Sheets:
                     self._loop.call_soon_threadsafe(self._answer, self._asked)
             asked = self._asked
         with suppress(NotInTime, CancelledError):
-            asked.result(FRESH_S_MAX)
+            asked.result(self._fresh_s_max)
         with self._lock:
             return self._present()
 
     def _present(self) -> Sheet | None:
-        return self._last if time.monotonic() - self._made_s <= AGE_S_MAX else None
+        return self._last if self._clock() - self._made_s <= AGE_S_MAX else None
 
     def _answer(self, asked: Future[None]) -> None:
         """On the loop. A mistake in here costs a scrape, not the process."""
@@ -130,7 +138,7 @@ class Sheets:
         except Exception:
             log.exception("the metrics could not be put together")
         with self._lock:
-            self._asked, self._answered_s = None, time.monotonic()
+            self._asked, self._answered_s = None, self._clock()
             if sheet is not None:
                 self._last, self._made_s = sheet, self._answered_s
         asked.set_result(None)

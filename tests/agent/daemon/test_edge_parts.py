@@ -6,9 +6,10 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import zmq
 
 from cotenant.agent.daemon.controller_link import ControllerLink, check_names
 from cotenant.agent.daemon.core.edge import (
@@ -42,7 +43,8 @@ from cotenant.controller.wire.agents import (
     ReadLog,
     Renew,
 )
-from cotenant.controller.wire.codec import BadMessage
+from cotenant.controller.wire.codec import BadMessage, decode
+from tests.building.limits import within_s
 from tests.building.orders import PLAIN, changed
 
 JOB, ONE, HOST = JobId("7"), AttemptNo(1), HostId("h")
@@ -122,7 +124,7 @@ def test_a_follower_is_answered_when_there_is_news(folder: Path, writer: LogWrit
         relay.answer(question(offset=4, wait_s=0.3))
         await until(lambda: len(replies) == 3)
 
-    asyncio.run(asyncio.wait_for(follow(), 20))
+    asyncio.run(asyncio.wait_for(follow(), within_s(20)))
     assert [reply.data for reply in replies] == [b"news", b"", b""]
 
 
@@ -199,7 +201,7 @@ def order(folder: Path) -> Order:
 
 
 def test_a_full_disk_stops_promises_and_starts_but_not_heartbeats(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     spool = Spool(tmp_path / "spool")
     spool.load()
@@ -213,21 +215,32 @@ def test_a_full_disk_stops_promises_and_starts_but_not_heartbeats(
         )
     )
     owner = LockOwner(pid=1, uid=0, user="ann", host="h", since="", token="t")
-    sent: list[FromAgent] = []
 
-    async def play() -> None:
+    async def play(controller: zmq.Socket[bytes]) -> None:
         runtime = Runtime(
             state,
             spool,
             DeviceLocks(tmp_path, owner),
             attempts=tmp_path / "attempts",
-            endpoint=f"ipc://{tmp_path}/none.sock",
+            endpoint=f"ipc://{tmp_path}/c.sock",
             key=None,
             on_welcome=lambda: None,
         )
-        monkeypatch.setattr(runtime._link, "send", sent.append)
         running = asyncio.create_task(runtime.run())
         await asyncio.sleep(0)
+        greeting = Heartbeat(beat=0, session="s")
+
+        async def heard() -> FromAgent:
+            await until(lambda: bool(controller.poll(0)))
+            return cast(FromAgent, decode(controller.recv_multipart()[-1], FromAgent))
+
+        def greeted() -> bool:
+            """Nothing that is sent before there is a connection is kept."""
+            state.script = [[Send(message=greeting)]]
+            runtime.post(state.events[0])
+            return bool(controller.poll(0))
+
+        await until(greeted)
         good = spool._file
         spool._file = os.open("/dev/full", os.O_RDWR)
         seen = CommandAck(command_id=CommandId(5))
@@ -237,7 +250,9 @@ def test_a_full_disk_stops_promises_and_starts_but_not_heartbeats(
             [note, StartSupervisor(order=order(tmp_path)), Send(message=seen), Send(message=beat)]
         ]
         runtime.post(state.events[0])
-        assert sent == [beat], "nothing is confirmed that is not on disk"
+        while (said := await heard()) == greeting:
+            pass
+        assert said == beat, "nothing is confirmed that is not on disk"
         failed = state.events[-1]
         assert isinstance(failed, StartFailed)
         assert "takes no more notes" in failed.why
@@ -247,11 +262,13 @@ def test_a_full_disk_stops_promises_and_starts_but_not_heartbeats(
         await until(lambda: not runtime._unwritten)
         state.script = [[Send(message=seen)]]
         runtime.post(state.events[0])
-        assert sent == [beat, seen]
+        assert await heard() == seen
         runtime.leave()
         await running
 
-    asyncio.run(asyncio.wait_for(play(), 20))
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as controller:
+        controller.bind(f"ipc://{tmp_path}/c.sock")
+        asyncio.run(asyncio.wait_for(play(controller), within_s(20)))
     again = Spool(spool.path)
     assert again.load() == [Obeyed(command_id=CommandId(5))], "written once the disk had room"
     again.close()

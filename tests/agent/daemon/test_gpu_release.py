@@ -12,6 +12,7 @@ from cotenant.agent.daemon.gpu_release import GpuRelease
 from cotenant.controller.domain.ids import AttemptNo, JobId
 from tests.agent.daemon.test_held_memory import GPU
 from tests.agent.daemon.test_state import KEY
+from tests.building.limits import within_s
 
 ENDED = AwaitMemory(**KEY, devices=(GPU,))
 FAILED = AwaitMemory(**KEY, devices=(GPU,), failed=True)
@@ -44,7 +45,7 @@ def answered(
         round_ = None if daemons is None else lambda: daemons(log)
         release = GpuRelease(posted.put_nowait, watch, round_, news_s=0.0, daemons_s=0.05)
         release.wait(asked)
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(within_s(30.0)):
             event = await posted.get()
         await release.leave()
         return event

@@ -20,6 +20,7 @@ from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.system.metrics.sheet import Sheet
 from tests.agent.daemon.test_held_memory import GPU, OTHER, REPORT, ended
 from tests.agent.daemon.test_state import config, welcomed
+from tests.building.limits import within_s
 
 ON_GPU = ("h1", "h1/gpu-a")
 
@@ -109,4 +110,4 @@ def test_faults_are_counted_from_the_start_of_the_agent_whoever_tells_of_them(tm
         runtime.leave()
         await running
 
-    asyncio.run(asyncio.wait_for(play(), 20))
+    asyncio.run(asyncio.wait_for(play(), within_s(20)))

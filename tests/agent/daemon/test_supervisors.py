@@ -19,6 +19,7 @@ from cotenant.agent.host.identity import identity_of, is_alive
 from cotenant.agent.ipc.files import write_record
 from cotenant.agent.ipc.records import ORDER, RESULT, SUPERVISOR, UNCLEAN, ProcessIdentity
 from cotenant.controller.domain.ids import AttemptNo, JobId
+from tests.building.limits import within_s
 from tests.building.results import result
 
 KEY: dict[str, Any] = {"job_id": JobId("7"), "attempt": AttemptNo(1)}
@@ -59,7 +60,7 @@ def watched(base: Path, do: Callable[[Supervisors], None]) -> list[AnyAgentEvent
 
         attempts = Supervisors(base, post=post, log=lambda _: None, lock_devices=lambda _: [])
         do(attempts)
-        await asyncio.wait_for(came.wait(), 20)
+        await asyncio.wait_for(came.wait(), within_s(20))
         await attempts.leave()
 
     asyncio.run(play())

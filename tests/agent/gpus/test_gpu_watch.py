@@ -31,6 +31,7 @@ from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
 from cotenant.profiler.driver.facts import GpuFacts
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
+from tests.building.limits import within_s
 from tests.processes import await_shown
 
 HOST = HostId("h")
@@ -40,7 +41,7 @@ QUICK = Timing(probe_s=0.1, start_s=20.0, silent_s=1.0, retry_s=0.05, retry_s_ma
 
 async def until(what: Callable[[], Any]) -> None:
     """Raises TimeoutError."""
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(within_s(120)):
         while True:
             if what():
                 return
@@ -240,7 +241,7 @@ class Agent:
         *,
         log: Path | None = None,
         probe_s: float = QUICK.probe_s,
-        patience_s: float = 60.0,
+        patience_s: float = within_s(60.0),
     ) -> None:
         self.faults: list[GpuFault] = []
         self.said: list[str] = []
@@ -486,7 +487,7 @@ def test_what_an_agent_had_heard_and_not_written_when_it_was_killed_is_read_agai
         assert killed.stdout is not None and killed.stdout.readline() == b"ready\n"
         with log.open("a") as kernel:
             kernel.write(xid_line(2, 48))
-        assert killed.wait(60) == -9
+        assert killed.wait(within_s(60)) == -9
     kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=DeviceStateStore)
     assert kept.states == ()
 

@@ -50,17 +50,15 @@ def known(uuid: str, bus: str) -> GpuFacts:
 
 
 def test_gpus_are_matched_by_address_however_it_is_written_and_only_where_groups_can_be_limited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "dmem.capacity").write_text(CAPACITY)
-    monkeypatch.setattr(
-        assembly, "device_regions", lambda: cgroups.device_regions(tmp_path / "dmem.capacity")
-    )
+    regions = cgroups.device_regions(tmp_path / "dmem.capacity")
     gpus = (known("a", "0000:02:00.0"), known("b", "00000000:1B:00.0"), known("c", "00000000:5E:00.0"))
     warnings: list[str] = []
-    found = assembly._device_regions(Cgroups(device_memory=True), (*gpus, known("d", "")), warnings)
+    found = assembly._device_regions(Cgroups(device_memory=True), (*gpus, known("d", "")), regions, warnings)
     assert (found, warnings) == ({"a": FIRST, "b": SECOND}, [])
-    assert assembly._device_regions(Cgroups(), gpus, warnings) == {}
+    assert assembly._device_regions(Cgroups(), gpus, regions, warnings) == {}
     assert "this agent may not" in warnings[0]
 
 

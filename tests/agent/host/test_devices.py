@@ -50,15 +50,12 @@ def test_more_slots_than_cores_only_on_demand() -> None:
     assert [s.cores for s in devices.cpu_slots(3, HOST, (4, 5), 500, True)] == [(4,), (5,), (4,)]
 
 
-def found(
-    monkeypatch: pytest.MonkeyPatch, facts: DriverFacts, text: str, **changes: Any
-) -> devices.Inventory:
-    monkeypatch.setattr(devices, "driver_facts", lambda: facts)
-    return devices.find(devices.parse(text), HOST, range(16), 16_000, **changes)
+def found(facts: DriverFacts, text: str, **changes: Any) -> devices.Inventory:
+    return devices.find(devices.parse(text), HOST, range(16), 16_000, driver=lambda: facts, **changes)
 
 
-def test_without_a_gpu_auto_offers_slots_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    inventory = found(monkeypatch, DriverFacts(problem="no NVIDIA driver library"), "auto")
+def test_without_a_gpu_auto_offers_slots_and_says_why() -> None:
+    inventory = found(DriverFacts(problem="no NVIDIA driver library"), "auto")
     assert [(d.kind, len(d.cores), d.memory_mib) for d in inventory.devices] == [("cpu", 2, 2000)] * 8
     assert inventory.note == "no CUDA devices: no NVIDIA driver library; 8 CPU slots stand in for them"
 
@@ -68,16 +65,15 @@ def test_without_a_gpu_auto_offers_slots_and_says_why(monkeypatch: pytest.Monkey
     [("auto", 2, True), ("auto", None, False), ("auto", 0, False), ("cpu:2", 2, False)],
 )
 def test_in_a_cluster_slots_do_not_stand_in_for_gpus_that_are_there(
-    monkeypatch: pytest.MonkeyPatch, text: str, on_the_bus: int | None, refused: bool
+    text: str, on_the_bus: int | None, refused: bool
 ) -> None:
-    monkeypatch.setattr(devices, "gpus_on_the_bus", lambda: on_the_bus)
     facts = DriverFacts(problem="the NVIDIA driver is not loaded")
-    assert found(monkeypatch, facts, text).devices, "on somebody's own machine they do"
+    assert found(facts, text).devices, "on somebody's own machine they do"
     if not refused:
-        assert found(monkeypatch, facts, text, stand_in=False).devices
+        assert found(facts, text, stand_in=False, bus=lambda: on_the_bus).devices
         return
     with pytest.raises(NotThisHost, match=r"2 NVIDIA GPUs are on the bus, but .* not loaded.*`cotenant doc"):
-        found(monkeypatch, facts, text, stand_in=False)
+        found(facts, text, stand_in=False, bus=lambda: on_the_bus)
 
 
 def test_gpus_are_seen_on_the_bus_without_a_driver(tmp_path: Path) -> None:
@@ -91,15 +87,15 @@ def test_gpus_are_seen_on_the_bus_without_a_driver(tmp_path: Path) -> None:
     assert gpus_on_the_bus(tmp_path) == 1, "neither its sound nor the board's own graphics"
 
 
-def test_slots_asked_for_need_no_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
-    inventory = found(monkeypatch, DriverFacts(), "cpu:4", slot_memory_mib=123)
+def test_slots_asked_for_need_no_explanation() -> None:
+    inventory = found(DriverFacts(), "cpu:4", slot_memory_mib=123)
     assert inventory.note == ""
     assert {d.memory_mib for d in inventory.devices} == {123}
 
 
-def test_cuda_where_there_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_where_there_is_none_is_refused() -> None:
     with pytest.raises(NotThisHost, match="no CUDA devices: the driver reports none"):
-        found(monkeypatch, DriverFacts(), "cuda")
+        found(DriverFacts(), "cuda")
 
 
 def gpu(index: int, uuid: str, **changes: Any) -> GpuFacts:
@@ -114,8 +110,8 @@ GPUS = (
 )
 
 
-def test_gpus_are_named_after_their_uuids(monkeypatch: pytest.MonkeyPatch) -> None:
-    inventory = found(monkeypatch, DriverFacts(gpus=GPUS), "auto")
+def test_gpus_are_named_after_their_uuids() -> None:
+    inventory = found(DriverFacts(gpus=GPUS), "auto")
     assert [d.device_id for d in inventory.devices] == ["h/gpu-1a2b3c4d", "h/gpu-1a2b3c4e", "h/gpu-99999999"]
     first, _, mig = inventory.devices
     assert (first.type, first.local, first.usable_mib) == ("NVIDIA-H200", GPUS[0].uuid, 142_400)
@@ -125,12 +121,12 @@ def test_gpus_are_named_after_their_uuids(monkeypatch: pytest.MonkeyPatch) -> No
     )
 
 
-def test_some_gpus_by_index_or_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_gpus_by_index_or_uuid() -> None:
     facts = DriverFacts(gpus=GPUS)
-    assert [d.local for d in found(monkeypatch, facts, "cuda:1").devices] == [GPUS[1].uuid]
-    assert [d.local for d in found(monkeypatch, facts, f"cuda:{GPUS[0].uuid}").devices] == [GPUS[0].uuid]
+    assert [d.local for d in found(facts, "cuda:1").devices] == [GPUS[1].uuid]
+    assert [d.local for d in found(facts, f"cuda:{GPUS[0].uuid}").devices] == [GPUS[0].uuid]
     with pytest.raises(NotThisHost, match="no CUDA device 7 here; there are 0 to 2"):
-        found(monkeypatch, facts, "cuda:0,7")
+        found(facts, "cuda:0,7")
 
 
 def test_lock_names_mean_the_same_to_every_agent() -> None:

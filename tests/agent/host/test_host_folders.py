@@ -48,14 +48,13 @@ def test_every_user_can_read_them_whatever_our_umask(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o777 == wanted, path
 
 
-def test_the_folder_is_named_after_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_is_named_after_its_content(tmp_path: Path) -> None:
     first = jobside.prepare(tmp_path)
     assert jobside.prepare(tmp_path) == first
     fake = tmp_path / "upgraded"
     fake.mkdir()
     (fake / "__init__.py").write_text("version = 2")
-    monkeypatch.setattr(jobside, "_installed", lambda name: fake)
-    second = jobside.prepare(tmp_path / "jobside")
+    second = jobside.prepare(tmp_path / "jobside", lambda name: fake)
     assert second.name != first.name
     jobside.remove_others(tmp_path / "jobside", {second})
     assert second.is_dir()

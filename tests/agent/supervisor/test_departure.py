@@ -34,6 +34,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
 )
 from cotenant.agent.supervisor.processes.termination import ClientTermination, by_pipe, terminate
 from tests.agent.supervisor.test_supervision import Story, order_of
+from tests.building.limits import within_s
 
 CLIENT = (MpsClient(pipe_directory="/run/c/mps/1", device_uuid="GPU-a"),)
 STOP = StopNow(save=False, deadline_s=0.0, reason="cancelled by ann")
@@ -258,7 +259,7 @@ def program(folder: Path, body: str) -> tuple[str, str]:
 
 
 def outcomes_of(round_: ClientTermination) -> dict[int, str]:
-    until_s = time.monotonic() + 30.0
+    until_s = time.monotonic() + within_s(30.0)
     while (found := round_.poll(time.monotonic())) is None:
         assert time.monotonic() < until_s
         os.sched_yield()

@@ -17,8 +17,7 @@ import zmq
 from cotenant.controller.cli.main import main
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire.codec import decode, encode
-
-sys.path.append(str(Path(__file__).resolve().parents[3]))  # for `tests.controller.cli.gpu_hosts`
+from tests.building.limits import within_s
 
 Answer = Callable[[Any], Any]
 
@@ -72,7 +71,7 @@ class StandIn:
 
     def close(self) -> None:
         self._ender.send(b"")
-        self._thread.join(10)
+        self._thread.join(within_s(10))
         self._router.close(0)
         self._ender.close(0)
         self._context.term()
@@ -110,6 +109,18 @@ def controller(at_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand
     monkeypatch.setenv("COTENANT_CONTROLLER__ENDPOINT", stand_in.endpoint)
     yield stand_in
     stand_in.close()
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Makes what is printed go to a terminal without colours, so many columns wide."""
+
+    def wide(columns: int) -> None:
+        monkeypatch.setenv("NO_COLOR", "1")
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    return wide
 
 
 @pytest.fixture

@@ -350,10 +350,10 @@ def test_the_level_of_mps(version: tuple[int, int] | None, word: str) -> None:
     assert word in level(dataclasses.replace(MPS, version=version))
 
 
-def test_a_command_stands_on_one_line_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_stands_on_one_line_in_a_narrow_terminal(terminal: Callable[[int], None]) -> None:
     found = CASES["GPM for administrators"][0](CASES["GPM for administrators"][1])
     assert found is not None
-    monkeypatch.setattr("cotenant.controller.cli.frame.screen.terminal_width", lambda: 80)
+    terminal(80)
     assert f"$ {found.command}" in [line.strip() for line in page([found]).splitlines()]
 
 

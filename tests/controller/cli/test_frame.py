@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ import pytest
 from cotenant.controller.cli.frame.screen import Column, table
 from cotenant.controller.cli.verbs import BY_NAME, Verb, as_command
 from cotenant.controller.system.files import output, write_output
+from tests.building.limits import within_s
 
 if TYPE_CHECKING:
     from tests.controller.cli.conftest import Cotenant
@@ -201,7 +203,7 @@ def test_a_reader_that_leaves_is_no_error_and_the_exit_code_says_so(tmp_path: Pa
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.close()
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=within_s(60))
     assert (process.returncode, err) == (141, b"")
 
 
@@ -213,9 +215,7 @@ def test_a_signal_ends_a_verb_with_one_word_and_its_exit_code(
     number: signal.Signals, code: int, word: str, cotenant: Cotenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(
-        "cotenant.controller.cli.setup.config.loaded_settings", lambda *_: signal.raise_signal(number)
-    )
+    monkeypatch.setattr(tomllib, "loads", lambda _: signal.raise_signal(number))  # While files are read.
     result = cotenant("config")
     assert (result.code, result.out, result.err) == (code, "", word)
     assert signal.getsignal(signal.SIGTERM) is before

@@ -37,6 +37,7 @@ from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.system import settings
 from cotenant.profiler.driver.facts import DriverFacts
 from tests.agent.mock_gpus import ONE, TWO, build
+from tests.building.limits import within_s
 from tests.controller.cli.gpu_hosts import FILES, MPS
 
 CONTAINER: Final[Mapping[str, Any]] = {"container": True, "user": "root", "device_files": ()}
@@ -372,7 +373,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...
         input=msgspec.json.encode(worlds),
         env={**os.environ, "LD_LIBRARY_PATH": str(folder), "COTENANT_MOCK_NVML": str(folder / "gpus")},
         stdout=subprocess.PIPE,
-        timeout=60,
+        timeout=within_s(60),
         check=True,
     )
     known = dict(zip(worlds, msgspec.json.decode(child.stdout, type=list[DriverFacts]), strict=True))

@@ -42,13 +42,8 @@ def write(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_train_writes_the_same_file_again(
-    cotenant: Cotenant, at_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_train_writes_the_same_file_again(cotenant: Cotenant, at_home: Path) -> None:
     pytest.importorskip("xgboost")
-    from cotenant.controller.training import interference
-
-    monkeypatch.setattr(interference.train, "__defaults__", (lambda _: None, quick(interference)))
     one = write(at_home / "one.csv", invented(1, models=4))
     two = write(at_home / "two.csv.gz", invented(2, models=4))
     words = ("predictor", "train", "--pairs", one, two, "--seed", "7")

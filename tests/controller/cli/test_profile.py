@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from cotenant.controller.cli.submission import recording
-from cotenant.controller.cli.submission.recording import code_sha256
+from cotenant.controller.cli.submission.recording import FILES_MAX, code_sha256
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.indicators import INDICATOR_NAMES, Indicators, IndicatorStats
 from cotenant.controller.domain.job import Phase
@@ -291,7 +290,8 @@ def test_what_does_not_matter_does_not(tree: Path, change: Change) -> None:
     assert before == code_sha256(COMMAND, tree, "/usr/bin")
 
 
-def test_what_is_too_much_to_read_is_no_code_at_all(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "FILES_MAX", 2)
+def test_what_is_too_much_to_read_is_no_code_at_all(tree: Path) -> None:
+    for number in range(FILES_MAX):
+        (tree / f"part_{number}.py").touch()
     assert code_sha256(COMMAND, tree, "/usr/bin") == ""
     assert code_sha256(("no-such-program",), tree, "/nowhere") == ""

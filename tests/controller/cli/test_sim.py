@@ -11,6 +11,9 @@ import pytest
 
 from cotenant.controller.cli.offline import options as sim_options
 from cotenant.controller.cli.offline import table as sim_table
+from cotenant.controller.cli.offline.sim import windowed
+from cotenant.controller.sim.choices import policies_named
+from cotenant.controller.sim.scenario import Scenario, tasks
 
 if TYPE_CHECKING:
     from tests.controller.cli.conftest import Cotenant
@@ -90,17 +93,16 @@ def test_windows_are_compared_with_intervals_over_them(cotenant: Cotenant) -> No
         assert paired[name]["low"] <= paired[name]["mean"] <= paired[name]["high"]
 
 
-def test_a_stop_before_anything_was_compared_is_a_stop(
-    cotenant: Cotenant, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_before_anything_was_compared_is_a_stop() -> None:
     def interrupted(tasks: Any, **more: Any) -> Any:
         runs = sim_options.run_with_bar(tasks, **more)
         runs[0].summary["interrupted"] = True
         return runs
 
-    monkeypatch.setattr("cotenant.controller.cli.offline.sim.run_with_bar", interrupted)
-    result = cotenant(*WINDOWS, "--policies", "fifo,sjf")
-    assert (result.code, result.out) == (130, "")
+    scenario = Scenario(trace="philly/51b7ef", windows=2, window_jobs=20)
+    whole = tasks(scenario, policies_named("fifo"), (0,))
+    with pytest.raises(KeyboardInterrupt):
+        windowed(scenario, policies_named("fifo,sjf"), whole, 1, run=interrupted)
 
 
 def test_jsonl_and_id_are_one_line_a_run(cotenant: Cotenant) -> None:

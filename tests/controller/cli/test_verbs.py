@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +22,7 @@ from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec, Launch, Phase
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.wire import clients as wire
+from tests.building.limits import within_s
 
 if TYPE_CHECKING:
     from tests.controller.cli.conftest import Cotenant, StandIn
@@ -78,14 +82,13 @@ def test_queue_wide_cuts_nothing(queued: StandIn, cotenant: Cotenant) -> None:
 
 
 @pytest.fixture
-def long_queue(controller: StandIn, replies: ModuleType, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    """Ten jobs, of which a page holds four."""
-    monkeypatch.setattr(queue, "PAGE", 4)
+def long_queue(controller: StandIn, replies: ModuleType) -> StandIn:
+    """Ten jobs, of which a controller tells no more than four at once."""
     views = [replies.waiting(str(number), "behind job 7") for number in range(95, 105)]
 
     def page(request: wire.ListJobs) -> wire.Jobs:
         rest = [view for view in views if int(view.job_id) > request.after]
-        shown = rest[: min(request.page, request.limit)]
+        shown = rest[: min(4, request.page, request.limit)]
         is_over = len(shown) == min(len(rest), request.limit)
         answer: wire.Jobs = replies.jobs(*shown)
         following = 0 if is_over else int(shown[-1].job_id)
@@ -358,7 +361,7 @@ def test_who_waits_for_a_job_outlives_a_silence_of_the_controller(
     speaks, told = threading.Event(), []
 
     def later(_request: Any) -> Any:
-        assert speaks.wait(60.0)
+        assert speaks.wait(within_s(60.0))
         return replies.jobs(replies.done("7"))
 
     def on_silence(text: str) -> None:
@@ -367,7 +370,7 @@ def test_who_waits_for_a_job_outlives_a_silence_of_the_controller(
 
     controller.says(wire.WaitJobs, replies.jobs(replies.job_view("7")))
     request = wire.WaitJobs(job_ids=(JobId("7"),), timeout_s=0.0)
-    with Client(controller.endpoint, timeout_s=30.0) as client:
+    with Client(controller.endpoint, timeout_s=within_s(30.0)) as client:
         client.patience_s, client.on_silence = 60.0, on_silence
         assert client.ask(request).jobs[0].phase is Phase.RUNNING
         controller.says(wire.WaitJobs, later)
@@ -377,7 +380,7 @@ def test_who_waits_for_a_job_outlives_a_silence_of_the_controller(
 
 def test_a_controller_that_never_answered_is_not_waited_for(controller: StandIn, replies: ModuleType) -> None:
     speaks = threading.Event()
-    controller.says(wire.WaitJobs, lambda _request: (speaks.wait(60.0), replies.jobs())[1])
+    controller.says(wire.WaitJobs, lambda _request: (speaks.wait(within_s(60.0)), replies.jobs())[1])
     with Client(controller.endpoint) as client:
         client.patience_s = 60.0
         with pytest.raises(Unreachable):
@@ -510,19 +513,21 @@ def test_runs_exit_code(replies: ModuleType, more: dict[str, Any], cancelled: bo
 
 
 def test_ctrl_c_cancels_and_a_second_one_detaches(
-    controller: StandIn, replies: ModuleType, cotenant: Cotenant, monkeypatch: pytest.MonkeyPatch
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant
 ) -> None:
     accepts(controller, "7")
     controller.says(wire.GetStatus, replies.status())
     controller.says(wire.ChangeJobs, wire.Done(request_id=0))
-    Output(replies, {1: b"x\n"}, replies.job_view()).of(controller)
-    interrupts = iter([False, True, False, True])
+    output = Output(replies, {1: b"x\n"}, replies.job_view())
+    output.of(controller)
 
-    def written(_self: object, piece: object) -> None:
-        if next(interrupts):
-            raise KeyboardInterrupt
+    def pressed(request: wire.ReadJobLog) -> wire.LogPart | wire.Failure:
+        """While it waits for more output."""
+        if request.offset:
+            os.kill(os.getpid(), signal.SIGINT)
+        return output._part(request)
 
-    monkeypatch.setattr("cotenant.controller.cli.jobs.run.RunWatch._take", written)
+    controller.says(wire.ReadJobLog, pressed)
     result = cotenant("run", "--", "python3", "-c", "pass")
     assert result.code == 130
     assert [each.verb for each in controller.asked_for(wire.ChangeJobs)] == ["cancel"]
@@ -740,9 +745,9 @@ def test_indicators_in_json_are_null_where_they_are_missing(busy: StandIn, coten
 
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_top_keeps_to_the_screen_and_leaves_room_for_the_jobs(
-    busy: StandIn, cotenant: Cotenant, monkeypatch: pytest.MonkeyPatch, width: int
+    busy: StandIn, cotenant: Cotenant, terminal: Callable[[int], None], width: int
 ) -> None:
-    monkeypatch.setattr("cotenant.controller.cli.frame.screen.terminal_width", lambda: width)
+    terminal(width)
     lines = cotenant("top", "--once").out.splitlines()
     assert max(map(len, lines)) <= width
     one = next(line for line in lines if "1a2b3c" in line)

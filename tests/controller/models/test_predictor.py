@@ -35,10 +35,10 @@ from cotenant.controller.models.interference.features import VOCABULARY, beside,
 from cotenant.controller.models.interference.predictor import ModelProblem, Predictor
 from cotenant.controller.policies import registry
 from cotenant.controller.server import engine_config
-from cotenant.controller.store.journal import Journal
 from cotenant.controller.store.recovery import digest, recover, replay
 from cotenant.controller.system.settings import SettingsError
 from cotenant.controller.wire.codec import pack, unpack
+from tests.building.journals import a_journal
 from tests.controller.building import Desk, profile, report
 
 FULL = Trees(
@@ -137,13 +137,9 @@ def test_many_at_once_are_the_same_as_one_by_one() -> None:
     assert together.beside(jobs[7], jobs) == [alone.of_pair(jobs[7], each) for each in jobs]
 
 
-def test_what_it_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cotenant.controller.models.interference import predictor as module
-
-    monkeypatch.setattr(module, "KINDS_MAX", 5)
-    monkeypatch.setattr(module, "ANSWERS_MAX", 12)
+def test_what_it_remembers_is_bounded() -> None:
     jobs = [job(str(number), number / 20.0) for number in range(20)]
-    small, fresh = Predictor(a_model()), Predictor(a_model())
+    small, fresh = Predictor(a_model(), kinds_max=5, answers_max=12), Predictor(a_model())
     for one in jobs:
         assert small.beside(one, jobs) == fresh.beside(one, jobs)
         assert len(small._kinds) <= 5
@@ -267,7 +263,7 @@ def test_recovery_and_replay_find_the_model_in_the_journal(tmp_path: Path) -> No
     from tests.controller.sim.journals import TWO_IN_TURN
 
     config = EngineConfig(predictor=a_model())
-    engine, journal = Engine(registry.make, config), Journal(tmp_path)
+    engine, journal = Engine(registry.make, config), a_journal(tmp_path)
     try:
         journal.begin_run(pack(config), "0", 0.0)
         for now_s, event in TWO_IN_TURN:

@@ -49,22 +49,22 @@ def test_a_job_that_comes_back_to_the_queue_preempts_only_where_every_return_cou
 @pytest.mark.parametrize("rule", ["first", "every"])
 @pytest.mark.parametrize("trace", ["philly/6214e9", "philly/b436b2"])
 def test_on_a_trace_lazer_that_never_defers_gives_the_commands_of_srtf_to_the_byte(
-    trace: str, rule: str, monkeypatch: pytest.MonkeyPatch
+    trace: str, rule: str
 ) -> None:
     sent: list[bytes] = []
-    obey = World.obey
 
-    def recorded(world: World, commands: Any) -> None:
-        sent.append(pack([world.now_s, commands]))
-        obey(world, commands)
+    class Recorded(World):
+        def obey(self, commands: Any) -> None:
+            sent.append(pack([self.now_s, commands]))
+            super().obey(commands)
 
-    monkeypatch.setattr(World, "obey", recorded)
     asked = Scenario(trace=trace, jobs=500, hosts=3, load_scale=2.0)
     streams = []
     for task in scenario.tasks(
         asked, policies_named(f"srtf:newcomers={rule},lazer:x_max_s=0,newcomers={rule}"), [0]
     ):
-        outcome = simulate(task.workload, task.cluster, task.policy.name, task.policy.parameters)
+        asked_of = task.workload, task.cluster, task.policy.name, task.policy.parameters
+        outcome = simulate(*asked_of, make_world=Recorded)
         assert outcome.preemptions.sum() > 50
         streams.append(b"".join(sent))
         sent.clear()

@@ -13,9 +13,9 @@ from cotenant.controller.domain.job import JobSpec
 from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
-from cotenant.controller.store.journal import Journal
 from cotenant.controller.store.recovery import digest
 from cotenant.controller.wire.codec import pack
+from tests.building.journals import a_journal
 
 WALL_S = 1_763_000_000.0
 HOST = HostId("h")
@@ -57,7 +57,7 @@ def ended(job: str, outcome: Any = "finished", attempt: int = 1, step: int = 0) 
 def write_journal(folder: Path, story: Sequence[tuple[float, ev.AnyEvent]], policy: str = "fifo") -> Path:
     """The journal of a controller to which this happened."""
     config = EngineConfig(policy=PolicySettings(name=policy))
-    engine, journal = Engine(registry.make, config), Journal(folder)
+    engine, journal = Engine(registry.make, config), a_journal(folder)
     try:
         journal.begin_run(pack(config), "0", WALL_S)
         for now_s, event in story:

@@ -23,6 +23,8 @@ from cotenant.controller.sim.results import plots
 from cotenant.controller.sim.results.document import MEASURED, document, write_jobs
 from cotenant.controller.sim.results.paired import interval
 from cotenant.controller.sim.scenario import Scenario, tasks
+from cotenant.controller.sim.simulate import WATCH_EVERY
+from tests.building.limits import within_s
 
 SMALL = Scenario(trace="philly/51b7ef")
 
@@ -101,7 +103,9 @@ sys.stdout.buffer.write(msgspec.json.encode([run.summary for run in runs]))
 def test_processes_give_what_one_process_gives() -> None:
     """And in the order of the tasks. In a process of its own, which takes its helpers with it."""
     here = run_all(small(seeds=(0, 1)), workers=1)
-    done = subprocess.run([sys.executable, "-c", APART], capture_output=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", APART], capture_output=True, check=True, timeout=within_s(120)
+    )
     apart = msgspec.json.decode(done.stdout)
     assert [summary["label"] for summary in apart] == ["fifo", "srtf", "fifo", "srtf"]
     assert steady(apart) == steady([run.summary for run in here])
@@ -123,23 +127,17 @@ def test_progress_ends_with_all_jobs_of_each_task() -> None:
     assert {task: (p.finished, p.total) for task, p in seen.items()} == {0: (63, 63), 1: (63, 63)}
 
 
-def test_ctrl_c_ends_the_run_under_way_and_keeps_what_was_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = compare._watch
+def test_ctrl_c_ends_the_run_under_way_and_keeps_what_was_finished() -> None:
+    pressed: list[TaskProgress] = []
 
-    def interrupted(number: int, stop: compare.StopFlag, report: compare.Report) -> Any:
-        watch = real(number, stop, report)
+    def report(progress: TaskProgress) -> None:
+        if progress.task == 1 and not pressed:
+            pressed.append(progress)
+            signal.raise_signal(signal.SIGINT)
 
-        def once(finished: int, total: int, now_s: float) -> None:
-            if number == 1:
-                signal.raise_signal(signal.SIGINT)
-                assert stop.is_set()
-            watch(finished, total, now_s)
-
-        return once
-
-    monkeypatch.setattr(compare, "_watch", interrupted)
-    monkeypatch.setattr(sys.modules["cotenant.controller.sim.simulate"], "WATCH_EVERY", 10)
-    runs = run_all(small("fifo,sjf,srtf"), workers=1)
+    long = Scenario(trace="philly/0e4a51", jobs=3 * WATCH_EVERY)
+    runs = run_all(tasks(long, policies_named("fifo,sjf,srtf"), (0,)), workers=1, report=report)
+    assert 0 < pressed[0].finished < pressed[0].total
     assert [(run.label, run.summary["interrupted"]) for run in runs] == [("fifo", False), ("sjf", True)]
     value = document("t", runs, options={}, not_run=["srtf seed 0"])
     assert value["interrupted"] is True

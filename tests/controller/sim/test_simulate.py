@@ -31,6 +31,7 @@ from cotenant.controller.sim.world.physics import Physics
 from cotenant.controller.sim.world.workload import Workload
 from cotenant.controller.sim.world.world import World
 from cotenant.controller.training.kinds import compute
+from tests.building.limits import within_s
 from tests.controller.sim.workloads import JobRow, cluster, workload
 
 POLICIES = ("fifo", "sjf", "srtf", "srtf-full", "srsf", "tiresias", "interval-60", "patient", "castor")
@@ -187,13 +188,19 @@ class TestByHand:
         assert (len(outcome.jct_s), outcome.makespan_s, outcome.events) == (0, 0.0, 0)
 
 
-class TestLostHosts:
-    @pytest.fixture(autouse=True)
-    def first_host_fails_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+class FirstHostFailsOnce(Failures):
+    def times(self, hosts: int, seed: int) -> FailureTimes:
         due = {0: iter([1500.0])}
-        monkeypatch.setattr(FailureTimes, "next_s", lambda _, host: next(due.get(host, iter(())), 1e12))
 
-    FAILURES = Failures(mean_between_s=1.0, repair_s=600.0)
+        class Times(FailureTimes):
+            def next_s(self, host: int) -> float:
+                return next(due.get(host, iter(())), 1e12)
+
+        return Times(self, hosts, seed)
+
+
+class TestLostHosts:
+    FAILURES = FirstHostFailsOnce(mean_between_s=1.0, repair_s=600.0)
 
     def run(self, *rows: JobRow, hosts: int, physics: Physics | None = None) -> Outcome:
         return simulate(
@@ -326,36 +333,34 @@ def test_what_the_engine_believes_is_left_is_what_is_left(
     made: list[Expecting] = []
 
     def make(name: str, parameters: Parameters) -> Expecting:
-        made.append(Expecting(original(name, parameters)))
+        made.append(Expecting(registry.make(name, parameters)))
         return made[-1]
 
-    original = registry.make
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "make", make)
-        simulate(
-            workload(*spread(rows)),
-            cluster(2, 2),
-            "srtf",
-            seed=seed,
-            failures=Failures(mean_between_s=1000.0, repair_s=100.0) if failing else None,
-            checkpoint_every_s=50.0,
-        )
+    simulate(
+        workload(*spread(rows)),
+        cluster(2, 2),
+        "srtf",
+        seed=seed,
+        failures=Failures(mean_between_s=1000.0, repair_s=100.0) if failing else None,
+        checkpoint_every_s=50.0,
+        make_policy=make,
+    )
     assert made[0].ends_s
 
 
 @pytest.mark.parametrize("policy", ["srtf", "castor"])
-def test_obeying_every_command_twice_changes_nothing(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_obeying_every_command_twice_changes_nothing(policy: str) -> None:
     jobs = workload(*busy_rows(60))
     failures = Failures(mean_between_s=5000.0)
     once = comparable(simulate(jobs, cluster(2, 2), policy, failures=failures))
-    obey = World.obey
 
-    def twice(world: World, commands: Any) -> None:
-        obey(world, commands)
-        obey(world, commands)
+    class Twice(World):
+        def obey(self, commands: Any) -> None:
+            super().obey(commands)
+            super().obey(commands)
 
-    monkeypatch.setattr(World, "obey", twice)
-    assert comparable(simulate(jobs, cluster(2, 2), policy, failures=failures)) == once
+    again = simulate(jobs, cluster(2, 2), policy, failures=failures, make_world=Twice)
+    assert comparable(again) == once
 
 
 def busy_rows(jobs: int) -> Iterator[JobRow]:
@@ -393,7 +398,7 @@ def test_one_seed_gives_one_result_in_every_process() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=within_s(60),
         )
         said.append(done.stdout)
     assert said[0] == said[1]
@@ -447,12 +452,16 @@ class Thinker(Classic):
     [({"values": [1.0, 3.0]}, (2.0,), ""), ({}, (), "ValueError: `values` must be a list of numbers")],
 )
 def test_a_computation_is_answered_inline_after_a_fixed_time(
-    payload: dict[str, Any], values: tuple[float, ...], error: str, monkeypatch: pytest.MonkeyPatch
+    payload: dict[str, Any], values: tuple[float, ...], error: str
 ) -> None:
     thinker = Thinker(payload)
-    monkeypatch.setattr(registry, "make", lambda name, parameters: thinker)
     outcome = simulate(
-        workload(JobRow(0, 50)), cluster(1), "thinker", physics=Physics(charge_s=2.5), compute=compute
+        workload(JobRow(0, 50)),
+        cluster(1),
+        "thinker",
+        physics=Physics(charge_s=2.5),
+        compute=compute,
+        make_policy=lambda name, parameters: thinker,
     )
     ((at_s, answer),) = thinker.answers
     assert (at_s, answer.request_id, answer.values, answer.error) == (2.5, 7, values, error)

@@ -16,7 +16,7 @@ from cotenant.controller.sim.traces.description import describe, offered_load
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.reading import FORMATS, NAMES, PHILLY_VCS, parse, read
 from cotenant.controller.sim.traces.schema import schema_text, write_csv
-from cotenant.controller.sim.traces.table import decoded, unpacked
+from cotenant.controller.sim.traces.table import content, decoded, unpacked
 from cotenant.controller.sim.traces.trace import Labels, Trace
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "traces"
@@ -211,12 +211,11 @@ def test_a_file_that_is_not_there_and_a_folder_are_refused(tmp_path: Path) -> No
 
 
 def test_a_small_file_that_unpacks_to_too_much_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("cotenant.controller.sim.traces.table.MAX_BYTES", 1 << 20)
     (tmp_path / "bomb.csv.gz").write_bytes(gzip.compress(b"0" * (1 << 22)))
     with pytest.raises(TraceProblem, match="is larger than 1 MiB"):
-        read(tmp_path / "bomb.csv.gz")
+        content(tmp_path / "bomb.csv.gz", bytes_max=1 << 20)
 
 
 # Bundled traces.

@@ -22,6 +22,7 @@ from cotenant.controller.store.journal_file import (
     check_local,
     connect,
 )
+from tests.building.journals import a_journal
 
 
 def fill(journal: Journal, count: int) -> None:
@@ -35,7 +36,7 @@ def fill(journal: Journal, count: int) -> None:
 @pytest.fixture
 def filled(tmp_path: Path) -> Path:
     """A closed journal of five entries."""
-    journal = Journal(tmp_path)
+    journal = a_journal(tmp_path)
     journal.begin_run(b"configuration", "1.0", 100.0)
     fill(journal, 5)
     journal.close()
@@ -43,7 +44,7 @@ def filled(tmp_path: Path) -> Path:
 
 
 def test_what_was_written_is_read_again(filled: Path) -> None:
-    journal = Journal(filled.parent)
+    journal = a_journal(filled.parent)
     entries = list(journal.entries())
     assert [entry.seq for entry in entries] == [1, 2, 3, 4, 5]
     assert [entry.event for entry in entries] == [b"event %d" % at for at in range(5)]
@@ -53,11 +54,11 @@ def test_what_was_written_is_read_again(filled: Path) -> None:
 
 
 def test_its_name_is_its_own_and_stays(filled: Path, tmp_path: Path) -> None:
-    first, other = Journal(filled.parent), Journal(tmp_path / "other")
+    first, other = a_journal(filled.parent), a_journal(tmp_path / "other")
     name = first.name
     assert len(name) == 16 and name != other.name
     first.close()
-    again = Journal(filled.parent)
+    again = a_journal(filled.parent)
     assert again.name == name
     again.close()
     other.close()
@@ -66,7 +67,7 @@ def test_its_name_is_its_own_and_stays(filled: Path, tmp_path: Path) -> None:
 def test_effects_follow_their_commit_in_order(tmp_path: Path) -> None:
     handed: list[Sequence[Effect]] = []
     order: list[int] = []
-    journal = Journal(tmp_path, hand_over=handed.append)
+    journal = a_journal(tmp_path, hand_over=handed.append)
     reader = connect(journal.path)
 
     def look(wanted: int) -> None:
@@ -89,7 +90,7 @@ def test_effects_follow_their_commit_in_order(tmp_path: Path) -> None:
 
 def test_a_failed_commit_takes_everything_after_it_along(tmp_path: Path) -> None:
     failures: list[sqlite3.Error] = []
-    journal = Journal(tmp_path, on_failure=failures.append)
+    journal = a_journal(tmp_path, on_failure=failures.append)
     fill(journal, 3)
     full = journal._writer._database.execute("PRAGMA page_count").fetchone()[0]
     journal._writer._database.execute(f"PRAGMA max_page_count={full}")
@@ -137,7 +138,7 @@ def alter(path: Path, sql: str) -> None:
 )
 def test_a_damaged_entry_is_named_and_nothing_is_skipped(filled: Path, sql: str, told: str) -> None:
     alter(filled, sql)
-    journal = Journal(filled.parent)
+    journal = a_journal(filled.parent)
     with pytest.raises(JournalDamaged, match=told) as caught:
         list(journal.entries())
     assert "Restore the file from a backup" in str(caught.value)
@@ -153,7 +154,7 @@ def test_a_truncated_file_is_an_error_that_names_it(filled: Path) -> None:
 
 
 def read_all(folder: Path) -> None:
-    journal = Journal(folder)
+    journal = a_journal(folder)
     try:
         list(journal.entries())
     finally:
@@ -163,13 +164,13 @@ def read_all(folder: Path) -> None:
 def test_something_else_than_a_journal_is_refused(tmp_path: Path) -> None:
     (tmp_path / JOURNAL_NAME).write_bytes(b"not a database, but long enough to be one" * 100)
     with pytest.raises(JournalDamaged, match="not a database"):
-        Journal(tmp_path)
+        a_journal(tmp_path)
 
 
 def test_a_torn_tail_loses_whole_groups_from_the_end_only(tmp_path: Path) -> None:
     """Every length to which the log could have been cut by a crash."""
     live, cut = tmp_path / "live", tmp_path / "cut"
-    journal = Journal(live)
+    journal = a_journal(live)
     for at in range(6):
         journal.append(float(at), 0.0, b"event %d" % at, b"", b"")
         journal.flush()
@@ -181,7 +182,7 @@ def test_a_torn_tail_loses_whole_groups_from_the_end_only(tmp_path: Path) -> Non
         shutil.copytree(tmp_path / "image", cut)
         (cut / f"{JOURNAL_NAME}-shm").unlink()
         (cut / f"{JOURNAL_NAME}-wal").write_bytes(wal[:length])
-        torn = Journal(cut)
+        torn = a_journal(cut)
         entries = list(torn.entries())
         assert [entry.event for entry in entries] == [b"event %d" % at for at in range(len(entries))]
         seen.add(len(entries))
@@ -191,14 +192,14 @@ def test_a_torn_tail_loses_whole_groups_from_the_end_only(tmp_path: Path) -> Non
 
 
 def test_a_damaged_snapshot_is_passed_over(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = a_journal(tmp_path)
     for at in range(3):
         fill(journal, 1)
         journal.keep_snapshot(b"state %d" % at)
         journal.seal()
     journal.close()
     alter(tmp_path / JOURNAL_NAME, "UPDATE snapshots SET data = x'00' WHERE seq = 3")
-    journal = Journal(tmp_path)
+    journal = a_journal(tmp_path)
     assert list(journal.snapshots()) == [(2, b"state 1")], "two are kept, and one of them is damaged"
     journal.close()
 
@@ -211,20 +212,20 @@ def test_a_newer_journal_is_refused_with_who_wrote_it(filled: Path) -> None:
     alter(filled, "UPDATE runs SET package = '9.9'")
     before = filled.read_bytes()
     with pytest.raises(JournalError, match=r"by cotenant 9\.9 .*upgrade cotenant here"):
-        Journal(filled.parent)
+        a_journal(filled.parent)
     assert filled.read_bytes() == before
 
 
 def test_a_second_controller_is_told_who_is_the_first(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = a_journal(tmp_path)
     with pytest.raises(JournalError, match=rf"another controller \(pid {os.getpid()}\)"):
-        Journal(tmp_path)
+        a_journal(tmp_path)
     journal.close()
-    Journal(tmp_path).close()
+    a_journal(tmp_path).close()
 
 
 def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "state")
+    journal = a_journal(tmp_path / "state")
     fill(journal, 1)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "state").iterdir()}
     assert set(modes.values()) == {0o600}, modes
@@ -249,14 +250,14 @@ def test_a_network_disk_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("wall_s", "now_s"), [(150.0, 50.0), (104.0, 4.0), (20.0, 4.0)])
 def test_time_goes_on_over_restarts_and_never_back(filled: Path, wall_s: float, now_s: float) -> None:
     """The last entry was at 4 s, when the wall clock showed 104."""
-    journal = Journal(filled.parent)
+    journal = a_journal(filled.parent)
     assert journal.begin_run(b"configuration", "1.0", wall_s) == now_s
     journal.close()
 
 
 def test_time_goes_on_from_the_last_start_if_nothing_happened(tmp_path: Path) -> None:
     for wall_s, now_s in ((1_000.0, 0.0), (1_010.0, 10.0), (500.0, 10.0), (503.0, 13.0)):
-        journal = Journal(tmp_path)
+        journal = a_journal(tmp_path)
         assert journal.begin_run(b"", "1.0", wall_s) == now_s
         journal.close()
 
@@ -265,7 +266,7 @@ def test_time_goes_on_from_the_last_start_if_nothing_happened(tmp_path: Path) ->
 def test_while_the_machine_is_up_a_jump_of_the_wall_clock_moves_nothing(filled: Path, jump_s: float) -> None:
     """Else a controller that starts again after one ends every job that has a time limit."""
     for uptime_s, now_s in ((30.0, 4.0), (33.0, 7.0), (40.0, 14.0)):
-        journal = Journal(filled.parent)
+        journal = a_journal(filled.parent)
         wall_s = 104.0 if uptime_s == 30.0 else 104.0 + jump_s
         assert journal.begin_run(b"", "1.0", wall_s, Uptime("boot-1", uptime_s)) == now_s
         journal.close()
@@ -278,7 +279,7 @@ def test_over_a_reboot_the_wall_clock_says_how_long_it_took(filled: Path) -> Non
         (150.0, Uptime("boot-2", 7.0), 66.0),
         (170.0, Uptime("boot-2", 1.0), 66.0),
     ):
-        journal = Journal(filled.parent)
+        journal = a_journal(filled.parent)
         assert journal.begin_run(b"", "1.0", wall_s, up) == now_s
         journal.close()
 
@@ -287,7 +288,7 @@ def test_over_a_reboot_the_wall_clock_says_how_long_it_took(filled: Path) -> Non
 
 
 def test_submissions_reports_and_audit_share_the_group(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = a_journal(tmp_path)
     journal.append(0.0, 0.0, b"e", b"d", b"c")
     journal.keep_submission("alice", "k1", [JobId("1"), JobId("2")])
     journal.keep_audit(5.0, 0.0, "alice", 1001, "submit", "1..2", "train")

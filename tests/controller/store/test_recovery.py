@@ -21,9 +21,9 @@ from cotenant.controller.engine import EngineConfig
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.store.core import Core
-from cotenant.controller.store.journal import Journal
 from cotenant.controller.store.recovery import RecoveredState, replay
 from cotenant.controller.wire import clients
+from tests.building.journals import a_journal
 from tests.controller.station import Station, job, report, run_one
 
 Make = Callable[..., Station]
@@ -211,7 +211,7 @@ def test_journals_of_this_version_and_the_one_before_stay_readable(tmp_path: Pat
     database = sqlite3.connect(tmp_path / "journal.sqlite")
     database.executescript(fixture.read_text())
     database.close()
-    journal = Journal(tmp_path)
+    journal = a_journal(tmp_path)
     core = Core(journal, registry.make, EngineConfig(), package="later", wall_s=5_000.0)
     phases = {job_id: job.phase for job_id, job in core.state.engine.jobs.items()}
     assert phases == {"1": Phase.DONE, "2": Phase.RUNNING, "3": Phase.QUEUED, "4": Phase.CANCELLED}

@@ -23,6 +23,7 @@ from cotenant.controller.cli.verbs import BY_NAME
 from cotenant.controller.domain.job import Phase
 from cotenant.controller.system.metrics.endpoint import parse
 from cotenant.controller.system.metrics.table import AGENT, CONTROLLER, RATES, SHARES, Metric
+from tests.building.limits import within_s
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "examples" / "deploy"
@@ -214,7 +215,9 @@ def test_the_example_configuration_loads_the_rules_and_names_the_jobs_that_alert
     ids=["the configuration with its rules", "the stories of the alerts"],
 )
 def test_promtool_agrees(words: tuple[str, ...]) -> None:
-    done = subprocess.run(["promtool", *words], cwd=PROMETHEUS, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        ["promtool", *words], cwd=PROMETHEUS, capture_output=True, text=True, timeout=within_s(120)
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -288,5 +291,5 @@ def test_every_panel_shows_something_where_there_is_something(tmp_path: Path) ->
     file = tmp_path / "panels.test.yml"
     file.write_text(json.dumps(story))
     words = ["promtool", "test", "rules", str(file)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=within_s(120))
     assert done.returncode == 0, done.stdout + done.stderr

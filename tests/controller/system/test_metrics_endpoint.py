@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from cotenant.controller.system.metrics import sheet as sheets_module
 from cotenant.controller.system.metrics.endpoint import Address, Endpoint
-from cotenant.controller.system.metrics.sheet import Histogram, Sheet, Sheets
+from cotenant.controller.system.metrics.sheet import AGE_S_MAX, Histogram, Sheet, Sheets
 from cotenant.controller.system.metrics.table import AGENT, CONTROLLER
+from tests.building.limits import within_s
 
 EVERYTHING = (*CONTROLLER, *AGENT)
 prometheus_client = pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
@@ -35,10 +37,10 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 def served(loop: asyncio.AbstractEventLoop) -> Iterator[Callable[[Callable[[], Sheet]], str]]:
     made: list[Endpoint] = []
 
-    def serve(make: Callable[[], Sheet]) -> str:
+    def serve(make: Callable[[], Sheet], **more: Any) -> str:
         endpoint = Endpoint(Address("127.0.0.1", 0), "metrics.agent_listen")
         made.append(endpoint)
-        endpoint.serve(Sheets(loop, make).newest)
+        endpoint.serve(Sheets(loop, make, **more).newest)
         return f"http://{endpoint.address}"
 
     yield serve
@@ -48,7 +50,7 @@ def served(loop: asyncio.AbstractEventLoop) -> Iterator[Callable[[Callable[[], S
 
 def get(url: str) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=60) as answer:
+    with opener.open(url, timeout=within_s(60)) as answer:
         return str(answer.read().decode())
 
 
@@ -85,11 +87,8 @@ def test_prometheus_understands_what_it_reads(served: Callable[[Callable[[], She
 
 def test_a_scrape_asks_the_loop_and_takes_the_last_sheet_if_it_does_not_answer(
     loop: asyncio.AbstractEventLoop,
-    served: Callable[[Callable[[], Sheet]], str],
-    monkeypatch: pytest.MonkeyPatch,
+    served: Callable[..., str],
 ) -> None:
-    monkeypatch.setattr(sheets_module, "FRESH_SPACING_S", -1.0)
-    monkeypatch.setattr(sheets_module, "FRESH_S_MAX", 0.05)
     threads: list[str] = []
     made = 0
 
@@ -101,7 +100,7 @@ def test_a_scrape_asks_the_loop_and_takes_the_last_sheet_if_it_does_not_answer(
         sheet.put("cotenant_events_total", made)
         return sheet
 
-    url = f"{served(make)}/metrics"
+    url = f"{served(make, fresh_s_max=0.05, clock=itertools.count().__next__)}/metrics"
     get(url)
     settled = threading.Event()
     loop.call_soon_threadsafe(settled.set)
@@ -135,26 +134,22 @@ def test_a_mistake_costs_a_scrape_and_not_the_process(
 
 def test_what_is_old_is_not_told_as_if_it_were_of_now(
     loop: asyncio.AbstractEventLoop,
-    served: Callable[[Callable[[], Sheet]], str],
-    monkeypatch: pytest.MonkeyPatch,
+    served: Callable[..., str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(sheets_module, "FRESH_SPACING_S", -1.0)
-    broken = False
+    broken, now_s = False, 0.0
 
     def make() -> Sheet:
         assert not broken, "a mistake of ours"
         return a_sheet()
 
-    url = f"{served(make)}/metrics"
+    url = f"{served(make, clock=lambda: now_s)}/metrics"
     assert "cotenant_events_total 7.0" in get(url)
-    broken = True
+    broken, now_s = True, AGE_S_MAX
     assert "cotenant_events_total 7.0" in get(url), "the last one is not old yet"
-    monkeypatch.setattr(sheets_module, "AGE_S_MAX", -1.0)
+    now_s += 1.0
     with pytest.raises(urllib.error.HTTPError, match="500") as problem:
         get(url)
     problem.value.close()
-    broken = False
-    monkeypatch.undo()
-    while "cotenant_events_total 7.0" not in get(url):
-        pass
+    broken, now_s = False, now_s + 1.0
+    assert "cotenant_events_total 7.0" in get(url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -112,18 +113,15 @@ def test_a_pair_is_never_on_both_sides_of_a_split(pairs: PairRows, seed: int) ->
 def test_a_pair_left_out_is_predicted_by_a_model_that_has_not_seen_it(
     pairs: PairRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = training.PairColumns(pairs)
-    folds = training.by_pair(pairs.groups, 1)
     trained_on: list[np.ndarray[tuple[int], np.dtype[np.bool_]]] = []
-    fit = training.PairColumns.fit
 
-    def spy(
-        self: training.PairColumns, rows: np.ndarray[tuple[int], np.dtype[np.bool_]], *rest: object
-    ) -> object:
-        trained_on.append(rows)
-        return fit(self, rows, *rest)  # type: ignore[arg-type]
+    class Watched(training.PairColumns):
+        def fit(self, rows: np.ndarray[tuple[int], np.dtype[np.bool_]], *rest: Any) -> Any:
+            trained_on.append(rows)
+            return super().fit(rows, *rest)
 
-    monkeypatch.setattr(training.PairColumns, "fit", spy)
+    table = Watched(pairs)
+    folds = training.by_pair(pairs.groups, 1)
     training.out_of_fold(table, folds, QUICK[0], 1)
     assert [rows.tolist() for rows in trained_on] == [(folds != fold).tolist() for fold in range(5)]
     trained_on.clear()

@@ -53,10 +53,9 @@ def test_a_refusal_names_what_to_upgrade(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "you speak 99: upgrade the controller" in peers.refusal(b"newer")
 
 
-def test_strangers_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_versions, "PEERS_MAX", 3)
+def test_strangers_do_not_fill_the_memory() -> None:
     sent = Sent()
-    peers = PeerVersions(sent)
+    peers = PeerVersions(sent, peers_max=3)
     for number in range(10):
         peers.heard(bytes([number]), encode(ASKED, OLDER))
     for number in range(10):

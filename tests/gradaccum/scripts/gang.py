@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 torch.set_default_dtype(torch.float64)
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=300))
 torch.manual_seed(8)
 x, y = torch.randn(75, 5, 6), torch.randint(0, 4, (75, 5))
 y[torch.rand(75, 5) < 0.4] = -100
