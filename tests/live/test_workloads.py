@@ -65,7 +65,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path: Pat
 def locks_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Another agent on this machine is not in our way, nor we in its."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(LOCK_DIR_ENV, str(tmp_path_factory.mktemp("locks")))
+        patch.setenv(LOCK_DIR_ENV, str(tmp_path_factory.mktemp("l") / "locks"))
         yield
 
 
