@@ -166,8 +166,10 @@ def train(task: TrainingTask, options: Options, device: torch.device) -> dict[st
     first_loss = held_out_loss(task, device)
     state = checkpoint.Session(model, optimizer, sampler=sampler)
     for _ in state.epochs(math.ceil(options.steps / len(loader))):
+        if is_over(state.step, options):
+            break  # `--until` has no regard for epochs, of which many may be left.
         for x, y in state.batches(loader):
-            if state.step >= options.steps or (options.until is not None and options.until.exists()):
+            if is_over(state.step, options):
                 break
             optimizer.zero_grad()
             loss = gradaccum.backward(model, loss_of, x.to(device), y.to(device))
@@ -181,6 +183,10 @@ def train(task: TrainingTask, options: Options, device: torch.device) -> dict[st
         "final_loss": held_out_loss(task, device),
         "parameters_sha256": parameters_sha256(task.model),
     }
+
+
+def is_over(step: int, options: Options) -> bool:
+    return step >= options.steps or (options.until is not None and options.until.exists())
 
 
 @torch.no_grad()
