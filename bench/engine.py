@@ -1,23 +1,34 @@
-"""What an event costs the engine, with 1,000 and with 100,000 queued jobs, under each policy.
+"""What an event costs the engine, and how many calls a simulated job takes.
 
     python bench/engine.py [--queued 1000,100000] [--rounds 300] [--policies fifo,sjf,srtf,castor]
+                           [--parts events,calls]
 
-The same cluster, the same first thousand jobs, and 99,000 more behind them: decisions are the same (which
-is checked), so the ratio shows what the backlog alone costs. Both are measured in turns, in processor time,
-so that it does not depend on the machine's mood. A round is what a busy cluster sees: a job ends and others
-start in its place, jobs arrive, one is cancelled in the queue, running jobs report progress and a
-checkpoint. Prints a table and writes `engine.json` beside itself.
+**events**: the same cluster with 1,000 and with 100,000 queued jobs, the same first thousand and 99,000 more
+behind them: decisions are the same (which is checked), so the ratio shows what the backlog alone costs. Both
+are measured in turns, in processor time, so that it does not depend on the machine's mood. A round is what a
+busy cluster sees: a job ends and others start in its place, jobs arrive, one is cancelled in the queue,
+running jobs report progress and a checkpoint.
+
+**calls**: all calls that `cProfile` counts in the whole simulator, those of C functions too, per job of one
+VC of Philly on 8 hosts of 8. It is the slope between 300 and 2,300 jobs: what a run costs once is not in it,
+nor is anything that depends on the machine. `castor` (minutes) also at two loads: what it asks should not
+grow with the queue.
+
+Prints tables and writes `engine.json` beside itself, with the part that was not run as it was; the table of
+calls also goes into its section of `docs/results/bench-engine.md`.
 """
 
 from __future__ import annotations
 
 import argparse
+import cProfile
 import gc
 import json
 import math
 import os
 import platform
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -34,11 +45,24 @@ from cotenant.controller.domain.perf import Profile, ProfilePoint
 from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
+from cotenant.controller.sim.preparing import prepare
+from cotenant.controller.sim.simulate import simulate
+from cotenant.controller.sim.traces.problems import TraceProblem
+from cotenant.controller.sim.traces.reading import read
+from cotenant.controller.sim.world.workload import Cluster
 
 HOSTS, DEVICES = 16, 8
 MEMORY_MIB = 80_000
 FRONT = 1000
 RESULT = Path(__file__).with_suffix(".json")
+PAGE = RESULT.parents[1] / "docs" / "results" / "bench-engine.md"
+SECTION = "## Calls per simulated job"
+TRACE, FEW, MANY = "philly/0e4a51", 300, 2_300
+SIMULATED = Cluster(hosts=8, gpus_per_host=8)
+CALLS: tuple[tuple[str, float | None], ...] = (
+    ("fifo", None), ("srtf", None), ("castor", None), ("castor", 0.7), ("castor", 1.5),
+)  # fmt: skip
+"""Policy, and offered load; None: as the trace has it."""
 
 
 class Busy:
@@ -186,6 +210,45 @@ def measure(policy: str, sizes: list[int], rounds: int) -> list[dict[str, Any]]:
     return results
 
 
+def calls_per_job(policy: str, load: float | None) -> dict[str, Any]:
+    """The slope between two lengths of the same workload."""
+    trace = read(TRACE)
+    offered = prepare(trace, cluster=SIMULATED, seed=0, jobs=MANY).offered_load(SIMULATED.gpus)
+    counted = []
+    for jobs in (FEW, MANY):
+        scale = 1.0 if load is None else load / offered
+        workload = prepare(trace, cluster=SIMULATED, seed=0, jobs=jobs, load_scale=scale)
+        profile = cProfile.Profile()
+        outcome = profile.runcall(simulate, workload, SIMULATED, policy)
+        calls = sum(entry.callcount for entry in profile.getstats())
+        counted.append((len(workload), calls, outcome.events))
+    (few, *least), (many, *most) = counted
+    slopes = [(after - before) / (many - few) for before, after in zip(least, most, strict=True)]
+    names = ("calls_per_job", "events_per_job")
+    return {"policy": policy, "load": load or offered, **dict(zip(names, slopes, strict=True))}
+
+
+def count_calls() -> list[dict[str, Any]]:
+    rows = []
+    print("policy    load  events/job  calls/job")
+    for policy, load in CALLS:
+        row = calls_per_job(policy, load)
+        rows.append(row)
+        print(
+            f"{policy:<8}{row['load']:>6.2f}{row['events_per_job']:>12.2f}{row['calls_per_job']:>11.0f}",
+            flush=True,
+        )
+    table = ["| policy | offered load | events per job | calls per job |", "| --- | --- | --- | --- |"]
+    table += [
+        f"| {row['policy']} | {row['load']:.2f} | {row['events_per_job']:.2f} | {row['calls_per_job']:,.0f} |"
+        for row in rows
+    ]
+    page = PAGE.read_text()
+    section = re.compile(rf"({SECTION}\n.*?\n)\|.*?\|\n(?!\|)", re.DOTALL)
+    PAGE.write_text(section.sub(lambda found: found[1] + "\n".join(table) + "\n", page))
+    return rows
+
+
 def machine() -> dict[str, Any]:
     facts = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(":")[2].strip() for line in facts if line.startswith("model name")), "?")
@@ -210,13 +273,33 @@ def main() -> int:
     parser.add_argument("--queued", default="1000,100000")
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--policies", default=",".join(registry.AVAILABLE))
+    parser.add_argument("--parts", default="events,calls")
     options = parser.parse_args()
-    sizes = [max(FRONT, int(each)) for each in options.queued.split(",")]
+    result = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    if "calls" in options.parts:
+        try:
+            result["calls"] = {**told(), "rows": count_calls()}
+        except TraceProblem as problem:
+            print(f"calls per job: skipped, since {problem}")
+    if "events" in options.parts:
+        sizes = [max(FRONT, int(each)) for each in options.queued.split(",")]
+        rows = time_events(sizes, options.rounds, options.policies.split(","))
+        result |= {**told(), "rows": rows}
+    RESULT.write_text(json.dumps({"schema": "bench-engine/1", **result}, indent=1))
+    print(f"\nwritten to {RESULT.name}")
+    return 0
+
+
+def told() -> dict[str, Any]:
+    return {"command": " ".join(["python", "bench/engine.py", *sys.argv[1:]]), "machine": machine()}
+
+
+def time_events(sizes: list[int], rounds: int, policies: list[str]) -> list[dict[str, Any]]:
     rows = []
-    print(f"{HOSTS} hosts with {DEVICES} devices each, all taken; {options.rounds} rounds\n")
+    print(f"{HOSTS} hosts with {DEVICES} devices each, all taken; {rounds} rounds\n")
     print("policy      queued  shapes   events   mean us    p50 us    p99 us   events/s   ratio of means")
-    for policy in options.policies.split(","):
-        results = measure(policy, sizes, options.rounds)
+    for policy in policies:
+        results = measure(policy, sizes, rounds)
         for row in results:
             row["ratio"] = row["mean_us"] / results[0]["mean_us"]
             print(
@@ -226,14 +309,7 @@ def main() -> int:
                 flush=True,
             )
         rows += results
-    command = " ".join(["python", "bench/engine.py", *sys.argv[1:]])
-    RESULT.write_text(
-        json.dumps(
-            {"schema": "bench-engine/1", "command": command, "machine": machine(), "rows": rows}, indent=1
-        )
-    )
-    print(f"\nwritten to {RESULT.name}")
-    return 0
+    return rows
 
 
 if __name__ == "__main__":

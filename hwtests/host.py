@@ -163,7 +163,7 @@ def lacks_cuda_checkpoint() -> str:
 
 def lacks_cluster() -> str:
     """What a controller and an agent need."""
-    for module in ("zmq", "msgpack", "psutil", "sortedcontainers"):
+    for module in ("zmq", "msgpack", "psutil"):
         if not _has(module):
             return f"the Python package {module} is not installed, and a controller needs it"
     return ""

@@ -25,7 +25,9 @@ def held_bytes(spec: JobSpec) -> int:
     texts += (spec.name, spec.user, spec.organisation, spec.gpu_type, launch.workdir, launch.output)
     points = len(spec.profile.points) if spec.profile is not None else 0
     entries = len(texts) + len(spec.after) + 4 * points
-    return JOB_BYTES + ENTRY_BYTES * entries + sum(map(_characters, texts))
+    together = "".join(texts)
+    characters = len(together) if together.isascii() else sum(map(_characters, texts))
+    return JOB_BYTES + ENTRY_BYTES * entries + characters
 
 
 def _characters(text: str) -> int:

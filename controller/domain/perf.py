@@ -60,7 +60,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     def at(self, accumulation_steps: int, gang: Gang | None = None) -> ProfilePoint | None:
         """The measured point for exactly this s (and this gang, if one is named), or None."""
         for point in self.points:
-            if point.accumulation_steps == accumulation_steps and _is_of(point, gang):
+            if point.accumulation_steps == accumulation_steps and (
+                gang is None or point.gang is None or point.gang == gang
+            ):
                 return point
         return None
 

@@ -7,6 +7,7 @@ the cluster holds.
 from __future__ import annotations
 
 from bisect import insort
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from cotenant.controller.domain.actions import NOTHING, AnyAction, Decision, Place, Preempt, Share
@@ -30,7 +31,7 @@ class Plan:
         self.view = view
         self.actions: list[AnyAction] = []
         self._free: dict[HostType, list[DeviceId]] = {}  # Touched hosts only.
-        self._more: dict[str, int] = {}  # Free devices by type beyond the view's, below 0 for fewer.
+        self._more = defaultdict[str, int](int)  # Free devices by type beyond the view's, below 0 for fewer.
         self._added: dict[DeviceId, list[JobId]] = {}
         self._placed: set[JobId] = set()
         self._preempted: set[JobId] = set()
@@ -40,7 +41,7 @@ class Plan:
         trial = Plan.__new__(Plan)  # All that it would begin with is replaced.
         trial.view, trial.actions = self.view, []
         trial._free = {key: list(devices) for key, devices in self._free.items()}
-        trial._more = dict(self._more)
+        trial._more = self._more.copy()
         trial._added = {device_id: list(jobs) for device_id, jobs in self._added.items()}
         trial._placed = set(self._placed)
         trial._preempted = set(self._preempted)
@@ -71,7 +72,7 @@ class Plan:
             if (is_alone and claimed_by(device_id) is None) or not self.staying(device_id):
                 insort(free, device_id)
                 found[-1][2].append(device_id)
-                more[device.type] = more.get(device.type, 0) + 1
+                more[device.type] += 1
         return found
 
     def suppose_free(self, host_id: HostId, type: str, devices: Iterable[DeviceId]) -> None:
@@ -80,7 +81,7 @@ class Plan:
         before = len(free)
         for device_id in devices:
             insort(free, device_id)
-        self._more[type] = self._more.get(type, 0) + len(free) - before
+        self._more[type] += len(free) - before
 
     def suppose_taken(self, host_id: HostId, type: str, devices: Iterable[DeviceId]) -> None:
         """As if those of them that are free were not."""
@@ -89,7 +90,7 @@ class Plan:
         for device_id in devices:
             if device_id in free:
                 free.remove(device_id)
-        self._more[type] = self._more.get(type, 0) + len(free) - before
+        self._more[type] += len(free) - before
 
     def touched(self) -> Collection[HostType]:
         """What the plan has changed something of, the first first."""
@@ -144,14 +145,15 @@ class Plan:
 
     def free_everywhere(self) -> int:
         """Free devices of all types on all hosts."""
-        return sum([self.free_total(type) for type in self.view.free.types()])
+        free = self.view.free.everywhere()
+        return free + sum(self._more.values()) if self._more else free
 
     def free_on(self, host_id: HostId) -> int:
         """Free devices of all types on one host."""
         return sum([len(self.free_devices(host_id, type)) for type in self.view.free.types()])
 
     def any_free(self) -> bool:
-        return self.free_everywhere() > 0 if self._more else self.view.free.any()
+        return self.free_everywhere() > 0
 
     def _hosts_with(self, type: str, count: int) -> Iterable[HostId]:
         untouched = self.view.free.with_free(type, count)
@@ -199,11 +201,17 @@ class Plan:
         of its last failures only when no other will do. Over several hosts otherwise, or as `nodes`
         asks, the fullest free ones first.
         """
-        scheduling_class = self.view.scheduling_class(job)
-        gpus, free, more = scheduling_class.gpus, self.view.free, self._more
+        view, scheduling_class = self.view, self.view.scheduling_class(job)
+        gpus, free = scheduling_class.gpus, view.free
         for avoid in (job.avoid, ()) if job.avoid else ((),):
-            for type in self._types(scheduling_class):
-                if free.total(type) + more.get(type, 0) >= gpus:
+            for type in (scheduling_class.gpu_type,) if scheduling_class.gpu_type else free.types():
+                if not (self._free or avoid or scheduling_class.memory_mib or scheduling_class.nodes > 1):
+                    tightest = free.tightest(type, gpus)
+                    if tightest is not None and suits(view.hosts[tightest], scheduling_class):
+                        return tuple(free.devices(tightest, type)[:gpus])  # As it is for most jobs.
+                    if tightest is None and gpus <= view.largest_host(scheduling_class, type):
+                        continue  # Nor would it be spread.
+                if self.free_total(type) >= gpus:
                     found = self._find_on_type(scheduling_class, type, avoid)
                     if found:
                         return found
@@ -226,12 +234,6 @@ class Plan:
         """On the host with the fewest free devices that are enough; of equal ones one that the plan has not
         touched, the first by name, else the one it touched first."""
         gpus, hosts, free, touched = scheduling_class.gpus, self.view.hosts, self.view.free, self._free
-        if not touched and not avoid and not scheduling_class.memory_mib:
-            tightest = free.tightest(type, gpus)
-            if tightest is None:
-                return None
-            if suits(hosts[tightest], scheduling_class):  # As it does for most jobs.
-                return tuple(free.devices(tightest, type)[:gpus])
         found, fewest = None, free.most(type) + 1
         for (host_id, host_type), devices in touched.items():
             count = len(devices)
@@ -333,8 +335,9 @@ class Plan:
         self, job: Job, devices: tuple[DeviceId, ...], reason: Reason, accumulation_steps: int = 1
     ) -> None:
         """The job gets devices that are free, or that this plan's victims leave."""
+        job_id = job.spec.job_id
         self.actions.append(
-            Place(job_id=job.job_id, devices=devices, accumulation_steps=accumulation_steps, reason=reason)
+            Place(job_id=job_id, devices=devices, accumulation_steps=accumulation_steps, reason=reason)
         )
         self._take(job, devices)
 
@@ -347,8 +350,9 @@ class Plan:
 
     def preempt(self, victim: Job, newcomer: Job, reason: Reason) -> None:
         """The victim saves and leaves; its devices are not free before it has."""
-        self.actions.append(Preempt(job_id=victim.job_id, for_job=newcomer.job_id, reason=reason))
-        self._preempted.add(victim.job_id)
+        victim_id = victim.spec.job_id
+        self.actions.append(Preempt(job_id=victim_id, for_job=newcomer.spec.job_id, reason=reason))
+        self._preempted.add(victim_id)
 
     def _take(self, job: Job, devices: tuple[DeviceId, ...]) -> None:
         job_id, known, added = job.spec.job_id, self.view.devices, self._added
@@ -361,7 +365,7 @@ class Plan:
                 before, free = device, self._touch(device.host_id, device.type)
             if device_id in free:
                 free.remove(device_id)
-                self._more[device.type] = self._more.get(device.type, 0) - 1
+                self._more[device.type] -= 1
             if device_id in added:
                 added[device_id].append(job_id)
             else:
@@ -369,7 +373,6 @@ class Plan:
 
     def _touch(self, host_id: HostId, type: str) -> list[DeviceId]:
         key = (host_id, type)
-        free = self._free.get(key)
-        if free is None:
-            free = self._free[key] = list(self.view.free.devices(host_id, type))
-        return free
+        if key not in self._free:
+            self._free[key] = list(self.view.free.devices(host_id, type))
+        return self._free[key]

@@ -79,6 +79,9 @@ class FreeHosts(Protocol):
     def any(self) -> bool:
         """Whether a device of any type is free."""
 
+    def everywhere(self) -> int:
+        """Free devices of all types on all hosts."""
+
     def with_free(self, type: str, count: int) -> Iterable[HostId]:
         """Hosts with exactly `count` free devices, in host order."""
 
@@ -107,7 +110,7 @@ class View(Protocol):
     @property
     def free(self) -> FreeHosts: ...
 
-    def heads(self) -> Iterable[Job]:
+    def heads(self) -> Iterator[Job]:
         """The first queued job of each shape, in the policy's order."""
 
     def queue(self, scheduling_class: SchedulingClass) -> Sequence[Job]:

@@ -47,11 +47,10 @@ def blame(dispatch: Dispatch, host: Host, job: Job) -> None:
 
 
 def clear_suspicion(dispatch: Dispatch, host: Host) -> None:
-    """An attempt got going here, or finished."""
-    if host.failures_in_row:
-        acquit(host)
-        host.reason = host.reason if host.lost else host_reason(host)
-        dispatch.ledger.refresh_host(host)
+    """An attempt got going here, or finished, where others had failed."""
+    acquit(host)
+    host.reason = host.reason if host.lost else host_reason(host)
+    dispatch.ledger.refresh_host(host)
 
 
 def acquit(host: Host) -> None:
@@ -72,7 +71,7 @@ EVIDENCE: Final[dict[GpuFaultRole, int]] = {"culprit": 2, "suspect": 1}
 
 def take_in(dispatch: Dispatch, job: Job, event: AttemptEnded) -> None:
     """Before the job leaves its devices: who else is on them can still be seen."""
-    if not event.gpu_fault or event.outcome != "infra-failed":
+    if event.outcome != "infra-failed":
         return
     ledger = dispatch.ledger
     if job.stop_cause in ("", "peer"):

@@ -158,8 +158,7 @@ def _hold_to(dispatch: Dispatch, host_id: HostId, job: Job, state: StateIs | Non
         if job.phase in LEAVING:
             dispatch.send_stop(job, host_id, job.phase is Phase.CHECKPOINTING)
     elif state is None and host_id not in job.started_hosts and job.phase is Phase.LOADING:
-        assert job.placement is not None
-        dispatch.send_start(job, dispatch.ledger.holdings.parts(job.placement.devices), only=host_id)
+        dispatch.send_start_again(job, host_id)
     else:  # It says again how that ended, or that it never will start.
         dispatch.fence(host_id, job)
 

@@ -64,24 +64,30 @@ class Dispatch:
         """Free devices (or devices with a co-tenant that stays) become this job's; its hosts are told."""
         ledger, now_s = self.ledger, self.ledger.now_s
         parts = ledger.holdings.parts(placement.devices)
-        if job.first_start_s is None and any(host.is_without_epochs for host in ledger.hosts.values()):
+        is_first = job.first_start_s is None
+        if job.epoch and is_first and any(host.is_without_epochs for host in ledger.hosts.values()):
             ledger.forget_epoch(job)
         ledger.begin_attempt(job, placement, tuple(parts), ledger.epoch.token)
         ledger.holdings.occupy(job, parts)
         partners = ledger.partners(job)
         if partners:
             self.share(job, partners)
-        self.send_start(job, parts)
+        self._send_start(job, parts, shared=bool(partners))
         if job.spec.time_limit_s is not None:
             left_s = job.spec.time_limit_s - job.load_s - job.run_s
             self.wake_at(now_s + max(0.0, left_s), "limit", job.job_id, job.attempt)
 
-    def send_start(
-        self, job: Job, parts: Mapping[HostId, list[DeviceId]], only: HostId | None = None
-    ) -> None:
-        for command in starting.start_commands(self.ledger, job, parts, self.config, self.command_id):
-            if only is None or only == command.host_id:
-                self.out.append(command)
+    def _send_start(self, job: Job, parts: Mapping[HostId, list[DeviceId]], *, shared: bool) -> None:
+        self.out += starting.start_commands(self.ledger, job, parts, self.config, self.command_id, shared)
+
+    def send_start_again(self, job: Job, host_id: HostId) -> None:
+        """To one host of its gang."""
+        assert job.placement is not None
+        parts, partners = self.ledger.holdings.parts(job.placement.devices), self.ledger.partners(job)
+        starts = starting.start_commands(
+            self.ledger, job, parts, self.config, self.command_id, bool(partners)
+        )
+        self.out += [start for start in starts if start.host_id == host_id]
 
     def launch_reserved(self) -> None:
         """Start reserved jobs whose victims have all left; only devices that were vacated can tell."""
@@ -221,16 +227,17 @@ class Dispatch:
                 give_profile(self.ledger, job, profile)
 
     def start_ageing(self, job: Job) -> None:
-        if self.config.policy.ageing_s > 0 and not job.aged:
-            due_s = self.ledger.now_s + max(0.0, self.config.policy.ageing_s - job.queued_s)
+        ageing_s = self.config.policy.ageing_s
+        if ageing_s > 0 and not job.aged:
+            due_s = self.ledger.now_s + max(0.0, ageing_s - job.queued_s)
             self.wake_at(due_s, "age", job.job_id, job.attempt)
 
     def current(self, job_id: JobId, attempt: AttemptNo) -> Job | None:
         """The job, if this is its attempt on devices; stale words change nothing."""
-        job = self.ledger.jobs.get(job_id)
-        if job is None or job.attempt != attempt or job.phase not in ON_DEVICES:
+        if job_id not in self.ledger.jobs:
             return None
-        return job
+        job = self.ledger.jobs[job_id]
+        return job if job.attempt == attempt and job.phase in ON_DEVICES else None
 
     def wake_at(self, at_s: float, kind: AlarmKind, subject: str, attempt: int) -> None:
         heapq.heappush(self.alarms, Alarm(at_s, kind, subject, attempt))

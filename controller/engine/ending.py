@@ -45,7 +45,7 @@ def left_host(
     dispatch.ledger.left_host(job, host_id, _worst(job.outcome, outcome, detail), is_blamed=is_blamed)
     for other_id in co_tenants:
         dispatch.repace(dispatch.ledger.jobs[other_id])
-    if outcome == "finished":
+    if outcome == "finished" and host.failures_in_row:
         clear_suspicion(dispatch, host)
     if not job.hosts_left:
         _settle(dispatch, job)
@@ -142,10 +142,11 @@ def ended(dispatch: Dispatch, job: Job) -> None:
     waited for them: a list of work, since a chain can be longer than the stack is deep)."""
     ended = [job]
     for one in ended:
+        job_id = one.spec.job_id
         for host_id in one.visited:
-            forget(dispatch, host_id, one.job_id, one.epoch)
-        waiting_on = dispatch.ledger.waiting_on.pop(one.job_id, None)
-        for waiting_id in sorted(waiting_on, key=natural_key) if waiting_on else ():
+            forget(dispatch, host_id, job_id, one.epoch)
+        waiting_on = dispatch.ledger.waiting_on
+        for waiting_id in sorted(waiting_on.pop(job_id), key=natural_key) if job_id in waiting_on else ():
             waiting = dispatch.ledger.jobs.get(waiting_id)
             if waiting is not None and waiting.phase is Phase.BLOCKED:
                 dispatch.ledger.change(waiting, Change.UNBLOCK, dispatch.submitted(waiting))

@@ -97,7 +97,8 @@ class Engine:
         self.policy_parameters: Parameters = {}
         self._make_policy = make_policy
         self._policy = make_policy(self.policy_name, {})
-        self._ledger = Ledger(lambda job: self._policy.queue_key(job))
+        self._policy_shares = shares(self._policy)
+        self._ledger = Ledger(self._policy.queue_key)
         if pairs is not None:
             self._ledger.pairs = pairs
         if self.config.predictor is not None:
@@ -225,22 +226,24 @@ class Engine:
         self._ledger.begin(now_s)
         self._dispatch.out, self.refusals = [], []
         if type(event) is ev.PolicyChanged:
-            self._change_policy(event)
+            self._set_policy(event.name, event.parameters)
         else:
             HANDLERS[type(event)](self._dispatch, event)
 
     def _commit(self, decision: Decision) -> None:
         self.decision = decision
         actions = decision.actions
-        # An action alone takes nothing from anybody for somebody else.
-        kept_back = spared(self._ledger, actions) if len(actions) > 1 else ()
-        for action in actions:
-            refusal = self._carry_out(action) if action not in kept_back else because("refused-profiling")
-            if refusal is not None:
-                self.refusals.append(refusal)
+        if actions:
+            # An action alone takes nothing from anybody for somebody else.
+            kept_back = spared(self._ledger, actions) if len(actions) > 1 else ()
+            for action in actions:
+                refusal = self._carry_out(action) if action not in kept_back else because("refused-profiling")
+                if refusal is not None:
+                    self.refusals.append(refusal)
         if self._dispatch.vacated:
             self._dispatch.launch_reserved()
-        self._ledger.forget_ended(self.config.keep_ended)
+        if self._ledger.has_more_ended:
+            self._ledger.forget_ended(self.config.keep_ended)
         if self._validate:
             self._ledger.check()
 
@@ -286,11 +289,15 @@ class Engine:
 
     def _place(self, action: Place | Share) -> Reason | None:
         ledger = self._ledger
-        refusal = None if placing.is_plain(ledger, action) else placing.check(ledger, action)
+        placement = placing.plain(ledger, action, policy_shares=self._policy_shares)
+        if placement is not None:
+            self._dispatch.launch(ledger.jobs[action.job_id], placement)
+            return None
+        refusal = placing.check(ledger, action)
         if refusal is not None:
             return refusal
         job = ledger.jobs[action.job_id]
-        placement = placing.placement(ledger, job, action, policy_shares=shares(self._policy))
+        placement = placing.placement(ledger, job, action, policy_shares=self._policy_shares)
         victims = [t for d in action.devices for t in ledger.tenants(d) if ledger.jobs[t].phase in LEAVING]
         if victims:
             ledger.reserve(job, placement, victims)
@@ -313,10 +320,11 @@ class Engine:
         self._dispatch.stop(job, "preempted", action.reason, save=True)
         return None
 
-    def _change_policy(self, event: ev.PolicyChanged) -> None:
-        self._policy = self._make_policy(event.name, event.parameters)
-        self.policy_name, self.policy_parameters = event.name, event.parameters
-        self._ledger.reorder_queues()
+    def _set_policy(self, name: str, parameters: Parameters) -> None:
+        self._policy = self._make_policy(name, parameters)
+        self._policy_shares = shares(self._policy)
+        self.policy_name, self.policy_parameters = name, parameters
+        self._ledger.reorder_queues(self._policy.queue_key)
 
     # --- Saving ------------------------------------------------------------------------------------
 
@@ -335,9 +343,8 @@ class Engine:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Take over a snapshot; this engine must be new."""
-        self._policy = self._make_policy(snapshot.policy_name, snapshot.policy_parameters)
+        self._set_policy(snapshot.policy_name, snapshot.policy_parameters)
         self._policy.load(snapshot.policy_state)
-        self.policy_name, self.policy_parameters = snapshot.policy_name, snapshot.policy_parameters
         self._ledger.load(snapshot.ledger, snapshot.now_s)
         self._dispatch.alarms = list(snapshot.alarms)
         heapq.heapify(self._dispatch.alarms)

@@ -82,8 +82,7 @@ def _keep(seen: dict[str, list[float]], job: Job, spent_s: float) -> None:
     for key in (_key(job.spec), ""):
         times = seen.setdefault(key, [])
         times.append(spent_s)
-        if len(times) > KEPT_PER_COMMAND:
-            del times[0]
+        del times[:-KEPT_PER_COMMAND]
     if len(seen) > COMMANDS_KEPT:
         del seen[next(key for key in seen if key)]
 
@@ -100,11 +99,8 @@ def learn_duration(estimates: Estimates, job: Job, now_s: float) -> None:
         if len(by_command) > COMMANDS_KEPT:
             del by_command[next(iter(by_command))]
     same.append(run_s)
-    if len(same) > KEPT_PER_COMMAND:
-        del same[0]
     recent.append(run_s)
-    if len(recent) > KEPT_RECENT:
-        del recent[0]
+    del same[:-KEPT_PER_COMMAND], recent[:-KEPT_RECENT]
 
 
 def _key(spec: JobSpec) -> str:

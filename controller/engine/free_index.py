@@ -6,7 +6,7 @@ Rule: only the ledger writes it. A host that takes no new work is absent, whatev
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from cotenant.controller.domain.cluster import Host, HostState
 from cotenant.controller.domain.ids import DeviceId, HostId
@@ -22,8 +22,9 @@ class _Hosts:
         self.most = 0
         self.total = 0
 
-    def add(self, host_id: HostId, count: int) -> None:
-        while len(self.by_count) <= count:
+    def add(self, host_id: HostId, count: int, of: int) -> None:
+        """A host with so many free devices `of` all that it has."""
+        while len(self.by_count) <= of:
             self.by_count.append([])
         insort(self.by_count[count], host_id)
         self.total += count
@@ -36,21 +37,6 @@ class _Hosts:
         self.total -= count
         while self.most and not self.by_count[self.most]:
             self.most -= 1
-
-    def move(self, host_id: HostId, before: int, after: int) -> None:
-        """The host has another number of free devices."""
-        by_count = self.by_count
-        hosts = by_count[before]
-        del hosts[bisect_left(hosts, host_id)]
-        while len(by_count) <= after:
-            by_count.append([])
-        insort(by_count[after], host_id)
-        self.total += after - before
-        if after > self.most:
-            self.most = after
-        else:
-            while self.most and not by_count[self.most]:
-                self.most -= 1
 
 
 class FreeIndex:
@@ -80,13 +66,16 @@ class FreeIndex:
     def any(self) -> bool:
         return self._count > 0
 
+    def everywhere(self) -> int:
+        return self._count
+
     def with_free(self, type: str, count: int) -> Iterable[HostId]:
         hosts = self._of_type.get(type)
         return () if hosts is None or count >= len(hosts.by_count) else hosts.by_count[count]
 
     def tightest(self, type: str, gpus: int) -> HostId | None:
-        hosts = self._of_type.get(type)
-        if hosts is not None:
+        if type in self._of_type:
+            hosts = self._of_type[type]
             for count in range(gpus, hosts.most + 1):
                 if hosts.by_count[count]:
                     return hosts.by_count[count][0]
@@ -102,14 +91,13 @@ class FreeIndex:
             return
         free = set(is_free)
         for type in dict.fromkeys(device.type for device in host.report.devices):
-            devices = sorted(
-                d.device_id for d in host.report.devices if d.type == type and d.device_id in free
-            )
+            all_of_type = [d.device_id for d in host.report.devices if d.type == type]
+            devices = sorted(free.intersection(all_of_type))
             self._devices[host.host_id, type] = devices
             if type not in self._of_type:
                 self._of_type[type] = _Hosts()
                 self._types = tuple(sorted(self._of_type))
-            self._of_type[type].add(host.host_id, len(devices))
+            self._of_type[type].add(host.host_id, len(devices), of=len(all_of_type))
             self._count += len(devices)
 
     def remove_host(self, host_id: HostId) -> None:
@@ -118,29 +106,30 @@ class FreeIndex:
             self._of_type[key[1]].remove(host_id, count)
             self._count -= count
 
-    def take(self, host_id: HostId, type: str, device_ids: Iterable[DeviceId]) -> None:
+    def take(self, host_id: HostId, type: str, device_ids: Collection[DeviceId]) -> None:
         """Devices of one host and type are not free any more; those that were not stay so."""
-        devices = self._devices.get((host_id, type))
-        if devices is None:
-            return
-        before = len(devices)
-        for device_id in device_ids:
-            if device_id in devices:
-                devices.remove(device_id)
-        self._moved(host_id, type, before, len(devices))
+        if (host_id, type) in self._devices:
+            devices = self._devices[host_id, type]
+            self._set(host_id, type, devices, [d for d in devices if d not in device_ids])
 
-    def give(self, host_id: HostId, type: str, device_ids: Iterable[DeviceId]) -> None:
+    def give(self, host_id: HostId, type: str, device_ids: Collection[DeviceId]) -> None:
         """Devices of one host and type are free; those that were stay so."""
-        devices = self._devices.get((host_id, type))
-        if devices is None:
-            return
-        before = len(devices)
-        for device_id in device_ids:
-            if device_id not in devices:
-                insort(devices, device_id)
-        self._moved(host_id, type, before, len(devices))
+        if (host_id, type) in self._devices:
+            devices = self._devices[host_id, type]
+            self._set(host_id, type, devices, sorted({*devices, *device_ids}))
 
-    def _moved(self, host_id: HostId, type: str, before: int, after: int) -> None:
-        if before != after:
-            self._of_type[type].move(host_id, before, after)
-            self._count += after - before
+    def _set(self, host_id: HostId, type: str, before: list[DeviceId], after: list[DeviceId]) -> None:
+        had, has, hosts = len(before), len(after), self._of_type[type]
+        if had == has:
+            return
+        self._devices[host_id, type] = after
+        self._count += has - had
+        hosts.total += has - had
+        with_as_many = hosts.by_count[had]
+        del with_as_many[bisect_left(with_as_many, host_id)]
+        insort(hosts.by_count[has], host_id)
+        if has > hosts.most:
+            hosts.most = has
+        else:
+            while hosts.most and not hosts.by_count[hosts.most]:
+                hosts.most -= 1

@@ -6,7 +6,8 @@ keeps the index of free devices and the set of shareable ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 
 import msgspec
 
@@ -28,6 +29,7 @@ class Holdings:
         """Devices on which their host has taken room back under jobs that run there: those stay."""
         self._jobs = jobs
         self._tenants: dict[DeviceId, list[JobId]] = {}
+        """Of the devices that have any."""
         self._claims: dict[DeviceId, JobId] = {}
         self._shared_count = 0
         """Devices with more than one tenant."""
@@ -74,10 +76,10 @@ class Holdings:
 
     def parts(self, device_ids: Sequence[DeviceId]) -> dict[HostId, list[DeviceId]]:
         """A placement's devices by host, both in rank order."""
+        known = self.devices
         parts: dict[HostId, list[DeviceId]] = {}
         for device_id in device_ids:
-            device = self.devices.get(device_id)
-            host_id = device.host_id if device is not None else self.host_of(device_id)
+            host_id = known[device_id].host_id if device_id in known else self.host_of(device_id)
             if host_id in parts:
                 parts[host_id].append(device_id)
             else:
@@ -99,9 +101,9 @@ class Holdings:
     def all_free(self, device_ids: Sequence[DeviceId]) -> bool:
         """Whether these are free devices of one type on one host that takes work. A quick yes: a no may
         also mean that they are on several hosts."""
-        first = self.devices.get(device_ids[0])
-        if first is None:
+        if not device_ids or device_ids[0] not in self.devices:
             return False
+        first = self.devices[device_ids[0]]
         free = self.free.devices(first.host_id, first.type)
         for device_id in device_ids:  # noqa: SIM110 - a generator costs more than the look.
             if device_id not in free:
@@ -132,11 +134,8 @@ class Holdings:
         self.free.set_host(host, (d.device_id for d in host.report.devices if self.is_free(d)))
 
     def is_free(self, device: Device) -> bool:
-        return (
-            device.healthy
-            and not self._tenants.get(device.device_id)
-            and device.device_id not in self._claims
-        )
+        device_id = device.device_id
+        return device.healthy and device_id not in self._tenants and device_id not in self._claims
 
     # --- Taking and giving back --------------------------------------------------------------------
 
@@ -158,34 +157,40 @@ class Holdings:
         """The gang holds its devices, and has processes on their hosts, from now on; a claim on them has done
         its work."""
         assert job.placement is not None
-        job_id, tenants, claims = job.spec.job_id, self._tenants, self._claims
+        job_id, tenants, claims, is_claimed = job.spec.job_id, self._tenants, self._claims, False
         for device_id in job.placement.devices:
-            if claims:
-                claim = claims.pop(device_id, job_id)
+            if device_id in claims:
+                is_claimed, claim = True, claims.pop(device_id)
                 assert claim == job_id, f"{device_id} is claimed by {claim}"
-            here = tenants.get(device_id)
-            if not here:
+            if device_id not in tenants:
                 tenants[device_id] = [job_id]
                 continue
+            here = tenants[device_id]
             limit = self.devices[device_id].max_tenants
             assert job_id not in here and len(here) < limit, f"{device_id}: too many tenants: {here}"
             here.append(job_id)
             self._shared_count += len(here) == 2
             here.sort(key=lambda job_id: self._jobs[job_id].number)  # One order, after a restart too.
-        self._take(job.placement.devices)
-        for host_id, part in parts.items():
-            self._on_host.setdefault(host_id, {})[job_id] = part
+        if not is_claimed:
+            self._take(job.placement.devices)
+        for host_id in parts:
+            if host_id not in self._on_host:
+                self._on_host[host_id] = {}
+            self._on_host[host_id][job_id] = parts[host_id]
 
     def vacate(self, job: Job, host_id: HostId) -> list[DeviceId]:
         """Every process of the gang on this host is gone: the devices that it held there."""
         job_id = job.spec.job_id
-        gone = self._on_host[host_id].pop(job_id)
+        gone, tenants = self._on_host[host_id].pop(job_id), self._tenants
         for device_id in gone:
-            here = self._tenants[device_id]
-            self._shared_count -= len(here) == 2
-            here.remove(job_id)
-            if not here:
-                self._lessened.discard(device_id)
+            here = tenants[device_id]
+            if here == [job_id]:
+                del tenants[device_id]
+            else:
+                here.remove(job_id)
+                self._shared_count -= len(here) == 1
+        if self._lessened:
+            self._lessened.difference_update(device_id for device_id in gone if device_id not in tenants)
         self._give(gone)
         return gone
 
@@ -208,39 +213,32 @@ class Holdings:
 
     def _take(self, device_ids: Sequence[DeviceId]) -> None:
         self._shareable = None
-        if len(device_ids) == 1:
-            device = self.devices[device_ids[0]]
-            self.free.take(device.host_id, device.type, device_ids)
-            return
         for host_id, type, here in self._by_host(device_ids):
             self.free.take(host_id, type, here)
 
     def _give(self, device_ids: Sequence[DeviceId]) -> None:
         self._shareable = None
-        if len(device_ids) == 1 and not self.departed:
-            device = self.devices[device_ids[0]]
-            if self.is_free(device):
-                self.free.give(device.host_id, device.type, device_ids)
-            return
+        known, tenants, claims = self.devices, self._tenants, self._claims
         for host_id, type, here in self._by_host(device_ids):
-            self.free.give(host_id, type, [d for d in here if self.is_free(self.devices[d])])
+            free = [d for d in here if known[d].healthy and d not in tenants and d not in claims]
+            if free:
+                self.free.give(host_id, type, free)
         for device_id in device_ids if self.departed else ():
-            if device_id in self.departed and not (self._tenants.get(device_id) or device_id in self._claims):
+            if device_id in self.departed and not (device_id in tenants or device_id in claims):
                 del self.devices[device_id], self.departed[device_id]
 
-    def _by_host(self, device_ids: Sequence[DeviceId]) -> Iterator[tuple[HostId, str, list[DeviceId]]]:
+    def _by_host(self, device_ids: Sequence[DeviceId]) -> Sequence[tuple[HostId, str, Sequence[DeviceId]]]:
         """Devices of one host and type together; those of a placement stand together already."""
-        here: list[DeviceId] = []
-        host_id, type = HostId(""), ""
+        if not device_ids:
+            return ()
+        known, first = self.devices, self.devices[device_ids[0]]
         for device_id in device_ids:
-            device = self.devices[device_id]
-            if device.host_id != host_id or device.type != type:
-                if here:
-                    yield host_id, type, here
-                host_id, type, here = device.host_id, device.type, []
-            here.append(device_id)
-        if here:
-            yield host_id, type, here
+            if known[device_id].host_id != first.host_id or known[device_id].type != first.type:
+                break
+        else:  # As it is for most placements.
+            return ((first.host_id, first.type, device_ids),)
+        grouped = groupby(device_ids, key=lambda d: (known[d].host_id, known[d].type))
+        return [(host_id, type, tuple(here)) for (host_id, type), here in grouped]
 
     def check(self, hosts: Iterable[Host]) -> None:
         """Assert that nobody holds what cannot be held, and that the indexes say what counting says."""

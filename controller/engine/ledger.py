@@ -87,7 +87,7 @@ class Ledger(Records):
         # Most of the view is what an index says, without a layer between: they are asked at every event.
         self.heads, self.queue, self.queued = self._waiting.heads, self._waiting.queue, self._waiting.in_order
         self.scheduling_class, self.order_key = self._waiting.scheduling_class, self._waiting.order_key
-        self.newcomers, self.queued_count = self._waiting.newcomers, self._waiting.__len__
+        self.newcomers, self.queued_count = self._waiting.newcomers, self._waiting.count
         self.on_devices, self.paced = self._active.by_end, self._active.paced
         self.leaving = self._active.leaving
         self.tenants, self.shareable = self.holdings.tenants, self.holdings.shareable
@@ -147,9 +147,7 @@ class Ledger(Records):
     def begin(self, now_s: float) -> None:
         """Another event."""
         assert now_s >= self.now_s, f"time went back from {self.now_s} to {now_s}"
-        self.now_s = now_s
-        if self._waiting.fresh:
-            self._waiting.begin()
+        self.now_s, self._waiting.fresh = now_s, []
 
     # --- What a placement means --------------------------------------------------------------------
 

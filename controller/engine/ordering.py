@@ -9,10 +9,9 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import Any, overload
-
-from sortedcontainers import SortedList
 
 from cotenant.controller.domain.job import LEAVING, LOADING, RUNNING, Job
 from cotenant.controller.domain.view import SchedulingClass, scheduling_class_of
@@ -62,7 +61,7 @@ class Queue:
 
     def __init__(self, scheduling_class: SchedulingClass) -> None:
         self.scheduling_class = scheduling_class
-        self.entries: SortedList[Waits] = SortedList()
+        self.entries: list[Waits] = []
         self.head: Waits | None = None
         self.jobs = JobSequence(self.entries)
 
@@ -78,13 +77,7 @@ class WaitingJobs:
         self._heads: list[Waits] = []
         self.fresh: list[Job] = []
         """Those that this event put here, though they may have left again."""
-
-    def __len__(self) -> int:
-        return len(self._at)
-
-    def begin(self) -> None:
-        """Another event: nobody is new any more."""
-        self.fresh = []
+        self.count: Callable[[], int] = self._at.__len__
 
     def add(self, job: Job, *, is_new: bool) -> None:
         scheduling_class = scheduling_class_of(job)
@@ -92,7 +85,7 @@ class WaitingJobs:
         if queue is None:
             queue = self._add_queue(scheduling_class)
         entry = (not job.aged, self._queue_key(job), job.number, job)
-        queue.entries.add(entry)
+        insort(queue.entries, entry)
         self._at[job.number] = (entry, queue)
         if queue.head is None or entry < queue.head:
             self._set_head(queue, entry)
@@ -103,10 +96,10 @@ class WaitingJobs:
         entry, queue = self._at.pop(job.number)
         entries = queue.entries
         if queue.head is entry:
-            entries.pop(0)
+            del entries[0]
             self._set_head(queue, entries[0] if entries else None)
         else:
-            entries.remove(entry)
+            del entries[bisect_left(entries, entry)]
 
     def _set_head(self, queue: Queue, entry: Waits | None) -> None:
         heads = self._heads
@@ -122,11 +115,12 @@ class WaitingJobs:
         queue = self._queues[scheduling_class] = Queue(scheduling_class)
         return queue
 
-    def reorder(self) -> None:
+    def reorder(self, queue_key: QueueKey) -> None:
         """Another policy, another order."""
         waiting = [entry[-1] for entry, _ in self._at.values()]
         newcomers = self.fresh
-        self._queues, self._at, self._heads = {}, {}, []
+        self._queue_key, self._queues, self._heads = queue_key, {}, []
+        self._at.clear()  # Its length is bound in `queued_count`.
         for job in waiting:
             self.add(job, is_new=False)
         self.fresh = newcomers
@@ -145,9 +139,10 @@ class WaitingJobs:
         heads = iter(self._heads)
         head = next(heads, None)
         started: list[tuple[Waits, Iterator[Waits]]] = []  # Queues that have given their head.
+        rest: Iterator[Waits]
         while head is not None or started:
             if head is not None and not (started and started[0][0] < head):
-                entry, rest = head, self._at[head[2]][1].entries.islice(1)
+                entry, rest = head, islice(self._at[head[2]][1].entries, 1, None)
                 head = next(heads, None)
             else:
                 entry, rest = heapq.heappop(started)
@@ -167,13 +162,17 @@ class WaitingJobs:
         return [entry[-1] for entry in sorted(entries.values())]
 
     def scheduling_class(self, job: Job) -> SchedulingClass:
-        at = self._at.get(job.number)
-        return at[1].scheduling_class if at is not None and at[0][-1] is job else scheduling_class_of(job)
+        number = job.number
+        if number in self._at:
+            entry, queue = self._at[number]
+            if entry[-1] is job:
+                return queue.scheduling_class
+        return scheduling_class_of(job)
 
     def order_key(self, job: Job) -> tuple[Any, ...]:
         """The policy's order, aged jobs first, ties by arrival."""
-        at = self._at.get(job.number)
-        return (not job.aged, self._queue_key(job), job.number) if at is None else at[0]
+        number = job.number
+        return self._at[number][0] if number in self._at else (not job.aged, self._queue_key(job), number)
 
     def check(self, queued: Iterable[Job]) -> None:
         """Assert that exactly these wait, each in its queue, and that the heads are the heads."""

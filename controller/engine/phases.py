@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Final
 
 from cotenant.controller.domain.held import ENDED_BYTES_MAX, held_bytes
 from cotenant.controller.domain.ids import JobId
@@ -26,6 +27,8 @@ from cotenant.controller.domain.job import (
 from cotenant.controller.domain.reasons import Reason
 from cotenant.controller.engine.ordering import Active, QueueKey, WaitingJobs
 
+NEVER_S: Final = float("inf")
+
 
 class Phases:
     """All jobs, by phase."""
@@ -37,6 +40,8 @@ class Phases:
         """Ended jobs, oldest first, with the bytes that each takes in memory."""
         self._ended_bytes = 0
         self.ended_bytes_max = ENDED_BYTES_MAX
+        self.has_more_ended = False
+        """Since some were last forgotten."""
         self._waiting = WaitingJobs(queue_key)
         self._active = Active()
 
@@ -47,13 +52,15 @@ class Phases:
         return self._active.loading
 
     def add_job(self, job: Job) -> None:
-        assert job.job_id not in self.jobs, f"job {job.job_id} arrived twice"
-        self.jobs[job.job_id] = job
+        job_id = job.spec.job_id
+        assert job_id not in self.jobs, f"job {job_id} arrived twice"
+        self.jobs[job_id] = job
         self._enter(job)
 
     def change(self, job: Job, change: Change, reason: Reason) -> None:
         """The only way a phase changes: accounts for the time spent, moves the job between indexes."""
-        after = LIFECYCLE.get((job.phase, change)) or advance(job.phase, change)
+        cell = (job.phase, change)
+        after = LIFECYCLE[cell] if cell in LIFECYCLE else advance(*cell)
         self._end_phase(job)
         job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
         if after in ENDED:
@@ -63,15 +70,16 @@ class Phases:
     def forget_ended(self, keep: int) -> None:
         """Drop ended jobs but for the last so many (fewer, if they are large) from memory, the oldest first;
         the journal keeps them."""
+        self.has_more_ended = False
         while len(self.ended) > keep or self._ended_bytes > self.ended_bytes_max:
             job_id, size = self.ended.popitem(last=False)  # A plain dict would search for its first entry.
             self._ended_bytes -= size
             job = self.jobs.pop(job_id)
             assert job.phase in ENDED, f"job {job_id} is {job.phase}"
 
-    def reorder_queues(self) -> None:
+    def reorder_queues(self, queue_key: QueueKey) -> None:
         """Another policy, another order."""
-        self._waiting.reorder()
+        self._waiting.reorder(queue_key)
 
     def _end_phase(self, job: Job) -> None:
         """Account for the time in it, and take the job out of its index."""
@@ -104,27 +112,24 @@ class Phases:
         phase = job.phase
         if phase is QUEUED:
             self._waiting.remove(job)
-            self._waiting.add(job, is_new=False)
+            self._enter(job, is_new=False)
         elif phase in ON_DEVICES:
             self._active.remove(job)
-            self._stand(job)
+            self._enter(job, is_new=False)
 
-    def _enter(self, job: Job) -> None:
-        """Into the index of its new phase."""
+    def _enter(self, job: Job, *, is_new: bool = True) -> None:
+        """Into the index of its phase; `is_new`: it was not there before this event."""
         phase = job.phase
         if phase is QUEUED:
-            self._waiting.add(job, is_new=True)
+            self._waiting.add(job, is_new=is_new)
         elif phase in ON_DEVICES:
-            self._stand(job)
+            left_s = job.remaining_now_s(self.now_s) if phase is RUNNING else job.remaining_s
+            job.end_s = NEVER_S if left_s is None else self.now_s + left_s * job.slowdown
+            self._active.add(job)
         elif phase in ENDED:
             self._keep_ended(job)
 
-    def _stand(self, job: Job) -> None:
-        """Among those on devices, by its predicted end."""
-        left_s = job.remaining_now_s(self.now_s)
-        job.end_s = float("inf") if left_s is None else self.now_s + left_s * job.slowdown
-        self._active.add(job)
-
     def _keep_ended(self, job: Job) -> None:
-        self.ended[job.job_id] = size = held_bytes(job.spec)
+        self.ended[job.spec.job_id] = size = held_bytes(job.spec)
         self._ended_bytes += size
+        self.has_more_ended = True

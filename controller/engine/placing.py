@@ -20,31 +20,38 @@ from cotenant.controller.domain.view import SchedulingClass, suits
 from cotenant.controller.engine.ledger import Ledger
 
 
-def is_plain(ledger: Ledger, action: Place | Share) -> bool:
-    """Whether it is the whole batch on free devices of one suitable host: what most placements are, and all
-    that `check` asks at once. If not, it may still be allowed."""
+def plain(ledger: Ledger, action: Place | Share, *, policy_shares: bool) -> Placement | None:
+    """The placement, if it is the whole batch on free devices of one suitable host: what most are, and all
+    that `check` asks at once. None: it may still be allowed."""
     job, devices = ledger.jobs.get(action.job_id), action.devices
     if job is None or job.phase is not QUEUED or action.accumulation_steps != 1:
-        return False
+        return None
     spec, count = job.spec, len(devices)
     if spec.nodes > 1 or not spec.gpus_min <= count <= spec.gpus_max:
-        return False
-    if not ledger.holdings.all_free(devices):
-        return False
+        return None
+    if not ledger.holdings.all_free(devices):  # So the host takes work.
+        return None
     first, scheduling_class = ledger.devices[devices[0]], ledger.scheduling_class(job)
-    host = ledger.hosts[first.host_id]
-    if (
-        not host.takes_work
-        or scheduling_class.gpu_type not in ("", first.type)
-        or not suits(host, scheduling_class)
-    ):
-        return False
+    if scheduling_class.gpu_type not in ("", first.type):
+        return None
+    if not suits(ledger.hosts[first.host_id], scheduling_class):
+        return None
     needed = job.needed_mib(1)
     if needed is not None:
         for device_id in devices:
             if ledger.devices[device_id].usable_mib < needed:
-                return False
-    return count == 1 or count == len(set(devices))
+                return None
+    if count > 1:
+        if count != len(set(devices)):
+            return None
+        devices = tuple(sorted(devices))
+    return Placement(
+        devices=devices,
+        sub_batch=spec.batch_size,
+        memory_mib=needed,
+        capped=policy_shares and _may_get_co_tenants(ledger, job, devices),
+        reason=action.reason,
+    )
 
 
 def check(ledger: Ledger, action: Place | Share) -> Reason | None:

@@ -69,13 +69,15 @@ class Records(Phases):
             job.first_start_s = self.now_s
         job.placement = placement
         job.attempt, job.attempt_epoch = AttemptNo(max(job.attempt, job.attempts_taken) + 1), epoch
-        job.hosts_left, job.visited = hosts, tuple(dict.fromkeys((*job.visited, *hosts)))
+        job.hosts_left = hosts
+        job.visited = tuple(dict.fromkeys((*job.visited, *hosts))) if job.visited else hosts
         job.waits_for, job.started_hosts, job.capable = (), (), ()
         job.to_blame, job.host_faults = (), ()
         job.stop_cause, job.stop_reason, job.outcome, job.exit_code = "", None, "", None
         job.start_step = job.step = step = job.durable_step
         job.known_to_resume, job.step_s = step > 0, None
-        job.slowdown, job.remaining_at_s = job.stretch(placement.accumulation_steps), self.now_s
+        steps, job.remaining_at_s = placement.accumulation_steps, self.now_s
+        job.slowdown = job.stretch(steps) if steps > 1 else 1.0
         self.change(job, LAUNCH, placement.reason)
 
     def stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:

@@ -76,7 +76,9 @@ def on_first_step(dispatch: Dispatch, event: ev.FirstStepDone) -> None:
     if not event.assumed:
         dispatch.ledger.forgive(job)
         for host_id in job.hosts_left:
-            clear_suspicion(dispatch, dispatch.ledger.hosts[host_id])
+            host = dispatch.ledger.hosts[host_id]
+            if host.failures_in_row:
+                clear_suspicion(dispatch, host)
         if is_loading:
             learn_load(dispatch.ledger, job)
     dispatch.ledger.first_step(job, event.step, assumed=event.assumed)
@@ -131,7 +133,8 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
         crowded_out = blame_memory(dispatch.ledger, job)
         if crowded_out is not None:
             dispatch.ledger.blame_stop(job, "crowded", crowded_out)
-    blame.take_in(dispatch, job, event)
+    if event.gpu_fault:
+        blame.take_in(dispatch, job, event)
     left_host(dispatch, job, event.host_id, event.outcome, event.detail, event.workdir_missing)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from cotenant.controller.domain.commands import GangMember, StartAttempt
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId
@@ -50,18 +50,18 @@ def start_commands(
     parts: Mapping[HostId, Sequence[DeviceId]],
     config: EngineConfig,
     command_id: Callable[[], CommandId],
-) -> Iterator[StartAttempt]:
-    """The commands that start the job's current attempt, one for each of its `parts`."""
+    shared: bool,
+) -> list[StartAttempt]:
+    """What starts the job's current attempt, one for each of its `parts`; `shared`: it has a co-tenant."""
     placement, gang = job.placement, gang_of(parts)
     assert placement is not None
     first = ledger.hosts[gang[0].host_id].report
     # Derived from the attempt, so that a repeated command names the same port.
     port = first.port_first + (job.number * 31 + job.attempt) % first.port_count
     newest = max(job.checkpoints, key=lambda c: (c.attempt, c.step)) if job.checkpoints else None
-    shared = bool(ledger.partners(job))
     cap_mib = placement.memory_mib if shared else memory_cap_mib(job)
-    for member in gang:
-        yield StartAttempt(
+    return [
+        StartAttempt(
             command_id=command_id(),
             host_id=member.host_id,
             job_id=job.job_id,
@@ -85,3 +85,5 @@ def start_commands(
             epoch=job.attempt_epoch,
             job_epoch=job.epoch,
         )
+        for member in gang
+    ]

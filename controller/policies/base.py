@@ -67,7 +67,7 @@ class Candidates:
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._heads = iter(view.heads())
+        self._heads = view.heads()
         self._head = next(self._heads, None)
         self._more: list[tuple[tuple[Any, ...], int, Job]] = []
 
@@ -89,15 +89,15 @@ class Candidates:
             heapq.heappush(self._more, (self._view.order_key(following), index, following))
 
 
-QUIET = (ProgressSeen, AttemptStarted)
+QUIET = frozenset((ProgressSeen, AttemptStarted))
 """Events after which nothing is possible that was not possible before."""
 
 
 def is_quiet(view: View, event: AnyEvent) -> bool:
     """Whether nothing is possible after an event that was not possible before: it says how far a job on its
     devices has got."""
-    if not isinstance(event, CheckpointDurable):
-        return isinstance(event, QUIET)
+    if type(event) is not CheckpointDurable:
+        return type(event) in QUIET
     job = view.jobs.get(event.job_id)
     return job is None or job.phase in ON_DEVICES
 

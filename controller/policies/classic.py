@@ -42,11 +42,8 @@ class Classic(Stateless):
 
     def __init__(self, name: str, key: Callable[[Job], tuple[float, ...]], strict: bool) -> None:
         self.name = name
-        self._key = key
+        self.queue_key = key
         self._strict = strict
-
-    def queue_key(self, job: Job) -> tuple[float, ...]:
-        return self._key(job)
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
         if not view.queued_count() or not view.free.any() or is_quiet(view, event):
@@ -90,7 +87,7 @@ class Srtf(Stateless):
         if not view.queued_count() or is_quiet(view, event):
             return NOTHING
         fresh = newcomers(view, self.parameters.newcomers)
-        return place_or_preempt(Plan(view), self.name, fresh, preempt_longest)
+        return place_or_preempt(view, self.name, fresh, preempt_longest)
 
     def explain(self, view: View, job: Job) -> Reason:
         reason = why_waiting(view, job, self.name)
@@ -100,17 +97,16 @@ class Srtf(Stateless):
 
 
 def place_or_preempt(
-    plan: Plan, order: str, fresh: Sequence[Job], preempt: Callable[[Plan, Job], object]
+    view: View, order: str, fresh: Sequence[Job], preempt: Callable[[Plan, Job], object]
 ) -> Decision:
     """Give free devices to queued jobs in order; then those of `fresh` that found none may preempt."""
-    view = plan.view
-    if view.free.any():
-        waited_for = place_in_order(plan, order, strict=False)
-    elif not fresh:
+    any_free = view.free.any()
+    if not any_free and not fresh:
         return NOTHING
-    else:
-        waited_for = first_aged(view)
-    preempt_for_each(plan, fresh, waited_for, preempt)
+    plan = Plan(view)
+    waited_for = place_in_order(plan, order, strict=False) if any_free else first_aged(view)
+    if fresh:
+        preempt_for_each(plan, fresh, waited_for, preempt)
     return plan.decision()
 
 
@@ -136,10 +132,10 @@ def preempt_longest(plan: Plan, newcomer: Job) -> None:
 
 def take(plan: Plan, newcomer: Job, room: FreedDevices, why: Reason | None = None) -> None:
     """Preempt and place. `why` is the newcomer's reason; default: remaining time against remaining time."""
-    now_s, mine_s = plan.view.now_s, newcomer.remaining_s or 0.0
-    left_s = {victim.job_id: victim.remaining_now_s(now_s) or 0.0 for victim in room.victims}
+    now_s, mine_s, newcomer_id = plan.view.now_s, newcomer.remaining_s or 0.0, newcomer.spec.job_id
+    left_s = {victim.spec.job_id: victim.remaining_now_s(now_s) or 0.0 for victim in room.victims}
     for victim in room.victims:
-        reason = because("preempted-for", newcomer.job_id, mine_s, left_s[victim.job_id])
+        reason = because("preempted-for", newcomer_id, mine_s, left_s[victim.spec.job_id])
         plan.preempt(victim, newcomer, reason)
     shorter = because("preempts", mine_s, min(left_s.values()), ", ".join(left_s))
     plan.place(newcomer, room.devices, why or shorter)

@@ -98,7 +98,7 @@ class Srsf(Stateless):
         if not view.queued_count() or is_quiet(view, event):
             return NOTHING
         fresh = newcomers(view, self.parameters.newcomers)
-        return place_or_preempt(Plan(view), self.name, fresh, self._preempt)
+        return place_or_preempt(view, self.name, fresh, self._preempt)
 
     def _preempt(self, plan: Plan, newcomer: Job) -> bool:
         return self._order.make_room(plan, newcomer, self._order.behind(plan, newcomer))

@@ -121,7 +121,7 @@ RULES = (
         name="domain stands alone",
         why="everything depends on it",
         where=modules(DOMAIN),
-        allowed=only(DOMAIN, "msgspec", "sortedcontainers"),
+        allowed=only(DOMAIN, "msgspec"),
     ),
     Rule(
         name="wire is values and their encoding",
@@ -133,7 +133,7 @@ RULES = (
         name="deciding code needs no libraries but numpy and containers",
         why="the same decisions run live, simulated and in what-if, on any machine",
         where=modules(POLICIES, ENGINE, MODELS),
-        allowed=only("cotenant", "numpy", "msgspec", "sortedcontainers"),
+        allowed=only("cotenant", "numpy", "msgspec"),
     ),
     Rule(
         name="deciding code is pure",

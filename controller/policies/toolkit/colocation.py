@@ -97,7 +97,7 @@ class Colocation(Stateless, ABC):
             apart = parting(view, event, self.observations, by_theorem=self.parts_by_theorem)
             if apart is not None:
                 return Decision(actions=(apart,))
-        if isinstance(event, QUIET) or not view.queued_count():
+        if type(event) in QUIET or not view.queued_count():
             return NOTHING
         plan = Plan(view)
         while (waited_for := place_in_order(plan, self.name, strict=False)) is not None:

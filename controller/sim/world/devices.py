@@ -35,7 +35,7 @@ class Devices:
         self._since_s = 0.0
         self._ratios = ratios
         self._max_tenants = {d.device_id: d.max_tenants for host in hosts for d in host.devices}
-        self._here: dict[DeviceId, list[JobRun]] = {device_id: [] for device_id in self._max_tenants}
+        self._here: dict[DeviceId, tuple[JobRun, ...]] = dict.fromkeys(self._max_tenants, ())
 
     def count_to(self, now_s: float) -> None:
         """Add up the time since the last change."""
@@ -57,7 +57,7 @@ class Devices:
                     shared = True
                 else:
                     self.busy += 1
-                tenants.append(run)
+                self._here[device_id] = (*tenants, run)
             self.held += len(member.devices)
         return shared
 
@@ -66,11 +66,14 @@ class Devices:
         self.count_to(now_s)
         for device_id in part.devices:
             tenants = self._here[device_id]
-            tenants.remove(run)
-            if not tenants:
+            if tenants == (run,):
+                self._here[device_id] = ()
                 self.busy -= 1
-        self.held -= len(part.devices)
-        run.held_gpu_s += len(part.devices) * (now_s - run.launched_s)
+            else:
+                self._here[device_id] = tuple([other for other in tenants if other is not run])
+        count = len(part.devices)
+        self.held -= count
+        run.held_gpu_s += count * (now_s - run.launched_s)
 
     def any_tenant(self, gang: Sequence[GangMember]) -> bool:
         """Whether a gang would find a co-tenant on these devices."""

@@ -106,10 +106,9 @@ class World:
         while heap and heap[0][0] <= before_s:
             at_s, rank, row, ticket = heappop(heap)
             if rank <= FIRST_STEP:
-                run = runs.get(row)
-                if run is not None and run.ticket == ticket:
+                if row in runs and runs[row].ticket == ticket:
                     self.now_s = at_s
-                    return self._first_step(run) if rank else self._leaves(run)
+                    return self._first_step(runs[row]) if rank else self._leaves(runs[row])
             elif (event := self._rare(at_s, rank, row, ticket)) is not None:
                 return event
         if before_s < arrives_s:
@@ -143,10 +142,10 @@ class World:
 
     def _next_ready(self) -> ev.AnyEvent:
         event, run = self._ready.popleft()
-        if isinstance(event, ev.AttemptEnded):
+        if type(event) is ev.AttemptEnded:
             assert run is not None
             self._vacate(run, event.host_id)
-        elif isinstance(event, ev.HostLost):
+        elif type(event) is ev.HostLost:
             self._host_is_gone(event.host_id)
         return event
 
@@ -195,16 +194,17 @@ class World:
     def obey(self, commands: Sequence[AnyCommand]) -> None:
         """Do what the engine says. What comes twice, late or for an attempt that is gone changes nothing."""
         for command in commands:
-            if isinstance(command, StartAttempt):
-                self._start(command)
-            elif isinstance(command, ForgetJob | TrustDevices):
-                pass  # Nothing is kept of a job that has ended, and nothing is wrong with devices here.
-            elif isinstance(command, StopAttempt):
-                self._stop(command)
-            elif isinstance(command, SaveAttempt):
-                self._save(command)
-            else:
-                self.compute_requests.append(command)
+            match command:
+                case StartAttempt():
+                    self._start(command)
+                case StopAttempt():
+                    self._stop(command)
+                case SaveAttempt():
+                    self._save(command)
+                case ComputeRequest():
+                    self.compute_requests.append(command)
+                case ForgetJob() | TrustDevices():
+                    pass  # Nothing is kept of a job that has ended, and nothing is wrong with devices here.
 
     def _start(self, command: StartAttempt) -> None:
         row = int(command.job_id)
@@ -315,12 +315,13 @@ class World:
     def _vacate(self, run: JobRun, host_id: HostId) -> None:
         """The attempt's processes on one host are gone; with the last host's the attempt is over."""
         gang = run.gang
-        part = gang[0] if len(gang) == 1 else part_on(gang, host_id)
+        is_last = len(gang) == 1
+        part = gang[0] if is_last else part_on(gang, host_id)
         self.devices.vacate(run, part, self.now_s)
         if run.shared:
             for other in self.devices.beside(run, (part,)):
                 self._will_report(other)
-        if len(gang) > 1:
+        if not is_last:
             run.gang = tuple(member for member in gang if member is not part)
             return
         run.gang, run.doing, run.since_s, run.ticket, run.report = (), WAITS, self.now_s, 0, 0

@@ -26,7 +26,10 @@ def asked(desk: Desk, kind: type[Place] | type[Share], job: str, *devices: str, 
         job_id=JobId(job), devices=tuple(DeviceId(d) for d in devices), accumulation_steps=s, reason=WHY
     )
     refusal = placing.check(ledger, action)
-    assert refusal is None or not placing.is_plain(ledger, action)  # The short way never leads elsewhere.
+    plain = placing.plain(ledger, action, policy_shares=True)
+    assert refusal is None or plain is None  # The short way never leads elsewhere.
+    if plain is not None:
+        assert plain == placing.placement(ledger, ledger.jobs[action.job_id], action, policy_shares=True)
     return "allowed" if refusal is None else str(refusal)
 
 
@@ -52,7 +55,9 @@ def nothing(_: Desk) -> None:
 
 
 def drained(desk: Desk) -> None:
-    desk.engine.hosts[HostId("a")].drained_by = "root"
+    host = desk.engine.hosts[HostId("a")]
+    host.drained_by = "root"
+    desk.engine._ledger.refresh_host(host)
 
 
 # fmt: off
@@ -118,7 +123,9 @@ def test_free_devices_of_one_host_are_placed_the_short_way() -> None:
     ledger = desk.engine.view()
     assert isinstance(ledger, Ledger)
     action = Place(job_id=JobId("2"), devices=(DeviceId("b/cpu1"), DeviceId("b/cpu0")), reason=WHY)
-    assert placing.is_plain(ledger, action)
+    plain = placing.plain(ledger, action, policy_shares=False)
+    assert plain is not None
+    assert plain.devices == ("b/cpu0", "b/cpu1"), "in rank order"
 
 
 def test_a_job_that_runs_or_is_unknown_is_not_placed() -> None:
