@@ -54,7 +54,7 @@ from cotenant.agent.daemon.tasks import Tasks
 from cotenant.agent.gpus.gpu_watch import GpuWatch, offered
 from cotenant.agent.gpus.mps_edge import Mps, MpsEdge
 from cotenant.agent.host.devices import lock_names
-from cotenant.agent.host.facts import CpuUse, now_s
+from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.indicators import IndicatorReader
 from cotenant.agent.host.locks import DeviceLocks
 from cotenant.agent.host.user_files import remove_tree
@@ -117,7 +117,6 @@ class Runtime:
         self._postponed: list[AnyEffect] = []
         """What must not happen before `_unwritten` is on disk."""
         self._alarm: asyncio.TimerHandle | None = None
-        self._cpu = CpuUse()
         self._removals = Tasks("removing checkpoints")
         self._tasks = Tasks("working beside the mail")
         """What goes on beside the loop until the end."""
@@ -255,7 +254,7 @@ class Runtime:
             self._alarm = asyncio.get_running_loop().call_later(min(wait_s, 3600.0), self._tick)
 
     def _tick(self) -> None:
-        self.post(AgentTicked(cpu_percent=self._cpu.percent()))
+        self.post(AgentTicked())
 
     # --- Effects -----------------------------------------------------------------------------------
 

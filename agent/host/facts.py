@@ -71,29 +71,3 @@ def memory_mib() -> int:
 def now_s() -> float:
     """Seconds since boot, sleep included: a lease runs on while a laptop is asleep."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-class CpuUse:
-    """How busy the machine's cores were since the last question."""
-
-    def __init__(self) -> None:
-        self._before = _ticks()
-
-    def percent(self) -> float | None:
-        """None: no time has passed, or the kernel does not say."""
-        before, self._before = self._before, _ticks()
-        if before is None or self._before is None:
-            return None
-        busy, total = self._before[0] - before[0], self._before[1] - before[1]
-        return round(100.0 * busy / total, 1) if total > 0 else None
-
-
-def _ticks() -> tuple[int, int] | None:
-    """(busy, all) over all cores, from the first line of /proc/stat."""
-    try:
-        with open("/proc/stat", "rb") as file:
-            user, nice, system, idle, wait, *rest = map(int, file.readline().split()[1:9])
-    except (OSError, ValueError):
-        return None
-    busy = user + nice + system + sum(rest)
-    return busy, busy + idle + wait

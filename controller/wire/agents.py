@@ -68,7 +68,6 @@ class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="beat"):
     beat: int
     session: str
     progress: tuple[AttemptProgress, ...] = ()
-    cpu_percent: float | None = None
     devices: tuple[DeviceReading, ...] = ()
     """Those that were read since the last heartbeat; never journalled, and nothing depends on them."""
 
@@ -99,7 +98,6 @@ class NotFollowed(AgentMessage, frozen=True, kw_only=True, tag="not-followed"):
 
     epoch: str
     """Of the command."""
-    follows: Epoch
 
 
 class LogReply(AgentMessage, frozen=True, kw_only=True, tag="log"):

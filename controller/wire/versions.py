@@ -1,9 +1,9 @@
 """What version 1 of the wire said in other words: bodies of its frames to ours, and ours to its.
 
 Rule: this is the one place where a version before ours is known. Its tables are by a message's name; what is
-in none of them is the same in both versions, as are all requests and all that agents say: a controller
-translates nothing that it hears. What is wrong with a controller's answer is found here as an ordinary error
-of Python's (a missing name, a wrong type), or later, where it is validated.
+in none of them is the same in both versions. Requests, and what agents say, are understood as they are: a
+controller translates nothing that it hears. What is wrong with a controller's answer is found here as an
+ordinary error of Python's (a missing name, a wrong type), or later, where it is validated.
 
 Version 1 gave views in a shape of their own, which the command line mapped to its JSON. Its times were
 seconds of the journal beside `now_s` and `wall_s`, the same moment by both clocks; here `now_s` is the wall
@@ -368,6 +368,11 @@ def _obey(body: Body) -> Body:
     return {**body, "command": command}
 
 
+def _not_followed_1(body: Body) -> Body:
+    """It had to say what is followed, and nobody has ever read it."""
+    return {**body, "follows": {}}
+
+
 def _obey_1(body: Body) -> Body:
     """It had to be there."""
     is_start = body["command"]["command"] == "StartAttempt"
@@ -392,6 +397,7 @@ TO_1: Final[Table] = {
     "profile-list": _profiles_1,
     "policy-view": _policies_1,
     "obey": _obey_1,
+    "not-followed": _not_followed_1,
 }
 TO_2: Final[Table] = {"obey": _obey}
 """What is in a value of the domain's, and said to nobody any more."""

@@ -77,7 +77,7 @@ def test_the_same_command_number_of_another_epoch_is_another_command() -> None:
 def test_no_order_of_another_epoch_is_obeyed(epoch: Epoch) -> None:
     agent = following(SECOND)
     effects = agent.hear(order(start(), epoch))
-    assert sent(NotFollowed, effects) == [NotFollowed(epoch=epoch.token, follows=SECOND)]
+    assert sent(NotFollowed, effects) == [NotFollowed(epoch=epoch.token)]
     assert only(StartSupervisor, effects) == [] == sent(CommandAck, effects)
 
 

@@ -85,7 +85,8 @@ class ControllerOf1:
 
 
 @pytest.fixture
-def controller_of_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ControllerOf1]:
+def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Where its controller is."""
     endpoint = f"ipc://{tmp_path / 'c.sock'}"
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TZ", "UTC")
@@ -93,11 +94,23 @@ def controller_of_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setenv("COTENANT_CONFIG", str(tmp_path / "none.toml"))
     (tmp_path / "none.toml").write_text("")
     monkeypatch.setenv("COTENANT_CONTROLLER__ENDPOINT", endpoint)
-    controller = ControllerOf1(endpoint)
-    yield controller
-    controller.close()
+    yield endpoint
     monkeypatch.undo()
     time.tzset()
+
+
+@pytest.fixture
+def controller_of_1(at_home: str) -> Iterator[ControllerOf1]:
+    controller = ControllerOf1(at_home)
+    yield controller
+    controller.close()
+
+
+@pytest.fixture
+def controller_of_2(at_home: str) -> Iterator[ControllerOf2]:
+    controller = ControllerOf2(at_home)
+    yield controller
+    controller.close()
 
 
 @pytest.mark.parametrize("case", SAID["printed"], ids=lambda case: " ".join(case["words"]))
@@ -110,6 +123,25 @@ def test_a_command_prints_of_a_controller_of_version_1_what_that_versions_own_di
     assert controller_of_1.heard == [2, *[1] * len(case["answers"])], (
         "it was asked once in ours, and then in its own"
     )
+
+
+class ControllerOf2(ControllerOf1):
+    """Says the same in ours."""
+
+    def _answer(self, frame: bytes) -> bytes:
+        request: clients.Request = decode(frame, clients.Request)
+        kind = msgpack.unpackb(frame)[1]["body"]["m"]
+        answer: clients.AnyReply = decode(self.answers[kind], clients.AnyReply, heard)
+        return encode(msgspec.structs.replace(answer, request_id=request.request_id))
+
+
+@pytest.mark.parametrize("case", SAID["printed"], ids=lambda case: " ".join(case["words"]))
+def test_what_is_printed_is_what_it_was(
+    controller_of_2: ControllerOf2, case: dict[str, Any], capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    controller_of_2.answers = {kind: ANSWERS[name] for kind, name in case["answers"].items()}
+    assert main(case["words"]) == 0
+    assert capsysbinary.readouterr().out.decode() == case["printed"]
 
 
 def test_a_command_that_is_refused_in_both_versions_says_so(
@@ -264,3 +296,10 @@ def test_a_command_of_version_1_is_answered_in_it_by_a_whole_controller(tmp_path
     assert (version, job["job_id"], job["phase"], job["ended_s"]) == (1, job_id, "loading", None)
     assert body["wall_s"] - body["now_s"] + job["submitted_s"] == station.wall_s + station.time_s
     station.close()
+
+
+def test_a_refusal_of_an_agent_of_ours_says_to_version_1_all_that_had_to_be_there() -> None:
+    said = agents.NotFollowed(epoch="a")
+    assert msgpack.unpackb(encode(said, 1))[1] == {"m": "not-followed", "epoch": "a", "follows": {}}
+    understood: Any = decode(encode(said, 1), agents.FromAgent)
+    assert understood == said

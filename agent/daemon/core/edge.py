@@ -87,8 +87,6 @@ class Booted(AgentEvent, frozen=True, kw_only=True):
 class AgentTicked(AgentEvent, frozen=True, kw_only=True):
     """`next_alarm_s` has come (early or late does not matter)."""
 
-    cpu_percent: float | None = None
-
 
 class ControllerMessageCame(AgentEvent, frozen=True, kw_only=True):
     message: ToAgent

@@ -86,7 +86,7 @@ class Following:
         """An order of another epoch is answered, and not obeyed."""
         if message.epoch == self._memory.epoch.token or (not message.epoch and not self._knows_epochs):
             return True
-        self._out.send(NotFollowed(epoch=message.epoch, follows=self._memory.epoch))
+        self._out.send(NotFollowed(epoch=message.epoch))
         return False
 
     def is_taken(self, command: StartAttempt) -> None:

@@ -15,7 +15,6 @@ from cotenant.agent.host import jobside
 from cotenant.agent.host.checkpoint_root import NAME_FILE, BadRoot, domain_of, make_checkpoint_folder
 from cotenant.agent.host.facts import (
     BadHostName,
-    CpuUse,
     closed_folder,
     host_name,
     memory_mib,
@@ -130,8 +129,6 @@ def test_facts_about_this_machine() -> None:
     assert len(usable_cores()) == len(os.sched_getaffinity(0))
     assert memory_mib() > 100
     assert now_s() <= now_s()
-    use = CpuUse().percent()
-    assert use is None or 0.0 <= use <= 100.0
 
 
 @pytest.mark.root
