@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 import sys
 import textwrap
@@ -74,7 +75,8 @@ def test_a_restored_journal_runs_new_jobs_goes_on_with_known_ones_and_ends_lost_
     controller, jobs = cluster.add_controller(), Jobs(cluster)
     journal, copy = cluster.folder / "controller" / "journal.sqlite", cluster.folder / "backup.sqlite"
     controller.start()
-    cluster.add_agent("h1", "agent.devices=cpu:4").start()
+    agent = cluster.add_agent("h1", "agent.devices=cpu:4")
+    agent.start()
     jobs.until_over(jobs.submit("before", may_end=True))
     known = jobs.submit("known")
     known_pid = jobs.until_begun("known")
@@ -85,6 +87,7 @@ def test_a_restored_journal_runs_new_jobs_goes_on_with_known_ones_and_ends_lost_
     jobs.submit("lost-running")
     lost_pid = jobs.until_begun("lost-running")
 
+    os.kill(agent.pid, signal.SIGSTOP)  # Till it greets the restored controller, nobody knows what was lost.
     controller.stop()
     for path in journal.parent.glob("journal.sqlite*"):
         path.unlink()
@@ -93,6 +96,7 @@ def test_a_restored_journal_runs_new_jobs_goes_on_with_known_ones_and_ends_lost_
 
     new = jobs.submit("new", may_end=True)
     assert new == lost_number, "so soon nobody can know that a lost job had its number"
+    os.kill(agent.pid, signal.SIGCONT)
     jobs.until_over(new)
     assert [word for word, _ in jobs.said("new")] == ["begin", "end"], "it is done because it ran"
     wait_for_exit(lost_pid, PATIENCE_S)
