@@ -131,12 +131,20 @@ class HostResumed(Event, frozen=True, kw_only=True, tag="HostResumed"):
 # --- From attempts (each names host and attempt; a stale attempt changes nothing) ------------------
 
 
+LaunchKind = Literal["", "warm", "cold"]
+"""How processes were started: forked from one that had imported their packages, or each from nothing."""
+
+
 class AttemptStarted(Event, frozen=True, kw_only=True, tag="AttemptStarted"):
     """The supervisor has started the worker processes of this host."""
 
     job_id: JobId
     attempt: AttemptNo
     host_id: HostId
+    launch: LaunchKind = ""
+    """How; empty: not known."""
+    launch_why: str = ""
+    """Why not warm."""
 
 
 class CapabilitiesSeen(Event, frozen=True, kw_only=True, tag="CapabilitiesSeen"):

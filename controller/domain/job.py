@@ -32,6 +32,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """worker: once per device; host: once per host (torchrun, accelerate, deepspeed)."""
     zero_code: tuple[str, ...] = ()
     """What the hook does for a script that knows nothing of cotenant: accumulate, mean, checkpoint."""
+    warm: bool = True
+    """Its ranks may be forked from a process that has imported their packages; False: `--cold`."""
     watchdog_s: float | None = None
     """`--watchdog`: seconds without an optimizer step after which it hangs; 0 = never; None = the agent's
     rule."""

@@ -32,6 +32,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.identity import boot_id, identity_of, open_pidfd, stat_of
 from cotenant.agent.ipc.files import BadRecord, read_record
@@ -80,6 +82,16 @@ def end_leftovers(
         attempt.cgroup.remove()
         remove_short_folder(folder)
     return left
+
+
+def end_marked(folder: Path, order: Order) -> list[int]:
+    """SIGKILL what has the attempt's sign in its environment, for a supervisor that lives; returns who that
+    was."""
+    attempt = _Attempt(folder, msgspec.structs.replace(order, cgroup=""), None)
+    found = attempt.find()
+    for pid in found:
+        attempt.end(pid, time.monotonic())
+    return found
 
 
 class _Attempt:
