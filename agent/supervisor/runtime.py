@@ -89,7 +89,7 @@ from cotenant.agent.supervisor.processes.ranks import (
     reap,
     start,
 )
-from cotenant.agent.supervisor.processes.reaper import end_marked, leave_to_reaper
+from cotenant.agent.supervisor.processes.reaper import end_others, leave_to_reaper
 from cotenant.agent.supervisor.processes.termination import Terminations, by_pipe
 from cotenant.agent.warm.client import Nanny, start_warm
 from cotenant.agent.warm.refusals import WarmRefused, program_of, sentence
@@ -421,7 +421,7 @@ class Supervisor:
             self._nanny.clear()
             self._nanny_kill_s = min(self._nanny_kill_s, now_s + NANNY_S)
             return True
-        return bool(end_marked(self._folder, self._order))
+        return bool(end_others(self._folder, self._order))
 
     def _write_result(self) -> None:
         assert self._result is not None

@@ -32,8 +32,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.identity import boot_id, identity_of, open_pidfd, stat_of
 from cotenant.agent.ipc.files import BadRecord, read_record
@@ -84,10 +82,10 @@ def end_leftovers(
     return left
 
 
-def end_marked(folder: Path, order: Order) -> list[int]:
-    """SIGKILL what has the attempt's sign in its environment, for a supervisor that lives; returns who that
-    was."""
-    attempt = _Attempt(folder, msgspec.structs.replace(order, cgroup=""), None)
+def end_others(folder: Path, order: Order) -> list[int]:
+    """SIGKILL what is the attempt's by its group or by its environment, but for the supervisor, which calls
+    this; returns who that was."""
+    attempt = _Attempt(folder, order, None)
     found = attempt.find()
     for pid in found:
         attempt.end(pid, time.monotonic())

@@ -199,10 +199,10 @@ class Running:
         self.nanny.close()
 
 
-def bare_environment(folder: Path, **modules: str) -> Path:
+def bare_environment(folder: Path, base: Path | None = None, **modules: str) -> Path:
     """An interpreter with an environment of its own that has these modules and no others."""
-    base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    packages = folder / "lib" / base.name / "site-packages"
+    base = base or Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    packages = folder / "lib" / base.resolve().name / "site-packages"
     packages.mkdir(parents=True)
     (folder / "bin").mkdir()
     (folder / "bin" / "python").symlink_to(base)
