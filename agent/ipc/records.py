@@ -26,9 +26,9 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.domain.commands import GangMember, StartAttempt
-from cotenant.controller.domain.events import GpuFaultRole, LaunchKind, Outcome
+from cotenant.controller.domain.events import GpuFaultRole, Outcome
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job import Capabilities, Launch
+from cotenant.controller.domain.job import Capabilities, Launch, LaunchKind
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.wire.codec import decode_json
 from cotenant.profiler.indicators.sources import Wanted

@@ -139,6 +139,8 @@ class Pool:
         key = event.kind.key
         if key in self.servers or key in self._refused or not event.modules:
             return []
+        if any(not each.is_ready for each in self.servers.values()):
+            return []  # One at a time: importing takes a core for seconds. The next cold run tells again.
         ended: list[PoolEffect] = []
         while self.used_mib + EXPECTED_MIB > self.allowed_mib or len(self.servers) >= SERVERS_MAX:
             oldest = self._longest_idle(now_s - YOUNG_S)

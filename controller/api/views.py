@@ -116,6 +116,8 @@ def attempt_view(attempt_record: AttemptRecord) -> AttemptView:
         start_step=attempt_record.start_step,
         end_step=attempt_record.end_step,
         exact=attempt_record.exact,
+        launch=attempt_record.launch,
+        launch_why=attempt_record.launch_why,
     )
 
 

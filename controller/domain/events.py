@@ -13,7 +13,7 @@ import msgspec
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.epochs import Epoch
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job import JobSpec
+from cotenant.controller.domain.job import JobSpec, LaunchKind
 from cotenant.controller.domain.perf import Profile
 
 
@@ -129,10 +129,6 @@ class HostResumed(Event, frozen=True, kw_only=True, tag="HostResumed"):
 
 
 # --- From attempts (each names host and attempt; a stale attempt changes nothing) ------------------
-
-
-LaunchKind = Literal["", "warm", "cold"]
-"""How processes were started: forked from one that had imported their packages, or each from nothing."""
 
 
 class AttemptStarted(Event, frozen=True, kw_only=True, tag="AttemptStarted"):

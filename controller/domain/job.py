@@ -18,6 +18,11 @@ from cotenant.controller.domain.throughput import Gang, sized_gang
 LaunchMode = Literal["worker", "host"]
 
 
+LaunchKind = Literal["", "warm", "cold"]
+"""How processes were started: forked from one that had imported their packages, or each from nothing; empty:
+nobody has said."""
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """How the user's command is started; opaque to policies."""
 
@@ -374,6 +379,8 @@ class Job(msgspec.Struct, kw_only=True):
     """Hosts of the current attempt that have not yet said that all its processes are gone."""
     started_hosts: tuple[HostId, ...] = ()
     """Hosts of the current attempt whose processes have been started."""
+    launched: LaunchKind = ""
+    """How they were: warm if all were."""
     waits_for: tuple[JobId, ...] = ()
     """Reserved: the victims that still have to leave its devices."""
     stop_cause: StopCause = ""
@@ -465,7 +472,7 @@ class Job(msgspec.Struct, kw_only=True):
         self.attempt = AttemptNo(max(self.attempt, self.attempts_taken) + 1)
         self.attempt_epoch = epoch
         self.hosts_left = hosts
-        self.waits_for, self.started_hosts, self.capable = (), (), ()
+        self.waits_for, self.started_hosts, self.capable, self.launched = (), (), (), ""
         self.to_blame, self.host_faults = (), ()
         self.stop_cause, self.stop_reason, self.outcome, self.exit_code = "", None, "", None
         self.start_step = self.step = step = self.durable_step

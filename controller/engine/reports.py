@@ -41,6 +41,8 @@ def on_started(dispatch: Dispatch, event: ev.AttemptStarted) -> None:
     """Its processes run on one host."""
     job = dispatch.current(event.job_id, event.attempt)
     if job is not None and event.host_id in job.hosts_left and event.host_id not in job.started_hosts:
+        if not job.started_hosts or event.launch == "cold":
+            job.launched = event.launch
         job.started_hosts = (*job.started_hosts, event.host_id)
 
 

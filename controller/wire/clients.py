@@ -13,7 +13,7 @@ import msgspec
 from cotenant.controller.domain.cluster import HostReport, HostState
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.indicators import DeviceReading
-from cotenant.controller.domain.job import Capabilities, JobSpec, Phase
+from cotenant.controller.domain.job import Capabilities, JobSpec, LaunchKind, Phase
 from cotenant.controller.domain.pairs import Verdict
 from cotenant.controller.domain.perf import Profile
 
@@ -217,6 +217,9 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     end_step: int = 0
     start_step: int = 0
     exact: bool | None = None
+    launch: LaunchKind = ""
+    launch_why: str = ""
+    """Why not warm."""
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):

@@ -247,8 +247,8 @@ class Cluster:
         env = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder / "tmp")}
         env |= {MARK: os.environ[MARK]} if MARK in os.environ else {}
         env |= training.env
-        env["WITNESS_GATE"] = f"{training.gate_at}:{self._gate(training)}"
-        env["WITNESS_PACE"] = str(training.pace_s)
+        env["COTENANT_WITNESS_GATE"] = f"{training.gate_at}:{self._gate(training)}"
+        env["COTENANT_WITNESS_PACE"] = str(training.pace_s)
         argv = (sys.executable, *training.argv(self.witness, self.results / f"{training.name}.json"))
         fields: dict[str, object] = {
             "name": training.name,

@@ -14,7 +14,7 @@ from cotenant.agent.ipc.channel import CoTenantsChanged, GangIn, GangOut, LeaseN
 from cotenant.agent.ipc.records import Result, Status
 from cotenant.agent.supervisor.core.exit_classifier import StartProblem
 from cotenant.agent.supervisor.core.rank_messages import AnyRankWord
-from cotenant.controller.domain.events import LaunchKind
+from cotenant.controller.domain.job import LaunchKind
 from cotenant.profiler.indicators.sources import Timed
 
 # --- Edge -> state machine -------------------------------------------------------------------------

@@ -71,6 +71,8 @@ def attempt_json(attempt: AttemptView, wall: Wall) -> dict[str, Any]:
         "outcome": attempt.outcome,
         "reason": attempt.reason,
         "exact": attempt.exact,
+        "launch": attempt.launch,
+        "launch_why": attempt.launch_why,
         "start_step": attempt.start_step,
         "first_step": attempt.first_step,
         "end_step": attempt.end_step,
@@ -115,6 +117,7 @@ def _standing(reply: Shown, wall: Wall) -> Iterator[tuple[str, str]]:
             f" paused {duration(job.pause_s)}; {screen.times(job.preemptions)} preempted{_in_vain(job)}"
         ),
     )
+    yield "launch", _launch(reply.attempts)
     yield "next time", _overheads(job)
     if job.ended_s is None:
         yield "left", f"{left(job)} of training ({_source(job.estimate_source)})"
@@ -149,6 +152,14 @@ def _overheads(job: JobView) -> str:
         return ""
     load, pause = duration(job.expected_load_s), duration(job.expected_pause_s)
     return f"loading should take {load}, saving and leaving {pause}"
+
+
+def _launch(attempts: tuple[AttemptView, ...]) -> str:
+    """Of the newest attempt that has come so far."""
+    newest = next((each for each in reversed(attempts) if each.launch), None)
+    if newest is None:
+        return ""
+    return f"{newest.launch}, because {newest.launch_why}" if newest.launch_why else newest.launch
 
 
 def _times(reply: Shown, wall: Wall) -> str:
