@@ -124,7 +124,9 @@ class Supervisor:
         """Whose children they are, if they were started warm and it lives."""
         self._nanny_kill_s = inf
         self._outputs = Outputs(folder, order, self._selector, lambda text: self._handle(Noted(text=text)))
-        self._measuring = Measuring(order, self._pids)
+        self._roots: dict[int, int] = {}
+        """What is measured of each rank is below this: itself, or the nanny that has a launcher's workers."""
+        self._measuring = Measuring(order, self._roots)
         self._terminations = Terminations()
         self._clear_s = inf
         self._clearing_since_s = inf
@@ -223,6 +225,9 @@ class Supervisor:
                 each.hand_over()
         for rank in order.ranks:
             self._outputs.listen(rank.rank)
+        self._roots.update(self._pids)
+        if self._nanny is not None and order.launch.mode == "host":
+            self._roots[order.ranks[0].rank] = self._nanny.pid
         return Started(launch="cold" if self._nanny is None else "warm", launch_why=why)
 
     def _environment(self, rank: RankOrder) -> dict[str, str]:
@@ -276,6 +281,7 @@ class Supervisor:
 
     def _rank_ended(self, rank: int, code: int) -> None:
         del self._pids[rank]
+        self._roots.pop(rank, None)
         self._outputs.drain(rank)  # Its last words are in the pipe: they say why.
         self._handle(
             RankExited(rank=rank, exit_code=code) if code >= 0 else RankExited(rank=rank, signal=-code)

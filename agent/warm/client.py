@@ -59,7 +59,7 @@ class Nanny:
     def __init__(self, connection: socket.socket, uid: int) -> None:
         self._connection = connection
         self._uid = uid
-        self._pidfd = -1
+        self.pid, self._pidfd = 0, -1
         self._rank_fds: dict[int, int] = {}
         self.pids: dict[int, int] = {}
         """Of ranks, by rank, as the kernel has told."""
@@ -75,7 +75,7 @@ class Nanny:
         """Raises WarmRefused, OSError."""
         until_s = time.monotonic() + FIRST_WORD_S
         pid = self._expected("nanny", until_s)[1]
-        self._pidfd = self._opened(pid)
+        self.pid, self._pidfd = pid, self._opened(pid)
         if cgroup:
             cgroup.enter(SUPERVISOR, pid)
         self._say({"m": "go"})
@@ -237,7 +237,13 @@ def _ask(
     request = {
         "argv": order.launch.argv,
         "workdir": order.launch.workdir,
-        "target": {"script": program.script, "module": program.module, "words": program.words},
+        "launches": order.launch.mode == "host",
+        "target": {
+            "script": program.script,
+            "module": program.module,
+            "words": program.words,
+            "is_on_path": program.is_on_path,
+        },
         "ranks": [{"rank": rank.rank, "cores": rank.cores, "env": dict(env)} for rank, env, _ in wanted],
     }
     text = os.memfd_create("request", os.MFD_CLOEXEC)

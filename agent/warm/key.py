@@ -17,6 +17,7 @@ import msgspec
 LATE: Final = frozenset((
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK",
     "ROLE_RANK", "ROLE_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "PWD", "OLDPWD", "SLURM_ARRAY_TASK_ID",
+    "ROLE_NAME", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 ))  # fmt: skip
 """Differ from rank to rank or job to job. An import that asks for one all the same is refused."""
 LATE_PREFIXES: Final = (

@@ -17,7 +17,7 @@ import msgspec
 SEEN_BEFORE: Final = {
     "off": "warm starts are switched off on this host (launch.warm)",
     "asked": "it was submitted with --cold",
-    "command": "only `python SCRIPT` and `python -m MODULE` start warm",
+    "command": "only `python SCRIPT`, `python -m MODULE` and `torchrun` start warm",
     "options": "the interpreter has other options than -u",
     "preloaded-library": "LD_PRELOAD or LD_AUDIT changes every process",
     "relative-path": "PYTHONPATH has entries that depend on the working directory",
@@ -71,6 +71,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     module: str = ""
     words: tuple[str, ...] = ()
     """After the script, or the module."""
+    is_on_path: bool = False
+    """The script is looked for in PATH, and must be one of this interpreter's."""
 
 
 class WarmRefused(Exception):
@@ -87,6 +89,8 @@ _PLAIN: Final = frozenset(("-u",))
 
 def program_of(argv: tuple[str, ...]) -> Program:
     """Raises WarmRefused."""
+    if argv and argv[0] == "torchrun":  # A script of the environment; the rank looks whose it is.
+        return Program(python="python", script=argv[0], words=argv[1:], is_on_path=True)
     if not argv or not _PYTHON.fullmatch(PurePath(argv[0]).name):
         raise WarmRefused("command")
     at = 1

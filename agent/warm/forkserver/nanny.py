@@ -20,13 +20,13 @@ import json
 import os
 import select
 import signal
+import socket
 import time
 
 from . import rank as ranks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
     from typing import Any
 
@@ -41,13 +41,12 @@ def main(
     connection: socket.socket,
     request: dict[str, Any],
     outputs: list[int],
-    sign_address: int,
-    added: dict[str, str],
+    forked: Any,
 ) -> Callable[[], None]:
     """Returns in a rank alone, with what is to be run; the nanny itself ends here."""
     run = None
     try:
-        run = _Nanny(connection, request, outputs).work(sign_address, added)
+        run = _Nanny(connection, request, outputs, forked).work()
     finally:
         if run is None:  # Never return into the server that we are a fork of, nor run its `atexit`.
             os._exit(0)
@@ -55,18 +54,25 @@ def main(
 
 
 class _Nanny:
-    def __init__(self, connection: socket.socket, request: dict[str, Any], outputs: list[int]) -> None:
+    def __init__(
+        self, connection: socket.socket, request: dict[str, Any], outputs: list[int], forked: Any
+    ) -> None:
         self._connection = connection
         self._request = request
         self._outputs = outputs
+        self._forked = forked
+        self._workers, self._asks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        """A launcher (torchrun) may have its workers forked as well: by us, who have no threads."""
+        self._answers: dict[int, socket.socket] = {}
+        """Where it hears of each worker, by pid."""
         self._ranks: dict[int, int] = {}
         """Those that have not ended, by pid."""
         self._gate = -1
-        """The end of a pipe: as long as it is open, no rank runs the user's code."""
+        """The end of a pipe: no rank runs the user's code before it has read a byte from it."""
 
-    def work(self, sign_address: int, added: dict[str, str]) -> Callable[[], None] | None:
+    def work(self) -> Callable[[], None] | None:
         os.setsid()
-        ranks.sign(sign_address, self._request["ranks"][0]["env"].get(ranks.ENV_SIGN, ""))
+        ranks.sign(self._forked.sign_address, self._request["ranks"][0]["env"].get(ranks.ENV_SIGN, ""))
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._say({"m": "nanny"})
         word = self._hear()
@@ -80,17 +86,20 @@ class _Nanny:
                 os.close(self._gate)
                 output = self._outputs[number]
                 others = [each for each in self._outputs if each != output]
-                place = ranks.RankPlace(parent, output, others, gate, added)
-                return ranks.prepared(self._connection, self._request, wanted, place)
+                self._workers.close()
+                place = ranks.RankPlace(parent, (output, output), others, gate, self._forked.added)
+                asks = self._asks if self._request["launches"] else None
+                return ranks.prepared(self._connection, self._request, wanted, place, asks)
             self._ranks[pid] = int(wanted["rank"])
         for each in (gate, *self._outputs):
             os.close(each)
-        self._look_after_them()
-        return None
+        self._asks.close()
+        return self._look_after_them()
 
-    def _look_after_them(self) -> None:
+    def _look_after_them(self) -> Callable[[], None] | None:
         waiting = select.poll()
         waiting.register(self._connection, select.POLLIN)
+        waiting.register(self._workers, select.POLLIN)
         by_fd: dict[int, int] = {}
         for pid in self._ranks:
             descriptor = os.pidfd_open(pid)
@@ -106,7 +115,42 @@ class _Nanny:
             self._reap()
             if self._connection.fileno() in ready and not self._obey(self._hear()):
                 self._end_all()
-                return
+                return None
+            if self._workers.fileno() in ready:
+                try:
+                    run = self._fork_worker()
+                except (OSError, ValueError, RecursionError):  # Nobody asks any more, or nobody who can.
+                    waiting.unregister(self._workers)
+                    continue
+                if run is not None:
+                    return run
+                for pid in self._answers.keys() - set(by_fd.values()):
+                    descriptor = os.pidfd_open(pid)
+                    by_fd[descriptor] = pid
+                    waiting.register(descriptor, select.POLLIN)
+
+    def _fork_worker(self) -> Callable[[], None] | None:
+        """Returns in the worker what is to be run. Raises OSError, ValueError: the launcher is gone."""
+        _, descriptors, _, _ = socket.recv_fds(self._workers, 64, 5)
+        if len(descriptors) != 5:
+            for each in descriptors:
+                os.close(each)
+            raise ValueError("the launcher is gone")
+        text, out, err, gate, said = descriptors
+        request = dict(json.loads(os.pread(text, ranks.REQUEST_BYTES_MAX, 0)))
+        os.close(text)
+        answer = socket.socket(fileno=said)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            for held in (self._connection, self._workers, *self._answers.values()):
+                held.close()
+            place = ranks.RankPlace(parent, (out, err), [], gate, self._forked.added)
+            return ranks.prepared_worker(answer, request, place, self._forked.serves(request["env"]))
+        for each in (out, err, gate):
+            os.close(each)
+        self._answers[pid] = answer
+        return None
 
     def _obey(self, word: dict[str, Any] | None) -> bool:
         """False: it is over."""
@@ -114,6 +158,7 @@ class _Nanny:
             return False
         kind = word.get("m")
         if kind == "run" and self._gate >= 0:
+            os.write(self._gate, b"." * len(self._ranks))
             os.close(self._gate)
             self._gate = -1
         elif kind == "signal":
@@ -134,9 +179,14 @@ class _Nanny:
                 return
             if pid == 0:
                 return
+            code = os.waitstatus_to_exitcode(status)
             rank = self._ranks.pop(pid, None)
             if rank is not None:
-                self._say({"m": "exit", "rank": rank, "code": os.waitstatus_to_exitcode(status)})
+                self._say({"m": "exit", "rank": rank, "code": code})
+            answer = self._answers.pop(pid, None)
+            if answer is not None:
+                with contextlib.suppress(OSError), answer:
+                    answer.send(json.dumps({"m": "exit", "code": code}).encode())
 
     def _end_all(self) -> None:
         """Kill until nobody is left: an orphan is ours as soon as its parent is gone."""

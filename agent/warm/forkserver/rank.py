@@ -14,11 +14,14 @@ import importlib.machinery
 import io
 import json
 import os
+import shutil
 import signal
 import stat
 import sys
 import threading
 import types
+
+from . import launcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,15 +32,23 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1
 ENV_SIGN = "COTENANT_SOCKET"
 SIGN_BYTES = 512
+REQUEST_BYTES_MAX = 8 * 1024 * 1024
 STARTUP = "/cotenant/gradaccum/startup"
 
 
 class RankPlace:
     """What a rank has from its nanny."""
 
-    def __init__(self, parent: int, output: int, others: list[int], gate: int, added: dict[str, str]) -> None:
+    def __init__(
+        self,
+        parent: int,
+        outputs: tuple[int, int],
+        others: list[int],
+        gate: int,
+        added: dict[str, str],
+    ) -> None:
         self.parent = parent
-        self.output = output
+        self.outputs = outputs
         self.others = others
         self.gate = gate
         self.added = added
@@ -52,14 +63,61 @@ class CannotBe(Exception):
 
 
 def prepared(
-    connection: socket.socket, request: dict[str, Any], wanted: dict[str, Any], place: RankPlace
+    connection: socket.socket,
+    request: dict[str, Any],
+    wanted: dict[str, Any],
+    place: RankPlace,
+    asks: socket.socket | None,
 ) -> Callable[[], None]:
-    """In the new process: become the rank, say so, and wait for the gate. Ends the process if it cannot."""
-    word: dict[str, Any] = {"m": "up", "rank": wanted["rank"]}
+    """In the new process: become the rank, say so, and wait for the gate. Ends the process if it cannot.
+    `asks`: it is a launcher's, whose workers are forked as well."""
+
+    def become() -> Callable[[], None]:
+        os.setpgid(0, 0)
+        _become(place, wanted["env"], wanted["cores"], request["workdir"])
+        os.umask(0o022)
+        if asks is not None:
+            launcher.install(asks)
+        return _program(request["target"], list(request["argv"]))
+
+    return _through_the_gate(connection, {"m": "up", "rank": wanted["rank"]}, become, place.gate)
+
+
+def prepared_worker(
+    connection: socket.socket, request: dict[str, Any], place: RankPlace, serves: bool
+) -> Callable[[], None]:
+    """The same for a launcher's worker, which is started as a child of the launcher's would be."""
+
+    def become() -> Callable[[], None]:
+        os.setsid()
+        if not serves:
+            raise CannotBe("rank", "its environment is another one")
+        _become(place, request["env"], request["cores"], request["workdir"])
+        argv = list(request["argv"])
+        return _program(target_of(argv), argv)
+
+    return _through_the_gate(connection, {"m": "up", "pid": os.getpid()}, become, place.gate)
+
+
+def target_of(argv: list[str]) -> dict[str, Any]:
+    """Of `PYTHON [-u] SCRIPT ...` and `PYTHON [-u] -m MODULE ...`. Raises CannotBe."""
+    words = argv[1:]
+    if argv[0] != sys.executable or (words[:1] == ["-u"] and not getattr(sys.stdout, "write_through", False)):
+        raise CannotBe("command", argv[0])
+    words = words[1:] if words[:1] == ["-u"] else words
+    if words[:1] == ["-m"] and len(words) > 1:
+        return {"module": words[1], "words": words[2:]}
+    if not words or words[0].startswith("-"):
+        raise CannotBe("command", " ".join(argv[:3]))
+    return {"module": "", "script": words[0], "words": words[1:]}
+
+
+def _through_the_gate(
+    connection: socket.socket, word: dict[str, Any], become: Callable[[], Callable[[], None]], gate: int
+) -> Callable[[], None]:
     run = None
     try:
-        _become(request, wanted, place)
-        run = _program(request["target"], list(request["argv"]))
+        run = become()
     except CannotBe as problem:
         word = {"m": "failed", "code": problem.code, "detail": str(problem)[:500]}
     except Exception as error:  # noqa: BLE001  # Whatever it is: a cold start will do, or say it better.
@@ -67,9 +125,9 @@ def prepared(
     try:
         connection.send(json.dumps(word).encode())
         connection.close()
-        if run is not None:
-            os.read(place.gate, 1)  # Ends without a byte when the nanny opens it, and with us if it dies.
-            os.close(place.gate)
+        if run is not None and not os.read(gate, 1):  # Ends without a byte if nobody will open it.
+            run = None
+        os.close(gate)
     except BaseException:  # noqa: BLE001
         run = None
     if run is None:
@@ -80,23 +138,22 @@ def prepared(
 # --- The process ---------------------------------------------------------------------------------------
 
 
-def _become(request: dict[str, Any], wanted: dict[str, Any], place: RankPlace) -> None:
-    os.setpgid(0, 0)
+def _become(place: RankPlace, given: dict[str, str], cores: list[int], workdir: str) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != place.parent:
         os._exit(126)
     for each in place.others:
         os.close(each)
-    for target in (1, 2):
-        os.dup2(place.output, target)
-    os.close(place.output)
-    os.umask(0o022)
-    if wanted["cores"]:
-        os.sched_setaffinity(0, wanted["cores"])
-    env = {**place.added, **wanted["env"]}
+    for output, target in zip(place.outputs, (1, 2)):
+        os.dup2(output, target)
+    for output in set(place.outputs):
+        os.close(output)
+    if cores:
+        os.sched_setaffinity(0, cores)
+    env = {**place.added, **given}
     os.environ.clear()
     os.environ.update(env)
-    os.chdir(request["workdir"])
+    os.chdir(workdir)
     _forget_the_server()
 
 
@@ -137,6 +194,9 @@ def _forget_the_server() -> None:
 
 def _program(target: dict[str, Any], argv: list[str]) -> Callable[[], None]:
     """What runs the user's command. `target`: a script's path or a module's name, and the words after it."""
+    if target.get("is_on_path"):
+        target = {**target, "script": _found(target["script"])}
+        argv = [sys.executable, target["script"], *target["words"]]
     sys.orig_argv = argv
     safe_path = getattr(sys.flags, "safe_path", False)
     if target["module"]:
@@ -150,6 +210,18 @@ def _program(target: dict[str, Any], argv: list[str]) -> Callable[[], None]:
         _first_on_path(os.path.dirname(os.path.realpath(path)))
     sys.argv = [path, *target["words"]]
     return lambda: _run_script(_absolute(path), source)
+
+
+def _found(name: str) -> str:
+    """A program of the environment, as the kernel would start it: by this interpreter."""
+    path = shutil.which(name)
+    if path is None:
+        raise CannotBe("command", "{} is not in PATH".format(name))
+    with open(path, "rb") as file:
+        line = file.readline(512).decode(errors="replace").rstrip()
+    if line != "#!" + sys.executable:
+        raise CannotBe("command", "{} begins with {}".format(path, line))
+    return path
 
 
 def _first_on_path(folder: str) -> None:

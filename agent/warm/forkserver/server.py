@@ -42,22 +42,35 @@ def main() -> Callable[[], None]:
     listener = socket.socket(fileno=int(sys.argv[2]))
     _die_with(int(sys.argv[3]))
     sign = _sign_address()
+    wanted = json.loads(_line(agent))
     try:
-        added, packages = _prepare(json.loads(_line(agent)))
+        added, packages = _prepare(wanted)
     except safety.Unsafe as found:
         _tell(agent, {"m": "refused", "code": found.code, "detail": str(found)})
         os._exit(0)  # What was imported may have left something to be done at exit.
     _tell(agent, {"m": "ready", "modules": len(sys.modules)})
-    return _serve(agent, listener, _Forked(sign, added), packages)
+    return _serve(agent, listener, Forked(sign, added, wanted), packages)
 
 
-class _Forked:
+class Forked:
     """What a nanny and its ranks need of us."""
 
-    def __init__(self, sign: int, added: dict[str, str]) -> None:
+    def __init__(self, sign: int, added: dict[str, str], wanted: dict[str, Any]) -> None:
         self.sign_address = sign
         self.added = added
         """Variables that imports have set: a cold rank would have them as well."""
+        self._early = {**wanted["env"], **added}
+        self._late = frozenset(wanted["late"])
+        self._late_prefixes = tuple(wanted["late_prefixes"])
+
+    def serves(self, env: dict[str, str]) -> bool:
+        """Whether a process with this environment would have imported the same."""
+        early = {
+            name: value
+            for name, value in env.items()
+            if name not in self._late and not name.startswith(self._late_prefixes)
+        }
+        return {**self._early, **early} == self._early
 
 
 def _sign_address() -> int:
@@ -97,7 +110,7 @@ def _prepare(wanted: dict[str, Any]) -> tuple[dict[str, str], safety.Packages]:
 
 
 def _serve(
-    agent: socket.socket, listener: socket.socket, forked: _Forked, packages: safety.Packages
+    agent: socket.socket, listener: socket.socket, forked: Forked, packages: safety.Packages
 ) -> Callable[[], None]:
     listener.setblocking(False)
     waiting = select.poll()
@@ -129,7 +142,7 @@ def _is_wanted(agent: socket.socket) -> bool:
 
 def _answer(
     connection: socket.socket,
-    forked: _Forked,
+    forked: Forked,
     packages: safety.Packages,
     ours: tuple[socket.socket, ...],
 ) -> Callable[[], None] | None:
@@ -151,7 +164,7 @@ def _answer(
             os.close(descriptors.pop(0))
             outputs, descriptors = descriptors, []  # They are the nanny's to close, and its ranks'.
             connection.settimeout(None)
-            return nanny.main(connection, request, outputs, forked.sign_address, forked.added)
+            return nanny.main(connection, request, outputs, forked)
     except (OSError, ValueError, RecursionError):
         return None  # The supervisor sees that nobody answers, and starts it cold.
     finally:

@@ -24,7 +24,7 @@ from cotenant.agent.warm.client import Nanny, start_warm
 from cotenant.agent.warm.key import ServerKind, early
 from cotenant.agent.warm.refusals import program_of
 from cotenant.agent.warm.spawn import ForkServer, ServerWord
-from cotenant.controller.domain.job import Launch
+from cotenant.controller.domain.job import Launch, LaunchMode
 from tests.building.orders import PLAIN, changed
 from tests.processes import IMPORT_S
 
@@ -114,20 +114,28 @@ class Environment:
         codes = {rank: each.returncode for rank, each in enumerate(processes)}
         return Ended(codes, {rank: data.decode() for rank, data in outputs.items()})
 
-    def order(self, server: ForkServer, argv: Sequence[str], workdir: Path, ranks: int = 1) -> Order:
+    def order(
+        self, server: ForkServer, argv: Sequence[str], workdir: Path, ranks: int, mode: LaunchMode
+    ) -> Order:
         return changed(
             PLAIN,
-            launch=Launch(argv=tuple(argv), workdir=str(workdir), uid=os.geteuid(), gid=os.getegid()),
+            launch=Launch(argv=tuple(argv), workdir=str(workdir), mode=mode, uid=os.geteuid()),
             warm=WarmOffer(server=str(server.address)),
             ranks=tuple(RankOrder(rank=rank, local_rank=rank) for rank in range(ranks)),
             world_size=ranks,
         )
 
     def start(
-        self, server: ForkServer, argv: Sequence[str], workdir: Path, ranks: int = 1, port: int = 0
+        self,
+        server: ForkServer,
+        argv: Sequence[str],
+        workdir: Path,
+        ranks: int = 1,
+        port: int = 0,
+        mode: LaunchMode = "worker",
     ) -> Running:
         """Raises WarmRefused."""
-        order = self.order(server, argv, workdir, ranks)
+        order = self.order(server, argv, workdir, ranks, mode)
         pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(ranks)]
         envs: list[Mapping[str, str]] = [self.rank_env(rank, ranks, port) for rank in range(ranks)]
         wanted = [(each, envs[each.rank], pipes[each.rank][1]) for each in order.ranks]
@@ -145,9 +153,15 @@ class Environment:
         return Running(nanny, [reading for reading, _ in pipes])
 
     def warm(
-        self, server: ForkServer, argv: Sequence[str], workdir: Path, ranks: int = 1, port: int = 0
+        self,
+        server: ForkServer,
+        argv: Sequence[str],
+        workdir: Path,
+        ranks: int = 1,
+        port: int = 0,
+        mode: LaunchMode = "worker",
     ) -> Ended:
-        running = self.start(server, argv, workdir, ranks, port)
+        running = self.start(server, argv, workdir, ranks, port, mode)
         try:
             return running.wait()
         finally:
