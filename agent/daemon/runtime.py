@@ -266,7 +266,7 @@ class Runtime:
             self._alarm = asyncio.get_running_loop().call_later(min(wait_s, 3600.0), self._tick)
 
     def _tick(self) -> None:
-        self.post(AgentTicked(cpu_percent=self._cpu.percent()))
+        self.post(AgentTicked(cpu_percent=self._cpu.percent(), fork_servers=self._warm.use))
 
     # --- Effects -----------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from cotenant.agent.warm.pool import (
 )
 from cotenant.agent.warm.refusals import WarmRefused, check_environment, program_of, sentence
 from cotenant.agent.warm.spawn import MODULES_BYTES_MAX, ForkServer, module_names
+from cotenant.controller.domain.indicators import ForkServers
 
 TICK_S: Final = 5.0
 LEARNING_MAX: Final = 256
@@ -158,6 +159,13 @@ class WarmStarts:
         for each in (server.fileno(), server.output):
             loop.remove_reader(each)
         server.close()
+
+    @property
+    def use(self) -> ForkServers | None:
+        pool = self._pool
+        if pool is None:
+            return None
+        return ForkServers(count=len(pool.servers), memory_mib=pool.used_mib, allowed_mib=pool.allowed_mib)
 
     def run(self) -> list[Coroutine[Any, Any, None]]:
         return [self._tick()] if self._pool is not None else []

@@ -8,7 +8,7 @@ import msgspec
 
 from cotenant.controller.domain.cluster import Device, Host, HostState
 from cotenant.controller.domain.ids import DeviceId, JobId
-from cotenant.controller.domain.indicators import DeviceReading
+from cotenant.controller.domain.indicators import DeviceReading, ForkServers
 from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, JobSpec, Phase, capabilities_of
 from cotenant.controller.domain.reasons import Reason, because, render
 from cotenant.controller.domain.tenancy import why_alone
@@ -134,6 +134,7 @@ def node_view(
     host: Host,
     heartbeat_age_s: float | None,
     readings: Mapping[DeviceId, DeviceReading] | None = None,
+    fork_servers: ForkServers | None = None,
 ) -> NodeView:
     """`readings`: of any devices, with their ages."""
     tenants: dict[str, tuple[JobId, ...]] = {}
@@ -154,6 +155,7 @@ def node_view(
             for device in host.report.devices
             if readings and device.device_id in readings
         },
+        fork_servers=fork_servers,
     )
 
 

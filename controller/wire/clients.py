@@ -12,7 +12,7 @@ import msgspec
 
 from cotenant.controller.domain.cluster import HostReport, HostState
 from cotenant.controller.domain.ids import HostId, JobId
-from cotenant.controller.domain.indicators import DeviceReading
+from cotenant.controller.domain.indicators import DeviceReading, ForkServers
 from cotenant.controller.domain.job import Capabilities, JobSpec, LaunchKind, Phase
 from cotenant.controller.domain.pairs import Verdict
 from cotenant.controller.domain.perf import Profile
@@ -232,6 +232,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_age_s: float | None
     readings: dict[str, DeviceReading] = {}
     """Per device: the newest, its age counted until now; those that never came are left out."""
+    fork_servers: ForkServers | None = None
+    """As it last said; None: it has not."""
 
 
 class PairView(msgspec.Struct, frozen=True, kw_only=True):

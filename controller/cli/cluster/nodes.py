@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import click
+import msgspec
 
 from cotenant.controller.cli.cluster.device_view import reading_json
 from cotenant.controller.cli.frame import output, screen
@@ -90,6 +91,7 @@ def _by_device(shown: list[NodeView]) -> Listing:
         as_json=lambda row: node_json(row.node),
         identity=lambda row: row.node.report.host_id,
         columns=COLUMNS,
+        wide_columns=WIDE_COLUMNS,
         nothing="no host has joined; start an agent with: cotenant agent",
     )
 
@@ -107,6 +109,7 @@ def node_json(node: NodeView) -> dict[str, Any]:
         "memory_mib": report.memory_mib,
         "features": list(report.features),
         "checkpoint_domain": report.checkpoint_domain,
+        "fork_servers": None if node.fork_servers is None else msgspec.structs.asdict(node.fork_servers),
         "devices": [
             {
                 "device": device.device_id,
@@ -166,6 +169,12 @@ def _note(row: NodeRow) -> str:
     return "; ".join(part for part in (row.node.reason, own, sharing) if part)
 
 
+def _fork_servers(row: NodeRow) -> str:
+    """What the host keeps ready for warm starts, and its cost."""
+    kept = row.node.fork_servers
+    return NONE if kept is None else f"{kept.count}, {size(kept.memory_mib)} of {size(kept.allowed_mib)}"
+
+
 COLUMNS: Final = (
     Column("HOST", lambda r: r.node.report.host_id, limit=24),
     Column("STATE", lambda r: r.node.state.value, colour=lambda r: STATE_COLOURS.get(r.node.state.value, "")),
@@ -178,6 +187,7 @@ COLUMNS: Final = (
     Column("JOBS", lambda r: ",".join(r.jobs)),
     Column("NOTE", _note, wraps=True),
 )
+WIDE_COLUMNS: Final = (*COLUMNS[:-1], Column("FORK SERVERS", _fork_servers), COLUMNS[-1])
 
 
 # --- Changes ----------------------------------------------------------------------------------------
