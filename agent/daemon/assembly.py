@@ -257,7 +257,7 @@ def _config(
 
 def _pool(settings: Settings) -> Pool | None:
     launch = settings.launch
-    return Pool(memory_mib=memory_mib(), share=launch.warm_memory) if launch.warm else None
+    return Pool(memory_mib=memory_mib(), share=launch.warm_memory_percent / 100) if launch.warm else None
 
 
 def _watch(

@@ -43,7 +43,7 @@ SEEN_BY_SERVER: Final = {
 SEEN_AT_START: Final = {
     "first": "no server for its environment yet: one starts once this has made a step",
     "coming": "the server for its environment is not ready yet",
-    "memory": "servers have all of the memory that they may use (launch.warm_memory)",
+    "memory": "servers have all of the memory that they may use (launch.warm_memory_percent)",
     "stale": "the environment has changed since the server imported it",
     "shadowed": "its folder has a module of the name of a package that is imported already",
     "rank": "a rank could not be made from the server",

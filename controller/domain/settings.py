@@ -180,12 +180,12 @@ class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     warm: bool = True
     """Fork ranks from a process that has imported their packages, where that is the same as a cold start."""
-    warm_memory: float = 0.1
-    """What all such processes of a host may use together, as a part of its memory."""
+    warm_memory_percent: float = 10.0
+    """What all such processes of a host may use together, of its memory."""
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.warm_memory <= 1.0:
-            raise ValueError(f"launch.warm_memory must be between 0 and 1, got {self.warm_memory}")
+        if not 0.0 <= self.warm_memory_percent <= 100.0:
+            raise ValueError(f"launch.warm_memory_percent must be 0 to 100, got {self.warm_memory_percent}")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -176,8 +176,14 @@ class Cluster:
         """`before`: words in front of the command, such as those that put it into a namespace."""
         words = [*before, sys.executable, "-m", "cotenant.agent", "--controller", self.endpoint]
         words += ["--host", host, "--state-dir", str(self.state(host))]
-        # Several slots, also on a machine with one core.
-        settings = ("agent.oversubscribe=true", f"agent.port_first={block_of_ports()}", *settings)
+        # Several slots, also on a machine with one core. Most tests have one job of a kind: a server for the
+        # next would cost them seconds of a core. Those of warm starts ask for it.
+        settings = (
+            "launch.warm=false",
+            "agent.oversubscribe=true",
+            f"agent.port_first={block_of_ports()}",
+            *settings,
+        )
         words += [word for setting in settings for word in ("--set", setting)]
         self.agents[host] = Daemon(words, self._env(host), self.folder / f"agent-{host}.log")
         return self.agents[host]

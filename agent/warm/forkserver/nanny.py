@@ -119,7 +119,7 @@ class _Nanny:
             if self._workers.fileno() in ready:
                 try:
                     run = self._fork_worker()
-                except (OSError, ValueError, RecursionError):  # Nobody asks any more, or nobody who can.
+                except (OSError, ValueError):  # Nobody asks any more, or nobody who can.
                     waiting.unregister(self._workers)
                     continue
                 if run is not None:
@@ -137,7 +137,10 @@ class _Nanny:
                 os.close(each)
             raise ValueError("the launcher is gone")
         text, out, err, gate, said = descriptors
-        request = dict(json.loads(os.pread(text, ranks.REQUEST_BYTES_MAX, 0)))
+        try:
+            request = dict(json.loads(os.pread(text, ranks.REQUEST_BYTES_MAX, 0)))
+        except (ValueError, RecursionError):
+            raise ValueError("the launcher does not speak our language") from None
         os.close(text)
         answer = socket.socket(fileno=said)
         parent = os.getpid()
