@@ -52,6 +52,8 @@ class Environment:
         self.folder = folder
         self.jobside = jobside.prepare(folder / "jobside")
         self.interpreter = interpreter
+        self.late: dict[str, str] = {}
+        """Of ranks alone."""
         path = f"{self.jobside / STARTUP}:{self.jobside}"
         if "PYTHONPATH" in more:
             path += ":" + more.pop("PYTHONPATH")
@@ -86,6 +88,7 @@ class Environment:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
             "COTENANT_SOCKET": str(self.folder / "nobody.sock"),
+            **self.late,
         }
 
     @contextmanager

@@ -100,3 +100,33 @@ def test_a_worker_that_fails_is_told_as_ever(
     warm = environment.warm(server, argv, tmp_path, mode="host")
     assert warm.codes == environment.cold(argv, tmp_path).codes == {0: 1}
     assert "exitcode" in warm.one[1] and ": 3" in warm.one[1]
+
+
+SPLIT = """
+import torch
+class Seen(torch.nn.Linear):
+    def forward(self, x):
+        print(len(x))
+        return super().forward(x)
+torch.manual_seed(3)
+model = Seen(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(torch.randn(8, 4)), torch.randn(8, 1)).backward()
+    optimizer.step()
+print([each.tolist() for each in model.parameters()])
+"""
+
+
+def test_the_start_up_hook_works_as_in_a_cold_start(
+    environment: Environment, server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ran it without our variables, before torch; a rank runs it again, with torch there already."""
+    (tmp_path / "split.py").write_text(SPLIT)
+    late = {"COTENANT_ZERO_CODE": "accumulate", "COTENANT_ACCUMULATION_STEPS": "2", "COTENANT_PROTOCOL": "1"}
+    monkeypatch.setattr(environment, "late", late)
+    argv = (sys.executable, "split.py")
+    warm = environment.warm(server, argv, tmp_path)
+    assert "4" in warm.one[1].splitlines(), warm.one[1]
+    assert warm == environment.cold(argv, tmp_path)
